@@ -7,7 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.fedge-setup
 JOBS ?= 2
-# Recorded measurements, where someone has them: tests and calibrations that need them are skipped otherwise.
+# Folder of recorded measurements, if available; tests and calibrations that need them are skipped otherwise.
 FEDGE_PROFILES ?= $(if $(wildcard ../shared/profiles/.),$(abspath ../shared/profiles))
 export FEDGE_PROFILES
 # Many small models: one thread each is faster than all threads for one, and gives the same bits everywhere.
@@ -17,7 +17,7 @@ export FLWR_TELEMETRY_ENABLED ?= 0
 export FLWR_DISABLE_UPDATE_CHECK ?= 1
 
 PYTEST := $(BIN)/python -m pytest
-# What starts Ansible or whole test hosts takes many minutes and, for the hosts, root: it has a command of its own.
+# Tests that start Ansible or whole test hosts take many minutes, and the hosts need root, so they have their own command.
 RUN_TESTS := $(PYTEST) -n $(JOBS) --dist loadgroup
 
 .PHONY: help setup quickstart test test-fast test-long test-monitor test-vendor test-fleet check lint types layers format bench clean
@@ -40,22 +40,22 @@ $(STAMP): requirements.lock pyproject.toml
 quickstart: setup ## Emulate a small fleet for a few rounds and write the report
 	@$(BIN)/fedge run experiments/configs/quickstart.yaml
 
-test: setup ## All tests that this machine can run, but for those of test-long, test-monitor and test-fleet
+test: setup ## All tests that this machine can run, except test-long, test-monitor and test-fleet
 	@$(RUN_TESTS) -m "not long and not fleet and not monitor"
 
-test-long: setup ## What judges on whole measured tables, or plays on what `make test` shows in part (minutes)
+test-long: setup ## Evaluations on whole measured tables and long forms of other tests (minutes)
 	@$(RUN_TESTS) -m "long and not fleet and not monitor"
 
 test-fast: setup ## The tests that need no other process and no long computation
 	@$(RUN_TESTS) -m "not slow and not long and not fleet and not monitor"
 
-test-monitor: setup ## The pages in Chromium, a real Prometheus, Ray's dashboard (what is not installed is skipped)
+test-monitor: setup ## The pages in Chromium, a real Prometheus, Ray's dashboard (skips what is not installed)
 	@$(PYTEST) -rs -p no:cacheprovider -m monitor $(or $(MONITOR_TESTS),tests)
 
-test-vendor: setup ## The boards' part under the Pythons that boards come with
+test-vendor: setup ## The boards' programs under the Python versions of JetPack
 	@.ci/test-vendor
 
-test-fleet: setup ## Playbooks, and a fleet of test hosts provisioned for real (root, systemd-nspawn; half an hour)
+test-fleet: setup ## Playbooks on a fleet of test hosts (root, systemd-nspawn; half an hour)
 	@$(PYTEST) -s -rs -p no:cacheprovider -m fleet $(or $(FLEET_TESTS),tests)
 
 check: lint types layers ## Lint, format, types and layers
@@ -69,15 +69,15 @@ types: setup
 	@$(BIN)/mypy
 
 layers: setup
-	@$(PYTEST) -q tests/test_layers.py tests/test_packaging.py
+	@$(PYTEST) -q tests/test_layers.py tests/test_house.py tests/test_packaging.py
 
-format: setup ## Format the code and mend what can be mended
+format: setup ## Format the code and apply automatic fixes
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
 bench: setup ## Run the benchmarks one after the other
 	@set -e; for program in benchmarks/*.py; do echo "== $$program"; $(BIN)/python "$$program"; done
 
-clean: ## Remove the environments, the caches and what was built; runs stay
+clean: ## Remove environments, caches and build output; runs are kept
 	@rm -rf $(VENV) .venv-vendor build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,4 +1,4 @@
-"""Writes Grafana's dashboards of the fleet and of Ray's metrics into the monitoring role; the files are its output."""
+"""Write Grafana's dashboards of the fleet and of Ray's metrics into the monitoring role; the files are generated."""
 # ruff: noqa: INP001 - a program beside the playbooks
 
 from __future__ import annotations
@@ -13,17 +13,27 @@ from typing import Any
 FOLDER = Path(__file__).resolve().parent / "roles" / "monitoring" / "files" / "dashboards"
 SOURCE = {"type": "prometheus", "uid": "${source}"}
 COLUMNS = 24
-"""Of Grafana's grid."""
+"""Columns of Grafana's grid."""
 HEIGHTS = {"stat": 4, "timeseries": 8, "table": 9}
 SCHEMA = 39
-"""Of Grafana 10; newer ones bring it up to date when they read it."""
+"""Schema version of Grafana 10; newer releases convert it when they read it."""
 
 Json = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """One picture: its queries as (legend, PromQL), its unit as Grafana calls it, its share of the width."""
+    """One panel of a dashboard.
+
+    Attributes:
+        title: Its title.
+        queries: Pairs of legend and PromQL expression.
+        unit: Unit in Grafana's notation.
+        width: Width in grid columns.
+        kind: Type of the panel: ``stat``, ``timeseries`` or ``table``.
+        about: Description shown on the panel.
+        stacked: Whether to stack the series.
+    """
 
     title: str
     queries: Sequence[tuple[str, str]]
@@ -118,7 +128,14 @@ RAY = (
 
 
 def dashboard(uid: str, title: str, panels: Sequence[Panel], variables: Mapping[str, str]) -> Json:
-    """A dashboard as Grafana reads it from a file."""
+    """Return a dashboard in the form that Grafana reads from a file.
+
+    Args:
+        uid: Stable identifier.
+        title: Title of the dashboard.
+        panels: Panels in reading order.
+        variables: Prometheus label queries by variable name.
+    """
     return {
         "uid": uid,
         "title": title,
@@ -136,7 +153,7 @@ def dashboard(uid: str, title: str, panels: Sequence[Panel], variables: Mapping[
 
 
 def _source_variable() -> Json:
-    """The data source is chosen on the page; the role's own, called fedge, by default."""
+    """Return the variable that selects the data source; by default the role's own, called fedge."""
     current = {"text": "fedge", "value": "fedge"}
     return {"name": "source", "label": "Prometheus", "type": "datasource", "query": "prometheus", "current": current}
 
@@ -152,14 +169,14 @@ def _make_variable(name: str, query: str) -> Json:
         "sort": 1,
         "multi": True,
         "includeAll": True,
-        # Above 1,000 boards the figures are those of kinds, and no series has a board's name.
+        # Above 1,000 boards metrics are aggregated by kind, and no series has a board label.
         "allValue": ".*",
         "current": {"text": "All", "value": "$__all"},
     }
 
 
 def _place_panels(panels: Sequence[Panel]) -> list[tuple[Panel, Json]]:
-    """Each panel with its place: from left to right, a new row where one is full."""
+    """Place the panels from left to right, starting a new row when one is full."""
     placed, x, y, row = [], 0, 0, 0
     for panel in panels:
         if x + panel.width > COLUMNS:
@@ -182,7 +199,7 @@ def _make_panel(number: int, panel: Panel, at: Json) -> Json:
         "datasource": SOURCE,
         "gridPos": at,
         "targets": targets,
-        # Colours that colour-blind people can tell apart.
+        # A palette that colour-blind readers can distinguish.
         "fieldConfig": {
             "defaults": {"unit": panel.unit, "custom": custom, "color": {"mode": "palette-classic-by-name"}},
             "overrides": _column_overrides(panel) if table else [],
@@ -195,7 +212,7 @@ def _make_panel(number: int, panel: Panel, at: Json) -> Json:
 
 
 def _column_overrides(panel: Panel) -> list[Json]:
-    """The names of a table's columns."""
+    """Return the overrides that name a table's columns."""
     return [
         {
             "matcher": {"id": "byName", "options": f"Value #{chr(ord('A') + i)}"},
@@ -211,7 +228,7 @@ def _make_target(i: int, legend: str, query: str, kind: str) -> Json:
 
 
 def dashboards() -> dict[str, Json]:
-    """Each file's name with its content."""
+    """Return each file's name and content."""
     variables = {
         "device": "label_values(fedge_board_up, device)",
         "board": 'label_values(fedge_board_up{device=~"$device"}, board)',
@@ -225,7 +242,7 @@ def dashboards() -> dict[str, Json]:
 
 
 def text(content: Json) -> str:
-    """A file's text."""
+    """Return a file's text."""
     return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
 
 

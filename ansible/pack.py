@@ -31,15 +31,17 @@ from fedge.errors import BadInput  # noqa: E402
 
 TEXTS = ("proxy", "firewall", "certificate")
 CLIENT = ("fedge", "clients", "experiments", "server")
-"""The whole project; boards need ``experiments`` for the command line alone, a run brings ``fedge`` and ``clients``."""
+"""Packages sent to boards: they need ``experiments`` for the command line only; a run brings ``fedge`` and
+``clients``.
+"""
 KINDS = {".py", ".yaml", ".json", ".html", ".css", ".js", ".typed"}
 TARGET = "/usr/lib/fedge-python"
 HEADER = f'#!/bin/sh\nset -eu\numask 022\nmkdir -p {TARGET}\ntail -n +7 "$0" | tar -xzf - -C {TARGET}\nexit 0\n'
-"""What runs on the board; the archive begins at line 7."""
+"""Shell script that runs on the board; the archive begins at line 7."""
 
 
 def main() -> int:
-    """Print the path of what was packed, or a configuration; exit code 2 with a sentence for what makes none."""
+    """Print the path of the archive, or a configuration; exit with code 2 and a sentence for invalid input."""
     asked = _parser().parse_args()
     try:
         print(_make_answer(asked), end="" if asked.what in TEXTS else "\n")  # noqa: T201 - its answer to Ansible
@@ -71,7 +73,18 @@ def _make_answer(asked: argparse.Namespace) -> object:
 
 
 def certificate(asked: argparse.Namespace, request: str) -> bytes:
-    """A board's certificate as PEM, for the request that the board made; raises ``BadInput``."""
+    """Sign a board's certificate request.
+
+    Args:
+        asked: The board's name, the CA's files and the validity in days.
+        request: The request as PEM.
+
+    Returns:
+        The certificate as PEM.
+
+    Raises:
+        BadInput: The request or the CA is invalid.
+    """
     from experiments.fleet.certificates import BOARD_DAYS, encode_certificate, make_board, parse_request
     from experiments.fleet.key_folder import read_signer
 
@@ -83,14 +96,14 @@ def certificate(asked: argparse.Namespace, request: str) -> bytes:
 
 
 def client(out: Path) -> Path:
-    """The client's files in an archive whose name changes exactly when a file does."""
+    """Pack the client's files into an archive whose name changes exactly when a file does; return its path."""
     files = [(path.relative_to(ROOT).as_posix(), path.read_bytes(), 0o644) for path in _client_files()]
     path = out / f"client-{_digest((name, content) for name, content, _ in files)}.tar.gz"
     return _find_packed(path) or _write(path, b"", _make_tar(files))
 
 
 def _digest(named: Iterable[tuple[str, bytes]]) -> str:
-    """What stands in a name for the contents of what it was made of."""
+    """Return 16 hex digits that identify the named contents."""
     digest = hashlib.sha256()
     for name, content in named:
         digest.update(f"{name}\0{len(content)}\0".encode() + content)
@@ -98,7 +111,7 @@ def _digest(named: Iterable[tuple[str, bytes]]) -> str:
 
 
 def _find_packed(path: Path) -> Path | None:
-    """What was packed before out of the same; its name says so, and it appeared complete."""
+    """Return an existing archive of the same contents, which its name identifies; None if there is none."""
     return path.resolve() if path.is_file() else None
 
 
@@ -109,9 +122,12 @@ def _client_files() -> Iterator[Path]:
 
 
 def bootstrap(asked: argparse.Namespace) -> Path:
-    """A shell script that carries uv, and the Python in ``asked.python`` if any, and unpacks them below ``TARGET``.
+    """Pack uv, and the Python in ``asked.python`` if given, into a shell script that unpacks them below ``TARGET``.
 
-    Boards with the same processor and the same Python have the same one.
+    Boards with the same processor and the same Python share one script.
+
+    Returns:
+        The path of the script.
     """
     wheel = asked.uv or _uv_wheel(asked.lock, asked.machine, asked.wheels, asked.out)
     sources = [wheel, asked.python] if asked.python else [wheel]
@@ -121,7 +137,18 @@ def bootstrap(asked: argparse.Namespace) -> Path:
 
 
 def wheels(folder: Path, out: Path) -> Path:
-    """A folder's wheels in one archive, named by their names, sizes and times; raises ``SystemExit`` for no wheels."""
+    """Pack a folder's wheels into one archive, named after their names, sizes and times.
+
+    Args:
+        folder: Folder of the wheels.
+        out: Folder of the archive.
+
+    Returns:
+        The path of the archive.
+
+    Raises:
+        SystemExit: The folder has no wheels.
+    """
     found = sorted(folder.glob("*.whl"))
     if not found:
         raise SystemExit(f"{folder}: got no wheel; a folder filled as docs/provisioning.md says would be right")
@@ -148,7 +175,7 @@ def _make_bootstrap_archive(wheel: Path, python: Path | None) -> bytes:
 
 
 def _copy_python(source: tarfile.TarFile, target: tarfile.TarFile) -> None:
-    """A self-contained Python's files, moved from ``python/`` to ``versions/archive/``, owned by root."""
+    """Copy a self-contained Python from ``python/`` to ``versions/archive/``, owned by root."""
     for member in source:
         head, _, rest = member.name.partition("/")
         if head != "python" or ".." in rest.split("/"):
@@ -163,7 +190,10 @@ def _copy_python(source: tarfile.TarFile, target: tarfile.TarFile) -> None:
 
 
 def _uv_wheel(lock: Path, machine: str, wheels: Path | None, out: Path) -> Path:
-    """The wheel of uv in the lock's version for the board's processor: out of ``wheels``, else fetched to ``out``."""
+    """Return the wheel of uv in the locked version for the board's processor.
+
+    It is taken from ``wheels``, else downloaded to ``out``.
+    """
     version = next(line.partition("==")[2] for line in lock.read_text("utf-8").splitlines() if line.startswith("uv=="))
     pattern = f"uv-{version}-*{machine}*.whl"
     folders = [wheels] if wheels else [out]
@@ -191,7 +221,7 @@ def _make_tar(files: list[tuple[str, bytes, int]]) -> bytes:
 
 
 def _add_files(target: tarfile.TarFile, files: list[tuple[str, bytes, int]]) -> None:
-    """Plain files without a time or an owner, so that equal files give equal archives."""
+    """Add plain files without time or owner, so that equal files give equal archives."""
     for name, content, mode in files:
         entry = tarfile.TarInfo(name)
         entry.size, entry.mode = len(content), mode

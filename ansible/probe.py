@@ -1,7 +1,7 @@
 """What a host knows of itself, for ``status.yml``: one JSON object; changes nothing, and every part fails alone."""
 # ruff: noqa: INP001, UP006, UP035, UP045 - a program beside the playbooks, for Python from 3.8 on
-# It imports nothing that is not in it, and nothing of what is installed there:
-# a board that is half upgraded has to answer too.
+# It imports the standard library only, nothing that is installed on the host:
+# a partly upgraded board has to answer too.
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
 BOARD_SERVICES = ("fedge-powerd", "fedge-worker", "fedge-supernode", "fedge-ready", "fedge-superexec")
 SERVER_SERVICES = ("fedge-superlink", "nginx")
 BOARD_EXTRAS, SERVER_EXTRAS = ("fedge-telemetry",), ("fedge-board",)
-"""Services that an inventory may do without: asked where their units are."""
+"""Optional services: reported if their units are installed."""
 BOARD_PAGE = "etc/fedge/board.yaml"
 APP_USER = "fedge-app"
 POWERD_SOCKET = "/run/fedge/powerd.sock"
 WORKER_SOCKET = "/run/fedge-worker/worker.sock"
-STATE = "/var/lib/fedge/client"
+STATE = "/var/lib/fedge/node"
 
-# Bounds, chosen by us.
+# Time limits in seconds and size limits, so that one part that hangs or floods does not hold up the whole report.
 COMMAND_S = 10.0
 FLOWER_S = 30.0
 SOCKET_S = 12.0
-"""The worker answers at once, unless a slow board is just importing torch."""
+"""The worker answers at once, unless a slow board is importing torch."""
 REACH_S = 5.0
 LONGEST_LINE = 300
 LOG_LINES = 20
@@ -51,15 +51,24 @@ LONGEST_PAGE = 1 << 23
 COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 SECRET = re.compile(r"(?i)(password|passwd|token|secret|authorization|api[-_]?key)(\"?\s*[=:]\s*)\S.*")
 FLOWER, NODES = "usr/lib/fedge-server/flower", "usr/lib/fedge-server/nodes.py"
-"""What site.yml puts on the server: starts Flower's commands as the account that may; lists nodes with keys."""
+"""Installed by site.yml: starts Flower's commands with the permitted account; lists nodes with their keys."""
 
 Fields = Dict[str, Any]
 Run = Callable[[Sequence[str], float], str]
-"""A command and its limit in seconds; its output. Raises ``OSError`` for one that fails."""
+"""Runs a command with a time limit in seconds and returns its output; raises ``OSError`` on failure."""
 
 
 def run(argv: Sequence[str], limit_s: float) -> str:
-    """A command's output; raises ``OSError`` for one that fails, ``TimeoutError`` for one that does not end."""
+    """Run a command and return its output.
+
+    Args:
+        argv: The command.
+        limit_s: Time limit in seconds.
+
+    Raises:
+        OSError: The command failed.
+        TimeoutError: The command did not end in time.
+    """
     try:
         done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=limit_s, check=False)
     except subprocess.TimeoutExpired as error:
@@ -71,7 +80,7 @@ def run(argv: Sequence[str], limit_s: float) -> str:
 
 
 def try_read(read: Callable[[], Any]) -> Any:
-    """What ``read`` finds, or {"error": kind, "text": what happened}."""
+    """Return the result of ``read``, or {"error": kind, "text": description} if it raises."""
     try:
         return read()
     except Exception as error:  # noqa: BLE001 - whatever cannot be read is reported, and the rest goes on
@@ -79,7 +88,7 @@ def try_read(read: Callable[[], Any]) -> Any:
 
 
 def describe_error(error: BaseException) -> Fields:
-    """An error as the report names it."""
+    """Return the report's form of an error."""
     kinds = (
         (PermissionError, "denied"),
         (FileNotFoundError, "absent"),
@@ -94,7 +103,7 @@ def describe_error(error: BaseException) -> Fields:
 
 
 def clean_line(line: str) -> str:
-    """A line for the report: no colours, no secrets, bounded."""
+    """Return a line for the report: without colours and secrets, shortened."""
     plain = "".join(letter if letter.isprintable() else " " for letter in COLOUR.sub("", line)).strip()
     if "PRIVATE KEY" in plain:
         return "(a private key was here)"
@@ -105,14 +114,14 @@ def clean_line(line: str) -> str:
 
 
 def read_small_file(path: Path) -> str:
-    """A small file; a link or a pipe that stands in its place is not followed, since others than root write some."""
+    """Return the text of a small file; links and pipes are not followed, since other users than root can write some."""
     handle = os.open(str(path), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(handle, "rb") as file:
         return file.read(LONGEST_FILE).decode("utf-8", "replace")
 
 
-def setting(root: Path, name: str, file: str = "etc/fedge/client.yaml") -> Optional[str]:
-    """A plain ``name: value`` of the host's settings; no YAML, which Python does not bring."""
+def setting(root: Path, name: str, file: str = "etc/fedge/node.yaml") -> Optional[str]:
+    """Return a plain ``name: value`` of the host's settings, or None; no YAML parser, which Python lacks."""
     try:
         found = re.search(rf"(?m)^['\"]?{name}['\"]?\s*:\s*(.+?)\s*$", read_small_file(root / file))
     except OSError:
@@ -122,17 +131,21 @@ def setting(root: Path, name: str, file: str = "etc/fedge/client.yaml") -> Optio
 
 
 def read_protocol(path: Path) -> int:
-    """``PROTOCOL`` of a package's first file."""
+    """Return ``PROTOCOL`` from a package's ``__init__.py``."""
     return int(re.findall(r"(?m)^PROTOCOL\s*=\s*(\d+)", read_small_file(path))[0])
 
 
 def read_version(path: Path) -> str:
-    """``__version__`` of a package's first file."""
+    """Return ``__version__`` from a package's ``__init__.py``."""
     return str(re.findall(r"(?m)^__version__\s*=\s*[\"']([^\"']{1,40})", read_small_file(path))[0])
 
 
 def installed_version(environment: Path, package: str) -> str:
-    """The version of a package in an environment, from the name of its metadata's folder."""
+    """Return the version of a package in an environment, from the name of its metadata folder.
+
+    Raises:
+        FileNotFoundError: The package is not installed.
+    """
     pattern = f"lib/python3*/site-packages/{package}-*.dist-info"
     found = sorted(path.name for path in environment.glob(pattern))
     if not found:
@@ -141,7 +154,7 @@ def installed_version(environment: Path, package: str) -> str:
 
 
 def client(root: Path) -> Fields:
-    """What the client on the board speaks; from its files, not by running it."""
+    """Return the protocol versions of the board's client, from its files without running it."""
     source = root / "usr/lib/fedge-node/client/fedge"
     return {
         "powerd_protocol": read_protocol(source / "powerd/__init__.py"),
@@ -151,7 +164,7 @@ def client(root: Path) -> Fields:
 
 
 def claim(root: Path, state: str, now_s: float) -> Optional[Fields]:
-    """The run that the board works for, while its claim holds."""
+    """Return the run that has claimed the board and the seconds left; None without a valid claim."""
     try:
         found = json.loads(read_small_file(root / state.lstrip("/") / "claim.json"))
     except FileNotFoundError:
@@ -161,7 +174,11 @@ def claim(root: Path, state: str, now_s: float) -> Optional[Fields]:
 
 
 def public_key(path: Path) -> str:
-    """The public half; anything else in its place stays there."""
+    """Return an OpenSSH public key.
+
+    Raises:
+        ValueError: The file contains something else, which is not repeated.
+    """
     line = read_small_file(path).strip()
     if not re.match(r"(ecdsa|ssh)-\S+ \S+( [^\n]*)?$", line):
         raise ValueError("no public key in OpenSSH's form")
@@ -169,13 +186,13 @@ def public_key(path: Path) -> str:
 
 
 def free_mb(root: Path, folder: str) -> int:
-    """What an ordinary account may still write there."""
+    """Return the space available to an ordinary account in a folder, in megabytes (1e6 bytes)."""
     found = os.statvfs(root / folder.lstrip("/"))
     return found.f_bavail * found.f_frsize // 1000000
 
 
 def disks(root: Path, folders: Sequence[str]) -> Fields:
-    """Free megabytes of each folder that is there."""
+    """Return the free megabytes of each existing folder."""
     there = [folder for folder in folders if (root / folder.lstrip("/")).is_dir()]
     return {folder: free_mb(root, folder) for folder in there}
 
@@ -184,7 +201,7 @@ def disks(root: Path, folders: Sequence[str]) -> Fields:
 
 
 def service(name: str, runs: Run) -> Fields:
-    """One unit's state and the end of its log."""
+    """Return one unit's state, restarts and last log lines."""
     shown = runs(
         ["systemctl", "show", f"{name}.service", "--property=LoadState,ActiveState,SubState,NRestarts"], COMMAND_S
     )
@@ -198,19 +215,19 @@ def service(name: str, runs: Run) -> Fields:
 
 
 def installed_units(root: Path, names: Sequence[str]) -> List[str]:
-    """Those of the services whose units are there."""
+    """Return the services whose units are installed."""
     return [name for name in names if (root / "etc/systemd/system" / f"{name}.service").is_file()]
 
 
 def log_of(name: str, runs: Run) -> List[str]:
-    """The last lines of this boot, without colours and empty ones."""
+    """Return the last lines of this boot, without colours and empty lines."""
     wanted = ["--boot", "--no-pager", "--all", "--output=cat", f"--lines={LOG_LINES}"]
     said = runs(["journalctl", "--unit", f"{name}.service", *wanted], COMMAND_S)
     return [line for line in map(clean_line, said.splitlines()) if line][-LOG_LINES:]
 
 
 def services(names: Sequence[str], runs: Run) -> Fields:
-    """Every unit, each for itself."""
+    """Return the state of every unit; each may fail on its own."""
     found = {}
     for name in names:
         one = try_read(functools.partial(service, name, runs))
@@ -218,13 +235,22 @@ def services(names: Sequence[str], runs: Run) -> Fields:
     return found
 
 
-# Sockets, asked as the client asks them
+# Sockets, queried with the rights of the client
 
 
 def as_user(user: Optional[str], ask: Callable[[], Any], limit_s: float) -> Any:
-    """What ``ask`` says in a process of its own that is ``user``, and is ended after ``limit_s``; None: of this user.
+    """Call ``ask`` in a child process as another user.
 
     Root would see neither a wrong group on a socket nor one that its folder hides.
+
+    Args:
+        user: Account of the child; None: the present one.
+        ask: Returns a JSON value.
+        limit_s: Seconds after which the child is killed.
+
+    Raises:
+        TimeoutError: The child did not answer in time.
+        KeyError: There is no such account.
     """
     account = None if user is None else pwd.getpwnam(user)
     receive, send = os.pipe()
@@ -266,7 +292,16 @@ def _read_pipe(pipe: int, limit_s: float) -> bytes:
 
 
 def exchange(path: str, request: bytes, whole: Callable[[bytes], bool]) -> bytes:
-    """One request and its reply over a Unix socket."""
+    """Send one request over a Unix socket and return the reply.
+
+    Args:
+        path: Path of the socket.
+        request: The request.
+        whole: Returns whether a reply is complete.
+
+    Raises:
+        OSError: The socket is missing, refused or silent.
+    """
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as link:
         link.settimeout(SOCKET_S)
         try:
@@ -286,7 +321,7 @@ def exchange(path: str, request: bytes, whole: Callable[[bytes], bool]) -> bytes
 
 
 def owner_of(path: str) -> str:
-    """``USER:GROUP 0660`` of a socket, or of the folder that hides it."""
+    """Return ``USER:GROUP 0660`` of a socket, or of the folder that hides it."""
     for place in (Path(path), Path(path).parent):
         try:
             has = place.stat()
@@ -306,13 +341,17 @@ def _name_or_number(look: Callable[[], str], number: int) -> str:
 
 
 def ask_powerd(path: str, verb: str, protocol: int) -> Fields:
-    """The daemon's reply to one verb, in the daemon's own wire: a line of JSON each way."""
+    """Return the daemon's reply to a verb; on its wire, both directions are one line of JSON."""
     line = json.dumps({"v": protocol, "verb": verb}).encode("ascii") + b"\n"
     return dict(json.loads(exchange(path, line, lambda said: said.endswith(b"\n"))))
 
 
 def ask_worker(path: str, verb: str, protocol: int) -> Fields:
-    """The worker's reply to one verb, in the worker's own wire: a prefix, and a header of JSON."""
+    """Return the worker's reply to a verb; on its wire, a frame is a prefix and a JSON header.
+
+    Raises:
+        ValueError: The reply is not a worker frame.
+    """
     prefix = struct.Struct("<4sIQ")
     header = json.dumps({"v": protocol, "verb": verb}).encode("ascii")
 
@@ -326,7 +365,7 @@ def ask_worker(path: str, verb: str, protocol: int) -> Fields:
 
 
 def ask_in_own_protocol(ask: Callable[[str, int], Fields], verb: str, protocol: int) -> Fields:
-    """The reply to a verb; one that speaks another protocol says which, and is asked again in its own."""
+    """Return the reply to a verb; a peer that reports another protocol version is asked again with that version."""
     reply = ask(verb, protocol)
     refused = reply.get("error")
     told = re.search(r"speaks \"v\":(\d+)|protocol (\d+) is spoken", str((refused or {}).get("text")))
@@ -342,7 +381,7 @@ def ask_in_own_protocol(ask: Callable[[str, int], Fields], verb: str, protocol: 
 
 
 def powerd(path: str, protocol: int) -> Fields:
-    """The daemon's version, and what is set now."""
+    """Return the daemon's version and the current mode."""
     ask = functools.partial(ask_powerd, path)
     about = ask_in_own_protocol(ask, "describe", protocol)
     if "error" in about:
@@ -356,17 +395,17 @@ def powerd(path: str, protocol: int) -> Fields:
 
 
 def worker(path: str, protocol: int) -> Fields:
-    """The worker's versions, and what it does."""
+    """Return the worker's versions and state."""
     about = ask_in_own_protocol(functools.partial(ask_worker, path), "status", protocol)
     wanted = ("protocol", "version", "python", "torch", "device", "state", "restarts", "error", "text")
     return {name: about[name] for name in wanted if name in about}
 
 
-# The way to the SuperLink
+# Connection to the SuperLink
 
 
 def superlink_address(root: Path) -> Optional[str]:
-    """``host:port`` that the SuperNode is told."""
+    """Return the ``host:port`` that the SuperNode connects to; None without its unit."""
     try:
         unit = read_small_file(root / "etc/systemd/system/fedge-supernode.service")
     except FileNotFoundError:
@@ -376,7 +415,7 @@ def superlink_address(root: Path) -> Optional[str]:
 
 
 def reach(address: str) -> Fields:
-    """Whether somebody listens there; the SuperNode itself tries again for ever without saying why."""
+    """Check that the address accepts connections; the SuperNode itself retries forever without giving a reason."""
     host, _, port = address.rpartition(":")
     with socket.create_connection((host.strip("[]"), int(port)), timeout=REACH_S):
         return {"ok": True}
@@ -386,7 +425,7 @@ def reach(address: str) -> Fields:
 
 
 def environment(root: Path) -> Path:
-    """Where the SuperLink's unit runs out of."""
+    """Return the environment from which the SuperLink's unit runs."""
     unit = read_small_file(root / "etc/systemd/system/fedge-superlink.service")
     program = re.findall(r"(?m)^ExecStart=(\S+)/bin/flower-superlink", unit)
     if not program:
@@ -395,32 +434,32 @@ def environment(root: Path) -> Path:
 
 
 def flower(root: Path, runs: Run, *command: str) -> Fields:
-    """A program of the SuperLink's environment as its user, who alone may reach it; its answer in JSON."""
+    """Run a program of the SuperLink's environment as its permitted user, and return its JSON output."""
     said = runs([str(root / FLOWER), *command], FLOWER_S)
     return dict(json.loads(said[said.index("{") :]))
 
 
 def nodes(root: Path, runs: Run) -> List[Fields]:
-    """The registered nodes, with name and key."""
+    """Return the registered nodes with name and key."""
     return list(flower(root, runs, "python", str(root / NODES), "list")["nodes"])
 
 
 def list_unfinished_runs(root: Path, runs: Run) -> List[Fields]:
-    """The runs that have not ended."""
+    """Return the runs that have not finished."""
     listed = flower(root, runs, "flwr", "list", "fleet", "--format", "json")["runs"]
     alive = [one for one in listed if not str(one.get("status")).startswith("finished")]
     return [{"run_id": str(one.get("run-id")), "status": str(one.get("status"))} for one in alive]
 
 
 def certificate_end_s(path: str, runs: Run) -> int:
-    """Until when a certificate holds, in unix time."""
+    """Return the end of a certificate's validity, unix time."""
     said = runs(["openssl", "x509", "-noout", "-enddate", "-in", path], COMMAND_S).strip()
     text = said.partition("=")[2]
     return int(datetime.strptime(text.replace(" GMT", " +0000"), "%b %d %H:%M:%S %Y %z").timestamp())
 
 
 def sample_ages_s(root: Path) -> Fields:
-    """How long ago each board last told of itself, as the board service says; boards that never did are not there."""
+    """Return the seconds since each board's last sample, from the board service; boards without samples are missing."""
     link = http.client.HTTPConnection("127.0.0.1", int(setting(root, "port", BOARD_PAGE) or 0), timeout=REACH_S)
     try:
         link.request("GET", "/metrics")
@@ -434,11 +473,18 @@ def sample_ages_s(root: Path) -> Fields:
     return {board: round(float(age), 1) for board, age in found}
 
 
-# All of it
+# Complete reports
 
 
 def board(root: Path, runs: Run, user: Optional[str], now_s: Callable[[], float]) -> Fields:
-    """A board's facts."""
+    """Return a board's facts.
+
+    Args:
+        root: Folder that stands for /.
+        runs: Runs commands.
+        user: Account that queries the sockets; None: the present one.
+        now_s: Unix time in seconds.
+    """
     speaks = try_read(lambda: client(root))
     address = try_read(lambda: superlink_address(root))
     sockets = (setting(root, "power_socket") or POWERD_SOCKET, setting(root, "worker_socket") or WORKER_SOCKET)
@@ -474,7 +520,7 @@ def board(root: Path, runs: Run, user: Optional[str], now_s: Callable[[], float]
 
 
 def server(root: Path, runs: Run, now_s: Callable[[], float]) -> Fields:
-    """The server's facts."""
+    """Return the server's facts; arguments as for ``board``."""
     tls, extras = root / "etc/fedge/tls", installed_units(root, SERVER_EXTRAS)
     return {
         "kind": "server",
@@ -494,13 +540,13 @@ def server(root: Path, runs: Run, now_s: Callable[[], float]) -> Fields:
 
 
 def try_read_or_none(read: Callable[[], Any]) -> Any:
-    """What ``read`` finds, or None."""
+    """Return the result of ``read``, or None if it raises."""
     found = try_read(read)
     return None if isinstance(found, Mapping) and "error" in found else found
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
-    """Print the facts of the host on which this runs."""
+    """Print the facts of this host as JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("kind", choices=["board", "server"])
     parser.add_argument("--asked-at-s", type=float, help="the control node's time, handed back")
@@ -511,7 +557,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
         found = server(asked.root, run, time.time)
     else:
         found = board(asked.root, run, asked.user or None, time.time)
-    # With at_s, where the host's clock stood while it was asked, however long that took.
+    # at_s and done_at_s enclose the probe on the host's clock, however long it took.
     found["done_at_s"] = time.time()
     found["asked_at_s"] = asked.asked_at_s
     sys.stdout.write(json.dumps(found) + "\n")

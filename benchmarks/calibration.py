@@ -1,4 +1,4 @@
-"""How well the physical model follows measured tables, beside the models a user would otherwise reach for.
+"""Accuracy of the physical model on measured tables, compared with common regression models.
 
     FEDGE_PROFILES=folder/of/tables python benchmarks/calibration.py
 
@@ -7,8 +7,8 @@ of time and power on the four knobs (as in the characterisation paper, POMACS 6(
 inverse knobs for time, and on the knobs and their squares for power. "half held out" is the physical model fitted to
 half of the rows and scored on the others.
 
-Every ``<board>/infer/*.csv`` is fitted at all its batch sizes together. "left out" is what interpolating between the
-other sizes, or extrapolating by up to a factor 2, gives for a size, fitted without that size's rows.
+Every ``<board>/infer/*.csv`` is fitted at all its batch sizes together. "left out" is the result of interpolating
+between the other sizes, or extrapolating by up to a factor 2, for a size that was not fitted.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from fedge.types import Floats, Modes, ProfileTable
 
 @dataclass(frozen=True, slots=True)
 class CalibrationRow:
-    """One table's outcome: mean absolute errors in percent, time and power."""
+    """One table's mean absolute errors of time and power, in percent."""
 
     name: str
     rows: int
@@ -48,7 +48,7 @@ class CalibrationRow:
 
 @dataclass(frozen=True, slots=True)
 class InferenceCalibrationRow:
-    """One batch size of a table of inference: errors in percent, and the rows more than a quarter off."""
+    """Errors of one batch size of an inference table in percent, and the number of rows off by more than a quarter."""
 
     name: str
     batch_size: int
@@ -107,7 +107,7 @@ def _calibrate_inference(path: Path) -> list[InferenceCalibrationRow]:
 
 
 def _compute_left_out_errors(tables: list[ProfileTable], left: int) -> tuple[float, float] | None:
-    """Errors of ``tables[left]`` from the cost that the other sizes give; None where they are too far away."""
+    """Return errors of ``tables[left]`` from the cost fitted to the other sizes, None if they are too far away."""
     table, others = tables[left], tables[:left] + tables[left + 1 :]
     if not others:
         return None
@@ -126,18 +126,33 @@ def _compute_left_out_errors(tables: list[ProfileTable], left: int) -> tuple[flo
 
 def _build_profile(done: TableCalibration) -> CostProfile:
     return CostProfile(
-        done.device, workload=done.workload, batch_size=done.batch_size, coefficients=done.coefficients, label="calibrated", source=done.table,
-        time_mape=done.time.mape, power_mape=done.power.mape, residual_time_sd_log=done.time.residual_sd_log, residual_power_sd_log=done.power.residual_sd_log, kind="infer",
-    )  # fmt: skip
+        done.device,
+        workload=done.workload,
+        batch_size=done.batch_size,
+        coefficients=done.coefficients,
+        label="calibrated",
+        source=done.table,
+        time_mape=done.time.mape,
+        power_mape=done.power.mape,
+        residual_time_sd_log=done.time.residual_sd_log,
+        residual_power_sd_log=done.power.residual_sd_log,
+        kind="infer",
+    )
 
 
 def _compute_held_out_errors(table: ProfileTable) -> tuple[float, float]:
     order = np.random.default_rng(0).permutation(len(table.modes))
     seen, kept = order[::2], order[1::2]
     half = ProfileTable(
-        table.device, workload=table.workload, batch_size=table.batch_size, modes=Modes(table.modes.knobs[seen]), step_s=table.step_s[seen],
-        power_w=table.power_w[seen], sha256=table.sha256, path=table.path,
-    )  # fmt: skip
+        table.device,
+        workload=table.workload,
+        batch_size=table.batch_size,
+        modes=Modes(table.modes.knobs[seen]),
+        step_s=table.step_s[seen],
+        power_w=table.power_w[seen],
+        sha256=table.sha256,
+        path=table.path,
+    )
     fitted, rest = calibrate_table(half, table.maxn).coefficients, Modes(table.modes.knobs[kept])
     return (
         100 * compute_fit_errors(compute_step_s(fitted, table.maxn, rest), table.step_s[kept]).mape,
@@ -146,7 +161,7 @@ def _compute_held_out_errors(table: ProfileTable) -> tuple[float, float]:
 
 
 def _least_squares(features: Floats, seen: Floats) -> float:
-    """Mean absolute error in percent of an ordinary least-squares fit with a constant."""
+    """Return the mean absolute error in percent of an ordinary least-squares fit with a constant."""
     design = np.hstack([np.ones((len(features), 1)), features])
     weights, *_ = np.linalg.lstsq(design, seen, rcond=None)
     return 100 * float(np.mean(np.abs(design @ weights - seen) / seen))

@@ -1,20 +1,19 @@
-"""The characterisation paper's effects (doi 10.1145/3570604) beside what the emulated boards show.
+"""The characterisation paper's effects (doi 10.1145/3570604) compared with those of the emulated boards.
 
     python benchmarks/characterisation.py [effects|boards|between|model]...
 
 effects   every printed effect on the board it was printed for, in training, and the same in inference
 boards    the effects of the power mode on AGX Xavier, Xavier NX, Nano and AGX Orin, at the same shares of their clocks
-between   how boards of a kind differ, and one board over time
-model     how far the closed form of the input pipeline is off played epochs, and how long playing takes
+between   differences between boards of a kind, and of one board over time
+model     error of the closed form of the input pipeline against simulated epochs, and the simulation's duration
 
 An effect is within a factor 1.5 when it has the paper's sign and its size is between the paper's least divided by 1.5
-and the paper's largest times 1.5. Sizes of changes are compared, not the ratios: -22 % is held against -33 to -15 %.
-"told" marks figures of the paper that a constant of ``fedge/costs/input_pipeline/emulated_pipeline.yaml`` was chosen
-by; the others come
-out of the model. The paper gives no figures of inference, none of the AGX Orin, and those of power modes for the AGX
-Xavier alone: what stands beside them there is the AGX Xavier's figure of training.
-With how many loader workers the power modes were measured is not known: they are without, as the paper's stalls, which
-grow alike for all three networks, suggest.
+and the paper's largest times 1.5. Sizes of changes are compared, not the ratios: -22 % is compared with -33 to -15 %.
+"told" marks figures of the paper to which a constant of ``fedge/costs/input_pipeline/emulated_pipeline.yaml`` was
+fitted; the others are results of the model. The paper gives no figures of inference, none of the AGX Orin, and those of
+power modes for the AGX Xavier alone: elsewhere the comparison is with the AGX Xavier's figure of training. The paper
+does not say with how many loader workers the power modes were measured: here it is without, as the paper's stalls,
+which grow by similar amounts for all three networks, suggest.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ from fedge.types import PowerMode
 CONSOLE = Console(width=170)
 TOLERATED_FACTOR = 1.5
 REPEAT_MINIBATCHES = 300
-"""So many minibatches stand for an epoch where only boards and repeats differ."""
+"""Number of steps that represent an epoch where only boards and repeats differ."""
 LENET, RESNET, MOBILENET = "lenet5-mnist", "resnet18-cifar10", "mobilenetv3l-gld23k"
 SHORT_NAMES = {LENET: "LeNet", RESNET: "ResNet", MOBILENET: "MobileNet"}
 WORKLOADS = {
@@ -87,7 +86,7 @@ MODES = {
     "h": (8, 2265.6, 1377, 1066),
     "lowest GPU": (8, 2265.6, 114.75, 2133),
 }
-"""Of the AGX Xavier: cores, CPU, GPU, memory MHz."""
+"""Modes of the AGX Xavier: cores, CPU, GPU and memory clock in MHz."""
 Quantity = Literal["stall", "compute", "e2e", "power", "energy"]
 Setting = dict[str, object]
 
@@ -96,7 +95,7 @@ Setting = dict[str, object]
 def run_epoch(
     board: str, workload: str, mode: str | None, kind: WorkKind, more: tuple[tuple[str, object], ...]
 ) -> EpochSummary:
-    """A setting's second epoch, or the first where ``cold`` is set; ``cut`` after so many minibatches, else whole."""
+    """Run a setting's second epoch, or the first if ``cold`` is set; ``cut`` limits the number of steps."""
     given = dict(more)
     number = 0 if given.pop("cold", False) else 1
     cut: Any = given.pop("cut", None)
@@ -118,9 +117,9 @@ def run_epoch(
 
 
 def find_mode(device: str, name: str | None) -> PowerMode | None:
-    """The paper's mode on the AGX Xavier; elsewhere the nearest at the same shares of the board's clocks.
+    """Return the paper's mode on the AGX Xavier, elsewhere the nearest at the same shares of the board's clocks.
 
-    The Xavier NX of JetPack 4.5.1 had no mode with all its cores at the top clock: its own is then the paper's.
+    The Xavier NX of JetPack 4.5.1 had no mode with all its cores at the top clock: its own MAXN is then the paper's.
     """
     spec = catalogue.find(device)
     if name is None:
@@ -140,7 +139,7 @@ def find_mode(device: str, name: str | None) -> PowerMode | None:
 
 
 def quantity_per_step(seen: EpochSummary, quantity: Quantity) -> float:
-    """Of one minibatch: seconds, watts or joules."""
+    """Return seconds, watts or joules of one step."""
     per = {
         "stall": seen.stall_s,
         "compute": seen.compute_s,
@@ -155,8 +154,8 @@ def quantity_per_step(seen: EpochSummary, quantity: Quantity) -> float:
 class PaperEffect:
     """A change of ``quantity`` from one setting to another; ``low`` to ``high`` is the paper's, in its own form.
 
-    ``change``: the relative change; ``times``: the second is so many times the first; ``share``: the first is so many
-    times the second.
+    ``change``: the relative change; ``times``: the ratio of the second to the first; ``share``: the ratio of the first
+    to the second.
     """
 
     text: str
@@ -171,7 +170,7 @@ class PaperEffect:
     told: bool = False
 
     def measure_size(self, board: str, kind: WorkKind) -> float:
-        """What the emulated board shows."""
+        """Return the size of the effect on the emulated board."""
         (mode_before, before), (mode_after, after) = self.before, self.after
         first = quantity_per_step(
             run_epoch(board, self.workload, mode_before, kind, tuple(before.items())), self.quantity
@@ -184,7 +183,7 @@ class PaperEffect:
         return second / first if self.form == "times" else first / second
 
     def is_reproduced(self, size: float) -> bool:
-        """Whether it has the paper's sign and is within the factor."""
+        """Return whether a size has the paper's sign and is within the factor."""
         low, high = sorted((abs(self.low), abs(self.high)))
         return size * self.low > 0 and low / TOLERATED_FACTOR <= abs(size) <= high * TOLERATED_FACTOR
 
@@ -210,7 +209,7 @@ WARM = {name: _build_setting(4, cache="warm", storage=name) for name in ("ssd", 
 def _build_loading_effect(
     text: str, board: str, workload: str, quantity: Quantity, steps: tuple[Setting, Setting], size: float, **more: Any
 ) -> PaperEffect:
-    """An effect at the board's own mode, from the first of ``steps`` to the second."""
+    """Build an effect at the board's own mode, from the first of ``steps`` to the second."""
     before, after = steps
     return PaperEffect(
         text,
@@ -236,7 +235,7 @@ def _build_batch_effect(small: int, large: int, size: float) -> PaperEffect:
 def _build_mode_effect(
     names: str, what: str, workload: str, quantity: Quantity, low: float, high: float, **more: Any
 ) -> PaperEffect:
-    """An effect of the power mode, without workers."""
+    """Build an effect of the power mode, without loader workers."""
     before, after = names.split(" -> ")
     text = f"{names} ({what}), {SHORT_NAMES[workload]}: {quantity}"
     return PaperEffect(
@@ -255,20 +254,72 @@ def _build_mode_effect(
 ONE, TWO = _build_setting(1), _build_setting(2)
 STORAGE_EFFECT = "epoch 0, MobileNet: stall"
 EFFECTS = (
-    _build_loading_effect("workers 0 -> 1, LeNet: stall", board="agx-xavier", workload=LENET, quantity="stall", steps=(INLINE, ONE), size=-0.45),
-    _build_loading_effect("workers 0 -> 1, LeNet: stall", board="xavier-nx", workload=LENET, quantity="stall", steps=(INLINE, ONE), size=-0.447, told=True),
-    _build_loading_effect("workers 1 -> 2, MobileNet: stall", board="xavier-nx", workload=MOBILENET, quantity="stall", steps=(ONE, TWO), size=-0.67),
-    _build_loading_effect("workers 1 -> 2, MobileNet: E2E", board="xavier-nx", workload=MOBILENET, quantity="e2e", steps=(ONE, TWO), size=-0.30, told=True),
-    _build_loading_effect("pipelining, the most: energy", board="agx-xavier", workload=LENET, quantity="energy", steps=(INLINE, TWO), size=-0.39),
+    _build_loading_effect(
+        "workers 0 -> 1, LeNet: stall",
+        board="agx-xavier",
+        workload=LENET,
+        quantity="stall",
+        steps=(INLINE, ONE),
+        size=-0.45,
+    ),
+    _build_loading_effect(
+        "workers 0 -> 1, LeNet: stall",
+        board="xavier-nx",
+        workload=LENET,
+        quantity="stall",
+        steps=(INLINE, ONE),
+        size=-0.447,
+        told=True,
+    ),
+    _build_loading_effect(
+        "workers 1 -> 2, MobileNet: stall",
+        board="xavier-nx",
+        workload=MOBILENET,
+        quantity="stall",
+        steps=(ONE, TWO),
+        size=-0.67,
+    ),
+    _build_loading_effect(
+        "workers 1 -> 2, MobileNet: E2E",
+        board="xavier-nx",
+        workload=MOBILENET,
+        quantity="e2e",
+        steps=(ONE, TWO),
+        size=-0.30,
+        told=True,
+    ),
+    _build_loading_effect(
+        "pipelining, the most: energy",
+        board="agx-xavier",
+        workload=LENET,
+        quantity="energy",
+        steps=(INLINE, TWO),
+        size=-0.39,
+    ),
     *(
-        _build_loading_effect(f"{name} beside ssd, {STORAGE_EFFECT}", board="agx-xavier", workload=MOBILENET, quantity="stall", steps=(COLD["ssd"], COLD[name]),
-                 size=seconds / 306, form="times", told=True)
+        _build_loading_effect(
+            f"{name} beside ssd, {STORAGE_EFFECT}",
+            board="agx-xavier",
+            workload=MOBILENET,
+            quantity="stall",
+            steps=(COLD["ssd"], COLD[name]),
+            size=seconds / 306,
+            form="times",
+            told=True,
+        )
         for name, seconds in (("sd", 485), ("hdd", 741))
     ),
-    _build_loading_effect("hdd beside ssd, cached, 4 workers: E2E", board="agx-xavier", workload=MOBILENET, quantity="e2e", steps=(WARM["ssd"], WARM["hdd"]), size=1.0,
-             form="times"),
+    _build_loading_effect(
+        "hdd beside ssd, cached, 4 workers: E2E",
+        board="agx-xavier",
+        workload=MOBILENET,
+        quantity="e2e",
+        steps=(WARM["ssd"], WARM["hdd"]),
+        size=1.0,
+        form="times",
+    ),
     *(_build_batch_effect(*step) for step in ((1, 8, 1.4), (1, 16, 1.56), (16, 32, 2.0), (32, 64, 2.0))),
-)  # fmt: skip
+)
 LOWEST = ("g -> lowest GPU", "1377 -> 115", RESNET)
 MODE_EFFECTS = (
     _build_mode_effect("b -> c", what="GPU 670 -> 900", workload=RESNET, quantity="compute", low=-0.22, high=-0.22),
@@ -307,7 +358,7 @@ MODE_EFFECTS = (
 
 
 def report_effects() -> None:
-    """Every effect on its own board, in training and in inference."""
+    """Report every effect on its own board, in training and in inference."""
     table = Table(title="Effects on the board they were printed for")
     for name in ("effect", "board", "paper", "training", "", "inference", "", ""):
         table.add_column(name)
@@ -330,7 +381,7 @@ def report_effects() -> None:
 
 
 def _report_absolute_times() -> None:
-    """The seconds that the paper prints, of whole epochs."""
+    """Report the seconds of whole epochs that the paper prints."""
     rows: tuple[tuple[str, str, str, Setting, float, Quantity, bool], ...] = (
         ("LeNet, no workers: stall", "agx-xavier-1", LENET, INLINE, 22.0, "stall", True),
         ("LeNet, one worker: stall", "agx-xavier-1", LENET, ONE, 12.1, "stall", False),
@@ -355,7 +406,7 @@ def _report_absolute_times() -> None:
 
 
 def report_boards() -> None:
-    """The effects of the power mode on every board, in training and inference, beside the AGX Xavier's figures."""
+    """Report the effects of the power mode on every board, in training and inference, with the AGX Xavier's figures."""
     table = Table(title="The same shares of every board's clocks (paper: AGX Xavier, training)")
     table.add_column("effect")
     table.add_column("paper")
@@ -382,7 +433,7 @@ def report_boards() -> None:
 
 
 def report_spread() -> None:
-    """Ranges over boards of a kind and over repeats, means over seeds; the constants are the paper's own figures."""
+    """Report ranges over boards of a kind and repeats, and means over seeds; the constants are the paper's figures."""
     table = Table(title="Variability, (most - least) / mean, three boards or four repeats, mean of 12 seeds (all told)")
     for name in ("board", "over repeats", "paper", "between boards: time", "paper", "energy", "paper"):
         table.add_column(name)
@@ -424,7 +475,7 @@ def _build_range_function(device: str) -> Callable[[int], tuple[float, float, fl
 
 
 def check_pipeline_model() -> None:
-    """Random pipelines, the closed form beside what is played; then an epoch of each network's with four workers."""
+    """Compare the closed form with simulation: random pipelines, then an epoch of each network with four workers."""
     rng = np.random.default_rng(0)
     found = []
     for _ in range(RANDOM_PIPELINES):
@@ -452,7 +503,7 @@ def check_pipeline_model() -> None:
 
 
 def _random_pipeline(rng: np.random.Generator) -> InputPipeline:
-    """Of every kind: bound by computing, by workers, by the storage, by the cores."""
+    """Draw a pipeline of any kind: bound by computing, by workers, by the storage, or by the cores."""
     seconds = rng.uniform
     return InputPipeline(
         batch_size=4,

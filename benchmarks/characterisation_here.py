@@ -72,18 +72,18 @@ SUMS: tuple[tuple[str, WorkKind, int], ...] = (
     ("cnn, light", "infer", 16),
 )
 STALLED = ("cnn, large files", "cnn, light", "mobilenet")
-"""Loading is far the longer part of the first's minibatch, the longer of the second's, computing of the third's."""
+"""In the first loading dominates by far, in the second it is the longer part, and in the third computing is."""
 WORKERS = (0, 1, 2, 4)
 WITHIN, BELOW = 0.02, 0.01
 KNOWN_WORKERS = ((0,), (0, 1))
-"""What the pipeline model is fitted to: what was measured with so many workers."""
+"""Numbers of workers whose measurements the pipeline model is fitted to."""
 QUIET_CORES = 0.1
-"""Others' work, in cores, below which a point counts as undisturbed."""
+"""Load of other processes, in cores, below which a point counts as undisturbed."""
 NO_STALL_SHARE = 0.02
-"""A stall below this part of the minibatch is none."""
+"""A stall below this share of the step counts as none."""
 MINIBATCH_S = 0.020
 STEPS = 6
-"""Minibatches of one turn of the loop that is timed with and without stamps."""
+"""Steps of one turn of the loop that is timed with and without stamps."""
 
 
 def main() -> None:
@@ -106,17 +106,17 @@ def _build_parser() -> argparse.ArgumentParser:
 
 @dataclass(frozen=True)
 class HostBench:
-    """Where images and the like go, how often everything is measured, where data is kept."""
+    """Where data and results are stored, and how often everything is measured."""
 
     folder: Path
     repeats: int
     save: Path | None
     patience: int
     others: list[float] = field(default_factory=list)
-    """What others did during each point that was kept, in cores."""
+    """Load of other processes during each point that was kept, in cores."""
 
     def measure_points(self, points: Sequence[SweepPoint], course: MeasurementSchedule) -> Iterator[PointMeasurement]:
-        """Each of them as often as was asked, in random order."""
+        """Measure each point the requested number of times, in random order."""
         storages = {"default": StoragePlan("default", str(self.folder))}
         plan = CharacterisationPlan(
             "bench", boards=("here",), workloads=WORKLOADS, storages=storages, course=course, points=tuple(points)
@@ -135,7 +135,7 @@ class HostBench:
                 )
 
     def _measure_quietest(self, measure: Callable[[], PointMeasurement]) -> PointMeasurement:
-        """Measured again while others disturb it, so often at most; the least disturbed of them."""
+        """Repeat a measurement while others disturb it, up to a limit, and return the least disturbed one."""
         tries: list[tuple[float, PointMeasurement]] = []
         while len(tries) < self.patience and (not tries or tries[-1][0] > QUIET_CORES):
             seen = measure()
@@ -145,7 +145,7 @@ class HostBench:
         return seen
 
     def describe_noise(self) -> str:
-        """How much others did meanwhile, in cores' worth of work."""
+        """Describe the load of other processes meanwhile, in cores."""
         loud = sum(others > QUIET_CORES for others in self.others)
         return (
             f"others kept {np.median(self.others):.2f} of {os.cpu_count()} cores busy (median of {len(self.others)} "
@@ -154,7 +154,7 @@ class HostBench:
 
 
 def _ignore_progress(_: str) -> None:
-    """Is told how far it is."""
+    """Ignore progress reports."""
 
 
 def _describe_load() -> str:
@@ -170,7 +170,7 @@ def _format_spread(values: Sequence[float]) -> str:
 
 
 def report_sums(bench: HostBench) -> None:
-    """Every epoch after the first one, of every setting."""
+    """Report every epoch after the first one, of every setting."""
     points = [SweepPoint("here", name, kind=kind, batch_size=size, cache="warm") for name, kind, size in SUMS]
     missing: dict[str, list[float]] = {point.key: [] for point in points}
     took: dict[str, list[float]] = {point.key: [] for point in points}
@@ -197,7 +197,7 @@ def _sum_parts_s(epoch: EpochSummary) -> float:
 
 
 def report_stamp_cost(bench: HostBench) -> None:
-    """In turns with and without, the order within a pair by chance; wall and processor time of the whole process."""
+    """Report wall and CPU time with and without stamps in turns, in random order within a pair."""
     stamped, plain = _build_loops(bench)
     pairs = 60 * bench.repeats
     chance = random.Random(1)
@@ -230,7 +230,7 @@ def report_stamp_cost(bench: HostBench) -> None:
 
 
 def _build_loops(bench: HostBench) -> tuple[Callable[[], None], Callable[[], None]]:
-    """An epoch of the measuring program's own loop, and one of a loop that notes nothing, over the same batches."""
+    """Return an epoch of the measuring program's own loop, and one of a loop without stamps, over the same batches."""
     import torch
 
     from fedge.worker import epoch_profiler, generated_images
@@ -265,7 +265,7 @@ def _build_loops(bench: HostBench) -> tuple[Callable[[], None], Callable[[], Non
 
 
 def _build_plain_dataset(files, prepared):
-    """The same data set as anybody writes it."""
+    """Build the same data set without fedge's code."""
     from torch.utils.data import Dataset
 
     class Bare(Dataset):
@@ -288,14 +288,14 @@ def _time_loop(loop: Callable[[], None]) -> tuple[float, float]:
 
 
 def _median_ratio(ratios: np.ndarray) -> tuple[float, float, float]:
-    """The median of the pairs' ratios less 1, and its interval by drawing the pairs anew 4,000 times."""
+    """Return the median of the pairs' ratios less 1, and its interval from 4,000 bootstrap samples of the pairs."""
     drawn = np.median(np.random.default_rng(0).choice(ratios, (4000, len(ratios))), axis=1)
     low, high = np.quantile(drawn, (0.025, 0.975))
     return float(np.median(ratios)) - 1, float(low) - 1, float(high) - 1
 
 
 def _measure_stamp_cost_s(batch_size: int = 16, turns: int = 5000) -> float:
-    """Seconds per minibatch of all that is done for the notes' sake: reading the clock, adding up, writing down."""
+    """Return the seconds per step of all recording: reading the clock, adding up, writing down."""
     from fedge.worker import epoch_profiler
     from fedge.worker import timed_loader as loading
 
@@ -329,7 +329,7 @@ def _measure_stamp_cost_s(batch_size: int = 16, turns: int = 5000) -> float:
 
 
 def report_stalls(bench: HostBench) -> None:
-    """Means of the minibatches after the first epoch, the median of undisturbed repeats; the model's beside them."""
+    """Report means of the steps after the first epoch, the median of undisturbed repeats, and the model's figures."""
     points = [SweepPoint("here", name, workers=workers, cache="warm") for name in STALLED for workers in WORKERS]
     seen: dict[str, list[PointMeasurement]] = {point.key: [] for point in points}
     for one in bench.measure_points(points, MeasurementSchedule(epochs=3, sample_hz=2)):
@@ -345,7 +345,7 @@ def report_stalls(bench: HostBench) -> None:
 
 
 def _select_undisturbed(repeats: list[PointMeasurement]) -> list[PointMeasurement]:
-    """Those during which others did next to nothing; all where there are none."""
+    """Return the repeats with hardly any other load, or all if there are none."""
     return [one for one in repeats if one.parameters["others_cores"] <= QUIET_CORES] or repeats
 
 
@@ -384,21 +384,21 @@ PER_MINIBATCH = ("stall", "fetch", "preprocess", "compute", "overhead", "step")
 
 
 def _format_prediction(measured_s: float, step_s: float, predicted_s: float) -> tuple[str, str]:
-    """Of a stall that is next to nothing the error is given in percent of the minibatch."""
+    """Format a prediction; the error of a negligible stall is given in percent of the step."""
     if measured_s < NO_STALL_SHARE * step_s:
         return f"{1e3 * predicted_s:.2f}", f"{100 * (predicted_s - measured_s) / step_s:+.1f} of step"
     return f"{1e3 * predicted_s:.2f}", f"{100 * (predicted_s / measured_s - 1):+.1f}"
 
 
 def _drop_start_up(seen: PointMeasurement) -> MinibatchTimes:
-    """Without the first epoch, and without the first minibatch of each, in whose stall the workers' start is."""
+    """Drop the first epoch, and the first step of each, whose stall includes the start of the workers."""
     return seen.minibatches.select((seen.minibatches.epoch > 0) & (seen.minibatches.step > 0))
 
 
 def predict_stalls(own: dict[int, list[PointMeasurement]], known: Sequence[int], crowding: float) -> dict[int, float]:
-    """Workers -> mean stall (s) by the pipeline model, fitted to what was measured with ``known`` workers alone.
+    """Return the mean stall in seconds by number of workers, from the model fitted to the ``known`` numbers alone.
 
-    Epochs as long as the measured ones are played, and looked at from their second minibatch on, as those are.
+    Epochs as long as the measured ones are simulated and evaluated from their second step on, like those.
     """
     from fedge.costs.input_pipeline.epoch_simulation import simulate_epoch
     from fedge.costs.input_pipeline.pipeline_fit import fit_pipeline, with_loader
@@ -410,7 +410,7 @@ def predict_stalls(own: dict[int, list[PointMeasurement]], known: Sequence[int],
 
 
 def _measure_crowding() -> float:
-    """How much slower decoding is when every core decodes, measured: 0.1 means that it takes 1.1 times as long."""
+    """Measure how much slower decoding is when every core decodes: 0.1 means 1.1 times as long."""
     context = multiprocessing.get_context("spawn")
     cores = os.cpu_count() or 1
 
@@ -423,7 +423,7 @@ def _measure_crowding() -> float:
 
 
 def _measure_decode_rate(seconds: float) -> float:
-    """Photographs decoded and scaled per second."""
+    """Return the photographs decoded and scaled per second."""
     from PIL import Image
 
     grain = np.random.default_rng(0).integers(0, 255, (60, 80, 3), dtype=np.uint8)
@@ -437,7 +437,7 @@ def _measure_decode_rate(seconds: float) -> float:
 
 
 def _median_means(points: Sequence[PointMeasurement]) -> LoaderMeans:
-    """The repeats' median of each part's mean."""
+    """Return the repeats' median of each part's mean."""
     from fedge.costs.input_pipeline.pipeline_fit import LoaderMeans
 
     point, late = points[0].point, [_drop_start_up(one) for one in points]
@@ -447,7 +447,7 @@ def _median_means(points: Sequence[PointMeasurement]) -> LoaderMeans:
 
 
 def _save_point(folder: Path, seen: PointMeasurement, repeat: int) -> None:
-    """One file of arrays for each point and repeat, and what else is known of it."""
+    """Save one file of arrays for each point and repeat, with its metadata."""
     folder.mkdir(parents=True, exist_ok=True)
     name = f"{seen.point.workload.replace(', ', '-').replace(' ', '-')}-w{seen.point.workers}-{repeat}"
     columns = {one: getattr(seen.minibatches, one) for one in MinibatchTimes.__dataclass_fields__}

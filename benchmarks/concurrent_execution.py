@@ -46,20 +46,20 @@ from fedge.worker.worker_client import WorkerClient, WorkerError
 NICE, HALVES = "native+nice", "native+halves"
 EXECUTION_VARIANTS = (ALONE, MANAGED, NATIVE, NICE, HALVES)
 SERVING_NICE = -10
-"""The nice value of the serving process's higher priority, on top of all the others'. Chosen by us."""
+"""Nice value of the serving process with a higher priority, relative to all the others'; a moderate default."""
 LATE_SHARE = 0.01
-"""The share that may be late at the 99th percentile."""
+"""Share of requests that may be late at the 99th percentile."""
 MIN_SPEED_RATIO = 0.9
 DEFAULTS = {
     "cpu": ("mnist-cnn", 16, "cifar10-resnet18", 4),
     "cuda": ("resnet18-imagenet", 128, "resnet50-tinyimagenet224", 64),
 }
-"""Training task and batch, served task and batch: on a GPU such as keep it busy, not the process that feeds it."""
+"""Training task and batch, served task and batch; on a GPU large enough to keep it busy, not the feeding process."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServingRegime:
-    """What is executed, and the measured times that it follows from."""
+    """The executed jobs, and the measured times from which they follow."""
 
     jobs: SideBySideJobs
     batch_s: float
@@ -87,7 +87,7 @@ def main() -> int:
 
 
 def run_benchmark(arguments: argparse.Namespace) -> int:
-    """Everything; the exit status."""
+    """Run everything and return the exit status."""
     cores = pin_cores(arguments.cores or ("1" if arguments.device == "cpu" else "all"))
     wishes = [WorkerSettings("one", arguments.device), WorkerSettings("two", arguments.device)]
     if can_raise_priority():
@@ -137,7 +137,7 @@ def parse_core_count(text: str) -> str:
 
 @contextmanager
 def run_with_nice(nice: int) -> Iterator[None]:
-    """Run this process and all that it starts before or after others, also where sessions share the processor."""
+    """Run this process and its children with another priority, also where sessions share the processor."""
     session = Path("/proc/self/autogroup")
     if not nice or not session.exists():
         os.nice(nice)
@@ -151,7 +151,7 @@ def run_with_nice(nice: int) -> Iterator[None]:
 
 
 def pin_cores(cores: str) -> int:
-    """Keep this process and all that it starts on so many cores; how many they are."""
+    """Restrict this process and its children to ``cores`` cores, and return their number."""
     mine = sorted(os.sched_getaffinity(0))
     if cores != "all":
         mine = mine[-int(cores) :]  # the first one serves most interrupts
@@ -160,12 +160,12 @@ def pin_cores(cores: str) -> int:
 
 
 def can_raise_priority() -> bool:
-    """Whether a process may be started before others."""
+    """Return whether a process may be started with a higher priority."""
     return os.geteuid() == 0
 
 
 def prepare_workers(workers: dict[str, WorkerClient], arguments: argparse.Namespace) -> tuple[ServingRegime, str]:
-    """Measure, follow the rules, and make every worker ready to train."""
+    """Measure the jobs, derive the regime, and make every worker ready to train."""
     train, train_batch, infer, infer_batch = DEFAULTS[arguments.device]
     train, infer = arguments.train or train, arguments.infer or infer
     train_batch, infer_batch = arguments.train_batch or train_batch, arguments.infer_batch or infer_batch
@@ -190,7 +190,7 @@ def prepare_workers(workers: dict[str, WorkerClient], arguments: argparse.Namesp
 def run_turns(
     workers: dict[str, WorkerClient], jobs: SideBySideJobs, arguments: argparse.Namespace
 ) -> dict[str, list[SideBySideOutcome]]:
-    """All turns by how; each round of turns has its own arrivals, the same for all, and its own order."""
+    """Run all turns by variant; each round of turns has its own arrivals, the same for all, and its own order."""
     one = workers["one"]
     pairs = {ALONE: WorkerPair(one, one), MANAGED: WorkerPair(one, one), NATIVE: WorkerPair(one, workers["two"])}
     if "three" in workers:
@@ -210,7 +210,7 @@ def run_turns(
 
 
 def report_turns(turns: dict[str, list[SideBySideOutcome]], regime: ServingRegime) -> None:
-    """The table and the three lines."""
+    """Print the table and the three claims."""
     print(f"\n{'median of turns':16}{'p50 ms':>9}{'p95 ms':>9}{'p99 ms':>9}{'late %':>9}{'training/s':>12}{'batch':>8}")
     for how, outcomes in turns.items():
         cells = [
@@ -230,7 +230,7 @@ def report_turns(turns: dict[str, list[SideBySideOutcome]], regime: ServingRegim
 
 
 def build_claims(turns: dict[str, list[SideBySideOutcome]]) -> list[tuple[str, bool]]:
-    """The claims with their figures, and whether each is so."""
+    """Return the claims with their figures, and whether each holds."""
     managed, native, ratio = (
         median_late_share(turns[MANAGED]),
         median_late_share(turns[NATIVE]),
@@ -253,23 +253,23 @@ def are_claims_met(turns: dict[str, list[SideBySideOutcome]]) -> bool:
 
 
 def median_late_share(outcomes: list[SideBySideOutcome]) -> float:
-    """The median over the turns of the share that was late or dropped; a turn without an answer counts as all late."""
+    """Return the median over the turns of the late or dropped share; a turn without an answer counts as all late."""
     return compute_median([1.0 if one.violation_share is None else one.violation_share for one in outcomes])
 
 
 def median_speed_ratio(turns: dict[str, list[SideBySideOutcome]], other: str) -> float:
-    """The median over the turns of managed's training speed over that of the other of the same turn."""
+    """Return the median over the turns of managed's training speed relative to the other's in the same turn."""
     pairs = zip(turns[MANAGED], turns[other], strict=True)
     return compute_median([ours.minibatches_hz / theirs.minibatches_hz for ours, theirs in pairs])
 
 
 def mean_batch_size(outcome: SideBySideOutcome) -> float:
-    """The mean size of the batches."""
+    """Return the mean batch size."""
     return outcome.service.served / outcome.service.batches if outcome.service and outcome.service.batches else 0.0
 
 
 def latency_percentile_s(outcome: SideBySideOutcome, q: float) -> float:
-    """A percentile in seconds; endless where nothing was answered."""
+    """Return a percentile of the latency in seconds, infinite if nothing was answered."""
     found = outcome.percentile_s(q)
     return float("inf") if found is None else found
 
@@ -279,7 +279,7 @@ def compute_median(values: list[float]) -> float:
 
 
 def turns_to_dict(turns: dict[str, list[SideBySideOutcome]], regime: ServingRegime) -> dict[str, object]:
-    """Every turn's figures."""
+    """Return every turn's figures for JSON."""
     rows = [
         {"how": how, "minibatches_hz": one.minibatches_hz, "late": one.violation_share, "p99_s": one.percentile_s(99)}
         for how, outcomes in turns.items()

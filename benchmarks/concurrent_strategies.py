@@ -33,11 +33,11 @@ STRATEGIES = "gmd,als,fedge,nn,random,bs"
 STREAM_PROBLEMS = 100
 """Problems of a stream with reuse."""
 MAX_SECONDS = 60.0
-"""All problems of a pair and family, for any strategy, on one core."""
+"""Limit in seconds for all problems of a pair and family, for any strategy, on one core."""
 SOLVED, VIOLATIONS, WORST, LOSS, EXCESS, MODES, REUSED = 99.0, 1.0, 10.0, 4.0, 4.0, 15, 40
-"""The aims for ``fedge``: percent, but for modes per problem from nothing, and of a whole stream with reuse."""
+"""Goals for ``fedge``: percent, except for modes per problem from nothing, and of a whole stream with reuse."""
 ALS_MODES = (50, 150)
-"""The aim for ``als``: so many modes in a stream with reuse, and quality between ``gmd`` and ``fedge``."""
+"""Goal for ``als``: this range of modes in a stream with reuse, and quality between ``gmd`` and ``fedge``."""
 LEFT_OUT = "without the modes of which a table has an implausible row"
 HEADINGS = (
     "solved",
@@ -56,7 +56,7 @@ HEADINGS = (
 
 
 def main(strategies: str, families: str, sample: int | None, streams: int) -> None:
-    """Play everything and print it, table by table."""
+    """Run everything and print it, table by table."""
     started = time.perf_counter()
     wanted = [family for family in FAMILIES if family in families.split(",")]
     print("aims:", describe_goals())
@@ -88,7 +88,7 @@ def main(strategies: str, families: str, sample: int | None, streams: int) -> No
 
 
 def describe_goals() -> str:
-    """What is to be reached, in words."""
+    """Describe the goals in words."""
     return (
         f"fedge: at most {MODES} modes, solved >= {SOLVED:g} %, violations <= {VIOLATIONS:g} %, none by {WORST:g} %, "
         f"mean loss <= {LOSS:g} %, mean excess of t_in <= {EXCESS:g} % (inference alone); with reuse <= {REUSED} modes "
@@ -97,7 +97,7 @@ def describe_goals() -> str:
 
 
 def print_report(rows: Sequence[StrategyRow]) -> None:
-    """One table per pair and family."""
+    """Print one table per pair and family."""
     for pair, family in dict.fromkeys((row.pair, row.family) for row in rows):
         group = [row for row in rows if (row.pair, row.family) == (pair, family)]
         left_out = "" if group[0].modes_left_out is None else f", {group[0].modes_left_out} modes left out"
@@ -113,7 +113,7 @@ def print_report(rows: Sequence[StrategyRow]) -> None:
 
 
 def format_cells(row: StrategyRow) -> list[str]:
-    """The figures under ``HEADINGS``."""
+    """Return the figures under ``HEADINGS``."""
     if row.error is not None:
         return [row.error]
     numbers: tuple[tuple[float | None, int], ...] = (
@@ -134,7 +134,7 @@ def format_cells(row: StrategyRow) -> list[str]:
 
 
 def list_missed_goals(row: StrategyRow) -> list[str]:
-    """The aims that this row does not reach."""
+    """Return the goals that this row misses."""
     if row.error is not None:
         return ["failed"]
     found = ["time"] if (row.seconds or 0.0) > MAX_SECONDS else []
@@ -154,7 +154,7 @@ def list_missed_goals(row: StrategyRow) -> list[str]:
 
 
 def find_tables() -> tuple[list[Path], list[Path]]:
-    """The training and the inference tables of the board that has both."""
+    """Return the training and the inference tables of the board that has both."""
     folder = os.environ.get("FEDGE_PROFILES")
     if not folder:
         sys.exit("FEDGE_PROFILES: got nothing; the folder of measured tables")

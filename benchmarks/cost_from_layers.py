@@ -1,11 +1,11 @@
-"""How far a workload without a table lies off when it is priced by its layers: every measured table left out in turn.
+"""Error of costs estimated from layers, for workloads without a table: every measured table is left out in turn.
 
     FEDGE_PROFILES=folder/of/tables python benchmarks/cost_from_layers.py
 
-For every ``<board>/train/*.csv`` and ``<board>/infer/*.csv`` the profile that was calibrated to it is left out
-(``table``), or every profile of its network on any board (``network``); the time of the top mode, the shape over all
-modes after scaling by the median, and the whole are held against the table. Beside it stands what was there before:
-the nearest workload's profile, moved by the ratio of sizes.
+For every ``<board>/train/*.csv`` and ``<board>/infer/*.csv`` the profile calibrated to it is left out (``table``), or
+every profile of its network on any board (``network``); the time of the top mode, the shape over all modes after
+scaling by the median, and the whole are compared with the table. The baseline is the nearest workload's profile, scaled
+by the ratio of sizes.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ HEADINGS = ("board", "workload", "batch", "top mode", "shape", "whole", "power",
 
 @dataclass(frozen=True, slots=True)
 class CostErrors:
-    """In percent: of the top mode's time (signed), of the shape, of all times, of all watts."""
+    """Errors in percent: of the top mode's time (signed), of the shape, of all times, of all powers."""
 
     top: float
     shape: float
@@ -89,7 +89,7 @@ def _estimate_by_layers(table: ProfileTable, kind: WorkloadKind, left_out: str) 
 
 
 def _is_left_out(profile: CostProfile, table: ProfileTable, kind: WorkloadKind, network: bool) -> bool:
-    """Inference of one table is calibrated batch size by batch size: all of them are left out together."""
+    """Return whether a profile is left out; the batch sizes of one inference table are left out together."""
     same = profile.workload == table.workload and profile.kind == kind and profile.device == find(table.device).name
     batch, layers = build_profile_batch(profile), find_known_layers(table.workload, kind)
     alike = batch is not None and layers is not None and batch.layers.network == layers.network

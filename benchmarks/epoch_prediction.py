@@ -1,16 +1,16 @@
-"""Epochs predicted: the paper's simple predictor and fedge's, from the same few modes, judged on the others.
+"""Epoch predictions: the paper's simple predictor and fedge's, from the same few modes, evaluated on the others.
 
     python benchmarks/epoch_prediction.py [emulated|loaders|tables]...      (tables: FEDGE_PROFILES=folder/of/tables)
 
 emulated   the emulated AGX Xavier in the modes a to n of the characterisation paper (SIGMETRICS 2022): both learn from
            two epochs each in e, f, i and j and predict the ten others
 loaders    fedge's from a small sweep (modes at four workers, workers at the top mode): every point left out in turn;
-           the simple predictor beside it where it has points at the same loader
-tables     measured tables, a minibatch as it stands: the rows nearest to e, f, i and j, judged on all others
+           the simple predictor for comparison if it has points at the same loader
+tables     measured tables, whose steps include loading: the rows nearest to e, f, i and j, evaluated on all others
 
-The emulated board's loading is played by the very input-pipeline model that fedge's prediction fits, and its computing
-is made of the physical model's terms: its figures are kind to fedge's prediction. The measured tables are not. Nothing
-is believed beforehand that was fitted to the network or table that is judged.
+The emulated board's loading is simulated by the input-pipeline model that fedge's prediction fits, and its computing
+consists of the physical model's terms, which favours fedge's prediction. The measured tables do not. No prior was
+fitted to the evaluated network or table.
 """
 
 from __future__ import annotations
@@ -61,19 +61,19 @@ MODES = {
     "m": (8, 2265, 420, 2133),
     "n": (8, 2265, 900, 2133),
 }
-"""The paper's, as it prints them: cores, CPU, GPU and memory clock in MHz."""
+"""The paper's modes: cores, CPU, GPU and memory clock in MHz."""
 PAPER_TIME, PAPER_ENERGY = "about 12 %, 31 of 40 below 10 %", "about 25 %, LeNet-5 60 %"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EpochPredictionErrors:
-    """Predictions over what was seen, less one; shape (n,)."""
+    """Ratios of predicted to measured values, less one; shape (n,)."""
 
     time: Floats
     energy: Floats | None
 
     def format_errors(self) -> tuple[str, str, str]:
-        """Mean error of time, how many predictions are off by less than 10 %, and mean error of energy."""
+        """Return the mean error of time, the number of predictions within 10 %, and the mean error of energy."""
         good = f"{int((np.abs(self.time) < 0.1).sum())} of {len(self.time)}"
         energy = "-" if self.energy is None else f"{100 * np.abs(self.energy).mean():.1f}"
         return f"{100 * np.abs(self.time).mean():.1f}", good, energy
@@ -87,7 +87,7 @@ def main() -> None:
 
 
 def report_emulated() -> None:
-    """The paper's experiment, on the emulated board."""
+    """Report the paper's experiment on the emulated board."""
     result = _run_sweep("modes.yaml", None)
     near = {name: _find_mode(result, knobs) for name, knobs in MODES.items()}
     trained = {near[name] for name in TRAINED}
@@ -120,7 +120,7 @@ def report_emulated() -> None:
 
 
 def report_loaders() -> None:
-    """Every point of a small sweep left out in turn."""
+    """Report every point of a small sweep left out in turn."""
     course = 300
     parts = [_run_sweep("modes.yaml", course), _run_sweep("workers.yaml", course)]
     table = _build_table("Every point left out of a sweep in turn; errors in percent")
@@ -143,7 +143,7 @@ def report_loaders() -> None:
 
 
 def report_tables() -> None:
-    """Measured tables: a minibatch stands for an epoch, its waiting in it."""
+    """Report measured tables, in which a step with its stall represents an epoch."""
     folder = os.environ.get("FEDGE_PROFILES")
     if not folder:
         CONSOLE.print("tables: FEDGE_PROFILES names no folder of measured tables, left out")
@@ -177,7 +177,7 @@ def report_tables() -> None:
 
 
 def _find_nearest_rows(table: ProfileTable) -> list[int]:
-    """The rows nearest to the paper's four modes, as shares of the table's top clocks where it is another board."""
+    """Return the rows nearest to the paper's four modes, as shares of the table's top clocks on another board."""
     top, paper = table.modes.knobs.max(axis=0), np.array([8, 2265, 1377, 2133])
     wished = [np.array(MODES[name]) / paper * top for name in TRAINED]
     rows = [find_nearest_row(table.modes, PowerMode(round(k[0]), *map(float, k[1:]))) for k in wished]
@@ -187,7 +187,7 @@ def _find_nearest_rows(table: ProfileTable) -> list[int]:
 def _score_fedge(
     result: SweepResult, workload: str, seen: Sequence[PointObservation] | None, judged: Sequence[PointObservation]
 ) -> EpochPredictionErrors:
-    """What fedge predicts of ``judged`` from ``seen``, or from all looks of ``result``."""
+    """Score fedge's predictions of ``judged`` from ``seen``, or from all points of ``result``."""
     looks = extract_observations(result, BOARD, workload) if seen is None else seen
     model = EpochModel(find_board_spec("agx-xavier"), workload, result.plan.storages).fit(looks)  # type: ignore[arg-type]
     time, energy = [], []
@@ -211,7 +211,7 @@ def _score_fedge(
 def _score_simple_predictor(
     name: str, seen: Sequence[PointObservation], look: PointObservation
 ) -> EpochPredictionErrors:
-    """The simple predictor, from the looks at the same loader."""
+    """Score the simple predictor, from the points at the same loader."""
     alike = [one for one in seen if one.point.workers == look.point.workers]
     maxn = find_board_spec("agx-xavier").maxn  # type: ignore[union-attr]
     fitted = LinearEpochModel(maxn).fit([MeasuredEpoch(name, one.mode, one.e2e_s, one.energy_j) for one in alike])
@@ -241,7 +241,7 @@ def _build_table(title: str) -> Table:
 
 @cache
 def _run_sweep(name: str, minibatches: int | None) -> SweepResult:
-    """A shipped plan, played on the emulated board."""
+    """Run a shipped plan on the emulated board."""
     plan: CharacterisationPlan = read_plan(PLANS / name)
     course = replace(plan.course, minibatches=minibatches)
     plan = replace(plan, course=course)
@@ -251,7 +251,7 @@ def _run_sweep(name: str, minibatches: int | None) -> SweepResult:
 
 
 def _find_mode(result: SweepResult, knobs: tuple[int, ...]) -> PowerMode:
-    """The mode of the sweep that is meant."""
+    """Return the mode of the sweep with these knobs."""
     modes = stack_modes(dict.fromkeys(one.point.mode for one in result.points if one.point.mode is not None))
     return modes[find_nearest_row(modes, PowerMode(knobs[0], *map(float, knobs[1:])))]
 

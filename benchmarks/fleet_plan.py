@@ -1,11 +1,11 @@
-"""How near a fleet of forty boards, planned as one, comes to an oracle that knows every board, tables as truth.
+"""Gap between a planned fleet of forty boards and an oracle that knows every board, with measured tables as truth.
 
     FEDGE_PROFILES=folder/of/tables python benchmarks/fleet_plan.py [SEEDS] [ROUNDS] [KEY=VALUE ...]
 
 The fleet of ``experiments/configs/fleet40.yaml``, each entry replaying ``<board>/train/<its cost>.csv``, under
-``balanced`` and ``least-energy``; nothing is trained. Per policy: mean and worst seed of the gap to the oracle, of the
-share of its saving against all boards at MAXN, and rounds and energy beside those of the best preset per board, MAXN
-among the presets and not. All rounds, and those from the tenth on. The formulas: docs/studies.md.
+``balanced`` and ``least-energy``, without training. Per policy: mean and worst seed of the gap to the oracle, of the
+share of its saving against all boards at MAXN, and rounds and energy compared with the best preset per board, with and
+without MAXN among the presets. All rounds, and those from the tenth on. The formulas: docs/studies.md.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Row = dict[str, str | int | float | None]
 
 
 def main(seeds: int, rounds: int, overrides: Sequence[str]) -> None:
-    """Play everything and print it."""
+    """Run everything and print it."""
     asked = FleetStudyOptions(
         CONFIG, policies=POLICIES, rounds=rounds, seeds=seeds, steps=None, overrides=(*list_fleet_entries(), *overrides)
     )
@@ -43,7 +43,7 @@ def main(seeds: int, rounds: int, overrides: Sequence[str]) -> None:
 
 
 def list_fleet_entries() -> list[str]:
-    """The fleet's entries, each with its measured table as truth."""
+    """Return the fleet's entries, each with its measured table as truth."""
     root = os.environ.get("FEDGE_PROFILES")
     if not root:
         sys.exit("FEDGE_PROFILES: got nothing; the folder of measured tables")
@@ -60,7 +60,7 @@ def list_fleet_entries() -> list[str]:
 
 
 def print_report(rows: Sequence[Row], title: str, suffix: str) -> None:
-    """One block: the fleet, the oracle, and everything that it is held against."""
+    """Print one block: the fleet, the oracle, and all baselines."""
     print(f"  {title}")
     ways = {
         "fedge": "",
@@ -100,12 +100,12 @@ def print_report(rows: Sequence[Row], title: str, suffix: str) -> None:
 
 
 def list_values(rows: Sequence[Row], field: str) -> list[float]:
-    """A field of all seeds."""
+    """Return a field of all seeds."""
     return [read_value(row, field) for row in rows]
 
 
 def read_value(row: Row, field: str) -> float:
-    """A field of one seed; what a seed does not know cannot be compared."""
+    """Return a field of one seed; a missing figure is an error, because it cannot be compared."""
     known = row[field]
     if known is None:
         sys.exit(f"{field}: got nothing in a seed of {row.get('policy')}; a number in every seed")
@@ -113,12 +113,12 @@ def read_value(row: Row, field: str) -> float:
 
 
 def format_spread(found: Sequence[float], unit: str) -> str:
-    """Mean, least and largest."""
+    """Format mean, least and largest."""
     return f"{statistics.mean(found):8.2f} {unit} ({min(found):.2f} to {max(found):.2f})"
 
 
 def is_below(row: Row, other: str, own: str) -> bool:
-    """Whether the fleet's figure is below another's."""
+    """Return whether the fleet's figure is below another's."""
     return read_value(row, own) < read_value(row, other)
 
 

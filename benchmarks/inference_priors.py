@@ -1,9 +1,9 @@
-"""How far predictions of inference lie off after few measured modes, by what was believed beforehand.
+"""Error of inference predictions after few measured modes, by the priors of the predictor.
 
     FEDGE_PROFILES=folder/of/tables python benchmarks/inference_priors.py
 
-Every ``<board>/infer/*.csv`` is predicted at each batch size by ``fedge`` from modes that ``active`` picks, with
-the priors of inference, and with those of training alone. Neither saw the table's workload. Four seeds.
+Every ``<board>/infer/*.csv`` is predicted at each batch size by ``fedge`` from modes that ``active`` picks, with the
+priors of inference, and with those of training alone. Neither includes the table's workload. Four seeds.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def main() -> None:
 
 
 def _compute_errors(table: ProfileTable) -> dict[str, Floats]:
-    """By priors: time and power errors per number of measured modes, shape (4, 2)."""
+    """Return, by priors, time and power errors per number of measured modes, shape (4, 2)."""
     spec, specs = find(table.device, where="FEDGE_PROFILES"), load_catalogue()
     priors = {
         "training": build_priors(spec, table.workload, specs, unseen=table.sha256, layered=False),

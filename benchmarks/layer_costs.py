@@ -41,7 +41,7 @@ PUBLISHED_TOTALS = {
 }
 """GFLOP per image, MB of weights, MB of activations per image."""
 MODEL_NAMES = {"resnet50-imagenet": "resnet50"}
-"""Known networks that have another name as MODEL."""
+"""Known networks with another name as MODEL."""
 EXPORTED_NETWORKS = (
     "resnet18", "mobilenet_v3_large", "densenet121", "efficientnet_b0", "convnext_tiny", "vit_b_32", "swin_t",
     "swin_v2_t", "maxvit_t",
@@ -49,7 +49,7 @@ EXPORTED_NETWORKS = (
 
 
 def build_table(title: str, *columns: str) -> Table:
-    """An empty table, all columns but the first to the right."""
+    """Return an empty table, all columns but the first right-aligned."""
     made = Table(title=title, title_justify="left", box=None, padding=(0, 2, 0, 0))
     for place, column in enumerate(columns):
         made.add_column(column, justify="left" if place == 0 else "right", no_wrap=True)
@@ -57,12 +57,12 @@ def build_table(title: str, *columns: str) -> Table:
 
 
 def format_difference(found: float, wanted: float) -> str:
-    """How far one number is from another, in percent."""
+    """Format the relative difference of two numbers in percent."""
     return f"{100 * (found / wanted - 1):+.2f} %"
 
 
 def report_constants() -> None:
-    """Totals beside published constants and the workloads' own."""
+    """Report totals compared with published constants and the workloads' own."""
     shown = build_table("Beside printed constants", "network", "GFLOP", "", "weights MB", "", "activations MB", "")
     for name, wanted in PUBLISHED_TOTALS.items():
         network = load_network_cost(name)
@@ -82,14 +82,14 @@ def report_constants() -> None:
 
 
 def count_product_flop(network: NetworkCost) -> float:
-    """FLOP of convolutions without their bias, and of matrix products."""
+    """Return the FLOP of convolutions without their bias, and of matrix products."""
     bias = sum(layer.activations for layer in network.layers if layer.kind.startswith("conv"))
     kinds = ("conv", "conv_transpose", "linear", "matmul")
     return sum(layer.flop for layer in network.layers if layer.kind in kinds) - bias
 
 
 def count_flop_by_torch(name: str) -> int:
-    """The same by torch's own counter."""
+    """Return the same by torch's own counter."""
     import torch
     from torch.utils.flop_counter import FlopCounterMode
 
@@ -101,7 +101,7 @@ def count_flop_by_torch(name: str) -> int:
 
 
 def report_zoo() -> None:
-    """Every classifier of torchvision."""
+    """Report every classifier of torchvision."""
     from fedge.worker.torchvision_shim import models
 
     shown = build_table(
@@ -128,7 +128,7 @@ def report_zoo() -> None:
 
 
 def report_speed() -> None:
-    """Seconds per network, in a process that has costed one before; and of a first one in a process of its own."""
+    """Report seconds per network, in a process that has costed one before, and of the first one in a fresh process."""
     first = (
         "import time, torch; from fedge.worker.torchvision_shim import models; from "
         "fedge.costs.layers.network_source import network_of; "
@@ -148,7 +148,7 @@ def report_speed() -> None:
 
 
 def report_onnx() -> None:
-    """Exported and read back."""
+    """Report networks exported and read back."""
     shown = build_table("ONNX beside traced", "network", "GFLOP", "weights", "activations", "parameters", "unknown")
     for name in EXPORTED_NETWORKS:
         found, traced = cost_from_onnx(name), load_network_cost(name)
@@ -159,7 +159,7 @@ def report_onnx() -> None:
 
 
 def cost_from_onnx(name: str) -> NetworkCost:
-    """A network's costs by way of an ONNX file."""
+    """Return a network's costs by way of an ONNX file."""
     import torch
 
     module, shape = build_module(name)
@@ -173,7 +173,7 @@ def cost_from_onnx(name: str) -> NetworkCost:
 
 
 def print_known_layers() -> None:
-    """The text of the shipped file, after its comment."""
+    """Print the text of the shipped file, after its comment."""
     for workload in list_known_workloads():
         model = MODEL_NAMES.get(workload, workload)
         print(format_entry(replace(load_network_cost(model), name=workload)), end="")
@@ -189,7 +189,7 @@ PARTS = {
 
 
 def main() -> None:
-    """Run the parts that were asked for; constants, zoo and speed by default."""
+    """Run the requested parts; constants, zoo and speed by default."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="*", choices=[*PARTS, []], default=["constants", "zoo", "speed"])
     for part in parser.parse_args().parts:

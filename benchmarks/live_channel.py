@@ -1,11 +1,11 @@
-"""What the live channel's server takes: messages of 1,000 boards a second, its CPU, and as much as it can.
+"""Throughput and CPU of the live channel's server: messages of 1,000 boards a second, then as many as it can take.
 
-A server of its own process listens on a unix socket, as behind the proxy; this process speaks for the boards, over 64
-connections that are kept open. Each message is a second of a board: one stretch with three rails, and what it does.
-First every board speaks once a second; then as fast as answers come. The same is done with a server that is made the
-plain way: each message is read as JSON, appended as a line to one file, put on the disk, and answered. (The store puts
-samples on the disk once a second; until then they survive the end of the process, not a loss of power.) Everything is
-made in a temporary folder, which is removed. CPU time is the server's alone, all of its threads.
+A server in its own process listens on a unix socket, as behind the proxy; this process sends for the boards, over 64
+connections that are kept open. Each message is one second of a board: one trace with three rails, and its status.
+First every board sends once a second; then as fast as answers come. The same is done with a plain server: each message
+is parsed as JSON, appended as a line to one file, synced to the disk, and answered. (The store syncs samples to the
+disk once a second; until then they survive the end of the process, but not a loss of power.) Everything is written to a
+temporary folder, which is removed. CPU time is the server's alone, all of its threads.
 
     OMP_NUM_THREADS=1 python benchmarks/live_channel.py [SECONDS]
 """
@@ -40,7 +40,7 @@ START_LIMIT_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class ServerCost:
-    """What a server did: messages, how many a second, its CPU for each and in all, and what answers took."""
+    """A server's cost: messages, messages per second, CPU per message and in all, and answer times."""
 
     messages: int
     per_s: float
@@ -51,7 +51,7 @@ class ServerCost:
 
 
 def build_message(board: int, seq: int, at_s: float) -> bytes:
-    """One HTTP request, as the proxy sends it."""
+    """Return one HTTP request, as the proxy sends it."""
     name = f"orin-nano-{board}"
     rails = {"VDD_IN": (7.1,), "VDD_CPU_GPU_CV": (3.2,), "VDD_SOC": (1.4,)}
     trace = Trace(
@@ -88,7 +88,7 @@ def build_message(board: int, seq: int, at_s: float) -> bytes:
 
 
 class ServerConnections:
-    """Open connections to the server, each with one request under way at most."""
+    """Open connections to the server, each with at most one pending request."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -100,7 +100,11 @@ class ServerConnections:
             self._free.put_nowait(await asyncio.open_unix_connection(str(self._path)))
 
     async def post(self, request: bytes) -> None:
-        """Send it and wait for the answer; raises RuntimeError for one that is not 200."""
+        """Send a request and wait for the answer.
+
+        Raises:
+            RuntimeError: If the status is not 200.
+        """
         reader, writer = await self._free.get()
         begun_s = time.monotonic()
         writer.write(request)
@@ -114,7 +118,7 @@ class ServerConnections:
 
 
 async def send_paced(connections: ServerConnections, seconds: float) -> int:
-    """Every board once a second, evenly spread; returns how many messages were answered."""
+    """Send for every board once a second, evenly spaced, and return the number of answered messages."""
     begun_s, unix_s = time.monotonic(), time.time() - 2 * seconds - 10
     tasks = []
     for number in range(round(BOARDS * seconds)):
@@ -128,7 +132,7 @@ async def send_paced(connections: ServerConnections, seconds: float) -> int:
 
 
 async def send_unpaced(connections: ServerConnections, seconds: float) -> int:
-    """As fast as answers come."""
+    """Send as fast as answers come, and return the number of answered messages."""
     begun_s, unix_s, given = time.monotonic(), time.time() - seconds - 5, iter(range(10**9))
 
     async def one() -> int:
@@ -145,7 +149,7 @@ async def send_unpaced(connections: ServerConnections, seconds: float) -> int:
 def measure_server(
     way: Callable[[ServerConnections, float], Any], path: Path, process: int, seconds: float
 ) -> ServerCost:
-    """What the server spends while boards speak in that way."""
+    """Measure the server's cost while boards send in one way."""
 
     async def story() -> tuple[int, list[float]]:
         connections = ServerConnections(path)
@@ -167,13 +171,13 @@ def measure_server(
 
 
 def read_cpu_s(process: int) -> float:
-    """Seconds of CPU that a process has had."""
+    """Return the CPU seconds of a process so far."""
     fields = Path(f"/proc/{process}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def build_plain_app(folder: Path) -> Any:
-    """One line per message, on the disk before it is answered."""
+    """Build the plain server: one line per message, on the disk before it is answered."""
     from starlette.applications import Starlette
     from starlette.requests import Request
     from starlette.responses import JSONResponse
@@ -192,7 +196,7 @@ def build_plain_app(folder: Path) -> Any:
 
 
 def run_server(way: str, folder: Path, path: Path) -> None:
-    """Be the server until SIGTERM."""
+    """Run the server until SIGTERM."""
     import socket
 
     from server.dashboard.http_server import serve_alone
@@ -213,7 +217,7 @@ def run_server(way: str, folder: Path, path: Path) -> None:
 
 
 def run_variant(way: str, where: Path, seconds: float) -> tuple[ServerCost, ServerCost, int]:
-    """Paced, pressed, and how many rows are kept."""
+    """Measure a server at the paced and at the highest rate, and count the rows that it keeps."""
     folder, path = where / way, where / f"{way}.sock"
     process = subprocess.Popen([sys.executable, __file__, "--serve", way, str(folder), str(path)])
     try:
@@ -232,7 +236,7 @@ def run_variant(way: str, where: Path, seconds: float) -> tuple[ServerCost, Serv
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print the figures; 1 where the server does not take what it has to."""
+    """Print the figures; return 1 if the server misses a goal."""
     if arguments[:1] == ["--serve"]:
         with suppress(KeyboardInterrupt):
             run_server(arguments[1], Path(arguments[2]), Path(arguments[3]))

@@ -36,7 +36,7 @@ PROCESSES = 2
 
 @dataclass(frozen=True, slots=True)
 class PublishedRegret:
-    """Energy saved and regret of one run, percent, as BoFL's paper reports them (Middleware 2022)."""
+    """Energy saved and regret of one run in percent, as BoFL's paper reports them (Middleware 2022)."""
 
     saved: float
     regret: float
@@ -47,17 +47,17 @@ PUBLISHED = {
     ("agx-xavier", "imagenet"): (PublishedRegret(16.4, 2.9), PublishedRegret(20.4, 1.65), PublishedRegret(22.7, 1.2)),
     ("tx2", "cifar10"): (PublishedRegret(15.4, 3.0), PublishedRegret(19.4, 2.4), PublishedRegret(21.3, 2.6)),
 }
-"""By board and data set, for each of ``RATIOS``."""
+"""Published figures by board and data set, for each of ``RATIOS``."""
 MODES_TRIED = {"agx-xavier": "65-71", "tx2": "30-60"}
 REGRET_SETTLED_PCT, REGRET_PCT, MODES = 1.0, 2.0, 15
-"""The goals beside the published saving and no deadline missed."""
+"""Goals besides the published saving and no deadline missed."""
 LEARNERS = ("fedge", "bofl")
-"""Policies that the goals are for."""
+"""Policies that the goals apply to."""
 HEADINGS = ("saved %", "regret %", "from round 10 %", "missed", "modes tried")
 
 
 def main(seeds: int, rounds: int, policies: str) -> None:
-    """Play everything and print it, table by table."""
+    """Run everything and print it, table by table."""
     started = time.perf_counter()
     for path in find_tables():
         jobs = [
@@ -75,7 +75,7 @@ def main(seeds: int, rounds: int, policies: str) -> None:
 
 
 def find_tables() -> list[Path]:
-    """The measured tables of the boards that BoFL was published on."""
+    """Return the measured tables of the boards in BoFL's paper."""
     folder = os.environ.get("FEDGE_PROFILES")
     if not folder:
         sys.exit("FEDGE_PROFILES: got nothing; the folder of measured tables")
@@ -89,7 +89,7 @@ def find_tables() -> list[Path]:
 
 
 def print_report(job: ModeChoiceJob, choices: Sequence[ModeChoiceResult], seeds: int) -> None:
-    """One table: per ratio what was published, and every policy."""
+    """Print one table: per ratio the published figures, and every policy."""
     table = job.table
     print(f"\n{table.device} {table.workload}: {job.steps} minibatches a round, {job.rounds} rounds, {seeds} seeds")
     print(_format_line("ratio", "policy", HEADINGS, "falls short in"))
@@ -125,7 +125,7 @@ def _format_spread(values: Sequence[float], worst: Callable[[Sequence[float]], f
 
 
 def _list_missed_goals(runs: Sequence[ModeChoiceResult], known: PublishedRegret | None) -> str:
-    """The goals that are not reached; saving has none on a data set without published figures."""
+    """Return the missed goals; saving has none on a data set without published figures."""
     goals = {
         "saved": known is None or statistics.mean(run.energy_saved_pct for run in runs) >= known.saved,
         "regret": statistics.mean(run.regret_pct for run in runs) <= REGRET_PCT,

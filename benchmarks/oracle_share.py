@@ -1,4 +1,4 @@
-"""How much of the oracle's energy saving `balanced` reaches on the quickstart fleet, against two baselines.
+"""Share of the oracle's energy saving that `balanced` reaches on the quickstart fleet, against two baselines.
 
 "vs MAXN" is against a run with every board working and waiting at MAXN, most of which is saved by waiting in a low mode
 alone; "waiting low" is against boards that work at MAXN and wait in their lowest mode, so that only the choice of modes
@@ -33,7 +33,7 @@ def main(seeds: int, overrides: list[str]) -> None:
 
 
 def compute_figures(seed: int, overrides: list[str]) -> list[float]:
-    """One seed's columns, printed as soon as they are known."""
+    """Return one seed's columns, and print them at once."""
     maxn, balanced = (run_policy(policy, seed, overrides) for policy in ("maxn", "balanced"))
     columns = [
         *compute_shares(maxn["energy_j"], balanced),
@@ -47,13 +47,13 @@ def compute_figures(seed: int, overrides: list[str]) -> list[float]:
 
 
 def compute_shares(baseline_j: float, played: dict[str, float]) -> tuple[float, float, float]:
-    """The saving against a baseline, the oracle's, and how much of the oracle's was reached."""
+    """Return the saving against a baseline, the oracle's, and the share of the oracle's that was reached."""
     saved_j, oracle_j = (baseline_j - played[name] for name in ("energy_j", "oracle_energy_j"))
     return saved_j / baseline_j, oracle_j / baseline_j, saved_j / oracle_j
 
 
 def format_row(name: str, columns: list[float]) -> str:
-    """One line of the table."""
+    """Return one line of the table."""
     *parts, length, round_s = columns
     widths = (6, 8, 5, 6, 8, 5, 6)
     cells = (f"{part:{width}.1%}" for part, width in zip(parts, widths, strict=True))
@@ -61,7 +61,7 @@ def format_row(name: str, columns: list[float]) -> str:
 
 
 def run_policy(policy: str, seed: int, overrides: list[str]) -> dict[str, float]:
-    """The summary of one run on the local backend, whose rows are those of sim."""
+    """Return the summary of one run on the local backend, whose rows are those of sim."""
     with tempfile.TemporaryDirectory() as folder:
         sets = [part for override in overrides for part in ("--set", override)]
         command = [sys.executable, "-m", "experiments.cli.main", "run", str(CONFIG), "--backend", "local", "--json"]

@@ -1,14 +1,14 @@
-"""Placement of inference: the paper's table, the planner beside brute force, and combinations predicted from others.
+"""Placement of inference: the paper's table, the planner against brute force, and predicted combinations.
 
     python benchmarks/placement.py [paper|planner|recovery|here]... [--model resnet18] [--seconds 2]
 
 paper     ResNet-50 on the AGX Orin, images per second of every combination by batch size (estimated), the gains, watts
 planner   100 random problems against trying everything; time of larger spaces, up to 4 accelerators, 8 batch sizes,
           3 precisions, 3 instances each
-recovery  a board whose parameters are all off by 40 % (one sd): fitted to 12 noisy rows, judged on combinations that no
-          row has
-here      this machine's processor under torch and ONNX Runtime, really run: singles and some pairs are measured and
-          fitted, then pairs and triples that the fit never saw are measured too, and compared
+recovery  a board whose parameters are all off by 40 % (one sd): fitted to 12 noisy rows, evaluated on combinations
+          without rows
+here      this machine's processor with torch and ONNX Runtime, really run: singles and some pairs are measured and
+          fitted, then pairs and triples outside the fit are measured too, and compared
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ CUDA, TENSOR, DLA = ("cuda-cores", "fp32"), ("tensor-cores", "mixed"), ("dla-0",
 
 
 def main() -> None:
-    """Print what was asked for; everything by default."""
+    """Print the requested parts; all by default."""
     parts = {"paper": report_paper, "planner": report_planner, "recovery": report_recovery, "here": report_host}
     parser = argparse.ArgumentParser()
     parser.add_argument("parts", nargs="*", metavar="part", help=f"{', '.join(parts)}; all of them by default")
@@ -82,7 +82,7 @@ def build_placement(names: Sequence[tuple[str, str]], size: int) -> Placement:
 
 
 def report_paper(_: argparse.Namespace) -> None:
-    """Every combination of one instance each; the gain of DLA beside CUDA cores; CUDA cores' watts."""
+    """Report every combination of one instance each, the gain of DLA beside CUDA cores, and CUDA cores' power."""
     table = Table(title="ResNet-50 on AGX Orin, images/s, estimated (415.2 at batch 64 is the calibration point)")
     table.add_column("combination")
     for size in DEFAULT_BATCH_SIZES:
@@ -107,7 +107,7 @@ def report_paper(_: argparse.Namespace) -> None:
 
 
 def report_planner(_: argparse.Namespace) -> None:
-    """Against trying everything, on boards drawn at random out of the AGX Orin's; and how long large spaces take."""
+    """Compare with brute force on random variations of the AGX Orin, and time large spaces."""
     rng = np.random.default_rng(0)
     wrong = infeasible = 0
     for _ in range(100):
@@ -145,7 +145,7 @@ def report_planner(_: argparse.Namespace) -> None:
 
 
 def add_precisions(board: PlacementBoard) -> PlacementBoard:
-    """The board with three precisions on every accelerator, each other than the one before."""
+    """Return the board with three different precisions on every accelerator."""
     places = []
     for place in board.accelerators:
         first = place.speeds[0]
@@ -160,7 +160,7 @@ def add_precisions(board: PlacementBoard) -> PlacementBoard:
 
 
 def draw_board_and_goal(rng: np.random.Generator) -> tuple[PlacementBoard, PlacementGoal]:
-    """The AGX Orin with parameters moved, and limits around what it can do."""
+    """Draw the AGX Orin with changed parameters, and limits around its capability."""
     board = build_placement_board(find("agx-orin"))
     keys = tuple(find_parameter_keys(board, [PlacementMeasurement(build_placement((CUDA, TENSOR, DLA), 1), 1.0)]))
     moved = apply_parameters(board, keys, rng.normal(0, 0.6, len(keys)))
@@ -191,7 +191,7 @@ def compute_cost(goal: PlacementGoal, found) -> float:
 
 
 def report_recovery(_: argparse.Namespace) -> None:
-    """Errors on combinations that no row has, over ten boards."""
+    """Report errors on combinations without rows, over ten boards."""
     board = build_placement_board(find("agx-orin"))
     seen = [
         build_placement(names, size) for names in ((CUDA,), (TENSOR,), (DLA,), (CUDA, TENSOR)) for size in (1, 8, 64)
@@ -229,7 +229,7 @@ def compute_mape(found: np.ndarray, true: np.ndarray) -> float:
 
 
 def report_host(asked: argparse.Namespace) -> None:
-    """Really run on this machine."""
+    """Report placements run on this machine."""
     network, can = load_network_cost(asked.model), list_runtimes(detect_libraries())
     fitted_to = [
         build_placement(names, size) for names in ((TORCH,), (ORT,), (TORCH, TORCH), (ORT, ORT)) for size in (1, 4)
@@ -240,7 +240,7 @@ def report_host(asked: argparse.Namespace) -> None:
     ]
     with tempfile.TemporaryDirectory() as folder:
         source = prepare_model_source(asked.model, network.input_shape, (1, 2, 4), Path(folder))
-        # Three times in turn, so that what else runs here meets all alike; the best run of each counts.
+        # Three times in turn, so that other load affects all alike; the best run of each counts.
         runs = [
             [measure_placement(one, can, source, asked.seconds).measurement for one in (*fitted_to, *unseen)]
             for _ in range(3)

@@ -1,8 +1,8 @@
-"""How long planning a round takes, and how much memory: every planner on random fronts, beside what one would use else.
+"""Time and memory of planning a round: every planner on random fronts, compared with general solvers.
 
 Prints per planner the seconds (best of three) and the process's peak memory so far; then, on a small fleet, scipy's
 mixed-integer programme for the least energy under a deadline and a plain loop over all deadlines, the loop's time
-also carried to the large fleet by its operations. One thread. The fronts are random: see ``draw_columns``.
+also extrapolated to the large fleet by its operations. One thread. The fronts are random: see ``draw_columns``.
 
     OMP_NUM_THREADS=1 python benchmarks/planner_speed.py [BOARDS] [POINTS]
 """
@@ -29,14 +29,14 @@ OBJECT_FLEET = 10_000
 BOARDS, POINTS = 100_000, 64
 AGREEMENT_TOLERANCE = 1e-6
 SOLVER_TOLERANCE = 1e-3
-"""How near the planner's energy the others' must be; scipy stops within 0.01 % of the best it could find."""
+"""Relative difference allowed between the planner's energy and the others'; scipy stops within 0.01 % of the best."""
 
 
 def draw_columns(boards: int, points: int, seed: int = 1) -> FrontColumns:
-    """Fronts like those of boards of four kinds: work of 20 to 80 s at MAXN, up to four times as long in slow modes.
+    """Draw fronts like those of four kinds of boards: work of 20 to 80 s at MAXN, up to four times that in slow modes.
 
-    Power falls with speed as p = idle + a speed^2, with noise, so that a margin changes the order of ends, and spreads
-    are 1 to 8 %. A point for MAXN is among each board's.
+    Power falls with speed as p = idle + a speed^2, with noise, so that a margin changes the order of ends, and standard
+    deviations are 1 to 8 %. Each board's points include one for MAXN.
     """
     rng = np.random.default_rng(seed)
     fastest_s = np.repeat(rng.choice([20.0, 30.0, 45.0, 80.0], boards), points).reshape(boards, points)
@@ -58,7 +58,7 @@ def draw_columns(boards: int, points: int, seed: int = 1) -> FrontColumns:
 
 
 def build_planners(columns: FrontColumns) -> dict[str, Callable[[], object]]:
-    """Every planner's core with limits that bind."""
+    """Return every planner's core with limits that bind."""
     maxn_s, maxn_j = columns.maxn_round_s, columns.maxn_energy_j
     maxn_w = float((columns.maxn_work_j / columns.maxn_work_s).sum())
     gains = np.random.default_rng(2).uniform(0.1, 2.0, len(columns))
@@ -78,7 +78,7 @@ def build_planners(columns: FrontColumns) -> dict[str, Callable[[], object]]:
 
 
 def time_best_of_three(run: Callable[[], object]) -> float:
-    """Seconds of the quickest of three runs; of one when it takes long."""
+    """Return the seconds of the quickest of three runs, or of one if it takes long."""
     taken_s: list[float] = []
     while len(taken_s) < 3 and sum(taken_s) < 15.0:
         start_s = time.perf_counter()
@@ -88,12 +88,12 @@ def time_best_of_three(run: Callable[[], object]) -> float:
 
 
 def peak_gb() -> float:
-    """Most memory of this process so far."""
+    """Return the peak memory of this process so far, in GB."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
 
 
 def solve_by_plain_loop(columns: FrontColumns, cap_s: float) -> float:
-    """Least energy the plain way: for every deadline, every board, every point."""
+    """Return the least energy by a plain loop over every deadline, board and point."""
     best_j = np.inf
     rows = [range(int(a), int(b)) for a, b in zip(columns.offsets[:-1], columns.offsets[1:], strict=True)]
     for deadline_s in columns.safe_ends_s.tolist():
@@ -105,7 +105,7 @@ def solve_by_plain_loop(columns: FrontColumns, cap_s: float) -> float:
 
 
 def solve_mixed_integer(columns: FrontColumns, cap_s: float) -> float:
-    """The same as a mixed-integer programme: one binary per point, the round's length as the last variable."""
+    """Return the same by a mixed-integer programme: one binary per point, the round's length as the last variable."""
     from scipy.optimize import Bounds, LinearConstraint, milp
 
     boards, points = len(columns), len(columns.safe_ends_s)
@@ -126,7 +126,7 @@ def solve_mixed_integer(columns: FrontColumns, cap_s: float) -> float:
 
 
 def build_fronts(columns: FrontColumns) -> dict[str, Front]:
-    """The first boards as fronts, as they come from the boards."""
+    """Return the first boards as fronts, in the form that boards send."""
     fronts = {}
     for i, board in enumerate(columns.boards[:OBJECT_FLEET]):
         rows, idle_w = range(int(columns.offsets[i]), int(columns.offsets[i + 1])), float(columns.idle_w[i])
@@ -140,7 +140,7 @@ def build_fronts(columns: FrontColumns) -> dict[str, Front]:
 
 
 def compare_solvers(large: int, points: int) -> None:
-    """On a small fleet: the planner, scipy's programme and the plain loop, which must agree."""
+    """Compare the planner, scipy's programme and the plain loop on a small fleet; they must agree."""
     columns = draw_columns(SMALL_FLEET, points)
     cap_s = 1.5 * float(columns.safe_ends_s[columns.offsets[:-1]].max())
     found = find_weighted_deadline(columns, 0.0, cap_s)

@@ -1,18 +1,18 @@
-"""How well every mode is predicted from few measured ones, beside what a user would otherwise use.
+"""Accuracy of predictors of all modes from few measured ones, compared with the alternatives.
 
     FEDGE_PROFILES=folder/of/tables python benchmarks/predictors.py [accuracy|few|baselines|choice|sharing|speed]...
         [--seeds 10]
 
 accuracy   the default predictor with its own choice of modes, on every training table, from a reference of the same
-           board or from none, beside an exploratory recipe's figures (median of five seeds, one decimal)
-few        hardly anything measured: with the network's layers priced beforehand, and with other workloads alone
+           board or from none, compared with an exploratory recipe's figures (median of five seeds, one decimal)
+few        hardly anything measured: with costs estimated from the network's layers, and with other workloads alone
 baselines  PowerTrain, its network from scratch, and others on the same random modes
 choice     the fastest mode within 17, 18 ... 50 W on the three AGX Orin tables: verified, with a margin, and PowerTrain
 sharing    ten boards of a kind, each up to 10 % off in time and power, measuring three modes each
-speed      one core: fit to 50 modes; predict 18,096 modes, build the front and choose; memory; beside PowerTrain
+speed      one core: fit to 50 modes; predict 18,096 modes, build the front and choose; memory; compared with PowerTrain
 
-No prior saw a table of the predicted workload; where no reference is named, no table of the board either. Errors are
-mean absolute errors in percent over the modes that were not measured, time / power, mean over seeds (worst seed).
+No prior includes a table of the predicted workload, nor, where no reference is named, of the board. Errors are mean
+absolute errors in percent over the modes that were not measured, time / power, mean over seeds (worst seed).
 Set OMP_NUM_THREADS=1, as ``make bench`` does, so that processor seconds are those of one core.
 """
 
@@ -50,9 +50,7 @@ CONSOLE = Console(width=170)
 
 @dataclass(frozen=True, slots=True)
 class PredictorCase:
-    """A table, its reference (None: nothing of the board is known), and the recipe's errors at ``MODE_COUNTS``
-    modes.
-    """
+    """A table, its reference (None: the board is unknown), and the recipe's errors at ``MODE_COUNTS`` modes."""
 
     title: str
     target: str
@@ -126,7 +124,7 @@ KNOWN_BOARDS = (
     PredictorCase("Xavier ViT, its board known", target=VIT, reference=None, without=(), recipe=()),
     PredictorCase("Xavier ResNet-50, its board known", target=RESNET50, reference=None, without=(), recipe=()),
 )
-"""No reference is at hand, but calibrated profiles of other workloads on such a board."""
+"""Cases without a reference, but with calibrated profiles of other workloads on such a board."""
 FEW_COUNTS = (2, 5, 10)
 TRANSFERS = (
     ("Orin MobileNet from ResNet", MOBILENET, RESNET),
@@ -136,12 +134,12 @@ TRANSFERS = (
     ("TX2 ViT from Xavier ResNet-50", TX2, RESNET50),
     ("Orin Nano ResNet from Orin MobileNet", NANO, MOBILENET),
 )
-"""PowerTrain's networks come from the same board where there is a table of it, else from another one."""
+"""PowerTrain's networks come from the same board if there is a table of it, else from another one."""
 BOARDS, EACH, OFFSET_SD = 10, 3, 0.05
 
 
 def main() -> None:
-    """Print what was asked for; everything by default."""
+    """Print the requested parts; all by default."""
     parts = {
         "accuracy": report_accuracy,
         "few": report_few_modes,
@@ -167,7 +165,7 @@ def load_table(path: str) -> ProfileTable:
 
 
 def build_target(path: str, reference: str | None, without: tuple[str, ...] = ()) -> PredictionTarget:
-    """The table as ``fedge predict eval`` sees it; without power budgets, since they take time."""
+    """Return the table as ``fedge predict eval`` sees it, without power budgets, since they take time."""
     table = load_table(path)
     background = build_background(table, [load_table(reference)] if reference else [], without)
     return PredictionTarget(table, background, find_plausible_rows(table, background.knowledge.maxn), ())
@@ -182,7 +180,7 @@ def run_methods(
 def run_setups(
     targets: Sequence[PredictionTarget], ways: Sequence[tuple[str, str | None]], counts: tuple[int, ...], seeds: int
 ) -> list[CellResult]:
-    """Every method, with its own or the given way of choosing, in as many processes as there are cores."""
+    """Run every method, with its own or the given setup, in as many processes as there are cores."""
     chosen = tuple(resolve_setup(method, None, choice) for method, choice in ways)
     outcomes = run_prediction_study(
         PredictionStudy(tuple(targets), chosen, counts, seeds), len(os.sched_getaffinity(0))
@@ -194,7 +192,7 @@ def run_setups(
 
 
 def collect_figures(outcomes: list[CellResult], target: int, method: str, count: int, *names: str) -> Floats:
-    """Fields ``names`` of all seeds, shape (seeds, names)."""
+    """Return the fields ``names`` of all seeds, shape (seeds, names)."""
     rows = [o.row for o in outcomes if (o.cell.target, o.cell.setup.method, o.cell.modes) == (target, method, count)]
     return np.array([[getattr(row, name) for name in names] for row in rows], dtype=np.float64)
 
@@ -205,7 +203,7 @@ def format_errors(errors: Floats) -> str:
 
 
 def report_accuracy(seeds: int) -> None:
-    """The default predictor beside the recipe, and how many true values its 90 % intervals hold."""
+    """Report the default predictor with the recipe, and the share of true values within its 90 % intervals."""
     outcomes = run_methods(
         [build_target(c.target, c.reference, c.without) for c in CASES], ["fedge"], MODE_COUNTS, seeds
     )
@@ -231,7 +229,7 @@ def report_accuracy(seeds: int) -> None:
 
 
 def report_few_modes(seeds: int) -> None:
-    """What the estimate by layers is worth to the default predictor, from nothing measured on."""
+    """Report the benefit of the estimate by layers for the default predictor, from no measurement on."""
     table = Table(title=f"fedge, time / power, mean of {seeds} seeds: with layers | with other workloads alone")
     for heading in ("table", "0 modes", *(f"{count} modes" for count in FEW_COUNTS)):
         table.add_column(heading, justify="left" if heading == "table" else "right")
@@ -261,13 +259,13 @@ def _drop_layer_priors(target: PredictionTarget) -> PredictionTarget:
 
 
 def _compute_prior_errors(target: PredictionTarget) -> tuple[float, float]:
-    """Errors over all modes before anything is measured."""
+    """Return the errors over all modes before anything is measured."""
     said = load_predictor("fedge", target.background.knowledge).fit([]).predict(target.table.modes)
     return _compute_mape(said.step_s, target.table.step_s), _compute_mape(said.power_w, target.table.power_w)
 
 
 def report_baselines(seeds: int) -> None:
-    """PowerTrain and others beside the default, from the same reference."""
+    """Report PowerTrain and others with the default predictor, from the same reference."""
     targets = [build_target(path, reference) for _, path, reference in TRANSFERS]
     methods = ("powertrain", "mlp", "forest", "gp", "linear", "physical", "fedge")
     outcomes = run_methods(targets, methods, MODE_COUNTS[1:], seeds)
@@ -292,7 +290,7 @@ def report_baselines(seeds: int) -> None:
 
 
 def report_choice(seeds: int) -> None:
-    """Penalty over the observed optimum, and how often the limit was broken by more than 1 W."""
+    """Report the penalty over the observed optimum, and how often the limit was exceeded by more than 1 W."""
     paths = ((RESNET, MOBILENET), (MOBILENET, RESNET), (YOLO, RESNET))
     targets = [replace(build_target(path, reference), budgets_w=PAPER_BUDGETS_W) for path, reference in paths]
     table = Table(title=f"17..50 W, three AGX Orin tables, {seeds} seeds; implausible rows left out (with them)")
@@ -325,13 +323,13 @@ def report_choice(seeds: int) -> None:
 
 
 def _format_with_implausible(rows: Sequence[PredictionRow], name: str) -> str:
-    """The mean without implausible rows and, in brackets, with them."""
+    """Format the mean without implausible rows and, in brackets, with them."""
     left_out, all_in = (np.mean([getattr(row, field) for row in rows]) for field in (name, f"{name}_all"))
     return f"{left_out:.2f} ({all_in:.2f})"
 
 
 def report_sharing(seeds: int) -> None:
-    """Ten boards, each off by a constant factor, that measure three modes each; the error on each board's own truth."""
+    """Report ten boards, each off by a constant factor, that measure three modes each: errors on their own truths."""
     table = Table(title=f"{BOARDS} boards, each {OFFSET_SD:.0%} (one sd) off in time and in power, {seeds} seeds")
     for heading in ("table", "10 modes, alone", "3 modes each, shared", "3 modes, alone"):
         table.add_column(heading, justify="left" if heading == "table" else "right")
@@ -343,7 +341,7 @@ def report_sharing(seeds: int) -> None:
 
 
 def _compute_sharing_errors(target: PredictionTarget, seed: int) -> Floats:
-    """Errors of ten modes alone, three shared and three alone, time and power: (3, 2), mean over the boards."""
+    """Return errors with ten own modes, three shared and three own, in time and power: (3, 2), mean over the boards."""
     table = target.table
     knowledge = replace(target.background.knowledge, seed=seed)
     factors = np.exp(OFFSET_SD * np.random.default_rng(seed).standard_normal((BOARDS, 2)))
@@ -360,7 +358,7 @@ def _compute_sharing_errors(target: PredictionTarget, seed: int) -> Floats:
 
     errors = []
     for board in range(BOARDS):
-        # Dealt out like cards, so that every board has some of the most telling modes.
+        # Assigned in turn, so that every board has some of the most informative modes.
         own = seen(board, rows[board::BOARDS], None)
         others = [m for b in range(BOARDS) if b != board for m in seen(b, rows[b::BOARDS], f"board-{b}")]
         alone = seen(board, rows[:10], None)
@@ -378,7 +376,7 @@ def _compute_mape(predicted: Floats, true: Floats) -> float:
 
 
 def report_speed(seeds: int) -> None:
-    """Processor seconds of this process, so that what else runs here does not count; the least of ``seeds`` tries."""
+    """Report CPU seconds of this process, which other load hardly affects: the least of ``seeds`` runs."""
     target = build_target(MOBILENET, RESNET)
     table, spec = target.table, find_board_spec(target.table.device)
     assert spec is not None

@@ -1,14 +1,13 @@
-"""Settled measurements against a fixed number of minibatches: error to the emulated truth, and seconds per mode.
+"""Settled measurements against a fixed number of steps: error to the emulated truth, and seconds per mode.
 
     python benchmarks/profiling.py [MODES] [SEED]
 
-Rules: `settled` (fedge profile's), `measure_fixed_steps` (40 minibatches, the first dropped, as the published tables
-did), `wait 3 s`
-(three seconds of work first, then the same 40). Boards: `emulated` as in docs/emulation.md, whose only start is the
-warm-up; and `build_settling_bench`, the same truth with a start after every change of mode, assumed by us: the
-first minibatch takes 3 times as long, times fall to their level with a time constant of 1.5 s from 8 % above it, power
-rises to its level within 1 s from 25 % below, one minibatch in a hundred takes 15 to 50 % longer, 3 % jitter with
-correlation 0.3 from one to the next. Both rules meter the same kinds of chunks on the same board.
+Rules: `settled` (fedge profile's), `measure_fixed_steps` (40 steps, the first dropped, as for the published tables),
+`wait 3 s` (three seconds of work first, then the same 40). Boards: `emulated` as in docs/emulation.md, whose only
+transient is the warm-up; and `build_settling_bench`, the same truth with an assumed transient after every change of
+mode: the first step takes 3 times as long, times fall to their level with a time constant of 1.5 s from 8 % above it,
+power rises to its level within 1 s from 25 % below, one step in a hundred takes 15 to 50 % longer, 3 % jitter with
+correlation 0.3 from one to the next. Both rules measure the same kinds of chunks on the same board.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ RULES = ("settled", "fixed", "wait 3 s")
 
 
 class SettlingBoard:
-    """A device with the truth of another one, whose minibatches and watts need a while after a change of mode."""
+    """A device with another one's truth, whose step times and power take a while to settle after a change of mode."""
 
     def __init__(self, bench: ProfilingBench, seed: int) -> None:
         self.spec, self.clock = bench.device.spec, SimulatedClock()
@@ -79,7 +78,7 @@ class SettlingBoard:
 
 
 def build_truth(bench: ProfilingBench) -> Callable[[PowerMode], tuple[float, float]]:
-    """Seconds per step and watts of a mode, without noise."""
+    """Return seconds per step and watts of a mode, without noise."""
     surface = bench.device.surface
 
     def truth(mode: PowerMode) -> tuple[float, float]:
@@ -90,13 +89,13 @@ def build_truth(bench: ProfilingBench) -> Callable[[PowerMode], tuple[float, flo
 
 
 def build_settling_bench(bench: ProfilingBench, seed: int) -> ProfilingBench:
-    """The same bench with a board that needs a while."""
+    """Return the same bench with a board that takes a while to settle."""
     board = SettlingBoard(bench, seed)
     return replace(bench, device=board, clock=board.clock, idle_for=board.clock.sleep_s, temperature_c=lambda: None)
 
 
 def measure_fixed_steps(bench: ProfilingBench, mode: PowerMode, wait_s: float) -> tuple[float, float, float]:
-    """Median seconds per step and mean watts of 40 minibatches after the first, and the seconds that took."""
+    """Return median seconds per step and mean watts of 40 steps after the first, and the seconds of the measurement."""
     begin_s = bench.clock.now_s()
     with bench.device.use_mode(mode):
         step_s = bench.device.measure(bench.workload, 1, bench.work).step_s
@@ -116,7 +115,7 @@ def measure_fixed_steps(bench: ProfilingBench, mode: PowerMode, wait_s: float) -
 def measure_by_rule(
     bench: ProfilingBench, mode: PowerMode, rule: str
 ) -> tuple[float, float, float, float, float, bool]:
-    """Seconds per step, watts, seconds spent, the two standard errors, settled."""
+    """Return seconds per step, watts, seconds spent, the two standard errors, and whether it settled."""
     if rule == "settled":
         seen = measure_mode(bench, mode, StabilityRule())
         verdict = seen.verdict
@@ -127,7 +126,7 @@ def measure_by_rule(
 
 
 def format_row(bench: ProfilingBench, modes: list[PowerMode], rule: str) -> str:
-    """One line: errors in percent (mean, and the 95th percentile), seconds per mode, how honest the errors are."""
+    """Return one line: errors in percent (mean, 95th percentile), seconds per mode, calibration of standard errors."""
     truth = build_truth(bench) if not isinstance(bench.device, SettlingBoard) else bench.device.truth
     seen = np.array([measure_by_rule(bench, mode, rule) for mode in modes], dtype=float)
     true = np.array([truth(mode) for mode in modes])

@@ -1,14 +1,14 @@
-"""Energy saved by the roofline's choice of a power mode, beside an oracle that read the measured tables.
+"""Energy saved by the roofline's choice of a power mode, compared with an oracle that knows the measured tables.
 
     FEDGE_PROFILES=folder/of/tables python benchmarks/roofline_choice.py [choices|findings|noise]...
 
-choices    what is chosen in every case, by what the constants were fitted to; Pagoda's five constants beside it
-findings   where MAXN stands in the tables, which of their rows are odd, where time-efficient implies energy-efficient
-noise      the share of the oracle's saving over the least noise that the fit believes in: how far it hangs on that
+choices    the choice in every case, by the tables of the fit; compared with Pagoda's five constants
+findings   MAXN's rank in the tables, their implausible rows, and where time-efficient implies energy-efficient
+noise      the share of the oracle's saving over the least noise that the fit assumes: its sensitivity to that
 
 Tables: inference on AGX Orin, two networks at five batch sizes, 441 modes each. At most 5 % slower than MAXN. The
-constants never saw the judged case (``case``), nor the judged network (``network``), or saw all (``none``). ResNet-50
-at batch sizes 32 and 64 is shown and not counted: MAXN's row, or others, are not what a board can have meant there.
+constants were fitted without the evaluated case (``case``), without its network (``network``), or with all (``none``).
+ResNet-50 at batch sizes 32 and 64 is shown and not counted: there MAXN's row, or others, are implausible.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ MARGINS = (0.0, 0.005, 0.01, 0.02, 0.03)
 MIN_NOISE_SDS = (0.005, 0.01, 0.02, 0.03)
 Record = TypeVar("Record", ModeRooflines, RooflineOverheads)
 TOLERATED_EXCESS = 1.02
-"""Beyond the allowed slowdown, before a case counts as too slow."""
+"""Factor on the allowed slowdown beyond which a case counts as too slow."""
 
 
 def main() -> None:
@@ -79,7 +79,7 @@ def main() -> None:
 
 
 def report_choices(tables: Sequence[ProfileTable], networks: dict[str, NetworkCost], spec: DeviceSpec) -> None:
-    """Every protocol, and Pagoda's five constants per mode beside it."""
+    """Report every protocol, and Pagoda's five constants per mode for comparison."""
     summary = Table(title="All eight cases: share of the oracle's saving %, by margin on the predicted slowdown")
     summary.add_column("model")
     summary.add_column("left out")
@@ -111,7 +111,7 @@ def report_choices(tables: Sequence[ProfileTable], networks: dict[str, NetworkCo
 
 
 def print_verdicts(title: str, verdicts: Sequence[RooflineChoiceScore]) -> None:
-    """One line per case; ratios to MAXN as measured."""
+    """Print one line per case; ratios to MAXN as measured."""
     table = Table(
         title=f"{title}; share of the oracle's saving {100 * oracle_saving_share(_filter_counted(verdicts)):.0f} %"
     )
@@ -143,7 +143,7 @@ def _format_oracle_share(cases: Sequence[RooflinePrediction], margin: float) -> 
 
 
 def _drop_implausible_rows(case: RooflinePrediction, spec: DeviceSpec) -> RooflinePrediction:
-    """The case without the rows that no board can have meant, MAXN's excepted."""
+    """Return the case without implausible rows, except MAXN's."""
     keep = find_plausible_rows(case.table, spec.maxn).copy()
     keep[case.maxn_row] = True
     modes = Modes(case.table.modes.knobs[keep])
@@ -154,13 +154,13 @@ def _drop_implausible_rows(case: RooflinePrediction, spec: DeviceSpec) -> Roofli
 
 
 def _select_rows(record: Record, keep: NDArray[np.bool_]) -> Record:
-    """The marked rows of all arrays of a record."""
+    """Return a record with the marked rows of all its arrays."""
     arrays = {field.name: getattr(record, field.name) for field in fields(record)}
     return replace(record, **{name: rows[keep] for name, rows in arrays.items() if isinstance(rows, np.ndarray)})
 
 
 def _format_errors(cases: Sequence[RooflinePrediction]) -> str:
-    """Median over each table's rows, mean over the tables."""
+    """Format the median over each table's rows, as a mean over the tables."""
     off = []
     for case in cases:
         batch = build_roofline_batch(case.network, case.table.batch_size)
@@ -174,7 +174,7 @@ def _format_errors(cases: Sequence[RooflinePrediction]) -> str:
 
 
 def report_findings(tables: Sequence[ProfileTable], networks: dict[str, NetworkCost], spec: DeviceSpec) -> None:
-    """Pagoda's findings, on these tables: where MAXN stands, and how often time implies energy."""
+    """Report Pagoda's findings on these tables: MAXN's rank, and how often time implies energy."""
     table = Table(title="MAXN and the mode of least measured energy")
     for heading in (
         "network",
@@ -217,7 +217,7 @@ def report_findings(tables: Sequence[ProfileTable], networks: dict[str, NetworkC
 
 
 def _compare_next_clock(table: ProfileTable, maxn_row: int) -> tuple[str, str]:
-    """The mode with MAXN's other knobs and the next lower CPU clock: its time over MAXN's, and both powers."""
+    """Compare MAXN with the next lower CPU clock at its other knobs: the ratio of times, and both powers."""
     maxn = table.modes[maxn_row]
     lower = [mode for mode in table.modes if replace(mode, cpu_mhz=maxn.cpu_mhz) == maxn and mode != maxn]
     there = find_mode_index(table.modes, max(lower, key=lambda mode: mode.cpu_mhz)) or 0
@@ -226,7 +226,7 @@ def _compare_next_clock(table: ProfileTable, maxn_row: int) -> tuple[str, str]:
 
 
 def report_noise(tables: Sequence[ProfileTable], networks: dict[str, NetworkCost], spec: DeviceSpec) -> None:
-    """The judged case left out, with other values of what the fit takes for a row's least noise, in time and power."""
+    """Report the case left out, with other values of the least noise of a row in time and power."""
     judged = [one for one in tables if (one.workload, one.batch_size) not in NOT_COUNTED]
     usual = board_constants_fit.NOISE_TIME_SD, board_constants_fit.NOISE_POWER_SD
     for least_sd in MIN_NOISE_SDS:

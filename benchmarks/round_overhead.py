@@ -55,7 +55,7 @@ begun_s = time.perf_counter()
 import torch
 torch_s = time.perf_counter() - begun_s
 from fedge.worker.architectures import MODELS
-from fedge.worker.tasks import Shape
+from fedge.worker.task_shape import Shape
 net = MODELS[{model!r}](Shape(3, 32, 10))
 torch.optim.SGD(net.parameters(), lr=0.1)
 print(torch_s, time.perf_counter() - begun_s)
@@ -80,9 +80,9 @@ PARTS = ("boards", "server")
 class MessageTimes:
     """Seconds of one message.
 
-    ``wait``: from the beginning of the push to the ClientApp's process; ``start``: until its function is entered;
-    ``answer``: inside it, without the training; ``training``: the minibatches; ``back``: until the server has it.
-    ``cpu``: what the ClientApp's process has computed when its function is left; the machine's load changes it least.
+    ``wait``: from the start of the push to the ClientApp's process; ``start``: until its function is entered;
+    ``answer``: inside it, without the training; ``training``: the steps; ``back``: until the server has it. ``cpu``:
+    CPU time of the ClientApp's process when its function returns; other load on the machine changes it least.
     """
 
     wait: float
@@ -95,7 +95,7 @@ class MessageTimes:
 
 @dataclass(frozen=True, slots=True)
 class RoundTimes:
-    """Seconds of one round: until the last reply is there, until the next push begins, and both; and its messages."""
+    """Seconds of one round: until the last reply arrived, until the next push starts, and both; and its messages."""
 
     boards: float
     server: float
@@ -139,7 +139,7 @@ def _parse_arguments() -> argparse.Namespace:
 
 
 def _measure_import_and_load(model: str) -> tuple[float, float]:
-    """Seconds of a fresh process to import torch, and with that to have model and optimiser."""
+    """Return the seconds of a fresh process to import torch, and with that to have model and optimiser."""
     command = [sys.executable, "-c", IMPORT_AND_LOAD.format(model=model)]
     env = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, env=env, cwd=ROOT, capture_output=True, text=True, check=True)
@@ -148,7 +148,7 @@ def _measure_import_and_load(model: str) -> tuple[float, float]:
 
 
 def _run_both(asked: argparse.Namespace, folder: Path) -> tuple[list[RoundTimes], list[RoundTimes]]:
-    """The rounds of plain Flower's runs and of fedge's, on one fleet."""
+    """Return the rounds of plain Flower's runs and of fedge's, on one fleet."""
     from contracts.loopback_fleet import loopback_fleet
     from contracts.runners import runners
 
@@ -171,7 +171,7 @@ def _run_both(asked: argparse.Namespace, folder: Path) -> tuple[list[RoundTimes]
 
 @contextmanager
 def _trace_processes(path: Path) -> Iterator[Path]:
-    """Everything that is started inside notes into ``path``."""
+    """Let all processes started inside write their trace to ``path``."""
     before = os.environ.copy()
     os.environ["FEDGE_ROUND_TRACE"] = str(path)
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # it would have both apps compiled for every message
@@ -184,7 +184,7 @@ def _trace_processes(path: Path) -> Iterator[Path]:
 
 
 def _configure_samples(place: Path, count: int) -> None:
-    """A board's own samples, which its settings name."""
+    """Store a board's own samples, and name them in its settings."""
     own = place / "state" / "own"
     _write_samples(own, count, seed=int(place.name.rpartition("-")[2]))
     settings = place / "node.yaml"
@@ -204,7 +204,7 @@ def _write_samples(folder: Path, count: int, seed: int) -> None:
 
 
 def _run_plain(asked: argparse.Namespace, folder: Path, address: str, block: int) -> None:
-    """The plain app, by Flower's own command."""
+    """Run the plain app with Flower's own command."""
     from experiments.backends.fleet_backend import connection_toml
     from experiments.backends.flower_app import run_config_toml
     from experiments.backends.run_processes import Launch, end_processes_on_exit, private_environment
@@ -230,7 +230,7 @@ def _run_plain(asked: argparse.Namespace, folder: Path, address: str, block: int
 
 
 def _run_fedge(asked: argparse.Namespace, folder: Path, address: str, block: int) -> None:
-    """The same by ``fedge run``."""
+    """Run the same with ``fedge run``."""
     task, experiment = folder / "bench_task.py", folder / f"fedge-{block}.yaml"
     task.write_text(TASK.format(model=asked.model), encoding="utf-8")
     text = EXPERIMENT.format(
@@ -264,7 +264,7 @@ def _run_fedge(asked: argparse.Namespace, folder: Path, address: str, block: int
 
 
 def _read_training_s(run: Path) -> dict[int, list[float]]:
-    """By round, each board's seconds of minibatches, as metered."""
+    """Return each board's training seconds by round, as measured."""
     from fedge.telemetry.store_reader import read_rows
     from fedge.telemetry.store_records import ClientRow
 
@@ -276,7 +276,7 @@ def _read_training_s(run: Path) -> dict[int, list[float]]:
 
 
 def _read_rounds(trace: Path, metered: Mapping[int, Sequence[float]]) -> list[RoundTimes]:
-    """What was noted since the last call, as rounds: without the first, and up to the last push."""
+    """Return the trace since the last call as rounds, without the first, and up to the last push."""
     events = [json.loads(line) for line in trace.read_text(encoding="utf-8").splitlines()]
     trace.rename(trace.with_name(f"trace-{time.time_ns()}.jsonl"))
     pushes = [event for event in events if event["what"] == "pushed" and event["kind"] == "train"]

@@ -1,9 +1,9 @@
-"""What sampling a board's sensors costs, in percent of one core, beside parsing the lines of tegrastats from a pipe.
+"""Cost of sampling a board's sensors in percent of one core, compared with parsing tegrastats from a pipe.
 
 A sampler runs in this process against the recorded files of an AGX Orin at 1, 10 and 20 Hz while the main thread
-sleeps; then the same with a stand-in for tegrastats, whose own cost is not counted. The process's CPU time is what
-counts, user and system; what the process uses while it only sleeps is printed first. On a board, the reads go to
-drivers: an INA3221 and the thermal sensors answer over a bus, which takes time and some system CPU that files do not.
+sleeps; then the same with a stand-in for tegrastats, whose own cost is not counted. The cost is the process's CPU time,
+user and system; its CPU time while it only sleeps is printed first. On a board, the reads go to drivers: an INA3221 and
+the thermal sensors answer over a bus, which takes time and some system CPU that files do not.
 
     OMP_NUM_THREADS=1 python benchmarks/sampler_cost.py [SECONDS]
 """
@@ -40,7 +40,7 @@ TEGRASTATS_LINE = (
 
 
 def build_recorded_board(folder: str) -> Machine:
-    """The recorded board, made below ``folder``."""
+    """Build the recorded board below ``folder``."""
     sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
     from contracts import jetsons
 
@@ -48,14 +48,14 @@ def build_recorded_board(folder: str) -> Machine:
 
 
 def measure_cpu_percent(seconds: float) -> float:
-    """Percent of one core that this process uses over ``seconds`` from now."""
+    """Return the percentage of one core that this process uses in the next ``seconds``."""
     cpu_s, wall_s = time.process_time(), time.perf_counter()
     time.sleep(seconds)
     return 100 * (time.process_time() - cpu_s) / (time.perf_counter() - wall_s)
 
 
 def measure_sampling(sensor: OpenSensor, hz: float, seconds: float) -> tuple[float, int]:
-    """Percent of one core, and the samples that came."""
+    """Return the percentage of one core, and the number of samples."""
     clock = RealClock()
     with Sampler(sensor, clock, hz) as sampler:
         time.sleep(0.5)
@@ -65,7 +65,7 @@ def measure_sampling(sensor: OpenSensor, hz: float, seconds: float) -> tuple[flo
 
 
 def build_tegrastats_machine(root: Path, hz: int) -> Machine:
-    """A machine whose tegrastats prints ``TEGRASTATS_LINE`` at ``hz``."""
+    """Return a machine whose tegrastats prints ``TEGRASTATS_LINE`` at ``hz``."""
     program = root / "usr/bin/tegrastats"
     program.parent.mkdir(parents=True, exist_ok=True)
     loop = f"while True: print({TEGRASTATS_LINE!r}, flush=True); time.sleep({1 / hz})"
@@ -76,7 +76,7 @@ def build_tegrastats_machine(root: Path, hz: int) -> Machine:
 
 
 def measure_bytes_per_sample(sensor: OpenSensor) -> float:
-    """Memory of a sample that is kept."""
+    """Return the bytes of memory per stored sample."""
     tracemalloc.start()
     before = tracemalloc.get_traced_memory()[0]
     kept = [sensor.read() for _ in range(KEPT_SAMPLES)]
@@ -86,7 +86,7 @@ def measure_bytes_per_sample(sensor: OpenSensor) -> float:
 
 
 def measure_reading_us(sensor: OpenSensor) -> float:
-    """Microseconds of CPU for one look."""
+    """Return the CPU microseconds of one reading."""
     cpu_s = time.process_time()
     for _ in range(TIMED_READINGS):
         sensor.read()

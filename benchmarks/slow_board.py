@@ -1,11 +1,11 @@
-"""From message in to mode chosen on a board as slow as a Nano: the client under a quota of a tenth of a core.
+"""Time from message to mode choice on a board as slow as a Nano: the client with a quota of a tenth of a core.
 
     python benchmarks/slow_board.py [SHARE]
 
-A process of its own loads the Flower client, reads one question with the samples of earlier rounds, fits the default
-predictor, predicts every mode that may be chosen, chooses one and makes its offer. Another process lets it run for
-SHARE (0.1) of every tenth of a second. Flower starts the client afresh for every message, so both figures count: with
-the loading of libraries, and without. Training, and what emulation takes to play a board, are no part of it.
+A separate process loads the Flower client, reads one request with the samples of earlier rounds, fits the default
+predictor, predicts all candidate modes, chooses one and builds its front. Another process lets it run for SHARE (0.1)
+of every tenth of a second. Flower starts the client afresh for every message, so both figures count: with the loading
+of libraries, and without. Training and the emulation of the board are not included.
 """
 
 from __future__ import annotations
@@ -23,15 +23,18 @@ CLIENT = """
 import json, resource, sys, time
 began = time.monotonic()
 from clients import app as client_app
-from fedge import modes, rounds
-from fedge.costs.cost_priors import priors_for
+from fedge import modes
+from fedge.client.evidence import build_offer
+from fedge.client.round_context import RoundContext
+from fedge.costs.cost_priors import build_priors
+from fedge.decisions.candidate_modes import mask_candidates
 from fedge.devices.catalogue import load_catalogue
 from fedge.experiment import Experiment
-from fedge.physics.prior_knowledge import Knowledge
-from fedge.decisions.policies import lowest_mode, policy_for
-from fedge.predictors import predictor_for
-from fedge.types import Goal, LinkUse, Modes, Workload
-from fedge.wire import Ask, from_json, to_json
+from fedge.physics.prior_knowledge import PriorKnowledge
+from fedge.decisions.policies import find_lowest_mode, load_policy
+from fedge.predictors import load_predictor
+from fedge.types import LinkUse, Modes, RoundGoal, Workload
+from fedge.wire import RequestMessage, from_json, to_json
 loaded = time.monotonic()
 
 class Board:
@@ -39,21 +42,21 @@ class Board:
     def idle_w(self, mode):
         return self.spec.idle_w.value
 
-ask = from_json(Ask, sys.stdin.readline())
+ask = from_json(RequestMessage, sys.stdin.readline())
 experiment = Experiment.model_validate_json(sys.argv[1])
 board, specs = Board(), load_catalogue()
-priors = priors_for(board.spec, experiment.workload.cost, specs, layered=False)
-knowledge = Knowledge(board.spec.maxn, tuple(p.coefficients for p in priors), idle_w=board.idle_w(None))
-every = modes.grid(board.spec)
-candidates = Modes(every.knobs[rounds.choosable(every)])
-policy = policy_for(ask.policy)
-player = rounds.Player(
-    "board", board, predictor_for(experiment.predictor, knowledge), policy,
+priors = build_priors(board.spec, experiment.workload.cost, specs, layered=False)
+knowledge = PriorKnowledge(board.spec.maxn, tuple(p.coefficients for p in priors), idle_w=board.idle_w(None))
+every = modes.build_grid(board.spec)
+candidates = Modes(every.knobs[mask_candidates(every)])
+policy = load_policy(ask.policy)
+player = RoundContext(
+    "board", board, load_predictor(experiment.predictor, knowledge), policy,
     Workload(experiment.workload.cost, experiment.workload.batch_size), candidates, board.spec.maxn,
-    lowest_mode(candidates), experiment.exploration,
+    find_lowest_mode(candidates), experiment.exploration,
 )
-predictions, front = rounds.offer(player, ask.state.measurements, 60, LinkUse(0.1, 0.1, 0.1))
-decision = policy(predictions, front, Goal(ask.policy, 60.0), board.spec)
+predictions, front = build_offer(player, ask.state.measurements, (), 60, LinkUse(0.1, 0.1, 0.1))
+decision = policy(predictions, front, RoundGoal(ask.policy, 60.0), board.spec)
 answer = to_json(front)
 done = time.monotonic()
 print(json.dumps({
@@ -94,7 +97,7 @@ def _limit_cpu_share(process: subprocess.Popen[str], share: float) -> None:
 
 
 def _build_question() -> tuple[str, str]:
-    """An experiment with one AGX Orin, and a board that comes with measurements of earlier rounds."""
+    """Return an experiment with one AGX Orin, and a request with the board's measurements of earlier rounds."""
     import numpy as np
 
     from fedge.devices.catalogue import load_catalogue

@@ -37,7 +37,7 @@ from fedge.wire import ClientState, RequestMessage
 CONSOLE = Console(width=150)
 SLACK = 1.1
 LATE_TOLERANCE = 1.02
-"""Rounds later than this share of their deadline count as late."""
+"""Rounds longer than this multiple of their deadline count as late."""
 MEASURED_COUNTS = (1, 4, 10)
 POLICY = "least-energy-within-deadline"
 LOADERS = {
@@ -51,7 +51,7 @@ LOADERS = {
 
 @dataclass(frozen=True, slots=True)
 class BoardRun:
-    """One board's rounds: joules of each, how many were late, the last one's main mode, errors of time at both ends."""
+    """One board's rounds: joules of each, number of late ones, the last one's main mode, time errors at both ends."""
 
     energy_j: tuple[float, ...]
     late: int
@@ -76,7 +76,7 @@ def main() -> None:
 
 
 def report_choices(seeds: int) -> None:
-    """What a mode costs that was chosen from predictions alone."""
+    """Report the cost of modes chosen from predictions alone."""
     table = Table(
         title="Mode chosen after so many measured ones: energy above the oracle's, time of the deadline, percent"
     )
@@ -97,7 +97,7 @@ def report_choices(seeds: int) -> None:
 
 
 def _score_choice(seat: emulated.EmulatedClient, count: int, known: bool, seed: int) -> tuple[float, float]:
-    """True energy over the oracle's and true time over the deadline, of the mode that is chosen."""
+    """Return the chosen mode's true energy relative to the oracle's, and its true time relative to the deadline."""
     assert seat.loader is not None
     truth, rng = seat.truth, np.random.default_rng(seed)
     top = truth.find_row(seat.kind.spec.maxn)
@@ -124,7 +124,7 @@ def _score_choice(seat: emulated.EmulatedClient, count: int, known: bool, seed: 
 
 
 def report_rounds(count: int, seeds: int) -> None:
-    """Rounds as boards play them."""
+    """Report rounds as clients run them."""
     for name, loader in LOADERS.items():
         table = Table(title=name)
         for heading in (
@@ -171,7 +171,7 @@ def _build_experiment(loader: LoaderSpec, seed: int) -> Experiment:
 
 @contextmanager
 def _override_loader_knowledge(known: bool) -> Iterator[None]:
-    """Play boards whose predictor knows of the loader, or has never heard of it; what they do truly is the same."""
+    """Emulate boards whose predictor knows the loader or not; their true behaviour is the same."""
     seat_of, seats = emulated.load_client, dict[tuple[str, int], emulated.EmulatedClient]()
 
     def deaf(experiment: Experiment, index: int) -> emulated.EmulatedClient:

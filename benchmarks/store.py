@@ -1,11 +1,11 @@
-"""What the store of a run costs: rows/s appended, seconds of a question over 50 million rows, and a long run's rounds.
+"""Cost of a run's store: rows/s appended, seconds of a query over 50 million rows, and the rounds of a long run.
 
-Samples (with three rails each) come as the traces of boards, as a run has them; in the same run the same samples are
-written as one JSON object per line and as CSV, and put into SQLite, and asked for each board's joules and mean power;
-what these take for fewer rows is scaled up. They are compared in CPU time, so that other work on the machine does not
-count; the store's question is told in real time too. Last, 100 rounds of 1,000 boards: the store's appends, and, in
-every tenth round, writing the tables anew, as version 1 did after each. Everything is made in a temporary folder, which
-is removed.
+Samples (with three rails each) arrive as the traces of boards, as in a run; in the same process the same samples are
+written as one JSON object per line and as CSV, and into SQLite, and queried for each board's joules and mean power; the
+times of these for fewer rows are scaled up. They are compared in CPU time, so that other load on the machine does not
+count; the store's query is given in wall time too. Last, 100 rounds of 1,000 boards: the store's appends, and, in every
+tenth round, rewriting the tables, as version 1 did after each. Everything is written to a temporary folder, which is
+removed.
 
     OMP_NUM_THREADS=1 python benchmarks/store.py [MILLIONS_OF_ROWS]
 """
@@ -34,7 +34,7 @@ from fedge.types import Trace
 DEFAULT_MILLIONS = 50.0
 BOARDS, STRETCHES = 1000, 100
 WRITTEN, PLAIN = 1_000_000, 500_000
-"""Rows appended to measure the writing, and rows in the other forms."""
+"""Rows appended to measure the writing, and rows in the other formats."""
 ROUNDS_PLAYED = 100
 AT_LEAST_ROWS_PER_S, AT_MOST_S = 100_000, 2.0
 QUERY = """
@@ -44,7 +44,7 @@ QUERY = """
 
 
 def draw_trace(chance: random.Random, start_s: float) -> Trace:
-    """Ten seconds of a board at 10 Hz."""
+    """Return ten seconds of a board at 10 Hz."""
 
     def figures(low: float, high: float) -> tuple[float, ...]:
         return tuple(round(chance.uniform(low, high), 3) for _ in range(STRETCHES))
@@ -65,7 +65,7 @@ def draw_trace(chance: random.Random, start_s: float) -> Trace:
 
 
 def generate_traces(rows: int) -> Iterator[list[RoundTrace]]:
-    """``rows`` stretches, a hundred boards at a time."""
+    """Yield the traces of ``rows`` rows, a hundred boards at a time."""
     chance = random.Random(0)
     made = [draw_trace(chance, 0.0) for _ in range(100)]
     for at in range(rows // (100 * STRETCHES)):
@@ -74,14 +74,14 @@ def generate_traces(rows: int) -> Iterator[list[RoundTrace]]:
 
 
 def measure_cpu_s(work: Callable[[], object]) -> float:
-    """CPU seconds of one call, of all threads."""
+    """Return the CPU seconds of one call, of all threads."""
     started_s = time.process_time()
     work()
     return time.process_time() - started_s
 
 
 def measure_store_cpu_s(folder: Path, rows: int) -> float:
-    """CPU seconds that this process takes to append and close: what one core has to do."""
+    """Return the CPU seconds of this process to append and close."""
     batches = list(generate_traces(rows))
     tables = RunTables(folder)
 
@@ -94,7 +94,7 @@ def measure_store_cpu_s(folder: Path, rows: int) -> float:
 
 
 def fill_store(folder: Path, rows: int) -> None:
-    """The parts of a long run, each like the ones that were appended, with figures of their own."""
+    """Fill the store like a long run, each part with its own figures."""
     import numpy as np
     import pyarrow as pa
 
@@ -114,7 +114,7 @@ def fill_store(folder: Path, rows: int) -> None:
 
 
 def build_plain_rows(rows: int) -> list[dict[str, Any]]:
-    """The samples as dictionaries: what a program has that writes JSON, CSV or SQL itself."""
+    """Return the samples as dictionaries, the form in which a program writes JSON, CSV or SQL itself."""
     columns = [name for name in SampleRow.__slots__ if name not in {"at_s", "round", "board", "rails_w"}]
     return [
         {"at_s": at_s, "round": traced.round, "board": traced.board}
@@ -127,7 +127,7 @@ def build_plain_rows(rows: int) -> list[dict[str, Any]]:
 
 
 def measure_json(folder: Path, rows: list[dict[str, Any]]) -> tuple[float, float]:
-    """CPU seconds to write and to ask."""
+    """Return the CPU seconds to write and to query."""
     import pandas as pd
 
     def write() -> None:
@@ -142,7 +142,7 @@ def measure_json(folder: Path, rows: list[dict[str, Any]]) -> tuple[float, float
 
 
 def measure_csv(folder: Path, rows: list[dict[str, Any]]) -> tuple[float, float]:
-    """CPU seconds to write and to ask."""
+    """Return the CPU seconds to write and to query."""
     import pandas as pd
 
     def write() -> None:
@@ -157,7 +157,7 @@ def measure_csv(folder: Path, rows: list[dict[str, Any]]) -> tuple[float, float]
 
 
 def measure_sqlite(folder: Path, rows: list[dict[str, Any]]) -> tuple[float, float]:
-    """CPU seconds to write, a transaction for every trace, and to ask."""
+    """Return the CPU seconds to write, with a transaction per trace, and to query."""
     base = sqlite3.connect(folder / "samples.db", isolation_level=None)
     base.execute("pragma journal_mode = wal")
     base.execute(f"create table samples ({', '.join(rows[0])})")
@@ -176,7 +176,7 @@ def measure_sqlite(folder: Path, rows: list[dict[str, Any]]) -> tuple[float, flo
 
 
 def group_by_board(frame: Any) -> Any:
-    """The question in pandas."""
+    """Run the query in pandas."""
     frame["energy_j"] = frame["power_w"] * frame["span_s"]
     sums = frame.groupby("board")[["energy_j", "span_s"]].sum()
     return sums["energy_j"] / sums["span_s"]
@@ -197,7 +197,7 @@ TEXT_FIELDS = {
 
 
 def build_client_rows(number: int) -> list[ClientRow]:
-    """A round's thousand rows."""
+    """Return the thousand client rows of a round."""
     figures = (
         {name: float(number) for name in ClientRow.__slots__} | dict.fromkeys(INTEGER_FIELDS, number) | TEXT_FIELDS
     )
@@ -205,14 +205,14 @@ def build_client_rows(number: int) -> list[ClientRow]:
 
 
 def build_round_row(number: int) -> RoundRow:
-    """A round's own row."""
+    """Return a round's own row."""
     figures = dict.fromkeys(RoundRow.__slots__, 1.0)
     whole = dict.fromkeys(("selected", "done", "late", "failed", "cancelled", "available", "stale"), BOARDS)
     return RoundRow(**{**figures, **whole, "round": number, "straggler": "board-1"})
 
 
 def measure_long_run(folder: Path) -> tuple[list[float], list[float]]:
-    """CPU seconds of each round's rows appended to the store, and of every tenth one's with the tables written anew."""
+    """Return CPU seconds of each round's appends to the store, and of every tenth one's with the tables rewritten."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -245,7 +245,7 @@ def measure_long_run(folder: Path) -> tuple[list[float], list[float]]:
 
 
 def report_writing(folder: Path) -> float:
-    """Print rows/s; returns them."""
+    """Print and return rows/s."""
     per_s = WRITTEN / measure_store_cpu_s(folder / "run", WRITTEN)
     print(f"append: {per_s:,.0f} sample rows/s on one core, parts included ({WRITTEN:,} rows)")
     shutil.rmtree(folder / "run")
@@ -253,7 +253,7 @@ def report_writing(folder: Path) -> float:
 
 
 def report_asking(folder: Path, rows: int) -> tuple[float, float]:
-    """Print the seconds of the question; returns the median of three in real time, and in CPU time."""
+    """Print the seconds of the query; return the median of three in wall time, and in CPU time."""
     measure_store_cpu_s(folder / "run", WRITTEN)
     fill_store(folder / "run", rows)
     size = sum(path.stat().st_size for path in (folder / "run").rglob("*.parquet"))
@@ -272,7 +272,7 @@ def report_asking(folder: Path, rows: int) -> tuple[float, float]:
 
 
 def report_rounds(ours: list[float], anew: list[float]) -> None:
-    """Print what the rounds of a long run took, the first and the last."""
+    """Print the times of a long run's first and last rounds."""
     all_anew = 10 * sum(anew[1:])
     first, last = (f"round {number} {1e3 * one:.0f} ms" for number, one in ((1, ours[0]), (ROUNDS_PLAYED, ours[-1])))
     print(f"{ROUNDS_PLAYED} rounds of {BOARDS} boards appended: {sum(ours):.2f} s of CPU time ({first}, {last})")
@@ -281,7 +281,7 @@ def report_rounds(ours: list[float], anew: list[float]) -> None:
 
 
 def main(millions: float) -> int:
-    """Print every figure; 1 when a limit is missed."""
+    """Print every figure; return 1 if a limit is missed."""
     rows = int(millions * 1e6)
     with tempfile.TemporaryDirectory(prefix="fedge-store-") as name:
         folder = Path(name)

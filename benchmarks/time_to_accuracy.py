@@ -49,15 +49,15 @@ BOARDS_PER_KIND = 4
 CLIENTS_PER_ROUND = 5
 BUFFER_SIZE = 5
 EVALUATION_WINDOW = 3
-"""Evaluations whose mean must not be below the target."""
+"""Number of evaluations whose mean must not be below the target."""
 QUICK_ROUNDS = 8
 MODELS_PER_ROUND = 4
-"""An asynchronous run makes so many times as many models at most: as many results as rounds of all boards give."""
+"""An asynchronous run makes at most this many models per round, so that it merges as many results as rounds would."""
 
 
 @dataclass(frozen=True, slots=True)
 class AccuracyTask:
-    """A task to learn: the accuracy aimed at, how many rounds are played at most, and how a board trains."""
+    """A task to learn: the target accuracy, the largest number of rounds, and a board's training options."""
 
     task: str
     target: float
@@ -73,7 +73,7 @@ ACCURACY_TASKS = (
 
 @dataclass(frozen=True, slots=True)
 class RunVariant:
-    """A way of going about it, in an experiment's own words, and the way that it is held against."""
+    """A variant of the run, in an experiment's own words, and the variant that it is compared with."""
 
     name: str
     settings: Mapping[str, Any]
@@ -81,7 +81,7 @@ class RunVariant:
 
 
 def _select_clients(selector: str, policy: str) -> dict[str, Any]:
-    """``CLIENTS_PER_ROUND`` boards a round."""
+    """Select ``CLIENTS_PER_ROUND`` boards a round."""
     return {"policy": {"name": policy}, "selection": {"name": selector, "count": CLIENTS_PER_ROUND}}
 
 
@@ -98,7 +98,7 @@ RUN_VARIANTS = (
 
 @dataclass(frozen=True, slots=True)
 class AccuracyRun:
-    """One run: when, and for how many joules, the target was reached (None: never), and its best accuracy."""
+    """One run: the time and energy when the target was reached (None: never), and its best accuracy."""
 
     task: str
     way: str
@@ -112,11 +112,11 @@ class AccuracyRun:
 
 
 class TargetReached(Exception):
-    """The target is reached: nothing more has to be played."""
+    """The target is reached, so that the run can end."""
 
 
 def build_experiment(job: AccuracyTask, way: RunVariant, seed: int, rounds: int) -> Experiment:
-    """The experiment of a way; ``rounds`` are models where it is asynchronous."""
+    """Return the experiment of a variant; ``rounds`` are models if it is asynchronous."""
     shared = {
         "name": "time-to-accuracy",
         "seed": seed,
@@ -132,7 +132,7 @@ def build_experiment(job: AccuracyTask, way: RunVariant, seed: int, rounds: int)
 
 
 def build_local_port(experiment: Experiment) -> LocalPort:
-    """The boards, called in this process."""
+    """Return the boards, called in this process."""
 
     def respond(board: FleetBoard, question: OutgoingRequest) -> IncomingReply:
         return IncomingReply(*emulated.answer_request(experiment, board.index, question.ask, question.arrays))
@@ -143,7 +143,7 @@ def build_local_port(experiment: Experiment) -> LocalPort:
 
 
 def run_variant(job: AccuracyTask, way: RunVariant, seed: int, rounds: int) -> AccuracyRun:
-    """One run, until the target is reached or ``rounds`` are played, or as many results merged asynchronously."""
+    """Run a variant until the target is reached, or for ``rounds`` rounds or as many asynchronously merged results."""
     logging.getLogger("flwr").setLevel(logging.ERROR)
     started_s = time.monotonic()
     experiment = build_experiment(job, way, seed, rounds)
@@ -158,7 +158,7 @@ def run_variant(job: AccuracyTask, way: RunVariant, seed: int, rounds: int) -> A
 
 
 def run_until_target(job: AccuracyTask, experiment: Experiment) -> list[RoundRow]:
-    """The rounds until the target is reached, or all of them."""
+    """Return the rounds until the target is reached, or all of them."""
     tables = MemoryTables()
 
     def on_round(_: int) -> None:
@@ -171,12 +171,12 @@ def run_until_target(job: AccuracyTask, experiment: Experiment) -> list[RoundRow
 
 
 def read_round_rows(tables: MemoryTables) -> list[RoundRow]:
-    """The rounds so far."""
+    """Return the rounds so far."""
     return [row for row in tables.rows if isinstance(row, RoundRow)]
 
 
 def find_target_row(rows: Sequence[RoundRow], target: float) -> int | None:
-    """The row at whose end the target was reached; None when it was not."""
+    """Return the row at whose end the target was reached, or None."""
     accuracy = [row.accuracy for row in rows]
     for i in range(len(rows) - EVALUATION_WINDOW + 1):
         if accuracy[i] >= target and statistics.mean(accuracy[i : i + EVALUATION_WINDOW]) >= target:
@@ -187,7 +187,7 @@ def find_target_row(rows: Sequence[RoundRow], target: float) -> int | None:
 def summarize_run(
     job: AccuracyTask, way: RunVariant, seed: int, rows: Sequence[RoundRow], end: int | None, wall_s: float
 ) -> AccuracyRun:
-    """What a run's rounds come to that reached the target in row ``end``."""
+    """Summarise the rounds of a run that reached the target in row ``end``."""
     best = max(row.accuracy for row in rows)
     if end is None:
         return AccuracyRun(job.task, way=way.name, seed=seed, rounds=len(rows), best=best, wall_s=wall_s)
@@ -207,7 +207,7 @@ def summarize_run(
 
 
 def describe_spread(job: AccuracyTask) -> str:
-    """How long a minibatch takes each kind at MAXN, and a round of two epochs each board with its own samples."""
+    """Describe the seconds of a step at MAXN by kind, and of a round of two epochs by board with its own samples."""
     experiment = build_experiment(job, RUN_VARIANTS[0], 1, 1)
     steps_s: dict[str, float] = {}
     rounds_s: list[float] = []
@@ -225,7 +225,7 @@ def describe_spread(job: AccuracyTask) -> str:
 
 
 def compute_interval(values: Sequence[float]) -> tuple[float, float]:
-    """Mean, and half of its 95 % interval by the t distribution; that is not a number for a single value."""
+    """Return mean and half of its 95 % interval by the t distribution, which is nan for a single value."""
     from scipy import stats
 
     mean, n = statistics.mean(values), len(values)
@@ -234,7 +234,7 @@ def compute_interval(values: Sequence[float]) -> tuple[float, float]:
 
 
 def format_mean_and_interval(values: Sequence[float | None], digits: int = 1) -> str:
-    """Mean and interval of the values that there are."""
+    """Format mean and interval of the values that are not None."""
     known = [value for value in values if value is not None]
     if not known:
         return f"{'never':>17s}"
@@ -243,7 +243,7 @@ def format_mean_and_interval(values: Sequence[float | None], digits: int = 1) ->
 
 
 def print_table(runs: Sequence[AccuracyRun], job: AccuracyTask) -> None:
-    """The ways of one task, then each against the one it is held against."""
+    """Print the variants of one task, then each compared with its reference."""
     print(f"\n{job.task}: until {job.target:.0%} accuracy\n  {describe_spread(job)}")
     print(f"  {'way':20s} {'reached':>8s}   {'seconds':>17s}   {'kJ, taking part':>17s}   {'kJ, fleet':>17s}   rounds")
     for way in RUN_VARIANTS:
@@ -263,7 +263,7 @@ def print_table(runs: Sequence[AccuracyRun], job: AccuracyTask) -> None:
 
 
 def print_comparison(runs: Sequence[AccuracyRun], way: RunVariant) -> None:
-    """The ratio of a way to another one, seed by seed."""
+    """Print the ratio of a variant to another one, seed by seed."""
     mine, other = ({r.seed: r for r in runs if r.way == name and r.seconds} for name in (way.name, way.against))
     both = sorted(mine.keys() & other.keys())
     if both:
@@ -280,7 +280,7 @@ def print_comparison(runs: Sequence[AccuracyRun], way: RunVariant) -> None:
 
 
 def main(given: Sequence[str]) -> None:
-    """Play everything and print it."""
+    """Run everything and print it."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--first", type=int, default=1, help="the first seed")

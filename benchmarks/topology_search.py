@@ -1,16 +1,16 @@
-"""Smaller networks of a given size: beside pruned networks that were measured, beside brute force, and their time.
+"""Pruned networks of a given size: compared with measured ones and with brute force, and the time of the search.
 
     FEDGE_PROFILES=folder/of/tables python benchmarks/topology_search.py [tables|search|zoo]...
 
 tables  four networks that others pruned and measured on a TX2 (memory and time of a training step, by share of the
-        parameters and batch size), beside variants of ours with the same share of the parameters: work, activations and
-        predicted needs of our convolutions beside those of theirs, and our predictions beside what was measured
-search  limits on memory over batch sizes: how many widths the search looks at, how often it finds what trying all 181
-        widths finds, whether needs grow with width, and seconds
-zoo     which of torchvision's classifiers can be pruned, and the smallest share of the parameters; takes 20 minutes
+        parameters and batch size), compared with fedge's variants with the same share of the parameters: work,
+        activations and predicted needs of both sides' convolutions, and fedge's predictions against the measurements
+search  limits on memory over batch sizes: the number of widths that the search tries, how often it finds the result of
+        trying all 181 widths, whether needs grow with width, and seconds
+zoo     the torchvision classifiers that can be pruned, and the smallest share of the parameters; takes 20 minutes
 
-Predictions for a network that was measured were calibrated on it too; the figures of ``report_tables`` say how much
-the way of pruning matters, not how well an unknown network is predicted. Set OMP_NUM_THREADS=1.
+Predictions for a measured network were calibrated on it too; the figures of ``report_tables`` say how much the way of
+pruning matters, not how well an unknown network is predicted. Set OMP_NUM_THREADS=1.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ NETWORKS = {
     "mobilenetv2": "mobilenet_v2",
     "squeezenet": "squeezenet1_0",
 }
-"""The tables' names, and torchvision's."""
+"""Names in the tables, and torchvision's names."""
 COLUMNS = ("in_channels", "out_channels", "kernel", "padding", "stride", "groups", "input_size")
 
 
@@ -60,7 +60,7 @@ class MeasuredNetwork:
 
 
 def main() -> None:
-    """Print what was asked for; everything but the zoo by default."""
+    """Print the requested parts; everything but the zoo by default."""
     parts = {"tables": report_tables, "search": report_search, "zoo": report_zoo}
     parser = argparse.ArgumentParser()
     parser.add_argument("parts", nargs="*", metavar="part", help=f"{', '.join(parts)}; tables and search by default")
@@ -121,7 +121,7 @@ def compare_network(table: MeasuredNetwork, network: PrunableNetwork, device: De
 
 
 def build_convolution_network(convolutions: tuple[Convolution, ...]) -> NetworkCost:
-    """A network of these convolutions and nothing else."""
+    """Return a network of these convolutions only."""
     layers = []
     for i, one in enumerate(convolutions):
         inputs, outputs = one.in_channels * one.input_size**2, one.out_channels * one.output_size**2
@@ -166,7 +166,7 @@ def read_measured_network(folder: Path, name: str) -> MeasuredNetwork:
 
 
 def find_nearest_variant(network: PrunableNetwork, share: float) -> NetworkVariant:
-    """The variant whose convolutions keep this share of their parameters."""
+    """Return the variant whose convolutions keep this share of their parameters."""
     low, high = MIN_CHANNEL_SHARE, 1.0
     whole = count_weights(network.cost.convolutions)
     for _ in range(9):
@@ -211,7 +211,7 @@ def report_search() -> None:
 
 
 def measure_search_s(model: str, device: DeviceSpec) -> float:
-    """Seconds of a search from nothing, the network being prepared."""
+    """Return the seconds of a search from scratch, with the network prepared."""
     network = prepare_network(model)
     start_s = time.perf_counter()
     VariantSearch(

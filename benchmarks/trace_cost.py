@@ -35,7 +35,7 @@ QUICKSTART = ROOT / "experiments/configs/quickstart.yaml"
 
 
 class FunctionTimer:
-    """Seconds that some functions took since the last round's end, by name."""
+    """Seconds spent in given functions since the end of the last round, by name."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
@@ -58,7 +58,7 @@ class FunctionTimer:
 
 
 class SeparateTraceTables:
-    """A run's tables that take the traces apart from the other rows, so that their time is told apart."""
+    """A run's tables that store traces separately from other rows, so that their time can be measured separately."""
 
     def __init__(self, folder: Path, timed: FunctionTimer) -> None:
         self._tables = RunTables(folder)

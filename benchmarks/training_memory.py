@@ -1,11 +1,11 @@
-"""How well a training step's memory and time are predicted from the geometry of the layers.
+"""Accuracy of a training step's memory and time predicted from the geometry of the layers.
 
     FEDGE_PROFILES=folder/of/tables python benchmarks/training_memory.py [accuracy|floor|levels|pairs|boards|speed]...
 
-accuracy   perf4sight and ours: levels not learnt from (five seeds of the trees, worst in brackets), networks left out
-floor      what of our error within a network is left once every judged level's own median offset is taken away
-levels     where our latency within a network is off: the worst level, the scatter over batch sizes, the worst step
-pairs      ours with two networks left out at a time: what half of the tables carries
+accuracy   perf4sight and fedge: pruning levels left out (five seeds of the trees, worst in brackets), networks left out
+floor      the remaining error within a network after removing every evaluated level's own median offset
+levels     the latency errors within a network: the worst level, the scatter over batch sizes, the worst step
+pairs      fedge with two networks left out at a time: the accuracy from half of the tables
 boards     the shipped coefficients on the power-mode tables at the top mode: other boards, other networks
 speed      one prediction, and the whole study
 
@@ -54,7 +54,7 @@ POWER_TABLES = (
 
 
 def main() -> None:
-    """Print what was asked for; everything by default."""
+    """Print the requested parts; all by default."""
     parts = {
         "accuracy": report_accuracy,
         "floor": report_error_floor,
@@ -83,7 +83,7 @@ def load_step_tables() -> tuple[StepTable, ...]:
 
 
 def report_accuracy() -> None:
-    """Both methods, both splits, memory / latency."""
+    """Report both methods and both splits, memory / latency."""
     runs = [evaluate_methods(load_step_tables(), ["perf4sight"], left_out=True, seed=seed) for seed in range(SEEDS)]
     runs += [evaluate_methods(load_step_tables(), ["fedge"], left_out=True)]
     for split in ("within", "left-out"):
@@ -108,7 +108,7 @@ def report_accuracy() -> None:
 
 
 def report_error_floor() -> None:
-    """Within a network, with and without each judged level's own median offset."""
+    """Report errors within a network, with and without each evaluated level's own median offset."""
     shown = Table(title="within, ours: error, and without every level's own offset, %")
     for heading in ("network", *TARGETS):
         shown.add_column(heading)
@@ -123,7 +123,7 @@ def report_error_floor() -> None:
 
 
 def report_levels() -> None:
-    """Latency within a network, measured by predicted: worst level, between neighbouring batch sizes, worst step."""
+    """Report latency within a network, measured by predicted: worst level, scatter over batch sizes, worst step."""
     shown = Table(title="within, ours, latency: measured by predicted")
     for heading in ("network", "worst level: median", "from one batch size to the next", "worst step"):
         shown.add_column(heading, justify="left" if heading == "network" else "right")
@@ -140,12 +140,12 @@ def report_levels() -> None:
 
 
 def _neighbour_differences(batch: np.ndarray, off: np.ndarray) -> np.ndarray:
-    """Differences between a level's neighbouring batch sizes."""
+    """Return differences between a level's neighbouring batch sizes."""
     return np.diff(off[np.argsort(batch)])
 
 
 def _predict_left_out(network: str, target: TargetName) -> tuple[MeasuredSteps, np.ndarray]:
-    """The steps of the judged levels, and log predicted by measured."""
+    """Return the steps of the evaluated levels, and the log ratios of predicted to measured."""
     steps = gather_steps(load_step_tables())
     there = steps[np.isfinite(steps.measured[target])]
     trained = np.isin(there.level, TRAIN_LEVELS)
@@ -157,7 +157,7 @@ def _predict_left_out(network: str, target: TargetName) -> tuple[MeasuredSteps, 
 
 
 def report_pairs() -> None:
-    """Learnt from two networks, judged on each of the other two."""
+    """Report predictions learnt from two networks, evaluated on each of the other two."""
     shown = Table(title="two networks left out, ours, %: each of the pair")
     for heading in ("pair", *TARGETS):
         shown.add_column(heading)
@@ -184,7 +184,7 @@ def _compute_mape(off: np.ndarray) -> float:
 
 
 def report_boards() -> None:
-    """Seconds of a step at the top mode: what the shipped coefficients say, and what the table says."""
+    """Report seconds of a step at the top mode: by the shipped coefficients, and in the table."""
     shown = Table(title="shipped coefficients at the top mode")
     for heading in ("table", "batch", "measured s", "predicted s", "ratio", "spread", "label"):
         shown.add_column(heading, justify="left" if heading == "table" else "right")
@@ -201,7 +201,7 @@ def report_boards() -> None:
 
 
 def report_speed() -> None:
-    """Processor milliseconds of a prediction, seconds of the study."""
+    """Report CPU milliseconds of a prediction, and seconds of the study."""
     network, device = find_known_network("resnet50-imagenet"), find("tx2")
     assert network is not None
     began = time.process_time()

@@ -39,13 +39,13 @@ import sys
 sys.path.insert(0, {root!r})
 from fedge.worker import sources, tasks, trainer
 sizes = {sizes!r}
-trainer = trainer.Trainer(tasks.builtin({task!r}), sources.read({{"synthetic": sizes}}))
+trainer = trainer.Trainer(tasks.make_builtin_task({task!r}), sources.read({{"synthetic": sizes}}))
 with open({model!r}, "rb") as file:
     import numpy
     arrays = dict(numpy.load(file))
 options = {options!r}
-from fedge.worker.trainer import Options
-training = trainer.start(arrays, None, 0, Options(**options))
+from fedge.worker.trainer import TrainingOptions
+training = trainer.start(arrays, None, 0, TrainingOptions(**options))
 begun = []
 def stop():
     if not begun:
@@ -59,7 +59,7 @@ training.advance(1, stop)
 
 @dataclass(frozen=True, slots=True)
 class StartTimes:
-    """Seconds to the first minibatch's start; medians."""
+    """Median seconds to the start of the first step."""
 
     task: str
     model_mb: float
@@ -70,7 +70,7 @@ class StartTimes:
 
 
 def main() -> int:
-    """Measure and print; 1 when the goal is missed."""
+    """Measure and print; return 1 if the goal is missed."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--repeats", type=int, default=9)
     parser.add_argument("--cold", type=int, default=3)
@@ -89,7 +89,7 @@ def main() -> int:
 
 
 def measure_task(task: str, python: str, repeats: int, cold: int) -> StartTimes:
-    """One task's figures."""
+    """Return one task's figures."""
     with tempfile.TemporaryDirectory() as folder, start_worker(Path(folder), python) as client:
         client.load({"builtin": task}, {"synthetic": TASKS[task]}, "cpu")
         begin = {"seed": 0, "options": build_train_options()}
@@ -123,7 +123,7 @@ def build_train_options() -> dict[str, float]:
 
 
 def measure_cold_start_s(task: str, python: str, model: Path) -> float:
-    """A fresh process, from before it starts until it says that its first minibatch begins."""
+    """Return the seconds from before a fresh process starts until it reports that its first step begins."""
     program = COLD_SCRIPT.format(
         root=str(ROOT), sizes=TASKS[task], task=task, model=str(model), options=build_train_options()
     )
@@ -137,7 +137,7 @@ def measure_cold_start_s(task: str, python: str, model: Path) -> float:
 
 @contextmanager
 def start_worker(folder: Path, python: str) -> Iterator[WorkerClient]:
-    """A worker of its own, ended afterwards."""
+    """Start a separate worker, and end it afterwards."""
     path = str(folder / "worker.sock")
     command = [python, "-m", "fedge.worker", "--socket", path, "--device", "cpu"]
     process = subprocess.Popen(command, cwd=ROOT)
@@ -156,7 +156,7 @@ def start_worker(folder: Path, python: str) -> Iterator[WorkerClient]:
 
 
 def is_ready(client: WorkerClient) -> bool:
-    """Whether the worker answers and has torch."""
+    """Return whether the worker answers and has torch."""
     try:
         return client.status()["torch"] is not None
     except WorkerError:

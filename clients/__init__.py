@@ -1,1 +1,1 @@
-"""The Flower ClientApp: thin packing around a board's own round."""
+"""The Flower ClientApp: a thin adapter between Flower messages and a client's round."""

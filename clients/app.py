@@ -1,4 +1,4 @@
-"""The Flower ClientApp: unpack the message, let the board answer, pack the reply."""
+"""The Flower ClientApp: decode the message, let the client compute the reply, encode it."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from fedge.types import NamedArrays, TrainResult
 from fedge.wire import ReplyMessage, RequestMessage, from_json, to_json
 
 PARTITION_KEY = "partition-id"
-"""Flower's simulation tells every node its place; a real board's node has none."""
+"""Flower's simulation gives every node its index under this key; nodes on real boards do not have it."""
 
 app = ClientApp()
 
 
 @app.query()
 def query_front(message: Message, context: Context) -> Message:
-    """The board's front, before any round."""
+    """Reply with the client's Pareto front, before any round."""
     return _build_reply(message, context)
 
 
 @app.train()
 def train(message: Message, context: Context) -> Message:
-    """One round of training."""
+    """Train for one round and reply with the report and, unless the round was cut off, the trained arrays."""
     return _build_reply(message, context)
 
 
@@ -54,10 +54,21 @@ def _compute_answer(
     arrays: NamedArrays | None,
     folder: Path | None = None,
 ) -> tuple[ReplyMessage, TrainResult | None]:
-    """Of the emulated board of this place in the fleet, in the run's folder, or, on a real board, of that itself."""
+    """Answer for the emulated client with the node's partition index, or, on a real board, for the board itself.
+
+    Args:
+        experiment: The resolved experiment.
+        node: Flower's node configuration; has ``PARTITION_KEY`` in simulation only.
+        ask: The server's request.
+        arrays: The global model, by array name; None if the request has none.
+        folder: The run folder, used by emulated clients only.
+
+    Returns:
+        The reply, and the training result if the client trained.
+    """
     if PARTITION_KEY in node:
         return fleetsim.answer_request(
-            experiment, index=int(str(node[PARTITION_KEY])), ask=ask, arrays=arrays, folder=folder
+            experiment, index=int(str(node[PARTITION_KEY])), request=ask, arrays=arrays, folder=folder
         )
     from fedge.client import real as on_board
     from fedge.devices.node_settings import SETTINGS_PATH, read_settings

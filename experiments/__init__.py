@@ -1,1 +1,1 @@
-"""The launcher: experiments in YAML, backends, reports, and the ``fedge`` command."""
+"""The launcher: experiments in YAML, their backends, reports, and the ``fedge`` command."""

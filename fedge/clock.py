@@ -1,4 +1,4 @@
-"""Time as an argument: a virtual clock for emulated fleets, a monotonic one for real boards; nobody else reads one."""
+"""Clocks passed as arguments: simulated time for emulated fleets, monotonic time for real boards."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import time
 
 
 class SimulatedClock:
-    """A clock that moves only when told to."""
+    """A clock that advances only when ``sleep_s`` is called."""
 
     def __init__(self, start_s: float = 0.0) -> None:
         self._now_s = start_s
@@ -21,7 +21,7 @@ class SimulatedClock:
 
 
 class RealClock:
-    """The machine's monotonic clock."""
+    """The operating system's monotonic clock."""
 
     def now_s(self) -> float:
         return time.monotonic()

@@ -1,17 +1,21 @@
-"""The errors that fedge raises on purpose: each says what was got, what would be right, and what to do."""
+"""The errors that fedge raises deliberately: each says what was wrong, what is expected, and how to fix it."""
 
 from __future__ import annotations
 
 
 class FedgeError(Exception):
-    """Base of every error that fedge raises on purpose; its text is meant for the user."""
+    """Base class of the errors that fedge raises deliberately; the text is meant for the user."""
 
 
 class BadInput(FedgeError):
-    """The user's input (a file, a field, an option) is wrong.
+    """Invalid user input: a file, a field or an option.
 
-    ``where`` names the file and field, e.g. ``"exp.yaml: policy.power_w"``; the message is one line of the form
-    ``<where>: got <got>; <right>``.
+    The message is one line of the form ``<where>: got <got>; <right>``.
+
+    Attributes:
+        where: File and field, e.g. ``"exp.yaml: policy.power_w"``.
+        got: The invalid value.
+        right: What would be valid.
     """
 
     def __init__(self, where: str, got: str, right: str) -> None:
@@ -20,7 +24,7 @@ class BadInput(FedgeError):
 
 
 class UnknownName(BadInput):
-    """A name that no registry entry, preset or device carries; lists the known ones."""
+    """A name that no registry entry, preset or device has; the message lists the known ones."""
 
     def __init__(self, where: str, name: str, known: tuple[str, ...]) -> None:
         self.name, self.known = name, known
@@ -28,30 +32,31 @@ class UnknownName(BadInput):
 
 
 class RunFailed(FedgeError):
-    """A run that started could not go on (Flower, Ray or every client failed)."""
+    """A started run could not continue because Flower, Ray or every client failed."""
 
 
 class BoardError(FedgeError):
-    """A board did not do what it was asked: a mode that did not stick, a lost sensor, a worker that died."""
+    """A board failed: a mode could not be set, a sensor was lost or a worker died."""
 
 
 class SensorLost(BoardError):
-    """A sensor that is needed cannot be read."""
+    """A required sensor cannot be read."""
 
 
 class ModeNotSet(BoardError):
-    """A power mode could not be set; the mode found before is set again, or the text says that it is not."""
+    """A power mode could not be set; the previous mode is restored, or the text says that it is not."""
 
 
 class OutOfMemory(BoardError):
-    """A training step needed more memory than the board has for it."""
+    """A training step needed more memory than the board has available."""
 
 
 class WorkerFailed(BoardError):
-    """The worker could not do its work.
+    """The worker could not complete a request.
 
-    ``kind`` is that of its answer (``fedge.worker.refusal.KINDS``), ``unreachable`` or ``died`` when there was none, or
-    ``cancelled`` when its training was stopped before the end.
+    Attributes:
+        kind: The kind of the worker's error (``fedge.worker.refusal.KINDS``), ``unreachable`` or ``died`` if it did not
+            reply, or ``cancelled`` if its training was stopped early.
     """
 
     def __init__(self, kind: str, text: str) -> None:

@@ -1,4 +1,4 @@
-"""The resolved experiment: one validated record that the launcher, the server and every client read alike."""
+"""The resolved experiment: one validated record that the launcher, the server and every client read."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class _SpecModel(BaseModel):
 
 
 class LinkSpec(_SpecModel):
-    """A board's network: rates in Mbit/s, one-way latency, and the radio's power above idle while it transfers."""
+    """A client's network: rates in Mbit/s, one-way latency, and the radio's power above idle during transfers."""
 
     down_mbps: Positive = 50.0
     up_mbps: Positive = 20.0
@@ -23,10 +23,14 @@ class LinkSpec(_SpecModel):
 
 
 class AvailabilitySpec(_SpecModel):
-    """When an emulated board can take part: on and off in turn, or the intervals of a file; always by default.
+    """When an emulated board can take part: alternating on and off periods, or intervals from a file; always by
+    default.
 
-    On and off last ``on_s`` and ``off_s`` on average (exponentially distributed, from the seed). ``trace`` is a CSV
-    file with the columns ``board,on_s,off_s``: fleet times from which, and until which, a board is there.
+    Attributes:
+        on_s: Mean length of an available period; lengths are exponentially distributed and derived from the seed.
+        off_s: Mean length of an unavailable period.
+        trace: Path of a CSV file with the columns ``board,on_s,off_s``: simulated times at which a board becomes
+            available and unavailable.
     """
 
     on_s: Positive | None = None
@@ -35,20 +39,32 @@ class AvailabilitySpec(_SpecModel):
 
 
 class BatterySpec(_SpecModel):
-    """An emulated board's battery: its capacity, the share it starts with, what charges it, and when it is spared."""
+    """An emulated board's battery.
+
+    Attributes:
+        capacity_wh: Capacity in watt-hours.
+        charge: Initial state of charge, in (0, 1].
+        charging_w: Constant charging power in watts.
+        floor: State of charge below which the board takes part in no round.
+    """
 
     capacity_wh: Positive
     charge: Annotated[float, Field(gt=0, le=1)] = 1.0
     charging_w: Annotated[float, Field(ge=0)] = 0.0
     floor: Annotated[float, Field(ge=0, lt=1)] = 0.1
-    """Below this share the board takes part in no round."""
+    """State of charge below which the board takes part in no round."""
 
 
 class ServingSpec(_SpecModel):
-    """A standing inference service on a board, which goes on while the board trains and while it waits.
+    """A standing inference service on a board, which continues while the board trains and while it waits.
 
-    ``cost`` prices a batch (an inference cost's name). Requests come ``rate_hz`` times a second and are to be answered
-    within ``latency_s``; the board collects them in batches of one of ``batch_sizes``, whichever suits its mode.
+    Attributes:
+        cost: Name of the inference cost profile that prices a batch.
+        rate_hz: Mean request rate.
+        latency_s: Latency budget of a request.
+        arrivals: Arrival process.
+        batch_sizes: Allowed batch sizes; the board uses the one that suits its mode.
+        model: Real boards only: built-in task that the worker infers; None for the network that it trains.
     """
 
     cost: str
@@ -57,92 +73,111 @@ class ServingSpec(_SpecModel):
     arrivals: Literal["constant", "poisson", "bursts"] = "poisson"
     batch_sizes: Annotated[tuple[Annotated[int, Field(ge=1, le=1024)], ...], Field(min_length=1)] = (1, 4, 16, 32, 64)
     model: str | None = None
-    """Real boards only: what the worker infers, one of its built-in tasks; None: the network that it trains."""
+    """Real boards only: built-in task that the worker infers; None for the network that it trains."""
 
 
 class LoaderSpec(_SpecModel):
-    """How samples come to an emulated board's training: so many loader processes, from such a storage.
+    """The data loader of an emulated board; training waits whenever loading is slower. Samples are JPEG images.
 
-    Where they are not fast enough training waits for them. Samples are JPEGs of ``image_mpixel`` megapixels.
+    Attributes:
+        workers: Loader processes; 0 loads between two steps.
+        prefetch: Batches that each worker prepares ahead.
+        storage: Name of an emulated storage; None for the default of the board kind.
+        cached: Share of the reads that the page cache serves.
+        image_mpixel: Megapixels of an image.
+        file_mb: Mean size of a file in MB; None derives it from ``image_mpixel``.
     """
 
     workers: Annotated[int, Field(ge=0, le=64)]
     prefetch: Annotated[int, Field(ge=1, le=64)] = 2
-    """Batches that each worker makes ahead."""
+    """Batches that each worker prepares ahead."""
     storage: str | None = None
-    """An emulated storage's name; None: what boards of the kind have."""
+    """Name of an emulated storage; None for the default of the board kind."""
     cached: Annotated[float, Field(ge=0, le=1)] = 1.0
-    """The share of the reads that the page cache answers."""
+    """Share of the reads that the page cache serves."""
     image_mpixel: Positive = 0.25
     file_mb: Positive | None = None
-    """A file's mean size; None: what JPEG makes of the image."""
+    """Mean size of a file in MB; None derives it from ``image_mpixel``."""
 
 
 class FleetEntry(_SpecModel):
-    """``count`` alike boards; named ``<name or device>-1`` ... in the run."""
+    """``count`` identical boards, named ``<name or device>-1``, ``-2``, ... in the run."""
 
     device: str
     count: Annotated[int, Field(ge=1, le=10_000)] = 1
     name: str | None = None
     truth: str = "model"
-    """``model`` (calibrated or estimated physics) or ``table:PATH`` (replays a measured table)."""
+    """``model`` (calibrated or estimated physical model) or ``table:PATH`` (replays a measured table)."""
     references: tuple[str, ...] = ()
-    """Paths of tables that other workloads were measured into on such a board; the predictor learns from them."""
+    """Paths of tables of other workloads measured on such a board, from which the predictor learns."""
     cost: str | None = None
-    """What a minibatch costs on these boards, when that is not ``workload.cost``."""
+    """Cost profile of a step on these boards if it is not ``workload.cost``."""
     link: LinkSpec = LinkSpec()
     ambient_c: Annotated[float, Field(ge=-40, le=85)] = 25.0
     availability: AvailabilitySpec | None = None
     battery: BatterySpec | None = None
     serving: ServingSpec | None = None
-    """What these boards infer for others all the while; local training uses what is left."""
+    """Inference service that these boards run all the time; local training uses the remaining capacity."""
     loader: LoaderSpec | None = None
-    """How their samples come, emulated boards only; None: minibatches take what their cost says."""
+    """Data loader, emulated boards only; None: a step takes what its cost profile says."""
     memory_mb: Positive | None = None
-    """What training may use of their memory; None: what the catalogue says they have, less the system's share."""
+    """Memory available for training; None: the catalogue's figure minus the system's share."""
 
 
 class MemorySpec(_SpecModel):
-    """How a board that has too little memory for the workload's minibatches trains nevertheless.
+    """How a board trains that has too little memory for the workload's steps.
 
-    With ``guard`` it lowers the batch size, the width of its network, or both, until what is predicted, plus ``margin``
-    as a share of it, fits into its ``memory_mb``; without, it tries what it is asked for and may fail.
+    Attributes:
+        guard: Lower the batch size, the width of the network, or both, until the predicted memory plus the margin fits;
+            if False, train at the requested scale and possibly fail.
+        margin: Margin as a share of the predicted memory.
+        min_batch: Smallest batch size.
+        widths: Allowed shares of every layer's channels. None: ``DEFAULT_WIDTHS`` if the task's network can be narrowed
+            and the strategy averages, otherwise 1 only.
+        lower: What is lowered first.
     """
 
     guard: bool = True
     margin: Annotated[float, Field(ge=0, le=1)] = 0.05
     min_batch: Annotated[int, Field(ge=1)] = 1
     widths: Annotated[tuple[Annotated[float, Field(gt=0, le=1)], ...], Field(min_length=1)] | None = None
-    """The parts of every layer's channels that a board may keep. None: ``DEFAULT_WIDTHS`` where the task's network can
-    be narrowed and the strategy averages, 1 elsewhere."""
+    """Allowed shares of every layer's channels. None: ``DEFAULT_WIDTHS`` if the task's network can be narrowed and the
+    strategy averages, otherwise 1 only.
+    """
     lower: Literal["batch-first", "width-first"] = "batch-first"
 
 
 DEFAULT_WIDTHS = (1.0, 0.75, 0.5, 0.25)
-"""The widths among which a board chooses where the experiment names none."""
+# Default in steps of a quarter: finer steps would use a board's memory more fully, but the search takes longer.
 
 
 class NetworkSpec(_SpecModel):
-    """A network that no board has a table of: its minibatches are priced by its layers, and labelled estimated.
+    """A network without measured tables: the cost of its steps is estimated from its layers and labelled so.
 
-    ``model`` is a MODEL as in ``fedge layers``, ``input`` one sample's shape where it has another than its own.
+    Attributes:
+        model: A MODEL as in ``fedge layers``.
+        input: Shape of one sample; None for the model's default.
+        loading: How samples are loaded.
+        image_mpixel: Megapixels of a stored image, which the loader decodes.
+        mixed: Whether steps are computed in mixed precision.
+        layers: Layer counts, one line per layer; filled in by the launcher.
     """
 
     model: str
     input: Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(min_length=1)] | None = None
     loading: Literal["workers", "inline", "cached"] = "workers"
     image_mpixel: Positive = 0.25
-    """Megapixels of a stored image; they are decoded by the loader."""
+    """Megapixels of a stored image, which the loader decodes."""
     mixed: bool = False
-    """Computed in mixed precision."""
+    """Whether steps are computed in mixed precision."""
     layers: str | None = None
-    """What was counted, one line per layer: the launcher fills it in."""
+    """Layer counts, one line per layer; filled in by the launcher."""
 
 
 class WorkloadSpec(_SpecModel):
-    """What is learnt (``task``) and what a minibatch of it costs on a board (``cost``, a cost profile's name).
+    """The learning task and the cost profile of its steps on a board.
 
-    With ``network`` there is no such profile, and ``cost`` is but a name: the network's own by default.
+    With ``network`` there is no cost profile; ``cost`` is then only a label, the network's name by default.
     """
 
     task: str = "digits-cnn"
@@ -156,7 +191,7 @@ class WorkloadSpec(_SpecModel):
 
 
 class DataSpec(_SpecModel):
-    """How the training samples are split over the boards."""
+    """How the training samples are split over the clients."""
 
     partition: Literal["iid", "dirichlet", "shards"] = "dirichlet"
     alpha: Positive = 1.0
@@ -166,16 +201,16 @@ class DataSpec(_SpecModel):
 
 
 class PolicySpec(_SpecModel):
-    """A policy's name (``preset:NAME`` and ``module:function`` too) and its own numbers."""
+    """A policy's name (also ``preset:NAME`` or ``module:function``) and its parameters."""
 
     name: str = "balanced"
     power_w: Positive | None = None
     fleet_power_w: Positive | None = None
-    """The watts of all boards of a round together, while they work."""
+    """Limit on the total power of all clients of a round while they work, in watts."""
     round_energy_j: Positive | None = None
-    """The joules of all boards in one round."""
+    """Limit on the energy of all clients in one round, in joules."""
     budget_j: Positive | None = None
-    """The joules of all boards over the whole run."""
+    """Limit on the energy of all clients over the whole run, in joules."""
     deadline_s: Positive | None = None
     time_weight: Annotated[float, Field(ge=0, le=1)] | None = None
     max_slowdown: Annotated[float, Field(ge=1)] | None = None
@@ -183,30 +218,31 @@ class PolicySpec(_SpecModel):
 
     @property
     def limits(self) -> dict[str, float]:
-        """The numbers that were given."""
+        """Return the parameters that are set, by name."""
         return {k: v for k, v in self.model_dump(exclude={"name"}).items() if v is not None}
 
 
 class ExplorationSpec(_SpecModel):
-    """How a board learns while it trains: a few minibatches of a round in modes that may turn out to be better.
+    """How a client probes modes during a round: a few steps in modes that may turn out to be better.
 
-    Only where there is a deadline to keep: the rest of the round must still fit in it at full speed.
+    Probing happens only if there is a deadline and the rest of the round still meets it at full speed.
     """
 
     share: Annotated[float, Field(ge=0, le=0.9)] = 0.4
-    """The largest share of a round's minibatches spent so; 0 turns it off."""
+    """Largest share of a round's steps used for probes; 0 turns probing off."""
     probe_s: Annotated[float, Field(ge=0)] = 0.5
-    """How long a probe lasts at least: a power sensor needs a moment."""
+    """Minimum duration of a probe in seconds; a power sensor needs several samples."""
     slack: Annotated[float, Field(ge=0, le=1)] = 0.02
-    """How much longer than its planned deadline a round may become for it, in a board's first ``slack_rounds``."""
+    """Share by which probing may extend a planned deadline in a client's first ``slack_rounds`` rounds."""
     slack_rounds: Annotated[int, Field(ge=0)] = 5
     probes: Annotated[int, Field(ge=0)] = 3
-    """How many modes are tried in one round at most."""
+    """Largest number of probes in one round."""
     foresight: Annotated[float, Field(ge=0)] = 0.5
-    """How many rounds' worth of other deadlines a board prepares for, beside those that it had."""
+    """Weight, in rounds, of deadlines other than those seen so far when the value of a probe is computed."""
     modes: Annotated[int, Field(ge=1)] | None = 15
-    """The largest number of different modes that a board tries itself, before it only works in modes that it knows, or
-    of which other boards of its kind told it enough; null for no limit, and unknown modes are worked in untried."""
+    """Largest number of different modes that a client probes itself; after that it uses only modes that it or, reliably
+    enough, peers of its kind have measured. null: no limit, and a mode may be used without a probe.
+    """
 
 
 class StrategySpec(_SpecModel):
@@ -215,26 +251,29 @@ class StrategySpec(_SpecModel):
     name: str = "FedAvg"
     options: dict[str, float | int | str | bool] = Field(default_factory=dict)
     wraps: StrategySpec | None = None
-    """The strategy inside a wrapper such as ``DifferentialPrivacyServerSideFixedClipping``."""
+    """Inner strategy of a wrapper such as ``DifferentialPrivacyServerSideFixedClipping``."""
 
 
 class SelectionSpec(_SpecModel):
-    """Who takes part in a round: a selector's name (or ``module:function``), how many, and its own numbers."""
+    """The selector of a round's clients: its name (or ``module:function``), the number of clients, and its options."""
 
     name: str = "all"
     count: Annotated[int, Field(ge=1)] | None = None
-    """Clients whose results are wanted; every available one by default."""
+    """Number of results wanted; every available client by default."""
     over_commit: Annotated[float, Field(ge=1)] = 1.0
-    """So many times ``count`` are asked; when ``count`` are done, the others are cancelled."""
+    """``count`` times this many clients are selected; when ``count`` have finished, the others are cancelled."""
     options: dict[str, float] = Field(default_factory=dict)
 
 
 class LateReplySpec(_SpecModel):
-    """What happens to a board that is not done by ``deadline * (1 + grace)`` on the fleet's clock.
+    """The treatment of a client that has not finished by ``deadline * (1 + grace)`` of simulated time.
 
-    ``accept``: the round waits for it. ``drop``: its reply is thrown away. ``discount``: its reply joins a later round,
-    weighed by ``(1 + rounds late) ** -staleness_exponent``. ``partial``: it stops by then and sends what it has done,
-    which is weighed by the minibatches done.
+    Attributes:
+        action: Treatment of the reply. ``accept``: the round waits for it. ``drop``: it is discarded. ``discount``: it
+            joins a later round, weighted by ``(1 + rounds late) ** -staleness_exponent``. ``partial``: the client stops
+            in time and sends what it has, weighted by its number of steps.
+        grace: Tolerance as a share of the deadline.
+        staleness_exponent: Exponent of the discount.
     """
 
     action: Literal["accept", "drop", "discount", "partial"] = "accept"
@@ -243,17 +282,17 @@ class LateReplySpec(_SpecModel):
 
 
 class SuperlinkSpec(_SpecModel):
-    """The SuperLink of a fleet of real boards: where it listens, who vouches for it, how long boards may take."""
+    """The SuperLink of a fleet of real boards: its address, its certificate and the time to wait for boards."""
 
     address: str = "127.0.0.1:8000"
     root_certificates: str | None = None
-    """The path of the CA's certificate (PEM); without it the connection is not encrypted, for loopback only."""
+    """Path of the CA certificate (PEM); without it the connection is not encrypted (allowed on loopback only)."""
     connect_timeout_s: Positive = 120.0
-    """How long the server waits for the whole fleet before the first round; then it goes on with those that came."""
+    """How long the server waits for all boards before the first round; afterwards it continues with those connected."""
 
 
 class ExporterSpec(_SpecModel):
-    """Where a run's rows go besides its store: an exporter's name (or ``module:Class``) and its own options."""
+    """An additional destination of a run's rows: an exporter's name (or ``module:Class``) and its options."""
 
     name: str
     options: dict[str, float | int | str | bool] = Field(default_factory=dict)
@@ -267,27 +306,27 @@ class Experiment(_SpecModel):
     rounds: Annotated[int, Field(ge=1, le=100_000)] = 10
     backend: Literal["local", "sim", "fleet"] = "sim"
     superlink: SuperlinkSpec = SuperlinkSpec()
-    """Where a fleet of real boards meets; the other backends have no use for it."""
+    """Address of a fleet of real boards; unused by the other backends."""
     fleet: Annotated[tuple[FleetEntry, ...], Field(min_length=1)]
     workload: WorkloadSpec = WorkloadSpec()
     data: DataSpec = DataSpec()
     policy: PolicySpec = PolicySpec()
     predictor: str = "fedge"
     share_samples: bool = True
-    """Whether boards of one kind get some of each other's measurements."""
+    """Whether clients receive some of the measurements of other boards of their kind."""
     exploration: ExplorationSpec = ExplorationSpec()
     selection: SelectionSpec = SelectionSpec()
     strategy: StrategySpec = StrategySpec()
     late: LateReplySpec = LateReplySpec()
     reply_timeout_s: Positive = 600.0
-    """Real seconds that the server waits for a round's replies before it counts the missing ones as failed."""
+    """Wall time that the server waits for a round's replies before it counts missing ones as failed."""
     exporters: tuple[ExporterSpec, ...] = ()
     plugins: tuple[str, ...] = ()
-    """Paths of the user's own Python modules that ``module:name`` entries refer to."""
+    """Paths of the user's Python modules that ``module:name`` entries refer to."""
 
 
 class FleetBoard(_SpecModel):
-    """One board of the fleet: its own name, its place in the fleet and its entry."""
+    """One board of the fleet: its name, its index in the fleet and its fleet entry."""
 
     name: str
     index: int
@@ -295,7 +334,7 @@ class FleetBoard(_SpecModel):
 
 
 def list_boards(experiment: Experiment) -> tuple[FleetBoard, ...]:
-    """Every board, in the order of the YAML; a board's place is also its data partition."""
+    """Return every board in the order of the YAML; a board's index is also that of its data partition."""
     named = [
         (f"{entry.name or entry.device}-{i}", entry) for entry in experiment.fleet for i in range(1, entry.count + 1)
     ]

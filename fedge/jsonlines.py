@@ -1,7 +1,7 @@
-"""A file of JSON lines with one writer: each line is on the disk before the writer goes on, a torn end is cut off.
+"""A JSON Lines file with a single writer that syncs every line to disk before continuing.
 
-A process that is killed leaves at most one line that is not whole: the last. It is dropped on reading, and cut off
-before the next line is written.
+A killed process leaves at most one incomplete line, the last. It is ignored on reading and cut off before the next
+line is written.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ RETRY_ADVICE = "make room, then give the same command again"
 
 
 class JsonLines:
-    """An open journal; only one process writes it."""
+    """An open journal that only one process writes."""
 
     def __init__(self, path: Path, file: int) -> None:
         self.path, self._file = path, file
@@ -31,7 +31,11 @@ class JsonLines:
         os.close(self._file)
 
     def _append(self, event: Mapping[str, Any]) -> None:
-        """Put a line on the disk; raises ``BadInput`` where that cannot be done."""
+        """Append a line and sync it to disk.
+
+        Raises:
+            BadInput: If the file cannot be written.
+        """
         line = (json.dumps(event) + "\n").encode()
         try:
             while line:
@@ -42,9 +46,17 @@ class JsonLines:
 
 
 def open_locked(path: Path, command: str) -> int:
-    """The file at ``path``, made where there is none, for this process alone.
+    """Open ``path`` for appending with an exclusive lock, creating it if necessary.
 
-    Raises ``BadInput`` for a path that cannot be written, and for a file that another ``command`` writes.
+    Args:
+        path: The journal.
+        command: Name of the command that writes such journals, for the error message.
+
+    Returns:
+        The file descriptor; closing it releases the lock.
+
+    Raises:
+        BadInput: If the path cannot be written or another process holds the lock.
     """
     try:
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
@@ -60,10 +72,19 @@ def open_locked(path: Path, command: str) -> int:
 
 
 def replay_lines(path: Path, raw: bytes, take: Callable[[int, Any], None], right: str) -> int:
-    """Give ``take`` the number (from 1) and the content of every whole line; returns how many bytes these are.
+    """Call ``take`` for every complete line.
 
-    Raises ``BadInput`` with ``right`` for a line that is no JSON or of which ``take`` can make no sense
-    (``ValueError``, ``KeyError``, ``TypeError``).
+    Args:
+        path: Name of the file for error messages.
+        raw: The file's content.
+        take: Receives the line number (from 1) and the parsed content; may raise ValueError, KeyError or TypeError.
+        right: Advice for the user if a line is invalid.
+
+    Returns:
+        Number of bytes in the complete lines.
+
+    Raises:
+        BadInput: If a line is not JSON or ``take`` rejects it.
     """
     whole = raw.rfind(b"\n") + 1
     for number, line in enumerate(raw[:whole].splitlines(), start=1):
@@ -75,7 +96,7 @@ def replay_lines(path: Path, raw: bytes, take: Callable[[int, Any], None], right
 
 
 def sync_folder(folder: Path) -> None:
-    """A new file's name is on the disk only when its folder is."""
+    """Sync a folder, because a new file's name is on disk only after its folder has been synced."""
     opened = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(opened)

@@ -1,4 +1,4 @@
-"""Tables of power modes: every combination of a board's knobs, and the way from a wished mode to one the board has."""
+"""Tables of power modes: the grid of a board's settings, and rounding a requested mode to one that the board has."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from fedge.types import DeviceSpec, Modes, PowerMode
 
 CLOCK_TOLERANCE_MHZ = 1e-6
-"""Two clocks closer than this are the same table entry."""
+# Clocks closer than this count as the same table entry; absorbs rounding in files that store clocks as decimals.
 
 
 def build_grid(
@@ -19,9 +19,17 @@ def build_grid(
     gpu_mhz: Sequence[float] | None = None,
     mem_mhz: Sequence[float] | None = None,
 ) -> Modes:
-    """Every combination of the knobs, float64 (n, 4), memory varying fastest; a knob not given takes the board's table.
+    """Return every combination of the given knob values, with memory varying fastest.
 
-    Values are taken as they are; see ``snap_to_spec`` to bring them onto the board's tables.
+    Args:
+        spec: Board whose table is used for every knob that is not given.
+        cores: Numbers of cores.
+        cpu_mhz: CPU clocks.
+        gpu_mhz: GPU clocks.
+        mem_mhz: Memory clocks.
+
+    Returns:
+        Table of the product of the lengths' rows. Given values are not checked; ``snap_to_spec`` rounds them.
     """
     knobs = (
         spec.cores if cores is None else cores,
@@ -34,13 +42,13 @@ def build_grid(
 
 
 def stack_modes(modes: Iterable[PowerMode]) -> Modes:
-    """The table of these modes, in their order."""
+    """Return a table of the given modes in their order."""
     rows = [(mode.cores, mode.cpu_mhz, mode.gpu_mhz, mode.mem_mhz) for mode in modes]
     return Modes(np.array(rows, dtype=np.float64).reshape(-1, 4))
 
 
 def snap_to_spec(spec: DeviceSpec, mode: PowerMode) -> PowerMode:
-    """The board's mode under these caps: per knob the highest table value <= the cap, else the lowest value."""
+    """Round a mode down to the board's tables: per knob the highest value up to the given one, else the lowest."""
     return PowerMode(
         int(_round_down(spec.cores, mode.cores)),
         _round_down(spec.cpu_mhz, mode.cpu_mhz),
@@ -50,7 +58,7 @@ def snap_to_spec(spec: DeviceSpec, mode: PowerMode) -> PowerMode:
 
 
 def find_mode_index(modes: Modes, mode: PowerMode) -> int | None:
-    """The first row that holds ``mode``, or None."""
+    """Return the index of the first row equal to ``mode``, or None."""
     knobs = np.array([mode.cores, mode.cpu_mhz, mode.gpu_mhz, mode.mem_mhz])
     hits = np.flatnonzero((np.abs(modes.knobs - knobs) < CLOCK_TOLERANCE_MHZ).all(axis=1))
     return int(hits[0]) if len(hits) else None

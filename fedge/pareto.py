@@ -1,6 +1,6 @@
-"""Pareto fronts: the modes from which none is both faster and cheaper, and a board's offer for a round.
+"""Pareto fronts of time and energy above idle, and a client's offer for a round.
 
-Symbols: t = seconds for the round's steps, e = joules for them, i = idle watts; cheaper means a smaller e - i t.
+Symbols: t = seconds for the round's steps, e = joules for them, i = idle watts; the costs are t and e - i t.
 """
 
 from __future__ import annotations
@@ -12,14 +12,18 @@ from fedge.errors import FedgeError
 from fedge.types import Floats, Front, FrontPoint, Modes, PowerMode, Predictions
 
 MAX_FRONT_POINTS = 64
-"""Points of a front that travel with every reply, unless told otherwise."""
+# Default limit on the points sent with every reply: more points make plans finer, but every message longer.
 
 
 def front_mask(cost_a: Floats, cost_b: Floats) -> NDArray[np.bool_]:
-    """Marks the rows that no other row beats: none is at most as costly in both and less costly in one.
+    """Mark the Pareto-optimal rows: no other row is at most as costly in both costs and less costly in one. O(n log n).
 
-    Both costs have shape (n,), as has the answer. Of equal rows the first is kept; a row with a cost that is not finite
-    is never kept. O(n log n).
+    Args:
+        cost_a: First cost, shape (n,).
+        cost_b: Second cost, shape (n,).
+
+    Returns:
+        Boolean mask of shape (n,). Of equal rows only the first is marked; rows with a non-finite cost never are.
     """
     rows = np.flatnonzero(np.isfinite(cost_a) & np.isfinite(cost_b))
     order = rows[np.lexsort((cost_b[rows], cost_a[rows]))]
@@ -31,7 +35,10 @@ def front_mask(cost_a: Floats, cost_b: Floats) -> NDArray[np.bool_]:
 
 
 def find_nearest_row(modes: Modes, mode: PowerMode) -> int:
-    """The row whose knobs are nearest to ``mode``, each knob as a share of the table's largest; the first of equals."""
+    """Return the index of the row nearest to ``mode``; the first one if several are equally near.
+
+    The distance is the sum over the knobs of |difference| / (largest value in the table).
+    """
     knobs = np.array([mode.cores, mode.cpu_mhz, mode.gpu_mhz, mode.mem_mhz])
     largest = np.maximum(modes.knobs.max(axis=0), 1.0)
     return int(np.argmin((np.abs(modes.knobs - knobs) / largest).sum(axis=1)))
@@ -48,15 +55,22 @@ def build_front(
     limit: int | None = MAX_FRONT_POINTS,
     power: bool = False,
 ) -> Front:
-    """A board's front for ``steps`` minibatches, from fastest to cheapest.
+    """Build a client's front, from fastest to cheapest.
 
-    With ``power`` it also holds the modes from which none is both faster and drawing less, for a limit on the watts;
-    each of the two fronts has at most ``limit`` points then, and all run from fastest to slowest.
+    Args:
+        predictions: Predicted step time and power of the candidate modes.
+        steps: Steps of the client's whole share.
+        idle_w: Power in watts of the mode in which the board waits.
+        link_s: Seconds to download and upload the model.
+        maxn: The fastest mode; the nearest mode of the table is used.
+        maxn_idle_w: Power in watts when waiting in ``maxn``; ``idle_w`` if None.
+        limit: Largest number of points, at least 2; a longer front is thinned to evenly spaced ranks and keeps both
+            ends. None keeps every point.
+        power: Also include the front of time and power, for plans that limit the watts; ``limit`` then applies to each
+            of the two fronts.
 
-    A front of more than ``limit`` (at least 2) points is thinned to evenly spaced ranks, both ends kept; None keeps
-    every point. ``maxn`` is looked up as the nearest mode of the table; ``maxn_idle_w`` is the power waiting in it
-    (default ``idle_w``, the power of the mode the board waits in). Raises ``FedgeError`` when no mode has a finite
-    prediction.
+    Raises:
+        FedgeError: If no mode has a finite prediction.
     """
     work_s = steps * predictions.step_s
     work_j = work_s * predictions.power_w

@@ -1,4 +1,4 @@
-"""The seams of fedge: protocols of one to three methods, each with a trivial implementation and a contract test."""
+"""The interfaces of fedge: protocols of one to three methods, each with a simple implementation and a contract test."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class Clock(Protocol):
-    """Seconds from an arbitrary start; never goes back."""
+    """A source of seconds from an arbitrary start that never goes back."""
 
     def now_s(self) -> float: ...
 
@@ -40,84 +40,95 @@ class Clock(Protocol):
 
 
 class Device(Protocol):
-    """A board: it takes a power mode and meters work."""
+    """A board that can set a power mode and measure work."""
 
     @property
     def spec(self) -> DeviceSpec: ...
 
     def idle_w(self, mode: PowerMode) -> float:
-        """Watts while the board waits in ``mode``."""
+        """Return the power in watts while the board waits in ``mode``."""
         ...
 
     def use_mode(self, mode: PowerMode) -> AbstractContextManager[None]:
-        """Set ``mode``; the mode found before is restored whatever happens inside."""
+        """Set ``mode`` within a context and restore the previous mode on exit, also after an error."""
         ...
 
     def measure(
         self, workload: Workload, steps: int, work: Callable[[int], object], limit_s: float | None = None
     ) -> Measurement:
-        """Do ``steps`` minibatches of ``workload`` and meter them in the mode that is set.
+        """Run up to ``steps`` steps of ``workload`` and measure them in the current mode.
 
-        ``work(count)`` does the next ``count`` of them; it is called once or several times, one after the other. With
-        ``limit_s``, only as many are done as fit in so many seconds, at least one.
+        Args:
+            workload: The kind of step, which emulated boards need for its cost.
+            steps: Number of steps, at least 1.
+            work: Runs the next ``count`` steps; called once or several times in sequence.
+            limit_s: Run only as many steps as fit in this many seconds, but at least one; None for no limit.
+
+        Returns:
+            Mean step time and power of the steps that were run.
         """
         ...
 
 
 class PowerSensor(Protocol):
-    """What a board says of itself: watts per rail, temperatures, clocks, loads."""
+    """A board's sensors: power per rail, temperatures, clocks and loads."""
 
     @property
     def total_power(self) -> str:
-        """The formula of the total from the rails, e.g. ``"VDD_IN"``; recorded with every energy."""
+        """Formula of the total power from the rails, e.g. ``"VDD_IN"``; recorded with every energy."""
         ...
 
     def read(self) -> SensorSample:
-        """One look, now. Raises ``SensorLost`` when the rails of the total cannot be read."""
+        """Read all sensors once.
+
+        Raises:
+            SensorLost: If a rail of the total power cannot be read.
+        """
         ...
 
 
 class Predictor(Protocol):
-    """Predicts every mode's step time and power like scikit-learn: ``fit`` returns self, what is learnt ends in _."""
+    """Predicts step time and power of modes; like in scikit-learn, ``fit`` returns self and fitted names end in
+    ``_``.
+    """
 
     def fit(self, measurements: Sequence[Measurement]) -> Self:
-        """Learn from all of a board's measurements (none is allowed when there is a prior)."""
+        """Fit to all measurements of a board, replacing earlier fits; the sequence may be empty if there is a prior."""
         ...
 
     def predict(self, modes: Modes) -> Predictions: ...
 
 
 class Explorer(Protocol):
-    """Says what to profile next, one mode at most once; made from the modes it may choose among and
-    ``PriorKnowledge``.
-    """
+    """Proposes modes to measure, each at most once; constructed from the candidate modes and ``PriorKnowledge``."""
 
     def ask(self, count: int) -> Modes:
-        """At most ``count`` modes that are worth measuring next, none of them told; fewer when no more are left."""
+        """Return at most ``count`` unmeasured modes that are worth measuring next; fewer if no more are left."""
         ...
 
     def tell(self, measurements: Sequence[Measurement]) -> None:
-        """What was measured since."""
+        """Add new measurements."""
         ...
 
 
 class Policy(Protocol):
-    """Chooses the mode for a round; pure. ``offer`` is the board's own front for the goal's steps."""
+    """Chooses a client's mode for a round from its predictions and its front for the goal's steps; a pure function."""
 
     def __call__(self, predictions: Predictions, offer: Front, goal: RoundGoal, spec: DeviceSpec) -> Decision: ...
 
 
 class Planner(Protocol):
-    """Plans a round for the fleet; pure. ``goal`` holds the policy's numbers and is what every board gets, completed.
+    """Plans a round for the fleet; a pure function.
 
-    A board without a front, or with one that makes no sense, gets the bare goal and is not planned for.
+    ``goal`` holds the policy's numbers; every client's goal is derived from it. A client without a front, or with an
+    invalid one, gets ``goal`` unchanged and is left out of the plan.
     """
 
     def __call__(self, fronts: Mapping[str, Front], boards: Sequence[str], goal: RoundGoal) -> FleetPlan: ...
 
 
 class Selector(Protocol):
-    """Chooses a round's clients; pure: the same question and generator give the same answer, in any order."""
+    """Selects a round's clients; a pure function whose result depends neither on call order nor on earlier calls."""
 
     def __call__(
         self, clients: Sequence[ClientStatus], call: SelectionContext, rng: np.random.Generator
@@ -125,36 +136,43 @@ class Selector(Protocol):
 
 
 class Training(Protocol):
-    """A board's share of a round, done in parts, so that the power mode may change between minibatches."""
+    """A client's share of a round, trained in parts so that the power mode can change between steps."""
 
     def advance(self, steps: int) -> None:
-        """Do the next ``steps`` minibatches."""
+        """Run the next ``steps`` steps."""
         ...
 
     def result(self) -> TrainResult:
-        """What all minibatches so far gave."""
+        """Return the arrays, loss and accuracy after all steps so far."""
         ...
 
 
 class LearningTask(Protocol):
-    """A model, its data and its loss; arrays are the model's parameters and buffers by name, in a fixed order."""
+    """A model with its data and loss; arrays are the model's parameters and buffers by name, in a fixed order."""
 
     @property
     def labels(self) -> NDArray[np.int64]:
-        """The training samples' labels, shape (n,), for partitioning."""
+        """Labels of the training samples, shape (n,), for partitioning."""
         ...
 
     @property
     def buffers(self) -> Collection[str]:
-        """The arrays that are statistics or counters, not learnt: averaged plainly, never moved by an optimiser."""
+        """Names of arrays that are statistics or counters: they are averaged, but not changed by a server optimiser."""
         ...
 
     def initial_arrays(self, seed: int) -> NamedArrays: ...
 
     def start(self, arrays: NamedArrays, share: NDArray[np.int64], seed: int, options: TrainOptions) -> Training:
-        """Begin training from ``arrays`` on the samples whose indices are ``share``; ``seed`` fixes the order."""
+        """Begin training.
+
+        Args:
+            arrays: Initial parameters and buffers by name.
+            share: Indices of the client's training samples, shape (m,).
+            seed: Seed of the sample order.
+            options: Options of the local SGD.
+        """
         ...
 
     def evaluate(self, arrays: NamedArrays) -> tuple[float, float]:
-        """Mean loss and accuracy of the model on the task's held-out test set."""
+        """Return the mean loss and the accuracy (0 to 1) of the model on the held-out test set."""
         ...

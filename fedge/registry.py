@@ -1,4 +1,4 @@
-"""Turns a configured name into an object: by a seam's name table, or as the user's own ``module:Class``."""
+"""Resolve a configured name to an object: through a table of built-in names, or as the user's own ``module:Class``."""
 
 from __future__ import annotations
 
@@ -10,10 +10,16 @@ from fedge.errors import BadInput, UnknownName
 
 
 def load_named(where: str, name: str, table: Mapping[str, str]) -> Any:
-    """The object behind ``name``: an entry of ``table`` or ``module:attribute``.
+    """Import the object behind a configured name.
 
-    Raises ``UnknownName`` for a name that is neither, ``BadInput`` when the module or attribute cannot be loaded;
-    ``where`` names the field it came from.
+    Args:
+        where: Field that the name comes from, for error messages.
+        name: An entry of ``table`` or ``module:attribute``.
+        table: Built-in names and their ``module:attribute``.
+
+    Raises:
+        UnknownName: If the name is neither in the table nor of the form ``module:attribute``.
+        BadInput: If the module or attribute cannot be loaded.
     """
     target = table.get(name, name)
     if ":" not in target:

@@ -1,4 +1,4 @@
-"""One experiment seed, and a generator of its own for every board, round and purpose, the same on every backend."""
+"""Independent random generators per board, round and purpose, derived from one seed; the same on every backend."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ def _entropy(seed: int, labels: tuple[str | int, ...]) -> list[int]:
 
 
 def make_generator(seed: int, *labels: str | int) -> np.random.Generator:
-    """A generator that depends on the seed and the labels only, e.g. ``generator(1, "nano-1", 3, "noise")``."""
+    """Return a generator that depends on seed and labels only, e.g. ``make_generator(1, "nano-1", 3, "noise")``."""
     return np.random.default_rng(_entropy(seed, labels))
 
 
 def derive_seed(seed: int, *labels: str | int) -> int:
-    """A 31-bit seed of its own for a library that wants an integer."""
+    """Return a 31-bit integer seed that depends on the seed and the labels only, for libraries that need an integer."""
     return int(np.random.SeedSequence(_entropy(seed, labels)).generate_state(1)[0] & 0x7FFFFFFF)

@@ -1,7 +1,7 @@
-"""The nouns of fedge: frozen records of values, with units in their names.
+"""Value types of fedge: frozen dataclasses with the unit in every field's name.
 
-Columns (``Modes``, ``Predictions``) hold numpy arrays, so that thousands of power modes are handled at once; this file
-itself needs the standard library only.
+Tables (``Modes``, ``Predictions``) hold numpy arrays, one row per power mode, so that thousands of modes are handled
+at once; this file itself needs the standard library only.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ else:
     Floats = NamedArrays = object
 
 Label = Literal["measured", "calibrated", "estimated"]
-"""How a number came about: seen on a board, a model fitted to measured tables, or taken from the data sheet."""
+"""Origin of a number: measured on a board, from a model calibrated on measured tables, or from the data sheet."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class PowerMode:
-    """One setting of a board's four knobs."""
+    """One power mode of a board: the number of online CPU cores and the clock of CPU, GPU and memory in MHz."""
 
     cores: int
     cpu_mhz: float
@@ -38,7 +38,11 @@ class PowerMode:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Modes:
-    """A table of power modes: ``knobs`` is float64 of shape (n, 4), columns cores, CPU, GPU and memory MHz."""
+    """A table of n power modes.
+
+    Attributes:
+        knobs: float64 of shape (n, 4); columns are cores, CPU MHz, GPU MHz and memory MHz.
+    """
 
     knobs: Floats
 
@@ -55,7 +59,7 @@ class Modes:
 
 @dataclass(frozen=True, slots=True)
 class LabelledValue:
-    """A number of the catalogue with its source and label."""
+    """A number of the device catalogue with its source and its label."""
 
     value: float
     label: Label
@@ -64,7 +68,26 @@ class LabelledValue:
 
 @dataclass(frozen=True, slots=True)
 class DeviceSpec:
-    """What a board is: its knobs' tables, presets, memory, rails and data-sheet figures (units in the names)."""
+    """The specification of a kind of board: available clocks, presets, memory, power rails and data-sheet figures.
+
+    Attributes:
+        name: Identifier in the catalogue, e.g. ``orin-nano``.
+        title: Name for display.
+        cores: Numbers of CPU cores that can be online.
+        cpu_mhz: CPU clocks in MHz; likewise ``gpu_mhz`` and ``mem_mhz``.
+        presets: Power modes that the vendor ships, by name; ``default_preset`` is the vendor's default.
+        ram_gb: Memory shared by CPU and GPU.
+        idle_w: Power at rest.
+        max_w: Largest power that the board may draw.
+        gpu_gflops: Peak arithmetic throughput of the GPU.
+        mem_gbps: Peak memory bandwidth in GB/s.
+        cpu_score: Single-core speed at the top CPU clock relative to an AGX Orin core (1.0).
+        rails: Names of the metered power rails.
+        total_power: Formula of the total power from the rails, e.g. ``"VDD_IN"``.
+        accelerators: Accelerators other than the GPU.
+        jetpacks: JetPack releases that support the board.
+        sources: Source and label of the tables above, by field name.
+    """
 
     name: str
     title: str
@@ -83,7 +106,7 @@ class DeviceSpec:
     """Single-core speed at the top CPU clock relative to an AGX Orin core (1.0)."""
     rails: tuple[str, ...]
     total_power: str
-    """The formula of the board's total from its rails, e.g. ``"VDD_IN"`` or ``"VDD_GPU_SOC + VDD_CPU_CV + ..."``."""
+    """Formula of the total power from the rails, e.g. ``"VDD_IN"`` or ``"VDD_GPU_SOC + VDD_CPU_CV + ..."``."""
     accelerators: tuple[str, ...]
     jetpacks: tuple[str, ...]
     sources: Mapping[str, str] = field(default_factory=dict)
@@ -91,50 +114,55 @@ class DeviceSpec:
 
     @property
     def maxn(self) -> PowerMode:
-        """Every knob at its top."""
+        """The mode with every knob at its largest value."""
         return PowerMode(max(self.cores), max(self.cpu_mhz), max(self.gpu_mhz), max(self.mem_mhz))
 
 
 @dataclass(frozen=True, slots=True)
 class OperationCounts:
-    """What a forward pass of a network holds, sorted by what bounds it on a GPU; per sample but for the weights."""
+    """Operation counts of a forward pass, grouped by what limits them on a GPU; per sample except for weights."""
 
     dense_flop: float
-    """Of convolutions with kernels larger than one."""
+    """FLOP of convolutions with kernels larger than 1 x 1."""
     pointwise_flop: float
-    """Of convolutions with a kernel of one, and of matrix products."""
+    """FLOP of convolutions with 1 x 1 kernels and of matrix products."""
     moved_bytes: float
-    """Activations read and written by everything but depthwise convolutions."""
+    """Activation bytes read and written by all operators except depthwise convolutions."""
     depthwise_bytes: float
-    """Activations read and written by convolutions with a group per channel."""
+    """Activation bytes read and written by depthwise convolutions."""
     weight_bytes: float
     operators: int
-    """How many operators are launched."""
+    """Number of kernel launches."""
 
 
 Loading = Literal["workers", "inline", "cached"]
-"""How samples come: from loader processes beside the training, between two minibatches, or one batch that stays."""
+"""How samples are loaded: by worker processes in parallel with training, between two steps, or one cached batch."""
 
 
 @dataclass(frozen=True, slots=True)
 class LayerWork:
-    """What a minibatch is made of, for pricing it by its layers: its network, and how it is computed and loaded."""
+    """The network and the loading behind a step, for estimating its cost from the layers."""
 
     network: str
-    """The network's own name, whatever it learns from."""
+    """The network's name, independent of the data set."""
     counted: OperationCounts
     mixed: bool = False
-    """Computed in mixed precision."""
+    """Whether the step is computed in mixed precision."""
     loading: Loading = "workers"
     image_mpixel: float = 0.25
-    """A stored image's megapixels; nothing where samples are cached."""
+    """Megapixels of a stored image; unused if samples are cached."""
 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """What a board's minibatch is: one training or inference step of a model on a data set.
+    """The work of one step on a board: a training or inference step of a model at a batch size.
 
-    ``layers`` is given where it is priced by them: no board has a table of it, or none at this batch size.
+    Attributes:
+        name: Name of the cost profile or network.
+        batch_size: Samples per step.
+        kind: Whether the step trains or infers.
+        layers: The network's layers if the step's cost is estimated from them because no measured table exists for the
+            workload or for this batch size; None otherwise.
     """
 
     name: str
@@ -145,7 +173,12 @@ class Workload:
 
 @dataclass(frozen=True, slots=True, order=True)
 class TrainingScale:
-    """What a board trains at: samples in a minibatch, and the part of every layer's channels that it keeps."""
+    """The batch size and the network width of a training step.
+
+    Attributes:
+        batch_size: Samples per step.
+        width: Share of every layer's channels that is kept, in (0, 1].
+    """
 
     batch_size: int
     width: float = 1.0
@@ -156,9 +189,12 @@ class TrainingScale:
 
 @dataclass(frozen=True, slots=True)
 class MemoryObservation:
-    """What one try to train taught of a board's memory: the model's own prediction, and the peak or that it failed.
+    """The memory outcome of one attempt to train.
 
-    ``peak_mb`` is None where the step ran out of ``limit_mb``.
+    Attributes:
+        predicted_mb: Memory that the uncorrected model predicted, in MB.
+        limit_mb: Memory available for training, in MB.
+        peak_mb: Peak memory in MB; None if the step ran out of ``limit_mb``.
     """
 
     predicted_mb: float
@@ -168,9 +204,19 @@ class MemoryObservation:
 
 @dataclass(frozen=True, slots=True)
 class MemoryUse:
-    """What a round trained at, what of it the experiment asked for, and the memory that this was thought to need.
+    """The training scale of a round, the scale that the experiment requested, and the memory needed.
 
-    ``predicted_mb`` is corrected by what the board had seen before; ``peak_mb`` is None where nobody knows.
+    Attributes:
+        asked: Scale that the experiment requests.
+        used: Scale that was trained at.
+        predicted_mb: Memory predicted for ``used`` in MB, corrected by the board's earlier observations.
+        limit_mb: Memory available for training, in MB.
+        peak_mb: Measured peak in MB; None if it is unknown.
+        failures: Attempts of this round that ran out of memory.
+        lost_s: Seconds that those attempts took.
+        changed: Whether the scale differs from that of the board's previous round, or an attempt failed.
+        why: What was lowered and why; empty if nothing was.
+        label: Label of the prediction.
     """
 
     asked: TrainingScale
@@ -179,27 +225,37 @@ class MemoryUse:
     limit_mb: float
     peak_mb: float | None = None
     failures: int = 0
-    """Tries in this round that ran out of memory."""
+    """Attempts of this round that ran out of memory."""
     lost_s: float = 0.0
-    """What they took."""
+    """Seconds that those attempts took."""
     changed: bool = False
-    """Whether the round trained at another scale than the board's last one, or tried to."""
+    """Whether the scale differs from that of the board's previous round, or an attempt failed."""
     why: str = ""
-    """What was lowered and why; empty where nothing was."""
+    """What was lowered and why; empty if nothing was."""
     label: Label = "estimated"
-    """Of the prediction."""
+    """Label of the prediction."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServiceUse:
-    """What a standing inference service did during a stretch of work of ``seconds``, ``busy_s`` of them its own.
+    """The work of a standing inference service during one interval of training.
 
-    ``requests`` were answered or dropped; ``late`` of them were answered after the latency budget. ``latencies`` counts
-    the answered ones by latency: the place of a bin of ``fedge.worker.latency_histogram`` and how many fell into it.
+    Attributes:
+        batch_size: Largest batch that was collected; a deadline may have made some batches smaller.
+        seconds: Length of the interval.
+        busy_s: Part of the interval that serving took.
+        requests: Requests that were answered or dropped.
+        late: Requests that were answered after the latency budget.
+        dropped: Requests that were discarded.
+        batches: Batches that were run.
+        worst_s: Largest latency.
+        latencies: Pairs (bin of ``fedge.worker.latency_histogram``, number of answered requests in it).
+        played: Emulated boards: share of the requests that was simulated individually; the others are extrapolated.
+        latency_s: Latency budget; None if there is none.
     """
 
     batch_size: int
-    """The largest batch that was collected; a deadline may have made some smaller."""
+    """The largest batch that was collected; a deadline may have made some batches smaller."""
     seconds: float
     busy_s: float
     requests: int
@@ -209,21 +265,36 @@ class ServiceUse:
     worst_s: float = 0.0
     latencies: tuple[tuple[int, int], ...] = ()
     played: float = 1.0
-    """Emulated boards: the share of the requests that were played one by one; the others are taken to go likewise."""
+    """Emulated boards: the share of the requests that was simulated individually; the others are extrapolated."""
     latency_s: float | None = None
     """The latency budget."""
 
     @property
     def share(self) -> float:
-        """The part of the time that serving took."""
+        """Return the share of the interval that serving took, from 0 to 1."""
         return self.busy_s / self.seconds if self.seconds > 0 else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """What was seen of ``steps`` minibatches in one power mode: mean seconds per step and mean module power.
+    """The mean step time and the mean module power of consecutive steps in one power mode.
 
-    ``warm_up_s`` is what the first minibatches of a round took beyond a usual step; ``step_s`` leaves it out.
+    Attributes:
+        mode: Power mode of the steps.
+        steps: Number of steps.
+        step_s: Mean seconds per step without warm-up, including stalls and the share of a standing service.
+        power_w: Mean module power in watts.
+        peak_c: Highest temperature in degrees Celsius; None if no sensor reports one.
+        throttled: Whether the board reduced its clocks because of heat or current.
+        warm_up_s: Seconds that the first steps of a round took in addition to ``step_s`` each.
+        switch_s: Seconds that changing to ``mode`` took; None if the mode was not changed during the work.
+        time_se_log: Standard error of ``step_s`` in log units, from the scatter of its own steps.
+        power_se_log: Standard error of ``power_w`` in log units, from the scatter of its samples.
+        board: Name of the board of the same kind that measured it; None for the board itself.
+        service: Work of a standing service in the same interval; None without one.
+        scale: Training scale; None for the one that the experiment requests.
+        lost_s: Seconds of attempts that ran out of memory before it in the same round.
+        stall_s: Part of ``step_s`` spent waiting for samples.
     """
 
     mode: PowerMode
@@ -234,37 +305,47 @@ class Measurement:
     throttled: bool = False
     warm_up_s: float = 0.0
     switch_s: float | None = None
-    """What changing to the mode took; None when it was not changed in the middle of the work."""
+    """Seconds that changing to the mode took; None if it was not changed during the work."""
     time_se_log: float = 0.0
     power_se_log: float = 0.0
-    """Standard errors of ``step_s`` and ``power_w``, log units, as far as its own minibatches and samples scatter."""
+    """Standard errors of ``step_s`` and ``power_w`` in log units, from the scatter of the steps and of the samples."""
     board: str | None = None
-    """The board that saw it, when that is another one of the same kind; None for the board's own."""
+    """The board of the same kind that measured it; None for the board itself."""
     service: ServiceUse | None = None
-    """What a standing service did meanwhile; ``step_s`` and ``power_w`` are as seen, with its share in them."""
+    """The work of a standing service meanwhile; ``step_s`` and ``power_w`` include its share."""
     scale: TrainingScale | None = None
-    """What was trained at, where that is not what the experiment asks for."""
+    """The training scale; None for the one that the experiment requests."""
     lost_s: float = 0.0
-    """What tries that ran out of memory took before it, in the same round."""
+    """Seconds of attempts that ran out of memory before it in the same round."""
     stall_s: float = 0.0
-    """The part of ``step_s`` that training waited for its samples, where the board has a loader."""
+    """The part of ``step_s`` that training waited for samples, for boards with a loader."""
 
     @property
     def work_s(self) -> float:
-        """Seconds for all the steps, with the warm-up, the change of mode and what was lost before."""
+        """Return the seconds for all steps, including warm-up, mode change and lost attempts."""
         return self.steps * self.step_s + self.warm_up_s + (self.switch_s or 0.0) + self.lost_s
 
     @property
     def work_j(self) -> float:
-        """Joules for all the steps."""
+        """Return the energy of ``work_s`` in joules."""
         return self.work_s * self.power_w
 
 
 @dataclass(frozen=True, slots=True)
 class SensorSample:
-    """What a board's sensors said at one moment; what a board has no sensor for is None or absent.
+    """One reading of a board's sensors; quantities without a sensor are None or absent.
 
-    ``at_s`` counts on a monotonic clock. ``throttle_events`` is a counter that only grows.
+    Attributes:
+        at_s: Time of the reading on a monotonic clock.
+        total_w: Total power.
+        rails_w: Power by rail.
+        temperatures_c: Temperature by thermal zone or sensor.
+        gpu_load: GPU utilisation from 0 to 1.
+        cpu_mhz: Current clock of the fastest core.
+        gpu_mhz: Current GPU clock.
+        mem_mhz: Current memory clock.
+        mem_load: Share of the bandwidth at the current memory clock, from 0 to 1.
+        throttle_events: Cumulative count of throttling events.
     """
 
     at_s: float
@@ -275,25 +356,35 @@ class SensorSample:
     gpu_load: float | None = None
     """From 0 to 1."""
     cpu_mhz: float | None = None
-    """The fastest core's present clock."""
+    """Current clock of the fastest core."""
     gpu_mhz: float | None = None
     mem_mhz: float | None = None
     mem_load: float | None = None
-    """From 0 to 1, of the bandwidth at the present memory clock."""
+    """From 0 to 1, of the bandwidth at the current memory clock."""
     throttle_events: int | None = None
 
     @property
     def hottest_c(self) -> float | None:
-        """The highest of the temperatures."""
+        """Return the highest temperature, or None without a sensor."""
         return max(self.temperatures_c.values(), default=None)
 
 
 @dataclass(frozen=True, slots=True)
 class Energy:
-    """A window's energy, integrated by the trapezoid rule over ``samples`` samples, and what was odd about it.
+    """The energy of a time window, integrated by the trapezoid rule, with indicators of its quality.
 
-    ``gaps`` counts the stretches without a sample that were longer than three sampling periods, ``longest_gap_s`` is
-    the longest stretch. ``total_power`` says which rails the joules are of.
+    Attributes:
+        start_s: Start of the window.
+        end_s: End of the window.
+        energy_j: Energy in joules.
+        samples: Number of power samples used.
+        total_power: Formula of the rails that the energy is of.
+        gaps: Intervals without a sample that were longer than three sampling periods.
+        longest_gap_s: Longest interval between two samples.
+        throttled: Whether a throttling event happened in the window.
+        mode_changes: Number of mode changes in the window.
+        peak_c: Highest temperature.
+        power_se_log: Standard error of the mean power in log units, from the scatter of the samples.
     """
 
     start_s: float
@@ -307,28 +398,29 @@ class Energy:
     mode_changes: int = 0
     peak_c: float | None = None
     power_se_log: float = 0.0
-    """Standard error of the mean power, log units, as far as the samples scatter."""
+    """Standard error of the mean power in log units, from the scatter of the samples."""
 
     @property
     def mean_w(self) -> float:
-        """Mean power of the window, watts."""
+        """Return the mean power of the window in watts."""
         return self.energy_j / (self.end_s - self.start_s)
 
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """A board's sensors over time, stretch by stretch: element i of every column belongs to stretch i.
+    """A board's sensor values over time as columns: element i of every column belongs to interval i.
 
-    Stretches are in order and do not overlap; there may be gaps between them. ``power_w`` is the mean over the stretch,
-    so that the sum of ``power_w * span_s`` is the energy, whatever was averaged before. None where nobody knows.
+    Intervals are in order and do not overlap; there may be gaps between them. ``power_w`` is the mean over the
+    interval,
+    so that the sum of ``power_w * span_s`` is the energy however the samples were averaged. Unknown values are None.
     """
 
     start_s: tuple[float, ...] = ()
-    """On the clock of whoever holds the trace: the fleet's in a run's rows, unix time on the live channel."""
+    """Start times on the clock of the holder: simulated time in a run's rows, Unix time on the live channel."""
     span_s: tuple[float, ...] = ()
     power_w: tuple[float, ...] = ()
     temperature_c: tuple[float | None, ...] = ()
-    """The hottest sensor."""
+    """The highest of the board's temperatures."""
     cpu_mhz: tuple[float | None, ...] = ()
     gpu_mhz: tuple[float | None, ...] = ()
     mem_mhz: tuple[float | None, ...] = ()
@@ -337,14 +429,14 @@ class Trace:
     gpu_load: tuple[float | None, ...] = ()
     mem_load: tuple[float | None, ...] = ()
     rails_w: Mapping[str, tuple[float | None, ...]] = field(default_factory=dict)
-    """By rail, as the board names it; they need not add up to ``power_w``."""
+    """Power by the board's own rail names; the rails need not add up to ``power_w``."""
 
     def __len__(self) -> int:
         return len(self.start_s)
 
     @property
     def energy_j(self) -> float:
-        """The sum of ``power_w * span_s``."""
+        """Return the energy in joules, the sum of ``power_w * span_s``."""
         return sum(power * span for power, span in zip(self.power_w, self.span_s, strict=True))
 
 
@@ -353,9 +445,18 @@ EMPTY_TRACE = Trace()
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ProfileTable:
-    """A measured table at one batch size: modes (n), seconds per step (n,), module watts (n,), and where it came from.
+    """A measured table of step time and power over power modes at one batch size.
 
-    ``duplicates`` counts the rows that repeated a mode; such rows were replaced by their median.
+    Attributes:
+        device: Kind of board.
+        workload: Name of the workload.
+        batch_size: Samples per step.
+        modes: The n measured modes.
+        step_s: Seconds per step, shape (n,).
+        power_w: Module power in watts, shape (n,).
+        sha256: Hash of the file.
+        path: Path of the file.
+        duplicates: Rows that repeated a mode and were replaced by their median.
     """
 
     device: str
@@ -370,16 +471,21 @@ class ProfileTable:
 
     @property
     def maxn(self) -> PowerMode:
-        """The largest value of every knob in the table."""
+        """Return the mode made of the largest value of every knob in the table."""
         cores, cpu_mhz, gpu_mhz, mem_mhz = (float(v) for v in self.modes.knobs.max(axis=0))
         return PowerMode(int(cores), cpu_mhz, gpu_mhz, mem_mhz)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Predictions:
-    """Per mode: seconds per step and watts, each with the spread (one standard deviation of its natural logarithm).
+    """Predicted step time and power of n modes; all arrays are float64 of shape (n,), row i belongs to ``modes[i]``.
 
-    All arrays are float64 of shape (n,), row i belongs to ``modes[i]``.
+    Attributes:
+        modes: The n modes.
+        step_s: Seconds per step.
+        power_w: Module power in watts.
+        step_s_sd_log: Standard deviation of the natural logarithm of ``step_s``.
+        power_w_sd_log: Standard deviation of the natural logarithm of ``power_w``.
     """
 
     modes: Modes
@@ -402,9 +508,13 @@ class Prediction:
 
 @dataclass(frozen=True, slots=True)
 class FrontPoint:
-    """One mode on a Pareto front: seconds and joules for the board's whole share of work.
+    """One mode on a Pareto front with the time and energy of the client's whole share of work.
 
-    ``time_sd_log`` is the spread of ``work_s``: one standard deviation of its natural logarithm.
+    Attributes:
+        mode: Power mode.
+        work_s: Seconds for all steps.
+        work_j: Energy of all steps in joules.
+        time_sd_log: Standard deviation of the natural logarithm of ``work_s``.
     """
 
     mode: PowerMode
@@ -415,12 +525,17 @@ class FrontPoint:
 
 @dataclass(frozen=True, slots=True)
 class Front:
-    """A board's offer for a round: the modes from which none is both faster and cheaper.
+    """A client's offer for a round: the modes that are Pareto-optimal in time and in energy above idle.
 
-    Cheaper counts joules above idling (``work_j - idle_w * work_s``), because a board that is done idles until the
-    round ends: at ``idle_w``, the power of the mode it waits in. ``points`` run from fastest to cheapest; ``link_s`` is
-    the time to fetch and send the model; ``maxn`` is the same board working at MAXN, ``maxn_idle_w`` its power waiting
-    there.
+    Energy above idle is ``work_j - idle_w * work_s``, because a board that has finished idles until the round ends.
+
+    Attributes:
+        points: The optimal modes from fastest to cheapest.
+        maxn: The same work at MAXN.
+        idle_w: Power in the mode in which the board waits.
+        link_s: Seconds to download and upload the model.
+        maxn_idle_w: Power when waiting at MAXN.
+        switch_s: Seconds that a mode change during the work takes.
     """
 
     points: tuple[FrontPoint, ...]
@@ -429,18 +544,20 @@ class Front:
     link_s: float
     maxn_idle_w: float
     switch_s: float = 0.0
-    """What a change of mode in the middle of the work takes, seconds."""
+    """Seconds that a mode change during the work takes."""
 
 
 @dataclass(frozen=True, slots=True)
 class RoundGoal:
-    """What the server asks of a client for one round.
+    """The server's request to a client for one round.
 
-    ``steps`` are minibatches' worth of work: those of the round, and the warm-up as far as it is known.
-    ``deadline_s`` counts from the round's start and includes the link; None means that no deadline was planned.
-    ``stop_s`` is when the board stops whatever it has done, so that its upload ends by then; None means never.
-    ``rounds_left`` are those after this one: what is learnt now can serve in them.
-    ``limits`` holds the policy's own numbers (``power_w``, ``time_weight`` ...).
+    Attributes:
+        policy: Name of the policy that chooses the mode.
+        steps: Steps to run, including the warm-up as far as it is known.
+        deadline_s: Planned end, in seconds from the round's start and including the transfers; None without a plan.
+        limits: The policy's numbers, e.g. ``power_w`` or ``time_weight``.
+        stop_s: Time at which the upload must have ended even if steps are left; None for no such limit.
+        rounds_left: Rounds after this one, in which measurements made now can be used.
     """
 
     policy: str
@@ -453,10 +570,19 @@ class RoundGoal:
 
 @dataclass(frozen=True, slots=True)
 class FleetPlan:
-    """A planned round: its deadline (None: none was planned), every board's goal, and what is expected of it.
+    """The plan of a round: every client's goal and the expected time and energy.
 
-    The expected figures are None where nothing was planned. ``maxn_*`` are of the same round with every board at MAXN;
-    ``feasible`` tells whether the plan's limits can be kept.
+    The expected figures are None if nothing was planned.
+
+    Attributes:
+        goals: Goal by client.
+        deadline_s: Deadline in seconds from the round's start; None if none was planned.
+        round_s: Expected length of the round.
+        energy_j: Expected energy of all clients.
+        maxn_round_s: Expected length with every client at MAXN.
+        maxn_energy_j: Expected energy with every client at MAXN.
+        feasible: Whether the plan's limits can be met.
+        why: Explanation for the user.
     """
 
     goals: Mapping[str, RoundGoal]
@@ -471,10 +597,20 @@ class FleetPlan:
 
 @dataclass(frozen=True, slots=True)
 class ClientStatus:
-    """What the server knows of a board when it chooses who takes part; None where it does not know.
+    """The server's knowledge of a client when it selects participants; unknown values are None.
 
-    ``loss`` and ``accuracy`` are of the training in its last round, ``busy_s`` is how long that took; ``charge`` is the
-    battery's share that is left, None on mains.
+    Attributes:
+        board: Name of the client.
+        front: The client's latest offer.
+        samples: Number of training samples.
+        loss: Mean training loss in its last round.
+        accuracy: Mean training accuracy in its last round, from 0 to 1.
+        busy_s: Length of its last round.
+        last_round: Number of its last round.
+        rounds: Rounds that it took part in.
+        charge: State of charge from 0 to 1; None on mains.
+        charge_j: Energy left in the battery; None on mains.
+        temperature_c: Last known temperature.
     """
 
     board: str
@@ -492,10 +628,15 @@ class ClientStatus:
 
 @dataclass(frozen=True, slots=True)
 class SelectionContext:
-    """What a selector is asked: for which round, how many clients, its options, and what it remembered before.
+    """The input of a selector for one round.
 
-    ``memory`` is whatever numbers it returned after the last round, by names of its own. ``policy`` and ``limits`` are
-    those of the round's goal.
+    Attributes:
+        round: Number of the round.
+        count: Number of clients to select.
+        options: The selector's options from the experiment.
+        memory: Numbers that the selector returned after the previous round, by names of its own.
+        policy: Policy of the round's goal.
+        limits: Limits of the round's goal.
     """
 
     round: int
@@ -508,7 +649,7 @@ class SelectionContext:
 
 @dataclass(frozen=True, slots=True)
 class SelectionResult:
-    """The clients of a round, what the selector wants to remember, and a deadline where it planned one."""
+    """The clients selected for a round, the selector's memory for the next one, and a deadline if it planned one."""
 
     boards: tuple[str, ...]
     memory: Mapping[str, float] = field(default_factory=dict)
@@ -518,7 +659,7 @@ class SelectionResult:
 
 @dataclass(frozen=True, slots=True)
 class ModeMix:
-    """A second mode for a part of the work: ``steps`` minibatches in ``mode``, done before those in the decision's."""
+    """A slower mode for the first ``steps`` steps of the work, before the rest is done in the decision's mode."""
 
     mode: PowerMode
     steps: int
@@ -526,7 +667,14 @@ class ModeMix:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The mode a policy chose, why, whether it meets the goal, and the neighbour in which a part is done first."""
+    """The mode that a policy chose.
+
+    Attributes:
+        mode: Mode of the work, or of its last part.
+        why: Explanation for the user.
+        feasible: Whether the mode meets the goal.
+        mix: Mode and number of the steps to run first; None if all steps run in ``mode``.
+    """
 
     mode: PowerMode
     why: str
@@ -536,9 +684,15 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class TrainOptions:
-    """How a client trains: ``steps`` minibatches of SGD; ``proximal_mu`` > 0 adds FedProx's pull to the start.
+    """The options of a client's local training with SGD.
 
-    With ``width`` below 1 so large a part of every layer's channels, the leading ones.
+    Attributes:
+        steps: Number of steps.
+        batch_size: Samples per step.
+        learning_rate: Learning rate.
+        momentum: Momentum in [0, 1).
+        proximal_mu: Weight of FedProx's proximal term; 0 turns it off.
+        width: Share of every layer's channels to train, the leading ones; 1 for the whole network.
     """
 
     steps: int
@@ -551,7 +705,7 @@ class TrainOptions:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TrainResult:
-    """What training gave: the new arrays, and the mean loss and accuracy over the minibatches seen."""
+    """The result of local training: the new arrays, and the mean loss and accuracy over the steps."""
 
     arrays: NamedArrays
     loss: float
@@ -560,7 +714,7 @@ class TrainResult:
 
 @dataclass(frozen=True, slots=True)
 class LinkUse:
-    """One transfer in each direction: seconds, and joules above idle."""
+    """Seconds of one download and one upload of the model, and the radio's energy above idle in joules."""
 
     down_s: float
     up_s: float
@@ -569,9 +723,9 @@ class LinkUse:
 
 @dataclass(frozen=True, slots=True)
 class RoundReport:
-    """What one client did in one round; virtual or real seconds from the round's start.
+    """A client's report of one round; times are simulated or wall time from the round's start.
 
-    ``predicted`` was made before ``measured``, with the probes learnt.
+    ``predicted`` was made before ``measured``, after the probes had been learnt from.
     """
 
     board: str
@@ -579,57 +733,57 @@ class RoundReport:
     round: int
     decision: Decision
     measured: Measurement
-    """The part of the round in the mode decided on."""
+    """The last part of the round, in the decision's mode."""
     probes: tuple[Measurement, ...]
-    """The parts before it, in other modes, from which the decision learnt."""
+    """The parts before it that probed other modes."""
     predicted: Prediction
     link: LinkUse
     idle_w: float
     front: Front
     true_front: Front | None
-    """Emulated boards only: what a planner that knows the truth would have been offered."""
+    """Emulated boards only: the front computed from the true times and powers."""
     samples: int
     loss: float
     accuracy: float
     temperature_c: float | None
     prior_time_ape: float | None
-    """|predicted - true| / true over all modes before any measurement, emulated boards only, in round 1."""
+    """Mean |predicted - true| / true over all modes before any measurement; emulated boards only, in round 1."""
     prior_power_ape: float | None
     time_ape: float | None = None
-    """The same of the predictions that the decision was made from, emulated boards only, in every round."""
+    """Likewise for the predictions that the decision was made from; emulated boards only, in every round."""
     power_ape: float | None = None
     own_samples: int = 0
-    """How many of the board's own measurements these predictions were fitted to, this round's probes among them."""
+    """Number of the board's own measurements, including this round's probes, to which these predictions were fitted."""
     shared_samples: int = 0
-    """How many of other boards' measurements."""
+    """Number of other boards' measurements to which they were fitted."""
     mixed: Measurement | None = None
     """The part of the round in the decision's second mode."""
     asked_steps: int = 0
-    """Minibatches of the whole share; fewer were done when the board had to stop."""
+    """Steps of the whole share; fewer were run if the board had to stop early."""
     memory: MemoryUse | None = None
-    """What it trained at; None where nobody knows what a step of this workload needs."""
+    """Training scale and memory; None if the memory need of the workload's steps is unknown."""
 
     @property
     def parts(self) -> tuple[Measurement, ...]:
-        """All measurements of the round, in their order."""
+        """Return all measurements of the round in chronological order."""
         return (*self.probes, *(() if self.mixed is None else (self.mixed,)), self.measured)
 
     @property
     def steps(self) -> int:
-        """Minibatches done."""
+        """Return the number of steps that were run."""
         return sum(part.steps for part in self.parts)
 
     @property
     def busy_s(self) -> float:
-        """From the round's start to the end of the upload."""
+        """Return the seconds from the round's start to the end of the upload."""
         return self.link.down_s + self.work_s + self.link.up_s
 
     @property
     def work_s(self) -> float:
-        """Seconds of all minibatches, the probes among them."""
+        """Return the seconds of all steps, including probes."""
         return sum(part.work_s for part in self.parts)
 
     @property
     def work_j(self) -> float:
-        """Joules of all minibatches, the probes among them."""
+        """Return the energy of all steps in joules, including probes."""
         return sum(part.work_j for part in self.parts)

@@ -1,4 +1,4 @@
-"""What travels between server and client, and its JSON form; nothing is pickled, everything is validated on arrival."""
+"""Messages between server and client and their JSON form; nothing is pickled, every message is validated on arrival."""
 
 from __future__ import annotations
 
@@ -15,74 +15,108 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True)
 class ClientState:
-    """What a board remembers between rounds; the server keeps it for emulated boards, so that a run can be resumed.
+    """A client's state between rounds; the server stores it for emulated boards, so that a run can be resumed.
 
-    Its measurements are its own only.
+    Attributes:
+        measurements: The board's own measurements, oldest first.
+        temperature_c: Temperature at the end of its last round; None before the first.
+        rested_at_s: Simulated time at which the board last finished work.
+        allowed_s: Seconds per step that the deadlines of its last rounds allowed.
+        memory: Memory outcomes of its last attempts to train, oldest first.
     """
 
     measurements: tuple[Measurement, ...] = ()
     temperature_c: float | None = None
     rested_at_s: float = 0.0
-    """Fleet time at which the board last stopped working."""
+    """Simulated time at which the board last finished work."""
     allowed_s: tuple[float, ...] = ()
-    """Seconds per minibatch that the deadlines of its last rounds allowed."""
+    """Seconds per step that the deadlines of its last rounds allowed."""
     memory: tuple[MemoryObservation, ...] = ()
-    """What its last tries to train taught of its memory, oldest first."""
+    """Memory outcomes of its last attempts to train, oldest first."""
 
 
 @dataclass(frozen=True, slots=True)
 class RequestMessage:
-    """One question to a client: who it is, its front before any round, a round of training; or that the run is over."""
+    """A request to a client.
+
+    Attributes:
+        kind: ``hello`` requests the name, ``front`` the first offer, ``train`` a round of training; ``bye`` ends the
+            run.
+        round: Number of the round.
+        start_s: Simulated time at which the round starts.
+        policy: Name of the policy.
+        state: The client's stored state.
+        goal: The client's goal in a round.
+        model_bytes: Size of the model to transfer.
+        proximal_mu: Weight of FedProx's proximal term.
+        shared: Measurements of other boards of the same kind, each with its ``board``.
+        cancel_s: Real boards only: seconds of work after which the reply is no longer needed; None for no limit.
+        run: Real boards only: identifier of the run, unchanged when it is resumed; a board works for one run at a time.
+        claim_s: Seconds after the reply for which the board stays reserved for the run.
+    """
 
     kind: Literal["hello", "front", "train", "bye"]
     round: int = 0
     start_s: float = 0.0
-    """Fleet time at which the round starts."""
+    """Simulated time at which the round starts."""
     policy: str = ""
     state: ClientState = ClientState()
     goal: RoundGoal | None = None
     model_bytes: int = 0
     proximal_mu: float = 0.0
     shared: tuple[Measurement, ...] = ()
-    """What other boards of its kind measured, each with its ``board``."""
+    """Measurements of other boards of the same kind, each with its ``board``."""
     cancel_s: float | None = None
-    """Real boards only: seconds of work after which the reply is of no use any more; None: it always is."""
+    """Real boards only: seconds of work after which the reply is no longer needed; None for no limit."""
     run: str = ""
-    """Real boards only: the run that asks, by a name that it keeps when resumed; a board works for one at a time."""
+    """Real boards only: identifier of the run, unchanged when it is resumed; a board works for one run at a time."""
     claim_s: float = 0.0
-    """For how long after its answer the board is kept for that run."""
+    """Seconds after the reply for which the board stays reserved for that run."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplyMessage:
-    """A client's reply; ``error`` is the reason when there is nothing else."""
+    """A client's reply.
+
+    Attributes:
+        board: Name of the client.
+        front: Offer for the next round.
+        report: Report of the round.
+        state: Updated state.
+        samples: Number of training samples; with the first front only.
+        error: Reason of a failure; None on success.
+        cut: Whether ``error`` is a cancellation; ``report`` and ``state`` then describe the part that was done.
+        held_s: With ``error``: seconds for which the board stays reserved for another run.
+        recorded: With the first front: whether the board is a recorded folder, on which nothing is measured.
+        trace: Down-sampled sensor trace; ``start_s`` counts from the round's start.
+    """
 
     board: str
     front: Front | None = None
     report: RoundReport | None = None
     state: ClientState | None = None
     samples: int | None = None
-    """How many training samples the board has; with its first front."""
+    """Number of training samples; with the first front only."""
     error: str | None = None
     cut: bool = False
-    """Whether ``error`` is that its time was over too early; ``report`` and ``state`` are of the part that it did."""
+    """Whether ``error`` is a cancellation; ``report`` and ``state`` then describe the part that was done."""
     held_s: float | None = None
-    """With ``error``: for how many seconds more the board is kept for another run."""
+    """With ``error``: seconds for which the board stays reserved for another run."""
     recorded: bool = False
-    """With its first front: whether the board is a recorded folder, of which nothing is measured."""
+    """With the first front: whether the board is a recorded folder, on which nothing is measured."""
     trace: Trace = EMPTY_TRACE
-    """What its sensors said, down-sampled; ``start_s`` counts from the round's start."""
+    """Down-sampled sensor trace; ``start_s`` counts from the round's start."""
 
 
 class InvalidMessage(FedgeError):
-    """A message that is not what it claims to be."""
+    """A message that does not match its record type."""
 
 
 _adapters: dict[type[Any], Any] = {}
 
 
 def _adapter(record: type[Any]) -> Any:
-    """The validator of a record type, built once."""
+    """Return the validator of a record type; built once per type."""
     from pydantic import TypeAdapter
 
     if record not in _adapters:
@@ -91,12 +125,20 @@ def _adapter(record: type[Any]) -> Any:
 
 
 def to_json(value: object) -> str:
-    """The JSON text of a record of this file or of ``fedge.types``."""
+    """Return the JSON text of a record of this file or of ``fedge.types``."""
     return json.dumps(dataclasses.asdict(value), separators=(",", ":"))  # type: ignore[call-overload]
 
 
 def from_json(record: type[R], text: str) -> R:
-    """The record behind ``text``; raises ``InvalidMessage`` when it does not fit."""
+    """Parse and validate a record.
+
+    Args:
+        record: Expected record type.
+        text: JSON text.
+
+    Raises:
+        InvalidMessage: If ``text`` is not JSON or does not match ``record``.
+    """
     from pydantic import ValidationError
 
     try:

@@ -1,4 +1,4 @@
-"""The Flower ServerApp: reads the resolved experiment from the run config and lets the coordinator run it."""
+"""The Flower ServerApp: read the resolved experiment from the run configuration and run or resume it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ app = ServerApp()
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    """Run, or go on with, the experiment of the run folder; real boards are told when it is over."""
+    """Run or resume the experiment of the run folder; release the claimed real boards at the end."""
     experiment = Experiment.model_validate_json(str(context.run_config["experiment"]))
     folder = Path(str(context.run_config["folder"]))
     names = [board.name for board in list_boards(experiment)]

@@ -1,4 +1,4 @@
-"""Plays a run in its folder: goes on from the last checkpoint when there is one, leaves the final model behind."""
+"""A run in its folder: resume from the last checkpoint if there is one, and save the final model."""
 
 from __future__ import annotations
 
@@ -33,9 +33,11 @@ from server.transport.client_port import NO_OVERDUE_REPLIES, ClientPort, Overdue
 
 RESUME_ADVICE = "what was told before is kept: mend that, then resume"
 CLAIM_FILE = ".claim"
-"""The file of a run's folder that tells its claim from those of all other runs."""
+"""File of the run folder with a random part of the claim name, so that runs with the same name differ."""
 ASYNC_SELECTORS = {"all": "random"}
-"""With fewer slots than boards, an asynchronous run cannot ask all; then which of the free ones is left to chance."""
+"""Selector that replaces another one in an asynchronous run: with fewer slots than clients, it cannot select all of
+them.
+"""
 
 
 def run_experiment(
@@ -45,7 +47,19 @@ def run_experiment(
     on_round: Callable[[int], None] = lambda _: None,
     overdue: OverdueReplies = NO_OVERDUE_REPLIES,
 ) -> None:
-    """Play every round that is left and write the model; raises ``RunFailed`` when the run cannot go on."""
+    """Run all remaining rounds and save the model.
+
+    Args:
+        experiment: The resolved experiment.
+        port: Connection to the clients.
+        folder: The run folder.
+        on_round: Called with the number of every finished round.
+        overdue: Replies of real boards that the server stopped waiting for.
+
+    Raises:
+        RunFailed: The run cannot continue, or a file of the run folder cannot be written.
+        BadInput: Rows of finished rounds are missing.
+    """
     with _report_disk_errors(folder):
         tables = RunTables(folder)
         progress = checkpoint.load_latest(folder / CHECKPOINTS)
@@ -66,7 +80,7 @@ def run_experiment(
 
 
 def read_claim_name(experiment: Experiment, folder: Path) -> str:
-    """The name under which the run claims its boards: the same whenever it is resumed, and no other run's."""
+    """Return the name under which the run claims its boards; unique to the run, and the same when it is resumed."""
     path = folder / CLAIM_FILE
     if not path.is_file():
         write_text(path, secrets.token_hex(4))
@@ -81,7 +95,16 @@ def build_coordinator(
     on_round: Callable[[int], None] = lambda _: None,
     overdue: OverdueReplies = NO_OVERDUE_REPLIES,
 ) -> Coordinator | AsyncCoordinator:
-    """The loop that the experiment's strategy asks for; without ``checkpoints`` nothing is kept on disk."""
+    """Build the synchronous or asynchronous loop that the experiment's strategy needs.
+
+    Args:
+        experiment: The resolved experiment.
+        port: Connection to the clients.
+        tables: Where rows are stored.
+        checkpoints: Folder of the checkpoints; None keeps nothing on disk.
+        on_round: Called with the number of every finished round.
+        overdue: Replies of real boards that the server stopped waiting for; synchronous runs only.
+    """
     task, strategy = load_experiment_task(experiment), build_strategy(experiment.strategy)
     if not isinstance(strategy, AsyncStrategy):
         return Coordinator(
@@ -104,7 +127,7 @@ def build_coordinator(
 
 @contextmanager
 def _report_disk_errors(folder: Path) -> Iterator[None]:
-    """A file of the run folder that cannot be written ends the run with one line that says which and why."""
+    """Convert an error on a file of the run folder to ``RunFailed``, with the file and the reason."""
     from safetensors import SafetensorError
 
     try:
@@ -118,7 +141,7 @@ def _report_disk_errors(folder: Path) -> Iterator[None]:
 
 
 def _check_rows(folder: Path, rounds: int) -> None:
-    """Raise ``BadInput`` when rows of rounds that were played are gone: the run could not be told any more."""
+    """Raise ``BadInput`` if rows of finished rounds are missing, since results could not be reported completely."""
     expected = set(range(1, rounds + 1))
     told = {name: list_rounds(folder, name) for name in (BY_ROW[RoundRow].name, BY_ROW[ClientRow].name)}
     for name, seen in told.items():
@@ -128,10 +151,10 @@ def _check_rows(folder: Path, rounds: int) -> None:
 
 
 def save_model(path: Path, arrays: NamedArrays) -> None:
-    """The global model as safetensors, by a temporary name and a rename."""
+    """Save the global model as safetensors: write to a temporary name, then rename."""
     from safetensors.numpy import save_file
 
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     save_file({name: np.asarray(value, order="C") for name, value in arrays.items()}, part)
-    part.chmod(0o644)  # safetensors keeps its files to their owner
+    part.chmod(0o644)  # safetensors creates files that only their owner can read
     part.replace(path)

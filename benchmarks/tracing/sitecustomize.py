@@ -1,4 +1,4 @@
-"""Notes when Flower's apps start, push, pull, enter and leave; Python loads it where this folder is on PYTHONPATH."""
+"""Record when Flower's apps start, push, pull, enter and leave; Python loads this where its folder is on PYTHONPATH."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 import time
 
 STARTED = {"at_s": time.time()}
-"""About when this process began; a forked one when it was forked."""
+"""Approximate start of this process; of a forked one, the time of the fork."""
 
 
 def _note(what: str, **facts: object) -> None:

@@ -1,1 +1,1 @@
-"""The backends that run an experiment; the one place that imports both the clients' and the server's programs."""
+"""Backends that run an experiment; the only package that imports both the client and the server programs."""

@@ -1,4 +1,4 @@
-"""Starts the board page: of a run's folder, of another page, or as the service of a real fleet."""
+"""Starts the dashboard: for a run folder, as a relay of another dashboard, or as the service of a real fleet."""
 
 from __future__ import annotations
 
@@ -21,12 +21,20 @@ from server.dashboard.web_app import build_dashboard_app
 
 DEFAULT_PORT = 8400
 SOCKET_MODE = 0o660
-"""The proxy's group may connect to the intake, nobody else."""
+"""Permissions of the telemetry socket: the proxy's group may connect, others may not."""
 
 
 @dataclass(frozen=True, slots=True)
 class ListenAddress:
-    """Where the page listens; ``port`` None: the first free one. ``names``: host names that a proxy has for it."""
+    """Where the dashboard listens.
+
+    Attributes:
+        host: IP address or name to bind.
+        port: TCP port; None takes the first free one.
+        token_file: File with the access token, created if missing; None needs no token on loopback and generates one
+            otherwise.
+        names: Additional host names under which a proxy serves the page.
+    """
 
     host: str = "127.0.0.1"
     port: int | None = None
@@ -36,26 +44,46 @@ class ListenAddress:
 
 @dataclass(frozen=True, slots=True)
 class FleetDashboard:
-    """The service of a real fleet: its stores, its runs, and the socket on which boards' telemetry comes."""
+    """Settings of the dashboard service of a real fleet.
+
+    Attributes:
+        store: Folder of the telemetry store.
+        runs: Folder with run folders, or None.
+        ingest: Unix socket that accepts the boards' telemetry.
+    """
 
     store: Path
     runs: Path | None
     ingest: Path
     store_bytes: int
-    """The store forgets its oldest samples beyond this much ..."""
+    """Size of the store, in bytes, beyond which the oldest samples are deleted."""
     store_age_s: float
-    """... and beyond this age."""
+    """Age of samples, in seconds, beyond which they are deleted."""
 
 
 def show_run(folder: Path, place: ListenAddress, told: Callable[[str], None]) -> None:
-    """Serve a run's folder until interrupted; ``told`` hears the page's address once it can be opened."""
+    """Serve a run folder until interrupted.
+
+    Args:
+        folder: The run folder.
+        place: Where to listen.
+        told: Called with the page's address once it can be opened.
+    """
     _serve_source(RunSource(folder), place, told)
 
 
 def show_relay(
     url: str, token: str | None, place: ListenAddress, told: Callable[[str], None], note: Callable[[str], None]
 ) -> None:
-    """Serve what the page at ``url`` shows; ``note`` hears why it shows nothing yet, where that is so."""
+    """Serve the contents of another dashboard until interrupted.
+
+    Args:
+        url: Address of the other dashboard.
+        token: Its access token, if it needs one.
+        place: Where to listen.
+        told: Called with the page's address once it can be opened.
+        note: Called with the reason if the other dashboard cannot be read yet.
+    """
     source = RelaySource(url, token)
     problem = source.view().problem
     if problem:
@@ -64,7 +92,7 @@ def show_relay(
 
 
 def serve_fleet(service: FleetDashboard, place: ListenAddress, told: Callable[[str], None]) -> None:
-    """Serve a real fleet, and take its telemetry."""
+    """Serve the dashboard of a real fleet and accept its telemetry until interrupted."""
     ingest = open_ingest(service.store, RetentionLimits(service.store_bytes, service.store_age_s))
     try:
         with _private_umask():
@@ -93,21 +121,25 @@ def _serve_source(
     port = listening.getsockname()[1]
     feed = ViewFeed(source)
     app = build_dashboard_app(feed, build_access(place.host, port, token, place.names), make_exposition())
-    # A token that lies in a file is not repeated where others may read along.
+    # A token from a file is not printed, because others may be able to read the output.
     shown = f"#token={token}" if token and not place.token_file else ""
     told(f"http://{_browsable_host(place.host)}:{port}/{shown}")
     serve(app, listening, feed, beside)
 
 
 def _browsable_host(host: str) -> str:
-    """A name under which the page can be opened: every address is none."""
+    """Return a host name for the page's URL; wildcard addresses cannot be opened."""
     if host in {"0.0.0.0", "::"}:  # noqa: S104  compared, not bound
         return socket.gethostname()
     return f"[{host}]" if ":" in host else host
 
 
 def _listen_unix(path: Path) -> socket.socket:
-    """A listening unix socket in place of one that was left there; raises ``BadInput``."""
+    """Return a listening Unix socket, replacing a stale one.
+
+    Raises:
+        BadInput: If the path cannot be bound.
+    """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.is_socket():

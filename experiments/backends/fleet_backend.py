@@ -1,4 +1,4 @@
-"""The ``fleet`` backend: real boards through a SuperLink that runs on this machine already."""
+"""The ``fleet`` backend: real boards through a SuperLink that already runs on this machine."""
 
 from __future__ import annotations
 
@@ -14,10 +14,18 @@ from fedge.workloads import TASK_FILE_SUFFIX
 
 
 def run_fleet(experiment: Experiment, folder: Path, on_round: Callable[[], None]) -> None:
-    """Play the experiment in ``folder``; raises ``RunFailed`` when it cannot go on.
+    """Run the experiment on real boards, with results in ``folder``.
 
-    The SuperLink's ServerApp writes the run folder, so it runs on this machine. A launcher that is interrupted stops
-    the run: no board goes on working for nobody.
+    The SuperLink must run on this machine, because its ServerApp writes the run folder. If the launcher is interrupted,
+    the run is stopped and its clients are cancelled.
+
+    Args:
+        experiment: A checked experiment.
+        folder: The run folder.
+        on_round: Called repeatedly while the run goes on, to refresh a display.
+
+    Raises:
+        RunFailed: If the run cannot continue.
     """
     task = experiment.workload.task
     plugins = [Path(plugin) for plugin in (*experiment.plugins, *([task] if task.endswith(TASK_FILE_SUFFIX) else []))]
@@ -40,7 +48,7 @@ def run_fleet(experiment: Experiment, folder: Path, on_round: Callable[[], None]
 
 
 def connection_toml(superlink: SuperlinkSpec) -> str:
-    """Flower's ``config.toml`` for the SuperLink of a fleet."""
+    """Return Flower's ``config.toml`` for the SuperLink of a fleet."""
     trust = f'root-certificates = "{superlink.root_certificates}"' if superlink.root_certificates else "insecure = true"
     head = f'[superlink]\ndefault = "{CONNECTION}"\n\n[superlink.{CONNECTION}]\n'
     return f'{head}address = "{superlink.address}"\n{trust}\n'

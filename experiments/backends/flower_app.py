@@ -1,4 +1,4 @@
-"""Makes the Flower app of a run folder: copies of the programs and the user's plug-ins, and a pyproject.toml."""
+"""Builds the Flower app of a run folder: copies of the programs and the user's plug-ins, and a pyproject.toml."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from fedge.errors import BadInput, RunFailed
 PROGRAMS = ("fedge", "clients", "server")
 APP_FOLDER = "app"
 CONNECTION = "fedge"
-# What Flower lets an app bundle carry, less the formats that nobody here imports or reads at run time.
+# File types that Flower includes in an app bundle, except formats that fedge neither imports nor reads.
 SHIPPED_SUFFIXES = (".py", ".yaml", ".yml")
-# Folders that Flower drops from a bundle without a word, so that a plug-in of that name would be missing on the boards.
+# Folders that Flower silently drops from a bundle: a plug-in of that name would be missing on the boards.
 DROPPED_FOLDERS = frozenset({"build", "eggs", "env", "lib", "lib64", "parts", "venv", "ENV"})
 TEST_FOLDERS = frozenset({"tests", "test", "testing"})
 
@@ -30,13 +30,20 @@ def stage_app(
     packages: Sequence[Path] | None = None,
     config: Mapping[str, ConfigValue] | None = None,
 ) -> Path:
-    """Make ``run_dir``/app anew and return it.
+    """Rebuild ``run_dir``/app.
 
-    ``plugins`` are the user's modules (a ``.py`` file or a package's folder), importable in the app by their own name;
-    ``packages`` are the folders of the programs (default: the installed ``fedge``, ``clients`` and ``server``), which
-    must hold ``server/app.py`` and ``clients/app.py``, each with an ``app``; ``config`` holds every key of the run
-    config with its default, because Flower refuses a key that the app does not declare.
-    Raises ``BadInput`` for a plug-in that is missing or whose name cannot be shipped.
+    Args:
+        run_dir: The run folder.
+        plugins: The user's modules (a ``.py`` file or a package's folder), importable in the app by their own name.
+        packages: Folders of the programs; must contain ``server/app.py`` and ``clients/app.py``, each with an ``app``.
+            Default: the installed ``fedge``, ``clients`` and ``server``.
+        config: Every key of the run config with its default, because Flower rejects undeclared keys.
+
+    Returns:
+        The app's folder.
+
+    Raises:
+        BadInput: If a plug-in is missing or its name cannot be shipped.
     """
     sources = installed_packages() if packages is None else tuple(packages)
     _check_plugins(plugins, taken={source.name for source in sources})
@@ -51,7 +58,7 @@ def stage_app(
 
 
 def installed_packages(names: Sequence[str] = PROGRAMS) -> tuple[Path, ...]:
-    """The folders of the programs beside this one; a folder of the same name in the current directory never counts."""
+    """Return the folders of the installed programs; folders of the same name in the working directory are ignored."""
     return tuple(_find_package(name) for name in names)
 
 
@@ -64,7 +71,7 @@ def _find_package(name: str) -> Path:
 
 
 def run_config_toml(values: Mapping[str, ConfigValue]) -> str:
-    """``values`` as a TOML document of one line each."""
+    """Encode ``values`` as a TOML document with one line per key."""
     return "".join(f"{_toml_text(key)} = {_toml_value(value)}\n" for key, value in values.items())
 
 
@@ -79,7 +86,7 @@ def _check_plugins(plugins: Sequence[Path], taken: set[str]) -> None:
 
 
 def _name_problem(module: str, taken: set[str]) -> str | None:
-    """Why a top-level module of this name would not arrive on the boards, or would hide another one there."""
+    """Return why a module of this name would not reach the boards or would shadow another one; None if it is fine."""
     if not module.isidentifier():
         return "which Python cannot import"
     if module in taken:
@@ -152,6 +159,6 @@ def _toml_value(value: ConfigValue) -> str:
 
 
 def _toml_text(text: str) -> str:
-    """A TOML basic string; control characters are the only ones that it cannot hold as they are."""
+    """Encode a TOML basic string; only control characters, quotes and backslashes need escapes."""
     escaped = text.replace("\\", "\\\\").replace('"', '\\"')
     return '"' + "".join(c if " " <= c != "\x7f" else f"\\u{ord(c):04x}" for c in escaped) + '"'

@@ -1,4 +1,4 @@
-"""Launches a run: check everything, make the folder, let the backend play, then write summary and report."""
+"""Launches a run: checks it, creates its folder, runs the backend, then writes summary and report."""
 
 from __future__ import annotations
 
@@ -24,11 +24,15 @@ from fedge.telemetry.store_records import RECORDED, ClientRow, EventRow, RoundRo
 
 Refresh = Callable[[], None]
 LOCK_FILE = ".lock"
-"""The file of a run's folder that its launcher holds."""
+"""Lock file in the run folder, held by the launcher."""
 
 
 def choose_folder(experiment: Experiment, out: Path | None) -> Path:
-    """The run's folder, not made yet; raises ``BadInput`` when something is there already."""
+    """Return the path of the run folder without creating it.
+
+    Raises:
+        BadInput: If the path given as ``out`` already exists.
+    """
     folder = out or _find_unused(Path("runs") / f"{experiment.name}-{time.strftime('%Y%m%d-%H%M%S')}")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise BadInput("--out", str(folder), "a folder that is new or empty; `fedge resume` goes on with a run")
@@ -36,13 +40,17 @@ def choose_folder(experiment: Experiment, out: Path | None) -> Path:
 
 
 def _find_unused(folder: Path) -> Path:
-    """``folder``, or the first of ``folder-2``, ``folder-3`` ... where runs start in the same second."""
+    """Return ``folder``, or the first unused of ``folder-2``, ``folder-3`` ... for runs started in the same second."""
     names = (folder.with_name(f"{folder.name}-{i}") for i in itertools.count(2))
     return next(name for name in itertools.chain([folder], names) if not name.exists())
 
 
 def check_runnable(experiment: Experiment) -> None:
-    """Everything that can be known to be wrong before a run; raises ``BadInput``."""
+    """Check everything about an experiment that can be known before it runs.
+
+    Raises:
+        BadInput: For the first error; on the fleet backend also if the SuperLink is not reachable.
+    """
     experiment_checks.check_experiment(experiment)
     from experiments.backends import strategy_check
 
@@ -60,7 +68,21 @@ def check_runnable(experiment: Experiment) -> None:
 def start_run(
     experiment: Experiment, folder: Path, refresh: Refresh, written: Experiment | None = None
 ) -> dict[str, Any]:
-    """Start a checked experiment in a new folder; ``written`` is what is noted of it, where that is not all of it."""
+    """Start a checked experiment in a new folder.
+
+    Args:
+        experiment: The experiment to run.
+        folder: The run folder to create.
+        refresh: Called repeatedly while the run goes on.
+        written: The experiment to store in the folder, if it differs from the one that runs.
+
+    Returns:
+        The run's summary.
+
+    Raises:
+        BadInput: If the folder cannot be written.
+        RunFailed: If the run cannot continue.
+    """
     dumped = yaml.safe_dump((written or experiment).model_dump(mode="json"), sort_keys=False)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -71,9 +93,19 @@ def start_run(
 
 
 def continue_run(experiment: Experiment, folder: Path, refresh: Refresh) -> dict[str, Any]:
-    """Play what is left of a run, if anything, then write ``summary.json`` and ``report.html``; returns the summary.
+    """Run the remaining rounds, if any, then write ``summary.json`` and ``report.html``.
 
-    Raises ``BadInput`` while another process does that.
+    Args:
+        experiment: The experiment of the run folder.
+        folder: An existing run folder.
+        refresh: Called repeatedly while the run goes on.
+
+    Returns:
+        The run's summary.
+
+    Raises:
+        BadInput: If another process holds the run folder.
+        RunFailed: If the run cannot continue.
     """
     lock = FileLock(folder / LOCK_FILE, "a run")
     try:
@@ -111,7 +143,11 @@ def _continue_locked(experiment: Experiment, folder: Path, refresh: Refresh) -> 
 
 
 def load_saved_experiment(folder: Path) -> Experiment:
-    """The experiment of an existing run folder."""
+    """Load the experiment of an existing run folder.
+
+    Raises:
+        BadInput: If the folder is not a run folder.
+    """
     path = folder / run_folder.RUN_YAML
     if not path.is_file():
         got = f"a folder without {run_folder.RUN_YAML}" if folder.is_dir() else "no such folder"
@@ -120,7 +156,7 @@ def load_saved_experiment(folder: Path) -> Experiment:
 
 
 def _is_finished(experiment: Experiment, folder: Path) -> bool:
-    """Every round was played, or as many as this energy budget allowed; a backend writes the model last of all."""
+    """Return whether all rounds are done, or as many as this energy budget allows; the model file is written last."""
     if not (folder / run_folder.MODEL).is_file():
         return False
     rounds = read_rows(folder, RoundRow)
@@ -131,7 +167,7 @@ def _is_finished(experiment: Experiment, folder: Path) -> bool:
 
 
 def _read_wall_s(folder: Path) -> float:
-    """Real seconds that the run took until now, as far as a summary knows."""
+    """Return the wall time of the run so far, in seconds, from its last summary (0 without one)."""
     try:
         return float(_read_summary(folder)["wall_s"])
     except (ValueError, KeyError, TypeError):
@@ -139,7 +175,7 @@ def _read_wall_s(folder: Path) -> float:
 
 
 def _read_summary(folder: Path) -> dict[str, Any]:
-    """The summary as it was written last; empty where there is none that can be read."""
+    """Return the last summary, or an empty one if none can be read."""
     try:
         told = json.loads((folder / run_folder.SUMMARY).read_text(encoding="utf-8"))
     except (OSError, ValueError):

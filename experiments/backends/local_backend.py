@@ -1,4 +1,4 @@
-"""The ``local`` backend: clients are called in this process, one after the other, on the fleet's virtual clock."""
+"""The ``local`` backend: clients are called one after the other in this process, on the simulated clock."""
 
 from __future__ import annotations
 
@@ -14,8 +14,17 @@ from server.transport.client_port import IncomingReply, LocalPort, OutgoingReque
 
 
 def run_local(experiment: Experiment, folder: Path, on_round: Callable[[], None]) -> None:
-    """Play the experiment in ``folder``; raises ``RunFailed`` when it cannot go on."""
-    # Flower's strategies report every aggregation on the terminal, which is the launcher's.
+    """Run the experiment in this process, with results in ``folder``.
+
+    Args:
+        experiment: A checked experiment.
+        folder: The run folder.
+        on_round: Called after every round.
+
+    Raises:
+        RunFailed: If the run cannot continue.
+    """
+    # Flower's strategies log every aggregation to the terminal, which belongs to the launcher.
     logging.getLogger("flwr").setLevel(logging.ERROR)
     port = LocalPort({board.name: partial(_respond, experiment, folder, board) for board in list_boards(experiment)})
     run_experiment(experiment, port, folder, lambda _: on_round())
@@ -23,6 +32,6 @@ def run_local(experiment: Experiment, folder: Path, on_round: Callable[[], None]
 
 def _respond(experiment: Experiment, folder: Path, board: FleetBoard, question: OutgoingRequest) -> IncomingReply:
     answer, trained = emulated.answer_request(
-        experiment, index=board.index, ask=question.ask, arrays=question.arrays, folder=folder
+        experiment, index=board.index, request=question.ask, arrays=question.arrays, folder=folder
     )
     return IncomingReply(answer, trained)

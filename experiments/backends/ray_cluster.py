@@ -1,4 +1,4 @@
-"""Where a running Ray cluster has its dashboard; asked by a process of its own, which is ended when nothing comes."""
+"""Finds the dashboard of a running Ray cluster with a subprocess, which is killed if it does not finish in time."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from fedge.errors import BadInput
 
 ADDRESS_VARIABLE = "RAY_ADDRESS"
 ASK_WITHIN_S = 12.0
-"""Ray itself would try for 35 s. Chosen by us."""
+"""Default limit of the query, in seconds; Ray's own attempts last 35 s, too long before a run starts."""
 LISTENS_WITHIN_S = 5.0
-"""How long a machine has to take a connection. Chosen by us."""
+"""Default limit for a cluster's machine to accept a connection, in seconds."""
 LOOPBACK_VARIABLE = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
-"""Unless it is 0, Ray takes 127.0.0.1 for the machine's address in its network."""
+"""Unless this is 0, Ray uses 127.0.0.1 as the machine's network address."""
 ADDRESS_ADVICE = "the address of a running Ray cluster, such as 10.0.0.5:6379"
 START_COMMAND = "ray start --head --include-dashboard true"
 
 
 def uses_cluster(env: Mapping[str, str]) -> bool:
-    """Whether the environment names a cluster that a run joins."""
+    """Return whether the environment names a cluster that runs join."""
     return env.get(ADDRESS_VARIABLE, "local") not in {"", "local"}
 
 
 def check_address(env: Mapping[str, str]) -> None:
-    """Raise ``BadInput`` for an address of the wrong kind."""
+    """Raise ``BadInput`` if RAY_ADDRESS has an unsupported form."""
     if "://" in env[ADDRESS_VARIABLE]:
         raise BadInput(
             ADDRESS_VARIABLE, repr(env[ADDRESS_VARIABLE]), "the address of the cluster's head, such as 10.0.0.5:6379"
@@ -37,10 +37,16 @@ def check_address(env: Mapping[str, str]) -> None:
 
 
 def find_dashboard(env: Mapping[str, str], within_s: float = ASK_WITHIN_S) -> str:
-    """The address of the dashboard of the cluster at RAY_ADDRESS, asked with the token that ``env`` tells of.
+    """Return the dashboard's URL of the cluster at RAY_ADDRESS.
 
-    Raises ``BadInput``, at the latest after ``within_s``, where that cluster is not there, does not let this program
-    in, has another version of Ray or Python, or has no dashboard.
+    Args:
+        env: Environment variables with the address and the token.
+        within_s: Time limit, in seconds.
+
+    Raises:
+        BadInput: If the cluster does not respond in time, refuses the token, has another version of Ray or Python, or
+            has
+            no dashboard.
     """
     command = [sys.executable, "-m", __name__]
     paths = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
@@ -59,7 +65,7 @@ def find_dashboard(env: Mapping[str, str], within_s: float = ASK_WITHIN_S) -> st
 
 
 def _parse_answer(answer: Mapping[str, str]) -> str:
-    """The dashboard's address in the program's answer."""
+    """Extract the dashboard's URL from the subprocess's output."""
     if "got" in answer:
         raise BadInput(ADDRESS_VARIABLE, answer["got"], answer["right"])
     found = answer["dashboard"]
@@ -67,7 +73,11 @@ def _parse_answer(answer: Mapping[str, str]) -> str:
 
 
 def query_dashboard(address: str) -> str:
-    """What the cluster at ``address`` tells of its dashboard; may wait for long. Raises ``BadInput``."""
+    """Ask the cluster at ``address`` for its dashboard; may block for Ray's own timeouts.
+
+    Raises:
+        BadInput: If the cluster cannot be reached, refuses access or has no dashboard.
+    """
     from ray.exceptions import AuthenticationError, RayError
 
     resolved = _resolve_address(address)
@@ -89,7 +99,7 @@ def query_dashboard(address: str) -> str:
 
 
 def _resolve_address(address: str) -> str:
-    """Host and port that Ray takes ``address`` for, where somebody listens."""
+    """Resolve ``address`` as Ray does to a host and port that accept connections."""
     from ray._private.services import canonicalize_bootstrap_address_or_die
 
     try:
@@ -134,7 +144,7 @@ def _join_lines(error: Exception) -> str:
 
 
 def main(address: str) -> str:
-    """The program's answer, one line: ``dashboard``, or what was ``got`` and would be ``right``."""
+    """Return the subprocess's output, one JSON line: ``dashboard``, or the error as ``got`` and ``right``."""
     try:
         return json.dumps({"dashboard": query_dashboard(address)})
     except BadInput as error:

@@ -1,4 +1,4 @@
-"""Ray's dashboard for a run: a Ray of the run's own, on loopback and with a token, or the cluster that is there."""
+"""Ray's dashboard for a run: on a private Ray head with token on loopback, or on an existing cluster."""
 
 from __future__ import annotations
 
@@ -30,36 +30,41 @@ from fedge.experiment import Experiment, ExporterSpec, list_boards
 OPTION = "--ray-dashboard"
 EXPORTER = "ray"
 USUAL_PORT = 8265
-"""Ray's own; where it is taken, Ray takes one that is free."""
+"""Ray's default port; if it is taken, Ray picks a free one."""
 CLIENT_PORTS = range(10_002, 30_000)
-"""Below those that Linux gives to connections. Chosen by us."""
+"""Candidate ports for Ray Client: below Linux's range of ephemeral ports (32768 and above), see _choose_client_port."""
 STARTING_MESSAGE = "Ray and its dashboard start"
 START_WITHIN_S = 180.0
-"""A busy machine with two cores took 40 s."""
+"""Limit for Ray's start, in seconds; it took 40 s on a busy machine with two cores."""
 MAX_TEMP_PATH = 20
-"""Characters: Ray puts sockets some 85 further down, and the system allows 107."""
+"""Longest temporary path, in characters: Ray appends about 85 for its sockets, and Linux allows 107."""
 REQUIRED_MODULES = ("aiohttp", "aiohttp_cors", "opencensus", "opentelemetry.exporter.prometheus", "prometheus_client")
-"""What Ray itself looks for before it starts its dashboard."""
+"""Modules that Ray requires for its dashboard."""
 MISSING = "Ray without its dashboard"
 INSTALL = "pip install 'fedge[ray-dashboard]'"
 SETTINGS = {
-    # Without "clusters" Ray takes 127.0.0.1 for its own address, and listens there alone.
+    # Without "clusters", Ray uses 127.0.0.1 as its own address and listens only there.
     ray_cluster.LOOPBACK_VARIABLE: "0",
     "RAY_AUTH_MODE": "token",
-    # How often processes tell their metrics; Ray's own 10 s are longer than many emulated rounds.
+    # Interval of metrics; Ray's default of 10 s is longer than many emulated rounds.
     "RAY_metrics_report_interval_ms": "2000",
-    # Of the dashboard and of each part of it; Ray's own 60 s and 30 s are not enough on a busy machine.
+    # Start-up limits of the dashboard and its modules; Ray's defaults of 60 s and 30 s are too short on a busy machine.
     "RAY_DASHBOARD_STARTUP_TIMEOUT_S": "170",
     "RAY_DASHBOARD_SUBPROCESS_MODULE_WAIT_READY_TIMEOUT": "120",
 }
 ADDRESS = re.compile(r"view the dashboard at\s.*?127\.0\.0\.1:(\d+)", re.DOTALL)
 GCS_PORT = "r/session_latest/gcs_server_port_*"
-"""The file in which the head notes the port that it took."""
+"""File in which the head records its port."""
 
 
 @dataclass(frozen=True, slots=True)
 class RayDashboard:
-    """Where the dashboard is; ``token_file`` holds what its log-in asks for, None where that is not known here."""
+    """Location of a dashboard.
+
+    Attributes:
+        address: URL of the dashboard.
+        token_file: File with the login token; None if it is not known here.
+    """
 
     address: str
     token_file: Path | None = None
@@ -71,7 +76,16 @@ class RayDashboard:
 
 
 def check_dashboard(experiment: Experiment, port: int | None, env: Mapping[str, str]) -> None:
-    """Raise ``BadInput`` where the dashboard cannot be had, or a port of ours makes no sense."""
+    """Check that the dashboard can be started or found.
+
+    Args:
+        experiment: The experiment to run.
+        port: Requested port of the dashboard, or None.
+        env: Environment variables, RAY_ADDRESS among them.
+
+    Raises:
+        BadInput: If Ray's dashboard is not installed, the cluster has none, or a port was given for a cluster.
+    """
     joins = ray_cluster.uses_cluster(env)
     if experiment.backend == "local":
         raise BadInput(OPTION, "backend local, which has no Ray", "backend sim, or fleet with RAY_ADDRESS set")
@@ -90,10 +104,10 @@ def check_dashboard(experiment: Experiment, port: int | None, env: Mapping[str, 
 
 
 def add_ray_exporter(experiment: Experiment, env: Mapping[str, str]) -> Experiment:
-    """The experiment with the exporter that shows its boards on Ray."""
+    """Return the experiment with the exporter that shows its boards in Ray."""
     if any(spec.name == EXPORTER for spec in experiment.exporters):
         return experiment
-    # A simulation is on the cluster itself; a fleet's server is not.
+    # A simulation runs on the cluster itself, a fleet's server does not.
     apart = experiment.backend == "fleet"
     spec = ExporterSpec(name=EXPORTER, options={"address": env["RAY_ADDRESS"]} if apart else {})
     return experiment.model_copy(update={"exporters": (*experiment.exporters, spec)})
@@ -103,12 +117,22 @@ def add_ray_exporter(experiment: Experiment, env: Mapping[str, str]) -> Experime
 def open_dashboard(
     experiment: Experiment, folder: Path, port: int | None, on_poll: Callable[[], None] = lambda: None
 ) -> Iterator[RayDashboard]:
-    """Have a dashboard inside: a Ray head of the run's own, or the cluster at RAY_ADDRESS, which stays as it is.
+    """Provide a dashboard inside the block: a private Ray head, or the existing cluster at RAY_ADDRESS.
 
-    Inside, RAY_ADDRESS and the token are in this process's environment, for the run to find. The head has this
-    environment too, so RAY_PROMETHEUS_HOST and RAY_GRAFANA_HOST reach the dashboard. Every process of the head
-    ends with the block, whatever happens. Raises ``RunFailed`` for a Ray that does not start, and ``BadInput`` for a
-    cluster that is not there.
+    Inside the block, RAY_ADDRESS and the token are set in this process's environment for the run to find. The head
+    inherits the environment, so RAY_PROMETHEUS_HOST and RAY_GRAFANA_HOST reach the dashboard. All processes of a
+    private
+    head end with the block.
+
+    Args:
+        experiment: The experiment to run.
+        folder: The run folder, for logs.
+        port: Port of the dashboard, or None for Ray's default.
+        on_poll: Called while waiting for Ray to start.
+
+    Raises:
+        RunFailed: If a private Ray does not start.
+        BadInput: If the cluster at RAY_ADDRESS is not available.
     """
     if ray_cluster.uses_cluster(os.environ):
         yield RayDashboard(ray_cluster.find_dashboard(private_environment(os.environ, folder)))
@@ -136,9 +160,9 @@ def _is_installed(module: str) -> bool:
 
 @contextlib.contextmanager
 def _temporary_folder() -> Iterator[Path]:
-    """A folder of this user's alone with a short path, since Ray's sockets lie in it; gone afterwards.
+    """Yield a private folder with a short path for Ray's sockets; it is deleted afterwards.
 
-    Ray opens its own folder to everybody, so that one lies in this one.
+    Ray makes its own folder accessible to everybody, so that one is created inside this one.
     """
     place = tempfile.gettempdir()
     short = place if len(place) <= MAX_TEMP_PATH else "/tmp"  # noqa: S108 - a folder of its own is made in it
@@ -164,7 +188,7 @@ def _set_environment(values: Mapping[str, str]) -> Iterator[None]:
 
 
 def _start_head(launch: Launch, port: int | None, n_nodes: int) -> tuple[str, str]:
-    """Start the head and wait for it; its address, and the dashboard's."""
+    """Start the head, wait for it, and return its address and the dashboard's."""
     log = RunLog.open(launch.logs / "ray.log")
     wanted = port or (USUAL_PORT if _is_free(USUAL_PORT) else 0)
     process = spawn(launch, head_command(launch.app_dir, wanted, n_nodes), log)
@@ -182,9 +206,16 @@ def _start_head(launch: Launch, port: int | None, n_nodes: int) -> tuple[str, st
 
 
 def head_command(temp: Path, port: int, n_nodes: int) -> list[str]:
-    """What starts the head with its dashboard at ``port``, 0 for any; for the rest Ray takes free ports.
+    """Build the command that starts a Ray head with its dashboard.
 
-    Not with ``--block``, which ends all when one part does: Ray Client gives up where the rest needs more than 30 s.
+    ``--block`` is not used: it ends everything as soon as one part ends, and Ray Client gives up if the others need
+    more
+    than 30 s.
+
+    Args:
+        temp: Ray's temporary folder.
+        port: Port of the dashboard, 0 for any; Ray picks free ports for the rest.
+        n_nodes: Number of simulated clients, which sets the CPU count.
     """
     return [
         *("ray", "start", "--head", "--disable-usage-stats"),
@@ -198,9 +229,9 @@ def head_command(temp: Path, port: int, n_nodes: int) -> list[str]:
 
 
 def _choose_client_port() -> int:
-    """A free port for Ray Client, the one that Ray does not choose itself.
+    """Return a free port for Ray Client, the only one that Ray does not choose by itself.
 
-    It is taken seconds later, so it is none of those that the system gives to whoever asks for any.
+    Ray binds it seconds later, so it must lie outside the ephemeral range that the kernel hands out meanwhile.
     """
     return next(port for port in iter(lambda: secrets.choice(CLIENT_PORTS), None) if _is_free(port))
 

@@ -1,4 +1,4 @@
-"""Exporters from the launcher's side: checked before a run, told a finished run, and given its files."""
+"""Exporters on the launcher's side: check them before a run, export a finished run, hand over its files."""
 
 from __future__ import annotations
 
@@ -19,14 +19,23 @@ logger = logging.getLogger(__name__)
 
 
 def check_exporters(experiment: Experiment) -> None:
-    """Raise ``BadInput`` for an exporter that could not be made."""
+    """Raise ``BadInput`` for an exporter that cannot be created."""
     exporter_factory.check_exporters(experiment.exporters)
 
 
 def export_run(experiment: Experiment, folder: Path, spec: ExporterSpec) -> int:
-    """Tell an exporter every round that the store of ``folder`` has, as if it were played; gives their number.
+    """Export every round stored in a run folder, in the order in which a live run would.
 
-    Raises ``BadInput`` for an exporter that cannot be made, and whatever it raises itself.
+    Args:
+        experiment: The experiment of the run folder.
+        folder: The run folder.
+        spec: The exporter's name and options.
+
+    Returns:
+        The number of rounds exported.
+
+    Raises:
+        BadInput: If the exporter cannot be created. Errors of the exporter itself are passed on.
     """
     exporter_factory.check_exporter(spec, "--to")
     exporter = exporter_factory.build_exporter(spec, experiment, folder)
@@ -41,7 +50,7 @@ def export_run(experiment: Experiment, folder: Path, spec: ExporterSpec) -> int:
 
 
 def _group_by_round(folder: Path) -> Iterator[list[Row]]:
-    """What each round left behind, its own row last; events besides come at the end."""
+    """Yield the rows of each round, its ``RoundRow`` last; events without a round come at the end."""
     clients: dict[int, list[Row]] = defaultdict(list)
     events: dict[int, list[Row]] = defaultdict(list)
     for client in read_rows(folder, ClientRow):
@@ -57,7 +66,7 @@ def _group_by_round(folder: Path) -> Iterator[list[Row]]:
 
 
 def hand_over(experiment: Experiment, folder: Path) -> None:
-    """Give the run's report and summary to the exporters that keep files; a failure is no failure of the run."""
+    """Give report and summary to the exporters that keep files; an exporter's error is logged, the run goes on."""
     for name, make in exporter_factory.build_factories(experiment, folder).items():
         try:
             exporter = make()

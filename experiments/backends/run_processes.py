@@ -1,4 +1,4 @@
-"""The processes of one run: their environment, their logs, and the end of every one of them, whatever happens."""
+"""Processes of one run: their environment, their logs, and their guaranteed termination."""
 
 from __future__ import annotations
 
@@ -23,26 +23,27 @@ from fedge.errors import RunFailed
 POLL_S = 0.25
 END_WITHIN_S = 5.0
 TAIL_LINES = 15
-# Every process of a run inherits this variable, also those that Flower and Ray start in sessions of their own.
+# Marks every process of a run: the variable is inherited, also by sessions that Flower and Ray start on their own.
 RUN_MARK = "FEDGE_RUN_MARK"
 SETTINGS = {
-    # Nothing may leave this machine.
+    # Disable all telemetry.
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
     "RAY_USAGE_STATS_ENABLED": "0",
     "HF_HUB_DISABLE_TELEMETRY": "1",
-    # The environment that runs the launcher runs the app; Flower would otherwise install one for every run.
+    # Run the app in the launcher's environment; Flower would otherwise install a new one for every run.
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
-    # Start-up: look for the task ten times a second, and start no workers beside the actors, which bring their own.
+    # Faster start: poll for the task ten times a second, and start no Ray workers besides the actors, which bring their
+    # own.
     "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1",
     "RAY_prestart_worker_first_driver": "0",
-    # One thread everywhere gives the same bits in every backend.
+    # A single thread everywhere makes results bitwise equal in all backends.
     "OMP_NUM_THREADS": "1",
     "MKL_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
     "PYTHONUNBUFFERED": "1",
 }
-# Switches of the user's shell that would change or break a SuperLink.
+# Variables of the user's shell that would change or break a SuperLink.
 DROPPED_VARIABLES = (
     "FLWR_DATABASE",
     "FLWR_INTERNAL_GRPC_CONTROL_API",
@@ -54,7 +55,12 @@ ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
 @dataclass(frozen=True, slots=True)
 class RunLog:
-    """One log file of a run; ``text`` is what was written since this launch began, since a resumed run appends."""
+    """A log file of a run.
+
+    Attributes:
+        path: The file; a resumed run appends to it.
+        start: Offset, in bytes, at which the output of this launch begins.
+    """
 
     path: Path
     start: int
@@ -78,7 +84,16 @@ class RunLog:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """Where one run's processes live: their folder, their environment and the hook that is called while waiting."""
+    """Settings and processes of one launch.
+
+    Attributes:
+        app_dir: Folder of the staged app, the working directory of all processes.
+        flwr_home: Flower's state.
+        logs: Folder of log files.
+        env: Environment of all processes.
+        on_poll: Called while waiting for a process.
+        started: Processes started so far.
+    """
 
     app_dir: Path
     flwr_home: Path
@@ -89,11 +104,16 @@ class Launch:
 
 
 def private_environment(base: Mapping[str, str], run_dir: Path) -> dict[str, str]:
-    """The launcher's environment made private, silent and single-threaded, with Flower's state in the run's folder."""
+    """Build the private, silent, single-threaded environment of a run's processes.
+
+    Args:
+        base: The launcher's environment.
+        run_dir: The run folder, which holds Flower's state.
+    """
     env = {key: value for key, value in base.items() if key not in DROPPED_VARIABLES} | SETTINGS
     env["FLWR_HOME"] = str(run_dir / ".flwr")
     env[RUN_MARK] = uuid.uuid4().hex
-    # SuperLink starts its helpers by bare name; the ones beside this Python are the ones that fit.
+    # The SuperLink starts its helpers by bare name, so the ones beside this Python must come first.
     env["PATH"] = os.pathsep.join((sysconfig.get_path("scripts"), base.get("PATH", os.defpath)))
     for key in ("NO_PROXY", "no_proxy"):
         env[key] = ",".join(filter(None, (base.get(key, ""), "127.0.0.1,localhost")))
@@ -101,7 +121,11 @@ def private_environment(base: Mapping[str, str], run_dir: Path) -> dict[str, str
 
 
 def spawn(launch: Launch, command: list[str], log: RunLog) -> subprocess.Popen[bytes]:
-    """Start a Flower program in the app's folder and in a session of its own, out of reach of the terminal's Ctrl-C."""
+    """Start a Flower program in the app's folder and in its own session, which the terminal's Ctrl-C does not reach.
+
+    Raises:
+        RunFailed: If the program is not installed.
+    """
     program = shutil.which(command[0], path=launch.env["PATH"])
     if program is None:
         raise RunFailed(f"{command[0]} is not installed beside {sys.executable}; pip install 'flwr[simulation]'")
@@ -126,12 +150,12 @@ def poll_and_sleep(launch: Launch, seconds: float) -> None:
 
 @contextlib.contextmanager
 def end_processes_on_exit(launch: Launch) -> Iterator[None]:
-    """Ends every process of the run on the way out; a signal that would end this program becomes an exception first."""
+    """Terminate all processes of the run when the block ends; SIGTERM and SIGHUP are turned into an exception first."""
     with _handle_signals({signal.SIGTERM: _exit, signal.SIGHUP: _exit}):
         try:
             yield
         finally:
-            # A second Ctrl-C must not leave half of the processes behind; this takes a few seconds at most.
+            # A second Ctrl-C must not interrupt the cleanup, which takes a few seconds at most.
             with _handle_signals(dict.fromkeys((signal.SIGINT, signal.SIGTERM, signal.SIGHUP), signal.SIG_IGN)):
                 _end_processes(launch)
 
@@ -140,7 +164,7 @@ def end_processes_on_exit(launch: Launch) -> Iterator[None]:
 def _handle_signals(
     handlers: Mapping[signal.Signals, Callable[[int, FrameType | None], None] | signal.Handlers],
 ) -> Iterator[None]:
-    """Handle signals so inside; only the main thread may, so in any other nothing changes."""
+    """Install signal handlers inside the block; a no-op outside the main thread, where Python forbids it."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -157,10 +181,10 @@ def _exit(number: int, _frame: FrameType | None) -> None:
 
 
 def _end_processes(launch: Launch) -> None:
-    """Ask the run's processes to end, and kill those that have not after five seconds."""
+    """Terminate the run's processes, and kill those that are still alive after five seconds."""
     mark, deadline = launch.env[RUN_MARK], time.monotonic() + END_WITHIN_S
-    # Some of Ray's programs write their title over their environment, and the mark with it: they are known as children.
-    # One that carries it still may lose it at any moment, so the marked are remembered by number as well.
+    # Some of Ray's programs set their title by overwriting their environment, and the mark with it: these are found as
+    # descendants. Any marked process may do so at any moment, so the ids of marked ones are remembered as well.
     family = _find_descendants(_find_run_processes(launch, mark))
     _send_signal(signal.SIGTERM, _find_run_processes(launch, mark))
     while _find_run_processes(launch, mark) and time.monotonic() < deadline:
@@ -177,7 +201,7 @@ def _send_signal(number: signal.Signals, pids: Iterable[int]) -> None:
 
 
 def _find_descendants(pids: Collection[int]) -> dict[int, int]:
-    """The live processes among and below ``pids``, and when each began: a number is given again once it is free."""
+    """Return ``pids`` and their live descendants with their start times, because the kernel reuses process ids."""
     seen = {
         int(folder.name): born for folder in Path("/proc").glob("[0-9]*") if (born := _read_birth(folder)) is not None
     }
@@ -188,13 +212,13 @@ def _find_descendants(pids: Collection[int]) -> dict[int, int]:
 
 
 def _find_living(family: Mapping[int, int]) -> set[int]:
-    """Those of ``family`` that live."""
+    """Return the processes of ``family`` that are still alive."""
     now = {pid: _read_birth(Path("/proc") / str(pid)) for pid in family}
     return {pid for pid, born in now.items() if born is not None and born[1] == family[pid]}
 
 
 def _read_birth(folder: Path) -> tuple[int, int] | None:
-    """A live process's parent and start, in ticks since the machine's; None for one that is gone or a zombie."""
+    """Return a live process's parent and start time, in clock ticks since boot; None if it has ended or is a zombie."""
     try:
         state, parent, *rest = (folder / "stat").read_text(errors="replace").rpartition(")")[2].split()
     except (OSError, ValueError):
@@ -203,17 +227,18 @@ def _read_birth(folder: Path) -> tuple[int, int] | None:
 
 
 def _find_run_processes(launch: Launch, mark: str) -> set[int]:
-    """The run's processes that live; without /proc only those that this program started, whose helpers follow them."""
+    """Return the run's live processes; without /proc only those started directly, whose helpers end with them."""
     own = {process.pid for process in launch.started if process.poll() is None}
     return own | find_marked_processes(mark)
 
 
 def find_marked_processes(mark: str) -> set[int]:
-    """The live processes (zombies are not) whose environment carries the mark of a run."""
+    """Return the live processes, zombies excluded, whose environment carries the mark of a run."""
     wanted = f"{RUN_MARK}={mark}".encode()
     found = set()
     for folder in Path("/proc").glob("[0-9]*"):
-        # A process may end between the listing and the look; those of other users are not ours.
+        # A process may end between listing and reading; other users' processes cannot be read and are not part of the
+        # run.
         with contextlib.suppress(OSError):
             if wanted in (folder / "environ").read_bytes().split(b"\0"):
                 found.add(int(folder.name))

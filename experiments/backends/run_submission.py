@@ -1,4 +1,4 @@
-"""Submits a staged app to a SuperLink and waits for its end: `flwr run --stream`, then how it ended."""
+"""Submits a staged app to a SuperLink with `flwr run --stream`, waits for its end and reads the outcome."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from experiments.backends.run_processes import POLL_S, Launch, RunLog, poll_and_
 from fedge.errors import RunFailed
 
 FLOWER_FAILURE_PREFIX = re.compile(r"^(ServerApp|Simulation) failed with exception: ")
-"""What Flower 1.41 puts before the reason."""
+"""Prefix that Flower 1.41 puts before the reason of a failure."""
 STARTED = re.compile(r"started run (\d+)", re.IGNORECASE)
 STOP_WITHIN_S = 15.0
 
 
 def open_serverapp_log(launch: Launch) -> RunLog:
-    """The ServerApp's log, from this launch on: a resumed run appends to it."""
+    """Open the ServerApp's log at the beginning of this launch; a resumed run appends to the file."""
     return RunLog.open(launch.logs / "serverapp.log")
 
 
 def find_run_id(log: RunLog) -> str | None:
-    """Flower's number of the run that was submitted; None as long as it has not told."""
+    """Return Flower's id of the submitted run, or None as long as it is not logged."""
     found = STARTED.search(log.text())
     return found.group(1) if found else None
 
 
 @contextmanager
 def stop_run_on_error(launch: Launch, log: RunLog) -> Iterator[None]:
-    """Stop the run on a SuperLink that lives on, when the block ends before the run does."""
+    """Stop the run on a SuperLink that keeps running if the block raises before the run has ended."""
     try:
         yield
     except BaseException:
@@ -43,7 +43,7 @@ def stop_run_on_error(launch: Launch, log: RunLog) -> Iterator[None]:
 
 
 def _stop_run(launch: Launch, number: str) -> None:
-    """Ask the SuperLink to stop the run; one that has ended already refuses, which is as good."""
+    """Ask the SuperLink to stop the run; it rejects the request if the run has already ended, which is harmless."""
     process = spawn(launch, ["flwr", "stop", number, CONNECTION], RunLog.open(launch.logs / "stop.log"))
     end_s = time.monotonic() + STOP_WITHIN_S
     while process.poll() is None and time.monotonic() < end_s:
@@ -51,10 +51,17 @@ def _stop_run(launch: Launch, number: str) -> None:
 
 
 def submit(launch: Launch, log: RunLog, config_file: Path, options: Sequence[str], check: Callable[[], None]) -> None:
-    """Submit the app and wait for its end; ``flwr run --stream`` ends with the run and carries the ServerApp's log.
+    """Submit the app and wait for its end; ``flwr run --stream`` ends with the run and prints the ServerApp's log.
 
-    ``check`` is called while it waits and raises when going on makes no sense. Raises ``RunFailed`` for a run that does
-    not end well.
+    Args:
+        launch: Settings of the launch.
+        log: Log of the submission.
+        config_file: TOML file with the run config.
+        options: Further options of ``flwr run``.
+        check: Called while waiting; raises if waiting is pointless.
+
+    Raises:
+        RunFailed: If the submission or the run fails.
     """
     command = ["flwr", "run", str(launch.app_dir), CONNECTION, "-c", str(config_file), *options, "--stream"]
     stream = spawn(launch, command, log)
@@ -69,7 +76,7 @@ def submit(launch: Launch, log: RunLog, config_file: Path, options: Sequence[str
 
 
 def _read_outcome(launch: Launch, number: str | None) -> tuple[str, str]:
-    """Status and details of the run, or of the newest one where Flower has not told its number."""
+    """Return status and details of the run, or of the newest one if its id is unknown."""
     log = RunLog.open(launch.logs / "outcome.log")
     listing = spawn(launch, ["flwr", "list", CONNECTION, "--format", "json"], log)
     while listing.poll() is None:

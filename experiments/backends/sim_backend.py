@@ -1,4 +1,4 @@
-"""The ``sim`` backend: Flower's simulation runtime on Ray, on a SuperLink that belongs to this run alone."""
+"""The ``sim`` backend: Flower's simulation runtime on Ray, with a private SuperLink."""
 
 from __future__ import annotations
 
@@ -11,7 +11,16 @@ from fedge.experiment import Experiment, list_boards
 
 
 def run_sim(experiment: Experiment, folder: Path, on_round: Callable[[], None]) -> None:
-    """Play the experiment in ``folder``; raises ``RunFailed`` when it cannot go on."""
+    """Run the experiment in Flower's simulation, with results in ``folder``.
+
+    Args:
+        experiment: A checked experiment.
+        folder: The run folder.
+        on_round: Called repeatedly while the run goes on.
+
+    Raises:
+        RunFailed: If the run cannot continue.
+    """
     plugins = [Path(plugin) for plugin in experiment.plugins]
     app = stage_app(folder, plugins, config={"experiment": "", "folder": ""})
     config = {"experiment": experiment.model_dump_json(), "folder": str(folder)}

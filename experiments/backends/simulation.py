@@ -1,4 +1,4 @@
-"""Runs a staged Flower app on a SuperLink of its own and ends every process of the run, whatever happens."""
+"""Runs a staged Flower app on a private SuperLink and terminates every process of the run."""
 
 from __future__ import annotations
 
@@ -37,13 +37,22 @@ def simulate(
     *,
     on_poll: Callable[[], None] = lambda: None,
 ) -> None:
-    """Run a staged app with ``n_nodes`` simulated clients and return when it has ended well.
+    """Run a staged app with simulated clients until it has finished.
 
-    Starts a SuperLink of its own (state in ``run_dir``/.flwr, a free loopback port, logs in ``run_dir``/logs) and calls
-    ``on_poll`` every 0.25 s while it waits. No process of the run outlives the call: not after an error, a signal or an
-    exception out of ``on_poll``. With RAY_ADDRESS set, the clients run on that Ray cluster, each of whose machines must
-    see ``run_dir`` under the same path; otherwise a Ray of the run's own is started and ended.
-    Raises ``RunFailed`` with the reason and the end of the log that shows it.
+    Starts a private SuperLink (state in ``run_dir``/.flwr, a free loopback port, logs in ``run_dir``/logs). No process
+    of
+    the run outlives the call, not even after an error or a signal. If RAY_ADDRESS is set, the clients run on that Ray
+    cluster, whose machines must all see ``run_dir`` under the same path; otherwise a private Ray is started.
+
+    Args:
+        app_dir: The staged app.
+        run_dir: The run folder.
+        run_config: Values of the run config.
+        n_nodes: Number of simulated clients.
+        on_poll: Called every 0.25 s while waiting; an exception from it ends the run.
+
+    Raises:
+        RunFailed: With the reason and the end of the relevant log.
     """
     env = simulation_environment(os.environ, app_dir.resolve(), run_dir.resolve())
     launch = Launch(
@@ -74,20 +83,20 @@ def _check_alive(superlink: subprocess.Popen[bytes], log: RunLog) -> None:
 
 
 def simulation_environment(base: Mapping[str, str], app_dir: Path, run_dir: Path) -> dict[str, str]:
-    """The environment of a simulation's processes: a private one, with a Ray of the run's own or a named cluster."""
+    """Build the environment of a simulation's processes, with a private Ray or the cluster at RAY_ADDRESS."""
     env = private_environment(base, run_dir)
-    # Flower hands PYTHONPATH on to Ray's actors, wherever those were started.
+    # Flower passes PYTHONPATH on to Ray's actors, wherever they were started.
     env["PYTHONPATH"] = os.pathsep.join(filter(None, (str(app_dir), base.get("PYTHONPATH", ""))))
-    # "local" keeps Ray from joining a cluster that somebody else started on this machine.
+    # "local" keeps Ray from joining an unrelated cluster on this machine.
     env["RAY_ADDRESS"] = base.get("RAY_ADDRESS") or "local"
     if env["RAY_ADDRESS"] == "local":
-        # Ray listens on every interface, and whoever reaches it may run code: only this run's processes know the token.
+        # Ray listens on all interfaces and executes any client's code, so a token known only to this run is required.
         env |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
     return env
 
 
 def federation_config(n_nodes: int, env: Mapping[str, str]) -> str:
-    """Flower's simulation settings; a Ray cluster that exists already has its own number of cores."""
+    """Return Flower's simulation settings; an existing Ray cluster keeps its own CPU count."""
     settings = f"num-supernodes={n_nodes} client-resources-num-cpus=1 client-resources-num-gpus=0.0"
     if env["RAY_ADDRESS"] != "local":
         return settings
@@ -95,7 +104,7 @@ def federation_config(n_nodes: int, env: Mapping[str, str]) -> str:
 
 
 def _start_superlink(launch: Launch) -> tuple[subprocess.Popen[bytes], RunLog]:
-    """A SuperLink that listens, and its log; tries another port when somebody takes the one that was free."""
+    """Start a SuperLink and wait until it listens; retries if another program takes the port meanwhile."""
     log = RunLog.open(launch.logs / "superlink.log")
     for _ in range(PORT_TRIES):
         port = find_free_port()
@@ -112,14 +121,14 @@ def _start_superlink(launch: Launch) -> tuple[subprocess.Popen[bytes], RunLog]:
 
 
 def find_free_port() -> int:
-    """A loopback port that nobody listens on at this moment."""
+    """Return a loopback port that is free at this moment."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
 def _wait_until_listening(launch: Launch, process: subprocess.Popen[bytes], log: RunLog, port: int) -> bool:
-    """Wait for the SuperLink; its own log tells, since on a contested port somebody else's would answer a request."""
+    """Wait for the SuperLink's own log line: on a contested port, another program might accept the connection."""
     deadline = time.monotonic() + START_WITHIN_S
     while time.monotonic() < deadline:
         if f"Uvicorn running on http://127.0.0.1:{port}" in log.text():

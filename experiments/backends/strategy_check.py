@@ -1,4 +1,4 @@
-"""Checks the strategy of an experiment where Flower may be imported, by building it and letting it aggregate once."""
+"""Checks an experiment's strategy in a process that may import Flower: builds it and lets it aggregate once."""
 
 from __future__ import annotations
 
@@ -14,20 +14,26 @@ from server.aggregation.aggregator import Aggregator, Contribution, build_strate
 from server.aggregation.async_strategies import AsyncStrategy
 
 FLEET_LIMITS = ("fleet_power_w", "round_energy_j", "budget_j")
-"""Limits of all boards of a round together, which asynchronous runs do not have."""
+"""Limits on all boards of a round together, which asynchronous runs cannot have."""
 UNSUPPORTED_STRATEGIES = {
     "DifferentialPrivacyClientSideFixedClipping": "the ServerSide one: boards do not clip",
     "DifferentialPrivacyClientSideAdaptiveClipping": "the ServerSide one: boards do not clip",
     "FedXgbBagging": "a strategy that averages arrays: no task here grows trees",
     "FedXgbCyclic": "a strategy that averages arrays: no task here grows trees",
 }
-"""Flower's strategies that need clients of another sort, and what would be right instead."""
+"""Flower's strategies that need another kind of client, each with a supported alternative."""
 MAX_TRIAL_BOARDS = 200
-"""Boards of a fleet up to which its strategy is tried: some compare every result with every other. Chosen by us."""
+"""Largest fleet for which the trial aggregation runs. A default that bounds the check's time: some strategies compare
+all pairs of results.
+"""
 
 
 def check_strategy(experiment: Experiment) -> None:
-    """Build the strategy; raises ``BadInput`` for an unknown class or option, or one that cannot aggregate here."""
+    """Build the strategy and, for Flower's own strategies, aggregate made-up results.
+
+    Raises:
+        BadInput: If a class or option is unknown, or the strategy cannot aggregate the results of this fleet.
+    """
     spec = experiment.strategy
     for where, each in _iterate_wrapped(spec, "strategy"):
         if each.name in UNSUPPORTED_STRATEGIES:
@@ -42,14 +48,14 @@ def check_strategy(experiment: Experiment) -> None:
 
 
 def _iterate_wrapped(spec: StrategySpec, where: str) -> Iterator[tuple[str, StrategySpec]]:
-    """A strategy and those inside it, each with its field."""
+    """Yield a strategy and the strategies it wraps, each with the path of its field."""
     yield where, spec
     if spec.wraps is not None:
         yield from _iterate_wrapped(spec.wraps, f"{where}.wraps")
 
 
 def _try_aggregation(experiment: Experiment) -> None:
-    """Let the strategy aggregate made-up results of as many boards as a round has: wrong options show only then."""
+    """Aggregate made-up results of as many boards as a round has, because some invalid options fail only then."""
     count = experiment.selection.count or len(list_boards(experiment))
     if count > MAX_TRIAL_BOARDS:
         return
@@ -72,7 +78,7 @@ def _try_aggregation(experiment: Experiment) -> None:
 
 @contextmanager
 def _silence_flower() -> Iterator[None]:
-    """Flower reports every aggregation on the terminal; nothing is said of one that is only tried."""
+    """Silence Flower's log, which reports every aggregation, during the trial."""
     log = logging.getLogger("flwr")
     level = log.level
     log.setLevel(logging.CRITICAL)
@@ -90,7 +96,7 @@ def _check_wrapped(spec: StrategySpec, where: str) -> None:
 
 
 def _check_asynchronous(experiment: Experiment) -> None:
-    """Nobody waits for a round's end, so nobody is late and no round is planned for the fleet."""
+    """Reject fields that need synchronous rounds: late clients, and limits on the fleet's round."""
     if experiment.backend == "fleet":
         right = "a strategy of rounds: asynchronous runs go by the clock of emulated boards (backend sim or local)"
         raise BadInput("strategy.name", f"{experiment.strategy.name} on real boards", right)

@@ -1,4 +1,4 @@
-"""Plays a fleet for a study: the coordinator with its planning and sharing, in this process, on a task of nothing."""
+"""Runs a fleet for a study: the coordinator with its planning and sharing, in this process, without training."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from server.rounds.coordinator import Coordinator
 from server.transport.client_port import IncomingReply, LocalPort, OutgoingRequest
 
 Reports = dict[int, dict[str, RoundReport]]
-"""Round -> board -> what it reported."""
+"""Client reports by round and board name."""
 
 
 def check_synchronous(experiment: Experiment) -> None:
-    """Raise ``BadInput`` for an asynchronous strategy: the study judges rounds, which such a run does not have."""
+    """Raise ``BadInput`` for an asynchronous strategy: the study evaluates rounds, which such a run does not have."""
     if isinstance(build_strategy(experiment.strategy), AsyncStrategy):
         right = "a strategy of rounds, e.g. --set strategy=FedAvg: the study judges rounds, asynchronous runs have none"
         raise BadInput("strategy.name", repr(experiment.strategy.name), right)
@@ -39,11 +39,17 @@ def check_synchronous(experiment: Experiment) -> None:
 def run_study_fleet(
     experiment: Experiment, steps: Mapping[str, int], told: Callable[[int], None] = lambda _: None
 ) -> FleetRun:
-    """One run of ``experiment`` (of ``fleet.as_asked``), every board doing its ``steps`` minibatches a round.
+    """Run an experiment once without training and compare each round with the oracle.
 
-    ``told`` hears of every round's end. Raises ``RunFailed`` when a round gives nothing.
+    Args:
+        experiment: The experiment, as prepared for the study.
+        steps: SGD steps per round, by board name.
+        told: Called with the round number after every round.
+
+    Raises:
+        RunFailed: If a round has no result.
     """
-    # Flower's strategies report every aggregation on the terminal, which is the launcher's.
+    # Flower's strategies log every aggregation to the terminal, which belongs to the launcher.
     logging.getLogger("flwr").setLevel(logging.ERROR)
     seats = {b.name: fleet.build_board_experiment(experiment, b, steps[b.name]) for b in list_boards(experiment)}
     reports: Reports = {}
@@ -59,7 +65,7 @@ def run_study_fleet(
 
 
 def count_explored_modes(reports: Reports, rounds: Sequence[int]) -> tuple[float, ...]:
-    """Mean over the boards of the different modes measured by the end of each round."""
+    """Return, for each round, the number of distinct modes measured so far, averaged over the boards."""
     seen: dict[str, set[PowerMode]] = {}
     means = []
     for number in rounds:
@@ -84,7 +90,7 @@ def _build_truth(experiment: Experiment, board: FleetBoard) -> BoardTruth:
 
 
 def _plausible_modes(truth: str, surface: ModeSurface, maxn: PowerMode) -> NDArray[np.bool_]:
-    """The modes of a measured table whose figures fit those of the modes around them; all of an emulated surface."""
+    """Return a mask of the modes of a measured table that fit their neighbours; all True if emulated."""
     if not truth.startswith(TABLE_PREFIX):
         return np.ones(len(surface.modes), dtype=np.bool_)
     table = ProfileTable(

@@ -1,4 +1,4 @@
-"""Start the command line: ``python -m experiments.cli``."""
+"""Entry point of ``python -m experiments.cli``."""
 
 from experiments.cli.main import main
 

@@ -1,4 +1,4 @@
-"""``fedge board-check``: sets each knob of the board twice, reads back, measures a while, puts back, and tells."""
+"""``fedge board-check``: sets each knob twice, reads it back, measures power, restores the board and reports."""
 
 from __future__ import annotations
 
@@ -27,7 +27,13 @@ HOLDER = "board-check"
 
 @dataclass(frozen=True, slots=True)
 class BoardCheckFinding:
-    """One line of the check: what was tried, how it went, what was seen."""
+    """One line of the check.
+
+    Attributes:
+        what: The step of the check.
+        result: Its outcome.
+        seen: The observed values.
+    """
 
     what: str
     result: str
@@ -37,7 +43,17 @@ class BoardCheckFinding:
 def check_board(
     place: BoardLocation, worker_socket: str, seconds: float, tell: Callable[[str], None]
 ) -> tuple[BoardCheckFinding, ...]:
-    """Every finding, failed knobs among them; raises ``BoardError`` when the board cannot be reached at all."""
+    """Check the board; failures of single knobs are findings.
+
+    Args:
+        place: Sockets and paths of the board.
+        worker_socket: The worker's socket.
+        seconds: Duration of the power measurement.
+        tell: Called with a line about each step.
+
+    Raises:
+        BoardError: If the board cannot be reached at all.
+    """
     with open_local_board(place) as here, _connect_powerd(place) as power:
         tell(f"{here.identity.model}, {here.catalogued.title}, L4T {here.identity.l4t or 'unknown'}")
         before = power.get()
@@ -72,7 +88,7 @@ def _check_knob(
 
 
 def _select_two_values(table: Sequence[int]) -> Sequence[int]:
-    """The two values tried: the second lowest, so that something changes from either end, then the highest."""
+    """Return the two values to try: the second lowest, so that either end value changes, then the highest."""
     return (table[min(1, len(table) - 2)], table[-1]) if len(table) > 1 else ()
 
 
@@ -122,7 +138,7 @@ def _check_restored(before: Mapping[str, Any], after: Mapping[str, Any]) -> Boar
 
 
 def _persistent_limits(told: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The limits that stay as they are until somebody sets them: the rate of a memory without a lock is none."""
+    """Return the limits that persist until they are set again; a memory clock without a lock does not."""
     limits = dict(told["limits"])
     emc = limits["emc"]
     return limits if emc["locked"] else limits | {"emc": {name: emc[name] for name in emc if name != "rate_hz"}}
@@ -139,12 +155,12 @@ def _check_worker(socket: str) -> BoardCheckFinding:
 
 
 def is_passed(findings: Sequence[BoardCheckFinding]) -> bool:
-    """Whether nothing failed."""
+    """Return whether no finding is a failure."""
     return all(finding.result != FAILED for finding in findings)
 
 
 def print_findings(console: Console, findings: Sequence[BoardCheckFinding]) -> None:
-    """The table for a person."""
+    """Print the findings as a table."""
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
     table.add_column("Check", no_wrap=True)
     table.add_column("Result", no_wrap=True)
@@ -156,7 +172,7 @@ def print_findings(console: Console, findings: Sequence[BoardCheckFinding]) -> N
 
 
 def as_data(findings: Sequence[BoardCheckFinding]) -> list[dict[str, str]]:
-    """The findings for a program."""
+    """Return the findings for JSON."""
     return [asdict(finding) for finding in findings]
 
 

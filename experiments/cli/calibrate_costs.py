@@ -1,6 +1,6 @@
 """``fedge calibrate``: fits the physical model to measured tables and writes their cost profiles.
 
-A table of training gives one profile, a table of inference one per batch size.
+A training table yields one profile, an inference table one per batch size.
 """
 
 from __future__ import annotations
@@ -23,16 +23,24 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 CANONICAL_BOARDS = {"agx-orin": "agx-orin-64gb"}
-"""Folder names of measured tables that the catalogue knows under another name."""
+"""Catalogue names of folders with measured tables that are named differently."""
 FEWEST_MODES = 20
-"""About as many as the physical model has coefficients."""
+"""Fewest modes for a fit: about the number of coefficients of the physical model."""
 
 
 @dataclass(frozen=True, slots=True)
 class CalibrationOutcome:
-    """The outcome of one table, or of one batch size of it: errors over all rows as shares, and the file written.
+    """Result of fitting one table, or one batch size of it.
 
-    ``written`` is None without ``out``.
+    Attributes:
+        table: Path of the table.
+        rows: Number of rows fitted.
+        duplicates: Number of rows that repeat a mode.
+        time_mape: Mean absolute relative error of time over all rows, as a share.
+        time_p95_ape: 95th percentile of that error.
+        power_mape: Mean absolute relative error of power over all rows, as a share.
+        power_p95_ape: 95th percentile of that error.
+        written: Path of the profile, or None if none was written.
     """
 
     table: str
@@ -48,13 +56,13 @@ class CalibrationOutcome:
     written: str | None
     kind: WorkloadKind = "train"
     time_rows_off: int = 0
-    """Rows more than a quarter off the fit."""
+    """Rows whose time is more than a quarter off the fit."""
     power_rows_off: int = 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _TableCalibration:
-    """One calibration, the table's path, how many rows repeated a mode, and what a minibatch was."""
+    """A calibration with the table's path, the number of rows that repeat a mode, and the kind of step."""
 
     path: Path
     calibration: TableCalibration
@@ -73,12 +81,21 @@ def calibrate_tables(
     maxn: PowerMode | None = None,
     origin: str = "",
 ) -> tuple[CalibrationOutcome, ...]:
-    """Fit every table and write its profiles into ``out``; names and ``kind`` default to the tables' paths.
+    """Fit every table and write its profiles.
 
-    A table of inference that holds several batch sizes gives one profile each, fitted together, unless ``batch_size``
-    chooses one.
-    ``maxn`` is the board's top: by default the catalogue's, else the table's. ``origin`` says who measured. Raises
-    ``BadInput`` for a bad table, for one workload name over several tables and for two tables that share a file.
+    Args:
+        tables: Paths of measured tables.
+        device: Board; by default from each table's path.
+        workload: Workload; by default from each table's path.
+        batch_size: Batch size to fit; by default, each batch size of an inference table gives a profile, fitted
+            together.
+        kind: Training or inference; by default from each table's path.
+        out: Folder for the profiles, or None to write none.
+        maxn: The board's top mode; by default the catalogue's, otherwise the table's.
+        origin: Author of the measurements.
+
+    Raises:
+        BadInput: If a table is invalid, one workload name is given for several tables, or two tables share a file name.
     """
     if workload is not None and len(tables) > 1:
         raise BadInput("--workload", f"{len(tables)} tables", "one table, or no --workload (names come from the paths)")
@@ -100,12 +117,12 @@ def calibrate_tables(
 
 
 def as_data(results: Sequence[CalibrationOutcome]) -> list[dict[str, Any]]:
-    """The outcome for ``--json``."""
+    """Return the results for JSON."""
     return [asdict(result) for result in results]
 
 
 def as_table(results: Sequence[CalibrationOutcome]) -> Table:
-    """The outcome for the terminal."""
+    """Build a terminal table of the results."""
     from rich.table import Table
 
     table = Table(title="Calibration error over all rows, percent")
@@ -126,7 +143,7 @@ def _fit_table(
     kind: WorkloadKind | None,
     maxn: PowerMode | None,
 ) -> list[_TableCalibration]:
-    """One fit, or one per batch size of a table of inference."""
+    """Fit a table once, or once per batch size for an inference table."""
     its_kind = kind or parse_workload_kind(path)
     several = its_kind == "infer" and batch_size is None
     sizes = list_batch_sizes(path) if several else (batch_size,)

@@ -1,4 +1,4 @@
-"""``fedge characterise``, ``characterise-report``, ``characterise-predict``: where a board's time and energy go."""
+"""``fedge characterise``, ``characterise-report``, ``characterise-predict``: time and energy of training."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The plain files of a sweep: the plan as it was understood, and a row per epoch of every point."""
+"""Plain files of a sweep: the resolved plan, and one row per epoch of every point."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MODE_COLUMNS = ("cores", "cpu_mhz", "gpu_mhz", "mem_mhz")
 
 
 def write_plan(folder: Path, asked: ResolvedPlan) -> Path:
-    """``plan.yaml``: for people; a sweep goes on by its journal."""
+    """Write ``plan.yaml`` for people to read; a resumed sweep relies on its journal."""
     path = folder / PLAN
     text = yaml.safe_dump(_plan_data(asked), sort_keys=False, allow_unicode=True, width=120)
     header = f"# The plan {asked.plan.name!r} as it was understood, points in the order in which they are measured.\n"
@@ -31,7 +31,7 @@ def write_plan(folder: Path, asked: ResolvedPlan) -> Path:
 
 
 def write_epochs(result: SweepResult) -> Path:
-    """``epochs.csv``: a row per epoch, empty where there is no sensor."""
+    """Write ``epochs.csv`` with one row per epoch; columns without a sensor are empty."""
     text = io.StringIO()
     rows = [row for point in result.points for row in _epoch_rows(point, result.plan)]
     writer = csv.DictWriter(text, _epoch_columns(), lineterminator="\n")

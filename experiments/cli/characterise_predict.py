@@ -1,4 +1,4 @@
-"""``fedge characterise-predict``: what an epoch would take at settings that a sweep never tried, from what it saw."""
+"""``fedge characterise-predict``: predicts an epoch at settings that a sweep did not measure."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from fedge.types import DeviceSpec, Label, Modes, PowerMode
 METHODS, BESTS = ("epochs", "simple"), ("time", "energy", "balanced")
 KINDS: tuple[WorkKind, ...] = ("train", "infer")
 EQUAL_TIME_RATIO = 1.005
-"""Epochs that differ by less count as equally fast; chosen by us."""
+"""Ratio below which epochs count as equally fast, so that energy decides. A default below the noise of one epoch."""
 CACHED_SHARES = {"warm": 1.0, "dropped": 0.0}
 
 
 @dataclass(frozen=True, slots=True)
 class EpochPredictionOptions:
-    """The options as they were typed; None: as the sweep mostly had it. ``cache`` is of the epoch that is asked for."""
+    """Command-line options; None means the sweep's most frequent value. ``cache`` refers to the predicted epoch."""
 
     folder: Path
     modes: tuple[str, ...] = ()
@@ -53,9 +53,18 @@ class EpochPredictionOptions:
 
 @dataclass(frozen=True, slots=True)
 class EpochPrediction:
-    """One epoch as it is foreseen, seconds and joules; spreads are one standard deviation, shares of the value.
+    """Prediction for one epoch.
 
-    ``seen_s`` is what the sweep saw of the very same setting; None where it did not try it.
+    Attributes:
+        e2e_s: End-to-end time, in seconds.
+        stall_s: Time that training waits for data, in seconds.
+        energy_j: Energy, in joules.
+        e2e_spread: Standard deviation of ``e2e_s``, as a share of it.
+        energy_spread: Standard deviation of ``energy_j``, as a share of it.
+        seen_s: Measured time of the same setting; None if the sweep did not measure it.
+        seen_j: Measured energy of the same setting.
+        method: Prediction method.
+        label: Provenance.
     """
 
     board: str
@@ -78,7 +87,12 @@ class EpochPrediction:
 
 
 def predict(asked: EpochPredictionOptions) -> None:
-    """Print what epochs would take; raises ``BadInput`` or ``UnknownName`` for what the sweep cannot tell."""
+    """Print predicted epochs.
+
+    Raises:
+        BadInput: If the sweep lacks the data for a prediction.
+        UnknownName: If a board, workload or storage is not part of the sweep.
+    """
     lines = predict_epochs(read_result(asked.folder), asked)
     if asked.as_json:
         sys.stdout.write(json.dumps([asdict(line) for line in lines]) + "\n")
@@ -87,7 +101,12 @@ def predict(asked: EpochPredictionOptions) -> None:
 
 
 def predict_epochs(result: SweepResult, asked: EpochPredictionOptions) -> list[EpochPrediction]:
-    """A line for every workload and mode that is asked for; with ``best`` one for each workload."""
+    """Predict an epoch for every requested workload and mode, or the best mode of each workload.
+
+    Args:
+        result: The sweep's measurements.
+        asked: The command-line options.
+    """
     _check_options(asked)
     stored = tuple(dict.fromkeys((*result.plan.storages, *load_storages())))
     if asked.storage is not None and asked.storage not in stored:
@@ -143,7 +162,7 @@ def _list_workloads(result: SweepResult) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _Case:
-    """One workload on one board, all that was seen of it, and what is asked for."""
+    """One workload on one board with its measured points and the requested setting."""
 
     result: SweepResult
     asked: EpochPredictionOptions
@@ -187,7 +206,7 @@ def _predict_workload(
 def _build_setting(
     asked: EpochPredictionOptions, looks: Sequence[PointObservation], result: SweepResult, workload: str
 ) -> EpochSetting:
-    """What is asked for; what is not said is as the plan has it where nothing turns it, or as most points had it."""
+    """Build the requested setting; missing values come from the plan if fixed there, otherwise from most points."""
 
     def usual(knob: str, given: int | str | None) -> str:
         base = result.plan.base.get(knob)
@@ -207,7 +226,7 @@ def _build_setting(
 
 
 def _select_modes(asked: EpochPredictionOptions, looks: Sequence[PointObservation], spec: DeviceSpec) -> Modes:
-    """Those that are named; all that may be chosen where the best one is wanted; else those that the sweep tried."""
+    """Return the named modes, all selectable modes if the best is wanted, or the modes of the sweep."""
     if asked.modes:
         found = [parse_mode(text, {}, spec, "--mode") for text in asked.modes]
         return stack_modes(mode for mode in found if mode is not None)
@@ -219,7 +238,7 @@ def _select_modes(asked: EpochPredictionOptions, looks: Sequence[PointObservatio
 
 
 def _predict_simple(case: _Case, modes: Modes) -> EpochPredictions:
-    """The paper's simple predictor, from epochs at this very loader: it knows of no other."""
+    """Predict with the paper's simple method, which uses epochs with the same loader setting only."""
     workload, setting = case.workload, case.setting
     seen = [
         MeasuredEpoch(name, look.mode, look.e2e_s, look.energy_j)
@@ -251,7 +270,7 @@ def _has_same_loader(look: PointObservation, setting: EpochSetting) -> bool:
 
 
 def _find_best_row(said: EpochPredictions, best: str) -> int:
-    """The row of least time (of equals of least energy), of least energy, or of the least product of both."""
+    """Return the row with the least time (ties: least energy), least energy or least energy-delay product."""
     if best == "time":
         near = said.e2e_s <= EQUAL_TIME_RATIO * said.e2e_s.min()
         second = said.e2e_s if said.energy_j is None else said.energy_j

@@ -1,4 +1,4 @@
-"""``fedge characterise-report``: write the page and the findings of a sweep's folder, as far as the sweep is."""
+"""``fedge characterise-report``: writes the page and the findings of a sweep, finished or not."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ FINDINGS_FILE = "findings.json"
 
 
 def rewrite_report(folder: Path) -> None:
-    """Write them anew from what lies in ``folder``, and print where the page lies.
+    """Rewrite page and findings from the sweep's folder, and print the page's path.
 
-    Raises ``BadInput`` for a folder that no sweep was written to, or that cannot be written.
+    Raises:
+        BadInput: If the folder holds no sweep or cannot be written.
     """
     result = read_result(folder)
     write_report(result)
@@ -32,9 +33,10 @@ def rewrite_report(folder: Path) -> None:
 
 
 def write_report(result: SweepResult) -> None:
-    """Write ``report.html`` and ``findings.json`` into the result's folder, each replaced as a whole.
+    """Write ``report.html`` and ``findings.json`` into the sweep's folder, each atomically.
 
-    Raises ``BadInput`` where they cannot be written, or the sweep's files cannot be read.
+    Raises:
+        BadInput: If the sweep's files cannot be read or the reports cannot be written.
     """
     from experiments.report.characterisation.characterisation_page import write_page
     from experiments.report.characterisation.characterisation_summary import summarise_result, summary_to_json
@@ -49,13 +51,19 @@ def write_report(result: SweepResult) -> None:
 
 
 MOST_REASONS, MOST_NOTES, MOST_FINDINGS = 8, 4, 3
-"""So many are told; chosen by us."""
+"""Default numbers of items printed, so that the summary fits on one screen."""
 NUMBER = re.compile(r"\d+(\.\d+)?")
 MissingPoints = Sequence[tuple[SweepPoint, str]]
 
 
 def print_summary(result: SweepResult, board_s: float, tries: Mapping[str, int]) -> None:
-    """Print it; ``tries`` is how often each point failed, by its key."""
+    """Print a summary of a sweep.
+
+    Args:
+        result: The sweep's measurements.
+        board_s: Board time spent, in seconds.
+        tries: Number of failed attempts by point key.
+    """
     lines = [*_list_missing("skipped", result.skipped), *_list_missing("failed", result.failed)]
     lines += _suggest_retry(result.failed, tries)
     lines += _list_notes(result)
@@ -73,12 +81,12 @@ def print_summary(result: SweepResult, board_s: float, tries: Mapping[str, int])
 
 
 def format_count(number: int, noun: str) -> str:
-    """``1 point``, ``2 points``."""
+    """Format a count with its noun: ``1 point``, ``2 points``."""
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _list_missing(word: str, gone: MissingPoints) -> Iterator[str]:
-    """A line for each reason, with the first of its points."""
+    """Yield a line per reason for missing points, with the first of them."""
     reasons: dict[str, list[SweepPoint]] = {}
     for point, reason in gone:
         reasons.setdefault(reason, []).append(point)
@@ -101,7 +109,7 @@ def _suggest_retry(failed: MissingPoints, tries: Mapping[str, int]) -> Iterator[
 
 
 def _list_notes(result: SweepResult) -> Iterator[str]:
-    """What was odd about points, most frequent first; notes that differ in their figures alone are one."""
+    """Yield the remarks on points, most frequent first; remarks that differ only in numbers count as one."""
     alike: dict[str, list[str]] = {}
     for point in result.points:
         for note in dict.fromkeys(point.notes):
@@ -112,7 +120,7 @@ def _list_notes(result: SweepResult) -> Iterator[str]:
 
 
 def _list_findings(said: Mapping[str, Any]) -> Iterator[str]:
-    """The first findings and the advice that saves most, as the report has them."""
+    """Yield the first findings and the advice with the largest saving, as in the report."""
     findings = said["findings"]
     for one in findings[:MOST_FINDINGS]:
         yield f"found: {one['title']}"

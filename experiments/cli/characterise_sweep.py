@@ -1,4 +1,4 @@
-"""``fedge characterise``: measures what a plan has left, writes its tables and its report, says what it came to."""
+"""``fedge characterise``: measures the remaining points of a plan, then writes its tables and report."""
 
 from __future__ import annotations
 
@@ -26,14 +26,22 @@ from fedge.errors import BadInput
 
 EXIT_NO_FIGURES = 1
 DEFAULT_FOLDER = Path("characterised")
-"""Where a sweep goes that is given no folder: below it, by its plan's name."""
+"""Default parent folder of sweeps, which are named after their plan."""
 
 
 def characterise(path: Path, out: Path | None, as_json: bool, again: bool = False) -> None:
-    """Measure what is left of the plan at ``path``, write everything that follows from it, print what it came to.
+    """Measure the remaining points of a plan, write tables and report, and print a summary.
 
-    ``again`` tries points once more that failed too often. Ctrl-C leaves what is done. Raises ``BadInput`` for wrong
-    input before anything is measured; exits with 1 when there is not one point with figures.
+    Ctrl-C keeps the finished points. Exits with code 1 if no point has results.
+
+    Args:
+        path: The plan.
+        out: The sweep's folder, or None for the default.
+        as_json: Whether to print the summary as JSON.
+        again: Whether to retry points that have failed too often.
+
+    Raises:
+        BadInput: If the input is invalid; raised before any measurement.
     """
     asked = read_resolved_plan(path)
     out = out or DEFAULT_FOLDER / asked.plan.name
@@ -62,7 +70,7 @@ def characterise(path: Path, out: Path | None, as_json: bool, again: bool = Fals
 
 
 def list_points(path: Path, out: Path | None, as_json: bool) -> None:
-    """Print the points in their order, what is done of them, and how long an emulated board would take."""
+    """Print the points in order, with their state and, for emulated boards, their duration."""
     asked = read_resolved_plan(path)
     out = out or DEFAULT_FOLDER / asked.plan.name
     state = _read_point_states(out, asked.plan)
@@ -87,14 +95,26 @@ def list_points(path: Path, out: Path | None, as_json: bool) -> None:
 
 
 def _describe_default_modes(asked: ResolvedPlan) -> str:
-    """Which mode a plan that says none is measured in; empty where it says one, or nothing can be set."""
+    """Describe the mode used if the plan names none; empty if it names one or modes cannot be set."""
     modes = {knob_values.device_name(name) or name: own.get(MAXN) for name, own in asked.modes.items()}
     shown = ", ".join(f"{mode} on {name}" for name, mode in modes.items() if mode is not None)
     return f"the plan names no mode: every point is at MAXN ({shown})" if shown and not asked.has_modes else ""
 
 
 def build_rigs(plan: CharacterisationPlan, folder: Path, path: Path) -> dict[str, MeasurementRig]:
-    """A rig for every board of the plan at ``path``; raises ``BadInput`` for what a board cannot be told."""
+    """Build a measurement rig for every board of a plan.
+
+    Args:
+        plan: The plan.
+        folder: The sweep's folder.
+        path: The plan's file, for messages.
+
+    Returns:
+        Rigs by board name.
+
+    Raises:
+        BadInput: If a board cannot apply a setting of the plan.
+    """
     own = any(":" in workload.model for workload in plan.workloads.values())
     if own and str(Path.cwd()) not in sys.path:  # where the worker looks for the user's own networks too
         sys.path.append(str(Path.cwd()))
@@ -109,7 +129,7 @@ def build_rigs(plan: CharacterisationPlan, folder: Path, path: Path) -> dict[str
 
 @contextmanager
 def _prefix_errors(place: str) -> Iterator[None]:
-    """Put the plan's file, or a place in it, before what was found wrong."""
+    """Prefix errors raised in the block with the plan's file or a location in it."""
     try:
         yield
     except BadInput as error:
@@ -156,9 +176,9 @@ def _measure_points(
 
 @contextmanager
 def _show_progress(campaign: SweepRun) -> Iterator[Callable[[str, str], None]]:
-    """A line on the terminal: point i of n, minutes left, how far it is, the point as far as there is room.
+    """Show a progress line: point i of n, minutes left, current step, and the point as far as it fits.
 
-    Where there is no terminal, a line for each point that this machine begins; emulated ones take no time.
+    Without a terminal, one line is printed per point measured on this machine; emulated points take no time.
     """
     from rich.console import Console
     from rich.markup import escape
@@ -185,7 +205,7 @@ def _show_progress(campaign: SweepRun) -> Iterator[Callable[[str, str], None]]:
 
 
 def _remaining_time(campaign: SweepRun) -> str:
-    """How many minutes this machine will take for the rest; emulated boards take next to nothing."""
+    """Estimate the remaining minutes on this machine; emulated boards take almost none."""
     done = [one for one in campaign.journal.past.done.values() if one.point.board == knob_values.HERE]
     rest = [point for point in campaign.remaining_points if point.board == knob_values.HERE]
     if not done:
@@ -198,7 +218,7 @@ def _remaining_time(campaign: SweepRun) -> str:
 
 
 def _write_results(result: SweepResult) -> list[Path]:
-    """Everything that is made of the points: their epochs, the tables, the report."""
+    """Write all results: epochs, tables and report."""
     written = [output.write_epochs(result)]
     if result.points:
         from experiments.cli.characterise_report import write_report
@@ -233,7 +253,7 @@ def _to_json(result: SweepResult, before: int, written: list[Path], board_s: flo
 def _describe_point(
     asked: ResolvedPlan, point: SweepPoint, rig: MeasurementRig | None, state: Mapping[str, str]
 ) -> dict[str, Any]:
-    """A row of the list; the seconds of an emulated board are those of some of its minibatches, scaled."""
+    """Return a row of the list; for emulated boards, the duration is extrapolated from a few steps."""
     workload = asked.plan.workloads[point.workload]
     reason = None if rig is None else rig.refusal_reason(point, workload)
     timed = rig is not None and not reason and point.board != knob_values.HERE
@@ -243,7 +263,11 @@ def _describe_point(
 
 
 def _read_point_states(out: Path, plan: CharacterisationPlan) -> dict[str, str]:
-    """Point's key -> done, skipped or failed, of the sweep in ``out`` if there is one; ``BadInput`` for another's."""
+    """Return the state (done, skipped or failed) by point key of an existing sweep in ``out``.
+
+    Raises:
+        BadInput: If the folder holds the sweep of another plan.
+    """
     if not (out / JOURNAL_FILE).exists():
         return {}
     result = read_result(out)

@@ -1,4 +1,4 @@
-"""Where a command may write: in a folder that exists, over its own earlier output, never over anything else."""
+"""Output of commands: checks that only new files or the command's own output are overwritten, consoles, progress."""
 
 from __future__ import annotations
 
@@ -15,9 +15,17 @@ if TYPE_CHECKING:
 
 
 def check_output(option: str, path: Path | None, starts: str) -> None:
-    """Raise ``BadInput`` unless ``path`` is new or a file that begins with ``starts``, as this command's output does.
+    """Check that a file may be written.
 
-    So a slip of the tab key does not replace a measured table, a model or a device by a page.
+    This keeps a mistyped path from replacing a measured table or a model.
+
+    Args:
+        option: The command's option, for messages.
+        path: The file, or None.
+        starts: How this command's output begins, ignoring case.
+
+    Raises:
+        BadInput: If the folder does not exist, or the file exists and begins differently.
     """
     if path is None:
         return
@@ -36,7 +44,11 @@ def _starts_with(path: Path, starts: str) -> bool:
 
 
 def parse_policy_names(text: str) -> tuple[str, ...]:
-    """The policies of ``--policy``; raises ``BadInput`` for empty and repeated ones."""
+    """Parse the comma-separated names of ``--policy``.
+
+    Raises:
+        BadInput: If a name is empty or repeated.
+    """
     words = tuple(word.strip() for word in text.split(","))
     if not all(words) or len(set(words)) < len(words):
         raise BadInput("--policy", repr(text), "names of policies, separated by commas, each once")
@@ -44,7 +56,11 @@ def parse_policy_names(text: str) -> tuple[str, ...]:
 
 
 def check_study_outputs(json_file: Path | None, html: Path | None) -> None:
-    """Raise ``BadInput`` for a place where a result cannot be put, before anything is computed."""
+    """Check the output files of a study before anything is computed.
+
+    Raises:
+        BadInput: If a file may not be written, or both options name the same one.
+    """
     check_output("--json", json_file, "[")
     check_output("--html", html, "<!doctype html")
     if json_file is not None and html is not None and json_file.absolute() == html.absolute():
@@ -52,13 +68,22 @@ def check_study_outputs(json_file: Path | None, html: Path | None) -> None:
 
 
 def write_json_rows(json_file: Path | None, rows: Sequence[object]) -> None:
-    """The rows as a JSON list."""
+    """Write rows as a JSON list; nothing if no file is given."""
     if json_file is not None:
         write_output("--json", json_file, lambda path: run_folder.write_json(path, list(rows)))
 
 
 def write_output(option: str, path: Path, write: Callable[[Path], None]) -> None:
-    """``write(path)``; raises ``BadInput`` where the file cannot be written."""
+    """Call ``write(path)``.
+
+    Args:
+        option: The command's option, for messages.
+        path: The file.
+        write: Writes the file.
+
+    Raises:
+        BadInput: If the file cannot be written.
+    """
     try:
         write(path)
     except OSError as error:
@@ -66,7 +91,7 @@ def write_output(option: str, path: Path, write: Callable[[Path], None]) -> None
 
 
 def make_console(*, stderr: bool = False) -> Console:
-    """Where a command prints."""
+    """Create the console of a command."""
     from rich.console import Console
 
     return Console(stderr=stderr)
@@ -74,7 +99,14 @@ def make_console(*, stderr: bool = False) -> Console:
 
 @contextmanager
 def show_progress(total: int) -> Iterator[Callable[[str], None]]:
-    """A line on the terminal: how many runs are done and which was the last; nothing where there is no terminal."""
+    """Show the number of finished runs and the last one on the terminal; silent without a terminal.
+
+    Args:
+        total: Number of runs.
+
+    Returns:
+        A function to be called with the name of each finished run.
+    """
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     shown = make_console(stderr=True)

@@ -1,4 +1,4 @@
-"""The ``fedge concurrent`` commands: training and inference on one board, planned, judged and really executed."""
+"""The ``fedge concurrent`` commands: plan, evaluate and run training and inference on one board."""
 
 from __future__ import annotations
 
@@ -105,19 +105,8 @@ def evaluate(
     tables = ConcurrentTableOptions(
         tuple(train or ()), infer=tuple(infer or ()), device=device, workload=workload, batch_size=batch_size
     )
-    command(
-        ConcurrentEvalOptions(
-            tables,
-            strategies=strategy,
-            problems=problems,
-            reuse=reuse,
-            sample=sample,
-            seed=seed,
-            seeds=seeds,
-            plausible=plausible,
-        ),
-        json_file,
-    )
+    stream = {"reuse": reuse, "sample": sample, "seed": seed, "seeds": seeds, "plausible": plausible}
+    command(ConcurrentEvalOptions(tables, strategies=strategy, problems=problems, **stream), json_file)  # type: ignore[arg-type]
 
 
 @app.command("plan")
@@ -153,9 +142,8 @@ def plan(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for a program to read.")] = False,
 ) -> None:
     """Which mode, batch size and interleaving for training beside inference within these limits, and why."""
-    from experiments.cli.concurrent_jobs import ConcurrentJobOptions
-    from experiments.cli.concurrent_plan import ConcurrentPlanOptions
     from experiments.cli.concurrent_plan import print_plan as command
+    from fedge.studies.serving.interleaving_advice import ConcurrentJobOptions, ConcurrentPlanOptions
 
     jobs = ConcurrentJobOptions(
         train=train,

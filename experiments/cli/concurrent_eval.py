@@ -1,4 +1,4 @@
-"""``fedge concurrent eval``: judges strategies on measured tables, prints what they reach, writes rows."""
+"""``fedge concurrent eval``: evaluates strategies on measured tables, prints the results, writes rows."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ DEFAULT_PROBLEM_SET = "default"
 
 @dataclass(frozen=True, slots=True)
 class ConcurrentEvalOptions:
-    """The options as they were typed."""
+    """Command-line options."""
 
     tables: ConcurrentTableOptions
     strategies: str = DEFAULT_STRATEGY
@@ -47,9 +47,11 @@ class ConcurrentEvalOptions:
 
 
 def evaluate_strategies(asked: ConcurrentEvalOptions, json_file: Path | None) -> None:
-    """Judge, print the tables, write ``json_file`` where given.
+    """Evaluate strategies, print tables and optionally write JSON.
 
-    Raises ``BadInput`` for wrong input before anything is played, ``FedgeError`` at the end when a strategy failed.
+    Raises:
+        BadInput: If the input is invalid; raised before any evaluation.
+        FedgeError: At the end, if a strategy failed.
     """
     check_output("--json", json_file, "[")
     rows = evaluate_jobs(build_eval_jobs(asked))
@@ -62,7 +64,11 @@ def evaluate_strategies(asked: ConcurrentEvalOptions, json_file: Path | None) ->
 
 
 def build_eval_jobs(asked: ConcurrentEvalOptions) -> list[StrategyJob]:
-    """What is to be played, in the order of the rows; raises ``BadInput`` for everything wrong with the options."""
+    """Return the evaluations to run, in the order of the result rows.
+
+    Raises:
+        BadInput: If an option, table or problem file is invalid.
+    """
     names = _parse_strategies(asked.strategies)
     default = select_family(bool(asked.tables.train), bool(asked.tables.infer))
     given = None if asked.problems == DEFAULT_PROBLEM_SET else read_problems(Path(asked.problems), default)
@@ -79,18 +85,23 @@ def build_eval_jobs(asked: ConcurrentEvalOptions) -> list[StrategyJob]:
 
 
 def evaluate_jobs(jobs: Sequence[StrategyJob], workers: int | None = None) -> list[StrategyRow]:
-    """Play all jobs on as many processes as this one has cores, with a line of progress on the error stream."""
+    """Run all jobs in parallel with a progress line on standard error.
+
+    Args:
+        jobs: The evaluations.
+        workers: Number of processes; by default the cores available to this process.
+    """
     with limit_to_one_thread(), _show_progress(len(jobs)) as told:
         return run_jobs(run_job, jobs, told, workers)
 
 
 def run_job(job: StrategyJob) -> StrategyRow:
-    """The row of one job; its ``seconds`` are those of a core, whatever else the machine does."""
+    """Run one job; its ``seconds`` are CPU time, so they do not depend on the machine's load."""
     return run_strategy_job(job, _ProcessTimeClock())
 
 
 class _ProcessTimeClock:
-    """A clock of the time that this process has computed; nothing waits by it."""
+    """Clock of this process's CPU time; nothing waits by it."""
 
     def now_s(self) -> float:
         return time.process_time()
@@ -100,21 +111,26 @@ class _ProcessTimeClock:
 
 
 def select_family(trains: bool, infers: bool) -> ProblemFamily:
-    """The family of the problems that tables alone make."""
+    """Return the problem family that the given kinds of tables form."""
     return "concurrent" if trains and infers else "train" if trains else "infer"
 
 
 def read_problems(path: Path, family: ProblemFamily) -> tuple[ServingProblem, ...]:
-    """The problems of a YAML or JSON file; those with a rate that name no family are of ``family``.
+    """Read serving problems from a YAML or JSON file.
 
-    Raises ``BadInput``.
+    Args:
+        path: The file.
+        family: Family of problems that have a rate but name no family.
+
+    Raises:
+        BadInput: If the file is invalid.
     """
     import yaml
 
     right = "a YAML or JSON file that can be read: a list of problems"
     try:
         text = path.read_text(encoding="utf-8")
-        # A few lines of aliases can stand for more than any memory holds.
+        # Reject YAML aliases: a few lines of them can expand beyond any memory.
         if any(isinstance(token, yaml.AliasToken) for token in yaml.scan(text)):
             raise BadInput("--problems", f"{path}: an alias (*name)", f"{right}, each written out")
         entries = yaml.safe_load(text)
@@ -132,14 +148,14 @@ def read_problems(path: Path, family: ProblemFamily) -> tuple[ServingProblem, ..
 
 
 def _mark_inference(entry: object) -> object:
-    """Without a training table a problem with a rate is one of inference."""
+    """Mark a problem with a rate as inference if there is no training table."""
     if isinstance(entry, dict) and "family" not in entry and entry.get("rate_hz") is not None:
         return {**entry, "family": "infer"}
     return entry
 
 
 def write_rows(path: Path, rows: Sequence[StrategyRow]) -> None:
-    """The rows as a JSON list."""
+    """Write rows as a JSON list."""
     try:
         run_folder.write_json(path, [row_to_dict(row) for row in rows])
     except OSError as error:
@@ -159,7 +175,7 @@ def _parse_strategies(text: str) -> tuple[str, ...]:
 
 
 def _build_cases(asked: ConcurrentEvalOptions, given: tuple[ServingProblem, ...] | None) -> list[StrategyCase]:
-    """Every training table with every inference table, and per pair every family that there are problems of."""
+    """Combine every training table with every inference table, and each pair with every family that has problems."""
     training, inference = read_job_tables(asked.tables)
     problems = default_problems(select_family(bool(training), bool(inference))) if given is None else given
     cases: dict[tuple[str, ...], StrategyCase] = {}
@@ -226,9 +242,9 @@ def _make_console(*, stderr: bool = False) -> Console:
 
 @contextmanager
 def _show_progress(total: int) -> Iterator[Callable[[str], None]]:
-    """A line on the error stream: how many jobs are done, which was the last; where there is no terminal, a line each.
+    """Show the number of finished jobs and the last one; without a terminal, one line per job.
 
-    A job takes up to a minute: without a terminal, say in a log, silence would look like a fault.
+    A job takes up to a minute, so silence in a log would look like a hang.
     """
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 

@@ -1,11 +1,10 @@
-"""The jobs of ``fedge concurrent plan``: from measured tables, or from a board's calibrated costs, as tables alike."""
+"""Jobs of ``fedge concurrent plan``: tables that were measured, or computed from a board's calibrated costs."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 
 import numpy as np
 
@@ -16,47 +15,26 @@ from fedge.devices.catalogue import find, load_catalogue
 from fedge.errors import BadInput
 from fedge.modes import build_grid
 from fedge.physics import time_power_model
-from fedge.serving.job_pair import FULCRUM_GRID, JobPair, build_pair
+from fedge.serving.job_pair import FULCRUM_GRID, build_pair
 from fedge.serving.multiple_services import MAX_SERVICES, MeasuredServiceDemand
 from fedge.serving.serving_problems import BATCH_SIZES
+from fedge.studies.serving.interleaving_advice import ConcurrentJobOptions, JobTables
 from fedge.studies.serving.serving_planner import ServingJobs
 from fedge.types import DeviceSpec, Modes, ProfileTable
 
 MAX_KNOB_VALUES = (4, 7, 7, 3)
-"""Of a board's cores, CPU, GPU and memory clocks so many are looked at, evenly spread; chosen by us, as Fulcrum's."""
+"""Number of values per knob (cores, CPU, GPU, memory clock) in the planning grid, evenly spaced.
 
-
-@dataclass(frozen=True, slots=True)
-class ConcurrentJobOptions:
-    """The options that say what is to run."""
-
-    train: Path | None = None
-    infer: tuple[Path, ...] = ()
-    device: str | None = None
-    train_workload: str | None = None
-    infer_workloads: tuple[str, ...] = ()
-    latency_s: tuple[float, ...] = ()
-    rate_hz: tuple[float, ...] = ()
-    batch_sizes: str | None = None
-    batch_size: int | None = None
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class JobTables:
-    """The tables behind the jobs: measured, or made from a cost model; ``about`` says of each which it is."""
-
-    train: ProfileTable | None
-    infer: tuple[tuple[ProfileTable, ...], ...]
-    descriptions: tuple[str, ...]
-    is_measured: bool
-
-    def build_pair(self, service: int = 0) -> JobPair:
-        """The training job with one of the services."""
-        return build_pair(self.train, self.infer[service] if self.infer else ())
+A default of about the size of Fulcrum's grid; a finer grid takes longer to plan.
+"""
 
 
 def load_job_tables(typed: ConcurrentJobOptions) -> JobTables:
-    """Where the jobs' costs come from; raises ``BadInput`` for options that do not go together."""
+    """Read or compute the tables of all jobs.
+
+    Raises:
+        BadInput: If options contradict each other, or a latency or rate is missing.
+    """
     tables, names = bool(typed.train or typed.infer), bool(typed.train_workload or typed.infer_workloads)
     if tables and names:
         right = "measured tables alone (--train, --infer), or --device with names of workloads alone"
@@ -76,17 +54,21 @@ def load_job_tables(typed: ConcurrentJobOptions) -> JobTables:
 
 
 def require_positive(option: str, value: float) -> float:
-    """The value; raises ``BadInput`` unless it is a finite number above 0."""
+    """Return the value if it is finite and positive.
+
+    Raises:
+        BadInput: Otherwise, naming the option.
+    """
     if not 0.0 < value < float("inf"):
         raise BadInput(option, f"{value:g}", "a number above 0")
     return value
 
 
 def build_jobs(source: JobTables, typed: ConcurrentJobOptions) -> ServingJobs:
-    """The jobs over the modes that all tables have."""
+    """Build the jobs over the modes that all tables share."""
     flat = [table for tables in source.infer for table in tables]
     pair = build_pair(source.train, flat)
-    # ``build_pair`` sorts by batch size; this is where each table went.
+    # ``build_pair`` sorts by batch size; ``rank`` maps each table to its place there.
     places = sorted(range(len(flat)), key=lambda i: flat[i].batch_size)
     rank = {i: place for place, i in enumerate(places)}
     services, first = [], 0
@@ -111,7 +93,7 @@ def build_jobs(source: JobTables, typed: ConcurrentJobOptions) -> ServingJobs:
 
 
 def name_services(source: JobTables) -> list[str]:
-    """Names of the services, each once."""
+    """Return a unique name for each service."""
     names: list[str] = []
     for tables in source.infer:
         count = sum(name.split(" #")[0] == tables[0].workload for name in names)
@@ -120,7 +102,7 @@ def name_services(source: JobTables) -> list[str]:
 
 
 def _read_measured(typed: ConcurrentJobOptions) -> JobTables:
-    # One service may be there twice, at rates of its own.
+    # One service may be listed twice with different rates.
     training, _ = (
         read_job_tables(
             ConcurrentTableOptions(
@@ -163,7 +145,7 @@ def _price_workloads(typed: ConcurrentJobOptions) -> JobTables:
 
 @contextmanager
 def _attribute_errors(option: str) -> Iterator[None]:
-    """An unknown workload is a mistake in this option, a size that no cost is known of one in ``--batch-sizes``."""
+    """Attribute an unknown workload to this option, and an unknown batch size to ``--batch-sizes``."""
     try:
         yield
     except BadInput as error:
@@ -172,7 +154,7 @@ def _attribute_errors(option: str) -> Iterator[None]:
 
 
 def planning_modes(spec: DeviceSpec) -> Modes:
-    """The modes that are looked at: Fulcrum's grid where the board has it, else some of each knob's values."""
+    """Return the modes considered for planning: Fulcrum's grid for its board, otherwise a thinned grid."""
     knobs = (tuple(map(float, spec.cores)), spec.cpu_mhz, spec.gpu_mhz, spec.mem_mhz)
     if all(set(wanted) <= set(known) for wanted, known in zip(FULCRUM_GRID, knobs, strict=True)):
         chosen: list[tuple[float, ...]] = list(FULCRUM_GRID)
@@ -186,13 +168,13 @@ def _thin_values(values: Sequence[float], most: int) -> tuple[float, ...]:
     ordered = sorted(values)
     if len(ordered) <= most:
         return tuple(ordered)
-    # From the top down: the lowest value of a knob is one that nobody uses.
+    # Counted from the top, because the lowest value of a knob is hardly ever useful.
     chosen = np.linspace(len(ordered) - 1, 0, most + 1).round().astype(int)[:-1]
     return tuple(ordered[i] for i in sorted(chosen))
 
 
 def _predict_table(spec: DeviceSpec, modes: Modes, profile: CostProfile) -> ProfileTable:
-    """What a cost profile says of the modes, in the form of a measured table."""
+    """Predict the modes with a cost profile, as a table."""
     seconds = time_power_model.compute_step_s(profile.coefficients, spec.maxn, modes)
     watts = time_power_model.compute_power_w(profile.coefficients, spec.maxn, modes)
     sha256 = profile.evidence.sha256 if profile.evidence else ""
@@ -209,7 +191,7 @@ def _predict_table(spec: DeviceSpec, modes: Modes, profile: CostProfile) -> Prof
 
 
 def _describe_profiles(profiles: Sequence[CostProfile]) -> str:
-    """One line for the profiles of a job, one per batch size: what they are, and their errors on the modes measured."""
+    """Describe the profiles of a job in one line: provenance and errors on the measured modes."""
     first = profiles[0]
     what = {"train": "training", "infer": "inference"}[first.kind]
     sizes = ", ".join(str(profile.batch_size) for profile in profiles)
@@ -224,7 +206,11 @@ def _describe_profiles(profiles: Sequence[CostProfile]) -> str:
 
 
 def parse_batch_sizes_option(text: str) -> tuple[int, ...]:
-    """The batch sizes typed; raises ``BadInput``."""
+    """Parse comma-separated batch sizes.
+
+    Raises:
+        BadInput: If one is not a positive integer.
+    """
     words = [word.strip() for word in text.split(",")]
     if not all(word.isascii() and word.isdigit() and int(word) > 0 for word in words) or len(set(words)) < len(words):
         raise BadInput(

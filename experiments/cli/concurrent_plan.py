@@ -1,26 +1,25 @@
-"""``fedge concurrent plan``: which mode, batch sizes and interleaving for some jobs and limits, and why."""
+"""``fedge concurrent plan``: chooses mode, batch sizes and interleaving for given jobs and limits."""
 
 from __future__ import annotations
 
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
-from experiments.cli.concurrent_jobs import (
-    ConcurrentJobOptions,
-    JobTables,
-    build_jobs,
-    load_job_tables,
-    require_positive,
-)
+from experiments.cli.concurrent_jobs import build_jobs, load_job_tables, require_positive
 from experiments.cli.concurrent_tables import list_implausible_rows
 from fedge import registry
 from fedge.errors import BadInput
 from fedge.serving.serving_problems import ProblemFamily, ServingProblem
-from fedge.serving.strategies import DEFAULT_STRATEGY, STRATEGIES
+from fedge.serving.strategies import STRATEGIES
 from fedge.studies.serving import serving_planner
+from fedge.studies.serving.interleaving_advice import (
+    ConcurrentPlanOptions,
+    InterleavingAdvice,
+    JobTables,
+)
 from fedge.studies.serving.pair_knowledge import build_pair_knowledge
 from fedge.studies.serving.serving_advice import (
     SimulatedChoice,
@@ -29,10 +28,7 @@ from fedge.studies.serving.serving_advice import (
     search_with_strategy,
 )
 from fedge.studies.serving.serving_planner import (
-    LimitChange,
-    LimitVariation,
     ServingChoices,
-    ServingJobs,
     ServingOption,
 )
 from fedge.types import ProfileTable
@@ -40,54 +36,16 @@ from fedge.worker.arrivals import KINDS, Arrivals, parse_arrivals
 from fedge.worker.request_fields import BadField
 
 DYNAMIC_ARRIVALS = ((10.0, 0.5), (10.0, 1.5))
-"""Dynamic arrivals: so many seconds at so many times the rate, and again. Chosen by us."""
+"""Phases of dynamic arrivals (seconds, multiple of the mean rate), repeated. A default whose mean is the given rate."""
 NO_STRATEGY = "none"
 
 
-@dataclass(frozen=True, slots=True)
-class ConcurrentPlanOptions:
-    """The options as they were typed."""
-
-    jobs: ConcurrentJobOptions
-    power_w: float
-    arrivals: str = "constant"
-    strategy: str = DEFAULT_STRATEGY
-    seed: int = 0
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class InterleavingAdvice:
-    """Everything that is shown; ``choice`` is None where nothing holds the limits, and then ``moves`` say what would.
-
-    ``first`` is the best choice by the formulas, where playing it showed that it does not hold with such arrivals.
-    ``doubtful`` names the measured rows behind the choice that no board can have meant.
-    """
-
-    options: ConcurrentPlanOptions
-    tables: JobTables
-    jobs: ServingJobs
-    choice: ServingOption | None
-    first: ServingOption | None
-    simulation: SimulatedChoice | None
-    limits: tuple[str, ...]
-    runners_up: tuple[ServingOption, ...]
-    neighbours: tuple[LimitVariation, ...]
-    moves: tuple[LimitChange, ...]
-    search: StrategySearch | None
-    doubtful: tuple[str, ...] = ()
-
-    @property
-    def best(self) -> ServingOption | None:
-        """The best choice by the formulas."""
-        return self.first or self.choice
-
-    @property
-    def has_several_services(self) -> bool:
-        return len(self.jobs.services) > 1
-
-
 def print_plan(asked: ConcurrentPlanOptions, *, as_json: bool) -> None:
-    """Plan, and print it as text or JSON; raises ``BadInput``."""
+    """Plan and print the result as text or JSON.
+
+    Raises:
+        BadInput: If an option or table is invalid.
+    """
     advice = advise_interleaving(asked)
     if as_json:
         import typer
@@ -102,7 +60,11 @@ def print_plan(asked: ConcurrentPlanOptions, *, as_json: bool) -> None:
 
 
 def advise_interleaving(asked: ConcurrentPlanOptions) -> InterleavingAdvice:
-    """The plan; raises ``BadInput`` for everything that is wrong with the options or the tables."""
+    """Compute the plan.
+
+    Raises:
+        BadInput: If an option or table is invalid.
+    """
     require_positive("--power-w", asked.power_w)
     if asked.arrivals not in KINDS:
         raise BadInput("--arrivals", repr(asked.arrivals), f"one of {', '.join(KINDS)}")
@@ -161,7 +123,7 @@ def _build_advice(
 
 
 def _select_measured_tables(source: JobTables, choice: ServingOption) -> list[ProfileTable]:
-    """The measured tables of which the choice took a row; none where the costs come from a model."""
+    """Return the measured tables with a row that the choice uses; empty if costs come from a model."""
     if not source.is_measured:
         return []
     served = zip(source.infer, choice.batch_sizes, strict=True)
@@ -170,7 +132,13 @@ def _select_measured_tables(source: JobTables, choice: ServingOption) -> list[Pr
 
 
 def build_arrivals(kind: str, rate_hz: float, seed: int) -> Arrivals:
-    """The arrivals of a service, ``rate_hz`` in the mean."""
+    """Return a service's arrival process.
+
+    Args:
+        kind: Kind of arrivals.
+        rate_hz: Mean rate, in requests per second.
+        seed: Seed of random arrivals.
+    """
     fields: dict[str, Any] = {"kind": kind, "seed": seed}
     if kind == "dynamic":
         fields["rates"] = [(seconds, factor * rate_hz) for seconds, factor in DYNAMIC_ARRIVALS]
@@ -183,7 +151,7 @@ def build_arrivals(kind: str, rate_hz: float, seed: int) -> Arrivals:
 
 
 def _run_strategy(asked: ConcurrentPlanOptions, source: JobTables) -> StrategySearch | None:
-    """The strategies search for one service at most."""
+    """Run the requested search strategy; strategies support one service at most."""
     if asked.strategy == NO_STRATEGY or len(source.infer) > 1:
         return None
     pair, typed = source.build_pair(), asked.jobs
@@ -197,7 +165,7 @@ def _run_strategy(asked: ConcurrentPlanOptions, source: JobTables) -> StrategySe
 
 
 def as_data(advice: InterleavingAdvice) -> Mapping[str, Any]:
-    """The plan for JSON; ``modelled`` says that no number of it was measured on a board."""
+    """Return the plan for JSON; ``modelled`` states that none of its numbers was measured on a board."""
     asked, jobs = advice.options, advice.jobs
     return {
         "feasible": advice.choice is not None,

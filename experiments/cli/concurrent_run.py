@@ -1,4 +1,4 @@
-"""``fedge concurrent run``: trains one network and serves another for a while, and tells how both fared."""
+"""``fedge concurrent run``: trains one network while serving another, and reports the performance of both."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ from fedge.worker.worker_client import WorkerClient, WorkerError
 EXECUTIONS = {MANAGED: (MANAGED,), NATIVE: (NATIVE,), ALONE: (ALONE,), "both": (MANAGED, NATIVE)}
 DEVICES = ("auto", "cpu", "cuda")
 JSON_START = '{\n  "concurrent_run"'
-"""How this command's JSON begins."""
+"""First characters of this command's JSON."""
 DEFAULT_S = 60.0
 MAX_BATCH = 1024
-"""As the worker's own limit."""
+"""The worker's limit."""
 MAX_LATENCY_S = 1000.0
-"""Where the histogram of latencies ends."""
+"""Upper end of the latency histogram, in seconds."""
 DYNAMIC_RATES = ((10.0, 0.5), (10.0, 1.5))
-"""``--arrivals dynamic``: seconds, and the rate as a multiple of ``--rate-hz``. Chosen by us."""
+"""Phases of ``--arrivals dynamic``: seconds, and multiple of ``--rate-hz``. A default whose mean is the given rate."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConcurrentRunOptions:
-    """The options as they were typed."""
+    """Command-line options."""
 
     train: str
     infer: str
@@ -58,9 +58,11 @@ class ConcurrentRunOptions:
 
 
 def run_concurrently(asked: ConcurrentRunOptions, json_file: Path | None) -> None:
-    """Execute, show, and write the result; Ctrl-C or a worker that fails ends it with what there is so far.
+    """Run, show and write the result; after Ctrl-C or a worker's failure, the results so far are kept.
 
-    Raises ``BadInput`` for wrong options before anything is started, ``RunFailed`` for a worker that cannot go on.
+    Raises:
+        BadInput: If an option is invalid; raised before anything is started.
+        RunFailed: If a worker cannot continue.
     """
     _check_options(asked)
     check_output("--json", json_file, JSON_START)
@@ -90,7 +92,7 @@ def run_concurrently(asked: ConcurrentRunOptions, json_file: Path | None) -> Non
 def as_data(
     asked: ConcurrentRunOptions, jobs: SideBySideJobs, outcomes: Sequence[SideBySideOutcome], *, interrupted: bool
 ) -> dict[str, Any]:
-    """The result as JSON has it."""
+    """Return the result for JSON."""
     head = {**asdict(asked), "arrivals": dict(jobs.arrivals), "infer_batch": jobs.infer_batch, "cores": _count_cores()}
     return {"concurrent_run": head, "interrupted": interrupted, "outcomes": [_outcome_data(one) for one in outcomes]}
 
@@ -154,7 +156,7 @@ def _duration_s(asked: ConcurrentRunOptions) -> float:
 
 
 def _arrivals_data(asked: ConcurrentRunOptions) -> dict[str, Any]:
-    """As the worker's ``serve`` has them."""
+    """Return the arrivals in the form of the worker's ``serve`` request."""
     if asked.arrivals == "dynamic":
         rates = [[seconds, factor * asked.rate_hz] for seconds, factor in DYNAMIC_RATES]
         return {"kind": "dynamic", "rates": rates, "seed": asked.seed}
@@ -173,7 +175,7 @@ def _build_jobs(asked: ConcurrentRunOptions, infer_batch: int) -> SideBySideJobs
 
 
 def _count_cores() -> int:
-    """Those this program and its workers may use; torch takes as many threads, where they are cores of their own."""
+    """Return the number of cores available to this program; torch uses as many threads if they are physical cores."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -196,7 +198,7 @@ def _describe_run(asked: ConcurrentRunOptions, jobs: SideBySideJobs, device: str
 
 @contextlib.contextmanager
 def _start_workers(asked: ConcurrentRunOptions) -> Iterator[dict[str, WorkerPair]]:
-    """Who trains and who serves, by how."""
+    """Start the workers for training and serving, by way of execution."""
     if asked.worker is not None:
         with WorkerClient(asked.worker) as client:
             yield dict.fromkeys((MANAGED, ALONE), WorkerPair(client, client))
@@ -212,12 +214,12 @@ def _start_workers(asked: ConcurrentRunOptions) -> Iterator[dict[str, WorkerPair
 
 
 def _load_training(asked: ConcurrentRunOptions, pairs: dict[str, WorkerPair]) -> str:
-    """Make who trains ready; the device that it took."""
+    """Load the training task and return the device that the worker selected."""
     return side_by_side.load_task(pairs[MANAGED].training, asked.train, asked.device)
 
 
 def _choose_batch_size(asked: ConcurrentRunOptions, pairs: dict[str, WorkerPair], console: Any) -> int:
-    """The largest batch size that holds the budget, from a few that are measured here; 1 where nothing is served."""
+    """Return the largest batch size that meets the latency budget, from a few measured ones; 1 without a service."""
     if asked.how == ALONE:
         return 1
     client = pairs[MANAGED].training
@@ -250,7 +252,7 @@ def _no_batch_error(asked: ConcurrentRunOptions, seconds: dict[int, float], step
         right = f"fewer requests per second: inference in batches of {max(seconds)} or less does not keep up here"
         larger = ", or a longer --latency-s for larger batches" if max(seconds) < max(batch_sizing.BATCH_SIZES) else ""
         return BadInput("--rate-hz", got, right + larger)
-    # Rounded up, so that the number told is enough; these times differ from one start to the next all the same.
+    # Rounded up, so that the suggested budget suffices although times vary between starts.
     right = f"{math.ceil(1e3 * least_s) / 1e3:g} s or more, or --infer-batch to try one that is not expected to hold"
     return BadInput("--latency-s", got, right)
 
@@ -258,7 +260,7 @@ def _no_batch_error(asked: ConcurrentRunOptions, seconds: dict[int, float], step
 def _run_turn(
     pair: WorkerPair, jobs: SideBySideJobs, how: str, seconds: float, outcomes: list[SideBySideOutcome], console: Any
 ) -> None:
-    """One turn; what there is of it stands in ``outcomes`` at every moment."""
+    """Run one turn; ``outcomes`` always holds its latest state."""
     place = len(outcomes)
 
     with side_by_side_terminal.SideBySideProgress(f"{jobs.train} + {jobs.infer}", seconds, console) as shown:
@@ -272,7 +274,7 @@ def _run_turn(
 
 @contextlib.contextmanager
 def _translate_worker_errors(asked: ConcurrentRunOptions) -> Iterator[None]:
-    """A worker's refusal as an error of ours."""
+    """Convert a worker's error to ``BadInput`` or ``RunFailed``."""
     try:
         yield
     except WorkerError as error:
@@ -286,7 +288,7 @@ def _translate_worker_errors(asked: ConcurrentRunOptions) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _exit_on_signals() -> Iterator[None]:
-    """SIGTERM and SIGHUP become an exit, so that the workers are ended and what is served elsewhere is withdrawn."""
+    """Turn SIGTERM and SIGHUP into an exit, so that workers are ended and remote services withdrawn."""
 
     def leave(number: int, _frame: object) -> None:
         sys.exit(128 + number)

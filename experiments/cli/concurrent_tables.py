@@ -1,4 +1,4 @@
-"""The tables of a training job and of inference jobs, as typed: read, named, and checked to belong to one board."""
+"""Tables of a training job and of inference jobs from the command line, checked to belong to one board."""
 
 from __future__ import annotations
 
@@ -16,18 +16,25 @@ from fedge.types import PowerMode, ProfileTable
 
 @dataclass(frozen=True, slots=True)
 class ConcurrentTableOptions:
-    """The options as they were typed; names default to the tables' paths."""
+    """Command-line options; names default to those in the tables' paths."""
 
     train: tuple[Path, ...] = ()
     infer: tuple[Path, ...] = ()
     device: str | None = None
     workload: str | None = None
     batch_size: int | None = None
-    """Of the training tables, where they hold several."""
+    """Batch size of the training tables, if they hold several."""
 
 
 def read_job_tables(typed: ConcurrentTableOptions) -> tuple[list[ProfileTable], list[tuple[ProfileTable, ...]]]:
-    """The training tables, and every inference table at each of its batch sizes; raises ``BadInput``."""
+    """Read all tables.
+
+    Returns:
+        The training tables, and per inference table one table for each of its batch sizes.
+
+    Raises:
+        BadInput: If a table is invalid.
+    """
     if not typed.train and not typed.infer:
         raise BadInput("--train, --infer", "no table", "a training table, an inference table or both")
     if typed.workload is not None and len(typed.train) + len(typed.infer) > 1:
@@ -43,7 +50,7 @@ def read_job_tables(typed: ConcurrentTableOptions) -> tuple[list[ProfileTable], 
 
 
 def check_same_board(train: ProfileTable | None, infer: Sequence[ProfileTable]) -> None:
-    """Raise ``BadInput`` when the tables are known to be of different kinds of board."""
+    """Raise ``BadInput`` if the tables are known to belong to different boards."""
     names = [table.device for table in ([] if train is None else [train]) + list(infer)]
     boards = [spec for spec in map(find_board_spec, names) if spec is not None]
     if any(spec != boards[0] for spec in boards):
@@ -52,7 +59,7 @@ def check_same_board(train: ProfileTable | None, infer: Sequence[ProfileTable]) 
 
 
 def list_implausible_rows(tables: Iterable[ProfileTable], mode: PowerMode) -> Iterator[str]:
-    """The tables whose row of this mode no board can have meant, in words (``fedge.studies.implausible_rows``)."""
+    """Yield a description of each table whose row for this mode is implausible, see ``find_plausible_rows``."""
     for table in tables:
         row = find_nearest_row(table.modes, mode)
         if not find_plausible_rows(table, resolve_maxn(table, find_board_spec(table.device)))[row]:

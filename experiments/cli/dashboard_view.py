@@ -1,4 +1,4 @@
-"""``fedge board``: the live page of a run, of another page, or of a real fleet."""
+"""``fedge board``: the live dashboard of a run, of another dashboard, or of a real fleet."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LOOPBACK = "127.0.0.1"
 
 @dataclass(frozen=True, slots=True)
 class DashboardOptions:
-    """The options as they were given."""
+    """Command-line options."""
 
     source: str | None
     serve: Path | None = None
@@ -33,27 +33,27 @@ class DashboardOptions:
 
 
 class DashboardSettings(BaseModel):
-    """What the service of a real fleet is told, in one YAML file."""
+    """Settings of a real fleet's dashboard service, from a YAML file."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     store: Path
-    """The folder of the fleet's samples."""
+    """Folder of the telemetry store."""
     runs: Path | None = None
-    """The folder in which run folders lie; the newest is shown."""
+    """Folder with run folders; the newest one is shown."""
     ingest: Path = Path("/run/fedge-board/ingest.sock")
-    """The unix socket on which the proxy passes on what boards send."""
+    """Unix socket on which the proxy forwards the boards' telemetry."""
     host: str = LOOPBACK
     port: Annotated[int, Field(ge=1, le=65_535)] = 8400
     token_file: Path | None = None
     names: tuple[str, ...] = ()
-    """Host names by which the page is opened besides its own, such as that of a proxy."""
+    """Additional host names of the page, e.g. that of a proxy."""
     store_gb: Annotated[float, Field(gt=0)] = 20.0
     store_days: Annotated[float, Field(gt=0)] = 90.0
 
 
 def serve_dashboard(asked: DashboardOptions) -> None:
-    """Serve the page until Ctrl-C; prints its address."""
+    """Serve the dashboard until Ctrl-C and print its address."""
     from experiments.backends import dashboard_service as backend
 
     _check_options(asked)
@@ -78,7 +78,7 @@ def serve_dashboard(asked: DashboardOptions) -> None:
 
 
 def _check_options(asked: DashboardOptions) -> None:
-    """Raise ``BadInput`` for options that would be left out of account without a word."""
+    """Raise ``BadInput`` for options that would have no effect."""
     given = {"RUN_OR_ADDRESS": asked.source, "--port": asked.port, "--token-file": asked.token_file}
     given |= {"--relay-token-file": asked.relay_token_file, "--host": None if asked.host == LOOPBACK else asked.host}
     odd = [name for name, value in given.items() if value is not None]
@@ -90,7 +90,11 @@ def _check_options(asked: DashboardOptions) -> None:
 
 
 def parse_address(text: str) -> tuple[str, str | None]:
-    """Another page's address without its fragment, and the token in that; raises ``BadInput``."""
+    """Split a dashboard's URL into its address and the token in its fragment.
+
+    Raises:
+        BadInput: If the URL is malformed.
+    """
     parts = urlsplit(text)
     if parts.scheme not in {"http", "https"} or not parts.hostname or parts.username or parts.query:
         raise BadInput("RUN_OR_ADDRESS", repr(text.partition("#")[0]), "http://HOST:PORT/ or https://... of a page")
@@ -99,7 +103,11 @@ def parse_address(text: str) -> tuple[str, str | None]:
 
 
 def read_token(path: Path) -> str:
-    """The other page's token; raises ``BadInput``."""
+    """Read the access token of another dashboard.
+
+    Raises:
+        BadInput: If the file cannot be read or is not ASCII text.
+    """
     try:
         return path.read_text(encoding="ascii").strip()
     except (OSError, UnicodeDecodeError) as error:
@@ -107,7 +115,11 @@ def read_token(path: Path) -> str:
 
 
 def find_run_folder(path: Path) -> Path:
-    """A run folder, or a path at which one can come to be; raises ``BadInput`` for what cannot be shown."""
+    """Return the path of a run folder, which may not exist yet.
+
+    Raises:
+        BadInput: If something else is at the path.
+    """
     if path.is_file():
         raise BadInput("RUN_OR_ADDRESS", str(path), "the folder of a run, not a file in it")
     if path.is_dir() and any(path.iterdir()) and not (path / run_folder.RUN_YAML).is_file():
@@ -125,7 +137,11 @@ def find_run_folder(path: Path) -> Path:
 
 
 def read_settings(path: Path) -> DashboardSettings:
-    """The service's settings; raises ``BadInput`` that names the field, in one line."""
+    """Read the service's settings.
+
+    Raises:
+        BadInput: In one line that names the field.
+    """
     try:
         content: Any = yaml.safe_load(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:

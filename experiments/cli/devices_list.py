@@ -1,4 +1,4 @@
-"""``fedge devices``: what the catalogue knows of each board, every number with its label."""
+"""``fedge devices``: the catalogue's data on each board, every number with its label."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fedge.errors import UnknownName
 from fedge.types import DeviceSpec, LabelledValue, PowerMode
 
 LABEL_MARKS = {"measured": "", "calibrated": "^", "estimated": "~"}
-"""What stands before a number in a narrow table, by its label."""
+"""Mark in front of a number in a narrow table, by its label."""
 KNOB_TITLES = (
     ("cores", "Cores", ""),
     ("cpu_mhz", "CPU", " MHz"),
@@ -32,7 +32,7 @@ SPEC_FIGURES = (
 
 
 def list_devices(console: Console, json: bool = False) -> None:
-    """One line per stock board."""
+    """Print one line per board of the catalogue."""
     from fedge.devices import catalogue
 
     specs = catalogue.load_catalogue()
@@ -54,7 +54,11 @@ def list_devices(console: Console, json: bool = False) -> None:
 
 
 def show_device(name: str, console: Console, json: bool = False) -> None:
-    """One board: tables, figures and presets, each with its label and source; raises ``UnknownName``."""
+    """Print one board: tables, figures and presets with labels and sources.
+
+    Raises:
+        UnknownName: If the board is not in the catalogue.
+    """
     from fedge.devices import catalogue
 
     spec = catalogue.find(name, where="NAME")
@@ -74,9 +78,10 @@ def show_device(name: str, console: Console, json: bool = False) -> None:
 
 
 def show_modes(name: str, preset: str | None, every: bool, console: Console, json: bool = False) -> None:
-    """A board's power modes: the knobs' tables and presets, or one preset's mode, or every mode as CSV.
+    """Print a board's power modes: tables and presets, one preset's mode, or every mode as CSV.
 
-    Raises ``UnknownName`` for an unknown board or preset.
+    Raises:
+        UnknownName: If the board or preset does not exist.
     """
     from fedge.devices import catalogue
 
@@ -144,7 +149,7 @@ def _print_all(console: Console, spec: DeviceSpec, json: bool) -> None:
 
 
 def _list_facts(spec: DeviceSpec) -> list[tuple[str, str, str]]:
-    """Rows of (what, value, ``label: source``)."""
+    """Return rows of name, value and ``label: source``."""
     label, _, modules = spec.sources["modules"].partition(": ")
     numbers, _, source = modules.partition("; ")
     facts = [("Modules", numbers, f"{label}: {source}")]
@@ -165,7 +170,7 @@ def _list_facts(spec: DeviceSpec) -> list[tuple[str, str, str]]:
 
 
 def _list_costs(spec: DeviceSpec) -> list[tuple[str, str, str]]:
-    """The workloads whose costs were fitted to tables of this board, per kind with the batch sizes."""
+    """Return the workloads with costs fitted to tables of this board, with batch sizes, by kind."""
     facts = []
     for title, kind in (("Training costs", "train"), ("Inference costs", "infer")):
         sizes = _batch_sizes(spec, kind)

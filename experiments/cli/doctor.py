@@ -1,4 +1,4 @@
-"""``fedge doctor``: what is installed, which backends and data are usable here, and what to do about the rest."""
+"""``fedge doctor``: installed packages, usable backends and data, and how to fix the rest."""
 
 from __future__ import annotations
 
@@ -20,7 +20,14 @@ PACKAGES = ("flwr", "ray", "torch", "torchvision", "numpy", "scikit-learn", "pya
 
 @dataclass(frozen=True, slots=True)
 class EnvironmentFinding:
-    """One thing looked at: whether it is usable, what was found, and what to do if it is not."""
+    """One check of the environment.
+
+    Attributes:
+        what: The thing checked.
+        usable: Whether it can be used.
+        found: The version or the reason.
+        remedy: How to make it usable.
+    """
 
     what: str
     usable: bool
@@ -29,7 +36,7 @@ class EnvironmentFinding:
 
 
 def print_environment(console: Console, as_json: bool) -> None:
-    """Print every finding; nothing is changed."""
+    """Print every finding; changes nothing."""
     findings = [*_check_packages(), *_check_backends(), *_check_data()]
     if as_json:
         sys.stdout.write(json.dumps([asdict(finding) for finding in findings]) + "\n")

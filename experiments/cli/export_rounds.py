@@ -1,4 +1,4 @@
-"""``fedge export``: tell an exporter every round of a run that was played."""
+"""``fedge export``: export every round of a finished run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,11 @@ OptionValue = bool | int | float | str
 
 
 def export_run(run: Path, to: str, options: Sequence[str], out: Path | None) -> None:
-    """Export a run and say how many rounds were told; raises ``BadInput`` for a folder that is no run."""
+    """Export a run and print the number of rounds.
+
+    Raises:
+        BadInput: If the folder is not a run folder, or the exporter cannot be created.
+    """
     experiment = launcher.load_saved_experiment(run)
     experiment_checks.import_plugins(experiment)
     given = dict(_parse_option(option) for option in options)
@@ -37,7 +41,7 @@ def export_run(run: Path, to: str, options: Sequence[str], out: Path | None) -> 
 
 
 def _parse_option(text: str) -> tuple[str, OptionValue]:
-    """``key=value``, the value read as YAML."""
+    """Parse ``key=value``, with the value as YAML."""
     key, sign, value = text.partition("=")
     if not sign or not key.strip():
         raise BadInput("--option", repr(text), "key=value, for example --option tracking_uri=http://127.0.0.1:5000")

@@ -1,4 +1,4 @@
-"""``fedge fleet``: a fleet of real boards from bare boards to a run, its keys, its proxy, its firewall."""
+"""The ``fedge fleet`` commands: provision and operate a fleet of real boards, its keys, proxy and firewall."""
 
 from __future__ import annotations
 
@@ -202,7 +202,7 @@ def down(
 
 
 def _ask_confirmation(question: str) -> bool:
-    """A person's answer; without a person there is none."""
+    """Return the user's answer to a question; False without a terminal."""
     from fedge.errors import BadInput
 
     if not sys.stdin.isatty():
@@ -278,7 +278,7 @@ def firewall(
 
 
 def _print_or_write(text: str, out: Path | None) -> None:
-    """Print a configuration, or write it over an earlier one of its own kind."""
+    """Print a configuration, or write it to a new file or over an earlier one of its own kind."""
     from experiments.cli.command_output import check_output
     from fedge.errors import BadInput
 

@@ -1,4 +1,4 @@
-"""``fedge fleet board``: the page of the fleet's server on this machine, through ssh, until Ctrl-C."""
+"""``fedge fleet board``: the dashboard of the fleet's server on this machine, through ssh, until Ctrl-C."""
 
 from __future__ import annotations
 
@@ -20,11 +20,20 @@ from experiments.fleet.server_connection import build_connection
 
 
 def open_fleet_dashboard(options: FleetOptions, port: int | None, opened: bool) -> None:
-    """Show the address of the page, and keep the way to it open; raises ``RunFailed`` where none is reached."""
+    """Print the dashboard's address and keep the tunnel open until Ctrl-C.
+
+    Args:
+        options: The fleet.
+        port: Local port, or None for a free one.
+        opened: Whether to open a browser.
+
+    Raises:
+        RunFailed: If the dashboard cannot be reached.
+    """
     member = fleet_options.read_fleet(options).inventory.server
     server, page = build_connection(member), find_dashboard_address(member)
     if server.command_prefix[0] == "sh":
-        # The server is this machine: there is nothing to keep open.
+        # If this machine is the server, no tunnel is needed.
         if not probe_page(page.host, page.port):
             raise no_page_error(server)
         _announce(f"http://{page.host}:{page.port}/", opened)

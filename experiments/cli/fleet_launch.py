@@ -1,4 +1,4 @@
-"""``fedge fleet run``: an experiment checked here, played on the fleet's server, its run folder fetched."""
+"""``fedge fleet run``: checks an experiment here, runs it on the fleet's server and fetches its run folder."""
 
 from __future__ import annotations
 
@@ -24,12 +24,22 @@ from fedge.worker.builtin_tasks import TASKS
 from fedge.workloads.datasets import DATA_FIELD as DATA
 
 CA_PATH = "/etc/fedge/tls/ca.crt"
-"""Where provisioning puts the fleet's CA on the server."""
+"""Path of the fleet's CA on a provisioned server."""
 MAX_NAMES_SHOWN = 5
 
 
 def run_on_fleet(config: Path, overrides: Sequence[str], out: Path | None, options: FleetOptions) -> int:
-    """Play an experiment on the fleet; returns the exit code of the run on the server."""
+    """Run an experiment on the fleet.
+
+    Args:
+        config: The experiment's YAML file.
+        overrides: ``key=value`` pairs.
+        out: Local run folder, or None for the default.
+        options: The fleet.
+
+    Returns:
+        The exit code of the run on the server.
+    """
     console = Console(file=sys.stdout)
     experiment = load_experiment(config, [*overrides, f"backend={experiment_checks.FLEET_BACKEND}"])
     found = fleet_options.read_fleet(options).inventory
@@ -44,7 +54,7 @@ def run_on_fleet(config: Path, overrides: Sequence[str], out: Path | None, optio
     try:
         code = remote_run.follow_run(server, job, _terminal_width(), lambda line: _say(console, line))
     except KeyboardInterrupt:
-        # What a stopped run has is worth as much as a failed one's: it is the only trace of what went on.
+        # An interrupted run's folder is fetched as well: it is the only record of what happened.
         _fetch(server, job, folder, console)
         raise
     _fetch(server, job, folder, console)
@@ -52,7 +62,7 @@ def run_on_fleet(config: Path, overrides: Sequence[str], out: Path | None, optio
 
 
 def check_boards(experiment: Experiment, found: Inventory, config: Path) -> None:
-    """Raise ``BadInput`` for boards of the experiment that the inventory does not have."""
+    """Raise ``BadInput`` for boards of the experiment that are missing from the inventory."""
     known = found.board_names
     strange = [board.name for board in list_boards(experiment) if board.name not in known]
     if strange:
@@ -64,10 +74,10 @@ def check_boards(experiment: Experiment, found: Inventory, config: Path) -> None
 
 
 def check_locally(experiment: Experiment, console: Console) -> None:
-    """Everything that `fedge run` checks, but for what only the server can know: its certificates, its data."""
+    """Perform the checks of `fedge run`, except those of the server's own certificates and data."""
     from experiments.backends import strategy_check
 
-    # Loopback in plain text: an address that is right anywhere, since the real one is the server's.
+    # The real address is the server's, so one that is always valid stands in: loopback in plain text.
     spec = SuperlinkSpec(connect_timeout_s=experiment.superlink.connect_timeout_s)
     here = experiment.model_copy(update={"superlink": spec})
     try:
@@ -87,7 +97,7 @@ def check_locally(experiment: Experiment, console: Console) -> None:
 
 
 def adapt_to_server(experiment: Experiment, server: ServerConnection) -> Experiment:
-    """The experiment with the SuperLink as it is on the server, whatever the file says."""
+    """Return the experiment with the SuperLink as the server reaches it, whatever the file says."""
     changes = {"address": f"127.0.0.1:{server.port}", "root_certificates": CA_PATH}
     return experiment.model_copy(update={"superlink": experiment.superlink.model_copy(update=changes)})
 
@@ -100,7 +110,7 @@ def _fetch(server: ServerConnection, job: str, folder: Path, console: Console) -
 
 
 def _terminal_width() -> dict[str, str]:
-    """This terminal's width, since the run there has none."""
+    """Return this terminal's width as a variable for the run, which has no terminal."""
     return {"COLUMNS": str(shutil.get_terminal_size().columns)} if sys.stdout.isatty() else {}
 
 

@@ -1,4 +1,4 @@
-"""Which fleet a command means: its inventory, read and looked at once, its playbooks, the hosts within the limit."""
+"""The fleet that a command refers to: inventory, playbooks and the hosts within the limit."""
 
 from __future__ import annotations
 
@@ -16,13 +16,19 @@ from experiments.fleet.playbook_runner import PlaybookCall
 from fedge.errors import BadInput
 
 PLAYBOOKS = Path(__file__).resolve().parents[2] / "ansible"
-"""The checkout's own."""
+"""The playbooks of this checkout."""
 INVENTORY_VARIABLE = "FEDGE_INVENTORY"
 
 
 @dataclass(frozen=True, slots=True)
 class FleetOptions:
-    """Where a fleet's files are; ``limit`` is Ansible's pattern where only some of its hosts are meant."""
+    """Files of a fleet.
+
+    Attributes:
+        inventory: The inventory file.
+        playbooks: The folder of the playbooks.
+        limit: Ansible host pattern, or None for all hosts.
+    """
 
     inventory: Path
     playbooks: Path
@@ -31,7 +37,13 @@ class FleetOptions:
 
 @dataclass(frozen=True, slots=True)
 class SelectedFleet:
-    """A fleet whose inventory was read; ``hosts`` are those within the limit, all without one."""
+    """A fleet with its inventory.
+
+    Attributes:
+        options: Its files.
+        inventory: The inventory.
+        hosts: Names of the hosts within the limit.
+    """
 
     options: FleetOptions
     inventory: Inventory
@@ -43,12 +55,12 @@ class SelectedFleet:
         return tuple(name for name in self.inventory.board_names if name in self.hosts)
 
     def build_call(self, playbook: str) -> PlaybookCall:
-        """A playbook on this fleet."""
+        """Return a call of a playbook on this fleet."""
         return PlaybookCall(self.options.playbooks, playbook, self.options.inventory.resolve(), self.options.limit)
 
 
 def build_options(path: Path | None, playbooks: Path | None, limit: str | None = None) -> FleetOptions:
-    """The options as given, with what stands for those that are not."""
+    """Fill in defaults for missing options."""
     folder = (playbooks or PLAYBOOKS).resolve()
     if not folder.is_dir():
         right = "the folder ansible/ of fedge's checkout, which is not part of an installed package"
@@ -58,14 +70,22 @@ def build_options(path: Path | None, playbooks: Path | None, limit: str | None =
 
 
 def read_fleet(options: FleetOptions) -> SelectedFleet:
-    """Read the inventory; raises ``BadInput`` where it, the limit or a host's address is wrong."""
+    """Read the inventory.
+
+    Raises:
+        BadInput: If the inventory, the limit or a host's address is invalid.
+    """
     fleet = _read_inventory(options)
     raise_problems(find_example_hosts(fleet.inventory), fleet)
     return fleet
 
 
 def read_checked_fleet(options: FleetOptions) -> SelectedFleet:
-    """Read the inventory and all that it names; raises ``BadInput`` with everything that could not work."""
+    """Read the inventory and check the files that it names.
+
+    Raises:
+        BadInput: With all problems found.
+    """
     fleet = _read_inventory(options)
     meant = replace(
         fleet.inventory, boards=tuple(board for board in fleet.inventory.boards if board.name in fleet.hosts)
@@ -82,7 +102,7 @@ def _read_inventory(options: FleetOptions) -> SelectedFleet:
 
 
 def raise_problems(told: Sequence[InventoryProblem], fleet: SelectedFleet) -> None:
-    """Raise ``BadInput`` with all that is wrong with an inventory, before any host is touched."""
+    """Raise ``BadInput`` with all problems of an inventory, before any host is contacted."""
     if len(told) == 1:
         raise BadInput(told[0].where, told[0].got, told[0].right)
     if told:

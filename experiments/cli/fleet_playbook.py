@@ -1,4 +1,4 @@
-"""``fedge fleet provision | up | down | upgrade | logs``: one playbook each, shown while it runs, told at its end."""
+"""``fedge fleet provision | up | down | upgrade | logs``: one playbook each, with live view and summary."""
 
 from __future__ import annotations
 
@@ -24,19 +24,32 @@ BYTE_UNITS = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 
 
 def provision_fleet(options: FleetOptions, check: bool) -> int:
-    """Put everything on the server and the boards, or say what would change; the inventory is checked first."""
+    """Provision server and boards, or report the pending changes; the inventory is checked first.
+
+    Args:
+        options: The fleet.
+        check: Whether to change nothing.
+
+    Returns:
+        The exit code.
+    """
     fleet = fleet_options.read_checked_fleet(options)
     return run_playbook("provision", fleet, replace(fleet.build_call("site.yml"), check=check))
 
 
 def run_plain_playbook(name: str, playbook: str, options: FleetOptions) -> int:
-    """Run a playbook that takes nothing beside the fleet."""
+    """Run a playbook without options of its own; return the exit code."""
     fleet = fleet_options.read_fleet(options)
     return run_playbook(name, fleet, fleet.build_call(playbook))
 
 
 def remove_fleet(options: FleetOptions, agreed: Callable[[str], bool]) -> int:
-    """Take everything away, after a question that names the hosts."""
+    """Remove everything from the fleet after a confirmation that names the hosts; return the exit code.
+
+    Args:
+        options: The fleet.
+        agreed: Asks a question and returns whether the user agrees.
+    """
     fleet = fleet_options.read_fleet(options)
     if not agreed(removal_question(fleet)):
         _say(_console(), "nothing was removed")
@@ -45,7 +58,7 @@ def remove_fleet(options: FleetOptions, agreed: Callable[[str], bool]) -> int:
 
 
 def removal_question(fleet: SelectedFleet) -> str:
-    """Who loses what."""
+    """Return the question that names the hosts and what they lose."""
     server = fleet.inventory.server.name
     hosts = [name for name in (server, *fleet.boards) if name in fleet.hosts]
     also = f" On {server} the SuperLink's database goes too; the runs stay, for root alone." if server in hosts else ""
@@ -53,7 +66,13 @@ def removal_question(fleet: SelectedFleet) -> str:
 
 
 def fetch_logs(options: FleetOptions, out: Path, since: str | None) -> int:
-    """Fetch the hosts' logs and the boards' traces into ``out``, a folder per host, and say what came."""
+    """Fetch logs and traces into a folder per host; return the exit code.
+
+    Args:
+        options: The fleet.
+        out: Parent of the hosts' folders.
+        since: Start of the period, such as "2 hours ago"; None for one day.
+    """
     if out.exists() and not out.is_dir():
         raise BadInput("--out", f"{out}, which is a file", "a folder, new or not")
     fleet = fleet_options.read_fleet(options)
@@ -67,7 +86,7 @@ def fetch_logs(options: FleetOptions, out: Path, since: str | None) -> int:
 
 
 def describe_fetched_logs(out: Path, hosts: tuple[str, ...]) -> Iterator[str]:
-    """A line per host: how many files of it are in the folder, and how large they are."""
+    """Yield a line per host with number and size of its files in the folder."""
     for host in hosts:
         files = [path for path in sorted((out / host).rglob("*")) if path.is_file()]
         if files:
@@ -81,14 +100,14 @@ def format_bytes(amount_bytes: float) -> str:
 
 
 def log_path(environ: Mapping[str, str], name: str, now_s: float, pid: int) -> Path:
-    """Where Ansible's whole output goes: a file of its own per command, in the user's folder for such things."""
+    """Return the path of the log with Ansible's full output, one file per command in the user's state folder."""
     state = environ.get("XDG_STATE_HOME") or str(Path("~/.local/state").expanduser())
     stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(now_s))
     return Path(state) / "fedge" / f"{name}-{stamp}-{pid}.log"
 
 
 def run_playbook(name: str, fleet: SelectedFleet, call: PlaybookCall) -> int:
-    """Play it, show it, and tell the end of it."""
+    """Run a playbook, show its progress and print a summary; return the exit code."""
     console, started_s = _console(), time.monotonic()
     log = log_path(os.environ, name, time.time(), os.getpid())
     try:
@@ -104,7 +123,7 @@ def run_playbook(name: str, fleet: SelectedFleet, call: PlaybookCall) -> int:
 
 
 def summarize_outcome(outcome: PlaybookOutcome, *, check: bool, boards: frozenset[str]) -> list[str]:
-    """What is told at the end: the summary, or why no host was even asked."""
+    """Return the closing lines: the summary, or why no host was contacted."""
     lines = summarize_playbook(outcome.state, check=check, boards=boards)
     if outcome.code != 0 and not outcome.state.failures_by_host:
         return [f"Ansible ended with code {outcome.code}: {outcome.words or 'see its output'}"]

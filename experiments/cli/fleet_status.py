@@ -1,4 +1,4 @@
-"""``fedge fleet status``: ask every host, then a table of the boards and, below it, what is wrong and what to do."""
+"""``fedge fleet status``: queries every host, prints a table of the boards, and the problems with remedies."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ STATUS_PLAYBOOK = "status.yml"
 TABLE_WIDTH = 100
 DAY_S = 86_400.0
 MAX_NAMES = 8
-"""Boards that a note names before it counts them. Chosen by us."""
+"""Boards that a note names before it counts the rest; a default that keeps a note on one line."""
 
 
 def _state_word(board: BoardStatus) -> str:
@@ -50,7 +50,7 @@ def _format_whole(value: float | None) -> str:
 
 
 def _format_clock_offset(board: BoardStatus) -> str:
-    """The clock's offset, or that it is nought as far as can be told."""
+    """Format the clock offset; zero if it is within its uncertainty."""
     if board.offset_s is None or board.give_s is None:
         return ""
     if abs(board.offset_s) <= board.give_s:
@@ -63,7 +63,7 @@ def _format_message_age(board: BoardStatus) -> str:
 
 
 def _format_days(left_s: float | None) -> str:
-    """Whole days that are left; none of one that has ended."""
+    """Format the remaining whole days; zero if expired."""
     return "" if left_s is None else f"{max(0.0, left_s) // DAY_S:.0f} d"
 
 
@@ -81,19 +81,25 @@ STATUS_COLUMNS: Sequence[tuple[str, Callable[[BoardStatus], str]]] = (
     ("clock", _format_clock_offset),
     ("heard", _format_message_age),
     ("cert", lambda board: _format_days(board.certificate_left_s)),
-    # "NAME (FOLDER, TOKEN)": its file has all of it.
+    # "NAME (FOLDER, TOKEN)": the JSON file has the full text.
     ("run", lambda board: (board.run or "").partition(" (")[0]),
 )
-"""A column's head, and what stands in it."""
+"""Columns of the table: heading and cell."""
 MAX_NAME_WIDTH = 16
-"""Names may be longer; every column has to fit beside them. Chosen by us."""
+"""Width of the name column; a default that leaves room for the other columns on 80 characters."""
 
 PlaybookRunner = Callable[[PlaybookCall, Path, Callable[[PlaybookState, PlaybookEvent], None]], PlaybookOutcome]
 
 
 @dataclass(frozen=True, slots=True)
 class FleetAnswers:
-    """What the hosts told, and why those without an answer could not be reached."""
+    """Facts collected from the hosts.
+
+    Attributes:
+        fleet: Names in the inventory.
+        answers: Collected record by host.
+        unreachable: Reason by host without a record.
+    """
 
     fleet: FleetHosts
     answers: Mapping[str, Any] = field(default_factory=dict)
@@ -101,7 +107,15 @@ class FleetAnswers:
 
 
 def report_status(options: FleetOptions, out: Path | None = None) -> bool:
-    """Ask the hosts, print the table and the findings, write the records to ``out``; whether all is well."""
+    """Query the hosts, print table and findings, and optionally write JSON.
+
+    Args:
+        options: The fleet.
+        out: JSON file, or None.
+
+    Returns:
+        Whether the fleet is healthy.
+    """
     check_output("--json", out, "{")
     chosen = fleet_options.read_fleet(options)
     log = log_path(os.environ, "status", time.time(), os.getpid())
@@ -114,12 +128,19 @@ def report_status(options: FleetOptions, out: Path | None = None) -> bool:
 
 
 def local_versions() -> ControlNode:
-    """What this control node has."""
+    """Return the versions and protocols of this control node."""
     return ControlNode(__version__, version("flwr"), powerd.PROTOCOL, worker.PROTOCOL)
 
 
 def query_hosts(chosen: Chosen, log: Path, console: Console, run: PlaybookRunner = execute_playbook) -> FleetAnswers:
-    """Run the playbook and read what it wrote; hosts that could not be reached are no failure of it."""
+    """Run the status playbook and read the records it wrote; unreachable hosts do not make it fail.
+
+    Args:
+        chosen: The fleet.
+        log: File for Ansible's output.
+        console: Console for the progress line.
+        run: Runs the playbook.
+    """
     server = chosen.inventory.server.name
     gone: set[str] = set()
     with tempfile.TemporaryDirectory(prefix="fedge-status-") as temporary:
@@ -143,13 +164,13 @@ def query_hosts(chosen: Chosen, log: Path, console: Console, run: PlaybookRunner
 
 def _build_status_call(chosen: Chosen, folder: Path) -> PlaybookCall:
     call = chosen.build_call(STATUS_PLAYBOOK)
-    # What the server says of a board belongs to the board: it is asked whatever the limit is.
+    # The server is always queried, because its view of a board is part of the board's status.
     limit = f"{call.limit},{inventory.SERVER}" if call.limit else None
     return replace(call, limit=limit, variables={"status_to": str(folder)})
 
 
 def read_answers(folder: Path) -> Iterator[tuple[str, Any]]:
-    """The files that the playbook wrote, by host."""
+    """Yield host and content of each file that the playbook wrote."""
     for path in sorted(folder.glob("*.json")):
         try:
             yield path.stem, json.loads(path.read_text(encoding="utf-8"))
@@ -161,7 +182,7 @@ def read_answers(folder: Path) -> Iterator[tuple[str, Any]]:
 
 
 def print_status(console: Console, status: FleetStatus) -> None:
-    """The table of the boards, a line for the server, and what is wrong; boards that are well get no lines below."""
+    """Print the table of boards, a line on the server, and the findings of unhealthy hosts."""
     used = [(head, cell) for head, cell in STATUS_COLUMNS if _is_informative(head, cell, status.boards)]
     table = Table(box=None, padding=(0, 1, 0, 0))
     for head, _ in used:
@@ -182,7 +203,7 @@ def print_status(console: Console, status: FleetStatus) -> None:
 
 
 def _is_informative(head: str, cell: Callable[[BoardStatus], str], boards: Sequence[BoardStatus]) -> bool:
-    """Whether a column has anything to say; one version everywhere has not."""
+    """Return whether a column is worth showing; a version that is equal everywhere is not."""
     said = {cell(board) for board in boards} - {""}
     return len(said) > (1 if head in VERSION_COLUMNS else 0)
 
@@ -193,7 +214,7 @@ def _describe_server(server: ServerStatus) -> str:
 
 
 def _print_findings(console: Console, host: BoardStatus | ServerStatus) -> None:
-    """Everything about a host that is not well."""
+    """Print all findings of an unhealthy host."""
     console.print(Text(f"\n{host.name}"))
     for finding in host.findings:
         console.print(Text(f"  {finding.severity}: {finding.what}"), soft_wrap=True)
@@ -202,7 +223,7 @@ def _print_findings(console: Console, host: BoardStatus | ServerStatus) -> None:
 
 
 def _print_notes(console: Console, hosts: Sequence[BoardStatus | ServerStatus]) -> None:
-    """What is worth knowing of hosts that are well: each thing once, with those that it is true of."""
+    """Print the notes on healthy hosts, each once with the hosts that it applies to."""
     noted: dict[str, list[str]] = {}
     for host in hosts:
         for finding in host.findings:
@@ -213,7 +234,7 @@ def _print_notes(console: Console, hosts: Sequence[BoardStatus | ServerStatus]) 
 
 
 def write_status(out: Path, status: FleetStatus) -> None:
-    """The records as JSON; the file appears whole or not at all."""
+    """Write the records as JSON, atomically."""
     made = out.with_name(f".{out.name}.new")
     hosts = [{**asdict(board), "well": board.is_healthy} for board in status.boards]
     server = None if status.server is None else {**asdict(status.server), "well": status.server.is_healthy}
@@ -230,7 +251,7 @@ def write_status(out: Path, status: FleetStatus) -> None:
 
 
 def _to_json_value(value: Any) -> Any:
-    """Only what JSON knows: no half surrogates, which a host may have sent, and no infinities."""
+    """Convert a value to valid JSON: lone surrogates, which a host may have sent, and infinities are replaced."""
     if isinstance(value, str):
         return value.encode("utf-8", "replace").decode("utf-8")
     if isinstance(value, Mapping):

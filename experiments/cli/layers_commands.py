@@ -1,4 +1,4 @@
-"""The command ``fedge layers``: what a network computes and moves, by layer; registered by ``experiments.cli.main``."""
+"""The command ``fedge layers``: computation and data movement of a network by layer."""
 
 from __future__ import annotations
 

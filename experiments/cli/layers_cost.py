@@ -1,4 +1,4 @@
-"""``fedge layers``: a network's totals, its kinds of operators and its costliest layers, and all of it as JSON."""
+"""``fedge layers``: a network's totals, operator kinds and costliest layers, and all of it as JSON."""
 
 from __future__ import annotations
 
@@ -23,7 +23,16 @@ StepKind = Literal["train", "infer"]
 
 @dataclass(frozen=True, slots=True)
 class LayerCostRow:
-    """One or several layers together, for a minibatch: FLOP and bytes moved."""
+    """Cost of one or several layers for one step.
+
+    Attributes:
+        name: Layer or kind.
+        kind: Kind of operator.
+        layers: Number of layers.
+        flop: Floating-point operations.
+        bytes: Bytes moved.
+        output: Output shape of a single layer.
+    """
 
     name: str
     kind: str
@@ -36,7 +45,11 @@ class LayerCostRow:
 def print_layers(
     model: str, batch_size: int, input_shape: str | None, kind: StepKind, json_file: Path | None, top: int
 ) -> None:
-    """Cost a network and show it. Raises ``BadInput`` for a network or file that cannot be meant so."""
+    """Count a network's cost and print it.
+
+    Raises:
+        BadInput: If the network or an output file is invalid.
+    """
     from rich.console import Console
 
     check_output("--json", json_file, starts=f'{{"format": "{RECORD_FORMAT}"')
@@ -49,7 +62,7 @@ def print_layers(
 
 
 def print_cost(console: Console, network: NetworkCost, batch_size: int, kind: StepKind, top: int) -> None:
-    """Print the totals of a minibatch, and where they come from."""
+    """Print the totals of one step and their breakdown."""
     sample = "x".join(map(str, network.input_shape))
     step = "a training step" if kind == "train" else "inference"
     console.print(f"[bold]{network.name}[/bold], {network.source}: {step} of {batch_size} x {sample}", highlight=False)
@@ -61,7 +74,13 @@ def print_cost(console: Console, network: NetworkCost, batch_size: int, kind: St
 
 
 def cost_by_kind(network: NetworkCost, batch_size: int, kind: StepKind) -> list[LayerCostRow]:
-    """The kinds of operators, the one that moves most first; those that are free are left out."""
+    """Return the cost by kind of operator, most bytes first, without free operators.
+
+    Args:
+        network: The network.
+        batch_size: Samples per step.
+        kind: Training or inference.
+    """
     kinds = dict.fromkeys(layer.kind for layer in network.layers)
     rows = [
         _sum_layers(name, [layer for layer in network.layers if layer.kind == name], batch_size, kind) for name in kinds
@@ -70,7 +89,7 @@ def cost_by_kind(network: NetworkCost, batch_size: int, kind: StepKind) -> list[
 
 
 def list_costliest_layers(network: NetworkCost, batch_size: int, kind: StepKind, top: int) -> list[LayerCostRow]:
-    """The layers that move most bytes: what a network waits for, on boards, more often than for arithmetic."""
+    """Return the layers that move most bytes, which limit networks on boards more often than arithmetic does."""
     rows = [_sum_layers(layer.name, [layer], batch_size, kind) for layer in network.layers]
     return sorted(rows, key=lambda row: -row.bytes)[:top]
 
@@ -97,7 +116,7 @@ def _totals_table(network: NetworkCost, batch_size: int, kind: StepKind) -> Tabl
 
 
 def format_si(value: float, unit: str) -> str:
-    """With the prefix that fits, powers of 1,000: 8.2063 GFLOP."""
+    """Format with a decimal SI prefix: 8.2063 GFLOP."""
     prefix, per = next(((p, per) for p, per in (("T", 1e12), ("G", 1e9), ("M", 1e6)) if value >= per), ("k", 1e3))
     return number(value / per, 5, prefix + unit)
 

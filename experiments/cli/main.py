@@ -1,4 +1,4 @@
-"""The ``fedge`` command: reads options, calls one function, prints; every heavy import waits until it is needed."""
+"""The ``fedge`` command: each command reads its options and calls one function; heavy imports are deferred."""
 
 from __future__ import annotations
 
@@ -259,7 +259,7 @@ select_board_commands.register_commands(app)
 
 
 def _resolve_ray_port(wanted: bool, port: int | None) -> int | None:
-    """The port of Ray's dashboard; 0 for any that is free, None without the dashboard."""
+    """Return the port of Ray's dashboard: 0 for any free one, None without a dashboard."""
     return port or 0 if wanted or port else None
 
 
@@ -270,11 +270,11 @@ def _make_console() -> Any:
 
 
 def main() -> None:
-    """The console script: a user's mistake is one line and exit code 2, a failed run one line and exit code 1."""
-    # Before numpy and torch are imported: sums split over threads round differently, and small ones get slower.
+    """Run the console script; invalid input is reported in one line with exit code 2, a failed run with exit code 1."""
+    # Before numpy and torch are imported: multi-threaded sums round differently and slow down small ones.
     for library in ("OMP", "OPENBLAS", "MKL", "VECLIB_MAXIMUM"):
         os.environ[f"{library}_NUM_THREADS"] = "1"
-    # Otherwise Typer puts backslashes before the brackets of plain help, as rich's markup needs them.
+    # Otherwise Typer escapes the brackets of plain help texts with backslashes for rich's markup.
     typer.core.HAS_RICH = False
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     try:

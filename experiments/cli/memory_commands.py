@@ -1,4 +1,4 @@
-"""The ``fedge memory`` commands: what a training step needs, judged on measured steps, predicted, and fitted."""
+"""The ``fedge memory`` commands: evaluate, predict and fit the needs of a training step."""
 
 from __future__ import annotations
 

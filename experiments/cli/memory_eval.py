@@ -1,4 +1,4 @@
-"""``fedge memory eval`` and ``fit``: errors on measured training steps, and the coefficients fitted to all of them."""
+"""``fedge memory eval`` and ``fit``: errors on measured training steps, and fitting of the coefficients."""
 
 from __future__ import annotations
 
@@ -29,7 +29,18 @@ COEFFICIENTS_HEADER = (
 
 
 def evaluate_memory(data: Path, method: str, left_out: bool, seed: int, json_file: Path | None) -> None:
-    """Judge, print the errors, write them to ``json_file``. Raises ``BadInput`` before anything is computed."""
+    """Evaluate the methods, print the errors and optionally write them as JSON.
+
+    Args:
+        data: Folder with measured steps.
+        method: Names of methods, separated by commas.
+        left_out: Whether to predict each network from the others as well.
+        seed: Seed of random splits.
+        json_file: JSON file, or None.
+
+    Raises:
+        BadInput: If the input is invalid; raised before any computation.
+    """
     from rich.console import Console
 
     check_output("--json", json_file, "[")
@@ -46,7 +57,11 @@ def evaluate_memory(data: Path, method: str, left_out: bool, seed: int, json_fil
 
 
 def fit_memory(data: Path, out: Path, board: str, source: str) -> None:
-    """Fit the coefficients to all steps and write them. Raises ``BadInput``."""
+    """Fit the coefficients to all steps and write them as YAML.
+
+    Raises:
+        BadInput: If the data or the output file is invalid.
+    """
     from rich.console import Console
 
     check_output("--out", out, "#")
@@ -63,7 +78,7 @@ def fit_memory(data: Path, out: Path, board: str, source: str) -> None:
 
 
 def as_tables(rows: Sequence[MemoryErrorRow]) -> Iterator[Table]:
-    """One table per split: a network a line, the methods' errors in memory and time side by side, and their mean."""
+    """Yield a table per split: one line per network with the methods' errors in memory and time, and their mean."""
     from rich.table import Table
 
     for split in dict.fromkeys(row.split for row in rows):
@@ -109,7 +124,7 @@ def _write_rows(option: str, path: Path, rows: list[dict[str, Any]]) -> None:
 
 @contextmanager
 def _show_progress(total: int) -> Iterator[Any]:
-    """A line on the terminal; nothing where there is no terminal."""
+    """Show progress on the terminal; silent without one."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 

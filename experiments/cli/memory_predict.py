@@ -25,15 +25,24 @@ if TYPE_CHECKING:
 
 SHOWN_BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 LARGEST_BATCH = 2**16
-"""The search for the largest batch that fits stops here."""
+"""Upper end of the search for the largest batch that fits."""
 WIDE_SD_LOG = 0.3
 CONFIDENT_SDS = 1.645
-"""A batch fits surely when its memory's upper bound does: one-sided 95 % of a normal distribution of the logarithm."""
+"""Standard deviations of safety: a batch surely fits if the one-sided 95 % bound of its log-normal memory need does."""
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryPrediction:
-    """A step's need, the board's limit, and the largest batches that fit; 0 where not even one sample does."""
+    """Predicted need of a training step.
+
+    Attributes:
+        network: The network.
+        device: The board.
+        batch_size: Samples per step.
+        step: Need of a step of ``batch_size`` samples.
+        limit_mb: Memory available to training, in MB.
+        largest_batch: Largest batch that fits; 0 if not even one sample does.
+    """
 
     network: NetworkCost
     device: DeviceSpec
@@ -42,15 +51,19 @@ class MemoryPrediction:
     limit_mb: float
     largest_batch: int
     largest_sure_batch: int
-    """The largest batch that fits even where the prediction is too low."""
+    """Largest batch that fits even at the upper bound of its predicted need."""
 
     def predict_need(self, batch_size: int) -> StepNeed:
-        """What another batch size needs."""
+        """Predict the need of another batch size."""
         return predict_step_need(self.network, self.device, batch_size)
 
 
 def print_memory(model: str, device: str, batch_size: int, input_shape: str | None, as_json: bool) -> None:
-    """Predict and show. Raises ``BadInput`` for a network or board that cannot be meant so."""
+    """Predict and print.
+
+    Raises:
+        BadInput: If the network or board is invalid.
+    """
     known = find_known_network(model) if input_shape is None else None
     network = known or load_network_cost(model, parse_input_shape(input_shape))
     found = predict_memory(network, catalogue.find(device), batch_size)
@@ -63,7 +76,13 @@ def print_memory(model: str, device: str, batch_size: int, input_shape: str | No
 
 
 def predict_memory(network: NetworkCost, device: DeviceSpec, batch_size: int) -> MemoryPrediction:
-    """The need of a step of ``batch_size`` samples, and what fits into the board's memory less the system's share."""
+    """Predict a step's need and the batches that fit into the board's memory without the system's share.
+
+    Args:
+        network: The network.
+        device: The board.
+        batch_size: Samples per step.
+    """
     limit_mb = estimate_usable_mb(device)
 
     def largest(sds: float) -> int:
@@ -86,7 +105,7 @@ def predict_memory(network: NetworkCost, device: DeviceSpec, batch_size: int) ->
 
 
 def _find_largest_batch(fits: Callable[[int], bool]) -> int:
-    """The largest batch that fits, by halving; memory grows with the batch."""
+    """Find the largest batch that fits by bisection, as memory grows with the batch size."""
     low, high = 0, 1
     while high <= LARGEST_BATCH and fits(high):
         low, high = high, 2 * high
@@ -97,7 +116,7 @@ def _find_largest_batch(fits: Callable[[int], bool]) -> int:
 
 
 def as_data(found: MemoryPrediction) -> dict[str, Any]:
-    """For a program: the asked batch, the limit, the largest batches and the table."""
+    """Return the prediction for JSON: requested batch, limit, largest batches and table."""
     batches = {str(batch): asdict(found.predict_need(batch)) for batch in _list_batches(found)}
     for step in batches.values():
         step.pop("source")
@@ -115,7 +134,7 @@ def as_data(found: MemoryPrediction) -> dict[str, Any]:
 
 
 def print_prediction(console: Console, found: MemoryPrediction) -> None:
-    """Print the asked batch, the limit with what it consists of, and a table over batch sizes."""
+    """Print the requested batch, the limit with its parts, and a table over batch sizes."""
     step, sample = found.step, "x".join(map(str, found.network.input_shape))
     head = (
         f"[bold]{found.network.name}[/bold] on {found.device.title}: a training step of {found.batch_size} x {sample}"
@@ -167,7 +186,7 @@ def _format_seconds(value: float) -> str:
 
 
 def _format_spread(sd_log: float) -> str:
-    """One standard deviation: percent while it is small, else the factor up or down."""
+    """Format one standard deviation: in percent if small, otherwise as a factor."""
     return f"± {_format_percent(sd_log)}" if sd_log <= WIDE_SD_LOG else f"to a factor of {math.exp(sd_log):.1f}"
 
 

@@ -1,4 +1,4 @@
-"""``fedge place`` and ``fedge place-run``: instances of a network on a board's accelerators, planned and really run."""
+"""``fedge place`` and ``fedge place-run``: plan and run instances of a network on a board's accelerators."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ def place(
     json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the plan as JSON.")] = None,
 ) -> None:
     """Place inference over a board's accelerators: instances, batch sizes and precisions, and what comes of them."""
-    from experiments.cli.place_plan import PlacementOptions
     from experiments.cli.place_plan import print_placement as command
+    from fedge.analysis.placement.placement_advice import PlacementOptions
 
     asked = PlacementOptions(
         model=model,

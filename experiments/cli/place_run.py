@@ -1,4 +1,4 @@
-"""``fedge place-run``: runs instances of a network side by side on this machine and writes what they did."""
+"""``fedge place-run``: runs instances of a network side by side on this machine and writes their performance."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from experiments.cli.command_output import check_output, make_console, show_progress, write_output
-from experiments.cli.place_plan import parse_batch_sizes
 from experiments.report.text_tables import fit_to_content, make_text_table
 from fedge.analysis.placement.accelerators import Instance, Placement
 from fedge.analysis.placement.execution.host_runtimes import TORCH, AcceleratorRuntime, detect_libraries, list_runtimes
@@ -23,6 +22,7 @@ from fedge.analysis.placement.execution.placement_sweep import (
     list_placements,
     measure_placement,
 )
+from fedge.analysis.placement.placement_advice import parse_batch_sizes
 from fedge.analysis.placement.placement_measurements import MEASUREMENT_COLUMNS, measurements_to_csv, parse_batch_size
 from fedge.costs.layers.network_source import load_network_cost, parse_input_shape
 from fedge.errors import BadInput
@@ -36,7 +36,7 @@ MAX_PLACEMENTS = 200
 
 @dataclass(frozen=True, slots=True)
 class PlacementRunOptions:
-    """The options as they were typed."""
+    """Command-line options."""
 
     model: str | None
     instances: tuple[str, ...] = ()
@@ -48,7 +48,12 @@ class PlacementRunOptions:
 
 
 def measure_and_print(asked: PlacementRunOptions, out: Path | None) -> None:
-    """Measure and print; without a model, say what can run here. Raises ``BadInput`` and ``RunFailed``."""
+    """Measure and print; without a model, list the available runtimes.
+
+    Raises:
+        BadInput: If the input is invalid.
+        RunFailed: If an instance fails.
+    """
     check_output("--out", out, ",".join(MEASUREMENT_COLUMNS[:4]))
     if not math.isfinite(asked.seconds):
         raise BadInput("--seconds", f"{asked.seconds:g}", "a number of seconds")
@@ -83,7 +88,7 @@ def _select_placements(asked: PlacementRunOptions, here: Sequence[AcceleratorRun
 
 
 def parse_placement(text: str) -> Placement:
-    """What ``--instances`` says: ``ort-cpu:8:fp32+torch-cpu:8:fp32``."""
+    """Parse ``--instances``, e.g. ``ort-cpu:8:fp32+torch-cpu:8:fp32``."""
     found = []
     for word in text.split("+"):
         cells = [cell.strip() for cell in word.split(":")]
@@ -116,7 +121,7 @@ def _measure_placements(
 
 @contextmanager
 def _open_power_reader(sensor: str | None) -> Iterator[Callable[[], float] | None]:
-    """A function that reads the board's watts; None without a sensor."""
+    """Yield a function that reads the board's power in watts, or None without a sensor."""
     if sensor is None:
         yield None
         return

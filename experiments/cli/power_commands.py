@@ -1,4 +1,4 @@
-"""The commands for a person at a real board: ``fedge power``, ``fedge board-check``, ``fedge devices record``."""
+"""Commands for use on a real board: ``fedge power``, ``fedge board-check``, ``fedge devices record``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for a program to read.")]
 Settings = Annotated[
-    Path | None, typer.Option(help="The board's settings; /etc/fedge/client.yaml where it exists by default.")
+    Path | None, typer.Option(help="The board's settings; /etc/fedge/node.yaml where it exists by default.")
 ]
 PowerSocket = Annotated[str | None, typer.Option(metavar="SOCKET", help="The power daemon's socket.")]
 
@@ -131,7 +131,7 @@ def register_commands(app: typer.Typer, devices: typer.Typer) -> None:
 
 
 def _read_settings(path: Path | None, socket: str | None) -> NodeSettings:
-    """The board's settings from the file that is named or lies in its place, else what a board has by default."""
+    """Read the board's settings from the named or default file, or use the defaults of a board."""
     from fedge.devices.node_settings import load_local_settings
 
     settings = load_local_settings(path)

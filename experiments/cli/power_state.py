@@ -1,4 +1,4 @@
-"""``fedge power``: the mode of the board at hand, through its power daemon: read it, set it, put it back."""
+"""``fedge power``: reads, sets and restores the power mode of the local board through its power daemon."""
 
 from __future__ import annotations
 
@@ -20,32 +20,41 @@ WIRE_KNOBS: Sequence[tuple[str, str, float]] = (
     ("gpu_hz", "GPU MHz", 1e6),
     ("emc_hz", "memory MHz", 1e6),
 )
-"""A knob on the daemon's wire, as it is shown, and how many of the wire's units make the shown one."""
+"""Knobs of the daemon's protocol: key, display name, and number of protocol units per displayed unit."""
 UNCHANGED = "-"
-"""Stands for a knob that stays as it is."""
+"""Placeholder for a knob that is left unchanged."""
 MODE_FORM = (
     "a stock mode's name, or CORES/CPU/GPU/MEMORY in MHz such as 4/1344/510/2133, with - for what stays as it is"
 )
 CLOCK_TOLERANCE = 0.0005
-"""A clock in MHz as people write it may differ so much from the table's own (1109.25 and 1109.3)."""
+"""Relative tolerance of typed clocks, for rounded values (1109.3 for 1109.25 MHz)."""
 
 
 def read_state(socket: str) -> Mapping[str, Any]:
-    """The daemon's answer: mode, limits, preset, lease, temperature."""
+    """Return the daemon's state: mode, limits, preset, lease and temperature."""
     with _connect_daemon(socket) as power:
         answer: Mapping[str, Any] = power.get()
     return answer
 
 
 def describe_board(socket: str) -> Mapping[str, Any]:
-    """What the board is and has."""
+    """Return the board's identity, presets and knob values from the daemon."""
     with _connect_daemon(socket) as power:
         answer: Mapping[str, Any] = power.describe()
     return answer
 
 
 def set_mode(text: str, socket: str) -> Mapping[str, Any]:
-    """Set the mode that ``text`` names; the mode as read back. Raises ``BadInput`` and ``BoardError``."""
+    """Set a mode and return it as read back.
+
+    Args:
+        text: A preset's name, or a mode as in ``parse_wire_mode``.
+        socket: The daemon's socket.
+
+    Raises:
+        BadInput: If the board has no such mode.
+        BoardError: If the daemon cannot be reached or fails.
+    """
     with _connect_daemon(socket) as power:
         described = power.describe()
         names = [preset["name"] for preset in described["presets"]]
@@ -57,16 +66,24 @@ def set_mode(text: str, socket: str) -> Mapping[str, Any]:
 
 
 def restore_state(socket: str) -> Mapping[str, Any]:
-    """Put back what the daemon found when it started; the mode as read back."""
+    """Restore the state that the daemon found at its start; return the mode as read back."""
     with _connect_daemon(socket) as power:
         answer: Mapping[str, Any] = power.restore()
     return answer
 
 
 def parse_wire_mode(text: str, knobs: Mapping[str, Sequence[int]]) -> dict[str, int]:
-    """A mode as people write it in the daemon's units, each value one of the board's own.
+    """Parse a mode in human notation.
 
-    Raises ``BadInput`` that lists the board's values nearest to one that it does not have.
+    Args:
+        text: CORES/CPU/GPU/MEMORY with clocks in MHz; ``-`` leaves a knob unchanged.
+        knobs: The board's values per knob, in protocol units.
+
+    Returns:
+        Value by knob, in protocol units.
+
+    Raises:
+        BadInput: If the notation is wrong or the board lacks a value; the message lists the nearest ones.
     """
     parts = [part.strip() for part in text.split("/")]
     if len(parts) != len(WIRE_KNOBS):
@@ -92,12 +109,12 @@ def _parse_knob(shown: str, text: str, table: Sequence[int], unit: float) -> int
 
 
 def format_wire_mode(mode: Mapping[str, int]) -> str:
-    """A mode of the wire as it can be typed again."""
+    """Format a mode of the protocol in the notation of ``parse_wire_mode``."""
     return "/".join(f"{mode[knob] / unit:g}" if knob in mode else UNCHANGED for knob, _, unit in WIRE_KNOBS)
 
 
 def print_modes(console: Console, described: Mapping[str, Any]) -> None:
-    """Knobs and stock modes, for a person."""
+    """Print knobs and presets."""
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
     for knob, name, unit in WIRE_KNOBS:
         values = described["allowed"][knob]
@@ -112,7 +129,7 @@ def print_modes(console: Console, described: Mapping[str, Any]) -> None:
 
 
 def print_state(console: Console, answer: Mapping[str, Any]) -> None:
-    """What ``read_state`` said, for a person."""
+    """Print the state returned by ``read_state``."""
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
     for knob, name, unit in WIRE_KNOBS:
         value = answer["mode"].get(knob)

@@ -1,4 +1,4 @@
-"""The ``fedge predict`` commands: time and power of every power mode from few measured ones, judged, kept and used."""
+"""The ``fedge predict`` commands: predict time and power of all power modes from a few measured ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``fedge predict eval``: judges predictors on measured tables, prints what they reach, writes rows and pictures."""
+"""``fedge predict eval``: evaluates predictors on measured tables, prints the results, writes rows and a page."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ if TYPE_CHECKING:
 
 MAX_BUDGETS = 1000
 MIN_ROWS = 2
-"""One to profile and one to predict."""
+"""Fewest rows of a table: one to profile and one to predict."""
 
 
 @dataclass(frozen=True, slots=True)
 class PredictEvalOptions:
-    """The options as they were typed."""
+    """Command-line options."""
 
     targets: tuple[Path, ...]
     references: tuple[Path, ...] = ()
     methods: str | None = None
-    """Separated by commas; by default fedge, and powertrain where there is a reference to train it on."""
+    """Names separated by commas; by default fedge, and powertrain if there is a reference to train it on."""
     modes: str = "10,20,50"
     seeds: int = 5
     budgets: str | None = None
@@ -61,9 +61,11 @@ class PredictEvalOptions:
 
 
 def evaluate_predictors(asked: PredictEvalOptions, json_file: Path | None, html: Path | None) -> None:
-    """Judge, print the table, write ``json_file`` and ``html`` where given.
+    """Evaluate predictors, print a table, and optionally write JSON and a page.
 
-    Raises ``BadInput`` for wrong input before anything is computed, ``FedgeError`` at the end when cells failed.
+    Raises:
+        BadInput: If the input is invalid; raised before any computation.
+        FedgeError: At the end, if cells failed.
     """
     check_output("--json", json_file, "[")
     check_output("--html", html, "<!doctype html")
@@ -81,7 +83,11 @@ def evaluate_predictors(asked: PredictEvalOptions, json_file: Path | None, html:
 
 
 def build_study(asked: PredictEvalOptions) -> PredictionStudy:
-    """What is to be judged; raises ``BadInput`` for everything that is wrong with the options or the tables."""
+    """Build the study from the options.
+
+    Raises:
+        BadInput: If an option or table is invalid.
+    """
     ways = _parse_ways(asked)
     counts = _parse_counts(asked.modes)
     budgets = None if asked.budgets is None else _parse_budgets(asked.budgets)
@@ -98,7 +104,12 @@ def build_study(asked: PredictEvalOptions) -> PredictionStudy:
 
 
 def run_study(study: PredictionStudy, workers: int | None = None) -> list[CellResult]:
-    """Play all cells on as many processes as this one has cores, with a line of progress on the error stream."""
+    """Run all cells in parallel with a progress line on standard error.
+
+    Args:
+        study: The study.
+        workers: Number of processes; by default the cores available to this process.
+    """
     total = len(study.cells) + count_preparations(study)
     with _show_progress(total) as told:
         return run_prediction_study(study, workers or len(os.sched_getaffinity(0)), told)
@@ -155,7 +166,7 @@ def _read_target_table(path: Path, asked: PredictEvalOptions, most_modes: int) -
 
 
 def _read_reference_table(path: Path, batch_size: int | None) -> ProfileTable:
-    """At the target's batch size where the table has it, else at the only one that it has."""
+    """Read a reference at the target's batch size if available, otherwise at its only one."""
     try:
         return read_mode_table(path, batch_size=batch_size)
     except BadInput:
@@ -175,7 +186,7 @@ def _build_target(
 
 
 def _list_notes(target: PredictionTarget) -> tuple[str, ...]:
-    """What a reader should know of the table and of what is known beforehand."""
+    """Return notes on a target's table and on the available prior."""
     return (*(f"{target.table.path}: {note}" for note in list_table_notes(target.table)), *target.background.notes)
 
 
@@ -209,7 +220,7 @@ def _make_console(*, stderr: bool = False) -> Console:
 
 @contextmanager
 def _show_progress(total: int) -> Iterator[Callable[[str], None]]:
-    """A line on the terminal: how many steps are done and which was the last; nothing where there is no terminal."""
+    """Show the number of finished steps and the last one on the terminal; silent without one."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     console = _make_console(stderr=True)

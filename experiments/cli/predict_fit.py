@@ -1,4 +1,4 @@
-"""``fedge predict fit``: learns a board's time and power from a table or an emulated board, and keeps the model."""
+"""``fedge predict fit``: fits a model of a board's time and power to a table or an emulated board, and saves it."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from fedge.studies.prediction_cells import resolve_setup
 from fedge.types import ProfileTable
 
 EMULATED_MODES = 10
-"""How many modes of an emulated board are profiled unless told otherwise."""
+"""Default number of profiled modes of an emulated board."""
 
 
 @dataclass(frozen=True, slots=True)
 class PredictFitOptions:
-    """The options as they were typed."""
+    """Command-line options."""
 
     table: Path | None = None
     method: str = "fedge"
@@ -49,12 +49,21 @@ class PredictFitOptions:
 
     @property
     def has_budget(self) -> bool:
-        """Whether something says how much is profiled."""
+        """Whether an option bounds the amount of profiling."""
         return any(given is not None for given in (self.modes, self.cost_s, self.cost_j))
 
 
 def fit_model(asked: PredictFitOptions, out: Path, as_json: bool) -> None:
-    """Learn, print how well, write the model to ``out``; raises ``BadInput`` for whatever is wrong with the input."""
+    """Fit a model, print its quality and save it.
+
+    Args:
+        asked: The command-line options.
+        out: The model file.
+        as_json: Whether to print JSON.
+
+    Raises:
+        BadInput: If the input is invalid.
+    """
     _check_options(asked)
     _check_model_path(out)
     ground = _open_truth(asked)
@@ -73,7 +82,7 @@ def fit_model(asked: PredictFitOptions, out: Path, as_json: bool) -> None:
 
 
 def _build_request(asked: PredictFitOptions) -> FitRequest:
-    """On a table, an explorer picks only where something bounds it; an emulated board has no rows to take all of."""
+    """Build the request: a table is used completely unless bounded; an emulated board is always explored."""
     modes = asked.modes
     if asked.table is None and not asked.has_budget:
         modes = EMULATED_MODES
@@ -116,7 +125,7 @@ def _open_table_truth(asked: PredictFitOptions, path: Path, references: list[Pro
 
 
 def _read_reference(path: Path, batch_size: int | None) -> ProfileTable:
-    """At the asked batch size where the table has it, else at the only one that it has."""
+    """Read a reference at the requested batch size if available, otherwise at its only one."""
     try:
         return read_mode_table(path, batch_size=batch_size)
     except BadInput:
@@ -129,7 +138,7 @@ def _read_reference(path: Path, batch_size: int | None) -> ProfileTable:
 
 
 def _check_options(asked: PredictFitOptions) -> None:
-    """Raise ``BadInput`` for what can be said without reading a table."""
+    """Raise ``BadInput`` for errors that are visible without reading a table."""
     if ":" in asked.method:
         right = f"one of {', '.join(sorted(PREDICTORS))}: a model's file names no code of one's own"
         raise BadInput("--method", repr(asked.method), right)
@@ -153,7 +162,7 @@ def _check_modes(asked: PredictFitOptions, ground: ProfilingSource) -> None:
 
 
 def _check_model_path(out: Path) -> None:
-    """A file that is there is replaced only when it is a model: it might be the measured table."""
+    """Check that an existing file is replaced only if it is a model, not e.g. the measured table."""
     if out.is_dir() or not out.absolute().parent.is_dir():
         raise BadInput("--out", str(out), "the path of a file in a folder that exists")
     if not out.exists():

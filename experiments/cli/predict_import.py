@@ -1,4 +1,4 @@
-"""``fedge predict import``: measurements made elsewhere become a table in the normal form, never over another file."""
+"""``fedge predict import``: converts measurements made elsewhere to a table in the normal form."""
 
 from __future__ import annotations
 
@@ -25,17 +25,28 @@ from fedge.errors import BadInput, UnknownName
 from fedge.types import DeviceSpec
 
 LOG_IMPORTERS = {"tegrastats": tegrastats_log.import_tegrastats_log, "jtop": jtop_log.import_jtop_log}
-"""Layouts that hold power only, so that a steps file has to say what ran when."""
+"""Formats that hold power only, so that a steps file must say what ran when."""
 
 
 def import_table(
     source: Path, layout: str, out: Path, steps: Path | None, batch_size: int | None, as_json: bool
 ) -> None:
-    """Write the table ``out`` from ``source`` and say what was done, assumed and left out.
+    """Convert measurements and print what was done, assumed and omitted.
 
-    Board and workload are those of the path of ``out`` (``.../<board>/train/<workload>.csv``); a board of the catalogue
-    brings the formula of its total power and its core count. A file that is there already is left alone, unless it is
-    the very same table. Raises ``BadInput``, for an unknown layout with the known ones.
+    Board and workload come from the path of ``out`` (``.../<board>/train/<workload>.csv``); for a board of the
+    catalogue,
+    the total power and the core count follow its definition. An existing file is kept unless it is the same table.
+
+    Args:
+        source: Log, file or folder.
+        layout: Format of the source.
+        out: The table to write.
+        steps: For logs, the file with the times of each mode's steps.
+        batch_size: Batch size, if the source does not state it.
+        as_json: Whether to print JSON.
+
+    Raises:
+        BadInput: If the source is invalid, the format is unknown, or ``out`` holds something else.
     """
     if layout not in LAYOUTS:
         raise UnknownName("--format", layout, tuple(LAYOUTS))
@@ -87,7 +98,7 @@ def _import_tables(
 
 
 def _find_board(device: str) -> DeviceSpec | None:
-    """The catalogue's board of that name, if there is one."""
+    """Return the catalogue's board of that name, or None."""
     return catalogue.load_catalogue().get(catalogue.aliases().get(device, device))
 
 

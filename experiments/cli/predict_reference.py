@@ -1,4 +1,4 @@
-"""``fedge predict train-reference``: trains the reference networks of ``powertrain``, or finds them in the cache."""
+"""``fedge predict train-reference``: trains the reference networks of ``powertrain``, or loads them from the cache."""
 
 from __future__ import annotations
 
@@ -15,12 +15,21 @@ from fedge.errors import BadInput
 from fedge.predictors.powertrain_reference import cache_folder, load_reference_network, reference_path
 
 REFERENCE_SEED = 0
-"""That of the networks which the predictor uses."""
+"""Seed of the networks that the predictor uses."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReferenceNetworks:
-    """One table's networks: mean relative error on the modes set aside, what training took, and where they lie."""
+    """Reference networks of one table.
+
+    Attributes:
+        rows: Number of rows of the table.
+        time_mape: Mean absolute relative error of time on held-out modes, as a share.
+        power_mape: Mean absolute relative error of power on held-out modes, as a share.
+        train_s: Training time, in seconds.
+        file: Path in the cache.
+        cached: Whether they were loaded from the cache.
+    """
 
     table: str
     device: str
@@ -35,9 +44,10 @@ class ReferenceNetworks:
 
 
 def train_references(tables: Sequence[Path], batch_size: int | None, as_json: bool) -> None:
-    """Keep the networks of every table and print what they are.
+    """Train or load the networks of every table and print them.
 
-    Raises ``BadInput`` for a bad table and for a cache folder that cannot be written.
+    Raises:
+        BadInput: If a table is invalid or the cache cannot be written.
     """
     results = [_train_networks(path, batch_size) for path in tables]
     console = Console()

@@ -1,6 +1,4 @@
-"""``fedge predict show``, ``choose_mode`` and ``print_pareto_front``: what a model knows, and which power mode follows
-from it.
-"""
+"""``fedge predict show``, ``choose`` and ``pareto``: a saved model's facts, and the power modes that follow from it."""
 
 from __future__ import annotations
 
@@ -35,30 +33,44 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 UNIT_SLIP_FACTOR = 30.0
-"""A limit this many times beyond what is predicted is in another unit: a slip of the prefix is a factor of 1,000,
-of which this is about the root. Chosen by us."""
+"""A limit beyond the predictions by this factor is taken for a unit error.
+
+A wrong prefix is a factor of 1,000; this default is about its square root.
+"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OpenedModel:
-    """A model that was read and fitted again, with its predictions for every candidate."""
+    """A saved model, fitted again, with predictions for every candidate mode.
+
+    Attributes:
+        model: The saved model.
+        predictor: The fitted predictor.
+        predictions: Predictions of all candidates.
+    """
 
     model: BoardModel
     predictor: Predictor
     predictions: Predictions
     measured: frozenset[PowerMode]
-    """The modes that it learnt from."""
+    """Modes with measurements."""
     maxn_row: int
-    """The row of the candidate nearest to the board's top mode."""
+    """Row of the candidate nearest to the board's top mode."""
 
     def build_point(self, row: int) -> ModePoint:
-        """The candidate in this row."""
+        """Return the candidate in a row."""
         return build_mode_point(self.predictions, row, self.measured)
 
 
 @dataclass(frozen=True, slots=True)
 class ChoiceAim:
-    """What the choice is for: the option that was given, and its number."""
+    """The objective of a choice.
+
+    Attributes:
+        option: The command's option.
+        value: Its number.
+        confidence: Probability with which a limit must be met.
+    """
 
     option: str
     value: float
@@ -66,12 +78,16 @@ class ChoiceAim:
 
     @property
     def is_limit(self) -> bool:
-        """Whether there is a limit to keep, and so a confidence to keep it with."""
+        """Whether the objective is a limit, to be met with a confidence."""
         return self.option in ("--power-w", "--deadline-s")
 
 
 def open_model(path: Path) -> OpenedModel:
-    """Read, refit and predict; raises ``BadInput`` for a file that is no model."""
+    """Read a model, fit it and predict all candidates.
+
+    Raises:
+        BadInput: If the file is not a model.
+    """
     model = load_model(path)
     predictor = fit_model_predictor(model)
     measured = frozenset(measurement.mode for measurement in model.measurements)
@@ -85,7 +101,7 @@ def open_model(path: Path) -> OpenedModel:
 
 
 def print_model(model: Path, as_json: bool) -> None:
-    """Print what a model was learnt from, what it knew beforehand and how sure it is."""
+    """Print a model's training data, prior and uncertainty."""
     read = open_model(model)
     facts = summarize_model(read.model, read.predictor, read.predictions)
     if as_json:
@@ -99,14 +115,14 @@ def print_model(model: Path, as_json: bool) -> None:
 
 
 def print_facts(facts: ModelSummary) -> None:
-    """What there is to say of a model in a few lines."""
+    """Print the facts on a model in a few lines."""
     console = _make_console()
     _say(console, model_terminal.describe_model(facts.about))
     console.print(model_terminal.facts_table(facts))
 
 
 def as_data(facts: ModelSummary) -> dict[str, Any]:
-    """The facts as JSON has them."""
+    """Return the facts for JSON."""
     about, meaning = asdict(facts.about), facts.meaning
     return {
         **{name: about[name] for name in ("method", "device", "workload", "batch_size")},
@@ -128,7 +144,7 @@ def _parts_data(parts: Sequence[ModelTerm]) -> dict[str, float]:
 
 
 def _measurement_data(facts: ModelSummary, row: int) -> dict[str, Any]:
-    """A measurement, and what the model makes of its mode."""
+    """Return a measurement and the model's prediction for its mode."""
     seen, known = facts.measurements[row], facts.predicted[row]
     measured = {name: getattr(seen, name) for name in ("steps", "throttled", "step_s", "power_w")}
     names = ("step_s", "power_w", "step_s_sd_log", "power_w_sd_log")
@@ -147,7 +163,11 @@ def choose_mode(  # noqa: PLR0917 - the command's own options
     confidence: float,
     as_json: bool,
 ) -> None:
-    """Print the chosen mode; raises ``FedgeError`` when no mode keeps the limit, after saying which comes nearest."""
+    """Print the chosen mode.
+
+    Raises:
+        FedgeError: If no mode meets the limit, after printing the one that comes nearest.
+    """
     values = {"--power-w": power_w, "--deadline-s": deadline_s, "--time-weight": time_weight, "--knee": knee or None}
     given = [(option, float(value)) for option, value in values.items() if value is not None]
     if len(given) != 1:
@@ -166,7 +186,11 @@ def choose_mode(  # noqa: PLR0917 - the command's own options
 
 
 def choose_for_aim(predictions: Predictions, aim: ChoiceAim) -> ModeChoice:
-    """The choice for an aim; raises ``BadInput`` for a limit that cannot be meant."""
+    """Choose a mode for an objective.
+
+    Raises:
+        BadInput: If a limit is implausible, see ``UNIT_SLIP_FACTOR``.
+    """
     z = compute_margin_z(aim.confidence, "--confidence")
     if aim.option == "--power-w":
         _check_limit(aim, predicted=predictions.power_w, unit="W", verb="draw", smaller="milliwatts")
@@ -190,9 +214,9 @@ def _check_aim(aim: ChoiceAim) -> None:
 
 
 def _check_limit(aim: ChoiceAim, predicted: Floats, unit: str, verb: str, smaller: str) -> None:
-    """A limit far beyond the modes is a slip of the unit, not a wish.
+    """Raise ``BadInput`` for a limit so far beyond the predictions that its unit must be wrong.
 
-    The slowest modes may take a hundred times as long as the others, so that the median stands for what is usual.
+    The median represents the modes, because the slowest may take a hundred times as long as the others.
     """
     low, usual = float(predicted.min()), float(np.median(predicted))
     if aim.value > UNIT_SLIP_FACTOR * usual:
@@ -244,7 +268,7 @@ def _choice_data(read: OpenedModel, choice: ModeChoice, aim: ChoiceAim) -> dict[
 
 
 def print_pareto_front(model: Path, against: str, csv: Path | None, html: Path | None, as_json: bool) -> None:
-    """Print the front, and write it as a table and as a page where asked."""
+    """Print the front, and optionally write it as a table and as a page."""
     _check_outputs(model, csv, html)
     cost = _parse_cost(against)
     read = open_model(model)
@@ -301,7 +325,7 @@ def _print_front(read: OpenedModel, front: ModeFront) -> None:
 
 
 def _front_csv(front: ModeFront) -> str:
-    """The front as a table: knobs, every quantity with its 90 % interval, and what is known of the mode."""
+    """Format the front as CSV: knobs, quantities with 90 % intervals, and whether the mode was measured."""
     text = io.StringIO()
     writer = csvlib.DictWriter(text, _CSV_COLUMNS, lineterminator="\n")
     writer.writeheader()
@@ -349,5 +373,5 @@ def _make_console() -> Console:
 
 
 def _say(console: Console, text: str) -> None:
-    """A line as it is: file names are no markup."""
+    """Print a line literally: file names are not markup."""
     console.print(text, markup=False, highlight=False, soft_wrap=True)

@@ -1,4 +1,4 @@
-"""The commands for a person at a board: ``fedge profile``; registered by ``experiments.cli.main``."""
+"""The command ``fedge profile``: measure the power modes of a board."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def profile(
     ] = None,
     seed: Annotated[int, typer.Option(help="Fixes everything random.")] = 0,
     settings: Annotated[
-        Path | None, typer.Option(help="The settings of the board at hand; /etc/fedge/client.yaml by default.")
+        Path | None, typer.Option(help="The settings of the board at hand; /etc/fedge/node.yaml by default.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:

@@ -1,4 +1,4 @@
-"""``fedge profile``: measures a board's modes, shows how far it is, and leaves a table and what it cost."""
+"""``fedge profile``: measures a board's modes, shows the progress, and writes a table and a record of its cost."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ JETSON_RELEASE_FILE = Path("/etc/nv_tegra_release")
 
 @dataclass(frozen=True, slots=True)
 class ProfileOptions:
-    """The options as they were typed."""
+    """Command-line options."""
 
     board: str
     workload: str
@@ -42,21 +42,28 @@ class ProfileOptions:
     batch_size: int | None = None
     seed: int = 0
     settings: Path | None = None
-    """The settings of the board at hand."""
+    """Settings file of the local board."""
     limit_s: float | None = None
-    """Seconds after which a mode is left, settled or not; the rule's own by default."""
+    """Seconds after which a mode is abandoned, settled or not; by default the rule's own."""
 
     @property
     def rule(self) -> StabilityRule:
-        """When a mode has settled."""
+        """Rule that decides when a mode has settled."""
         return StabilityRule() if self.limit_s is None else StabilityRule(limit_s=self.limit_s)
 
 
 def profile_board(asked: ProfileOptions, as_json: bool) -> None:
-    """Measure what is left, write the table and its record, print what it cost.
+    """Measure the remaining modes, write the table and its record, and print the cost.
 
-    Ctrl-C, and a board that fails again and again, leave a table of what is done. Raises ``BadInput`` for wrong input
-    before anything is measured, ``Stopped`` for such a board.
+    Ctrl-C, or a board that fails repeatedly, leaves a table of the finished modes.
+
+    Args:
+        asked: The command-line options.
+        as_json: Whether to print JSON.
+
+    Raises:
+        BadInput: If the input is invalid; raised before any measurement.
+        Stopped: If the board fails repeatedly.
     """
     wanted = ProfilingRequest(_parse_modes(asked.modes), asked.explorer, asked.seed, asked.rule)
     journal_path = _check_table_path(asked.out)
@@ -90,7 +97,7 @@ def _measure_and_record(
 
 @contextmanager
 def _open_bench(asked: ProfileOptions, temperature_c: float | None) -> Iterator[ProfilingBench]:
-    """The board on the bench; an emulated one goes on at ``temperature_c``."""
+    """Open the board for measuring; an emulated one continues at ``temperature_c`` (degrees Celsius)."""
     if asked.board != HERE:
         name = asked.board.removeprefix(EMULATED)
         yield build_emulated_bench(
@@ -120,7 +127,11 @@ def _parse_modes(text: str) -> int:
 
 
 def _check_table_path(out: Path) -> Path:
-    """Where the journal lies; raises ``BadInput`` for a table that no journal belongs to: it would be overwritten."""
+    """Return the journal's path.
+
+    Raises:
+        BadInput: If the table exists without a journal and would be overwritten.
+    """
     journal = journals.profiling_journal_path(out)
     if out.is_dir() or not out.absolute().parent.is_dir():
         raise BadInput("--out", str(out), "the path of a file in a folder that exists")
@@ -146,14 +157,14 @@ def _run_campaign(campaign: ProfilingCampaign) -> None:
 def _measure_mode(
     campaign: ProfilingCampaign, mode: PowerMode, told: Callable[[str], None]
 ) -> SettledMode | ModeFailure:
-    """The mode's result; meanwhile the line says what is still missing."""
+    """Measure one mode; meanwhile the progress line shows what is still missing."""
     told(f"{mode}")
     return campaign.measure_and_record(mode, lambda verdict: told(f"{mode}  {verdict.why or 'settled'}"))
 
 
 @contextmanager
 def _show_progress(campaign: ProfilingCampaign) -> Iterator[Callable[[str], None]]:
-    """A line on the terminal: mode i of n, minutes left, the mode; nothing where there is no terminal."""
+    """Show a progress line: mode i of n, minutes left, the mode; silent without a terminal."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn
 
@@ -173,7 +184,7 @@ def _show_progress(campaign: ProfilingCampaign) -> Iterator[Callable[[str], None
 
 
 def _describe_progress(past: ProfilingHistory, tried: int, total: int) -> str:
-    """Which mode this is, and how many minutes of board time the others will take at the pace so far."""
+    """Describe the position and the remaining minutes of board time at the pace so far."""
     place = f"mode {min(tried + 1, total)} of {total}"
     if not past.done:
         return place

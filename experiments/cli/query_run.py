@@ -23,11 +23,21 @@ from fedge.telemetry import open_run
 
 ResultRow = tuple[Any, ...]
 MAX_TABLE_ROWS = 200
-"""Rows that a table shows; the other forms have all. Chosen by us."""
+"""Rows printed as a table; CSV and JSON have all. A default that keeps a terminal usable."""
 
 
 def run_query(run: Path, sql: str, form: str, out: Path | None) -> None:
-    """Ask and print, or write ``out``; raises ``BadInput`` for what is no run, no SELECT, or no place to write to."""
+    """Run a query and print its result or write it to a file.
+
+    Args:
+        run: The run folder.
+        sql: One SELECT statement.
+        form: ``table``, ``csv`` or ``json``.
+        out: A new file, or None for the terminal.
+
+    Raises:
+        BadInput: If the folder is not a run folder, the statement is not a SELECT, or the file exists.
+    """
     if form not in OUTPUT_FORMS:
         raise UnknownName("--format", form, tuple(OUTPUT_FORMS))
     _check_new_file(out)
@@ -43,7 +53,7 @@ def run_query(run: Path, sql: str, form: str, out: Path | None) -> None:
 
 
 class CountedRows:
-    """Rows that are counted as they are taken."""
+    """Iterator that counts its rows."""
 
     def __init__(self, rows: Iterator[ResultRow]) -> None:
         self._from, self.rows = rows, 0
@@ -55,7 +65,7 @@ class CountedRows:
 
 
 def _to_rows(batch: Any) -> list[ResultRow]:
-    """Raises ``BadInput`` for what Python has no value for, such as a date before Christ."""
+    """Convert a batch to rows; raises ``BadInput`` for values without a Python form, such as dates before year 1."""
     columns = []
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
         try:
@@ -77,7 +87,7 @@ def _print_pieces(pieces: Iterable[str]) -> None:
 
 
 def _write_pieces(out: Path, pieces: Iterable[str]) -> None:
-    """By a temporary name and a rename; whatever stops it, nothing is left."""
+    """Write to a temporary name and rename; nothing remains after a failure."""
     part = out.with_name(f".{out.name}.{os.getpid()}.part")
     try:
         with part.open("w", encoding="utf-8", newline="") as file:
@@ -90,7 +100,7 @@ def _write_pieces(out: Path, pieces: Iterable[str]) -> None:
 
 
 def _check_new_file(out: Path | None) -> None:
-    """A slip of the tab key replaces nothing: the file must be new."""
+    """Check that the file is new, so that a mistyped path overwrites nothing."""
     if out is None:
         return
     if not out.absolute().parent.is_dir():
@@ -100,7 +110,7 @@ def _check_new_file(out: Path | None) -> None:
 
 
 def as_table(names: Sequence[str], rows: Iterable[ResultRow]) -> Iterator[str]:
-    """For the eye: as wide as the terminal, or as it needs to be where the output is a file or a pipe."""
+    """Format rows as a table: as wide as the terminal, or as needed in a file or pipe."""
     every = iter(rows)
     shown = list(islice(every, MAX_TABLE_ROWS))
     more = sum(1 for _ in every)
@@ -121,7 +131,7 @@ def as_table(names: Sequence[str], rows: Iterable[ResultRow]) -> Iterator[str]:
 
 
 def as_csv(names: Sequence[str], rows: Iterable[ResultRow]) -> Iterator[str]:
-    """With a head, floats in full, NULL as an empty field, rails as JSON."""
+    """Format rows as CSV with a header, floats in full precision, NULL as an empty field, and nested values as JSON."""
     yield _csv_line(names)
     for row in rows:
         yield _csv_line([json.dumps(_to_json_value(value)) if _is_nested(value) else value for value in row])
@@ -134,9 +144,10 @@ def _csv_line(values: Sequence[Any]) -> str:
 
 
 def as_json(names: Sequence[str], rows: Iterable[ResultRow]) -> Iterator[str]:
-    """A list with one object per row, each on a line; what JSON has no number for is null.
+    """Format rows as a JSON list with one object per line; non-finite numbers are null.
 
-    Raises ``BadInput`` where two columns have one name: an object could keep but one of them.
+    Raises:
+        BadInput: If two columns have the same name, since an object could keep only one.
     """
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
@@ -158,7 +169,7 @@ OUTPUT_FORMS: Mapping[str, Callable[[Sequence[str], Iterable[ResultRow]], Iterat
 
 
 def _strip_control(text: str) -> str:
-    """Without what a terminal would obey: boards' own words are among the events."""
+    """Remove control characters, which a terminal would interpret: events contain text from boards."""
     return "".join(sign if sign.isprintable() or sign == "\n" else "?" for sign in text)
 
 
@@ -175,7 +186,7 @@ def _is_nested(value: Any) -> bool:
 
 
 def _to_json_value(value: Any) -> Any:
-    """The value as JSON has it."""
+    """Convert a value for JSON."""
     if isinstance(value, dict):
         return {str(key): _to_json_value(one) for key, one in value.items()}
     if isinstance(value, list):

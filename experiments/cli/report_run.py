@@ -1,4 +1,4 @@
-"""``fedge report``: write the page of one run, or of several side by side, and say where it lies."""
+"""``fedge report``: writes the page of one run, or of several side by side, and prints its path."""
 
 from __future__ import annotations
 
@@ -13,9 +13,15 @@ COMPARISON_FILE = "comparison.html"
 
 
 def write_run_report(runs: Sequence[Path], out: Path | None, tables: Path | None = None) -> None:
-    """Write the report, and its tables into the folder ``tables``, and print where they lie.
+    """Write the report, optionally its tables, and print their paths.
 
-    Raises ``BadInput`` for a folder that is no run with a finished round.
+    Args:
+        runs: One or more run folders.
+        out: The HTML file; by default in the run folder, or in the working directory for several runs.
+        tables: Folder for the tables, or None.
+
+    Raises:
+        BadInput: If a folder has no finished round, or a file cannot be written.
     """
     from experiments.report.run.run_page import write_report
 

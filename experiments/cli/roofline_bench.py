@@ -1,4 +1,4 @@
-"""``fedge roofline bench``: micro-benchmarks here, or on an emulated board, and the roofline constants they give."""
+"""``fedge roofline bench``: micro-benchmarks on this machine or an emulated board, and fitted constants."""
 
 from __future__ import annotations
 
@@ -31,7 +31,18 @@ NO_METER_NOTES = {
 
 
 def run_bench(device: str, seconds: float, mode: str | None, seed: int, out: Path | None) -> None:
-    """Measure, print, and write what was found; raises ``BadInput``."""
+    """Measure, print and write the constants.
+
+    Args:
+        device: ``cpu``, ``cuda`` or the name of a board to emulate.
+        seconds: Approximate duration of a real measurement.
+        mode: Power mode of an emulated board.
+        seed: Seed of an emulated board.
+        out: File for the sweep, or None.
+
+    Raises:
+        BadInput: If an option is invalid.
+    """
     from rich.console import Console
 
     check_output("--out", out, JSON_START)

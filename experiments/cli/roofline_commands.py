@@ -1,4 +1,4 @@
-"""The command ``fedge roofline``: MODEL on a board's rooflines, or ``bench``, which measures them."""
+"""The command ``fedge roofline``: a network on a board's rooflines, or ``bench``, which measures them."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ NETWORK, BENCH = "MODEL", "bench"
 
 
 class _DefaultModelGroup(typer.core.TyperGroup):
-    """A group whose first word is a network, unless it is the name of a command."""
+    """Command group whose first word is a network unless it names a command."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """``roofline resnet50 ...`` means ``roofline MODEL resnet50 ...``."""
+        """Read ``roofline resnet50 ...`` as ``roofline MODEL resnet50 ...``."""
         own = {BENCH, NETWORK, "--help"}
         if args and args[0] not in own:
             args = [NETWORK, *args]
@@ -57,8 +57,8 @@ def network(
     json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write everything as JSON.")] = None,
 ) -> None:
     """A network on a board's time and energy rooflines, and the mode of least energy within a slowdown."""
-    from experiments.cli.roofline_network import RooflineOptions
     from experiments.cli.roofline_network import print_roofline as command
+    from fedge.analysis.roofline.roofline_analysis import RooflineOptions
 
     command(
         RooflineOptions(model, device=device, mode=mode, batch_size=batch, max_slowdown=max_slowdown, tables=tables),

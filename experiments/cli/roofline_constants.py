@@ -1,9 +1,9 @@
-"""Where a board's roofline constants come from: measured tables of inference, else the shipped calibrated profiles."""
+"""Roofline constants of a board: fitted to measured inference tables, otherwise to shipped calibrated profiles."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +11,7 @@ import numpy as np
 from experiments.cli.concurrent_jobs import planning_modes
 from fedge.analysis.roofline.board_constants import BoardConstants
 from fedge.analysis.roofline.board_constants_fit import fit_constants
+from fedge.analysis.roofline.roofline_analysis import RooflineBasis
 from fedge.analysis.roofline.slowdown_choice import parse_mode
 from fedge.costs.cost_profile import CostProfile, load_calibrated_inference
 from fedge.costs.cost_scaling import find_nearest_profile, scale_to_board
@@ -24,32 +25,34 @@ from fedge.physics import time_power_model
 from fedge.types import DeviceSpec, Label, Modes, ProfileTable
 
 PROFILE_STRIDE = 4
-"""Of the modes of a calibrated profile every so many-th is fitted to; a profile is smooth. Chosen by us."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class RooflineBasis:
-    """A board's constants and the modes that may be chosen with them: those within the clocks that were fitted."""
-
-    spec: DeviceSpec
-    constants: BoardConstants
-    modes: Modes
-    maxn_row: int
+"""Every n-th mode of a calibrated profile is used for the fit: a default that saves time, as a profile is smooth."""
 
 
 def build_basis(spec: DeviceSpec, tables: Path | None) -> RooflineBasis:
-    """From the tables in a folder, or from what ships with fedge; raises ``BadInput`` for a folder without any."""
+    """Fit the constants of a board.
+
+    Args:
+        spec: The board.
+        tables: Folder with inference tables, or None for the shipped profiles.
+
+    Raises:
+        BadInput: If the folder has no usable table.
+    """
     return _build_from_tables(spec, tables) if tables is not None else _build_from_profiles(spec)
 
 
 def find_networks(workloads: Sequence[str]) -> Mapping[str, NetworkCost]:
-    """The layers of known workloads; those that are not known are left out."""
+    """Return the networks of known workloads; unknown ones are omitted."""
     found = {name: find_known_network(name) for name in dict.fromkeys(workloads)}
     return {name: network for name, network in found.items() if network is not None}
 
 
 def find_mode_row(basis: RooflineBasis, text: str) -> int:
-    """The mode that ``--mode`` means: a preset of the board by name, or cores and clocks; raises ``BadInput``."""
+    """Return the row of the mode named by ``--mode``: a preset, or cores and clocks.
+
+    Raises:
+        BadInput: If the board has no such mode.
+    """
     spec, knobs = basis.spec, basis.modes.knobs
     presets = {name.lower(): mode for name, mode in spec.presets.items()}
     mode = presets.get(text.lower())
@@ -94,7 +97,7 @@ def _build_from_tables(spec: DeviceSpec, folder: Path) -> RooflineBasis:
 
 
 def _list_tables(folder: Path) -> list[Path]:
-    """The inference tables in a folder, or in its folder ``infer``."""
+    """Return the inference tables in a folder or in its subfolder ``infer``."""
     if not folder.is_dir():
         raise BadInput("--tables", str(folder), "a folder that holds tables of inference (CSV)")
     inner = folder / "infer"
@@ -109,7 +112,7 @@ def _list_tables(folder: Path) -> list[Path]:
 
 
 def _common_modes(tables: Sequence[ProfileTable]) -> Modes:
-    """The modes of the first table that all the others have too."""
+    """Return the modes that all tables share, in the order of the first."""
     known = [set(table.modes) for table in tables[1:]]
     keep = [all(mode in others for others in known) for mode in tables[0].modes]
     return Modes(tables[0].modes.knobs[np.array(keep)])
@@ -119,7 +122,7 @@ def _common_modes(tables: Sequence[ProfileTable]) -> Modes:
 
 
 def _build_from_profiles(spec: DeviceSpec) -> RooflineBasis:
-    """The board's own calibrated inference, else that of the nearest board, carried here by data-sheet ratios."""
+    """Fit the board's own calibrated profiles, or those of the nearest board scaled by data-sheet ratios."""
     specs = load_catalogue()
     profiles = [profile for profile in load_calibrated_inference() if profile.device in specs]
     base = specs[find_nearest_profile(profiles, spec, specs).device]
@@ -143,7 +146,7 @@ def _build_from_profiles(spec: DeviceSpec) -> RooflineBasis:
 
 
 def _predict_table(spec: DeviceSpec, modes: Modes, profile: CostProfile) -> ProfileTable:
-    """What a profile says of the modes, in the form of a table."""
+    """Predict the modes with a cost profile, as a table."""
     seconds = time_power_model.compute_step_s(profile.coefficients, spec.maxn, modes)
     watts = time_power_model.compute_power_w(profile.coefficients, spec.maxn, modes)
     sha256 = profile.evidence.sha256 if profile.evidence else ""
@@ -166,10 +169,10 @@ def _describe_profiles(profiles: Sequence[CostProfile]) -> list[str]:
 
 
 def is_fitted(constants: BoardConstants, intensity: float, near: float = 0.02) -> bool:
-    """Whether a network of this very intensity is among those that the constants were fitted to."""
+    """Return whether the constants were fitted to a network of this intensity (FLOP per byte)."""
     return any(abs(one.intensity / intensity - 1.0) <= near for one in constants.networks)
 
 
 def label_for_network(constants: BoardConstants, intensity: float) -> BoardConstants:
-    """The constants as they hold for a network: estimated, unless one of this very intensity was fitted."""
+    """Relabel the constants for a network: estimated, unless a network of this intensity was fitted."""
     return constants if is_fitted(constants, intensity) else replace(constants, label="estimated")

@@ -1,96 +1,44 @@
-"""``fedge roofline MODEL``: a network on a board's time and energy rooflines, and the mode that they choose."""
+"""``fedge roofline MODEL``: a network on a board's time and energy rooflines, and the mode that follows."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from experiments.cli.command_output import check_output
-from experiments.cli.roofline_constants import RooflineBasis, build_basis, find_mode_row, is_fitted, label_for_network
-from experiments.report.quantities import number, percent
+from experiments.cli.roofline_constants import build_basis, find_mode_row, label_for_network
+from experiments.report.analysis.roofline_terminal import _print_analysis
 from fedge.analysis.roofline.board_constants import compute_rooflines, constants_to_dict
 from fedge.analysis.roofline.board_constants_fit import activation_intensity
 from fedge.analysis.roofline.mode_rooflines import (
-    BatchDurations,
-    ModeRooflines,
-    RooflineBatch,
     batch_energy_j,
     batch_to_work,
     build_roofline_batch,
     compute_batch_times,
 )
-from fedge.analysis.roofline.roofline_model import Roofline, describe_balance_side, describe_implication
-from fedge.analysis.roofline.slowdown_choice import SlowdownChoice, choose_within_slowdown, explain_choice
+from fedge.analysis.roofline.roofline_analysis import RooflineAnalysis, RooflineOptions
+from fedge.analysis.roofline.slowdown_choice import choose_within_slowdown
 from fedge.costs.layers.known_networks import find_known_network
-from fedge.costs.layers.network_cost import NetworkCost
 from fedge.costs.layers.network_source import load_network_cost
 from fedge.devices.catalogue import find
 from fedge.errors import BadInput
-from fedge.pareto import front_mask
 from fedge.telemetry import run_folder
-from fedge.types import Floats
 
 if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.table import Table
+    pass
 
 ROOFLINE_FORMAT = "fedge-roofline"
 
 
-@dataclass(frozen=True, slots=True)
-class RooflineOptions:
-    """The options as they were typed."""
-
-    model: str
-    device: str
-    mode: str | None = None
-    batch_size: int = 1
-    max_slowdown: float = 1.05
-    tables: Path | None = None
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class RooflineAnalysis:
-    """A network's batch on every mode's rooflines, and what follows; arrays are of shape (modes,)."""
-
-    options: RooflineOptions
-    network: NetworkCost
-    basis: RooflineBasis
-    lines: ModeRooflines
-    batch: RooflineBatch
-    batch_times: BatchDurations
-    joules: Floats
-    choice: SlowdownChoice
-    shown_row: int
-    """The mode that was asked for, else the chosen one."""
-
-    @property
-    def front(self) -> list[int]:
-        """The rows from which none is both faster and cheaper, from fastest to slowest."""
-        rows = np.flatnonzero(front_mask(self.batch_times.total_s, self.joules))
-        return [int(row) for row in rows[np.argsort(self.batch_times.total_s[rows])]]
-
-    @property
-    def implying_mode_count(self) -> int:
-        """In how many modes time-efficient implies energy-efficient."""
-        return sum(self.lines.mode_roofline(row).time_implies_energy for row in range(len(self.basis.modes)))
-
-    @property
-    def explanation(self) -> str:
-        """Why the chosen mode is chosen."""
-        maxn = self.lines.mode_roofline(self.choice.maxn_row)
-        return explain_choice(
-            self.choice, modes=self.basis.modes, roofline=maxn, batch=self.batch, spent=self.batch_times
-        )
-
-
 def print_roofline(asked: RooflineOptions, html: Path | None, json_file: Path | None) -> None:
-    """Analyse, print, and write what is asked for; raises ``BadInput``."""
+    """Analyse a network, print the result and optionally write it.
+
+    Raises:
+        BadInput: If an option, network or table is invalid.
+    """
     from rich.console import Console
 
     check_output("--html", html, "<!doctype html")
@@ -106,7 +54,11 @@ def print_roofline(asked: RooflineOptions, html: Path | None, json_file: Path | 
 
 
 def analyse_roofline(asked: RooflineOptions) -> RooflineAnalysis:
-    """Everything that is printed and drawn; raises ``BadInput`` for what cannot be meant."""
+    """Compute everything that is printed and drawn.
+
+    Raises:
+        BadInput: If an option, network or table is invalid.
+    """
     if asked.batch_size < 1:
         raise BadInput("--batch", str(asked.batch_size), "1 or more samples")
     spec = find(asked.device)
@@ -135,89 +87,6 @@ def analyse_roofline(asked: RooflineOptions) -> RooflineAnalysis:
 
 
 # Terminal -------------------------------------------------------------------------------------------------------------
-
-
-def _print_analysis(console: Console, found: RooflineAnalysis) -> None:
-    say = _make_printer(console)
-    network, asked = found.network, found.options
-    work = batch_to_work(found.batch)
-    say(
-        f"{network.name} on {found.basis.spec.name}, inference in batches of {asked.batch_size}: "
-        f"{number(work.flop / 1e9)} GFLOP, {number(work.bytes / 1e6)} MB, {len(network.layers)} layers"
-    )
-    console.print(modes_table(found))
-    shown = found.lines.mode_roofline(found.shown_row)
-    say(f"{found.basis.modes[found.shown_row]}: {describe_balance_side(shown, work)}. {describe_implication(shown)}")
-    say(
-        f"Time-efficient implies energy-efficient in {found.implying_mode_count:,} of {len(found.basis.modes):,} modes."
-    )
-    say(
-        f"Chosen, at most {percent(asked.max_slowdown - 1)} slower than MAXN: "
-        f"{found.basis.modes[found.choice.row]}. {found.explanation}"
-    )
-    say(describe_constants(found))
-
-
-def describe_constants(found: RooflineAnalysis) -> str:
-    """Where the constants come from, their label, and how far they are off."""
-    constants = found.basis.constants
-    said = (
-        f"Constants are {found.lines.label}, fitted to {constants.source}, within "
-        f"{percent(constants.time_sd_log)} in time and {percent(constants.power_sd_log)} in power (robust spread)."
-    )
-    if not is_fitted(constants, activation_intensity(found.network)):
-        near = " and ".join(f"{one.network} ({one.intensity:.3g})" for one in constants.networks)
-        mine = activation_intensity(found.network)
-        said += (
-            f" This network, of {mine:.3g} FLOP per byte, was not among them; it is taken "
-            f"to use the board as {near}, and how far off it is is not known."
-        )
-    if len(found.network.layers) == 1:
-        said += " It is known as a whole, not by layer, so that launching its layers is missing from its time."
-    return said
-
-
-def list_shown_rows(found: RooflineAnalysis) -> list[tuple[str, int]]:
-    """MAXN, the chosen mode, and the one asked for, each with its word."""
-    rows = [("MAXN", found.choice.maxn_row), ("chosen", found.choice.row)]
-    if found.shown_row not in {row for _, row in rows}:
-        rows.append(("asked for", found.shown_row))
-    return rows
-
-
-MODE_HEADINGS = (
-    "", "mode", "ms", "W", "J", "GFLOP/s", "GB/s", "pJ/FLOP", "pJ/B", "constant W", "balance", "energy balance",
-)  # fmt: skip
-
-
-def format_mode_cells(found: RooflineAnalysis, word: str, row: int) -> list[str]:
-    """One mode's line: what it takes, its five constants, and its two balance points in FLOP per byte."""
-    line: Roofline = found.lines.mode_roofline(row)
-    seconds, joules = float(found.batch_times.total_s[row]), float(found.joules[row])
-    figures = (1e3 * seconds, joules / seconds, joules, 1e-9 / line.tau_f, 1e-9 / line.tau_m)
-    more = (1e12 * line.eps_f, 1e12 * line.eps_m, line.pi_0_w, line.balance, line.energy_balance)
-    return [word, str(found.basis.modes[row]), *(number(value) for value in (*figures, *more))]
-
-
-def modes_table(found: RooflineAnalysis) -> Table:
-    """MAXN beside the chosen mode and the one asked for."""
-    from rich.table import Table
-
-    shown = [format_mode_cells(found, word, row) for word, row in list_shown_rows(found)]
-    table = Table(box=None, padding=(0, 2, 0, 0))
-    table.add_column("", style="dim", no_wrap=True)
-    for word, *_ in shown:
-        table.add_column(word, justify="right", overflow="fold")
-    for head, *cells in zip(MODE_HEADINGS[1:], *(one[1:] for one in shown), strict=True):
-        table.add_row(head, *cells)
-    return table
-
-
-def _make_printer(console: Console) -> Any:
-    def say(text: str) -> None:
-        console.print(text, markup=False, highlight=False, soft_wrap=True)
-
-    return say
 
 
 # JSON -----------------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""``fedge run`` and ``fedge resume``: check, launch, show, and say where the result lies."""
+"""``fedge run`` and ``fedge resume``: checks, launches and shows an experiment, and prints the report's path."""
 
 from __future__ import annotations
 
@@ -24,17 +24,25 @@ from fedge.experiment import Experiment
 from fedge.telemetry import run_folder
 
 NO_BOARD_MESSAGE = "no board can be asked"
-"""What the server says when boards are away for good, or too empty."""
+"""The server's message if boards are gone for good or their batteries too low."""
 
 
 BUDGET_HINT = "raise policy.budget_j"
-"""In what the launcher says when not even the first round fits the energy budget."""
+"""Part of the launcher's message if not even the first round fits the energy budget."""
 
 
 def start_run(
     config: Path, overrides: Sequence[str], out: Path | None, as_json: bool, ray_port: int | None = None
 ) -> None:
-    """Start a new run of an experiment file; ``ray_port``: see ``_mirror_to_ray``."""
+    """Start a new run.
+
+    Args:
+        config: The experiment's YAML file.
+        overrides: ``key=value`` pairs.
+        out: The run folder, or None for the default.
+        as_json: Whether to print the summary as JSON.
+        ray_port: Port of Ray's dashboard, see ``_mirror_to_ray``.
+    """
     console = Console(stderr=as_json)
     experiment = load_experiment(config, overrides)
     folder = launcher.choose_folder(experiment, out)
@@ -42,7 +50,7 @@ def start_run(
         launcher.check_runnable(experiment)
         _warn_power_limit(experiment, console)
     with _mirror_to_ray(experiment, folder, ray_port, console) as mirrored:
-        # Being shown is no part of the experiment: a run that is resumed without it is not shown.
+        # The dashboard is not stored with the experiment: a run resumed without it is not shown.
         _launch(
             partial(launcher.start_run, written=experiment),
             experiment=mirrored,
@@ -53,7 +61,7 @@ def start_run(
 
 
 def resume_run(folder: Path, as_json: bool, ray_port: int | None = None) -> None:
-    """Go on with a run from its last checkpoint; a finished run only has its report written anew."""
+    """Resume a run from its last checkpoint; for a finished run, only the report is rewritten."""
     experiment, console = launcher.load_saved_experiment(folder), Console(stderr=as_json)
     with _prefix_errors(folder / run_folder.RUN_YAML):
         launcher.check_runnable(experiment)
@@ -63,7 +71,7 @@ def resume_run(folder: Path, as_json: bool, ray_port: int | None = None) -> None
 
 @contextmanager
 def _mirror_to_ray(experiment: Experiment, folder: Path, port: int | None, console: Console) -> Iterator[Experiment]:
-    """The experiment, shown on Ray's dashboard at ``port``; 0 takes any that is free, None means no dashboard."""
+    """Show the experiment on Ray's dashboard at ``port``: 0 for any free one, None for no dashboard."""
     if port is None:
         yield experiment
         return
@@ -78,7 +86,7 @@ def _mirror_to_ray(experiment: Experiment, folder: Path, port: int | None, conso
 
 
 def _warn_power_limit(experiment: Experiment, console: Console) -> None:
-    """One line per kind of board that cannot keep the power limit."""
+    """Print one line per kind of board that cannot meet the power limit."""
     counts = Counter(board.entry.device for board in experiment_checks.boards_over_power_limit(experiment))
     for device, count in counts.items():
         text = f"note: {count} x {device} cannot keep {experiment.policy.power_w:g} W; they run in their lowest mode"
@@ -109,7 +117,7 @@ def _launch(
 
 
 def _list_notes(summary: Mapping[str, Any]) -> Iterator[str]:
-    """What has to be known to read the summary: how its figures came about, and goals that could not be kept."""
+    """Yield notes needed to interpret the summary: provenance of the costs, and goals that were not met."""
     counts: dict[str, int] = {}
     for entry in summary["labels"].values():
         label = entry["truth"]["label"]
@@ -127,7 +135,7 @@ def _list_notes(summary: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _list_problems(summary: Mapping[str, Any]) -> Iterator[str]:
-    """What went otherwise than planned, counted by boards and rounds."""
+    """Yield the problems of a run, counted by boards and rounds."""
     goal, board = ("plan", "task") if summary["asynchronous"] else ("goal", "board")
     if summary["infeasible"]:
         yield f"{_format_count(summary['infeasible'], goal, f'{goal}s')} out of reach"
@@ -139,7 +147,7 @@ def _list_problems(summary: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _describe_total(summary: Mapping[str, Any]) -> str:
-    """Of how many: in an asynchronous run tasks, else rounds of a board that was asked."""
+    """Describe the total: tasks in an asynchronous run, otherwise client rounds."""
     rounds, boards, asked = summary["rounds"], summary["clients"], summary["asked"]
     if summary["asynchronous"]:
         return _format_count(asked, "task", "tasks")
@@ -153,7 +161,7 @@ def _format_count(number: int, one: str, many: str) -> str:
 
 
 def _suggest_fix(reason: str, folder: Path) -> str:
-    """What to do about a failed run: some fail again as they are."""
+    """Suggest how to continue a failed run: some would fail again unchanged."""
     resume = f"`fedge resume {folder}`"
     if BUDGET_HINT in reason:
         return f"then {resume} plays it"
@@ -164,7 +172,7 @@ def _suggest_fix(reason: str, folder: Path) -> str:
 
 @contextmanager
 def _prefix_errors(config: Path) -> Iterator[None]:
-    """Put the file's name before a field that turned out to be wrong."""
+    """Prefix the field of an error with the file's name."""
     try:
         yield
     except BadInput as error:
@@ -175,7 +183,7 @@ def _prefix_errors(config: Path) -> Iterator[None]:
 
 @contextmanager
 def _interrupt_on_sigterm() -> Iterator[None]:
-    """Let SIGTERM end a run as Ctrl-C does, so that its processes are ended too."""
+    """Treat SIGTERM as Ctrl-C, so that the run's processes are ended as well."""
 
     def interrupt(_signal: int, _frame: object) -> None:
         raise KeyboardInterrupt

@@ -1,4 +1,4 @@
-"""``fedge select-board``: which board, in which mode, suits a workload, with every number's label."""
+"""``fedge select-board``: ranks boards and modes for a workload, with every number's label."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ from fedge.errors import BadInput
 from fedge.types import DeviceSpec, LayerWork, Workload
 
 DEFAULT_BATCH_SIZE = 16
-"""Of a network that is no known workload, unless the user says otherwise."""
+"""Default batch size of a network that is not a known workload."""
 OFFER_MARKS = {"measured": "", "calibrated": "^", "estimated": "~"}
 
 
 @dataclass(frozen=True, slots=True)
 class BoardSelectionOptions:
-    """What was typed."""
+    """Command-line options."""
 
     workload: str
     batch_size: int | None
@@ -54,7 +54,11 @@ class BoardSelectionOptions:
 
 
 def print_board_selection(asked: BoardSelectionOptions, console: Console) -> None:
-    """Print the ranking, and write it as JSON where that is asked for. Raises ``BadInput`` for what cannot be meant."""
+    """Print the ranking and optionally write it as JSON.
+
+    Raises:
+        BadInput: If an option or network is invalid.
+    """
     aim = _parse_aim(asked.by)
     work, network = build_workload(asked)
     job = BoardSelectionRequest(work, network=network, samples=asked.samples, limits=asked.limits, aim=aim)
@@ -67,7 +71,14 @@ def print_board_selection(asked: BoardSelectionOptions, console: Console) -> Non
 
 
 def build_workload(asked: BoardSelectionOptions) -> tuple[Workload, NetworkCost | None]:
-    """The workload and its network: one that is known by its name, or any network by its layers."""
+    """Build the workload: a known one by name, or any network by its layers.
+
+    Returns:
+        The workload and its network; the network is None if its layers are not known.
+
+    Raises:
+        BadInput: If the network cannot be loaded or counted.
+    """
     kind: WorkloadKind = "infer" if asked.infer else "train"
     known = load_workload_sizes().get(asked.workload)
     layers = find_known_layers(asked.workload, kind)
@@ -96,7 +107,7 @@ def _parse_aim(by: str) -> RankingObjective:
 
 
 def _find_boards(names: Sequence[str]) -> Sequence[DeviceSpec]:
-    """The boards that are compared: the whole catalogue where none is named."""
+    """Return the boards to compare; the whole catalogue if none is named."""
     if not names:
         return tuple(catalogue.load_catalogue().values())
     return tuple({spec.name: spec for spec in (catalogue.find(name, where="--board") for name in names)}.values())

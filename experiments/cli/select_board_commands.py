@@ -1,4 +1,4 @@
-"""``fedge select-board``: which board, in which mode, suits a workload."""
+"""The command ``fedge select-board``: rank boards and modes for a workload."""
 
 from __future__ import annotations
 

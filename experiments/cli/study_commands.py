@@ -1,4 +1,4 @@
-"""The ``fedge study`` commands: what choosing modes is worth, on one board under deadlines and on a whole fleet."""
+"""The ``fedge study`` commands: the value of mode choice, on one board under deadlines and on a whole fleet."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``fedge study fleet``: plays a fleet that trains nothing under several policies, prints and writes what they cost."""
+"""``fedge study fleet``: runs a fleet without training under several policies, prints and writes the costs."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from fedge.studies.fleet import FleetRun
 
 @dataclass(frozen=True, slots=True)
 class FleetStudyOptions:
-    """The options as they were typed."""
+    """Command-line options."""
 
     config: Path
     policies: str | None = None
-    """Separated by commas; by default the file's own."""
+    """Names separated by commas; by default the file's own policy."""
     rounds: int = 20
     seeds: int = 1
     steps: int | None = None
@@ -38,7 +38,7 @@ class FleetStudyOptions:
 
 @dataclass(frozen=True, slots=True)
 class FleetStudyJob:
-    """One run: an experiment with its policy and seed, and every board's minibatches."""
+    """One run: an experiment with policy and seed, and the steps per board and round."""
 
     experiment: Experiment
     steps: int | None
@@ -48,7 +48,11 @@ class FleetStudyJob:
 
 
 def run_fleet_study(asked: FleetStudyOptions, json_file: Path | None, html: Path | None) -> None:
-    """Play, print the table, write ``json_file`` and ``html`` where given; raises ``BadInput`` before anything else."""
+    """Run the study, print a table, and optionally write JSON and a page.
+
+    Raises:
+        BadInput: If the input is invalid; raised before any run.
+    """
     check_study_outputs(json_file, html)
     jobs = build_fleet_jobs(asked)
     with show_progress(len(jobs)) as told:
@@ -62,7 +66,11 @@ def run_fleet_study(asked: FleetStudyOptions, json_file: Path | None, html: Path
 
 
 def build_fleet_jobs(asked: FleetStudyOptions) -> list[FleetStudyJob]:
-    """Every policy with every seed; raises ``BadInput`` for whatever is wrong with the file or the options."""
+    """Return one job per policy and seed.
+
+    Raises:
+        BadInput: If the file or an option is invalid.
+    """
     experiment = load_experiment(asked.config, asked.overrides)
     _check_strategy(experiment, asked.config)
     names = (experiment.policy.name,) if asked.policies is None else parse_policy_names(asked.policies)
@@ -79,7 +87,7 @@ def build_fleet_jobs(asked: FleetStudyOptions) -> list[FleetStudyJob]:
 
 
 def build_policy(name: str, own: PolicySpec) -> PolicySpec:
-    """The policy called ``name`` with the file's numbers, as far as it takes them."""
+    """Return the named policy with those of the file's options that it accepts."""
     known = experiment_checks.POLICY_OPTIONS.get(name.partition(":")[0])
     if name == own.name or known is None:
         return own.model_copy(update={"name": name})
@@ -87,7 +95,7 @@ def build_policy(name: str, own: PolicySpec) -> PolicySpec:
 
 
 def run_fleet_job(job: FleetStudyJob) -> FleetRun:
-    """One run, whatever process it is in."""
+    """Execute one run; called in a worker process."""
     from experiments.backends.study_backend import run_study_fleet
 
     experiment_checks.import_plugins(job.experiment)

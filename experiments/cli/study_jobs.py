@@ -1,4 +1,4 @@
-"""Plays a study's jobs on as many processes as this one has cores; a user's mistake in one of them stays one line."""
+"""Runs a study's jobs in parallel processes; a user's error in one of them remains a one-line message."""
 
 from __future__ import annotations
 
@@ -17,10 +17,19 @@ R = TypeVar("R")
 def run_jobs(
     play: Callable[[J], R], jobs: Sequence[J], told: Callable[[str], None], workers: int | None = None
 ) -> list[R]:
-    """``play`` of every job, in the order of ``jobs``; ``told`` hears ``str(job)`` whenever one is done.
+    """Run all jobs in parallel.
 
-    ``play`` is a function of a module, jobs and results can be pickled. Raises the ``FedgeError`` of the first job that
-    ends with one.
+    Args:
+        play: Module-level function that runs one job.
+        jobs: The jobs; they and their results must be picklable.
+        told: Called with ``str(job)`` whenever a job has finished.
+        workers: Number of processes; by default the cores available to this process.
+
+    Returns:
+        The results in the order of ``jobs``.
+
+    Raises:
+        FedgeError: That of the first job that fails with one.
     """
     count = min(workers or len(os.sched_getaffinity(0)), len(jobs))
     if count < 2:
@@ -39,7 +48,7 @@ def _report_done(result: R, job: J, told: Callable[[str], None]) -> R:
 
 
 def _run_catching(play: Callable[[J], R], job: J) -> tuple[R | None, str | None]:
-    """The result, or the text of an error on purpose: those cannot be pickled."""
+    """Return the result or the text of an expected error, because such errors cannot be pickled."""
     try:
         return play(job), None
     except FedgeError as error:

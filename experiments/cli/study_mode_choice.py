@@ -1,4 +1,4 @@
-"""``fedge study mode-choice``: one board under deadlines, a measured table as its truth; prints and writes regret."""
+"""``fedge study mode-choice``: one board under deadlines, with a measured table as truth; prints and writes regret."""
 
 from __future__ import annotations
 
@@ -29,24 +29,26 @@ BOFL_STEPS = {
     "agx-xavier": {"cifar10": 200, "imagenet": 180, "imdb": 160},
     "tx2": {"cifar10": 75, "imagenet": 60, "imdb": 80},
 }
-"""Minibatches a round by board and data set, as BoFL (Middleware 2022) plays them."""
+"""SGD steps per round by board and data set, as in BoFL (Middleware 2022)."""
 DEFAULT_DATA_SET = "cifar10"
 DEFAULT_STEPS = 200
-"""For boards that were not played there; chosen by us, as on the AGX Xavier."""
+"""Steps per round for boards without a published number; the default equals that of the AGX Xavier."""
 MIN_MODES = 2
 NEAR, FEW = 0.05, 0.1
-"""A table's clock is the catalogue's within this share; so many of a knob's values may be others. Chosen by us."""
+"""Clocks within the share NEAR count as the catalogue's, and a share FEW of a knob's values may differ. Defaults that
+tolerate another release of a board, but not another board.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class ModeChoiceOptions:
-    """The options as they were typed."""
+    """Command-line options."""
 
     table: Path
     ratios: tuple[float, ...] = (2.0,)
     rounds: int = 100
     policies: str = "fedge"
-    """Separated by commas."""
+    """Names separated by commas."""
     seeds: int = 10
     steps: int | None = None
     device: str | None = None
@@ -56,7 +58,16 @@ class ModeChoiceOptions:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ModeChoiceJob:
-    """One run: a board with its table, a deadline ratio, a policy and a seed."""
+    """One run.
+
+    Attributes:
+        table: The measured table that serves as truth.
+        ratio: Upper end of the drawn deadlines, as a multiple of the fastest round.
+        rounds: Number of rounds.
+        steps: SGD steps per round.
+        policy: Name of the policy.
+        seed: Seed of deadlines and exploration.
+    """
 
     table: ProfileTable
     ratio: float
@@ -70,7 +81,11 @@ class ModeChoiceJob:
 
 
 def run_mode_choice_study(asked: ModeChoiceOptions, json_file: Path | None, html: Path | None) -> None:
-    """Play, print the table, write ``json_file`` and ``html`` where given; raises ``BadInput`` before anything else."""
+    """Run the study, print a table, and optionally write JSON and a page.
+
+    Raises:
+        BadInput: If the input is invalid; raised before any run.
+    """
     check_study_outputs(json_file, html)
     jobs = build_mode_choice_jobs(asked)
     with show_progress(len(jobs)) as told:
@@ -86,7 +101,11 @@ def run_mode_choice_study(asked: ModeChoiceOptions, json_file: Path | None, html
 
 
 def build_mode_choice_jobs(asked: ModeChoiceOptions) -> list[ModeChoiceJob]:
-    """Every policy at every ratio with every seed; raises ``BadInput`` for what is wrong with table or options."""
+    """Return one job per policy, ratio and seed.
+
+    Raises:
+        BadInput: If the table or an option is invalid.
+    """
     policies = parse_policy_names(asked.policies)
     _check_policies(policies)
     for ratio in asked.ratios:
@@ -107,7 +126,7 @@ def build_mode_choice_jobs(asked: ModeChoiceOptions) -> list[ModeChoiceJob]:
 
 
 def list_table_notes(table: ProfileTable, named: str | None) -> list[str]:
-    """What is strange about the table's board: one that is not in the catalogue, or that has other clocks."""
+    """Return notes on a table whose board is not in the catalogue or has other clocks."""
     spec = find_board_spec(table.device)
     told = "named by --device" if named else "taken from the table's folder, --device names another"
     if spec is None:
@@ -120,14 +139,14 @@ def list_table_notes(table: ProfileTable, named: str | None) -> list[str]:
 
 
 def _is_foreign(values: Floats, known: Sequence[float]) -> bool:
-    """Whether more than ``FEW`` of a knob's values are none of the board's."""
+    """Return whether more than the share ``FEW`` of a knob's values do not belong to the board."""
     found = {*values.tolist()}
     off = [value for value in found if min(abs(value / one - 1.0) for one in known) > NEAR]
     return len(off) > FEW * len(found)
 
 
 def find_steps(table: ProfileTable) -> int:
-    """The published number of minibatches for the board and the data set that the table's workload is named after."""
+    """Return the published number of steps for the table's board and data set."""
     spec = find_board_spec(table.device)
     known = BOFL_STEPS.get(spec.name if spec is not None else table.device)
     if known is None:
@@ -137,7 +156,7 @@ def find_steps(table: ProfileTable) -> int:
 
 
 def run_mode_choice_job(job: ModeChoiceJob) -> PolicyRun:
-    """One run, whatever process it is in."""
+    """Execute one run; called in a worker process."""
     from experiments.report.predictors.choice_summary import PolicyRun
     from fedge.studies.mode_choice_study import run_mode_choice_study
 
@@ -148,7 +167,7 @@ def run_mode_choice_job(job: ModeChoiceJob) -> PolicyRun:
 
 
 def _check_policies(names: Sequence[str]) -> None:
-    """Every policy is one that the study knows, before any run."""
+    """Check that the study knows every policy, before any run."""
     from fedge.studies.mode_choice_study import check_policy
 
     for name in names:

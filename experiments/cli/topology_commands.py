@@ -1,6 +1,4 @@
-"""The ``fedge topology`` command: smaller variants of a network that fit a board; registered by
-``experiments.cli.main``.
-"""
+"""The ``fedge topology`` command: smaller variants of a network that fit a board."""
 
 from __future__ import annotations
 
@@ -14,7 +12,7 @@ FIND = "find"
 
 
 class _DefaultFindGroup(TyperGroup):
-    """``fedge topology resnet50`` means ``fedge topology find resnet50``."""
+    """Command group that reads ``fedge topology resnet50`` as ``fedge topology find resnet50``."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if args and args[0] not in self.commands and args[0] not in self.get_help_option_names(ctx):
@@ -66,8 +64,8 @@ def find(
     ] = False,
 ) -> None:
     """Find the largest channel-pruned variants of a network that a board can train."""
-    from experiments.cli.topology_variants import TopologyOptions
     from experiments.cli.topology_variants import find_variants as command
+    from fedge.analysis.topology.topology_result import TopologyOptions
 
     asked = TopologyOptions(
         model=model,

@@ -1,4 +1,4 @@
-"""``fedge topology``: puts together a network, its cuts and what a board needs for them, and writes the answer."""
+"""``fedge topology``: searches pruned variants of a network that fit a board, and writes the result."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import json
 import sys
 import tempfile
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from experiments.cli.command_output import check_output, write_output
 from fedge.analysis.topology import variant_files
-from fedge.analysis.topology.channel_coupling import UncutGroup
 from fedge.analysis.topology.network_variant import NetworkVariant
+from fedge.analysis.topology.topology_result import TopologyOptions, TopologyResult
 from fedge.analysis.topology.variant_search import (
     StepLimits,
     VariantFit,
@@ -40,45 +40,11 @@ if TYPE_CHECKING:
 
 TOPOLOGY_FORMAT = "fedge-topology-1"
 FRONT_BATCHES = (1, 2, 4, 8, 16, 32, 64, 128)
-"""Batch sizes of the front, beside the one that was asked for."""
+"""Batch sizes of the front, besides the requested one."""
 CURVE_WIDTHS = 13
-"""Widths in the pictures."""
+"""Number of widths in the charts."""
 MAX_VARIANTS = 50
-"""Variants that may be asked for."""
-
-
-@dataclass(frozen=True, slots=True)
-class TopologyOptions:
-    """What the command was asked for."""
-
-    model: str
-    device: str
-    batch_size: int = 32
-    max_memory_mb: float | None = None
-    max_step_s: float | None = None
-    input_shape: str | None = None
-    method: str = "l1"
-    round_to: int = 1
-    variants: int = 4
-    confidence: float = 0.84
-    seed: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class TopologyResult:
-    """What was found: variants at the asked batch size, the front over batch sizes, and what led to them."""
-
-    options: TopologyOptions
-    device: DeviceSpec
-    limits: StepLimits
-    memory_limit_source: str
-    """Where the limit on memory comes from."""
-    whole_network: VariantFit
-    variants: tuple[VariantFit, ...]
-    front: tuple[VariantFit, ...]
-    largest_by_batch: tuple[VariantFit, ...]
-    curve: tuple[VariantFit, ...]
-    uncut_layers: tuple[UncutGroup, ...]
+"""Largest number of variants that can be requested."""
 
 
 def find_variants(
@@ -86,7 +52,16 @@ def find_variants(
 ) -> None:
     """Find, print and write the variants that fit.
 
-    Raises ``BadInput`` for what cannot be meant and where nothing fits, ``RunFailed`` when the check of training fails.
+    Args:
+        asked: The command-line options.
+        out: Folder for the variants, or None.
+        json_file: JSON file, or None.
+        html: Page, or None.
+        check_training: Whether to train the largest variant to check its memory.
+
+    Raises:
+        BadInput: If the input is invalid or nothing fits.
+        RunFailed: If the training check fails.
     """
     from experiments.report.analysis import topology_page, topology_terminal
 
@@ -109,7 +84,11 @@ def find_variants(
 
 
 def print_variant(place: Path, every: bool, as_json: bool) -> None:
-    """Print a variant's record. Raises ``BadInput`` for a file that is none."""
+    """Print a variant's record.
+
+    Raises:
+        BadInput: If the file is not a variant.
+    """
     from experiments.report.analysis import topology_terminal
 
     variant = variant_files.read_variant(place)
@@ -152,7 +131,11 @@ def _build_limits(asked: TopologyOptions, device: DeviceSpec) -> StepLimits:
 
 
 def search_variants(asked: TopologyOptions, prunable: PrunableNetwork) -> TopologyResult:
-    """The variants that fit; raises ``BadInput`` when none does, with what the smallest one needs."""
+    """Search the variants that fit.
+
+    Raises:
+        BadInput: If none fits, with the needs of the smallest one.
+    """
     from fedge.analysis.topology.pruning import MIN_CHANNEL_SHARE
 
     device = catalogue.find(asked.device)
@@ -221,7 +204,7 @@ def _save_variants(answer: TopologyResult, module: nn.Module, out: Path) -> tupl
 
 
 def _check_training(answer: TopologyResult, module: nn.Module, folders: tuple[Path, ...]) -> TrainingCheck:
-    """Train the largest variant in a process of its own, so that the memory seen is the training's."""
+    """Train the largest variant in a process of its own, so that the measured memory is that of training alone."""
     from fedge.analysis.topology.channel_removal import cut_module
 
     with tempfile.TemporaryDirectory(prefix="fedge-topology-") as place:
@@ -238,7 +221,7 @@ def _check_training(answer: TopologyResult, module: nn.Module, folders: tuple[Pa
 def as_data(
     answer: TopologyResult, folders: tuple[Path, ...] = (), trained: TrainingCheck | None = None
 ) -> dict[str, Any]:
-    """The answer as JSON has it."""
+    """Return the result for JSON."""
     limits = answer.limits
     return {
         "format": TOPOLOGY_FORMAT,

@@ -1,1 +1,1 @@
-"""What a fleet of real boards needs around a run: who may talk to whom, and the files that make it so."""
+"""Operation of a fleet of real boards: certificates, proxy, firewall, inventory, playbooks and remote runs."""

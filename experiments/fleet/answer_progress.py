@@ -1,4 +1,4 @@
-"""One line on the terminal while hosts are asked: how many have answered, and whom the others wait for."""
+"""A terminal line that shows how many hosts have replied and which ones are still pending."""
 
 from __future__ import annotations
 
@@ -18,16 +18,26 @@ NAMES_SHOWN = 4
 
 
 def format_waiting(asked: Sequence[str], done: frozenset[str], elapsed_s: float) -> str:
-    """``2 of 5 hosts have answered (0:04); waiting for nano-1, tx2-1 and 1 more``."""
+    """Format the waiting line, e.g. ``2 of 5 hosts have answered (0:04); waiting for nano-1, tx2-1 and 1 more``.
+
+    Args:
+        asked: Names of all queried hosts, in the order in which they are shown.
+        done: Names of the hosts that have replied or have been given up.
+        elapsed_s: Wall time since the query started, in seconds.
+    """
     awaited = [name for name in asked if name not in done]
     line = f"{len(asked) - len(awaited)} of {len(asked)} hosts have answered ({format_elapsed(elapsed_s)})"
     return f"{line}; waiting for {format_names(awaited, NAMES_SHOWN)}" if awaited else line
 
 
 class AnswerProgress:
-    """Shows the line for as long as the block lasts; nothing where nobody looks.
+    """Context manager that shows the line while its block runs; silent if the console is not a terminal.
 
-    ``done`` is asked for the hosts that have answered, or that nobody waits for any more.
+    Args:
+        console: Console to write to.
+        asked: Names of all queried hosts.
+        done: Returns the hosts that have replied or have been given up; called at every refresh.
+        now_s: Monotonic clock, in seconds.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Whether boards and the SuperLink would take the certificates that an inventory names: rules in a table."""
+"""Rules that check the certificates named in an inventory as the boards and the SuperLink would."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ HOST_PORT = "host:port, such as fleet.lan:9443"
 
 
 def find_unreadable(plan: InventoryContext) -> Iterator[InventoryProblem]:
-    """Every file that should be a certificate is one."""
+    """Yield a problem for every certificate file that cannot be parsed."""
     yield from (
         found
         for path in (*_list_authorities(plan), *_list_server_files(plan))
@@ -24,7 +24,7 @@ def find_unreadable(plan: InventoryContext) -> Iterator[InventoryProblem]:
 
 
 def find_invalid_periods(plan: InventoryContext) -> Iterator[InventoryProblem]:
-    """Every certificate holds now."""
+    """Yield a problem for every certificate that has expired or is not valid yet."""
     for paths, cure in (
         (_list_authorities(plan), "`fedge fleet keys --out NEW`"),
         (_list_server_files(plan), f"{RENEW}`"),
@@ -40,7 +40,7 @@ def find_invalid_periods(plan: InventoryContext) -> Iterator[InventoryProblem]:
 
 
 def find_unsigned(plan: InventoryContext) -> Iterator[InventoryProblem]:
-    """The server's certificate is of the CA that boards trust, and of the SuperLink's own."""
+    """Yield a problem if the server's certificate is not signed by the CA of the boards and of the SuperLink."""
     for path, server in _load_certificates(_list_server_files(plan)):
         for ca, authority in _load_certificates(_list_authorities(plan)):
             if _is_foreign(server, authority):
@@ -48,7 +48,7 @@ def find_unsigned(plan: InventoryContext) -> Iterator[InventoryProblem]:
 
 
 def find_missing_hosts(plan: InventoryContext) -> Iterator[InventoryProblem]:
-    """The server's certificate holds for the hosts that boards dial."""
+    """Yield a problem for every host that boards connect to and that the server's certificate does not cover."""
     for path, certificate in _load_certificates(_list_server_files(plan)):
         for address in filter(is_local_file, plan.list_board_values("supernode_superlink")):
             yield from _check_host(f"{plan.inventory.path}: supernode_superlink", address, path, certificate)
@@ -64,7 +64,7 @@ def _check_host(where: str, address: str, path: Path, certificate: x509.Certific
 
 
 def certificate_hosts(certificate: x509.Certificate) -> frozenset[str]:
-    """The names and addresses that a certificate holds for, loopback's included."""
+    """Return the host names and IP addresses that a certificate is valid for, including loopback."""
     try:
         names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except x509.ExtensionNotFound:
@@ -73,7 +73,7 @@ def certificate_hosts(certificate: x509.Certificate) -> frozenset[str]:
 
 
 def _list_authorities(plan: InventoryContext) -> list[Path]:
-    """The CAs' files, each once; those to be filled in later are left out."""
+    """Return the distinct CA files, without those whose path still contains a template expression."""
     named = (
         plan.inventory.server.text("superlink_ca_certificate"),
         *plan.list_board_values("supernode_ca_certificate"),
@@ -87,7 +87,7 @@ def _list_server_files(plan: InventoryContext) -> list[Path]:
 
 
 def _load_certificates(paths: Sequence[Path]) -> Iterator[tuple[Path, x509.Certificate]]:
-    """The certificates that can be read."""
+    """Yield the path and the parsed certificate of every readable file."""
     for path in paths:
         found = _load_certificate(path)
         if isinstance(found, x509.Certificate):

@@ -1,4 +1,4 @@
-"""The fleet's certificates as values: a CA that vouches for one server and for the boards that tell of themselves."""
+"""X.509 certificates of the fleet as values: one CA, one server certificate, one certificate per board."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from fedge.errors import BadInput
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
-"""Always in the server's certificate: the proxy and the commands on the server itself reach the SuperLink so."""
+"""Hosts that every server certificate covers: the proxy and commands on the server reach the SuperLink on loopback."""
 CA_DAYS = 3650
-"""Chosen by us: a CA outlives the boards that trust it; a new one has to be copied to every board."""
+"""Default validity of a CA. Long, because replacing a CA means copying the new certificate to every board."""
 SERVER_DAYS = 365
-"""Chosen by us: a lost key is worth a year at most."""
+"""Default validity of a server certificate. Limits how long a leaked key is useful; renewal is cheap."""
 BOARD_DAYS = 90
-"""Chosen by us: a board's certificate lets it send figures of itself, no more; provisioning renews it."""
+"""Default validity of a board's certificate, which only permits sending telemetry; provisioning renews it."""
 BACKDATED_BY = timedelta(hours=1)
-"""Chosen by us: certificates hold from so long before they were made, for boards whose clock is a little behind."""
+"""How far ``not_valid_before`` is dated back, so that boards whose clock is slow accept a new certificate."""
 BOARD = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-"""A board's name as a certificate can hold it: X.509 ends a common name after 64 letters."""
+"""Board names that fit into a certificate: X.509 limits a common name to 64 characters."""
 LABEL = re.compile(r"(?!-)[a-z0-9-]{1,63}(?<!-)", re.IGNORECASE)
 
 Key = ec.EllipticCurvePrivateKey
@@ -37,14 +37,23 @@ Address = IPv4Address | IPv6Address
 
 @dataclass(frozen=True, slots=True)
 class Signer:
-    """A CA that can sign: its certificate and its key, which belong together."""
+    """A CA that can sign.
+
+    Attributes:
+        certificate: The CA's certificate.
+        key: The private key that belongs to it.
+    """
 
     certificate: x509.Certificate
     key: Key
 
 
 def parse_host(text: str) -> str | Address:
-    """A host as boards dial it: an address, or a name of letters, digits, hyphens and dots; raises ``BadInput``."""
+    """Parse a host as boards dial it: an IP address, or a name of letters, digits, hyphens and dots.
+
+    Raises:
+        BadInput: If the text is neither.
+    """
     right = "a name such as fleet.example.org or an address such as 192.168.1.10, without port and without wildcard"
     with suppress(ValueError):
         address = ipaddress.ip_address(text)
@@ -58,12 +67,12 @@ def parse_host(text: str) -> str | Address:
 
 
 def new_key() -> Key:
-    """A private key on P-384."""
+    """Generate a private key on the curve P-384."""
     return ec.generate_private_key(ec.SECP384R1())
 
 
 def encode_key(key: Key) -> bytes:
-    """The key as PEM, not encrypted: the file's mode protects it, since services start without a person."""
+    """Encode a key as unencrypted PEM; file permissions protect it, because services start without a passphrase."""
     return key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
@@ -74,7 +83,13 @@ def encode_certificate(certificate: x509.Certificate) -> bytes:
 
 
 def make_ca(key: Key, now: datetime, days: int) -> Signer:
-    """A CA that vouches for itself and may sign servers, but no further CA."""
+    """Create a self-signed CA that may sign end-entity certificates, but no further CA.
+
+    Args:
+        key: The CA's private key.
+        now: Current time, time zone aware.
+        days: Validity, in days from ``now``.
+    """
     serial = x509.random_serial_number()
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"fedge fleet CA {serial % 16**8:08x}")])
     usage = _key_usage(signs_certificates=True)
@@ -88,7 +103,18 @@ def make_ca(key: Key, now: datetime, days: int) -> Signer:
 
 
 def make_server(ca: Signer, key: Key, hosts: Sequence[str], now: datetime, days: int) -> x509.Certificate:
-    """The server's certificate for ``hosts`` and loopback; never valid for longer than its CA (raises ``BadInput``)."""
+    """Create the server's certificate for the given hosts and loopback.
+
+    Args:
+        ca: The CA that signs.
+        key: The server's private key.
+        hosts: Host names and IP addresses that boards dial.
+        now: Current time, time zone aware.
+        days: Validity, in days from ``now``.
+
+    Raises:
+        BadInput: If a host is malformed, or the certificate would outlive its CA.
+    """
     until, last = now + timedelta(days=days), ca.certificate.not_valid_after_utc
     if until > last:
         left = max(0, (last - now).days)
@@ -110,7 +136,11 @@ def make_server(ca: Signer, key: Key, hosts: Sequence[str], now: datetime, days:
 
 
 def parse_request(text: str) -> x509.CertificateSigningRequest:
-    """A request as PEM; raises ``BadInput``."""
+    """Parse a certificate signing request (PKCS #10, PEM).
+
+    Raises:
+        BadInput: If the text is not such a request.
+    """
     try:
         return x509.load_pem_x509_csr(text.encode())
     except ValueError as error:
@@ -120,10 +150,21 @@ def parse_request(text: str) -> x509.CertificateSigningRequest:
 def make_board(
     ca: Signer, request: x509.CertificateSigningRequest, board: str, now: datetime, days: int
 ) -> x509.Certificate:
-    """The certificate by which ``board`` shows who it is when it sends figures of itself, never longer than its CA's.
+    """Create the certificate with which a board authenticates when it sends telemetry.
 
-    Of ``request`` only its key is taken over, once it proves that who asks has it: a request that asks for another
-    name, for a CA, or for any extension at all is refused. Raises ``BadInput``.
+    Only the public key is taken from the request, after its signature has been verified.
+
+    Args:
+        ca: The CA that signs.
+        request: The board's signing request.
+        board: The board's name, used as common name; at most 64 characters.
+        now: Current time, time zone aware.
+        days: Validity, in days from ``now``; cut to the CA's.
+
+    Raises:
+        BadInput: If the name is malformed, the signature is wrong, or the request asks for another name, for a CA or
+            for
+            any extension.
     """
     where = f"the request of {board}"
     if not BOARD.fullmatch(board):
@@ -155,7 +196,7 @@ def make_board(
 
 
 def list_certificate_hosts(certificate: x509.Certificate) -> tuple[str, ...]:
-    """The hosts that a server's certificate holds for, loopback left out."""
+    """Return the hosts that a server certificate is valid for, without loopback."""
     names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     found = [str(name.value) for name in names if isinstance(name, x509.DNSName | x509.IPAddress)]
     return tuple(host for host in found if host not in LOOPBACK)

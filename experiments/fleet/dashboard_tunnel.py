@@ -1,4 +1,4 @@
-"""A way to the page on the fleet's server, on loopback there: a tunnel of ssh for as long as it is wanted."""
+"""An ssh tunnel to the dashboard on the fleet's server, which listens on loopback there."""
 
 from __future__ import annotations
 
@@ -18,21 +18,25 @@ from fedge.errors import BadInput, RunFailed
 LOOPBACK, PAGE_PORT = "127.0.0.1", 8400
 ANY_ADDRESS = ("", "0.0.0.0", "::")  # noqa: S104 - compared with, never bound
 OPENS_WITHIN_S = 30.0
-"""Chosen by us; ssh itself ends sooner where nobody answers."""
+"""Default limit for opening the tunnel. Generous: ssh itself fails earlier if the server does not respond."""
 ASK_S = 10.0
 END_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class DashboardAddress:
-    """Where the board service listens, as the server sees it."""
+    """Address on which the board service listens, as seen from the server."""
 
     host: str = LOOPBACK
     port: int = PAGE_PORT
 
 
 def find_dashboard_address(server: InventoryHost) -> DashboardAddress:
-    """The server's page as the inventory describes it; raises ``BadInput`` where there is none."""
+    """Return the dashboard's address from the inventory.
+
+    Raises:
+        BadInput: If the server has no dashboard.
+    """
     settings = server.variables.get("board_page_settings")
     own = settings if isinstance(settings, dict) else {}
     if server.text("board_page_enabled", "true").lower() in {"false", "no", "0"}:
@@ -45,16 +49,16 @@ def find_dashboard_address(server: InventoryHost) -> DashboardAddress:
 
 
 def tunnel_command(server: ServerConnection, page: DashboardAddress, port: int) -> list[str]:
-    """The ssh that passes ``port`` of this machine's loopback on to the page, and does nothing else."""
+    """Build the ssh command that forwards ``port`` of the local loopback to the dashboard and does nothing else."""
     there = f"[{page.host}]" if ":" in page.host else page.host
     way = server.command_prefix[1 + len(CONNECTION) :]
-    # A connection of its own: one that is shared would keep the port after this command.
+    # A connection of its own: a shared (multiplexed) one would keep the port open after this command.
     alone = ("-N", "-o", "ExitOnForwardFailure=yes", "-o", "ControlPath=none")
     return ["ssh", *CONNECTION, *alone, "-L", f"{LOOPBACK}:{port}:{there}:{page.port}", *way]
 
 
 def find_free_port() -> int:
-    """A port of this machine's loopback that nobody has now."""
+    """Return a port of the local loopback that is free at the moment."""
     with socket.socket() as one:
         one.bind((LOOPBACK, 0))
         return int(one.getsockname()[1])
@@ -62,9 +66,18 @@ def find_free_port() -> int:
 
 @contextmanager
 def open_tunnel(server: ServerConnection, page: DashboardAddress, port: int) -> Iterator[Callable[[], None]]:
-    """Open while the block lasts; gives what waits for its end. Raises ``RunFailed`` where no page is reached."""
+    """Keep the tunnel open inside the block and yield a function that blocks until the tunnel ends.
+
+    Args:
+        server: The fleet's server.
+        page: The dashboard's address on the server.
+        port: Local loopback port to forward.
+
+    Raises:
+        RunFailed: If ssh ends early or the dashboard does not respond through the tunnel.
+    """
     with tempfile.TemporaryFile() as said:
-        # A session of its own: Ctrl-C is for this program, which ends ssh.
+        # A session of its own: Ctrl-C goes to this program only, which then ends ssh.
         words = tunnel_command(server, page, port)
         process = subprocess.Popen(
             words, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=said, start_new_session=True
@@ -87,7 +100,7 @@ def open_tunnel(server: ServerConnection, page: DashboardAddress, port: int) -> 
 
 
 def probe_page(host: str, port: int) -> bool | None:
-    """Whether a page answers; None where nobody takes the connection (yet)."""
+    """Return whether an HTTP page responds, or None if nothing accepts the connection (yet)."""
     link = http.client.HTTPConnection(host, port, timeout=ASK_S)
     try:
         link.connect()
@@ -103,14 +116,14 @@ def probe_page(host: str, port: int) -> bool | None:
 
 
 def no_page_error(server: ServerConnection) -> RunFailed:
-    """Nobody answers where the page should be."""
+    """Build the error for a server on which nothing listens at the dashboard's address."""
     return RunFailed(f"{server.name}: no page answers there; `fedge fleet status` says whether fedge-board is up")
 
 
 def _wait_for_page(
     process: subprocess.Popen[bytes], port: int, server: ServerConnection, lost: Callable[[int], RunFailed]
 ) -> None:
-    """Until the page answers through the tunnel."""
+    """Wait until the dashboard responds through the tunnel."""
     end_s = time.monotonic() + OPENS_WITHIN_S
     while time.monotonic() < end_s:
         if process.poll() is not None:

@@ -1,4 +1,4 @@
-"""An experiment packed for another machine: its YAML and every file of this machine that it names, in one tar."""
+"""Packs an experiment for another machine: one tar with its YAML and every local file that it names."""
 
 from __future__ import annotations
 
@@ -15,9 +15,13 @@ EXPERIMENT = "experiment.yaml"
 
 
 def pack_experiment(experiment: Experiment) -> bytes:
-    """A tar of the experiment and of every file of this machine that it names, under names that hold on the server.
+    """Pack an experiment and the local files that it names into a tar, with paths that hold on the server.
 
-    A module keeps its file's name, which is what it is imported by; a folder of data is the server's own.
+    Modules keep their file name, because that is the name they are imported by. Data folders are not packed: they are
+    paths on the server.
+
+    Returns:
+        The bytes of an uncompressed tar archive.
     """
     files: list[Path] = []
 

@@ -1,4 +1,4 @@
-"""The firewall rule that lets only named accounts of the server reach the SuperLink, whose commands ask for none."""
+"""Firewall rule that lets only named accounts of the server reach the SuperLink, whose control API has no login."""
 
 from __future__ import annotations
 
@@ -24,9 +24,16 @@ table inet fedge_control {{
 
 
 def build_firewall_rules(accounts: Sequence[str], port: int) -> str:
-    """The rules for nftables; loading them again replaces them. Raises ``BadInput`` for what is no account's name.
+    """Build the nftables rules; loading them again replaces the earlier ones.
 
-    The accounts are those of the SuperLink (its ServerApps), of nginx (Debian: www-data) and of who may start runs.
+    Args:
+        accounts: User accounts that may connect: the SuperLink's (its ServerApps), nginx's (Debian: www-data) and those
+            of
+            users who may start runs.
+        port: The SuperLink's port on loopback.
+
+    Raises:
+        BadInput: If a name is not a valid account name.
     """
     for account in accounts:
         if not ACCOUNT.fullmatch(account):

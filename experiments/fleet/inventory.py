@@ -1,4 +1,4 @@
-"""The fleet's inventory as Ansible reads it: the server, the boards, their variables, and whom a limit means."""
+"""The Ansible inventory of the fleet: the server, the boards, their variables, and host patterns."""
 
 from __future__ import annotations
 
@@ -17,20 +17,25 @@ from fedge.errors import BadInput
 SERVER, BOARDS = "server", "boards"
 SEALED = "{{ in a vault }}"
 READ_WITHIN_S = 120.0
-"""A vault or a plug-in may take its time; chosen by us."""
+"""Default limit for reading an inventory, in seconds. Generous: a vault or a dynamic inventory plug-in may be slow."""
 NAMES_SHOWN = 5
 UNMATCHED = re.compile(r"Could not match supplied host pattern, ignoring:\s+(\S+)")
 
 
 @dataclass(frozen=True, slots=True)
 class InventoryHost:
-    """A host of the inventory with its variables as they stand there: ``{{ ... }}`` is not filled in."""
+    """A host of the inventory with its raw variables; template expressions ``{{ ... }}`` are not evaluated.
+
+    Attributes:
+        name: Host name in the inventory.
+        variables: Values by variable name, group variables included.
+    """
 
     name: str
     variables: Mapping[str, Any]
 
     def text(self, key: str, default: str = "") -> str:
-        """A value as text; one that only Ansible can open or fill in is ``{{ ... }}``."""
+        """Return a variable as text; one that only Ansible can decrypt or evaluate starts with ``{{``."""
         value = self.variables.get(key, default)
         if isinstance(value, dict) and "__ansible_vault" in value:
             return SEALED
@@ -39,7 +44,13 @@ class InventoryHost:
 
 @dataclass(frozen=True, slots=True)
 class Inventory:
-    """One server, and the boards in the order in which Ansible lists them."""
+    """One server, and the boards in Ansible's order.
+
+    Attributes:
+        path: The inventory file.
+        server: The only host of the server group.
+        boards: The hosts of the boards group; at least one.
+    """
 
     path: Path
     server: InventoryHost
@@ -51,9 +62,15 @@ class Inventory:
 
 
 def read_inventory(path: Path, folder: Path) -> Inventory:
-    """The inventory as ``ansible-inventory`` reads it with the settings of the playbooks in ``folder``.
+    """Read an inventory with ``ansible-inventory`` under the settings of the playbooks.
 
-    Raises ``BadInput`` for a file that is not there or that Ansible does not take, and without exactly one server.
+    Args:
+        path: The inventory file.
+        folder: The folder of the playbooks, which holds ``ansible.cfg``.
+
+    Raises:
+        BadInput: If the file does not exist, Ansible rejects it, or it does not define exactly one server and at least
+            one board.
     """
     if not path.exists():
         example = folder / "inventory.example.yml"
@@ -65,7 +82,16 @@ def read_inventory(path: Path, folder: Path) -> Inventory:
 
 
 def match_hosts(found: Inventory, folder: Path, limit: str) -> tuple[str, ...]:
-    """The server and the boards that Ansible's pattern means; raises ``BadInput`` for one that means nobody."""
+    """Return the names of the server and boards that match an Ansible host pattern.
+
+    Args:
+        found: The inventory.
+        folder: The folder of the playbooks.
+        limit: Ansible's pattern, e.g. ``nano-*,!nano-3``.
+
+    Raises:
+        BadInput: If the pattern, or a part of it, matches no host.
+    """
     done = _run_ansible_inventory(found.path, folder, "--limit", limit)
     if done.returncode != 0:
         raise BadInput("--limit", repr(limit), find_first_error(done.stderr))
@@ -80,7 +106,7 @@ def match_hosts(found: Inventory, folder: Path, limit: str) -> tuple[str, ...]:
 
 
 def _run_ansible_inventory(path: Path, folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    """What ``ansible-inventory --list`` says; it may hold secrets and is never written down."""
+    """Run ``ansible-inventory --list``; its output may contain secrets and must not be logged."""
     command = [find_program("ansible-inventory"), "--inventory", str(path.resolve()), "--list", *options]
     try:
         # In the playbooks' folder, as the playbooks themselves run.
@@ -100,7 +126,7 @@ def _run_ansible_inventory(path: Path, folder: Path, *options: str) -> subproces
 
 
 def find_first_error(stderr: str) -> str:
-    """The first error of Ansible's, without its marks."""
+    """Return Ansible's first error message without its prefix."""
     lines = [line.strip() for line in stderr.splitlines() if line.strip()]
     errors = [line for line in lines if "[ERROR]" in line or line.startswith("ERROR")]
     said = (errors or lines or ["it does not say why"])[0]
@@ -108,7 +134,11 @@ def find_first_error(stderr: str) -> str:
 
 
 def parse_inventory(listed: Mapping[str, Any], path: Path) -> Inventory:
-    """The server and the boards of a listing."""
+    """Build the inventory from the JSON of ``ansible-inventory --list``.
+
+    Raises:
+        BadInput: Without exactly one server, or without boards.
+    """
     variables = listed.get("_meta", {}).get("hostvars", {})
     servers, boards = (_list_hosts(listed, group) for group in (SERVER, BOARDS))
     if len(servers) != 1:
@@ -122,14 +152,14 @@ def parse_inventory(listed: Mapping[str, Any], path: Path) -> Inventory:
 
 
 def _list_hosts(listed: Mapping[str, Any], group: str) -> list[str]:
-    """The hosts of a group and of the groups in it, each once."""
+    """Return the distinct hosts of a group and of its child groups."""
     entry = listed.get(group, {})
     inside = [name for child in entry.get("children", ()) for name in _list_hosts(listed, child)]
     return list(dict.fromkeys((*entry.get("hosts", ()), *inside)))
 
 
 def format_names(names: list[str], most: int) -> str:
-    """The names, the last of many only counted."""
+    """Join names with commas; beyond ``most`` names, the rest is counted ("and 3 more")."""
     return (
         ", ".join(names) if len(names) <= most else f"{', '.join(names[: most - 1])} and {len(names) - most + 1} more"
     )

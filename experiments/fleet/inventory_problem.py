@@ -1,4 +1,4 @@
-"""What is looked at before any host is touched: the inventory with the files that it names, and what is told of it."""
+"""Inventory checks that need no host: the record of a problem and the context that all rules read."""
 
 from __future__ import annotations
 
@@ -12,7 +12,13 @@ from experiments.fleet.inventory import Inventory
 
 @dataclass(frozen=True, slots=True)
 class InventoryProblem:
-    """Something in the inventory that would fail later; ``right`` says what would be right."""
+    """An error in the inventory that would surface later.
+
+    Attributes:
+        where: File and variable.
+        got: The value found.
+        right: A value that would be valid.
+    """
 
     where: str
     got: str
@@ -24,18 +30,24 @@ class InventoryProblem:
 
 @dataclass(frozen=True, slots=True)
 class InventoryContext:
-    """What is looked at: the inventory, the playbooks' folder (relative paths start there), and the time."""
+    """Input of the inventory rules.
+
+    Attributes:
+        inventory: The inventory.
+        folder: The folder of the playbooks; relative paths start there.
+        now: Current time, time zone aware.
+    """
 
     inventory: Inventory
     folder: Path
     now: datetime
 
     def resolve_file(self, text: str) -> Path:
-        """The file that a playbook takes for ``text``."""
+        """Return the path of the file that a playbook would open for ``text``."""
         return self.folder / Path(text).expanduser()
 
     def list_board_values(self, key: str) -> tuple[str, ...]:
-        """Every value that boards have for a variable, each once."""
+        """Return the distinct values that boards have for a variable."""
         return tuple(dict.fromkeys(board.text(key) for board in self.inventory.boards if board.text(key)))
 
 
@@ -43,5 +55,5 @@ InventoryRule = Callable[[InventoryContext], Iterator[InventoryProblem]]
 
 
 def is_local_file(text: str) -> bool:
-    """Whether a value names a file that can be looked for: not "", not an address of the web, nothing to fill in."""
+    """Return whether a value names a local file: not empty, not a URL, no template expression."""
     return bool(text) and "://" not in text and "{{" not in text

@@ -1,4 +1,4 @@
-"""What in an inventory could not work, as far as this machine can know before it touches a host: rules in a table."""
+"""Rules that find errors in an inventory without contacting a host."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from experiments.fleet.inventory import Inventory, InventoryHost, format_names
 from experiments.fleet.inventory_problem import InventoryContext, InventoryProblem, InventoryRule, is_local_file
 
 EXAMPLES = tuple(ipaddress.ip_network(net) for net in ("192.0.2.0/24", "198.51.100.0/24", "203.0.113.0/24"))
-"""Addresses that exist in documentation alone, and so in the example."""
+"""Networks reserved for documentation (RFC 5737); only the example inventory uses them."""
 EXAMPLE_FOLDER = "/secure/"
 ADDRESS = re.compile(r"(?<![\d.])\d{1,3}(?:\.\d{1,3}){3}(?![\d.])")
 NAMES_SHOWN, VALUES_SHOWN = 3, 2
@@ -31,27 +31,33 @@ FILES: Mapping[str, str] = {
     "python_runtime_wheelhouse": "the folder of wheels for board.lock",
     "python_runtime_uv_wheel": "uv's wheel for the board",
 }
-"""Variables that name files on this machine, and what those are."""
+"""Variables that name files on this machine, each with a description of the file."""
 NEEDED_BOARD = ("supernode_superlink", "supernode_ca_certificate")
 NEEDED_SERVER = ("superlink_certificate", "superlink_key", "superlink_ca_certificate")
 ADDRESS_ADVICE = "host:port of the server as boards dial it, such as fleet.lan:9443"
 
 
 def find_problems(found: Inventory, folder: Path, now: datetime) -> list[InventoryProblem]:
-    """Everything that is wrong with an inventory; files are read."""
+    """Return all problems of an inventory; reads the files that it names.
+
+    Args:
+        found: The inventory.
+        folder: The folder of the playbooks.
+        now: Current time, time zone aware, for the validity of certificates.
+    """
     plan = InventoryContext(found, folder, now)
     told = [problem for rule in RULES for problem in rule(plan)]
-    # What is said already about a file is not said again about what would be in it.
+    # Certificates are checked only if no file is missing, so that one cause is not reported twice.
     return told or [problem for rule in certificate_rules.RULES for problem in rule(plan)]
 
 
 def find_example_hosts(found: Inventory) -> list[InventoryProblem]:
-    """The hosts that still have the example's addresses: no command could reach one."""
+    """Return a problem for each host that still has an address of the example inventory."""
     return list(_find_example_values(found, only="ansible_host"))
 
 
 def find_placeholders(plan: InventoryContext) -> Iterator[InventoryProblem]:
-    """Each variable once that still has the example's value, with the hosts that have it."""
+    """Yield one problem per variable that still has the example's value, with the affected hosts."""
     yield from _find_example_values(plan.inventory)
 
 
@@ -68,7 +74,7 @@ def _find_example_values(found: Inventory, only: str | None = None) -> Iterator[
 
 
 def is_example_value(text: str) -> bool:
-    """Whether a value has an address or a path that only the example has."""
+    """Return whether a value contains an address or a path that occurs only in the example."""
     addresses = filter(_is_address, ADDRESS.findall(text))
     return text.startswith(EXAMPLE_FOLDER) or any(
         ipaddress.ip_address(address) in net for address in addresses for net in EXAMPLES
@@ -80,7 +86,7 @@ def _is_address(text: str) -> bool:
 
 
 def find_missing_variables(plan: InventoryContext) -> Iterator[InventoryProblem]:
-    """Variables that every board, or the server, needs."""
+    """Yield a problem for each required variable that a board or the server lacks."""
     found = plan.inventory
     yield from _list_missing((found.server,), NEEDED_SERVER, found.path)
     yield from _list_missing(found.boards, NEEDED_BOARD, found.path)
@@ -95,7 +101,7 @@ def _list_missing(hosts: Sequence[InventoryHost], keys: Sequence[str], path: Pat
 
 
 def find_absent_files(plan: InventoryContext) -> Iterator[InventoryProblem]:
-    """Files of this machine that are named and not there."""
+    """Yield a problem for each named local file that does not exist."""
     for key, value, names in _list_values(plan.inventory):
         if key in FILES and isinstance(value, str) and is_local_file(value) and not is_example_value(value):
             path = plan.resolve_file(value)
@@ -105,7 +111,7 @@ def find_absent_files(plan: InventoryContext) -> Iterator[InventoryProblem]:
 
 
 def _list_values(found: Inventory) -> Iterator[tuple[str, object, list[str]]]:
-    """Every variable's plain values with the hosts that have them; what stands in a list counts as the variable's."""
+    """Yield each variable, each of its scalar values and the hosts with that value; list items count as values."""
     seen: dict[tuple[str, str], tuple[object, list[str]]] = {}
     for member in (found.server, *found.boards):
         for key, given in member.variables.items():
@@ -117,4 +123,4 @@ def _list_values(found: Inventory) -> Iterator[tuple[str, object, list[str]]]:
 
 
 RULES: Sequence[InventoryRule] = (find_placeholders, find_missing_variables, find_absent_files)
-"""In the order in which they are told; ``trust.RULES`` follow where none of these finds anything."""
+"""Rules in the order of reporting; ``certificate_rules.RULES`` run only if none of these finds a problem."""

@@ -1,4 +1,4 @@
-"""The folder of the fleet's keys: made whole or not at all, never made twice, its server certificate renewed."""
+"""The folder of the fleet's keys: created atomically, never overwritten, its server certificate renewable."""
 
 from __future__ import annotations
 
@@ -32,12 +32,19 @@ from fedge.errors import BadInput
 CA_KEY, CA_CERT, SERVER_KEY, SERVER_CERT = "ca.key", "ca.crt", "server.key", "server.crt"
 PRIVATE_FOLDER, PRIVATE_FILE, PUBLIC_FILE = 0o700, 0o600, 0o644
 WARN_WITHIN = timedelta(days=30)
-"""Chosen by us: so long before its end a certificate is reported."""
+"""Certificates that end within this time are reported. Default: enough time to copy a new CA to every board by hand."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeyFolder:
-    """What a folder of keys holds."""
+    """Contents of a key folder.
+
+    Attributes:
+        folder: Its path.
+        ca_until: End of the CA's validity (UTC).
+        server_until: End of the server certificate's validity (UTC).
+        hosts: Hosts that the server certificate covers, without loopback.
+    """
 
     folder: Path
     ca_until: datetime
@@ -52,9 +59,16 @@ class KeyFolder:
 
 
 def create_keys(folder: Path, hosts: Sequence[str], now: datetime, days: int) -> KeyFolder:
-    """A new CA and server certificate in ``folder``, which appears complete or not at all.
+    """Create a CA and a server certificate in a new folder, which appears complete or not at all.
 
-    Raises ``BadInput`` for a folder that holds anything: a CA is never overwritten, since every board trusts it.
+    Args:
+        folder: The folder to create.
+        hosts: Host names and addresses that boards dial.
+        now: Current time, time zone aware.
+        days: Validity of the server certificate, in days.
+
+    Raises:
+        BadInput: If the folder is not empty: a CA is never overwritten, because every board trusts it.
     """
     for host in hosts:
         parse_host(host)
@@ -80,9 +94,16 @@ def create_keys(folder: Path, hosts: Sequence[str], now: datetime, days: int) ->
 
 
 def renew_server_certificate(folder: Path, hosts: Sequence[str], now: datetime, days: int) -> KeyFolder:
-    """A new server certificate from the folder's CA, for the hosts of the present one where none are given.
+    """Renew the server certificate with the CA of the folder.
 
-    The server's key stays, so one file is replaced and key and certificate always fit; without a key a new one is made.
+    The server's key is kept, so that one file is replaced and key and certificate always match; a missing key is
+    created.
+
+    Args:
+        folder: An existing key folder.
+        hosts: Hosts to cover; if empty, those of the current certificate.
+        now: Current time, time zone aware.
+        days: Validity, in days.
     """
     ca = read_signer(folder / CA_CERT, folder / CA_KEY)
     kept = hosts or list_certificate_hosts(_read_certificate(folder / SERVER_CERT))
@@ -96,7 +117,11 @@ def renew_server_certificate(folder: Path, hosts: Sequence[str], now: datetime, 
 
 
 def read_signer(certificate: Path, key: Path) -> Signer:
-    """A CA from its two files; raises ``BadInput``, also for a key that others may read."""
+    """Read a CA from its certificate and key files.
+
+    Raises:
+        BadInput: If a file is missing or malformed, the two do not match, or other users may read the key.
+    """
     ca = Signer(_read_certificate(certificate), _read_key(key))
     if ca.certificate.public_key() != ca.key.public_key():
         raise BadInput(str(key), f"a key that is not that of {certificate.name}", "the key that was made with it")
@@ -104,13 +129,17 @@ def read_signer(certificate: Path, key: Path) -> Signer:
 
 
 def inspect_keys(folder: Path) -> KeyFolder:
-    """What ``folder`` holds; raises ``BadInput`` where it is no folder of keys."""
+    """Read the validity periods and hosts of a key folder.
+
+    Raises:
+        BadInput: If the folder does not hold the fleet's certificates.
+    """
     ca, server = _read_certificate(folder / CA_CERT), _read_certificate(folder / SERVER_CERT)
     return KeyFolder(folder, ca.not_valid_after_utc, server.not_valid_after_utc, list_certificate_hosts(server))
 
 
 def list_expiring(found: KeyFolder, now: datetime) -> list[str]:
-    """What has ended or ends soon, and what to do about it; empty when all is well."""
+    """Return one line with a remedy per certificate that has expired or will within ``WARN_WITHIN``; empty if none."""
     renewal = f"fedge fleet keys --out {found.folder} --renew, then restart the SuperLink and reload the proxy"
     replacement = "make a new CA in another folder, and copy its ca.crt to every board"
     lines = []
@@ -143,7 +172,7 @@ def _read_certificate(path: Path) -> x509.Certificate:
 def _read_key(path: Path) -> Key:
     try:
         mode = path.stat().st_mode & 0o777
-        # Windows has no such modes: a folder of the user's own is closed to others there.
+        # Windows has no such permission bits: there, a folder of the user is closed to others already.
         if os.name == "posix" and mode & 0o077:
             raise BadInput(str(path), f"mode {mode:04o}, which lets others read it", f"chmod 600 {path}")
         key = load_pem_private_key(path.read_bytes(), password=None)
@@ -157,7 +186,7 @@ def _read_key(path: Path) -> Key:
 
 
 def _create_folder(folder: Path, files: dict[str, bytes]) -> None:
-    """Fill a folder beside ``folder``, then give it its name: whoever looks sees nothing or everything."""
+    """Fill a temporary sibling, then rename it, so that readers see either nothing or the complete folder."""
     try:
         folder.absolute().parent.mkdir(parents=True, exist_ok=True)
         made = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.absolute().parent))
@@ -174,7 +203,7 @@ def _create_folder(folder: Path, files: dict[str, bytes]) -> None:
 
 
 def _replace_file(path: Path, content: bytes) -> None:
-    """Put a file in the place of another in one step."""
+    """Replace a file atomically."""
     made = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
         _write_file(made, content)
@@ -186,7 +215,7 @@ def _replace_file(path: Path, content: bytes) -> None:
 
 
 def _write_file(path: Path, content: bytes) -> None:
-    """A new file, on the disk when this returns; keys are never readable by others, not even for a moment."""
+    """Create a file and flush it to disk; keys are created unreadable for others from the start."""
     mode = PRIVATE_FILE if content.startswith(b"-----BEGIN PRIVATE KEY") else PUBLIC_FILE
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
         if hasattr(os, "fchmod"):

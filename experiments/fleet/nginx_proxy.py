@@ -1,4 +1,4 @@
-"""The nginx configuration before a SuperLink: boards reach the fleet's paths, and nobody's commands get through."""
+"""nginx configuration in front of a SuperLink: boards reach the Fleet API only, and control commands are blocked."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from pathlib import Path
 from fedge.errors import BadInput
 
 FLEET_PORT = 9443
-"""Chosen by us: the one port of the server that boards reach."""
+"""Default port that boards connect to, the only public one of the server."""
 CONTROL_PORT = 9444
-"""Chosen by us: the port for a management network, where there is one."""
+"""Default port for control commands from a management network, if there is one."""
 SUPERLINK_PORT = 8000
-"""Flower's own default."""
+"""Flower's default."""
 LARGEST_BODY_MB = 2048
-"""Flower's own limit of one message."""
+"""Flower's limit on the size of one message."""
 LARGEST_TELEMETRY_MB = 1
-"""Chosen by us: a batch of a board's samples is some kilobytes."""
+"""Limit on a telemetry request. A board's batch of samples takes a few kilobytes, so this rejects only misuse."""
 TELEMETRY_SOCKET = Path("/run/fedge-board/ingest.sock")
-"""Where the server's board service takes what boards tell; nginx alone may write to it."""
+"""Socket on which the server's board service accepts telemetry; only nginx may write to it."""
 SAFE_PATH = re.compile(r"/[A-Za-z0-9._/+-]*")
 ALL_ADDRESSES = ("0.0.0.0",)  # noqa: S104  boards come from anywhere; what they may ask for is what is limited
 
@@ -35,7 +35,7 @@ upstream fedge_superlink {{
 }}
 """
 
-# Which board a certificate is of: one that names anything but a board is of none.
+# Maps the certificate's subject to the board's name; a subject with anything but one board's name maps to none.
 BOARDS = """\
 map $ssl_client_s_dn $fedge_board {{
     default "";
@@ -66,9 +66,9 @@ server {{
 }}
 """
 
-# Boards show a certificate of the fleet's CA where they tell of themselves, and nowhere else: a SuperNode shows none.
-# One of another CA is refused before any path is looked at, with the status that tells a board to keep what it has: a
-# certificate that has ended is renewed, and 400 would be about the message.
+# Boards present a certificate of the fleet's CA when they send telemetry; SuperNodes present none. A certificate of
+# another CA is refused for any path with status 403, on which a board keeps its samples until its certificate is
+# renewed, whereas 400 would mean that the message itself is wrong.
 CLIENTS = """
     ssl_client_certificate {ca};
     ssl_verify_client optional;
@@ -78,7 +78,7 @@ CLIENTS = """
         return 403 "Refused: this certificate is not by the fleet's CA, or has ended.\\n";
     }}"""
 
-# The board's name is that of its certificate, in place of whatever header the sender wrote.
+# The board's name comes from its certificate and replaces any header that the sender set.
 TELEMETRY = """\
     location = /telemetry {{
         if ($ssl_client_verify != SUCCESS) {{
@@ -138,9 +138,9 @@ TLS = """\
         return 400 "Refused: plain text. Use https with the fleet's CA.\\n";
     }}"""
 
-# With a path in proxy_pass nginx passes on the path that it has matched, all `..` and escapes resolved, and not the one
-# that was sent: so both sides read the same. The SuperLink must show the fleet's certificate too: an account of the
-# server that takes its port while it is down gets nothing.
+# With a path in proxy_pass, nginx forwards the normalised path that it has matched instead of the raw one, so both
+# sides see the same path. The SuperLink must present the fleet's certificate, too: another account of the server that
+# takes its port while it is down receives nothing.
 UPSTREAM = """\
         proxy_http_version 1.1;
         proxy_ssl_trusted_certificate {ca};
@@ -151,22 +151,33 @@ UPSTREAM = """\
 
 @dataclass(frozen=True, slots=True)
 class NginxProxy:
-    """What stands before a SuperLink on loopback: the folder of its keys, its ports, who may give commands."""
+    """Settings of the proxy in front of a SuperLink that listens on loopback.
+
+    Attributes:
+        keys: Folder with the server's key and certificates.
+        superlink_port: The SuperLink's port on loopback.
+        fleet_port: Public port for boards.
+        control_port: Port for control commands from ``management``.
+    """
 
     keys: Path
     superlink_port: int = SUPERLINK_PORT
     fleet_port: int = FLEET_PORT
     addresses: tuple[str, ...] = ALL_ADDRESSES
-    """Where this server listens."""
+    """Addresses that nginx listens on."""
     management: tuple[str, ...] = ()
-    """Networks (CIDR) that may give commands; none: only the server itself."""
+    """Networks (CIDR) that may send control commands; if empty, only the server itself may."""
     control_port: int = CONTROL_PORT
     telemetry: Path | None = None
-    """The socket that takes what boards tell of themselves; None: boards cannot."""
+    """Socket that accepts the boards' telemetry; None disables telemetry."""
 
 
 def build_configuration(proxy: NginxProxy) -> str:
-    """The text for /etc/nginx/conf.d/; raises ``BadInput`` for settings that make no configuration."""
+    """Return the text of a file for /etc/nginx/conf.d/.
+
+    Raises:
+        BadInput: If a port, address or network is invalid or contradicts another.
+    """
     _check_proxy(proxy)
     tls = TLS.format(certificate=proxy.keys / "server.crt", key=proxy.keys / "server.key")
     upstream = UPSTREAM.format(ca=proxy.keys / "ca.crt")
@@ -188,7 +199,11 @@ def build_configuration(proxy: NginxProxy) -> str:
 
 
 def parse_network(text: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network:
-    """A network by CIDR that is not the whole world; raises ``BadInput``."""
+    """Parse a network in CIDR notation.
+
+    Raises:
+        BadInput: If the text is not a network, or is the whole address space.
+    """
     right = "a network such as 10.20.0.0/24, without host bits; everybody in it may run code on every board"
     try:
         network = ipaddress.ip_network(text)

@@ -1,4 +1,4 @@
-"""What a playbook tells while it runs: small events, and the state of the fleet that they add up to."""
+"""Events of a running playbook, and the fleet's progress that they add up to."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ PLAY, STARTED, OK, CHANGED = "play", "started", "ok", "changed"
 SKIPPED, IGNORED, FAILED, UNREACHABLE, RESCUED = "skipped", "ignored", "failed", "unreachable", "rescued"
 HIDDEN = "hidden, because the task handles a secret"
 LONGEST_TEXT = 400
-"""Characters of a failure that are shown; the log has all of it. Chosen by us."""
+"""Default length of a shown failure message, in characters: a few terminal lines; the log has the full text."""
 RESULTS = {
     "runner_on_start": STARTED,
     "runner_on_ok": OK,
@@ -19,19 +19,25 @@ RESULTS = {
     "runner_on_failed": FAILED,
     "runner_on_unreachable": UNREACHABLE,
 }
-"""Ansible's events of one host and one task, and the status that they mean."""
+"""Status by Ansible event type, for events of one task on one host."""
 UNINFORMATIVE_MESSAGES = ("non-zero return code", "module failure", "module result deserialization failed")
-"""Ansible's messages that leave it to the program's own output to say why."""
+"""Ansible messages without a reason of their own; the program's output is shown instead."""
 PREFIX = re.compile(r"(^|(?<=: ))((task|action) failed: )+", re.IGNORECASE)
-"""What Ansible puts before a reason, also before one that a task of ours repeats."""
+"""Prefix that Ansible puts in front of a reason, possibly repeated where one of our tasks quotes another."""
 COLOUR_CODES = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
 
 @dataclass(frozen=True, slots=True)
 class PlaybookEvent:
-    """One thing that happened: a play began (no host), or a task's status on a host.
+    """The start of a play (no host) or the status of a task on a host.
 
-    ``text`` says why a task failed; ``rescued`` says at the end that a host's failed task did not fail the host.
+    Attributes:
+        status: ``play``, ``started`` or the task's result, see ``RESULTS``; ``rescued`` cancels an earlier failure.
+        host: Host name; empty for the start of a play.
+        play: Name of the play.
+        role: Name of the task's role, if any.
+        task: Name of the task.
+        text: Reason of a failure.
     """
 
     status: str
@@ -43,13 +49,22 @@ class PlaybookEvent:
 
     @property
     def where(self) -> str:
-        """The task, with its role where it has one."""
+        """Return the task's name, prefixed with its role if it has one."""
         return f"{self.role}: {self.task}" if self.role else self.task
 
 
 @dataclass(frozen=True, slots=True)
 class HostProgress:
-    """One host until now; ``failure`` is the event that took it out of the playbook."""
+    """Progress of one host.
+
+    Attributes:
+        play: Current play.
+        task: Current task.
+        ok: Number of successful tasks.
+        changes: Tasks that changed the host.
+        failed: Number of failed tasks.
+        failure: The event that removed the host from the playbook, if any.
+    """
 
     play: str = ""
     task: str = ""
@@ -65,14 +80,14 @@ class HostProgress:
 
 @dataclass(frozen=True, slots=True)
 class PlaybookState:
-    """The fleet until now: the play under way, and each host that any task was run on."""
+    """Progress of the fleet: the current play, and each host on which a task has run."""
 
     play: str = ""
     hosts: Mapping[str, HostProgress] = field(default_factory=dict)
 
     @property
     def failures_by_host(self) -> dict[str, PlaybookEvent]:
-        """Why each host failed that did."""
+        """Return the failure of each failed host, by host name."""
         return {name: host.failure for name, host in self.hosts.items() if host.failure is not None}
 
     @property
@@ -80,12 +95,12 @@ class PlaybookState:
         return sum(host.change_count for host in self.hosts.values())
 
     def hosts_in_play(self) -> dict[str, HostProgress]:
-        """The hosts that the play under way has reached."""
+        """Return the hosts that have reached the current play."""
         return {name: host for name, host in self.hosts.items() if host.play == self.play}
 
 
 def apply_event(state: PlaybookState, event: PlaybookEvent) -> PlaybookState:
-    """The state after one more event."""
+    """Return the state after one more event."""
     if event.status == PLAY:
         return replace(state, play=event.play)
     before = state.hosts.get(event.host, HostProgress())
@@ -96,24 +111,24 @@ def _update_host(host: HostProgress, event: PlaybookEvent) -> HostProgress:
     if event.status == RESCUED:
         return replace(host, failed=0, failure=None)
     if host.failure is not None and event.play != host.failure.play:
-        # A host that is out stays out: this one was rescued.
+        # A failed host stays failed unless its failure was rescued.
         host = replace(host, failed=0, failure=None)
     host = replace(host, play=event.play or host.play, task=event.where)
     if event.status in {FAILED, UNREACHABLE}:
         return replace(host, failed=host.failed + 1, failure=event)
     if event.status == CHANGED:
         return replace(host, changes=(*host.changes, event.where))
-    # A failure that was ignored is as good as none.
+    # An ignored failure counts as success.
     return replace(host, ok=host.ok + (event.status in {OK, IGNORED}))
 
 
 def parse_events(raw: Mapping[str, Any]) -> Iterator[PlaybookEvent]:
-    """Our events in one of ansible-runner's; most of its kinds say nothing that is shown."""
+    """Convert an event of ansible-runner; most of its event types yield nothing."""
     kind, data = raw.get("event"), raw.get("event_data") or {}
     if kind == "playbook_on_play_start":
         yield PlaybookEvent(PLAY, play=_text(data.get("name") or data.get("play")))
     elif kind == "playbook_on_stats":
-        # A block's rescue undoes a failure without a word of its own; the final counts know.
+        # Ansible emits no event when a block's rescue undoes a failure; only the final statistics show it.
         lost = {*(data.get("failures") or {}), *(data.get("dark") or {})}
         yield from (PlaybookEvent(RESCUED, host) for host in sorted(set(data.get("processed") or {}) - lost))
     elif kind in RESULTS:
@@ -132,7 +147,7 @@ def _parse_status(status: str, data: Mapping[str, Any]) -> str:
 
 
 def _parse_reason(result: Mapping[str, Any]) -> str:
-    """Why a task failed, in one short line; of a loop, why its first bad item failed."""
+    """Return a task's failure reason in one short line; for a loop, that of its first failed item."""
     if "censored" in result or result.get("_ansible_no_log"):
         return HIDDEN
     items = [item for item in result.get("results") or [] if isinstance(item, Mapping)]
@@ -146,7 +161,7 @@ def _parse_reason(result: Mapping[str, Any]) -> str:
 
 
 def shorten(text: str) -> str:
-    """``text`` without colours in one line, cut where it is long."""
+    """Return ``text`` in one line, without ANSI colours, truncated to ``LONGEST_TEXT``."""
     line = " ".join(COLOUR_CODES.sub("", text).split())
     return line if len(line) <= LONGEST_TEXT else f"{line[: LONGEST_TEXT - 3]}..."
 

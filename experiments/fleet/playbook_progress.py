@@ -1,4 +1,4 @@
-"""What a person sees of a playbook: a table that lives, or plain lines; at the end, how it went and what to do."""
+"""Terminal view of a playbook: a live table or plain lines, and a closing summary with remedies."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 MAX_CHANGES_SHOWN = 20
-"""Changes of one host that a check lists; chosen by us."""
+"""Default number of pending changes per host listed by a check, so that a fresh board fits on one screen."""
 CURES: tuple[tuple[str, str], ...] = (
     (
         r"host key verification failed|host key is known",
@@ -36,11 +36,11 @@ CURES: tuple[tuple[str, str], ...] = (
     (r"no space left", "make room on it: `df -h` there says where"),
     (r"connect to host|unreachable|timed out|no route|refused", "see that it is on and in the network: `ssh {host}`"),
 )
-"""What to do about a failure, by what its text says; the first that fits."""
+"""Remedies by a pattern of the failure's text; the first match counts."""
 
 
 class PlaybookProgress:
-    """Shows a playbook: one row per host on a terminal, else a line per host and play and each failure at once."""
+    """Show a playbook: a live table with one row per host on a terminal, otherwise lines per play and failure."""
 
     def __init__(self, title: str, console: Console, now_s: Callable[[], float] = time.monotonic) -> None:
         self._title, self._console, self._now_s = title, console, now_s
@@ -66,7 +66,7 @@ class PlaybookProgress:
             self._print_lines(format_play(self._state))
 
     def update(self, state: PlaybookState, event: PlaybookEvent) -> None:
-        """Take one event and the state after it."""
+        """Show one event, given the state after it."""
         before, self._state = self._state, state
         if self._live is not None:
             return
@@ -76,7 +76,7 @@ class PlaybookProgress:
             self._print_lines([format_failure(event)])
 
     def _is_repeated(self, event: PlaybookEvent) -> bool:
-        """Whether a failure only repeats the reason that was told of its host: the playbooks' rescues do."""
+        """Return whether a failure repeats the reason already shown for its host, as rescue blocks do."""
         before, self._told[event.host] = self._told.get(event.host), event.text
         return bool(before) and str(before) in event.text
 
@@ -89,7 +89,7 @@ class PlaybookProgress:
 
 
 def build_progress_table(title: str, state: PlaybookState, elapsed_s: float) -> Table:
-    """One row per host: what it does, and its counts."""
+    """Build a table with one row per host: current task and counts."""
     from rich.table import Table
     from rich.text import Text
 
@@ -110,7 +110,7 @@ def format_elapsed(elapsed_s: float) -> str:
 
 
 def format_play(state: PlaybookState) -> list[str]:
-    """One line for each host of the play that ends here; a host that failed has had its own line."""
+    """Return one line per host of the play that ends; failed hosts had a line of their own already."""
     done = {name: host for name, host in state.hosts_in_play().items() if host.failure is None}
     return [f"{state.play}: {name}: {_format_counts(host)}" for name, host in done.items()]
 
@@ -125,7 +125,13 @@ def format_failure(event: PlaybookEvent) -> str:
 
 
 def summarize_playbook(state: PlaybookState, *, check: bool, boards: frozenset[str]) -> list[str]:
-    """How a playbook went, in words: who is done, how much changed, each failure with its task, why, and the cure."""
+    """Summarise a finished playbook in lines of text: hosts done, number of changes, each failure with a remedy.
+
+    Args:
+        state: The final state.
+        check: Whether the playbook ran in check mode, in which changes are pending rather than made.
+        boards: Names of the boards; any other host is the server.
+    """
     failed = state.failures_by_host
     done = [name for name in state.hosts if name not in failed]
     lines = [
@@ -142,7 +148,7 @@ def summarize_playbook(state: PlaybookState, *, check: bool, boards: frozenset[s
 
 
 def _describe_hosts(names: list[str], boards: frozenset[str]) -> str:
-    """Boards are counted, the server is named."""
+    """Describe hosts briefly: boards by number, the server by name."""
     count = sum(name in boards for name in names)
     others = [name for name in names if name not in boards]
     return " and ".join((*others, f"{count} {'board' if count == 1 else 'boards'}"))
@@ -166,7 +172,7 @@ def _list_pending_changes(name: str, host: HostProgress) -> Iterator[str]:
 
 
 def suggest_cure(event: PlaybookEvent) -> str:
-    """What to do about a failed or unreachable host."""
+    """Return the remedy for a failed or unreachable host."""
     text = event.text.lower()
     fitting = (advice for pattern, advice in CURES if re.search(pattern, text))
     advice = next(fitting, "mend what it says, then run the same command again; --limit {host} is for this host alone")

@@ -1,4 +1,4 @@
-"""Runs one of the fleet's playbooks through ansible-runner; nothing that it keeps for itself outlives the call."""
+"""Runs the fleet's playbooks through ansible-runner, whose private files are removed afterwards."""
 
 from __future__ import annotations
 
@@ -27,13 +27,22 @@ from fedge.errors import BadInput, RunFailed
 
 INSTALL_COMMAND = "pip install 'fedge[fleet]'"
 POLL_S = 0.2
-"""How often ansible-runner looks whether the playbook has ended; chosen by us."""
+"""Polling interval of ansible-runner, in seconds: a default that trades response time for CPU load."""
 KEPT_LINES = 12
 
 
 @dataclass(frozen=True, slots=True)
 class PlaybookCall:
-    """One playbook of ``folder`` on the hosts of ``inventory``, all or those of Ansible's pattern ``limit``."""
+    """One playbook run.
+
+    Attributes:
+        folder: The folder of the playbooks.
+        playbook: File name of the playbook.
+        inventory: The inventory file.
+        limit: Ansible host pattern, or None for all hosts.
+        check: Whether to report changes without making them.
+        variables: Extra variables.
+    """
 
     folder: Path
     playbook: str
@@ -45,7 +54,13 @@ class PlaybookCall:
 
 @dataclass(frozen=True, slots=True)
 class PlaybookOutcome:
-    """How a playbook ended: Ansible's exit code, the state of the fleet, the end of what was said outside of tasks."""
+    """Result of a playbook run.
+
+    Attributes:
+        code: Ansible's exit code.
+        state: Final state of the fleet.
+        words: End of the output that belongs to no task.
+    """
 
     code: int
     state: PlaybookState
@@ -55,11 +70,18 @@ class PlaybookOutcome:
 def execute_playbook(
     call: PlaybookCall, log: Path, tell: Callable[[PlaybookState, PlaybookEvent], None]
 ) -> PlaybookOutcome:
-    """Run a playbook and return when it has ended; ``tell`` gets each event with the state after it.
+    """Run a playbook to its end.
 
-    All of Ansible's output goes into ``log``, a new file for its owner alone. No shell is involved, nobody is asked for
-    a password, and a host whose key is not known is refused. An exception, Ctrl-C among them, ends the playbook and its
-    processes. Raises ``BadInput`` without Ansible or the playbook.
+    No shell is used, passwords are never prompted for, and hosts with an unknown key are refused. Any exception, Ctrl-C
+    included, ends the playbook and its processes.
+
+    Args:
+        call: The playbook and its options.
+        log: New file for all of Ansible's output, readable by its owner only.
+        tell: Called with each event and the state after it.
+
+    Raises:
+        BadInput: If Ansible is not installed or the playbook does not exist.
     """
     runner = _import_runner()
     if not (call.folder / call.playbook).is_file():
@@ -79,7 +101,7 @@ def execute_playbook(
                 envvars={**ansible_environment(os.environ, call.folder), RUN_MARK: mark},
                 settings={"pexpect_timeout": POLL_S},
                 event_handler=listener.handle_event,
-                # Otherwise it takes over the signals and never gives them back.
+                # Otherwise ansible-runner installs signal handlers and never restores the earlier ones.
                 cancel_callback=lambda: False,
                 quiet=True,
             )
@@ -87,7 +109,7 @@ def execute_playbook(
 
 
 class _EventListener:
-    """Writes the log and folds the events, as ansible-runner hands them over."""
+    """Callback of ansible-runner: writes the log and folds the events into a state."""
 
     def __init__(self, log: TextIO, tell: Callable[[PlaybookState, PlaybookEvent], None]) -> None:
         self._log, self._tell = log, tell
@@ -95,7 +117,7 @@ class _EventListener:
         self.words: list[str] = []
 
     def handle_event(self, raw: Mapping[str, Any]) -> bool:
-        """Take one event; False keeps ansible-runner from writing it down as well."""
+        """Process one event; returning False keeps ansible-runner from storing it as well."""
         said = COLOUR_CODES.sub("", str(raw.get("stdout") or "")).replace("\r\n", "\n")
         if said:
             self._log.write(f"{said}\n")
@@ -109,7 +131,7 @@ class _EventListener:
 
 
 def ansible_environment(base: Mapping[str, str], folder: Path) -> dict[str, str]:
-    """What Ansible's programs get beside their surroundings: this environment's programs, the playbooks' settings."""
+    """Return the environment for Ansible: the base, this environment's programs and the playbooks' settings."""
     env = {
         "PATH": os.pathsep.join((sysconfig.get_path("scripts"), base.get("PATH", os.defpath))),
         "ANSIBLE_NOCOLOR": "1",
@@ -117,7 +139,7 @@ def ansible_environment(base: Mapping[str, str], folder: Path) -> dict[str, str]
         "ANSIBLE_HOST_KEY_CHECKING": base.get("ANSIBLE_HOST_KEY_CHECKING", "True"),
         # An unknown host is refused, where ssh would wait for a person's yes.
         "ANSIBLE_SSH_EXTRA_ARGS": base.get("ANSIBLE_SSH_EXTRA_ARGS", "-o StrictHostKeyChecking=yes"),
-        # A file that is none would otherwise be an empty fleet.
+        # Otherwise a malformed inventory file would count as an empty fleet.
         "ANSIBLE_INVENTORY_ANY_UNPARSED_IS_FAILED": "True",
     }
     config = folder / "ansible.cfg"
@@ -125,7 +147,11 @@ def ansible_environment(base: Mapping[str, str], folder: Path) -> dict[str, str]
 
 
 def find_program(name: str) -> str:
-    """The path of one of Ansible's programs beside this Python; raises ``BadInput`` where it is not installed."""
+    """Return the path of an Ansible program installed beside this Python.
+
+    Raises:
+        BadInput: If it is not installed.
+    """
     if sys.platform == "win32":
         raise BadInput(name, "Windows, where Ansible does not run", "Linux, macOS, or WSL on this machine")
     path = Path(sysconfig.get_path("scripts")) / name
@@ -143,7 +169,7 @@ def _import_runner() -> Any:
 
 
 def open_new_log(path: Path) -> TextIO:
-    """A new file that its owner alone may read."""
+    """Create a file that only its owner may read."""
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         path.touch(mode=0o600, exist_ok=False)

@@ -1,4 +1,4 @@
-"""The end of what a command started: a signal becomes Ctrl-C, and no process of a playbook outlives the command."""
+"""Process cleanup: signals become ``KeyboardInterrupt``, and no process of a playbook outlives the command."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from types import FrameType
 from experiments.backends.run_processes import find_marked_processes
 
 END_WITHIN_S = 5.0
-"""How long an interrupted playbook may take to end by itself; chosen by us."""
+"""Default grace period before an interrupted playbook is killed, in seconds."""
 LISTED_WITHIN_S = 10.0
 SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
-"""What ends a command beside Ctrl-C, as far as this system has it."""
+"""Signals that end a command besides Ctrl-C, as far as the platform has them."""
 
 Alive = Callable[[], set[int]]
 
 
 @contextlib.contextmanager
 def signals_as_interrupt() -> Iterator[None]:
-    """SIGTERM and a terminal that closes are taken as Ctrl-C; only the main thread may ask for that."""
+    """Treat SIGTERM and SIGHUP as Ctrl-C inside the block; must be called in the main thread."""
 
     def interrupt(_number: int, _frame: FrameType | None) -> None:
         raise KeyboardInterrupt
@@ -44,9 +44,9 @@ def signals_as_interrupt() -> Iterator[None]:
 
 @contextlib.contextmanager
 def end_playbook_on_error(mark: str) -> Iterator[None]:
-    """End the processes that carry the mark, each by its id, when the block is left by an exception.
+    """End all processes that carry the mark, each by its id, if the block raises.
 
-    Ansible's workers have sessions of their own, so that a signal to the group of its first process would miss them.
+    Ansible's workers run in sessions of their own, so a signal to the process group of the first one would miss them.
     """
     try:
         yield
@@ -63,12 +63,15 @@ def end_playbook_on_error(mark: str) -> Iterator[None]:
 
 
 def watch_marked(mark: str) -> Alive:
-    """Who carries the mark in its environment: also what has left its parents."""
+    """Return a function that lists the processes with the mark in their environment, orphans included."""
     return lambda: find_marked_processes(mark)
 
 
 def watch_descendants(root: int) -> Alive:
-    """Without /proc (macOS): who descends from ``root``, or did when asked before."""
+    """Return a function that lists the living descendants of ``root``, for systems without /proc (macOS).
+
+    Processes seen as descendants in an earlier call still count after their parent has ended.
+    """
     ours: set[int] = set()
 
     def alive() -> set[int]:
@@ -80,7 +83,7 @@ def watch_descendants(root: int) -> Alive:
 
 
 def read_process_table() -> dict[int, int]:
-    """Every live process's parent, as ``ps`` tells it; zombies and ``ps`` itself are left out."""
+    """Return the parent's id by process id from ``ps``, without zombies and without ``ps`` itself."""
     columns = [word for name in ("pid", "ppid", "stat") for word in ("-o", f"{name}=")]
     with subprocess.Popen(
         ["ps", "-A", *columns], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True
@@ -93,7 +96,12 @@ def read_process_table() -> dict[int, int]:
 
 
 def find_descendants(parents: Mapping[int, int], roots: AbstractSet[int]) -> set[int]:
-    """All that descend from ``roots``, themselves left out."""
+    """Return all descendants of ``roots``, without the roots.
+
+    Args:
+        parents: Parent's id by process id.
+        roots: Process ids to start from.
+    """
     found, layer = set[int](), set(roots)
     while layer:
         layer = {pid for pid, parent in parents.items() if parent in layer} - found - roots

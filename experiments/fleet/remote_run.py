@@ -1,4 +1,4 @@
-"""A run on the fleet's server from another machine: send the experiment, follow it there, fetch its folder."""
+"""Runs an experiment on the fleet's server from another machine: send it, follow it, fetch its folder."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from experiments.fleet.server_connection import SSH_FAILED, ServerConnection, ex
 from fedge.errors import BadInput, RunFailed
 
 STOP_WITHIN_S = 90.0
-"""How long an interrupted run may take to end on the server: its boards are told first. Chosen by us."""
+"""Default wait for an interrupted run to end on the server, in seconds: its clients are cancelled first."""
 COPY_WITHIN_S = 120.0
-"""Sending an experiment is a matter of kilobytes; chosen by us."""
+"""Default limit for sending an experiment, in seconds: ample for the usual kilobytes."""
 HOLDER_PROGRAM = f"""
 import os, signal, subprocess, sys, threading
 os.chdir(sys.argv[1])
@@ -42,7 +42,7 @@ code = run.wait()
 sys.stdout.flush()
 os._exit(code if code >= 0 else 128 - code)
 """
-"""Holds a run on the server: it interrupts the run as soon as the sender closes its end, or is gone."""
+"""Program that runs on the server and interrupts the run as soon as its input is closed, i.e. the sender has ended."""
 RECEIVER_PROGRAM = """
 import os, sys, tarfile, tempfile
 os.umask(0o027)
@@ -53,15 +53,27 @@ with tarfile.open(fileobj=sys.stdin.buffer, mode="r|") as tar:
     tar.extractall(job, filter="data")
 print(job)
 """
-"""Unpacks what is sent into a fresh folder and tells its path."""
+"""Program that unpacks the bundle into a new folder on the server and prints its path."""
 RUN = "run"
-"""The run's folder in the job's."""
+"""Name of the run folder inside the job's folder."""
 FLOWER_PATHS = ("./.flwr", "./app")
-"""What of a run folder is Flower's own and stays there: its state, and the copy of the programs."""
+"""Flower's part of a run folder, not fetched: its state and the copy of the app."""
 
 
 def send_bundle(server: ServerConnection, packed: bytes, name: str) -> str:
-    """Unpack a bundle into a fresh folder on the server and return its path there; raises ``RunFailed``."""
+    """Unpack a bundle into a new folder on the server.
+
+    Args:
+        server: The fleet's server.
+        packed: Tar archive of ``pack_experiment``.
+        name: The experiment's name, part of the folder's.
+
+    Returns:
+        The absolute path of the job's folder on the server.
+
+    Raises:
+        RunFailed: If ssh cannot be started, the server refuses, or the copy takes longer than ``COPY_WITHIN_S``.
+    """
     command = server.command(*server.python, RECEIVER_PROGRAM, server.runs, name)
     try:
         done = subprocess.run(command, input=packed, capture_output=True, timeout=COPY_WITHIN_S, check=False)
@@ -79,15 +91,25 @@ def send_bundle(server: ServerConnection, packed: bytes, name: str) -> str:
 
 
 def follow_run(server: ServerConnection, job: str, variables: Mapping[str, str], say: Callable[[str], None]) -> int:
-    """Run the experiment of a job on the server, its output on this terminal; returns the exit code of ``fedge run``.
+    """Run a job's experiment on the server with its output on this terminal.
 
-    Ctrl-C here, or this program's end, interrupts the run there, so that no board works on for nobody; then
-    ``KeyboardInterrupt`` is raised. Raises ``RunFailed`` when the connection is lost, which ends the run as well.
+    Args:
+        server: The fleet's server.
+        job: The job's folder on the server.
+        variables: Additional environment variables of the run.
+        say: Called with a line when the run is being stopped.
+
+    Returns:
+        The exit code of ``fedge run``.
+
+    Raises:
+        KeyboardInterrupt: After Ctrl-C or a signal; the run on the server is interrupted and its clients are cancelled.
+        RunFailed: If the connection is lost, which ends the run as well.
     """
     fedge = [f"{server.environment}/bin/fedge", "run", f"{job}/{EXPERIMENT}", "--out", f"{job}/{RUN}"]
     command = server.command(*server.python, HOLDER_PROGRAM, job, *fedge, variables=variables)
     sys.stdout.flush()
-    # A session of its own: Ctrl-C must not end ssh before the run there has ended.
+    # A session of its own: Ctrl-C must not end ssh before the run on the server has ended.
     process = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
     try:
         with signals_as_interrupt():
@@ -111,7 +133,7 @@ def _resume_advice(server: ServerConnection, job: str) -> str:
 
 
 def _stop_run(process: subprocess.Popen[bytes]) -> None:
-    """Close the run's input, which interrupts it there, and wait for its end."""
+    """Interrupt the remote run by closing its input, and wait for its end."""
     if process.stdin is not None:
         process.stdin.close()
     try:
@@ -129,7 +151,11 @@ def _close_process(process: subprocess.Popen[bytes]) -> None:
 
 
 def prepare_folder(folder: Path) -> None:
-    """Make the folder in which a run's folder will appear; raises ``BadInput`` where that cannot be."""
+    """Create the parent of the local run folder and check that it is writable.
+
+    Raises:
+        BadInput: If it is not.
+    """
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent).cleanup()
@@ -138,7 +164,20 @@ def prepare_folder(folder: Path) -> None:
 
 
 def fetch_folder(server: ServerConnection, job: str, folder: Path, left_out: Sequence[str] = FLOWER_PATHS) -> bool:
-    """Bring the run's folder here, whole or not at all; False when the run made none. Raises ``RunFailed``."""
+    """Copy the run folder from the server; it appears complete or not at all.
+
+    Args:
+        server: The fleet's server.
+        job: The job's folder on the server.
+        folder: Local path of the copy.
+        left_out: Paths within the run folder that are not copied.
+
+    Returns:
+        False if the run did not create a folder.
+
+    Raises:
+        RunFailed: If the transfer fails.
+    """
     words = ["sh", "-c", 'test -d "$1" || exit 3; cd "$1" && shift && exec tar -cf - "$@" .', "sh", f"{job}/{RUN}"]
     command = server.command(*words, *(f"--exclude={path}" for path in left_out))
     fresh = folder.with_name(f".{folder.name}.new")
@@ -165,7 +204,7 @@ def fetch_folder(server: ServerConnection, job: str, folder: Path, left_out: Seq
 
 
 def _unpack(sent: subprocess.Popen[bytes], fresh: Path) -> str:
-    """Unpack what is sent; gives what is wrong with it."""
+    """Unpack the transferred tar; return an error message, empty on success."""
     try:
         with tarfile.open(fileobj=sent.stdout, mode="r|") as tar:
             tar.extractall(fresh, filter="data")

@@ -1,4 +1,4 @@
-"""The fleet's server as the inventory describes it: how a command gets there, as whom, and why one did not."""
+"""Access to the fleet's server as the inventory describes it: command prefix, user, paths and error messages."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from fedge.errors import BadInput
 
 LINK_USER, LINK_HOME = "fedge-link", "/var/lib/fedge-link"
 ENVIRONMENT = "/usr/lib/fedge-server/venv"
-"""Where the server's fedge is unless the inventory's superlink_environment says otherwise."""
+"""Default path of the server's virtual environment; the inventory's ``superlink_environment`` overrides it."""
 CONNECTION_VARIABLES = (
     *("ansible_connection", "ansible_host", "ansible_port", "ansible_user", "ansible_ssh_private_key_file"),
     *("ansible_ssh_common_args", "ansible_ssh_extra_args"),
     *("superlink_runs", "superlink_environment", "superlink_user", "superlink_port"),
 )
-"""What of the inventory is needed to get to the server and around on it."""
+"""Inventory variables needed to connect to the server and to locate things on it."""
 SSH_FAILED = 255
 TRACEBACK = "Traceback (most recent call last)"
 CONNECTION = (
     *("-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=15"),
-    # A server that is gone is noticed within a minute.
+    # Detects a server that is gone within a minute.
     *("-o", "ServerAliveInterval=15", "-o", "ServerAliveCountMax=4"),
 )
 CURES = (
@@ -35,12 +35,21 @@ CURES = (
     (r"sudo\b.*not found", "install sudo there"),
     (r"no space left|quota", "make room on it: `df -h` there says where"),
 )
-"""What to do about a command that the server refused, by what it said; the first that fits."""
+"""Remedies by a pattern of the server's error message; the first match counts."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServerConnection:
-    """The fleet's server: how commands get there (a prefix of argv), and where things are on it."""
+    """How to run commands on the fleet's server.
+
+    Attributes:
+        name: The server's name in the inventory.
+        command_prefix: Argument list that precedes one shell command.
+        runs: Folder of runs on the server.
+        environment: Path of the virtual environment on the server.
+        user: The SuperLink's user, under which commands run.
+        port: The SuperLink's port on the server's loopback.
+    """
 
     name: str
     command_prefix: tuple[str, ...]
@@ -50,19 +59,29 @@ class ServerConnection:
     port: int = 8000
 
     def command(self, *words: str, variables: Mapping[str, str] | None = None) -> list[str]:
-        """``words`` as the SuperLink's user on the server, quoted for the shell that ssh starts there."""
+        """Build the argument list that runs ``words`` on the server as the SuperLink's user.
+
+        Args:
+            words: The program and its arguments; quoted for the remote shell.
+            variables: Additional environment variables.
+        """
         env = {"PATH": f"{self.environment}/bin:/usr/bin:/bin", "HOME": LINK_HOME, **(variables or {})}
         pairs = [f"{key}={value}" for key, value in env.items()]
         return [*self.command_prefix, shlex.join(["sudo", "-n", "-u", self.user, "env", *pairs, *words])]
 
     @property
     def python(self) -> tuple[str, ...]:
-        """Its Python, blind to the folder that it is started in."""
+        """Argument list of the server's Python in isolated mode, to be followed by a program text."""
         return (f"{self.environment}/bin/python", "-I", "-c")
 
 
 def build_connection(member: InventoryHost) -> ServerConnection:
-    """The server as the inventory describes it to Ansible; raises ``BadInput`` for what only Ansible could fill in."""
+    """Build the connection from the server's inventory variables.
+
+    Raises:
+        BadInput: If a needed variable holds a template expression or vault, which only Ansible can evaluate, or is
+            malformed.
+    """
     for key in CONNECTION_VARIABLES:
         if "{{" in member.text(key):
             right = f"plain text: `fedge fleet run` uses it without Ansible ({member.text(key)})"
@@ -85,7 +104,7 @@ def _parse_port(member: InventoryHost) -> int:
 
 
 def build_command_prefix(member: InventoryHost) -> tuple[str, ...]:
-    """The argv that runs one more word, a shell command, on the host: ssh, or a shell where it is this machine."""
+    """Build the argument list that runs one shell command on a host: ssh, or ``sh -c`` if the host is this machine."""
     if member.text("ansible_connection") == "local":
         return ("sh", "-c")
     options = list(CONNECTION)
@@ -107,9 +126,15 @@ def _split_options(member: InventoryHost, key: str) -> list[str]:
 
 
 def explain_failure(server: ServerConnection, code: int, stderr: str) -> str:
-    """Why a command did not work on the server, with what to do about it."""
+    """Explain why a command failed on the server, with a remedy.
+
+    Args:
+        server: The fleet's server.
+        code: Exit code; 255 is ssh's own failure.
+        stderr: Error output of the command.
+    """
     lines = stderr.strip().splitlines()
-    # Of a program of ours that failed there, only the reason is for a person.
+    # Of a traceback, only the last line (the reason) is shown.
     said = " ".join((lines[-1] if TRACEBACK in stderr else stderr).split()) or f"exit code {code} and not a word"
     if code == SSH_FAILED:
         by_hand = shlex.join(["ssh", *(word for word in server.command_prefix[1 + len(CONNECTION) :] if word != "--")])

@@ -1,4 +1,4 @@
-"""Whether an experiment's way to its SuperLink is one that a run may take: encrypted wherever it leaves the machine."""
+"""Checks that the connection to a SuperLink is acceptable: TLS wherever it leaves the machine."""
 
 from __future__ import annotations
 
@@ -12,11 +12,16 @@ from fedge.errors import BadInput
 from fedge.experiment import SuperlinkSpec
 
 CONNECT_TIMEOUT_S = 5.0
-"""How long a SuperLink may take to accept a connection; chosen by us."""
+"""Default limit for a SuperLink to accept a connection, in seconds."""
 
 
 def check_superlink(superlink: SuperlinkSpec) -> None:
-    """Raise ``BadInput`` for an address that is none, for a CA that cannot be read, for plain text on a network."""
+    """Check address and certificate of a SuperLink without connecting.
+
+    Raises:
+        BadInput: If the address is malformed, the CA cannot be read, or the connection would leave the machine in plain
+            text.
+    """
     host, colon, port = superlink.address.rpartition(":")
     if not (colon and host and port.isdigit() and 0 < int(port) < 65536):
         raise BadInput("superlink.address", repr(superlink.address), "host:port, for example 127.0.0.1:8000")
@@ -35,7 +40,11 @@ def check_superlink(superlink: SuperlinkSpec) -> None:
 
 
 def check_reachable(superlink: SuperlinkSpec) -> None:
-    """Raise ``BadInput`` when nobody listens at the address."""
+    """Check that the SuperLink's address accepts a TCP connection.
+
+    Raises:
+        BadInput: If nothing accepts it within ``CONNECT_TIMEOUT_S``.
+    """
     host, _, port = superlink.address.rpartition(":")
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_TIMEOUT_S).close()

@@ -1,1 +1,1 @@
-"""Reports: one self-contained HTML page for a run, or for several side by side."""
+"""Reports: a self-contained HTML page for one run, or for several runs side by side."""

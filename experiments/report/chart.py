@@ -1,4 +1,4 @@
-"""A chart as plain data (Plotly's ``data`` and ``layout``) with its heading and what to look at."""
+"""Charts as plain data (Plotly's ``data`` and ``layout``) with heading and caption."""
 
 from __future__ import annotations
 
@@ -9,14 +9,21 @@ from typing import Any
 
 Trace = dict[str, Any]
 LEGEND = {"orientation": "h", "y": 1.0, "yanchor": "bottom", "x": 0, "xanchor": "left", "traceorder": "normal"}
-"""Above the plot, from the left: it never covers data."""
+"""Above the plot and left-aligned, so that it never covers data."""
 JSON_DIGITS = 6
-"""Significant digits kept in the page: more than any screen shows, and half the bytes."""
+"""Significant digits kept in the page: more than a screen shows, at half the size."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChartFrame:
-    """One of the views that a slider or a menu chooses from; ``told`` is written beside it, else the label."""
+    """One view of a chart with a slider or menu.
+
+    Attributes:
+        label: Its entry in the slider or menu.
+        data: Plotly traces.
+        layout: Plotly layout.
+        told: Text beside the control; the label if empty.
+    """
 
     label: str
     data: list[Trace]
@@ -26,7 +33,17 @@ class ChartFrame:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """One chart of the page; with ``frames``, a slider picks which of them is shown (the last one first)."""
+    """One chart of a page.
+
+    Attributes:
+        key: Identifier, unique in the page.
+        title: Heading.
+        caption: How to read it.
+        data: Plotly traces.
+        layout: Plotly layout.
+        height_px: Height, in pixels.
+        frames: Views selected by a slider or menu; the last one is shown first.
+    """
 
     key: str
     title: str
@@ -36,40 +53,45 @@ class Chart:
     height_px: int = 320
     frames: tuple[ChartFrame, ...] = ()
     spans: tuple[tuple[str, float, float], ...] = ()
-    """Named ranges of the x axis (label, from, to) that two menus choose from."""
+    """Named ranges of the x axis (label, from, to), selected by two menus."""
     menu: str = ""
-    """What a menu of the frames is called; without it they have a slider."""
+    """Label of the menu that selects a frame; if empty, a slider selects it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A heading, what to look at, and charts side by side where there is room."""
+    """A section of a page: heading, introduction and charts, side by side if there is room."""
 
     title: str
     lead: str
     charts: tuple[Chart, ...] = field(default_factory=tuple)
     html: str = ""
-    """Tables and legends below the charts, already escaped."""
+    """Tables and legends below the charts, as escaped HTML."""
 
 
 MAX_TICKS = 12
-"""Rounds up to which each has a mark on the axis; with more, marks fall on whole numbers anyway."""
+"""Number of rounds up to which each has a tick; beyond it, Plotly's own ticks are whole numbers anyway."""
 
 
 def round_axis(rounds: int) -> dict[str, Any]:
-    """An axis of so many rounds, with whole numbers on it."""
+    """Return an axis of rounds whose ticks are whole numbers."""
     return axis("round", **({"dtick": 1} if rounds <= MAX_TICKS else {}))
 
 
 def axis(title: str, **more: Any) -> dict[str, Any]:
-    """An axis with its title; everything of taste is the page's theme."""
+    """Return an axis with a title; colours and fonts come from the page's theme."""
     return {"title": {"text": title}, **more}
 
 
 def log_ticks(low: float, high: float) -> dict[str, Any]:
-    """Marks of a logarithmic axis between two powers of ten: 1, 2 and 5 of each decade, written out.
+    """Return ticks of a logarithmic axis with written-out labels: 1, 2 and 5 of each decade.
 
-    More of them where less than a decade is shown; none where fewer than two would fit.
+    Args:
+        low: Lower end, as a power of ten.
+        high: Upper end, as a power of ten.
+
+    Returns:
+        Plotly's tick settings; with more ticks if less than a decade is shown, empty if fewer than two would fit.
     """
     digits = (1, 2, 5) if high - low > 1.0 else (1, 1.5, 2, 3, 4, 5, 7)
     ticks = [digit * 10.0**decade for decade in range(math.floor(low), math.ceil(high) + 1) for digit in digits]
@@ -78,12 +100,12 @@ def log_ticks(low: float, high: float) -> dict[str, Any]:
 
 
 def line_mode(points: int) -> str:
-    """A mark per point as long as they can be told apart."""
+    """Return Plotly's line mode: with markers as long as points can be told apart."""
     return "lines+markers" if points <= 60 else "lines"
 
 
 def to_json_value(value: Any) -> Any:
-    """Numbers shortened, what is not finite turned into null."""
+    """Convert a value for JSON: numbers are rounded to ``JSON_DIGITS``, non-finite ones become null."""
     if isinstance(value, float):
         return float(f"{value:.{JSON_DIGITS}g}") if math.isfinite(value) else None
     if isinstance(value, Mapping):

@@ -1,13 +1,13 @@
-"""What a few seeds tell about a mean: its 95 % confidence interval by Student's t, and that of paired differences.
+"""95 % confidence intervals of means over few seeds by Student's t, also of paired differences.
 
 | symbol | meaning |
 | --- | --- |
-| n | how many seeds |
-| m, s | mean and standard deviation (n - 1) of the n figures |
-| t | quantile (1 + LEVEL) / 2 of Student's distribution with n - 1 degrees of freedom |
-| h | half of the interval: t s / sqrt(n) |
+| n | number of seeds |
+| m, s | mean and standard deviation (n - 1) of the n values |
+| t | quantile (1 + CONFIDENCE_LEVEL) / 2 of Student's distribution with n - 1 degrees of freedom |
+| h | half width of the interval: t s / sqrt(n) |
 
-The figures of one seed say nothing about others: with n = 1 there is no interval.
+One seed says nothing about others: for n = 1 there is no interval.
 """
 
 from __future__ import annotations
@@ -19,15 +19,21 @@ from functools import cache
 from typing import Literal
 
 CONFIDENCE_LEVEL = 0.95
-"""Chosen by us."""
+"""Conventional level."""
 BISECTIONS = 100
-"""More than a float has bits."""
+"""More than a float has bits, so bisection ends at full precision."""
 Verdict = Literal["higher", "lower", "equal", "undecided", "one seed"]
 
 
 @dataclass(frozen=True, slots=True)
 class ConfidenceInterval:
-    """A mean over ``n`` figures, give or take ``half``; None where one figure alone tells of no spread."""
+    """A mean with its confidence interval.
+
+    Attributes:
+        mean: Mean of the values.
+        half_width: Half the interval's width, in the unit of the mean; None for a single value.
+        n: Number of values.
+    """
 
     mean: float
     half_width: float | None
@@ -43,7 +49,7 @@ class ConfidenceInterval:
 
     @property
     def verdict(self) -> Verdict:
-        """Of a difference: on which side of nought the whole interval lies, if it does."""
+        """Interpretation of a difference: the side of zero on which the whole interval lies, if it does."""
         if self.half_width is None:
             return "one seed"
         if self.mean == self.half_width == 0:
@@ -52,7 +58,14 @@ class ConfidenceInterval:
 
 
 def mean_interval(values: Sequence[float | None]) -> ConfidenceInterval | None:
-    """The mean of what is known and its interval; None when nothing is."""
+    """Return the mean and interval of the known values.
+
+    Args:
+        values: One value per seed; None and non-finite values are ignored.
+
+    Returns:
+        The interval, or None if no value is known.
+    """
     known = [value for value in values if value is not None and math.isfinite(value)]
     n = len(known)
     if not n:
@@ -65,9 +78,16 @@ def mean_interval(values: Sequence[float | None]) -> ConfidenceInterval | None:
 
 
 def paired_interval(ours: Mapping[int, float | None], theirs: Mapping[int, float | None]) -> ConfidenceInterval | None:
-    """``ours - theirs`` seed by seed, over the seeds that both know; None without one.
+    """Return the interval of the paired difference ``ours - theirs``.
 
-    Two runs of one seed have the same boards, shares and noise, so that what the seed did cancels out.
+    Runs with the same seed have the same boards, data shares and noise, so the seed's effect cancels out.
+
+    Args:
+        ours: Value by seed.
+        theirs: Value by seed.
+
+    Returns:
+        The interval over the seeds known in both, or None without one.
     """
     pairs = [(ours[seed], theirs[seed]) for seed in ours if seed in theirs]
     return mean_interval([None if a is None or b is None else a - b for a, b in pairs])
@@ -75,7 +95,18 @@ def paired_interval(ours: Mapping[int, float | None], theirs: Mapping[int, float
 
 @cache
 def student_t(p: float, degrees: int) -> float:
-    """The quantile ``p`` of Student's t; raises ValueError outside of 0 < p < 1 and degrees >= 1."""
+    """Return the quantile ``p`` of Student's t distribution.
+
+    Args:
+        p: Probability, 0 < p < 1.
+        degrees: Degrees of freedom, at least 1.
+
+    Raises:
+        ValueError: If an argument is out of range.
+
+    References:
+        Abramowitz and Stegun, Handbook of Mathematical Functions, 26.7.3 and 26.7.4.
+    """
     if not 0 < p < 1 or degrees < 1:
         raise ValueError(f"p = {p}, degrees = {degrees}: 0 < p < 1 and at least one degree of freedom are needed")
     if p < 0.5:
@@ -88,7 +119,7 @@ def student_t(p: float, degrees: int) -> float:
 
 
 def _student_t_probability(angle: float, degrees: int) -> float:
-    """The probability of |t| < sqrt(degrees) tan(angle): Abramowitz and Stegun, 26.7.3 and 26.7.4."""
+    """Return the probability of |t| < sqrt(degrees) tan(angle), by Abramowitz and Stegun, 26.7.3 and 26.7.4."""
     sine, cosine = math.sin(angle), math.cos(angle)
     odd = degrees % 2
     term, total = cosine if odd else 1.0, 0.0

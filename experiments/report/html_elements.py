@@ -1,4 +1,4 @@
-"""The headline figures at the top of a page: each with its name, and what it is to be held against."""
+"""HTML building blocks of reports: headline cards and tables."""
 
 from __future__ import annotations
 
@@ -11,11 +11,16 @@ from experiments.report.quantities import UNKNOWN
 from experiments.report.table_formats import to_csv, to_latex
 
 Card = tuple[str, str, str]
-"""Name, figure, aside; as HTML, so that names of users' things have to be escaped before."""
+"""Name, value and remark of a card as HTML; names chosen by users must be escaped before."""
 
 
 def render_cards(every: Iterable[Card], wide: Collection[str] = ()) -> str:
-    """The cards as HTML; those whose names are among ``wide`` take a whole row of a phone."""
+    """Render cards as HTML.
+
+    Args:
+        every: The cards, as escaped HTML.
+        wide: Names of cards that span the full width on a phone.
+    """
     items = "".join(
         f'<div{_card_class(name, wide)}><dt>{name}</dt><dd class="figure">{value}</dd><dd '
         f'class="aside">{aside}</dd></div>'
@@ -33,18 +38,24 @@ LABELS = ("measured", "calibrated", "estimated")
 
 @dataclass(frozen=True, slots=True)
 class TableCell:
-    """One cell: its HTML (already escaped) and whether it is a number, for which it is set flush right."""
+    """A table cell.
+
+    Attributes:
+        html: Content as escaped HTML.
+        numeric: Whether it is right-aligned.
+        best: Whether it is highlighted as the column's best.
+    """
 
     html: str
     numeric: bool = False
     best: bool = False
     value: float | None = None
-    """The number itself, in ``unit``; CSV has it unrounded."""
+    """The unrounded number in ``unit``, for CSV."""
     unit: str = ""
     half_interval: float | None = None
-    """Half of the number's confidence interval."""
+    """Half the width of the number's confidence interval."""
     words: str | None = None
-    """What is written, without HTML; None where it is the HTML without its tags."""
+    """Plain text; None derives it from the HTML."""
 
     @property
     def plain_text(self) -> str:
@@ -55,7 +66,13 @@ class TableCell:
 
 @dataclass(frozen=True, slots=True)
 class ReportTable:
-    """Heads and rows; ``key`` is its name as a file."""
+    """A table.
+
+    Attributes:
+        key: File name for exports, without suffix.
+        heads: Column headings.
+        rows: Rows of cells, as long as ``heads``.
+    """
 
     key: str
     heads: tuple[str, ...]
@@ -63,7 +80,7 @@ class ReportTable:
 
     @property
     def numeric_columns(self) -> tuple[bool, ...]:
-        """Whether a column is flush right."""
+        """Whether each column is right-aligned."""
         return tuple(cell.numeric for cell in self.rows[0]) if self.rows else (False,) * len(self.heads)
 
     @property
@@ -76,7 +93,7 @@ class ReportTable:
 
     @property
     def html(self) -> str:
-        """A column of numbers has its head flush right too."""
+        """Render the table; headings of numeric columns are right-aligned as well."""
         head = "".join(
             f"<th{_cell_classes(n, False)}>{escape(h)}</th>"
             for h, n in zip(self.heads, self.numeric_columns, strict=True)
@@ -101,31 +118,31 @@ def _cell_classes(numeric: bool, best: bool) -> str:
 
 
 def render_table(heads: Sequence[str], rows: Sequence[Sequence[TableCell]], key: str = "table") -> str:
-    """A table as HTML."""
+    """Render a table as HTML."""
     return ReportTable(key, tuple(heads), tuple(tuple(row) for row in rows)).html
 
 
 def text_cell(value: object) -> TableCell:
-    """A cell of words."""
+    """Create a cell of escaped text."""
     return TableCell(escape(str(value)) if value not in (None, "") else UNKNOWN)
 
 
 def number_cell(value: str) -> TableCell:
-    """A cell of digits."""
+    """Create a numeric cell from formatted text."""
     return TableCell(escape(value), numeric=True)
 
 
 def value_cell(shown: str, value: float | None, unit: str = "") -> TableCell:
-    """A cell of digits whose number is known besides."""
+    """Create a numeric cell with formatted text and the unrounded number behind it."""
     return TableCell(escape(shown), numeric=True, value=value, unit=unit)
 
 
 def swatch_cell(colour: str, name: str) -> TableCell:
-    """A name with its colour in the charts before it."""
+    """Create a cell with a name and a swatch of its colour in the charts."""
     return TableCell(f'<i class="swatch" style="background:{colour}"></i>{escape(name)}')
 
 
 def label_badge(label: str) -> str:
-    """How a number came about."""
+    """Render a provenance label (measured, calibrated, estimated) as a badge."""
     kind = label if label in LABELS else "unknown"
     return f'<span class="badge {kind}">{escape(label)}</span>'

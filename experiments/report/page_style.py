@@ -1,4 +1,4 @@
-"""The page's look and its small program, as strings: themes for light and dark, sliders, menus; nothing is fetched."""
+"""Style sheet and script of the pages as strings: light and dark theme, sliders, menus; nothing is downloaded."""
 
 from __future__ import annotations
 
@@ -193,5 +193,5 @@ dark.addEventListener("change", () => charts.forEach(draw));
 
 
 def render_css() -> str:
-    """The style sheet, with the heatmaps' scale in it."""
+    """Return the style sheet, including the heatmaps' colour scale."""
     return Template(PAGE_CSS).substitute(stops=", ".join(colour for _, colour in SHARE_COLOURS))

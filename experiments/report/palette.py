@@ -1,4 +1,4 @@
-"""The colours of a report: Okabe and Ito's, which people with colour-blindness tell apart, on white and on black."""
+"""Colours of a report: the palette of Okabe and Ito, distinguishable with colour blindness, on light and dark."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ from collections.abc import Sequence
 
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#8C8C1A", "#7A6FAC")
 SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "pentagon", "hexagram", "star-square")
-"""A second mark beside the colour, for prints in grey."""
+"""Marker shapes as a second cue besides colour, for greyscale prints."""
 GREY = "#7d8590"
-"""Lines and marks of no kind in particular; readable on white and on black."""
+"""Neutral colour for lines and marks; readable on white and on black."""
 FETCH, SEND, WAIT = "#5f7189", "#9db0c8", "rgba(128,138,150,0.22)"
 ALARM = "#c8102e"
 SHARE_COLOURS = ((0.0, "#f3e9c8"), (0.25, "#a9c6a0"), (0.5, "#5b9d9b"), (0.75, "#2f6690"), (1.0, "#1d2f5e"))
-"""Light to dark, for a share of a maximum; lightness alone tells the order."""
+"""Sequential scale from light to dark for a share of a maximum; lightness alone conveys the order."""
 
 
 def assign_colours(names: Sequence[str]) -> dict[str, str]:
-    """One colour per name, in order."""
+    """Assign colours to names in order; colours repeat if there are more names."""
     return {name: COLOURS[i % len(COLOURS)] for i, name in enumerate(names)}
 
 
 def assign_symbols(names: Sequence[str]) -> dict[str, str]:
-    """One mark per name, in order; where colours repeat, marks do not."""
+    """Assign marker shapes to names in order, so that names with the same colour differ in shape."""
     shift = [i % len(SYMBOLS) + i // len(COLOURS) for i in range(len(names))]
     return {name: SYMBOLS[shift[i] % len(SYMBOLS)] for i, name in enumerate(names)}

@@ -1,4 +1,4 @@
-"""How numbers are written: SI prefixes, durations and percentages, and a dash for what is not known."""
+"""Number formatting: SI prefixes, durations, percentages, and a dash for unknown values."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ UNKNOWN = "–"
 
 @dataclass(frozen=True, slots=True)
 class UnitScale:
-    """A unit for an axis: values are divided by ``per``."""
+    """A unit for an axis; values in SI units are divided by ``per``."""
 
     unit: str
     per: float
@@ -21,7 +21,7 @@ class UnitScale:
 
 
 def energy_scale(values_j: Iterable[float | None]) -> UnitScale:
-    """J, kJ or MJ, so that the largest value has at most four digits before the point."""
+    """Choose J, kJ or MJ, so that the largest value has at most four digits before the decimal point."""
     largest_j = max((abs(v) for v in values_j if v is not None), default=0.0)
     return next(
         (s for s in (UnitScale("J", 1.0), UnitScale("kJ", 1e3)) if largest_j < 1e4 * s.per), UnitScale("MJ", 1e6)
@@ -29,7 +29,7 @@ def energy_scale(values_j: Iterable[float | None]) -> UnitScale:
 
 
 def time_scale(values_s: Iterable[float | None]) -> UnitScale:
-    """Seconds up to three hours, hours above."""
+    """Choose seconds for values below three hours, otherwise hours."""
     return (
         UnitScale("s", 1.0)
         if max((v for v in values_s if v is not None), default=0.0) < 10_800
@@ -38,12 +38,18 @@ def time_scale(values_s: Iterable[float | None]) -> UnitScale:
 
 
 def is_known(value: float | None) -> bool:
-    """Whether there is a finite number."""
+    """Return whether the value is a finite number."""
     return value is not None and math.isfinite(value)
 
 
 def number(value: float | None, digits: int = 3, unit: str = "") -> str:
-    """``digits`` significant digits, never an exponent: 1234.5 -> 1,234 (3 digits keep whole numbers whole)."""
+    """Format a number without exponent: 1234.5 -> 1,234.
+
+    Args:
+        value: The number; None and non-finite values give a dash.
+        digits: Significant digits; whole digits are never dropped.
+        unit: Appended after a space.
+    """
     if value is None or not math.isfinite(value):
         return UNKNOWN
     magnitude = math.floor(math.log10(abs(value))) if value else 0
@@ -52,7 +58,7 @@ def number(value: float | None, digits: int = 3, unit: str = "") -> str:
 
 
 def energy(value_j: float | None) -> str:
-    """With the prefix that fits: 45.2 kJ."""
+    """Format an energy with a fitting prefix: 45.2 kJ."""
     if value_j is None or not math.isfinite(value_j):
         return UNKNOWN
     scale = next(
@@ -62,7 +68,7 @@ def energy(value_j: float | None) -> str:
 
 
 def energies(*values_j: float) -> tuple[str, ...]:
-    """Several in the unit that fits the largest, for one sentence."""
+    """Format several energies in the unit that fits the largest, for use in one sentence."""
     largest_j = max(abs(value) for value in values_j)
     scale = next(
         (s for s in (UnitScale("J", 1.0), UnitScale("kJ", 1e3)) if largest_j < 1e3 * s.per), UnitScale("MJ", 1e6)
@@ -71,7 +77,7 @@ def energies(*values_j: float) -> tuple[str, ...]:
 
 
 def duration(value_s: float | None) -> str:
-    """45.3 s, 12 min 5 s, 3 h 12 min."""
+    """Format a duration: 45.3 s, 12 min 5 s, 3 h 12 min."""
     if value_s is None or not math.isfinite(value_s):
         return UNKNOWN
     if value_s < 120:
@@ -82,16 +88,16 @@ def duration(value_s: float | None) -> str:
 
 
 def percent(value: float | None, digits: int = 1) -> str:
-    """0.234 -> 23.4 %."""
+    """Format a share in percent: 0.234 -> 23.4 %."""
     return UNKNOWN if value is None or not math.isfinite(value) else f"{100 * value:.{digits}f} %".replace("-", "−")
 
 
 def ratio(part: float | None, whole: float | None) -> float | None:
-    """``part / whole``; None where either is not known, or where there is no whole to have a part of."""
+    """Return ``part / whole``, or None if either is unknown or ``whole`` is not positive."""
     return None if part is None or whole is None or whole <= 1e-9 else part / whole
 
 
 def mean(values: Iterable[float | None]) -> float | None:
-    """The mean of what is known; None when nothing is."""
+    """Return the mean of the known values, or None if there is none."""
     given = [value for value in values if value is not None and math.isfinite(value)]
     return sum(given) / len(given) if given else None

@@ -1,4 +1,4 @@
-"""A table as text to copy: CSV with the numbers themselves, LaTeX (booktabs) as the page shows them; pure."""
+"""Table export: CSV with unrounded numbers, LaTeX (booktabs) with the numbers as shown."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Protocol
 from experiments.report.quantities import UNKNOWN
 
 FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
-"""What spreadsheets take for the beginning of a formula."""
+"""Characters that make a spreadsheet read a cell as a formula."""
 CSV_DIGITS = 10
 LATEX_ESCAPES = {
     "\\": r"\textbackslash{}",
@@ -33,7 +33,7 @@ LATEX_ESCAPES = {
 
 
 class CopyableCell(Protocol):
-    """What a cell tells of itself."""
+    """Content of a cell for export."""
 
     @property
     def plain_text(self) -> str: ...
@@ -48,9 +48,15 @@ class CopyableCell(Protocol):
 
 
 def to_csv(heads: Sequence[str], rows: Sequence[Sequence[CopyableCell]]) -> str:
-    """Numbers unrounded, their unit in the head; the half of an interval as a column of its own; unknown is empty.
+    """Encode a table as CSV.
 
-    A text that a spreadsheet would run as a formula gets an apostrophe before it.
+    Numbers are unrounded with their unit in the heading, half widths of intervals get a column of their own, and
+    unknown
+    values are empty. Text that a spreadsheet would run as a formula is prefixed with an apostrophe.
+
+    Args:
+        heads: Column headings.
+        rows: Rows of cells, as long as ``heads``.
     """
     columns = [[row[i] for row in rows] for i in range(len(heads))]
     halved = [any(cell.half_interval is not None for cell in column) for column in columns]
@@ -92,7 +98,13 @@ def _guard_formula(text: str) -> str:
 
 
 def to_latex(heads: Sequence[str], numeric: Sequence[bool], rows: Sequence[Sequence[str]]) -> str:
-    """A tabular with the rules of booktabs, numbers flush right."""
+    """Encode a table as a LaTeX tabular with booktabs rules.
+
+    Args:
+        heads: Column headings.
+        numeric: Whether each column is right-aligned.
+        rows: Rows of plain text.
+    """
     columns = "".join("r" if right else "l" for right in numeric)
     return "\n".join(
         (
@@ -110,12 +122,12 @@ def to_latex(heads: Sequence[str], numeric: Sequence[bool], rows: Sequence[Seque
 
 
 def _latex_row(parts: Sequence[str]) -> str:
-    # A bracket at a line's beginning would be taken for the length that \\ accepts.
+    # LaTeX would read a bracket at the start of a line as the optional length of \\.
     return " & ".join(f"{{{part}}}" if part.startswith("[") else part for part in map(escape_latex, parts)) + r" \\"
 
 
 def escape_latex(text: str) -> str:
-    """The text with what LaTeX takes for commands written out, in one line."""
+    """Escape LaTeX's special characters and join lines."""
     return "".join(
         LATEX_ESCAPES.get(sign, sign) for sign in " ".join(text.split(" ")).replace("\r", " ").replace("\n", " ")
     )

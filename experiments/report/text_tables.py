@@ -1,4 +1,4 @@
-"""A table of figures for a terminal: no figure is ever cut, a terminal too narrow for a row wraps it."""
+"""Terminal tables of numbers: cells are never truncated; rows wrap on a narrow terminal."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 MAX_WIDTH = 500
-"""Characters that a row may have. Chosen by us."""
+"""Widest table, in characters: a default far beyond any real row."""
 
 
 def make_text_table(title: str) -> Table:
-    """An empty table with a title."""
+    """Create an empty table with a title."""
     from rich import box
     from rich.table import Table
 
@@ -20,7 +20,7 @@ def make_text_table(title: str) -> Table:
 
 
 def fit_to_content(table: Table) -> Table:
-    """The same table, as wide as its figures want; to be printed with ``crop=False``."""
+    """Make the table as wide as its content; print it with ``crop=False``."""
     from rich.console import Console
     from rich.measure import Measurement
 

@@ -1,1 +1,1 @@
-"""The experiment's YAML: schema and checks."""
+"""Loading and checking of an experiment's YAML."""

@@ -1,4 +1,4 @@
-"""Checks an experiment before anything is written: every name known, every limit possible on these boards."""
+"""Checks an experiment before anything is written: all names must be known, all limits feasible on its boards."""
 
 from __future__ import annotations
 
@@ -62,14 +62,14 @@ POLICY_OPTIONS: dict[str, tuple[str, ...]] = {
     "fastest": ("round_energy_j", "fleet_power_w", "confidence"),
     "energy-budget": ("budget_j", "time_weight", "max_slowdown", "confidence"),
 }
-"""Which numbers each of fedge's policies takes."""
+"""Numeric options of each built-in policy."""
 REQUIRED_POLICY_OPTIONS: dict[str, dict[str, str]] = {
     "fastest-within-power": {"power_w": "20"},
     "least-energy-within-deadline": {"deadline_s": "90"},
     "fastest": {"fleet_power_w": "100", "round_energy_j": "5000"},
     "energy-budget": {"budget_j": "100000"},
 }
-"""Of which numbers a policy needs at least one, each with an example of it."""
+"""Options of which a policy needs at least one, each with an example value."""
 STRATEGY_SELECTION_OPTIONS = (
     "fraction_train",
     "fraction_evaluate",
@@ -77,18 +77,24 @@ STRATEGY_SELECTION_OPTIONS = (
     "min_evaluate_nodes",
     "min_available_nodes",
 )
-"""Options of Flower's strategies that choose the clients of a round, which is the coordinator's part."""
+"""Options of Flower's strategies that select a round's clients; in fedge the coordinator does that."""
 KNOB_TOLERANCE = 0.02
-"""A table's clock may differ so much from the catalogue's and still be the same step (rounding)."""
+"""Relative difference up to which a table's clock counts as the catalogue's (rounding)."""
 FLEET_BACKEND = "fleet"
-"""The backend of real boards."""
+"""Name of the backend for real boards."""
 NEAR_KNOB, FEW = 0.05, 0.1
-"""A board's release may have stepped a few clocks otherwise: up to this share of a knob's values may be this far off.
-Chosen by us; a table of another board is further off, or in more values, in one of its knobs."""
+"""Tolerance for releases with slightly different clocks: a share FEW of a knob's values may be off by NEAR_KNOB.
+
+Defaults: the table of another board differs by more, or in more values, in at least one knob.
+"""
 
 
 def check_experiment(experiment: Experiment) -> None:
-    """Raise ``BadInput`` for the first thing that could not work, naming its field; loads the data."""
+    """Check an experiment completely; loads its data set and plug-ins.
+
+    Raises:
+        BadInput: For the first error, naming its field.
+    """
     import_plugins(experiment)
     if experiment.backend == FLEET_BACKEND:
         _check_real_boards(experiment)
@@ -106,7 +112,7 @@ def check_experiment(experiment: Experiment) -> None:
 
 
 def _check_real_boards(experiment: Experiment) -> None:
-    """Raise ``BadInput`` for what only emulated boards can have, and for a task that no board's worker can load."""
+    """Raise ``BadInput`` for fields that only emulated boards can have, and for a task that a worker cannot load."""
     for i, entry in enumerate(experiment.fleet):
         made_up = {"truth": entry.truth != "model", "availability": entry.availability, "battery": entry.battery}
         for field in (field for field, given in made_up.items() if given):
@@ -122,7 +128,11 @@ def _check_real_boards(experiment: Experiment) -> None:
 
 
 def import_plugins(experiment: Experiment) -> None:
-    """Make the user's own modules importable, and see that they can be imported."""
+    """Make the user's modules importable and import them.
+
+    Raises:
+        BadInput: If a module is missing, is shadowed by another one of that name, or fails to import.
+    """
     for i, plugin in enumerate(experiment.plugins):
         path, where = Path(plugin), f"plugins[{i}]"
         if not path.is_file() or path.suffix != ".py":
@@ -144,7 +154,7 @@ def _import_plugin(module: str, where: str, plugin: str) -> None:
 
 
 def _format_error(error: Exception) -> str:
-    """What went wrong in the user's own code, as one line."""
+    """Return an exception of the user's code as one line."""
     return " ".join(f"{type(error).__name__}: {error}".split())
 
 
@@ -155,7 +165,7 @@ def _check_callable(where: str, name: str, table: Mapping[str, str]) -> None:
 
 
 def _check_predictor(experiment: Experiment) -> None:
-    """A board has to foresee its first round, when nothing is measured yet; some predictors cannot."""
+    """Raise ``BadInput`` for a predictor that cannot predict before the first measurement, i.e. the first round."""
     name = experiment.predictor
     _check_callable("predictor", name, PREDICTORS)
     board, workload = list_boards(experiment)[0], experiment.workload
@@ -169,7 +179,7 @@ def _check_predictor(experiment: Experiment) -> None:
 
 
 def _check_strategy(strategy: StrategySpec, where: str) -> None:
-    """What can be said without Flower; ``experiments.backends.strategy_check`` says the rest."""
+    """Check the fields of a strategy without importing Flower; ``strategy_check`` does the rest."""
     if ":" in strategy.name:
         _check_callable(f"{where}.name", strategy.name, {})
     for option, value in strategy.options.items():
@@ -202,7 +212,7 @@ def _check_fleet(experiment: Experiment) -> None:
 
 
 def _check_device(device: str, where: str) -> None:
-    """A board of the catalogue, or the user's own file, in which case the message names the field besides it."""
+    """Check a board of the catalogue or the user's board file; for a file, messages also name the field."""
     try:
         catalogue.find(device, where=where)
     except BadInput as error:
@@ -212,7 +222,7 @@ def _check_device(device: str, where: str) -> None:
 
 
 def _check_tables(board: FleetBoard, where: str, workload: WorkloadSpec) -> None:
-    """A measured table has to be readable, in its units and of this board; messages name the field besides the file."""
+    """Check that measured tables are readable and belong to this board; messages name both field and file."""
     truth = board.entry.truth
     if not truth.startswith(TABLE_PREFIX):
         kind = build_kind(board, workload)
@@ -237,7 +247,7 @@ def _check_workload(table: str, entry: FleetEntry, cost: str, where: str) -> Non
 
 @contextmanager
 def _prefix_errors(where: str) -> Iterator[None]:
-    """Put the field before the file in a ``BadInput`` raised inside."""
+    """Put the field in front of the file in a ``BadInput`` raised inside the block."""
     try:
         yield
     except BadInput as error:
@@ -245,7 +255,7 @@ def _prefix_errors(where: str) -> Iterator[None]:
 
 
 def _check_knobs(table: str, modes: Modes, spec: DeviceSpec) -> None:
-    """Raise ``BadInput`` for a table with values that the board does not have: it is another board's."""
+    """Raise ``BadInput`` for a table with clocks that the board does not have: it belongs to another board."""
     own = {"cores": spec.cores, "cpu_khz": spec.cpu_mhz, "gpu_hz": spec.gpu_mhz, "mem_hz": spec.mem_mhz}
     for knob, (column, known) in enumerate(own.items()):
         values = sorted(set(modes.knobs[:, knob].tolist()))
@@ -259,7 +269,7 @@ def _check_knobs(table: str, modes: Modes, spec: DeviceSpec) -> None:
 
 
 def _try_step(experiment: Experiment, task: LearningTask) -> None:
-    """Train one minibatch, so that a mistake in the user's file shows once, before a run, and not on every board."""
+    """Train one step, so that an error in the user's file appears once before the run instead of on every board."""
     work = experiment.workload
     few = np.arange(min(work.batch_size, len(task.labels)), dtype=np.int64)
     options = TrainOptions(1, work.batch_size, work.learning_rate, work.momentum)
@@ -267,9 +277,10 @@ def _try_step(experiment: Experiment, task: LearningTask) -> None:
 
 
 def _check_data(experiment: Experiment) -> tuple[int, ...]:
-    """Load the data set, which this process then keeps, and see that it is enough for the fleet.
+    """Load the data set, which stays cached in this process, and check that it suffices for the fleet.
 
-    Gives every board's number of samples.
+    Returns:
+        The number of samples of each board, in the order of the fleet.
     """
     name = experiment.workload.task
     try:
@@ -312,7 +323,7 @@ def _check_policy(experiment: Experiment) -> None:
 
 
 def _check_selection(experiment: Experiment) -> None:
-    """The selector is known, takes these options, and finds as many boards as it is to choose."""
+    """Check that the selector exists, accepts these options and finds enough boards."""
     selection, fleet = experiment.selection, len(list_boards(experiment))
     if not callable(load_selector(selection.name, "selection.name")):
         raise BadInput("selection.name", repr(selection.name), "a function or a class")
@@ -331,7 +342,7 @@ def _check_selection(experiment: Experiment) -> None:
 
 
 def _check_availability(experiment: Experiment) -> None:
-    """That every board is there and has enough in its battery some time, as far as entries and traces can tell."""
+    """Check that every board is present with a sufficient battery at some time, as far as traces tell."""
     for i, entry in enumerate(experiment.fleet):
         spec, battery = entry.availability, entry.battery
         if spec is not None:
@@ -343,7 +354,7 @@ def _check_availability(experiment: Experiment) -> None:
 
 
 def _check_presence(spec: AvailabilitySpec, names: Sequence[str], where: str) -> None:
-    """Either a trace that tells of every board, or how long boards are on and off."""
+    """Check that either a trace that covers every board or mean on and off times are given."""
     if spec.trace is None:
         if spec.on_s is None or spec.off_s is None:
             missing = "on_s" if spec.on_s is None else "off_s"
@@ -366,9 +377,11 @@ def _check_presets(experiment: Experiment, preset: str) -> None:
 
 
 def _check_limits(experiment: Experiment, samples: Sequence[int]) -> None:
-    """A round's joules and seconds against what the work alone takes: the link, waiting and warm-up come besides it.
+    """Compare the energy and time limits of a round with the minimum of the work alone, without network or waiting.
 
-    ``samples`` are the boards' own. Where partial work counts, one minibatch is enough to keep a deadline.
+    Args:
+        experiment: The experiment.
+        samples: Number of samples of each board. If partial work counts, one step is enough to meet a deadline.
     """
     policy = experiment.policy
     if policy.round_energy_j is None and policy.deadline_s is None:
@@ -388,9 +401,13 @@ def _check_limits(experiment: Experiment, samples: Sequence[int]) -> None:
 
 
 def _check_reachable(where: str, limit: float, unit: str, least: Mapping[str, float]) -> None:
-    """A limit that no board can keep is wrong, even alone; one that some cannot keep is met as nearly as they can.
+    """Raise ``BadInput`` for a limit that no board can meet; one that only some miss is allowed.
 
-    ``least`` is what the boards of each fleet entry need at least, as the average of their kind.
+    Args:
+        where: The limit's field.
+        limit: Its value.
+        unit: Its unit.
+        least: Minimum need per fleet entry, for the average board of its kind.
     """
     if limit < min(least.values()):
         figures = ", ".join(f"{name} {needed:.2f} {unit}" for name, needed in least.items())
@@ -403,12 +420,12 @@ def _min_power_by_entry_w(experiment: Experiment) -> Iterator[tuple[str, float]]
 
 
 def _first_boards(experiment: Experiment) -> dict[str, FleetBoard]:
-    """The first board of every fleet entry, by what the entry's boards are called."""
+    """Return the first board of every fleet entry, by the common prefix of its boards' names."""
     return {board.name.rpartition("-")[0]: board for board in reversed(list_boards(experiment))}
 
 
 def boards_over_power_limit(experiment: Experiment) -> tuple[FleetBoard, ...]:
-    """The boards that cannot keep the policy's power limit even in their lowest mode, for a warning."""
+    """Return the boards that exceed the policy's power limit even in their lowest mode, for a warning."""
     limit_w = experiment.policy.power_w
     if limit_w is None:
         return ()
@@ -418,13 +435,19 @@ def boards_over_power_limit(experiment: Experiment) -> tuple[FleetBoard, ...]:
 
 MEASURED_ON_BOARD = {"label": "measured", "source": "the board itself"}
 RECORDED_FOLDER = {"label": "estimated", "source": "a recorded folder, no board"}
-"""Where the figures of a real board come from."""
+"""Provenance of a real board's measurements."""
 
 
 def build_labels(experiment: Experiment, recorded: Collection[str] = ()) -> dict[str, dict[str, Any]]:
-    """Per fleet entry, by what its boards are called: how its truth and its predictor's prior came about.
+    """Describe per fleet entry the provenance of its true costs and of its predictor's prior.
 
-    ``recorded`` are the real boards that stood for one: their files are a folder, so nothing was measured.
+    Args:
+        experiment: The experiment.
+        recorded: Boards of a real fleet that were replayed from a recorded folder, so that nothing was measured.
+
+    Returns:
+        By the common prefix of the entry's board names, the labels ``truth``, ``prior`` etc. with ``label`` and
+        ``source``.
     """
     told = {
         name: _build_label(board, build_kind(board, experiment.workload), load_references(board, experiment.workload))
@@ -459,7 +482,7 @@ def _describe_reference(table: ProfileTable) -> str:
 
 
 def _describe_priors(priors: Sequence[CostProfile]) -> str:
-    """What the predictor believes beforehand, e.g. ``yolov8n-coco and 4 other workloads, carried by ...``."""
+    """Describe the predictor's prior, e.g. ``yolov8n-coco and 4 other workloads, carried by ...``."""
     layers = [prior.source.partition(",")[0] for prior in priors if prior.source.startswith("layers of ")]
     carried = [prior for prior in priors if not prior.source.startswith("layers of ")]
     names = tuple(dict.fromkeys(prior.source.partition(" on ")[0] for prior in carried))

@@ -1,4 +1,4 @@
-"""Reads an experiment: YAML plus overrides to the resolved record, with one clear message for whatever is wrong."""
+"""Loads an experiment: resolves YAML and overrides into a validated record, with one clear message per error."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from fedge.errors import BadInput
 from fedge.experiment import Experiment, FleetEntry
 
 NAME_ONLY_KEYS = ("policy", "strategy", "selection")
-"""Keys that take a bare name instead of a mapping with ``name``."""
+"""Keys whose value may be a bare name instead of a mapping with ``name``."""
 NAME_ONLY_FIELDS = {**dict.fromkeys(NAME_ONLY_KEYS, "name"), "network": "model"}
-"""Keys anywhere that may hold a bare name, and what that name is in the mapping that it stands for."""
+"""Keys at any level that accept a bare name, with the field that the name stands for."""
 NAME_ONLY_LISTS = {"fleet": "device", "exporters": "name"}
-"""Keys of lists whose entries may be a bare name, and what that name is in the mapping that it stands for."""
+"""Keys of lists whose items may be bare names, with the field that the name stands for."""
 NETWORK_FIELDS = {"workload.network", "workload.network.model", "workload.network.input"}
-"""Overrides of these make what was counted of an experiment's network void."""
+"""Overriding one of these invalidates the stored layers of the experiment's network."""
 MAX_VALUE_LENGTH = 60
-"""Characters of a wrong value that a message repeats."""
+"""Longest part of an invalid value that a message quotes, in characters."""
 _EXPECTED_BY_ERROR = {
     "int_parsing": "a whole number",
     "int_type": "a whole number",
@@ -46,11 +46,19 @@ _EXPECTED_BY_ERROR = {
     "dict_type": "a mapping",
     "invalid_key": "keys that are text",
 }
-"""What would be right, by pydantic's name of what is wrong."""
+"""Expected input in words, by pydantic's error type."""
 
 
 def load_experiment(path: Path, overrides: Sequence[str] = ()) -> Experiment:
-    """The experiment of a YAML file with ``key=value`` overrides; raises ``BadInput`` naming file and field."""
+    """Load an experiment from YAML.
+
+    Args:
+        path: The YAML file.
+        overrides: ``key=value`` pairs, see ``apply_override``.
+
+    Raises:
+        BadInput: For the first error, naming file and field.
+    """
     raw = read_yaml(path)
     for override in overrides:
         _drop_stale_layers(raw, override)
@@ -59,7 +67,11 @@ def load_experiment(path: Path, overrides: Sequence[str] = ()) -> Experiment:
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """The mapping in a YAML file."""
+    """Read the mapping in a YAML file.
+
+    Raises:
+        BadInput: If the file cannot be read, is not YAML, repeats a key or holds no mapping.
+    """
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -77,7 +89,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 
 def _drop_stale_layers(raw: Mapping[str, Any], override: str) -> None:
-    """What a run's YAML tells of its network's layers, and its name, do not hold for another network or input."""
+    """Remove a saved run's layer counts and workload name if the override selects another network or input."""
     workload, field = raw.get("workload"), override.partition("=")[0].strip()
     network = workload.get("network") if isinstance(workload, dict) else None
     if not isinstance(workload, dict) or not isinstance(network, dict) or field not in NETWORK_FIELDS:
@@ -88,7 +100,7 @@ def _drop_stale_layers(raw: Mapping[str, Any], override: str) -> None:
 
 
 class _UniqueKeyLoader(yaml.SafeLoader):
-    """YAML's safe loader, which takes the last of two equal keys without a word; this one refuses them."""
+    """YAML's safe loader, but duplicate keys are rejected instead of silently overwritten."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[str] = set()
@@ -102,7 +114,15 @@ class _UniqueKeyLoader(yaml.SafeLoader):
 
 
 def apply_override(raw: dict[str, Any], override: str) -> None:
-    """Put ``a.b=value`` into the nested mapping; the value is read as YAML, numbers index lists."""
+    """Set one value of a nested mapping in place.
+
+    Args:
+        raw: The mapping of the YAML file.
+        override: ``a.b=value``; the value is parsed as YAML, and numbers in the key index lists.
+
+    Raises:
+        BadInput: If the override is malformed or its key leads nowhere.
+    """
     key, sign, text = override.partition("=")
     if not sign or not key.strip():
         raise BadInput("--set", repr(override), "key=value, for example --set policy=maxn or --set fleet.0.count=4")
@@ -149,7 +169,15 @@ def _parse_index(node: list[Any], name: str, where: str) -> int:
 
 
 def resolve_experiment(raw: Mapping[str, Any], path: Path) -> Experiment:
-    """The validated record; relative paths in it are taken from the YAML file's folder."""
+    """Validate the mapping and make its relative paths absolute.
+
+    Args:
+        raw: The mapping of the YAML file.
+        path: The YAML file, for messages; relative paths start in its folder.
+
+    Raises:
+        BadInput: For the first invalid field.
+    """
     filled = dict(raw)
     for key in NAME_ONLY_KEYS:
         if isinstance(filled.get(key), str):
@@ -168,7 +196,7 @@ def resolve_experiment(raw: Mapping[str, Any], path: Path) -> Experiment:
 
 
 def _fill_network(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """The workload with its network in full, and named after it; nothing for a workload without one."""
+    """Return the workload with its network spelled out and named after it; empty for a workload without a network."""
     workload = raw.get("workload")
     network = workload.get("network") if isinstance(workload, Mapping) else None
     if isinstance(network, str):
@@ -179,7 +207,7 @@ def _fill_network(raw: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _to_bad_input(path: Path, raw: Mapping[str, Any], error: ValidationError) -> BadInput:
-    """The first thing wrong, in the user's words instead of pydantic's."""
+    """Convert pydantic's first error to a message in the user's terms."""
     first = error.errors()[0]
     location = _trim_location(first["loc"], raw)
     where = f"{path}: {_format_location(location) or 'the file'}"
@@ -198,7 +226,7 @@ def _to_bad_input(path: Path, raw: Mapping[str, Any], error: ValidationError) ->
 
 
 def format_value(value: object) -> str:
-    """A value as the user wrote it, cut where it is long."""
+    """Format a value as the user wrote it, truncated to ``MAX_VALUE_LENGTH``."""
     if value is None:
         return "nothing"
     text = str(value).lower() if isinstance(value, bool) else repr(value)
@@ -206,7 +234,7 @@ def format_value(value: object) -> str:
 
 
 def _trim_location(location: Sequence[int | str], raw: Any) -> tuple[int | str, ...]:
-    """The part of pydantic's location that is in the file: it ends with the names of types that were tried."""
+    """Return the part of pydantic's location that exists in the file; the rest names union members."""
     node, known = raw, []
     for part in location:
         if isinstance(node, list) and isinstance(part, int):
@@ -220,7 +248,7 @@ def _trim_location(location: Sequence[int | str], raw: Any) -> tuple[int | str, 
 
 
 def _check_no_booleans(path: Path, raw: Any, resolved: Any, location: tuple[int | str, ...]) -> None:
-    """``true`` is no number, though Python counts it as 1."""
+    """Reject ``true`` and ``false`` as numbers, because Python counts them as 1 and 0."""
     if isinstance(raw, bool) and not isinstance(resolved, bool):
         raise BadInput(f"{path}: {_format_location(location)}", format_value(raw), "a number")
     if isinstance(raw, Mapping) and isinstance(resolved, Mapping):
@@ -239,7 +267,7 @@ def _format_location(location: Sequence[int | str]) -> str:
 
 
 def _find_record(location: Sequence[int | str]) -> type[BaseModel]:
-    """The record whose keys stand at a place of the file."""
+    """Return the model class whose fields are valid at a location of the file."""
     record: type[BaseModel] = Experiment
     for part in location:
         if isinstance(part, str):
@@ -276,7 +304,7 @@ def _make_paths_absolute(experiment: Experiment, folder: Path) -> Experiment:
 
 
 def _make_entry_paths_absolute(entry: FleetEntry, absolute: Callable[[str], str]) -> FleetEntry:
-    """Of its tables, its trace and a board's own data sheet, which names its boards unless they have a name."""
+    """Make the paths of an entry's tables, trace and board file absolute; a board file names its boards by default."""
     changes: dict[str, Any] = {}
     table = entry.truth.removeprefix("table:")
     if table not in {"", entry.truth}:

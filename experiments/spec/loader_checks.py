@@ -1,4 +1,4 @@
-"""Checks a fleet's loaders before a run: emulated boards alone have one, its storage is known, nothing counts twice."""
+"""Checks the data loaders of a fleet: emulated boards only, known storage, no cost counted twice."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def check_loader(experiment: Experiment) -> None:
 
 
 def _refusal_reason(experiment: Experiment, truth: str, serves: bool) -> str:
-    """Why no loader can be put beside what the boards are; empty where one can."""
+    """Return why a loader cannot be combined with the entry's other fields; empty if it can."""
     if experiment.backend == "fleet":
         return "nothing: the fleet backend's boards are real, and their minibatches hold their stalls already"
     if truth.startswith(TABLE_PREFIX):
@@ -33,7 +33,7 @@ def _refusal_reason(experiment: Experiment, truth: str, serves: bool) -> str:
 
 
 def loader_label(board: FleetBoard) -> dict[str, Any]:
-    """Where the cost of a board's loading comes from, beside its truth and prior; nothing where it has no loader."""
+    """Return the provenance of a board's loading cost as a label; empty if it has no loader."""
     spec = board.entry.loader
     return {} if spec is None else {"loader": {"label": "estimated", "source": _describe_loader(spec)}}
 

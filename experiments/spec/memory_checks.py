@@ -1,4 +1,4 @@
-"""Checks what an experiment says of memory: something has to fit, and what is to be lowered has to be possible."""
+"""Checks the memory settings of an experiment: some scale must fit, and requested reductions must be possible."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MEMORY_FIELD = "workload.memory"
 
 
 def check_memory(experiment: Experiment) -> None:
-    """Raise ``BadInput`` for batch sizes and widths that cannot be, and for a board in which nothing fits."""
+    """Raise ``BadInput`` for impossible batch sizes or widths, and for a board on which no allowed scale fits."""
     work = experiment.workload
     if work.memory.min_batch > work.batch_size:
         right = f"at most {work.batch_size}, workload.batch_size"
@@ -34,7 +34,7 @@ def check_memory(experiment: Experiment) -> None:
 
 
 def _check_widths(experiment: Experiment) -> None:
-    """Widths that the user asks for have to be possible; those by default are left out where they are not."""
+    """Check that the requested widths are possible; default widths that are not are skipped."""
     work, widths = experiment.workload, experiment.workload.memory.widths
     if widths is None or min(widths) == 1.0:
         return
@@ -63,7 +63,7 @@ def _check_memory_fits(means: ScalingContext, where: str) -> None:
 
 
 def memory_label(experiment: Experiment, board: FleetBoard, device: DeviceSpec) -> dict[str, dict[str, str]]:
-    """Where the prediction of a board's memory comes from; nothing where nobody knows what a step needs."""
+    """Return the provenance of a board's memory prediction as a label; empty if the need of a step is unknown."""
     means = build_board_scaling(experiment, board, device, lambda: load_experiment_task(experiment))
     if means is None:
         return {}

@@ -1,4 +1,4 @@
-"""Counts the layers of an experiment's own network, so that no board needs the network to price its minibatches."""
+"""Counts the layers of an experiment's own network, so that no board needs the network to predict its step cost."""
 
 from __future__ import annotations
 
@@ -10,9 +10,14 @@ from fedge.experiment import Experiment
 
 
 def add_network_layers(experiment: Experiment, where: str) -> Experiment:
-    """The experiment with its network's layers; as it is where it has no network, or one that was counted before.
+    """Return the experiment with its network's layers filled in; unchanged without a network or if they are present.
 
-    Raises ``BadInput``, below ``where`` (the file), for a network that cannot be counted or is not counted in full.
+    Args:
+        experiment: The experiment.
+        where: The file, for messages.
+
+    Raises:
+        BadInput: If the network cannot be loaded or has operators without a counting rule.
     """
     spec = experiment.workload.network
     if spec is None:
@@ -38,7 +43,7 @@ def add_network_layers(experiment: Experiment, where: str) -> Experiment:
 
 
 def _check_cost_name(cost: str, model: str, where: str) -> None:
-    """A network that nobody measured must not go by the name of a workload that somebody did."""
+    """Raise ``BadInput`` if a network without measurements is named like a measured workload."""
     if cost not in load_workload_sizes():
         return
     if model == cost:
@@ -49,5 +54,5 @@ def _check_cost_name(cost: str, model: str, where: str) -> None:
 
 
 def _in_yaml_terms(right: str) -> str:
-    """What would be right, said of an experiment's YAML in place of a command's options."""
+    """Rephrase a command's advice in terms of the YAML's fields."""
     return right.replace("--input 3x224x224", "[3, 224, 224]").replace("--input", "workload.network.input")

@@ -1,4 +1,4 @@
-"""Checks a fleet's standing inference services before a run: known costs, rates and latencies that a board can hold."""
+"""Checks a fleet's inference services: costs must be known, and rates and latencies sustainable beside training."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from fedge.types import DeviceSpec
 from fedge.worker.builtin_tasks import TASKS
 
 MAX_LATENCY_S = 1000.0
-"""Where the histograms of latencies end; a board also settles for as long as its budget before it is watched."""
+"""Upper end of the latency histograms, in seconds; a board also warms up for as long as its latency budget."""
 
 
 def check_serving(experiment: Experiment) -> None:
-    """Raise ``BadInput`` for the first service that the boards of its entry cannot hold, as the average of their kind.
+    """Raise ``BadInput`` for the first service that its entry's average board cannot sustain.
 
-    The training beside it counts: nothing is served while a minibatch goes on.
+    Training counts: no request is served during a step.
     """
     firsts = {board.entry: board for board in reversed(list_boards(experiment))}
     for i, entry in enumerate(experiment.fleet):
@@ -52,7 +52,7 @@ def _check_model(spec: ServingSpec, where: str) -> None:
 
 
 def _estimate_inference(kind: BoardKind, spec: ServingSpec, where: str) -> InferenceCosts:
-    """What the batches cost; the costs' own message with the field in front."""
+    """Estimate the costs of the service's batch sizes; messages are prefixed with the field."""
     try:
         return average_inference_costs(kind.spec, spec.cost, build_demand(spec).batch_sizes, kind.average.modes)
     except UnknownName as error:
@@ -89,9 +89,9 @@ def _check_sustainable(
 def _check_preset(
     preset: str, spec: ServingSpec, kind: BoardKind, inference: InferenceCosts, demand: ServiceDemand
 ) -> None:
-    """A policy that pins every board to one mode has to name one that holds the service."""
+    """Check that a preset policy, which pins every board to one mode, names a mode that sustains the service."""
     if preset not in kind.spec.presets:
-        return  # told with the policy
+        return  # an unknown preset is reported with the policy
     row = find_nearest_row(inference.modes, kind.spec.presets[preset])
     train_s = kind.average.step_s
     if not build_service_table(inference, demand, train_s, first_step_s(train_s)).holds[row]:
@@ -100,13 +100,13 @@ def _check_preset(
 
 
 def _round_up(seconds: float) -> float:
-    """Rounded up to two significant digits, so that the number told is enough."""
+    """Round up to two significant digits, so that the suggested number is sufficient."""
     scale = 10.0 ** (math.floor(math.log10(seconds)) - 1)
     return float(f"{math.ceil(seconds / scale) * scale:.2g}")
 
 
 def serving_label(board: FleetBoard, device: DeviceSpec) -> dict[str, dict[str, str]]:
-    """Where the cost of a board's service comes from, beside its truth and prior; nothing where it has none."""
+    """Return the provenance of the service's cost as a label; empty if the board has no service."""
     spec = board.entry.serving
     if spec is None:
         return {}

@@ -1,7 +1,7 @@
-"""Which board, in which mode, suits a workload: every board's modes priced, held against limits, and ranked.
+"""Select the board and mode for a workload: estimate every board's modes, compare them with limits, and rank them.
 
-Times and powers come from calibrated profiles where there are any, else by data-sheet ratios or by layers; every offer
-says which. Limits are held against what is expected: an estimated board may still miss them by its error.
+Times and powers come from calibrated profiles if there are any, else from data-sheet ratios or layers; every offer says
+which. Limits apply to expected values: an estimated board may still miss them by the error of its estimate.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from fedge.physics.time_power_model import compute_power_w, compute_step_s
 from fedge.types import DeviceSpec, Floats, Label, Modes, PowerMode, Workload
 
 RankingObjective = Literal["time", "energy", "both"]
-"""What boards and their modes are ranked by: the epoch's seconds, its joules, or their product."""
+"""The objective that ranks boards and modes: an epoch's seconds, its joules, or their product."""
 
 
 @dataclass(frozen=True, slots=True)
 class BoardLimits:
-    """What a board must hold: watts while it works, and seconds for an epoch; None for no limit."""
+    """Limits on a board: power while it works in watts, and time of an epoch in seconds; None for no limit."""
 
     power_w: float | None = None
     epoch_s: float | None = None
@@ -41,11 +41,19 @@ class BoardLimits:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BoardSelectionRequest:
-    """What is to be done: minibatches of a network, so many samples in an epoch, within limits, and what ranks."""
+    """The workload to select a board for.
+
+    Attributes:
+        work: The workload with its batch size.
+        network: Costs of the network's layers, if known.
+        samples: Samples of an epoch.
+        limits: Limits on the boards.
+        aim: The objective that ranks.
+    """
 
     work: Workload
     network: NetworkCost | None
-    """Its layers, where they are known."""
+    """Costs of the network's layers, if known."""
     samples: int
     limits: BoardLimits = BoardLimits()
     aim: RankingObjective = "time"
@@ -53,9 +61,13 @@ class BoardSelectionRequest:
 
 @dataclass(frozen=True, slots=True)
 class MemoryFit:
-    """What a training step needs and what a board leaves for it; ``batch_size`` is the largest that fits, 0 for none.
+    """Memory of a training step compared with the memory that a board leaves for it.
 
-    ``need_mb`` is None for inference, and where the network's layers are not known.
+    Attributes:
+        need_mb: Memory of a step in MB; None for inference, and for networks with unknown layers.
+        allowed_mb: Memory available for training, in MB.
+        batch_size: The largest batch size that fits, 0 for none, None if unknown.
+        label: Source of ``need_mb``.
     """
 
     need_mb: float | None
@@ -65,13 +77,13 @@ class MemoryFit:
 
     @property
     def fits(self) -> bool:
-        """Whether it fits, as far as is known."""
+        """Whether the step fits, or its memory is unknown."""
         return self.need_mb is None or self.need_mb <= self.allowed_mb
 
 
 @dataclass(frozen=True, slots=True)
 class BoardOffer:
-    """A board's best mode for an epoch of a workload, and why it is offered or left out."""
+    """A board's best mode for an epoch of a workload, and why it is suitable or not."""
 
     board: str
     mode: PowerMode
@@ -80,19 +92,19 @@ class BoardOffer:
     power_w: float
     memory: MemoryFit
     label: Label
-    """Of time and power."""
+    """Source of time and power."""
     source: str
     broken: tuple[str, ...] = ()
-    """Limits that no mode of the board holds; the mode is then the one that comes closest."""
+    """Limits that no mode of the board keeps; the mode is then the closest one."""
 
     @property
     def is_suitable(self) -> bool:
-        """Whether every limit holds and the step fits into memory."""
+        """Whether every limit is kept and the step fits into memory."""
         return not self.broken and self.memory.fits
 
     @property
     def ranking_values(self) -> dict[RankingObjective, float]:
-        """What offers are ranked by; less is better."""
+        """The value of each ranking objective; less is better."""
         return {"time": self.epoch_s, "energy": self.energy_j, "both": self.epoch_s * self.energy_j}
 
 
@@ -102,9 +114,13 @@ def rank_boards(
     job: BoardSelectionRequest,
     allowed_mb: Callable[[DeviceSpec], float],
 ) -> tuple[BoardOffer, ...]:
-    """Each board's best mode for an epoch: those that suit first, each group the best first.
+    """Return each board's best mode for an epoch, suitable boards first, each group by the objective.
 
-    ``specs`` are all boards that anything is known of, ``allowed_mb`` says what a board leaves for training.
+    Args:
+        boards: The boards to compare.
+        specs: All known boards, from which estimates are scaled.
+        job: The workload, limits and objective.
+        allowed_mb: Returns the memory that a board leaves for training, in MB.
     """
     found = [_build_offer(spec, specs, job, allowed_mb(spec)) for spec in boards]
     return tuple(sorted(found, key=lambda offer: (not offer.is_suitable, offer.ranking_values[job.aim], offer.board)))
@@ -133,14 +149,14 @@ def _build_offer(
 
 
 def estimate_step_cost(spec: DeviceSpec, work: Workload, specs: Mapping[str, DeviceSpec]) -> CostProfile:
-    """What a minibatch costs: as calibrated, at another batch size moved by its layers, or by its layers alone."""
+    """Return the cost of a step: calibrated, rescaled from another batch size, or estimated from the layers."""
     if work.kind == "train" and work.name in load_workload_sizes():
         return rescale_to_batch_size(find_cost_profile(spec, work.name, specs), work, spec, specs)
     return _find_inference_cost(spec, work, specs) or estimate_network_cost(spec, work, specs)
 
 
 def _find_inference_cost(spec: DeviceSpec, work: Workload, specs: Mapping[str, DeviceSpec]) -> CostProfile | None:
-    """What was measured of inference on this board, at this batch size or between others; None where it was not."""
+    """Return the inference cost measured on this board, at this batch size or between others, or None."""
     if work.kind == "train" or not any(
         (p.device, p.workload) == (spec.name, work.name) for p in load_calibrated_inference()
     ):
@@ -154,9 +170,13 @@ def _find_inference_cost(spec: DeviceSpec, work: Workload, specs: Mapping[str, D
 def find_best_row(
     seconds: Floats, watts: Floats, limits: BoardLimits, aim: RankingObjective
 ) -> tuple[int, tuple[str, ...]]:
-    """The best of the modes within the limits; where there is none, the one that breaks them least, and what it breaks.
+    """Return the best mode within the limits, or, if there is none, the closest one and the limits that it breaks.
 
-    ``seconds`` and ``watts`` are of shape (n,). How far a limit is broken counts as a ratio.
+    Args:
+        seconds: Seconds of an epoch by mode, shape (n,).
+        watts: Watts by mode, shape (n,).
+        limits: The limits. Their excess is measured as a ratio, and ratios of both limits are multiplied.
+        aim: The objective among the modes within the limits.
     """
     over = np.maximum(1.0, watts / (limits.power_w or np.inf)) * np.maximum(1.0, seconds / (limits.epoch_s or np.inf))
     worth: dict[RankingObjective, Floats] = {
@@ -190,7 +210,7 @@ def _estimate_memory_fit(spec: DeviceSpec, job: BoardSelectionRequest, allowed_m
 
 
 def _find_largest_batch(needed: Callable[[int], StepNeed], above: int, allowed_mb: float) -> int:
-    """The largest batch size below ``above`` whose step fits, by halving; 0 where not even one sample's does."""
+    """Return the largest batch size below ``above`` whose step fits, by bisection; 0 if not even one sample fits."""
     fitting, failing = 0, above
     while failing - fitting > 1:
         middle = (fitting + failing) // 2
@@ -202,5 +222,5 @@ def _find_largest_batch(needed: Callable[[int], StepNeed], above: int, allowed_m
 
 
 def filter_suitable(found: Sequence[BoardOffer]) -> tuple[BoardOffer, ...]:
-    """The offers that hold every limit."""
+    """Return the offers that keep every limit and fit into memory."""
     return tuple(offer for offer in found if offer.is_suitable)

@@ -1,1 +1,1 @@
-"""Characterising a board: a resumable sweep over what can be set, where the time and the energy go, and why."""
+"""Characterisation of a board: a resumable sweep over its settings, and where time and energy go."""

@@ -1,12 +1,14 @@
-"""A mean with its 95 % confidence interval: of independent figures, of a series that hangs together, of a ratio.
+"""Means with 95 % confidence intervals: of independent values, of an autocorrelated series, of a ratio.
 
-Symbols: x_1 .. x_n figures, m their mean, s their standard deviation, se the mean's standard error, t(v) the value that
+Symbols: x_1 .. x_n values, m their mean, s their standard deviation, se the mean's standard error, t(v) the value that
 Student's t with v degrees of freedom exceeds in 2.5 % of all cases. The interval is m -+ t(n - 1) se.
 
-A series of minibatches hangs together (a slow file, a busy core), so that s / sqrt(n) is too small. Batch means
-(Conway, Management Science 10(1), 1963; Schmeiser, Operations Research 30(3), 1982: 10 to 30 batches do) takes the
-means of a few long stretches for independent ones. What neighbours among them still have in common, their correlation
-r_1, widens the interval: se^2 (1 + r_1) / (1 - r_1).
+The times of consecutive minibatches are correlated (a slow file, a busy core), so that s / sqrt(n) is too small. The
+method of batch means takes the means of a few long stretches as independent; 10 to 30 batches suffice. Their remaining
+correlation between neighbours r_1 widens the interval: se^2 (1 + r_1) / (1 - r_1).
+
+References:
+    Conway, Management Science 10(1), 1963; Schmeiser, Operations Research 30(3), 1982.
 """
 
 from __future__ import annotations
@@ -23,20 +25,26 @@ from fedge.types import Floats
 
 CONFIDENCE = 0.95
 MAX_BATCHES = 20
-"""Chosen by us, out of the 10 to 30 that Schmeiser found to do."""
+"""The middle of the 10 to 30 batches that Schmeiser found sufficient."""
 MIN_BATCH_SIZE = 5
-"""Minibatches; chosen by us: longer than the rhythm in which up to four workers hand batches over."""
+"""Minimum number of minibatches per batch; the default exceeds the period in which up to four workers deliver."""
 MIN_BATCHES = 5
-"""Where the series is short, so many batches come before batches of ``MIN_BATCH_SIZE``; chosen by us."""
+"""In a short series, this number of batches takes precedence over ``MIN_BATCH_SIZE``; with fewer, t grows quickly."""
 MAX_CORRELATION = 0.8
-"""Of batch means next to each other; what lies above it (few batches, or a trend) counts as this; chosen by us."""
+"""Upper limit of the correlation between neighbouring batch means, which few batches or a trend can bring close to
+1; it limits the variance to 9 times that of independent means."""
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A mean and its 95 % confidence interval; ``n`` - 1 are the interval's degrees of freedom.
+    """A mean and its 95 % confidence interval.
 
-    With ``n`` = 1 nothing is known of the scatter: the interval is infinite.
+    Attributes:
+        value: The mean.
+        low: Lower end of the interval.
+        high: Upper end of the interval.
+        n: Number of independent values, so that the interval has n - 1 degrees of freedom. With n = 1 the scatter is
+            unknown and the interval infinite; with n = 0 the interval is a model's error.
     """
 
     value: float
@@ -46,36 +54,53 @@ class Estimate:
 
     @property
     def is_bounded(self) -> bool:
-        """Whether the interval says anything."""
+        """Whether the interval is finite."""
         return -math.inf < self.low and self.high < math.inf
 
     @property
     def standard_error(self) -> float:
-        """The standard error that a symmetrical interval was made of."""
+        """The standard error behind a symmetrical interval; infinite if the interval is."""
         return (self.high - self.low) / 2.0 / student_t(self.n - 1) if self.is_bounded else math.inf
 
     def scale(self, factor: float) -> Estimate:
-        """The same in another unit; ``factor`` is exact and not negative."""
+        """Return the estimate in another unit.
+
+        Args:
+            factor: An exact factor, not negative.
+        """
         return Estimate(self.value * factor, self.low * factor, self.high * factor, self.n)
 
 
 def make_estimate(value: float, se: float, n: int) -> Estimate:
-    """A mean with a standard error of ``n`` - 1 degrees of freedom."""
+    """Return an estimate from its standard error.
+
+    Args:
+        value: The mean.
+        se: The mean's standard error, with ``n`` - 1 degrees of freedom.
+        n: Number of independent values; below 2 the interval is infinite.
+    """
     half = math.inf if n < 2 else student_t(n - 1) * se
     return Estimate(value, value - half, value + half, n)
 
 
 def make_unbounded_estimate(value: float) -> Estimate:
-    """A single figure, of whose scatter nothing is known."""
+    """Return a single value of unknown scatter."""
     return Estimate(value, -math.inf, math.inf, 1)
 
 
 @lru_cache(maxsize=4096)
 def student_t(freedom: float, confidence: float = CONFIDENCE) -> float:
-    """What Student's t exceeds, on both sides together, in 1 - ``confidence`` of all cases.
+    """Return the two-sided quantile of Student's t.
 
-    Exact for 1 and 2 degrees of freedom, between these and 3 interpolated in their inverse, from 3 on by Abramowitz and
-    Stegun 26.7.5 (0.2 % off at 3, less above).
+    Exact for 1 and 2 degrees of freedom, interpolated in the inverse degrees of freedom up to 3, and from 3 on by an
+    asymptotic expansion (error 0.2 % at 3, less above).
+
+    Args:
+        freedom: Degrees of freedom, not necessarily an integer; below 1 the result is infinite.
+        confidence: Probability of the interval, 0 to 1.
+
+    References:
+        Abramowitz and Stegun, 26.7.5.
     """
     if freedom < 1:
         return math.inf
@@ -102,7 +127,7 @@ def _student_t_from_3(v: float, confidence: float) -> float:
 
 
 def mean_estimate(values: Sequence[float] | Floats) -> Estimate:
-    """Of independent figures, one at least."""
+    """Estimate the mean of independent values, at least one."""
     array = np.asarray(values, dtype=np.float64)
     n = len(array)
     return (
@@ -113,7 +138,14 @@ def mean_estimate(values: Sequence[float] | Floats) -> Estimate:
 
 
 def batch_mean_estimate(series: Floats) -> Estimate:
-    """Of figures in the order in which they came, shape (n,), one at least, by batch means (see this file's head)."""
+    """Estimate the mean of an autocorrelated series by batch means (see this module's docstring).
+
+    Args:
+        series: Values in time order, shape (n,), n >= 1.
+
+    Returns:
+        The estimate, whose ``n`` is the number of batches; unbounded if there is only one.
+    """
     n = len(series)
     count = count_batches(n)
     if count < 2:
@@ -124,7 +156,14 @@ def batch_mean_estimate(series: Floats) -> Estimate:
 
 
 def batch_means(series: Floats) -> Floats:
-    """The means of the batches, shape (``batches_of(n)``,); sizes differ by one figure at most."""
+    """Return the means of consecutive batches.
+
+    Args:
+        series: Values in time order, shape (n,).
+
+    Returns:
+        Shape (``count_batches(n)``,); batch sizes differ by one value at most.
+    """
     n, count = len(series), count_batches(len(series))
     size, larger = divmod(n, count)
     sizes = np.full(count, size)
@@ -134,12 +173,16 @@ def batch_means(series: Floats) -> Floats:
 
 
 def count_batches(n: int) -> int:
-    """Into how many batches a series of ``n`` figures is cut."""
+    """Return the number of batches for a series of ``n`` values."""
     return min(MAX_BATCHES, max(n // MIN_BATCH_SIZE, min(n, MIN_BATCHES)))
 
 
 def variance_inflation(means: Floats) -> float:
-    """How much larger the variance of their mean is than that of independent ones, at least 1."""
+    """Return the factor, at least 1, by which correlation between neighbours raises the variance of the mean.
+
+    Args:
+        means: Batch means in time order.
+    """
     centred = means - means.mean()
     power = float(centred @ centred)
     together = float(centred[1:] @ centred[:-1]) / power if power > 0 else 0.0
@@ -148,9 +191,16 @@ def variance_inflation(means: Floats) -> float:
 
 
 def combine_errors(parts: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    """Standard error and degrees of freedom of a sum of independent terms, given those of each term.
+    """Combine the errors of independent terms into that of their sum.
 
-    Welch and Satterthwaite: v = (sum se^2)^2 / sum (se^4 / v).
+    Args:
+        parts: Standard error and degrees of freedom of each term.
+
+    Returns:
+        Standard error and degrees of freedom of the sum.
+
+    References:
+        Welch and Satterthwaite: v = (sum se^2)^2 / sum (se^4 / v).
     """
     squares = [se * se for se, _ in parts]
     total = sum(squares)
@@ -160,10 +210,12 @@ def combine_errors(parts: Sequence[tuple[float, float]]) -> tuple[float, float]:
 
 
 def combine_estimates(estimates: Sequence[Estimate]) -> Estimate:
-    """The mean of several estimates of one figure, such as epochs or boards, one at least.
+    """Return the mean of several estimates of one quantity, such as those of epochs or boards.
 
-    Where they differ by more than their own intervals explain, that counts too (``widen_by_scatter``). Where one has no
-    interval, they themselves are the independent figures.
+    Args:
+        estimates: At least one. Differences beyond their own intervals widen the result (``widen_by_scatter``). If one
+            is
+            unbounded, their values are taken as independent samples.
     """
     if len(estimates) == 1:
         return estimates[0]
@@ -177,21 +229,38 @@ def combine_estimates(estimates: Sequence[Estimate]) -> Estimate:
 
 
 def widen_by_scatter(within: tuple[float, float], among: tuple[float, float]) -> tuple[float, float]:
-    """Standard error and degrees of freedom of a mean by what its parts know of themselves and how far they lie apart.
+    """Combine the error within the parts of a mean with the scatter among them.
 
-    The variance is the larger one: that within, and what the parts' own differences have beyond it. The two terms'
-    degrees of freedom are taken together as in ``combine_errors``.
+    The variance is the larger of the two: that within, plus whatever the parts' differences exceed it by. The degrees
+    of
+    freedom of both terms are combined as in ``combine_errors``.
+
+    Args:
+        within: Standard error of the mean from each part's own error, and its degrees of freedom.
+        among: The same from the differences between the parts.
+
+    Returns:
+        Standard error and degrees of freedom.
     """
     beyond = among[0] ** 2 - within[0] ** 2
     return within if beyond <= 0.0 else combine_errors([within, (math.sqrt(beyond), among[1])])
 
 
 MAX_RELATIVE_SE = 0.2
-"""Up to this relative standard error the logarithm is taken; chosen by us."""
+"""Relative standard error up to which a ratio's interval is computed on the log scale; a default up to which both
+scales nearly agree."""
 
 
 def estimate_ratio(after: Estimate, before: Estimate) -> Estimate | None:
-    """After by before; None where ``before`` is not known to be above 0."""
+    """Estimate the ratio of two independent estimates.
+
+    Args:
+        after: The numerator.
+        before: The denominator.
+
+    Returns:
+        The ratio, or None if ``before`` is not certainly positive or ``after`` is negative.
+    """
     if before.value <= 0 or (before.is_bounded and before.low <= 0) or after.value < 0:
         return None
     value, n = after.value / before.value, min(after.n, before.n)
@@ -206,7 +275,11 @@ def estimate_ratio(after: Estimate, before: Estimate) -> Estimate | None:
 
 
 def geometric_mean(found: Sequence[Estimate]) -> Estimate:
-    """The geometric mean of the ratios that several boards show, one at least."""
+    """Return the geometric mean of ratios, such as those of several boards.
+
+    Args:
+        found: At least one; the arithmetic mean is taken if one may be zero or is unbounded.
+    """
     if len(found) == 1:
         return found[0]
     if any(one.low <= 0 or not one.is_bounded for one in found):

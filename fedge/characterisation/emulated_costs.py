@@ -1,4 +1,4 @@
-"""What a workload's minibatch costs on an emulated board: its pipeline and its watts in every mode, by its layers."""
+"""Cost of a workload's minibatch on an emulated board, from its layers: input pipeline and power in every mode."""
 
 from __future__ import annotations
 
@@ -30,21 +30,23 @@ from fedge.physics import time_power_model
 from fedge.types import DeviceSpec, Floats, LayerWork, PowerMode, Workload
 
 WORKER_MB = 180.0
-"""Resident memory of a loader process; chosen by us."""
+"""Resident memory of a loader process. A default for a Python process with torch loaded; it decides which points
+are refused for lack of memory."""
 LOADING_SHARE = 0.1
-"""What all cores draw when they load at the top clocks is at least this part of the board's most. Chosen by us: tables
-without loading do not tell it (AGX Xavier, TX2: below 2 %), those with loading have 7 to 23 % (AGX Orin, Orin Nano)."""
+"""Lower limit of the power of all cores when they load at the top clocks, as a share of the board's maximum. Tables
+without loading do not determine it (AGX Xavier, TX2: below 2 %); those with loading have 7 to 23 % (AGX Orin, Orin
+Nano)."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ComputeCost:
-    """One minibatch's computing in one mode, seconds, nobody else on the cores."""
+    """The compute time of one minibatch in one mode, in seconds, with no other work on the cores."""
 
     compute_s: float
     host_share: float
-    """The part of it in which the GPU waits for launches."""
+    """Part of ``compute_s`` in which the GPU waits for kernel launches, 0 to 1."""
     gpu_s: float
-    """In which the GPU is busy; of these ``math_s`` with arithmetic, ``mem_s`` with memory."""
+    """Time in which the GPU is busy; of these ``math_s`` with arithmetic, ``mem_s`` with memory."""
     math_s: float
     mem_s: float
     launch_s: float
@@ -52,7 +54,15 @@ class ComputeCost:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EmulatedCosts:
-    """A workload at a batch size on a board: the coefficients of its computing, and what it needs of memory."""
+    """A workload at one batch size on one board: its cost coefficients and its memory.
+
+    Attributes:
+        spec: The board.
+        profile: Coefficients of the time and power model.
+        fed: Format of the stored samples.
+        batch_size: Samples per minibatch.
+        memory_mb: Resident memory of a step in MB.
+    """
 
     spec: DeviceSpec
     profile: CostProfile
@@ -61,7 +71,7 @@ class EmulatedCosts:
     memory_mb: float
 
     def compute_cost(self, mode: PowerMode) -> ComputeCost:
-        """The device's time and the launches', joined as they overlap."""
+        """Return the compute time in a mode, combining device and launch times with the board's overlap exponent."""
         shares = time_power_model.knob_shares(self.spec.maxn, stack_modes([mode]))
         parts = time_power_model.compute_time_parts(self.profile.coefficients.time, shares)
         own = find_pipeline_kind(self.spec.name)
@@ -78,7 +88,13 @@ class EmulatedCosts:
         )
 
     def build_pipeline(self, mode: PowerMode, loader: Loader, stored: Storage) -> InputPipeline:
-        """The input pipeline in a mode, with everything in the page cache."""
+        """Return the input pipeline in a mode, with everything in the page cache.
+
+        Args:
+            mode: The power mode.
+            loader: Number of workers, prefetch and pinning.
+            stored: The storage of the images.
+        """
         spec, does = self.spec, self.compute_cost(mode)
         cores = max(spec.cores)
         top = build_pipeline(
@@ -93,9 +109,13 @@ class EmulatedCosts:
         return scale_to_clocks(top, clocks, does.compute_s, does.host_share)
 
     def power_w(self, mode: PowerMode, played: SimulatedEpoch) -> Floats:
-        """Module watts in every minibatch of an epoch, shape (steps,), by what it used of the board.
+        """Return the module's power during each minibatch of an epoch, in watts, shape (steps,).
 
-        Beside loading, launches take longer, but the GPU is busy for no longer than alone.
+        Concurrent loading lengthens kernel launches, but does not lengthen the time in which the GPU is busy.
+
+        Args:
+            mode: The power mode.
+            played: The simulated epoch.
         """
         shares = time_power_model.knob_shares(self.spec.maxn, stack_modes([mode]))
         does, step_s = self.compute_cost(mode), played.step_s
@@ -120,9 +140,16 @@ class EmulatedCosts:
 
 @lru_cache(maxsize=256)
 def estimate_costs(device: str, workload: WorkloadPlan, kind: WorkKind, batch_size: int) -> EmulatedCosts:
-    """The costs of ``workload``; its network is built and counted, which needs torch, once per process.
+    """Estimate the costs of a workload. Its network is built and traced with torch once per process.
 
-    Raises ``BadInput`` for a network that cannot be built for its input.
+    Args:
+        device: The board's name in the catalogue.
+        workload: The workload.
+        kind: Training or inference.
+        batch_size: Samples per minibatch.
+
+    Raises:
+        BadInput: The network cannot be built for its input.
     """
     spec = catalogue.find(device, where="board")
     network = _trace_network(workload.model, workload.input, workload.classes)
@@ -145,7 +172,7 @@ def estimate_costs(device: str, workload: WorkloadPlan, kind: WorkKind, batch_si
 
 
 def _with_min_loading_power(profile: CostProfile, least_w: float) -> CostProfile:
-    """The same, whose cores draw ``least_w`` at least when all of them load."""
+    """Return the profile with at least ``least_w`` watts for all cores when they load."""
     power = profile.coefficients.power.copy()
     place = time_power_model.POWER_NAMES.index("cores_busy_w")
     power[place] = max(power[place], np.log(least_w))
@@ -153,9 +180,11 @@ def _with_min_loading_power(profile: CostProfile, least_w: float) -> CostProfile
 
 
 def _estimate_memory_mb(network: NetworkCost, spec: DeviceSpec, kind: WorkKind, batch_size: int) -> float:
-    """What a step has resident, estimated. Inference keeps no gradients, and of the activations one operator's.
+    """Estimate the resident memory of a step in MB.
 
-    To these and the weights comes what every training process was seen to need at least, chosen by us.
+    Inference keeps no gradients, and the activations of one operator only; to these and the weights the calibrated
+    minimum
+    of a training process is added.
     """
     training_mb = predict_step_need(network, spec, batch_size).memory_mb
     if kind == "train":

@@ -1,4 +1,4 @@
-"""An emulated board as a rig: epochs are played on a virtual clock by the input-pipeline model, its watts modelled."""
+"""An emulated board as a rig: the input-pipeline model simulates epochs on a virtual clock, with modelled power."""
 
 from __future__ import annotations
 
@@ -44,32 +44,39 @@ from fedge.seeds import make_generator
 from fedge.types import DeviceSpec, Floats, PowerMode
 
 DEFAULT_STORAGE = "default"
-"""The storage that boards of the kind have."""
+"""The usual storage of the board's kind."""
 AMBIENT_C = 25.0
-"""The air's; chosen by us."""
+"""Ambient air temperature; the default is a typical room."""
 FETCH_SD, PREPROCESS_SD, COMPUTE_SD = 0.15, 0.08, JITTER_SD
-"""How minibatches scatter, log units; the last is that of emulated boards everywhere, the others chosen by us."""
+"""Standard deviations of a minibatch's times in log units. The last one is that of all emulated boards; the others
+are defaults: they determine how often a queue of batches runs empty by chance."""
 DVFS_SLOWER, DVFS_POWER = 1.01, 0.99
-"""Clocks that follow the load: factors of time and of power (SIGMETRICS'22: at most 2 % of time, 3 % of energy)."""
+"""Factors of time and power when clocks follow the load (SIGMETRICS'22: at most 2 % of time, 3 % of energy)."""
 RANGE_SD = 2.0
-"""The paper's spreads are from least to most, of a few boards or looks; so many standard deviations, about those that
-three or four normal values span (1.7 and 2.1)."""
+"""The paper's spreads are (max - min) of a few boards or runs; this is the number of standard deviations that the
+range of three or four normal values covers (1.7 and 2.1)."""
 MAX_TRACE_SAMPLES = 1200
-"""Of a strip; chosen by us."""
+"""Maximum length of a sensor trace; a default that bounds file and page sizes."""
 
 
 @dataclass(frozen=True, slots=True)
 class BoardVariation:
-    """How one board differs from its kind's mean, and from itself at other times: factors of time and of power."""
+    """Factors of time and power by which a board differs from the mean of its kind and from itself at other times."""
 
     time: float
     power: float
 
 
 def build_emulated_rig(plan: CharacterisationPlan, board: str) -> MeasurementRig:
-    """The emulated board ``board`` (a name of the catalogue, a dash, its number) with ``plan``'s storages.
+    """Create the rig of an emulated board.
 
-    Raises ``BadInput`` or ``UnknownName`` for a board or a storage's model that nobody knows.
+    Args:
+        plan: The plan, whose storages and seed are used.
+        board: Name in the catalogue, a dash and a number, such as ``agx-xavier-1``.
+
+    Raises:
+        BadInput: The board's name has another form.
+        UnknownName: The board, or the model of a storage, is not known.
     """
     device, dash, number = board.rpartition("-")
     if not dash or not number.isdigit():
@@ -86,9 +93,7 @@ def build_emulated_rig(plan: CharacterisationPlan, board: str) -> MeasurementRig
 
 
 class EmulatedRig:
-    """A ``MeasurementRig``; noise depends on seed and point alone, so that a sweep that goes on sees what it would
-    have seen.
-    """
+    """A ``MeasurementRig`` whose noise depends on seed and point only, so that a resumed sweep gives equal results."""
 
     def __init__(self, spec: DeviceSpec, board: str, models: dict[str, str], seed: int) -> None:
         self.spec, self.board = spec, board
@@ -96,14 +101,20 @@ class EmulatedRig:
 
     @property
     def maxn(self) -> PowerMode | None:
+        """The top power mode."""
         return self.spec.maxn
 
     @property
     def software(self) -> dict[str, str]:
+        """The version of fedge."""
         return {"fedge": __version__}
 
     def refusal_reason(self, point: SweepPoint, workload: WorkloadPlan) -> str | None:
-        """Modes the board lacks, storages nobody emulates, minibatches larger than an epoch or than its memory."""
+        """Return why the point cannot be emulated, or None if it can.
+
+        Refused are modes that the board lacks, unknown storages, and minibatches larger than an epoch or than the
+        memory.
+        """
         mode = point.mode or self.spec.maxn
         if not _has_mode(self.spec, mode):
             return f"{mode} is no mode of the {self.spec.title}"
@@ -122,7 +133,14 @@ class EmulatedRig:
     def measure(
         self, point: SweepPoint, workload: WorkloadPlan, course: MeasurementSchedule, told: ProgressCallback
     ) -> PointMeasurement:
-        """Play the point's epochs in its mode, the top one where it has none; where ``refuses`` says nothing."""
+        """Simulate the point's epochs in its mode, or in the top mode if it has none.
+
+        Args:
+            point: A setting for which ``refusal_reason`` returns None.
+            workload: The workload that ``point`` names.
+            course: How long to simulate.
+            told: Called with progress messages.
+        """
         mode, costs = point.mode or self.spec.maxn, self._point_costs(point, workload)
         kind = find_pipeline_kind(self.spec.name)
         stored = find_storage(self._models.get(point.storage, kind.storage), "storage")
@@ -144,13 +162,13 @@ class EmulatedRig:
         return self._build_measurement(point, costs=costs, epochs=epochs, cached=cached, course=course)
 
     def idle(self, seconds: float) -> None:
-        """Nothing happens: points do not depend on what was before them."""
+        """Do nothing: emulated points do not depend on what ran before."""
 
     def _point_costs(self, point: SweepPoint, workload: WorkloadPlan) -> EmulatedCosts:
         return estimate_costs(self.spec.name, workload, point.kind, point.batch_size)
 
     def _draw_variation(self, point: SweepPoint) -> BoardVariation:
-        """The board's own factors, those of this repeat, and of clocks that may follow the load."""
+        """Draw the factors of the board, of this repeat, and of clocks that may follow the load."""
         kind = find_pipeline_kind(self.spec.name)
         board = make_generator(self._seed, self.board, "own").normal(size=2) / RANGE_SD
         again = make_generator(self._seed, self.board, "repeat", point.repeat).normal() / RANGE_SD
@@ -200,7 +218,7 @@ class EmulatedRig:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _SimulatedEpoch:
-    """One played epoch with its watts per minibatch, shape (steps,)."""
+    """One simulated epoch with its power per minibatch in watts, shape (steps,)."""
 
     number: int
     pipeline: InputPipeline
@@ -210,9 +228,13 @@ class _SimulatedEpoch:
 
 @dataclass(frozen=True, slots=True)
 class _CacheModel:
-    """How the page cache stands: the data set, what the cache can hold, and what of the set an epoch reads.
+    """State of the page cache during a point.
 
-    ``warm``: all of the data set was read before the first epoch, else nothing of it.
+    Attributes:
+        dataset_mb: Size of the data set.
+        cache_mb: Capacity of the page cache.
+        part: Share of the data set that an epoch reads.
+        warm: Whether all of the data set was read before the first epoch; else none of it.
     """
 
     dataset_mb: float
@@ -221,20 +243,20 @@ class _CacheModel:
     warm: bool
 
     def read_share(self, epochs: int) -> float:
-        """Of the data set that was read at least once after so many epochs."""
+        """Return the share of the data set that was read at least once within the first ``epochs`` epochs."""
         return 1.0 if self.warm else ever_read_share(epochs, self.part)
 
     def cached_share(self, epoch: int) -> float:
-        """Of the reads of an epoch that the cache answers."""
+        """Return the share of an epoch's reads that the cache serves."""
         return cache_hit_share(self.cache_mb, self.dataset_mb, self.read_share(epoch), self.part)
 
     def resident_share(self, epochs: int) -> float:
-        """Of the data set that is in the cache after so many epochs."""
+        """Return the share of the data set in the cache after ``epochs`` epochs."""
         return 1.0 if self.dataset_mb <= 0 else min(self.read_share(epochs), self.cache_mb / self.dataset_mb)
 
 
 class _ThermalState:
-    """The board's temperature, epoch by epoch, from the air's."""
+    """The board's temperature from epoch to epoch, starting at ambient temperature."""
 
     def __init__(self, thermal: ThermalModel) -> None:
         self._thermal, self.now_c = thermal, thermal.ambient_c
@@ -245,7 +267,7 @@ class _ThermalState:
 
 
 def _draw_jitter(steps: int, slower: float, first: bool, rng: np.random.Generator) -> Jitter:
-    """Of an epoch's minibatches; the very first one of a point computes ``WARM_UP_STEPS`` longer."""
+    """Draw the noise of an epoch's minibatches; a point's very first one computes ``WARM_UP_STEPS`` times longer."""
     fetch, preprocess, compute = (
         slower * np.exp(rng.normal(-0.5 * sd * sd, sd, steps)) for sd in (FETCH_SD, PREPROCESS_SD, COMPUTE_SD)
     )
@@ -314,7 +336,7 @@ def _build_sensor_trace(
     rows: tuple[EpochSummary, ...],
     workers: int,
 ) -> SensorTrace:
-    """What a sampler would have seen: the minibatch that was under way at every look, ``MAX_TRACE_SAMPLES`` at most."""
+    """Build the trace that a sampler would have recorded, with ``MAX_TRACE_SAMPLES`` samples at most."""
     seen = _concatenate_minibatches(epochs)
     end_s = sum(row.e2e_s for row in rows)
     count = int(np.clip(end_s * sample_hz, 2, MAX_TRACE_SAMPLES))
@@ -353,7 +375,7 @@ def _runtime_notes(point: SweepPoint) -> tuple[str, ...]:
 
 
 def _has_mode(spec: DeviceSpec, mode: PowerMode) -> bool:
-    """Whether the board has the mode."""
+    """Return whether the board has the mode."""
     return (
         mode.cores in spec.cores
         and mode.cpu_mhz in spec.cpu_mhz

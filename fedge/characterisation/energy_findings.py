@@ -1,4 +1,4 @@
-"""The time-energy plane: which settings are on its front, which are certainly beaten by another, where the knee is."""
+"""The time-energy plane: Pareto front, dominated settings and knee, and findings about power modes and pipelining."""
 
 from __future__ import annotations
 
@@ -29,20 +29,27 @@ from fedge.types import Floats, PowerMode
 
 @dataclass(frozen=True, slots=True)
 class TimeEnergyPlane:
-    """Settings of one board and workload, by time and energy per sample; indices are those of ``settings``."""
+    """Settings of one board and workload by time and energy per sample; indices refer to ``settings``."""
 
     settings: tuple[PooledSetting, ...]
-    """With known energy."""
+    """Those with known energy."""
     front: tuple[int, ...]
-    """From the fastest to the cheapest."""
+    """The Pareto front from the fastest to the cheapest."""
     dominated: tuple[tuple[int, int], ...]
-    """(setting, another that certainly takes less time and less energy)."""
+    """Pairs of a setting and another one that certainly takes less time and less energy."""
     knee: int
-    """The setting of the front that lies farthest below the chord between its ends, in normalised logarithms."""
+    """The setting of the front farthest below the chord between its ends, in normalised logarithms."""
 
 
 def compute_plane(points: Sequence[PooledSetting]) -> TimeEnergyPlane | None:
-    """None where fewer than two settings have a known energy."""
+    """Compute the time-energy plane.
+
+    Args:
+        points: Settings of one board and workload with pooled repeats.
+
+    Returns:
+        The plane, or None if fewer than two settings have a known energy.
+    """
     settings = tuple(one for one in points if one.stats.energy_j is not None and one.stats.energy_j.value > 0)
     if len(settings) < 2:
         return None
@@ -51,7 +58,7 @@ def compute_plane(points: Sequence[PooledSetting]) -> TimeEnergyPlane | None:
     front = np.flatnonzero(front_mask(times, joules))
     front = front[np.argsort(times[front])]
     x, y = _normalise(np.log(times[front])), _normalise(np.log(joules[front]))
-    knee = int(front[np.argmax(np.round(1.0 - x - y, 12))])  # rounded: the chord's ends must tie
+    knee = int(front[np.argmax(np.round(1.0 - x - y, 12))])  # rounded, so that the chord's ends tie
     beaten = tuple(
         (i, j) for i in range(len(settings)) if (j := _find_dominating(settings, front.tolist(), i)) is not None
     )
@@ -59,7 +66,7 @@ def compute_plane(points: Sequence[PooledSetting]) -> TimeEnergyPlane | None:
 
 
 def certainly_differ(one: PooledSetting, other: PooledSetting) -> bool:
-    """Whether their times per sample, or their energies, certainly differ."""
+    """Return whether times per sample, or energies per sample, certainly differ."""
     return any(
         found is not None and (found.low > 1.0 or found.high < 1.0)
         for found in _per_sample_ratios(one.stats, other.stats)
@@ -67,7 +74,7 @@ def certainly_differ(one: PooledSetting, other: PooledSetting) -> bool:
 
 
 def _find_dominating(settings: Sequence[PooledSetting], front: Sequence[int], row: int) -> int | None:
-    """Of the front, the first that certainly beats it in both."""
+    """Return the first setting of the front that is certainly better in time and energy, or None."""
     own = settings[row].stats
     for other in front:
         if all(one is not None and one.high < 1.0 for one in _per_sample_ratios(settings[other].stats, own)):
@@ -76,7 +83,7 @@ def _find_dominating(settings: Sequence[PooledSetting], front: Sequence[int], ro
 
 
 def _per_sample_ratios(stats: PointStats, own: PointStats) -> tuple[Estimate | None, Estimate | None]:
-    """Time and energy per sample, by those of ``own``."""
+    """Return time and energy per sample relative to those of ``own``."""
     per = own.samples / stats.samples
     return estimate_ratio(stats.e2e_s.scale(per), own.e2e_s), estimate_ratio(
         _sample_energy_j(stats), _sample_energy_j(own)
@@ -84,28 +91,33 @@ def _per_sample_ratios(stats: PointStats, own: PointStats) -> tuple[Estimate | N
 
 
 def _sample_energy_j(stats: PointStats) -> Estimate:
-    """Per sample."""
+    """Return the energy per sample."""
     assert stats.energy_j is not None
     return stats.energy_j.scale(1.0 / stats.samples)
 
 
 def _normalise(values: Floats) -> Floats:
-    """Scaled to 0..1; all 0 where they are equal."""
+    """Scale values to 0..1; all 0 if they are equal."""
     span = float(values.max() - values.min())
     scaled: Floats = (values - values.min()) / span if span > 0 else np.zeros_like(values)
     return scaled
 
 
 MAX_DOMINATED = 10
-"""So many beaten settings are named."""
+"""Maximum number of dominated settings that are named."""
 TWO_MODES_WEIGHT = 0.1
-"""What it counts that of two modes the top one is the cheapest, as the finding about their clocks says; by us."""
+"""Weight of the finding that the top one of two modes is the cheapest; low, since the finding about their clocks
+says so."""
 PIPELINING_WEIGHT = 0.5
-"""What the energy that pipelining saves counts beside the findings about workers, which have it in part; by us."""
+"""Weight of the energy saved by pipelining; reduced, since the findings about workers contain a part of it."""
 
 
 def find_mode_tradeoffs(points: Sequence[PooledSetting]) -> list[FindingDraft]:
-    """Power modes against each other, all else the same; then all settings of a workload on the plane."""
+    """Compare power modes with everything else equal, then all settings of a workload on the time-energy plane.
+
+    Args:
+        points: Settings with pooled repeats.
+    """
     found: list[FindingDraft] = []
     for group in group_by_workload(points).values():
         settings: dict[SweepPoint, list[PooledSetting]] = defaultdict(list)
@@ -122,7 +134,7 @@ def find_mode_tradeoffs(points: Sequence[PooledSetting]) -> list[FindingDraft]:
 
 
 def _draft_top_mode(modes: Sequence[PooledSetting]) -> list[FindingDraft]:
-    """The top mode against the one that takes the least energy; none where that is not certain."""
+    """Compare the top mode with the one of least energy; no finding if that is not certain."""
     known = [one for one in modes if one.stats.energy_j is not None]
     top = next((one for one in known if all(_is_at_least(one.point.mode, other.point.mode) for other in known)), None)
     cheapest = min(known, key=_epoch_energy_j, default=None)
@@ -181,7 +193,7 @@ def _draft_cheaper_mode(top: PooledSetting, cheapest: PooledSetting, joules: Est
 
 
 def _describe_mode_change(cheapest: PooledSetting, top: PooledSetting) -> str:
-    """Named by its clock where that is all in which the modes differ."""
+    """Describe the change of mode, by its clock if the modes differ in one clock alone."""
     one, other = cheapest.point.mode, top.point.mode
     differ = [knob for knob in MODE_KNOBS if getattr(one, knob) != getattr(other, knob)]
     if len(differ) == 1:
@@ -195,7 +207,7 @@ def _describe_mode_change(cheapest: PooledSetting, top: PooledSetting) -> str:
 def _make_draft(
     kind: str, settings: Sequence[PooledSetting], *, clauses: Sequence[Clause], evidence: Sequence[str], strength: float
 ) -> FindingDraft:
-    """About settings of one board and workload, and their energy."""
+    """Make a draft about settings of one board and workload, with the label of their energy."""
     point = settings[0].point
     return FindingDraft(
         clauses=tuple(clauses),
@@ -211,7 +223,7 @@ def _make_draft(
 
 
 def _draft_top_cheapest(top: PooledSetting, others: Sequence[PooledSetting]) -> list[FindingDraft]:
-    """Told where it is certain of every other mode."""
+    """Report that the top mode takes the least energy, if it certainly does against every other mode."""
     ratios = [found for one in others if (found := _quantity_ratio(one, top, "energy_j"))]
     if len(ratios) < len(others) or any(one.low <= 1.0 for one in ratios):
         return []
@@ -270,7 +282,7 @@ def _capitalise(words: str) -> str:
 
 
 def _format_costs(one: PooledSetting) -> str:
-    """Per 1000 samples, as the plane has it: epochs may be cut."""
+    """Format time and energy per 1000 samples, since epochs may be cut."""
     stats = one.stats
     assert stats.energy_j is not None
     per = 1000.0 / stats.samples
@@ -279,7 +291,11 @@ def _format_costs(one: PooledSetting) -> str:
 
 
 def find_pipelining_savings(points: Sequence[PooledSetting]) -> list[FindingDraft]:
-    """What loading beside the training saves in energy, against loading in it; a workload's largest saving."""
+    """Find how much energy loader workers save against loading in the training process; the largest per workload.
+
+    Args:
+        points: Settings with pooled repeats.
+    """
     groups: dict[SweepPoint, list[PooledSetting]] = defaultdict(list)
     for one in points:
         if one.stats.energy_j is not None:

@@ -1,14 +1,14 @@
-"""What an epoch takes with its stalls: time, stall and energy in every mode, at loaders that may never have been tried.
+"""Prediction of epochs including stalls: time, stall and energy in every mode, also for loaders never measured.
 
-From what a sweep saw of a workload on a board. Computing is learnt by one of fedge's predictors (the physical model and
-a process on its residuals) from the computing that was measured, rid of what sharing the cores added; loading is the
-input-pipeline model fitted to the looks (``feeding``); both meet in its steady state
-(``fedge.costs.input_pipeline.steady_state``). Watts
-are learnt as of computing, the watts of waiting taken off first (``fedge.client.loader_stalls``).
+The model is fitted to a sweep's observations of one workload on one board. Computing is learnt by one of fedge's
+predictors (the physical model with a Gaussian process on its residuals) from measured compute times, corrected for
+shared cores. Loading is the input-pipeline model fitted to the observations (``observed_pipeline``); both meet in the
+steady state (``fedge.costs.input_pipeline.steady_state``). Power is learnt as that of computing, after subtracting the
+power of waiting (``fedge.client.loader_stalls``).
 
-    epoch = fill + steps x (computing + stall + copy + overhead),  energy = epoch x mean watts
+    epoch = fill + steps x (computing + stall + copy + overhead),  energy = epoch x mean power
 
-The fill is what the first minibatch waits beyond the others: the workers' start and its own making.
+The fill is the additional stall of the first minibatch: the start of the workers and the making of the batch.
 """
 
 from __future__ import annotations
@@ -36,27 +36,41 @@ from fedge.predictors import DEFAULT_PREDICTOR, load_predictor
 from fedge.types import DeviceSpec, Floats, Label, Measurement, Modes, PowerMode, Predictions
 
 NO_LOADING_LOG = -12.0
-"""What computing alone holds of preprocessing, log seconds: nothing."""
+"""Log seconds of preprocessing in a prior of computing alone: practically zero."""
 MIN_STALL_SD_LOG = 0.03
-"""No stall is foreseen more surely, log units; chosen by us."""
+"""Lower limit of a predicted stall's standard deviation, log units; a default against overconfidence after few
+points."""
 MODEL_SD_LOG = 0.02
-"""No epoch is foreseen more surely, log units; chosen by us: runs of one point differ by about as much."""
+"""Lower limit of a predicted epoch's standard deviation, log units: about the difference between runs of one point."""
 WAITING_SD_LOG = 0.15
-"""How far the watts of waiting may be off, log units; chosen by us."""
+"""Standard deviation of the power while waiting, log units; a default, since that power is rarely measured by
+itself."""
 OTHER_BATCH_SD_LOG = 0.2
-"""How far off computing may be per doubling of the batch beyond those that were seen, log units; chosen by us."""
+"""Additional standard deviation of computing per doubling of the batch size beyond those observed, log units; a
+default."""
 BATCH_OFFSET = 16
-"""A minibatch of b samples is taken to take (b + 16) / (B + 16) times as long as one of B, where one size was seen."""
+"""With one observed batch size B, a minibatch of b samples takes (b + 16) / (B + 16) times as long: a default for
+the part of a step that does not depend on the batch size."""
 SMALL, LAUNCHES = 2, 4.0
-"""How many of the priors have a small network beside them, and how much longer its launches take than its work on the
-device at the top clocks; chosen by us."""
+"""Number of priors that get a host-bound variant, and its launch time relative to its device time at the top
+clocks; defaults that represent networks smaller than any of the measured ones."""
 OBSERVATION_STEPS = 40
-"""As so many minibatches every look counts for the predictor; chosen by us."""
+"""Minibatches that each observation counts for in the predictor; a default equal for all points, since their means
+are equally reliable."""
 
 
 @dataclass(frozen=True, slots=True)
 class EpochSetting:
-    """What is asked for: ``steps`` minibatches of ``batch_size``, the page cache answering ``cached`` of the reads."""
+    """The setting to predict.
+
+    Attributes:
+        batch_size: Samples per minibatch.
+        steps: Minibatches per epoch.
+        workers: Loader workers.
+        prefetch: Batches prepared ahead per worker.
+        storage: Name of a storage of the plan, or of an emulated one.
+        cached: Share of the reads that the page cache serves, 0 to 1.
+    """
 
     batch_size: int
     steps: int
@@ -68,7 +82,18 @@ class EpochSetting:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EpochPredictions:
-    """Epochs in many modes, arrays of shape (n,). ``energy_j`` and its spread are None where no watts were seen."""
+    """Predicted epochs; arrays of shape (n,), one element per mode.
+
+    Attributes:
+        modes: The modes.
+        e2e_s: Seconds per epoch.
+        stall_s: Seconds of stall per epoch.
+        compute_s: Seconds of computing per epoch.
+        e2e_sd_log: Standard deviation of ``e2e_s``, log units.
+        energy_j: Joules per epoch; None if no power was observed.
+        energy_sd_log: Standard deviation of ``energy_j``, log units; None if no power was observed.
+        label: Whether the observations behind it were measured or emulated.
+    """
 
     modes: Modes
     e2e_s: Floats
@@ -84,9 +109,13 @@ Priors = tuple[Coefficients, ...]
 
 
 class EpochModel:
-    """Epochs of one workload on one board; ``fit`` returns self. Learnt: ``feeding_``, ``measured_``, ``costs_``.
+    """Predictor of the epochs of one workload on one board.
 
-    ``spec`` is the board, ``workload`` what is left out of what is believed beforehand: nothing that was fitted to it.
+    Args:
+        spec: The board.
+        workload: The workload's name; priors fitted to this workload are left out.
+        plans: The plan's storages by name.
+        predictor: Name of the predictor of computing.
     """
 
     def __init__(
@@ -95,14 +124,21 @@ class EpochModel:
         self.spec, self.workload, self.plans, self.predictor = spec, workload, plans, predictor
 
     def fit(self, looks: Sequence[PointObservation]) -> EpochModel:
-        """Learn from what was seen; raises ``BadInput`` where that is nothing."""
+        """Fit the model and return it.
+
+        Args:
+            looks: Observations of the workload on the board.
+
+        Raises:
+            BadInput: There is no observation of counted epochs.
+        """
         counted = [look for look in looks if look.is_counted]
         if not counted:
             right = "one at least, with epochs that the plan counts"
             raise BadInput("the sweep", "no finished point of this workload on this board in a known mode", right)
         self.looks_ = tuple(looks)
         known, small = _build_priors(self.spec, self.workload, counted)
-        # Whether a network is large or small for the board says what of its computing the cores slow down.
+        # The host's share of computing depends on whether the network is large or small for the board; try both.
         fed = self._fit_with_priors((*known, *small), looks), self._fit_with_priors((*small, *known), looks)
         self.priors_, self.feeding_, _ = min(fed, key=lambda one: one[2])
         self.metered_ = [look for look in counted if look.power_w is not None]
@@ -112,7 +148,15 @@ class EpochModel:
         return self
 
     def predict(self, setting: EpochSetting, modes: Modes) -> EpochPredictions:
-        """Epochs at a setting, in every mode; raises ``UnknownName`` for a storage that nobody knows."""
+        """Predict epochs at a setting in every mode.
+
+        Args:
+            setting: Batch size, steps, loader and storage.
+            modes: The n modes.
+
+        Raises:
+            UnknownName: The setting's storage is not known.
+        """
         loading = self._make_loading(setting)
         alone = self._make_compute_predictor(setting.batch_size).predict(modes)
         made = add_stalls(loading, modes, alone.step_s, alone.power_w)
@@ -140,7 +184,7 @@ class EpochModel:
     def _fit_with_priors(
         self, priors: Priors, looks: Sequence[PointObservation]
     ) -> tuple[Priors, FittedPipeline, float]:
-        """The pipeline with the first of ``priors`` as the host's part of computing, and how far that prior is off."""
+        """Fit the pipeline with the host share of the first prior; return also that prior's log error (RMS)."""
         made = fit_input_pipeline(
             looks, self.spec.maxn, lambda mode: _host_share(priors[0], self.spec, mode), self.plans
         )
@@ -163,7 +207,7 @@ class EpochModel:
         return LoaderModel(pipeline, self.spec.maxn, self.priors_[0], self.spec.idle_w.value)
 
     def _fill_s(self, setting: EpochSetting, loading: LoaderModel, modes: Modes) -> Floats:
-        """What the very first minibatch waits for, shape (n,)."""
+        """Return the time to make the very first batch, in seconds, shape (n,)."""
         pipeline, x = loading.pipeline, knob_shares(self.spec.maxn, modes)
         samples = pipeline.samples
         missing = (1.0 - setting.cached) if samples.file_mb > 0 else 0.0
@@ -174,7 +218,7 @@ class EpochModel:
         return fill_s
 
     def _to_compute_measurement(self, look: PointObservation) -> Measurement:
-        """A look's computing, alone, as a measurement of its minibatch; watts are those of computing alone too."""
+        """Convert an observation to a measurement of computing alone, in time and in power."""
         means = look.means
         share = _host_share(self.priors_[0], self.spec, look.mode)
         alone_s = uncontended_compute_s(look, self.feeding_.top.host, share)
@@ -192,7 +236,7 @@ class EpochModel:
         return dataclasses.replace(rid, step_s=alone_s)
 
     def _make_compute_predictor(self, batch_size: int) -> _ComputePredictor:
-        """The predictor of computing at a batch size: what was seen at others is carried to it."""
+        """Return the predictor of computing at a batch size, with observations at other sizes scaled to it."""
         carried = [
             dataclasses.replace(one, step_s=one.step_s * self._batch_growth(size, batch_size))
             for size, one in self.computing_
@@ -207,7 +251,7 @@ class EpochModel:
         return float(compute_step_s(self.priors_[0], self.spec.maxn, stack_modes([mode]))[0])
 
     def _batch_growth(self, size: int, wanted: int) -> float:
-        """How many times as long a minibatch of ``wanted`` samples takes as one of ``size``."""
+        """Return how many times as long a minibatch of ``wanted`` samples takes as one of ``size``."""
         return _relative_compute_s(self.computing_, wanted) / _relative_compute_s(self.computing_, size)
 
     def _batch_sd_log(self, batch_size: int) -> float:
@@ -217,29 +261,29 @@ class EpochModel:
 
 
 def _host_share(prior: Coefficients, spec: DeviceSpec, mode: PowerMode) -> float:
-    """The part of computing in which the device waits for the host, as is believed of such a workload."""
+    """Return the part of computing in which the device waits for the host, according to a prior."""
     parts = compute_time_parts(prior.time, knob_shares(spec.maxn, stack_modes([mode])))
     return float(np.clip((parts.launch_s + parts.host_s) / parts.total_s, 0.0, 1.0)[0])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _ComputePredictor:
-    """A predictor of computing, and what it learns from."""
+    """A predictor of computing with its training data."""
 
     name: str
     knowledge: PriorKnowledge
     seen: Sequence[Measurement]
 
     def predict(self, modes: Modes) -> Predictions:
-        """Seconds and watts in every mode; those that were measured as they were measured."""
+        """Predict seconds and watts in every mode; measured modes keep their measured values."""
         made = load_predictor(self.name, self.knowledge).fit(self.seen).predict(modes)
         return correct_with_measurements(made, self.seen)
 
 
 def _build_priors(spec: DeviceSpec, workload: str, looks: Sequence[PointObservation]) -> tuple[Priors, Priors]:
-    """What is believed of computing alone beforehand: other workloads on such a board, with no loading in them.
+    """Build priors of computing alone, from other workloads on such a board with their loading removed.
 
-    The second ones wait for the host, as small networks do: of what was measured none is that small.
+    The second group is bound to the host, as small networks are; none of the measured workloads is that small.
     """
     modes, seen_s = stack_modes(look.mode for look in looks), np.array([look.means.compute_s for look in looks])
 
@@ -255,7 +299,7 @@ def _build_priors(spec: DeviceSpec, workload: str, looks: Sequence[PointObservat
 
 
 def _make_host_bound(prior: Coefficients) -> Coefficients:
-    """The same with the launches ``LAUNCHES`` times as long as the device's own work."""
+    """Return the prior with launches ``LAUNCHES`` times as long as the device's own work."""
     logs = dict(zip(TIME_NAMES, prior.time, strict=True))
     return _replace_time_parameters(
         prior, launch_s=math.log(LAUNCHES) + max(logs["gpu_s"], logs["mem_s"]), fixed_s=logs["gpu_s"] - 3.0
@@ -263,7 +307,7 @@ def _make_host_bound(prior: Coefficients) -> Coefficients:
 
 
 def _replace_time_parameters(prior: Coefficients, **logs: float) -> Coefficients:
-    """The same with some of the time's parameters at other values, in logarithms."""
+    """Return the prior with some of its time parameters, given as logarithms, replaced."""
     time = prior.time.copy()
     for name, value in logs.items():
         time[TIME_NAMES.index(name)] = value
@@ -271,13 +315,13 @@ def _replace_time_parameters(prior: Coefficients, **logs: float) -> Coefficients
 
 
 def _scale_prior(prior: Coefficients, ratio: float) -> Coefficients:
-    """The same with every second so many times as long."""
+    """Return the prior with all times multiplied by ``ratio``."""
     more = np.array([math.log(ratio) if name.endswith("_s") else 0.0 for name in TIME_NAMES])
     return Coefficients(prior.time + more, prior.power)
 
 
 def _relative_compute_s(computing: Sequence[tuple[int, Measurement]], wanted: int) -> float:
-    """Seconds of a minibatch of ``wanted`` samples, in units that are the same for all sizes."""
+    """Return the compute time of a minibatch of ``wanted`` samples in a unit common to all batch sizes."""
     by_size: dict[int, dict[PowerMode, list[float]]] = {}
     for size, one in computing:
         by_size.setdefault(size, {}).setdefault(one.mode, []).append(math.log(one.step_s))

@@ -1,4 +1,4 @@
-"""A finding: one plain sentence with its figure, the evidence for it, and how much it matters."""
+"""Findings of a sweep: a sentence with its value, its evidence and its strength; drafts of them, and their merging."""
 
 from __future__ import annotations
 
@@ -24,49 +24,50 @@ FINDING_KINDS = (
     *("bound", "energy", "plane", "pipelining"),
     *("varies-within", "varies-between", "throttled", "unsettled", "disturbed"),
 )
-"""What a finding can be about: a knob, a clock of the power mode, a sweep as a whole, how far it may be trusted."""
+"""Topics of findings: a knob, a clock of the power mode, the sweep as a whole, or the reliability of its points."""
 
 
 @dataclass(frozen=True, slots=True)
 class SweepFinding:
-    """What a sweep shows, in words."""
+    """One result of a sweep in words."""
 
     title: str
-    """One plain sentence with its figure."""
+    """One sentence with its value."""
     evidence: tuple[str, ...]
-    """Sentences with figures, intervals, and the keys of points."""
+    """Sentences with values, intervals, and the keys of points."""
     strength: float
-    """How much it matters, for the order: about the share of an epoch's time or energy that it is about."""
+    """Importance, for ranking: roughly the share of an epoch's time or energy that it concerns."""
     kind: str
     """One of ``FINDING_KINDS``."""
     points: tuple[str, ...]
-    """Keys."""
+    """Keys of the points behind it."""
     board: str = ""
     workload: str = ""
-    """Empty where it is about all of them."""
+    """Empty if it concerns all of them, as is ``board``."""
     label: Label = "estimated"
 
 
 MAX_NAMES = 3
-"""Boards or workloads that are named; more are counted. Chosen by us."""
+"""Maximum number of boards or workloads that a title names; a default that keeps a title on about one line."""
 
 
 @dataclass(frozen=True, slots=True)
 class Clause:
-    """``subject``, then its figures, else ``said``; ``aside`` is told only where all that are joined have the same."""
+    """A part of a title: ``subject``, then its figures, or ``statement`` if there are none."""
 
     subject: str
-    """May hold ``{aside}``, as ``said`` may."""
+    """May contain ``{aside}``, as ``statement`` may."""
     figures: tuple[QuantityChange, ...] = ()
     statement: str = ""
     aside: str = ""
+    """Remark in parentheses; kept in a merged clause only if all merged clauses have the same one."""
     form: Literal["change", "share"] = "change"
     general: str = ""
-    """The subject where others with another one are joined to it, such as boards with other clocks."""
+    """Subject to use when clauses with different subjects are merged, such as those of boards with different clocks."""
 
     @property
     def text(self) -> str:
-        """Without a full stop."""
+        """The clause without a full stop."""
         told = (
             (describe_changes if self.form == "change" else describe_shares)(self.figures)
             if self.figures
@@ -77,7 +78,7 @@ class Clause:
 
 @dataclass(frozen=True, slots=True)
 class FindingDraft:
-    """A finding about some boards and workloads; the fields without a word here are those of ``SweepFinding``."""
+    """A finding about some boards and workloads; fields without a description are those of ``SweepFinding``."""
 
     clauses: tuple[Clause, ...]
     evidence: tuple[str, ...]
@@ -88,19 +89,24 @@ class FindingDraft:
     boards: tuple[str, ...]
     workloads: tuple[str, ...]
     work: str
-    """``train``, ``infer``; empty where it is about both."""
+    """``train`` or ``infer``; empty if it concerns both."""
 
 
 @dataclass(frozen=True, slots=True)
 class SweepScope:
-    """What a sweep has; of what is about all of it, that is said."""
+    """All boards and workloads of a sweep, for wording that covers all of them."""
 
     boards: frozenset[str]
     workloads: frozenset[str]
 
 
 def write_finding(draft: FindingDraft, everything: SweepScope) -> SweepFinding:
-    """Written out."""
+    """Format a draft as a finding.
+
+    Args:
+        draft: The draft.
+        everything: All boards and workloads of the sweep.
+    """
     return SweepFinding(
         title=f"{write_title(draft, everything)}.",
         evidence=draft.evidence,
@@ -114,13 +120,18 @@ def write_finding(draft: FindingDraft, everything: SweepScope) -> SweepFinding:
 
 
 def write_title(draft: FindingDraft, everything: SweepScope) -> str:
-    """One sentence without its full stop, that ends in what it is about."""
+    """Format a draft's title as one sentence without a full stop, ending with the boards and workloads concerned.
+
+    Args:
+        draft: The draft.
+        everything: All boards and workloads of the sweep.
+    """
     first, *others = (clause.text for clause in draft.clauses)
     return "; ".join([first, *map(lower_first, others)]) + _describe_scope(draft, everything)
 
 
 def lower_first(words: str) -> str:
-    """As in the middle of a sentence; abbreviations stay as they are."""
+    """Return the words with a lower-case first letter, unless they start with an abbreviation."""
     return words if words[:2].isupper() else f"{words[:1].lower()}{words[1:]}"
 
 
@@ -154,19 +165,25 @@ def _describe_all(count: int, what: str) -> str:
 
 
 MAX_STRENGTH_RATIO = 3.0
-"""Findings are joined where the strongest is at most so many times as strong as the weakest; chosen by us."""
+"""Findings are merged if the strongest is at most this many times as strong as the weakest; a default that keeps
+small effects from hiding in the range of a large one."""
 MAX_EVIDENCE = 8
-"""So much of the evidence of each finding that is joined is kept: as many figures as a title may have; by us."""
+"""Maximum number of sentences of evidence kept from each merged finding, as many as a title may have figures."""
 
 
 def merge_drafts(drafts: Sequence[FindingDraft], everything: SweepScope) -> list[FindingDraft]:
-    """Those of boards first, then, of the same boards, those of workloads."""
+    """Merge similar drafts, first across boards, then across workloads of the same boards.
+
+    Args:
+        drafts: Drafts about one board and workload each.
+        everything: All boards and workloads of the sweep.
+    """
     boards = _merge_similar(drafts, lambda one: (one.workloads, _general_subject(one)), everything)
     return _merge_similar(boards, lambda one: (tuple(sorted(one.boards)), one.clauses[0].subject), everything)
 
 
 def _general_subject(draft: FindingDraft) -> str:
-    """Boards have clocks of their own; workloads on a board must have been turned alike."""
+    """Return the subject to group boards by: they have clocks of their own, while a board's workloads share them."""
     return draft.clauses[0].general or draft.clauses[0].subject
 
 
@@ -194,7 +211,7 @@ def _merge_similar(
 
 
 def _have_common_clause(first: FindingDraft, other: FindingDraft) -> bool:
-    """Whether their first clauses have anything in common; of workers, every step."""
+    """Return whether the first clauses can be merged; for workers, whether all clauses can."""
     if first.kind == "workers":
         clauses = zip(first.clauses, other.clauses, strict=False)
         return len(first.clauses) == len(other.clauses) and all(_merge_clauses(two) is not None for two in clauses)
@@ -203,12 +220,12 @@ def _have_common_clause(first: FindingDraft, other: FindingDraft) -> bool:
 
 
 def _total_quantities(clause: Clause) -> set[str]:
-    """Those of its figures that must not get lost in joining: time and energy."""
+    """Return the quantities of a clause that merging must not lose: time and energy."""
     return {one.quantity for one in clause.figures if one.quantity in (*TOTAL_QUANTITIES, "first_e2e_s")}
 
 
 def _merge_group(drafts: Sequence[FindingDraft], everything: SweepScope) -> FindingDraft | None:
-    """All of them in one; None where not all have something in common."""
+    """Merge all drafts into one; None if they have nothing in common."""
     clauses = [_merge_clauses(list(own)) for own in zip(*(one.clauses for one in drafts), strict=False)]
     if clauses[0] is None:
         return None
@@ -225,14 +242,14 @@ def _merge_group(drafts: Sequence[FindingDraft], everything: SweepScope) -> Find
 
 
 def _collect_evidence(draft: FindingDraft, everything: SweepScope) -> tuple[str, ...]:
-    """Of one that was joined already, what it was joined of; of another its title and its own."""
+    """Return a merged draft's evidence as it is, and that of another draft after its title."""
     if len(draft.boards) * len(draft.workloads) > 1:
         return draft.evidence
     return (f"{write_title(draft, everything)}.", *draft.evidence[:MAX_EVIDENCE])
 
 
 def _merge_clauses(clauses: Sequence[Clause]) -> Clause | None:
-    """What all of them say: figures that go in the same direction, as ranges; None where there is nothing."""
+    """Merge clauses to the figures that change in the same direction, as ranges; None if there are none."""
     first = clauses[0]
     alike = all(one.subject == first.subject for one in clauses)
     if any(one.statement != first.statement for one in clauses) or not (alike or _share_general_subject(clauses)):
@@ -245,7 +262,7 @@ def _merge_clauses(clauses: Sequence[Clause]) -> Clause | None:
 
 
 def _share_general_subject(clauses: Sequence[Clause]) -> bool:
-    """Whether all have one subject if they are told in general."""
+    """Return whether all clauses have the same general subject."""
     return bool(clauses[0].general) and len({one.general for one in clauses}) == 1
 
 

@@ -1,4 +1,4 @@
-"""Figures and settings in words: units, percentages, intervals, knobs."""
+"""Wording of quantities and settings: units, percentages, intervals, knobs."""
 
 from __future__ import annotations
 
@@ -25,24 +25,30 @@ QUANTITY_NAMES = {
     "sample_j": "the energy per sample",
 }
 TOTAL_QUANTITIES = ("e2e_s", "sample_s", "energy_j", "sample_j")
-"""Nothing changes where these do not."""
+"""If none of these changes, a knob is said to change nothing."""
 _ORDINALS = ("zeroth", "first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth")
 MULTIPLE_FROM = 2.0
-"""From this factor on it is said as "2.3 times", not in percent."""
+"""Factor from which a change is written as "2.3 times", not in percent."""
 MAX_INTERVAL_RATIO = 3.0
-"""A change that may be so many times as large at one end of its interval as at the other is told as the interval."""
+"""A change is written as an interval if its ends differ by more than this factor; a default up to which one value
+does not mislead."""
 MAX_SHARE_WIDTH = 0.2
-"""So is a part of an epoch whose interval is wider than this; both chosen by us."""
+"""A share of an epoch is written as an interval if that is wider than this; a default on the same grounds."""
 
 
 def format_percent(part: float) -> str:
-    """Of a part of 1: "67 %"; below 1 % one decimal."""
+    """Format a share in percent, "67 %"; below 1 % with one decimal."""
     value = 100.0 * abs(part)
     return f"{value:.1f} %" if 0 < value < 0.95 else f"{value:.0f} %"
 
 
 def format_quantity(value: float, quantity: str) -> str:
-    """With its unit: "12.1 s", "4.1 ms", "830 J", "14.2 W"."""
+    """Format a value with its unit: "12.1 s", "4.1 ms", "830 J", "14.2 W".
+
+    Args:
+        value: The value in SI units.
+        quantity: A key of ``QUANTITY_NAMES``, which determines the unit.
+    """
     if quantity in {"energy_j", "sample_j"}:
         return f"{_format_three_digits(value)} J"
     if quantity == "power_w":
@@ -51,7 +57,7 @@ def format_quantity(value: float, quantity: str) -> str:
 
 
 def format_seconds(value: float) -> str:
-    """Like "12.1 s", "4.1 ms", "310 us"."""
+    """Format a duration: "12.1 s", "4.1 ms", "310 us"."""
     for unit, scale in (("s", 1.0), ("ms", 1e-3)):
         if abs(value) >= scale:
             return f"{_format_three_digits(value / scale)} {unit}"
@@ -59,14 +65,20 @@ def format_seconds(value: float) -> str:
 
 
 def _format_three_digits(value: float) -> str:
-    """Three digits that count, at least: 1.60, 12.1, 830, 20161."""
+    """Format a number with at least three significant digits: 1.60, 12.1, 830, 20161."""
     places = 2 if abs(value) < 10 else 1 if abs(value) < 100 else 0
     return f"{value:.{places}f}" if abs(value) >= 1 else f"{value:.3g}"
 
 
 @dataclass(frozen=True, slots=True)
 class QuantityChange:
-    """A ratio of a quantity, or a part of 1; a range where several boards or workloads are spoken of."""
+    """A ratio of a quantity, or a share of 1, as a range if several boards or workloads are concerned.
+
+    Attributes:
+        quantity: A key of ``QUANTITY_NAMES``, or the name of a part of an epoch.
+        low: Lower end of the range.
+        high: Upper end; equal to ``low`` for a single value.
+    """
 
     quantity: str
     low: float
@@ -74,12 +86,17 @@ class QuantityChange:
 
 
 def make_change(ratio: float, quantity: str) -> QuantityChange:
-    """A single one."""
+    """Return a change by a single ratio."""
     return QuantityChange(quantity, ratio, ratio)
 
 
 def make_certain_change(ratio: Estimate, quantity: str) -> QuantityChange:
-    """One figure, or, where the interval says hardly more than the direction, the interval."""
+    """Return a change by one ratio, or by its interval if that determines little more than the direction.
+
+    Args:
+        ratio: After divided by before.
+        quantity: A key of ``QUANTITY_NAMES``.
+    """
     nearest, farthest = sorted((abs(ratio.low - 1.0), abs(ratio.high - 1.0)))
     if not ratio.is_bounded or farthest <= MAX_INTERVAL_RATIO * nearest:
         return make_change(ratio.value, quantity)
@@ -87,7 +104,12 @@ def make_certain_change(ratio: Estimate, quantity: str) -> QuantityChange:
 
 
 def make_share(part: Estimate, what: str) -> QuantityChange:
-    """A part of a whole: one figure, or, where that is not known within ``MAX_SHARE_WIDTH``, the interval."""
+    """Return a share of a whole as one value, or as its interval if that is wider than ``MAX_SHARE_WIDTH``.
+
+    Args:
+        part: The share, clipped to 0 to 1.
+        what: Name of the part.
+    """
     value, low, high = (min(max(one, 0.0), 1.0) for one in (part.value, part.low, part.high))
     return (
         QuantityChange(what, low, high)
@@ -97,7 +119,7 @@ def make_share(part: Estimate, what: str) -> QuantityChange:
 
 
 def describe_changes(found: Sequence[QuantityChange]) -> str:
-    """What certain changes are: "cuts the stall by 67 % but takes 2.1 times the power"."""
+    """Describe certain changes: "cuts the stall by 67 % but takes 2.1 times the power"."""
     cuts = [f"{QUANTITY_NAMES[one.quantity]} by {_format_part(one)}" for one in found if one.low <= 1.0]
     raises = [
         f"{QUANTITY_NAMES[one.quantity]} by {_format_part(one)}"
@@ -111,7 +133,7 @@ def describe_changes(found: Sequence[QuantityChange]) -> str:
 
 
 def describe_shares(found: Sequence[QuantityChange]) -> str:
-    """Parts of a whole: "62 % waiting for data, 37 % computing"."""
+    """Describe shares of a whole: "62 % waiting for data, 37 % computing"."""
     return ", ".join(
         f"{_format_range(format_percent(one.low), format_percent(one.high))} {one.quantity}" for one in found
     )
@@ -130,23 +152,23 @@ def _format_factor(value: float) -> str:
 
 
 def _format_part(one: QuantityChange) -> str:
-    """By how much; the lesser change first."""
+    """Format a relative change, the smaller end of a range first."""
     nearest, farthest = sorted((one.low, one.high), key=lambda ratio: abs(ratio - 1.0))
     return _format_range(_format_cut(nearest), _format_cut(farthest))
 
 
 def _format_range(low: str, high: str) -> str:
-    """Like "92 to 99 %"."""
+    """Format a range, such as "92 to 99 %"."""
     return low if low == high else f"{low.removesuffix(' %')} to {high}"
 
 
 def _format_cut(ratio: float) -> str:
-    """Never all of it where something is left."""
+    """Format a reduction; one that leaves something is never written as 100 %."""
     return "over 99 %" if 0.0 <= ratio < 0.005 else format_percent(ratio - 1.0)
 
 
 def format_interval(ratio: Estimate) -> str:
-    """The 95 % interval of a ratio, as changes: "-69 to -65 %"; as factors where it is large."""
+    """Format the 95 % interval of a ratio as changes, "-69 to -65 %", or as factors if it is large."""
     if ratio.high >= MULTIPLE_FROM or not ratio.is_bounded:
         high = f"{ratio.high:.3g}" if ratio.is_bounded else "anything"
         return f"{ratio.low:.3g} to {high} times"
@@ -154,7 +176,7 @@ def format_interval(ratio: Estimate) -> str:
 
 
 def describe_effect(effect: KnobEffect) -> str:
-    """One sentence for one effect: both figures, the interval, the setting."""
+    """Describe one effect in a sentence: both values, the interval, the setting."""
     name = QUANTITY_NAMES[effect.quantity]
     before, after = (format_quantity(v, effect.quantity) for v in (effect.before_value, effect.after_value))
     one, other = (describe_knob_value(effect.knob, value) for value in (effect.before, effect.after))
@@ -166,7 +188,7 @@ def describe_effect(effect: KnobEffect) -> str:
 
 
 def describe_knob_value(knob: str, value: KnobValue) -> str:
-    """What a knob is at: "2 workers", "batch 16", "the CPU at 1200 MHz"."""
+    """Describe a knob's value: "2 workers", "batch 16", "the CPU at 1200 MHz"."""
     if knob in {"workers", "cores"}:
         return f"1 {knob[:-1]}" if value == 1 else f"{value or 'no'} {knob}"
     if knob in {"pinned", "dvfs", "kind"}:
@@ -209,7 +231,7 @@ _SUBJECTS = {
 
 
 def describe_knob_change(knob: str, before: KnobValue, after: KnobValue) -> str:
-    """The subject of a sentence: "Adding a second loader worker", "A batch of 16 instead of 1"."""
+    """Describe a knob's change as the subject of a sentence: "Adding a second loader worker"."""
     if knob == "workers":
         step, place = int(after) - int(before), int(after)
         adding = step == 1 and place < len(_ORDINALS)
@@ -228,10 +250,10 @@ def describe_knob_change(knob: str, before: KnobValue, after: KnobValue) -> str:
 
 
 def join_words(parts: list[str]) -> str:
-    """Like "a", "a and b", "a, b and c"."""
+    """Join words: "a", "a and b", "a, b and c"."""
     return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
 
 
 def format_count(count: int, what: str) -> str:
-    """Like "1 point", "1,200 minibatches"."""
+    """Format a count with its noun: "1 point", "1,200 minibatches"."""
     return f"{count:,} {what}" if count == 1 else f"{count:,} {what}{'es' if what.endswith(('tch', 'sh')) else 's'}"

@@ -1,4 +1,4 @@
-"""On which file system and block device a path lies, from the kernel's table of mounts."""
+"""Storage of images: mounts and block devices, creation of data sets, and the state of the page cache."""
 
 from __future__ import annotations
 
@@ -25,25 +25,32 @@ from fedge.worker import generated_images, page_cache
 from fedge.worker.refusal import Refusal
 
 IN_MEMORY_TYPES = ("tmpfs", "ramfs", "devtmpfs", "hugetlbfs")
-"""File systems whose files are the page cache itself: they cannot be dropped from it."""
+"""File systems whose files live in the page cache and cannot be dropped from it."""
 NO_DEVICE = "0"
-"""The major number of file systems without a block device of their own: network, overlay, btrfs."""
+"""Major number of file systems without a block device of their own: network, overlay, btrfs."""
 _ESCAPED = re.compile(r"\\([0-7]{3})")
 
 
 @dataclass(frozen=True, slots=True)
 class Mount:
-    """Where a file system is mounted, its type, what is mounted there, and the numbers of its block device."""
+    """An entry of the kernel's table of mounts.
+
+    Attributes:
+        point: The folder that the file system is mounted on.
+        kind: Type of the file system.
+        device: What is mounted.
+        disk: Numbers of the block device, such as "8:1".
+    """
 
     point: str
     kind: str
     device: str
     disk: str | None
-    """Such as "8:1"; None where the file system has no block device of its own."""
+    """None if the file system has no block device of its own."""
 
     @property
     def is_in_memory(self) -> bool:
-        """Whether its files are nowhere but in memory."""
+        """Whether its files exist in memory only."""
         return self.kind in IN_MEMORY_TYPES
 
     def __str__(self) -> str:
@@ -51,7 +58,15 @@ class Mount:
 
 
 def find_mount(path: Path, proc: Path = Path("/proc")) -> Mount:
-    """The mount that ``path`` lies on, or would lie on where it does not exist; raises ``OSError``."""
+    """Return the mount that holds a path.
+
+    Args:
+        path: A path, which need not exist.
+        proc: The ``/proc`` folder.
+
+    Raises:
+        OSError: The table of mounts cannot be read, or no mount holds the path.
+    """
     real = os.path.realpath(path)
     found = [
         mount for mount in parse_mounts((proc / "self/mountinfo").read_text("utf-8")) if _is_below(real, mount.point)
@@ -59,11 +74,11 @@ def find_mount(path: Path, proc: Path = Path("/proc")) -> Mount:
     if not found:
         raise OSError(f"no mount holds {real}")
     longest = max(len(mount.point) for mount in found)
-    return [mount for mount in found if len(mount.point) == longest][-1]  # the last one lies over those before it
+    return [mount for mount in found if len(mount.point) == longest][-1]  # the last mount covers the earlier ones
 
 
 def parse_mounts(text: str) -> tuple[Mount, ...]:
-    """The lines of ``/proc/PID/mountinfo``; one that is none of those is left out."""
+    """Parse ``/proc/PID/mountinfo``; lines in another format are skipped."""
     return tuple(mount for line in text.splitlines() if (mount := _parse_mount(line)) is not None)
 
 
@@ -77,7 +92,7 @@ def _parse_mount(line: str) -> Mount | None:
 
 
 def _unescape(text: str) -> str:
-    """Spaces and the like stand in the table as octal numbers."""
+    """Decode the octal escapes by which the table represents spaces and similar characters."""
     return _ESCAPED.sub(lambda found: chr(int(found[1], 8)), text)
 
 
@@ -86,7 +101,7 @@ def _is_below(path: str, folder: str) -> bool:
 
 
 IMAGES_FOLDER = "images"
-"""Below the sweep's folder: where images lie when a storage names no path."""
+"""Subfolder of the sweep's folder for images of a storage without a path."""
 DEFAULT_STORAGE = "default"
 """The storage of a plan that names none: the sweep's own folder."""
 PROGRESS_EVERY = 500
@@ -94,7 +109,14 @@ PROGRESS_EVERY = 500
 
 @dataclass(frozen=True, slots=True)
 class ImageDataSet:
-    """Where a point's images lie; ``files`` are what an epoch reads, none where they are held in memory."""
+    """A point's images on disk.
+
+    Attributes:
+        folder: The folder that holds them.
+        files: The files that an epoch reads; empty if the data are held in memory.
+        array: The array file that is loaded into memory, if any.
+        mount: The mount that holds the folder.
+    """
 
     folder: Path
     files: tuple[str, ...]
@@ -103,22 +125,22 @@ class ImageDataSet:
 
     @property
     def cached_files(self) -> tuple[str, ...]:
-        """The files whose place in the page cache matters: of data held in memory the one it is read from."""
+        """The files whose presence in the page cache matters; for data held in memory, the file they come from."""
         return self.files if self.array is None else (str(self.array),)
 
     @property
     def program_spec(self) -> dict[str, str]:
-        """As the measuring program wants it."""
+        """The data set as the measuring program's specification has it."""
         return {"folder": str(self.folder)} if self.array is None else {"array": str(self.array)}
 
     @property
     def file_mb(self) -> float:
-        """Mean size of what a sample is read from; 0 where it lies in memory."""
+        """Mean file size per sample in MB; 0 for data held in memory."""
         return sum(Path(file).stat().st_size for file in self.files) / max(1, len(self.files)) / 1e6
 
 
 def make_image_request(images: Images) -> generated_images.ImageSetSpec:
-    """The images to be made."""
+    """Return the specification of the images to generate."""
     in_memory = images.source == "memory"
     return generated_images.ImageSetSpec(
         images.count,
@@ -132,27 +154,40 @@ def make_image_request(images: Images) -> generated_images.ImageSetSpec:
 
 
 def storage_path(plan: CharacterisationPlan, folder: Path, name: str) -> Path:
-    """The folder that a storage of the plan is; ``folder`` is the sweep's own."""
+    """Return the folder of a storage.
+
+    Args:
+        plan: The plan.
+        folder: The sweep's folder, below which a storage without a path lies.
+        name: The storage's name.
+    """
     storage = plan.storages.get(name, StoragePlan(name))
     return Path(storage.path).expanduser() if storage.path is not None else folder / IMAGES_FOLDER
 
 
 def user_image_folder(plan: CharacterisationPlan, folder: Path, point: SweepPoint, images: Images) -> Path | None:
-    """The user's own images: an absolute folder, or one below the storage's path. None: they are made."""
+    """Return the folder of the user's own images, or None if images are generated.
+
+    Args:
+        plan: The plan.
+        folder: The sweep's folder.
+        point: The setting, whose storage a relative folder starts from.
+        images: The workload's images.
+    """
     if images.folder is None:
         return None
     return storage_path(plan, folder, point.storage) / Path(images.folder).expanduser()
 
 
 def storage_refusal(plan: CharacterisationPlan, folder: Path, point: SweepPoint, workload: WorkloadPlan) -> str | None:
-    """Why a point's images cannot lie where they should, in words; None where they can."""
+    """Return why a point's images cannot be on its storage, in words for the user, or None if they can."""
     if point.storage != DEFAULT_STORAGE and point.storage not in plan.storages:
         return f"the plan has no storage called {point.storage}; it has {', '.join(plan.storages) or 'none'}"
     storage = plan.storages.get(point.storage, StoragePlan(point.storage))
     if storage.path is None and storage.model is not None:
         return f"storage {point.storage} is an emulated one ({storage.model}); here it needs a path"
     path = storage_path(plan, folder, point.storage)
-    if storage.path is None:  # it is made where images are; until then what holds it is looked at
+    if storage.path is None:  # created with the images; until then, check its nearest existing parent
         path = next(found for found in (path, *path.parents) if found.is_dir())
     if not path.is_dir():
         return f"storage {point.storage}: there is no folder {path}; mount it, or make it"
@@ -195,15 +230,23 @@ def _user_folder_refusal(path: Path, own: Path, storage: StoragePlan, point: Swe
 def prepare_data_set(
     plan: CharacterisationPlan, folder: Path, point: SweepPoint, workload: WorkloadPlan, told: ProgressCallback
 ) -> ImageDataSet:
-    """A point's images, made where they are not there yet.
+    """Return a point's images, generating them if they do not exist yet.
 
-    Raises ``BadInput`` without room for them or without images in the user's folder, ``BoardError`` for a storage that
-    cannot be written.
+    Args:
+        plan: The plan.
+        folder: The sweep's folder.
+        point: The setting.
+        workload: The workload that ``point`` names.
+        told: Called with progress messages.
+
+    Raises:
+        BadInput: There is no room for the images, or the user's folder has none.
+        BoardError: The storage cannot be written.
     """
     own = user_image_folder(plan, folder, point, workload.images)
     path = storage_path(plan, folder, point.storage)
     try:
-        if path == folder / IMAGES_FOLDER:  # never make a folder where a storage should be mounted
+        if path == folder / IMAGES_FOLDER:  # do not create a folder where a storage should be mounted
             path.mkdir(parents=True, exist_ok=True)
         place = (
             generated_images.make_images(
@@ -241,12 +284,13 @@ def _make_image_progress(told: ProgressCallback, path: Path) -> generated_images
 
 
 MAX_SHARE_AFTER_DROP = 0.05
-"""A drop that leaves more of the data set's pages in the cache is worth a note."""
+"""Share of the data set's pages in the cache after a drop above which a note is added; a default above a few shared
+pages."""
 MIN_WARM_SHARE = 0.95
-"""And so is filling it, when less is in it then; both chosen by us."""
+"""Share of the data set's pages in the cache after reading it below which a note is added; a default."""
 DROP_CACHES_FILE = Path("/proc/sys/vm/drop_caches")
 DROP_PAGES = "1"
-"""What is written to drop clean pages, and nothing else."""
+"""Value that drops clean pages only."""
 
 
 def set_cache_state(
@@ -256,11 +300,22 @@ def set_cache_state(
     drop_all: Callable[[], str | None] | None = None,
     told: Callable[[int], None] = page_cache.ignore_file_progress,
 ) -> tuple[str, ...]:
-    """Drop the files' pages, or read them all; notes on what was not reached.
+    """Drop the files' pages from the page cache, or read all of them into it.
 
-    The files alone are dropped first, which needs no right. Where pages stay (another process has them mapped, or the
-    file system does not take the advice), all of the page cache is: ``drop_all`` says why it could not be. Raises
-    ``BoardError`` for a file that cannot be read.
+    The files alone are dropped first, which needs no privilege. If pages remain (another process maps them, or the file
+    system ignores the advice), the whole page cache is dropped.
+
+    Args:
+        files: The files of an epoch.
+        cache: The state to reach.
+        drop_all: Drops the whole page cache; returns why it could not, or None.
+        told: Called with progress.
+
+    Returns:
+        Notes on what was not achieved; empty on success.
+
+    Raises:
+        BoardError: A file cannot be read.
     """
     try:
         if cache == "warm":
@@ -289,7 +344,15 @@ def _cache_notes(share: float | None, least: float = 0.0, most: float = 1.0, why
 
 
 def drop_page_cache(socket: str = SOCKET, control: Path = DROP_CACHES_FILE) -> str | None:
-    """Drop all of the page cache: as root, else through the power daemon; why it could not be, None where it was."""
+    """Drop the whole page cache, as root or through the power daemon.
+
+    Args:
+        socket: The power daemon's socket.
+        control: The kernel's control file.
+
+    Returns:
+        Why it could not be dropped, or None on success.
+    """
     os.sync()
     with contextlib.suppress(OSError):
         control.write_text(DROP_PAGES)

@@ -1,9 +1,9 @@
-"""What one knob does: pairs of points that differ in it alone, as ratios with their confidence intervals.
+"""Effects of single knobs: ratios of points that differ in one knob alone, with confidence intervals.
 
 Values of an ordered knob (workers, batch size, prefetch, cores and clocks) are compared with their neighbours, those of
-the others with each other. Repeats of a setting are one (``pooling``); of boards of a kind every board is compared with
-itself, and their ratios are taken together. A mode's knobs are four: a pair of modes is an effect where they differ in
-one of them.
+other knobs with each other. Repeats of a setting are pooled first (``pooled_settings``). Each board is compared with
+itself, and the ratios of boards of a kind are averaged. A power mode counts as four knobs: a pair of modes is an effect
+if they differ in one of them.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from fedge.characterisation.sweep_plan import SweepPoint
 from fedge.types import Label
 
 MIN_CHANGE = 0.02
-"""A smaller change does not matter; chosen by us."""
+"""Relative change below which an effect is ignored; a default, about the difference between two runs of one point."""
 DERIVED_QUANTITIES: dict[str, Callable[[PointStats], Estimate | None]] = {
     "step_compute_s": lambda one: one.compute_s.scale(1.0 / one.steps),
     "step_stall_s": lambda one: one.stall_s.scale(1.0 / one.steps),
     "sample_s": lambda one: one.e2e_s.scale(1.0 / one.samples),
     "sample_j": lambda one: one.energy_j.scale(1.0 / one.samples) if one.energy_j else None,
 }
-"""Per minibatch (seconds after the start and with it) and per sample, from the figures of an epoch."""
+"""Quantities per minibatch and per sample, computed from those of an epoch."""
 _EPOCH_QUANTITIES = ("e2e_s", "stall_s", "compute_s", "overhead_s", "energy_j", "power_w")
 COMPARED_QUANTITIES: Mapping[str, tuple[str, ...]] = {
     "batch_size": ("sample_s", "sample_j", "step_compute_s", "step_stall_s", "power_w"),
@@ -46,70 +46,81 @@ COMPARED_QUANTITIES: Mapping[str, tuple[str, ...]] = {
     "workers": (*_EPOCH_QUANTITIES, "first_stall_s"),
     "pinned": (*_EPOCH_QUANTITIES, "copy_s"),
 }
-"""What is compared; for other knobs ``_EPOCH_QUANTITIES``."""
+"""Compared quantities by knob; ``_EPOCH_QUANTITIES`` for other knobs."""
 
 
 @dataclass(frozen=True, slots=True)
 class KnobEffect:
-    """What turning ``knob`` from ``before`` to ``after`` does to ``quantity``, all else the same."""
+    """The effect on ``quantity`` of changing ``knob`` from ``before`` to ``after``, with everything else equal."""
 
     knob: str
-    """A field of ``SweepPoint``, or one of the mode's: ``cores``, ``cpu_mhz``, ``gpu_mhz``, ``mem_mhz``."""
+    """A field of ``SweepPoint``, or a knob of the mode: ``cores``, ``cpu_mhz``, ``gpu_mhz``, ``mem_mhz``."""
     before: KnobValue
     after: KnobValue
     quantity: str
-    """A figure of ``PointStats``, or one of ``DERIVED_QUANTITIES``."""
+    """A field of ``PointStats``, or one of ``DERIVED_QUANTITIES``."""
     before_value: float
     after_value: float
     ratio: Estimate
-    """After by before, with its 95 % interval."""
+    """After divided by before, with its 95 % interval."""
     share: float
-    """The difference as a part of the whole before: of the epoch's time, energy or power."""
+    """The difference relative to the whole before: to the epoch's time, energy or power."""
     held: str
-    """What else was the same, in words."""
+    """Description of the other knobs."""
     board: str
-    """The board, or its kind where boards of a kind were taken together."""
+    """The board, or its kind if several boards were averaged."""
     workload: str
     kind: str
-    """``train`` or ``infer``; of the knob ``kind`` the first one."""
+    """``train`` or ``infer``; for the knob ``kind``, the first of the two."""
     certain: bool
-    """The interval excludes 1 and the change is at least ``MIN_CHANGE``."""
+    """Whether the interval excludes 1 and the change is at least ``MIN_CHANGE``."""
     nothing: bool
-    """The whole interval lies within ``MIN_CHANGE`` of 1."""
+    """Whether the whole interval lies within ``MIN_CHANGE`` of 1."""
     points: tuple[str, ...]
-    """The keys of the points behind it."""
+    """Keys of the points behind it."""
     label: Label
 
     @property
     def relative_change(self) -> float:
-        """Relative: -0.67 is 67 % less."""
+        """The relative change: -0.67 is 67 % less."""
         return self.ratio.value - 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class _Pair:
-    """Two settings of one board."""
+    """Two settings of one board that differ in one knob."""
 
     before: PooledSetting
     after: PooledSetting
 
 
 Pairing = Callable[[Sequence[PooledSetting], str], Iterable[tuple[PooledSetting, PooledSetting]]]
-"""Of the settings that differ in a knob alone, in its order: those that are compared."""
+"""Selects the pairs to compare from settings that differ in a knob alone, in its order."""
 
 
 def compute_effects(stats: Sequence[PointStats]) -> tuple[KnobEffect, ...]:
-    """Every effect, by board, workload and knob, in the order of the values."""
+    """Compute all effects, pooling repeats first.
+
+    Args:
+        stats: Statistics of all points.
+
+    Returns:
+        Effects by board, workload, kind and knob, in the order of the knob's values.
+    """
     return compute_pooled_effects(pool_repeats(stats))
 
 
 def compute_pooled_effects(points: Sequence[PooledSetting]) -> tuple[KnobEffect, ...]:
-    """The same of settings whose repeats are one already."""
+    """Compute all effects of settings whose repeats are pooled already; see ``compute_effects``."""
     return _collect_effects(points, (*ORDERED_KNOBS, *UNORDERED_KNOBS), _pair_neighbours)
 
 
 def compute_effects_from_first(points: Sequence[PooledSetting]) -> tuple[KnobEffect, ...]:
-    """Certain effects of an ordered knob from its least value to every later one but the next (batch 1 to 16)."""
+    """Compute the certain effects from an ordered knob's lowest value to every later one but the next (batch 1 to 16).
+
+    Args:
+        points: Settings with pooled repeats.
+    """
     return tuple(one for one in _collect_effects(points, ORDERED_KNOBS, _pair_with_first) if one.certain)
 
 
@@ -132,7 +143,12 @@ def _collect_effects(points: Sequence[PooledSetting], knobs: Sequence[str], pair
 
 
 def get_quantity(stats: PointStats, quantity: str) -> Estimate | None:
-    """One of a point's figures by name; None where it was not metered."""
+    """Return a quantity by name, or None if it was not metered.
+
+    Args:
+        stats: The point.
+        quantity: A field of ``PointStats``, or one of ``DERIVED_QUANTITIES``.
+    """
     if quantity in DERIVED_QUANTITIES:
         return DERIVED_QUANTITIES[quantity](stats)
     found: Estimate | None = getattr(stats, quantity)
@@ -150,7 +166,7 @@ def _value_sort_key(value: KnobValue | None) -> tuple[str, float, str]:
 def _make_pairs(points: Sequence[PooledSetting], knob: str, pairing: Pairing) -> Iterator[_Pair]:
     groups: dict[SweepPoint, list[PooledSetting]] = defaultdict(list)
     for one in points:
-        # without workers nothing is fetched ahead, whatever the prefetch is set to
+        # Without workers nothing is fetched ahead, so that prefetch has no effect.
         if get_knob_value(one.point, knob) is not None and (knob != "prefetch" or one.point.workers):
             groups[without_knob(one.point, knob)].append(one)
     for group in groups.values():
@@ -173,7 +189,7 @@ def _pair_with_first(own: Sequence[PooledSetting], knob: str) -> Iterable[tuple[
 
 
 def _make_effect(group: Sequence[_Pair], knob: str, quantity: str, same: str) -> KnobEffect | None:
-    """None where the quantity was not metered, or is nothing before."""
+    """Return the mean effect of the pairs, or None if the quantity was not metered or is zero before."""
     both = [(get_quantity(pair.before.stats, quantity), get_quantity(pair.after.stats, quantity)) for pair in group]
     known = [(b, a, r) for b, a in both if b is not None and a is not None and (r := estimate_ratio(a, b)) is not None]
     if len(known) < len(group):
@@ -206,13 +222,13 @@ def _make_effect(group: Sequence[_Pair], knob: str, quantity: str, same: str) ->
 
 
 def weakest_label(labels: Sequence[Label]) -> Label:
-    """Of several the one that claims least."""
+    """Return the label that claims least, in the order estimated, calibrated, measured."""
     order: tuple[Label, ...] = ("estimated", "calibrated", "measured")
     return min(labels, key=order.index, default="estimated")
 
 
 def quantity_label(stats: PointStats, quantity: str) -> Label:
-    """Of one of a point's figures."""
+    """Return the label of one quantity: that of the power for energy and power, else that of the time."""
     return (stats.power_label or stats.label) if quantity in {"energy_j", "power_w", "sample_j"} else stats.label
 
 
@@ -221,7 +237,7 @@ def _or_empty(value: KnobValue | None) -> KnobValue:
 
 
 def _reference_total(stats: PointStats, quantity: str) -> float:
-    """What a difference in the quantity is a part of."""
+    """Return the total that a difference in the quantity is related to."""
     if quantity in {"energy_j", "power_w", "sample_j", "sample_s"}:
         found = get_quantity(stats, quantity)
         return found.value if found else 0.0

@@ -1,10 +1,10 @@
-"""Findings about single knobs: what turning each does, where it does nothing, and where that cannot be told.
+"""Findings about single knobs: what changing each one does, where it does nothing, and where that is uncertain.
 
-For every board, workload and kind the settings in which a knob was turned are told apart by what was held; the title is
-of one of them (the most values, then the largest change), the evidence names the others. Workers are told of step by
-step; of other knobs with an order the first value against the last, and where between them the energy is least. A title
-states nothing but certain effects (``KnobEffect.certain``), each by its own figure, and "nothing" only where the
-interval says so.
+For every board, workload and kind, a knob's effects are grouped by the values of the other knobs. The title describes
+one group (that with the most values, then with the largest change), the evidence the others. Workers are described step
+by step; for other ordered knobs the first value is compared with the last, and a minimum of energy between them is
+mentioned. A title states only certain effects (``KnobEffect.certain``), each with its value, and "nothing" only if the
+interval supports it.
 """
 
 from __future__ import annotations
@@ -38,31 +38,37 @@ TITLE_QUANTITIES: dict[str, tuple[str, ...]] = {
     "pinned": ("copy_s", "e2e_s", "energy_j"),
     "kind": ("compute_s", "e2e_s", "energy_j"),
 }
-"""What a title may speak of, by knob; else of stall, compute, time and energy."""
+"""Quantities that a title may mention, by knob; for others stall, compute, time, power and energy."""
 _DEFAULT_QUANTITIES = ("stall_s", "compute_s", "e2e_s", "power_w", "energy_j")
 MAX_STEPS = 3
-"""So many steps of workers in a title, and so many other settings in the evidence."""
+"""Maximum number of steps of workers in a title, and of other settings in the evidence."""
 MAX_UNORDERED_STEPS = 2
-"""So many pairs of values without an order in a title."""
+"""Maximum number of pairs of values of an unordered knob in a title."""
 UNCLEAR, NOTHING = 0.001, 0.1
-"""Strength of what is not clear, and of what certainly does nothing, which answers a plan's question; chosen by us."""
+"""Strength of an uncertain effect, and of certainly no effect, which still answers a question of the plan; defaults
+that rank both below real effects."""
 GENERAL_SUBJECTS = {
     "cpu_mhz": "A high instead of a low CPU clock (each board's own)",
     "gpu_mhz": "A high instead of a low GPU clock (each board's own)",
     "mem_mhz": "A high instead of a low memory clock (each board's own)",
 }
-"""Said of boards whose clocks are not the same."""
+"""Subjects for boards with different clocks."""
 CLOCK_WEIGHT = 0.6
-"""What an effect of a power mode's knobs counts: that a lower clock is slower is no news; chosen by us."""
+"""Weight of effects of a power mode's knobs; a default below 1, since slower work at a lower clock is expected."""
 
 KnobStep = dict[str, KnobEffect]
 """The effects of one step of a knob, by quantity."""
 KnobChain = dict[tuple[KnobValue, KnobValue], KnobStep]
-"""All steps of a knob, all else the same."""
+"""All steps of a knob with everything else equal."""
 
 
 def find_knob_findings(effects: Sequence[KnobEffect], firsts: Sequence[KnobEffect] = ()) -> list[FindingDraft]:
-    """One finding for every board, workload, kind and knob; ``firsts`` are those of ``compute_effects_from_first``."""
+    """Make one finding per board, workload, kind and knob.
+
+    Args:
+        effects: The result of ``compute_pooled_effects``.
+        firsts: The result of ``compute_effects_from_first``.
+    """
     spans = _group_chains(firsts)
     found: list[FindingDraft] = []
     for place, chains in _group_chains(effects).items():
@@ -72,7 +78,7 @@ def find_knob_findings(effects: Sequence[KnobEffect], firsts: Sequence[KnobEffec
 
 
 def _group_chains(effects: Sequence[KnobEffect]) -> dict[tuple[str, str, str, str], dict[str, KnobChain]]:
-    """By board, workload, kind and knob, then by what was held."""
+    """Group effects by board, workload, kind and knob, then by the values of the other knobs."""
     groups: dict[tuple[str, str, str, str], dict[str, KnobChain]] = defaultdict(dict)
     for effect in effects:
         settings = groups[effect.board, effect.workload, effect.kind, effect.knob]
@@ -118,21 +124,21 @@ def _title_quantities(knob: str) -> tuple[str, ...]:
 
 
 def select_title_effects(step: KnobStep, knob: str) -> list[KnobEffect]:
-    """The certain effects of a step that matter to the whole, by ``TITLE_QUANTITIES``."""
+    """Return the certain effects of a step that matter to the whole, in the order of ``TITLE_QUANTITIES``."""
     found = [step[name] for name in _title_quantities(knob) if name in step]
     certain = [one for one in found if one.certain and abs(one.share) >= MIN_CHANGE]
     firsts = {one.before_value for one in certain if one.quantity == "first_e2e_s"}
-    # where the first epoch is all that was looked at, its figures are said once
+    # If only the first epoch was measured, both quantities are the same; mention one.
     return [one for one in certain if one.quantity != "e2e_s" or one.before_value not in firsts]
 
 
 def _covers_whole_range(knob: str, whole: KnobStep) -> bool:
-    """Whether the title is of the knob's first value against its last; of workers it is of every step."""
+    """Return whether the title compares the knob's first value with its last; for workers it never does."""
     return knob != "workers" and bool(whole) and bool(select_title_effects(whole, knob))
 
 
 def _make_clauses(knob: str, chain: KnobChain, steps: Sequence[KnobStep], whole: KnobStep) -> list[Clause]:
-    """What a title says; one clause at least."""
+    """Return the clauses of a title, at least one."""
     if _covers_whole_range(knob, whole):
         (span,) = _make_step_clauses(knob, whole, first=True)
         return [
@@ -148,7 +154,7 @@ def _make_clauses(knob: str, chain: KnobChain, steps: Sequence[KnobStep], whole:
 
 
 def _make_step_clauses(knob: str, step: KnobStep, *, first: bool) -> list[Clause]:
-    """Of one step; what cannot be told is told where nothing came before it."""
+    """Return the clauses of one step; an uncertain effect is mentioned only in the first clause of a title."""
     effect = next(iter(step.values()))
     subject = describe_knob_change(knob, effect.before, effect.after)
     certain = select_title_effects(step, knob)
@@ -162,7 +168,7 @@ def _make_step_clauses(knob: str, step: KnobStep, *, first: bool) -> list[Clause
 
 
 def _make_least_energy_clauses(knob: str, steps: Sequence[KnobStep]) -> list[Clause]:
-    """Where the energy is least, if that is certain and between the first and the last value."""
+    """Describe where the energy is least, if that is certain and between the first and the last value."""
     for name in ("energy_j", "sample_j"):
         for step, after in pairwise(steps):
             one, other = step.get(name), after.get(name)
@@ -181,7 +187,7 @@ def _describe_value(knob: str, value: KnobValue) -> str:
 
 
 def _make_unclear_clause(step: KnobStep) -> tuple[tuple[()], str, str]:
-    """Of a step that neither does something for certain nor nothing: the first quantity of which that is so."""
+    """Return statement and remark for a step without a certain result: the first quantity whose change is unclear."""
     whole = [step[name] for name in (*TOTAL_QUANTITIES, "first_e2e_s") if name in step]
     one = next((effect for effect in whole if not effect.nothing), None)
     what = QUANTITY_NAMES[one.quantity] if one else "anything"
@@ -189,14 +195,14 @@ def _make_unclear_clause(step: KnobStep) -> tuple[tuple[()], str, str]:
 
 
 def has_no_effect(step: KnobStep) -> bool:
-    """Whether time, and energy where it was metered, certainly stay within ``MIN_CHANGE``."""
+    """Return whether time, and energy if metered, certainly stay within ``MIN_CHANGE``."""
     whole = [step[name] for name in TOTAL_QUANTITIES if name in step]
     firsts = [step[name] for name in ("first_e2e_s",) if name in step]
     return bool(whole) and all(one.nothing for one in (*whole, *firsts))
 
 
 def _step_strength(step: KnobStep) -> float:
-    """Of what it does to an epoch's time or energy, up or down the same; watts alone are not the whole."""
+    """Return a step's effect on time or energy, symmetrical in increases and decreases; power alone does not count."""
     effect = next(iter(step.values()))
     certain = select_title_effects(step, effect.knob)
     if not certain:
@@ -215,7 +221,7 @@ def _chain_strength(chain: KnobChain) -> float:
 
 
 def _describe_other_settings(knob: str, step: KnobStep, others: Sequence[KnobChain]) -> tuple[str, ...]:
-    """The same step in other settings: a sentence for each, the largest first."""
+    """Describe the same step in other settings, one sentence each, the largest effect first."""
     effect = next(iter(step.values()))
     same = [chain[effect.before, effect.after] for chain in others if (effect.before, effect.after) in chain]
     largest = sorted(same, key=lambda one: -_step_strength(one))[:MAX_STEPS]

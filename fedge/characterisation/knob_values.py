@@ -1,4 +1,4 @@
-"""The boards of a plan: their names, and the knobs that each has."""
+"""Boards and knob values of a plan: parsing of modes and values, and the points that the sweeps cross."""
 
 from __future__ import annotations
 
@@ -22,12 +22,23 @@ HERE, EMULATED = "here", "emulated:"
 
 
 def device_name(board: str) -> str | None:
-    """The catalogue's name of an emulated board such as ``agx-xavier-1``; None for this machine."""
+    """Return the catalogue's name of an emulated board such as ``agx-xavier-1``, or None for this machine."""
     return None if board == HERE else board.rpartition("-")[0]
 
 
 def load_board_spec(board: str) -> DeviceSpec | None:
-    """The board's knobs and presets; None where no mode can be set. Raises ``BoardError`` for a daemon out of reach."""
+    """Load a board's knobs and presets.
+
+    Args:
+        board: ``here`` or an emulated board's name.
+
+    Returns:
+        The specification, or None where no power mode can be set.
+
+    Raises:
+        BoardError: The power daemon does not answer.
+        UnknownName: The catalogue has no such board.
+    """
     device = device_name(board)
     if device is not None:
         from fedge.devices import catalogue
@@ -40,7 +51,7 @@ def load_board_spec(board: str) -> DeviceSpec | None:
 
 
 def _load_local_spec(place: BoardLocation) -> DeviceSpec:
-    """Of a board whose power daemon answers."""
+    """Load the specification of this board, whose power daemon answers."""
     from fedge.devices import local_board
     from fedge.devices.board_spec import build_board_spec
 
@@ -51,16 +62,26 @@ def _load_local_spec(place: BoardLocation) -> DeviceSpec:
 
 MAXN, TOP, LOWEST = "maxn", "-", "min"
 MAX_CLOCK_DISTANCE = 0.15
-"""A clock that lies farther (relative) from every one that the board has is a mistake; chosen by us."""
+"""Largest relative distance of a written clock to the nearest one of the board. A default: wide enough for clocks
+rounded by hand, narrow enough to reject those of another board."""
 MODE_SYNTAX = "CORES/CPU/GPU/MEMORY with clocks in MHz ('-' the board's top, 'min' its lowest)"
 
 
 def parse_mode(text: str, named: Mapping[str, str], spec: DeviceSpec | None, where: str) -> PowerMode | None:
-    """The mode that ``text`` says: a name of the plan's own ``named``, ``maxn``, a preset, or the four knobs.
+    """Resolve a mode text to a power mode.
 
-    Knobs become the nearest that the board has. Where no mode can be set (``spec`` None), ``maxn`` is None and knobs
-    are taken as they stand. Raises ``BadInput`` for a mode that the board has nothing like, ``UnknownName`` for a name
-    that nobody knows.
+    Args:
+        text: A name in ``named``, ``maxn``, a preset's name, or ``CORES/CPU/GPU/MEMORY`` with clocks in MHz.
+        named: The plan's own modes: name -> text.
+        spec: The board, whose nearest clocks are taken; None where no mode can be set: the numbers stay as written.
+        where: Prefix of messages.
+
+    Returns:
+        The mode; None for ``maxn`` where no mode can be set.
+
+    Raises:
+        BadInput: The board has no such core count, or no clock near one of those written.
+        UnknownName: The text is neither a known name nor four knobs.
     """
     text = named.get(text, text)
     presets = {} if spec is None else {name.lower(): mode for name, mode in spec.presets.items()}
@@ -133,7 +154,17 @@ KnownNames = Mapping[str, tuple[str, ...]]
 
 
 def parse_knob_values(knob: str, given: Any, names: KnownNames, where: str) -> list[Any]:
-    """The values that a sweep gives a knob: a list, one value, or ``all`` names; raises ``BadInput``."""
+    """Return the values that a sweep gives a knob.
+
+    Args:
+        knob: One of ``KNOBS``.
+        given: A list, a single value, or ``all`` for every name that the plan has.
+        names: The plan's own names, by knob.
+        where: Prefix of messages.
+
+    Raises:
+        BadInput: The list is empty or a value is invalid.
+    """
     if given == ALL and knob in names:
         if not names[knob]:
             raise BadInput(where, ALL, "names of the plan to choose from: it has none (modes:)")
@@ -145,7 +176,17 @@ def parse_knob_values(knob: str, given: Any, names: KnownNames, where: str) -> l
 
 
 def parse_knob_value(knob: str, given: Any, names: KnownNames, where: str) -> Any:
-    """One value of a knob; raises ``BadInput``."""
+    """Validate one value of a knob.
+
+    Args:
+        knob: One of ``KNOBS``.
+        given: The parsed YAML value.
+        names: The plan's own names, by knob.
+        where: Prefix of messages.
+
+    Raises:
+        BadInput: The value is invalid.
+    """
     return _CHECKS[knob](given, names.get(knob, ()), where)
 
 
@@ -175,7 +216,7 @@ def _check_name(given: Any, known: tuple[str, ...], where: str) -> str:
 
 
 def _check_mode(given: Any, _: tuple[str, ...], where: str) -> str:
-    """Which mode it is depends on the board."""
+    """Check only that the mode is text: which mode it is depends on the board."""
     if not isinstance(given, str) or not given:
         raise BadInput(where, _format_given(given), "maxn, a preset's name, or CORES/CPU/GPU/MEMORY with clocks in MHz")
     return given
@@ -210,14 +251,19 @@ assert tuple(_CHECKS) == KNOBS
 
 
 Sweep = Mapping[str, Sequence[Any]]
-"""Knob -> the values that it takes, crossed with those of the sweep's other knobs."""
+"""Knob -> its values, crossed with those of the sweep's other knobs."""
 
 
 def cross_knobs(board: str, base: Mapping[str, Any], sweeps: Iterable[Sweep]) -> tuple[SweepPoint, ...]:
-    """The points of one board, each once, in the order of the sweeps.
+    """Return the points of one board, each once, in the order of the sweeps.
 
-    ``base`` holds a value per knob that is not a ``SweepPoint``'s own default. A sweep of nothing is the base itself.
-    Settings of a loader without workers do not differ in their prefetch.
+    Args:
+        board: The board's name.
+        base: A value for each knob that differs from ``SweepPoint``'s default.
+        sweeps: Values per knob; an empty sweep is the base itself.
+
+    Returns:
+        The points; without loader workers, settings that differ only in prefetch are one point.
     """
     found: dict[SweepPoint, None] = {}
     for sweep in sweeps:
@@ -228,12 +274,18 @@ def cross_knobs(board: str, base: Mapping[str, Any], sweeps: Iterable[Sweep]) ->
 
 
 def _normalise_prefetch(point: SweepPoint) -> SweepPoint:
-    """Without workers nothing is fetched ahead: such settings are one point, whatever their prefetch."""
+    """Return the point with the default prefetch if it has no workers, since nothing is then fetched ahead."""
     return point if point.workers else replace(point, prefetch=DEFAULT_PREFETCH)
 
 
 def order_points(points: Iterable[SweepPoint], repeats: int, seed: int) -> tuple[SweepPoint, ...]:
-    """Every point once in every repeat; repeats follow each other, so that they spread over time."""
+    """Return every point once per repeat, shuffled within each repeat.
+
+    Args:
+        points: The points of one repeat; duplicates are dropped.
+        repeats: Number of repeats; they follow each other, so that they are spread over time.
+        seed: Determines the order within a repeat.
+    """
     once = tuple(dict.fromkeys(points))
     return tuple(
         point

@@ -1,15 +1,18 @@
-"""The characterisation paper's simple predictor of an epoch's time and energy: two least-squares lines.
+"""Linear predictor of an epoch's time and energy from the characterisation paper: two least-squares lines.
 
-SIGMETRICS 2022 (doi 10.1145/3570604). Symbols: T seconds of an epoch, E joules, f clocks of CPU, GPU and memory.
+Symbols: T seconds of an epoch, E joules, f clocks of CPU, GPU and memory.
 
     T_epoch = a f_cpu + b cores + c f_gpu + d f_mem + e            one line per network
     E_epoch = a' f_cpu + b' cores + c' f_gpu + d' f_mem + g T + e' one line for all networks
 
-The paper's four training modes leave the five unknowns of T open: of all lines that fit alike we take the one of least
-slopes, each knob counted as a share of the board's top value (its clock or core count; the seconds of g as a share of
-the longest epoch). That scale is ours: on it a step of a clock counts by how much it speeds the board up.
-``fedge.predictors.linear_regression`` is the same two lines for one minibatch of one network, as a predictor of
+The paper's four training modes do not determine the five unknowns of T. Of all lines that fit equally well, the one
+with the smallest slopes is taken, where each knob is a share of the board's top value (its clock or core count; the
+seconds of g as a share of the longest epoch). This scaling is ours: it weighs a clock step by its relative size.
+``fedge.predictors.linear_regression`` has the same two lines for one minibatch of one network, as a predictor for
 experiments.
+
+References:
+    SIGMETRICS 2022, doi 10.1145/3570604.
 """
 
 from __future__ import annotations
@@ -34,7 +37,14 @@ ScalingBasis = Literal["epochs", "layers"]
 
 @dataclass(frozen=True, slots=True)
 class MeasuredEpoch:
-    """An epoch as it was seen: of which network, in which mode; joules where somebody metered them."""
+    """A measured epoch.
+
+    Attributes:
+        network: Name of the network.
+        mode: The power mode.
+        epoch_s: Seconds per epoch.
+        energy_j: Joules per epoch; None if not metered.
+    """
 
     network: str
     mode: PowerMode
@@ -44,7 +54,7 @@ class MeasuredEpoch:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LinearEpochPredictions:
-    """What epochs are predicted to take; arrays of shape (n,), a row per mode. ``energy_j`` is None without a meter."""
+    """Predicted epochs; arrays of shape (n,), one element per mode. ``energy_j`` is None if no energy was fitted."""
 
     modes: Modes
     epoch_s: Floats
@@ -53,10 +63,13 @@ class LinearEpochPredictions:
 
 @dataclass(frozen=True, slots=True)
 class ScaledNetwork:
-    """A network without a line of its own: its epochs take ``ratio`` times as long as those of ``like``.
+    """A network without a line of its own, as a multiple of another one.
 
-    ``by`` says where the ratio comes from: ``epochs`` of the network that were seen in a mode or two, or, ours, the
-    ``layers`` of both networks.
+    Attributes:
+        network: Name of the network.
+        like: The fitted network.
+        ratio: Duration of the network's epoch relative to that of ``like``.
+        by: Source of the ratio: measured ``epochs`` of the network, or the ``layers`` of both networks.
     """
 
     network: str
@@ -67,10 +80,15 @@ class ScaledNetwork:
 
 @dataclass(slots=True, eq=False)
 class LinearEpochModel:
-    """The two lines. ``maxn`` is the board's top mode, the scale of the knobs. Learnt: ``time_``, ``energy_``.
+    """The two lines.
 
-    Lines fall below zero where modes are much faster than those that were seen; no figure is below
-    ``PREDICTION_FLOOR`` of the least that was seen, of the network in seconds and of all in joules.
+    Lines become negative in modes much faster than the measured ones; predictions are therefore at least
+    ``PREDICTION_FLOOR`` times the smallest measured value, of the network for time and of all networks for energy.
+
+    Attributes:
+        maxn: The board's top mode, which scales the knobs.
+        time_: The fitted line of time per network.
+        energy_: The fitted line of energy, or None.
     """
 
     maxn: PowerMode
@@ -81,7 +99,14 @@ class LinearEpochModel:
     _scaled: dict[str, ScaledNetwork] = field(init=False, default_factory=dict)
 
     def fit(self, seen: Sequence[MeasuredEpoch]) -> Self:
-        """Fit a line of time for each network, and that of energy; raises ``BadInput`` when nothing was seen."""
+        """Fit one line of time per network and one line of energy, and return the model.
+
+        Args:
+            seen: Measured epochs of any networks; those without energy are left out of the second line.
+
+        Raises:
+            BadInput: There are no epochs.
+        """
         if not seen:
             raise BadInput("the simple predictor", "no epoch", "at least one epoch of a network in a power mode")
         self.time_, self.energy_, self._least_s, self._scaled = {}, None, {}, {}
@@ -96,22 +121,36 @@ class LinearEpochModel:
         return self
 
     def _fit_energy(self, seen: Sequence[MeasuredEpoch], energy_j: Floats) -> None:
-        # At the seconds that were seen, as in ``fedge.predictors.linear_regression``: those on a network's line say
-        # nothing more
-        # than the knobs where there is but one network.
+        # Fit to measured times, as in ``fedge.predictors.linear_regression``: with a single network, times predicted by
+        # its line are a linear combination of the knobs and carry no further information.
         epoch_s = np.array([one.epoch_s for one in seen])
         columns = np.column_stack([self._knob_shares(_modes_of_epochs(seen)), epoch_s])
         self.energy_ = fit_line(columns, energy_j, np.array([1.0, 1.0, 1.0, 1.0, epoch_s.max()]))
         self._least_j = energy_j
 
     def add_scaled(self, scaled: ScaledNetwork) -> None:
-        """Take a network without a line of its own for a longer or shorter one of another; ``UnknownName`` for that."""
+        """Add a network without a line of its own.
+
+        Args:
+            scaled: The network, as a multiple of a fitted one.
+
+        Raises:
+            UnknownName: The other network is not fitted.
+        """
         if scaled.like not in self.time_:
             raise UnknownName("the network to scale", scaled.like, tuple(self.time_))
         self._scaled[scaled.network] = scaled
 
     def predict(self, network: str, modes: Modes) -> LinearEpochPredictions:
-        """An epoch of ``network`` in every mode; raises ``UnknownName`` for one that is neither fitted nor scaled."""
+        """Predict an epoch of a network in every mode.
+
+        Args:
+            network: A fitted or scaled network.
+            modes: The n modes.
+
+        Raises:
+            UnknownName: The network is neither fitted nor scaled.
+        """
         ratio, name = 1.0, network
         if network not in self.time_ and network in self._scaled:
             ratio, name = self._scaled[network].ratio, self._scaled[network].like
@@ -122,7 +161,7 @@ class LinearEpochModel:
         if self.energy_ is None:
             return LinearEpochPredictions(modes, epoch_s, None)
         joules = self.energy_.predict(np.column_stack([shares, epoch_s]))
-        # An unseen network may be shorter than all that were seen: its floor is as much lower.
+        # A scaled network may be shorter than all measured ones, which lowers its floor in proportion.
         return LinearEpochPredictions(
             modes, epoch_s, np.maximum(joules, PREDICTION_FLOOR * min(ratio, 1.0) * self._least_j.min())
         )
@@ -138,9 +177,16 @@ def _modes_of_epochs(seen: Sequence[MeasuredEpoch]) -> Modes:
 
 
 def scale_by_epochs(fitted: LinearEpochModel, like: str, seen: Sequence[MeasuredEpoch]) -> ScaledNetwork:
-    """A new network's epochs over those of ``like`` in the same modes, as the geometric mean of the ratios.
+    """Scale a network by its measured epochs, as the geometric mean of the ratios in the same modes.
 
-    ``seen`` are one or a few epochs of the new network; raises ``BadInput`` for none.
+    Args:
+        fitted: The fitted model.
+        like: A fitted network.
+        seen: One or a few epochs of the new network.
+
+    Raises:
+        BadInput: There are no epochs.
+        UnknownName: ``like`` is not fitted.
     """
     if not seen:
         raise BadInput("scaling a network", "no epoch of it", "one epoch at least, or the ratio of the layers")
@@ -152,9 +198,13 @@ def scale_by_epochs(fitted: LinearEpochModel, like: str, seen: Sequence[Measured
 def scale_by_layers(
     device: DeviceSpec, works: Mapping[str, tuple[Workload, int]], network: str, like: str
 ) -> ScaledNetwork:
-    """A new network's epoch over that of ``like`` at the top clocks, as both are priced by their layers; estimated.
+    """Scale a network by the cost of its layers at the top clocks; the ratio is estimated, not measured.
 
-    ``works`` tells of each what a minibatch is (with ``layers``) and how many make an epoch.
+    Args:
+        device: The board.
+        works: Per network, its minibatch (with ``layers``) and the number of minibatches per epoch.
+        network: The new network.
+        like: The fitted network.
     """
 
     def epoch_s(name: str) -> float:

@@ -1,4 +1,4 @@
-"""From what the measuring program wrote, and what was seen beside it, to a finished point."""
+"""The rig of this machine: runs the measuring program and builds measurements from its output and system samples."""
 
 from __future__ import annotations
 
@@ -54,14 +54,23 @@ NpzArrays = Mapping[str, NDArray[Any]]
 
 @dataclass(slots=True)
 class ProgramRun:
-    """A run of the measuring program: its file, the looks at the machine, and what it said of itself."""
+    """A run of the measuring program: its output file, the system samples taken meanwhile, and its own messages.
+
+    Attributes:
+        out: The NumPy archive that the program wrote.
+        looks: System samples, the first and last at the ends of the run.
+        facts: Device, versions and thread count as reported by the program.
+        by_rapl: Whether the processor's energy counters were read.
+        other_cores: Mean number of cores that other programs kept busy; None if unknown.
+        notes: Deviations from the plan.
+    """
 
     out: Path
     looks: tuple[SystemSample, ...]
     facts: Mapping[str, Any]
     by_rapl: bool = False
     other_cores: float | None = None
-    """Cores that others kept busy meanwhile; None where nobody can tell."""
+    """None in a container, whose processes are not children of this one."""
     notes: tuple[str, ...] = field(default=())
 
 
@@ -73,7 +82,19 @@ def build_measurement(
     images: ImageDataSet,
     begun_s: float,
 ) -> PointMeasurement:
-    """The finished point; times count from ``begun_s``. Raises ``BoardError`` for a file that cannot be read."""
+    """Build the measurement of a finished point.
+
+    Args:
+        point: The setting.
+        story: The run of the measuring program.
+        held: The machine's sensors during the run.
+        ground: The machine.
+        images: The data set that was read.
+        begun_s: Start of the point on the monotonic clock; all times in the result count from here.
+
+    Raises:
+        BoardError: The program's output file cannot be read.
+    """
     arrays = _read_arrays(story.out)
     epochs = tuple(_summarise_epoch(arrays, k, story, held) for k in range(len(arrays["begun_s"])))
     metered = epochs[0].energy_j is not None
@@ -144,7 +165,7 @@ def _peak_temperature_c(
 
 
 def _disk_read_mb(arrays: NpzArrays, k: int, looks: tuple[SystemSample, ...]) -> float | None:
-    """By the program's own reading at the epoch's ends; without a block device by what its processes made be read."""
+    """Return the MB read in an epoch, by the program's counters or, without a block device, those of its processes."""
     exact = float(arrays["read_bytes_after"][k] - arrays["read_bytes_before"][k])
     if not math.isnan(exact):
         return exact / 1e6
@@ -169,12 +190,15 @@ def _describe_source(
 
 
 def _model_parameters(arrays: NpzArrays, story: ProgramRun, images: ImageDataSet) -> dict[str, float]:
-    """What else whoever models the point wants to know; means over the minibatches after the first epoch.
+    """Return further values for models, as means over the minibatches after the first epoch.
 
-    ``collate_s`` is stacking a batch; ``taking_s`` the part of the overhead before a batch is here (collating and the
-    loader's own work without workers, the handing over with them); ``start_s`` what starting all workers took the
-    training, in the last epoch; ``file_mb`` an image file's mean size; ``threads`` are torch's;
-    ``others_cores`` are those that other programs kept busy.
+    Returns:
+        ``collate_s``: seconds to stack a batch; ``taking_s``: the part of the overhead before a batch arrives
+            (collating and
+        the loader's own work without workers, the handover with workers); ``start_s``: seconds until all workers have
+        started, in the last epoch; ``file_mb``: mean size of an image file; ``threads``: torch's threads;
+            ``others_cores``:
+        cores kept busy by other programs.
     """
     late: NDArray[np.bool_] = arrays["epoch"] > 0
     kept = late if late.any() else np.ones(len(late), bool)
@@ -198,16 +222,23 @@ def _format_threads(facts: Mapping[str, Any]) -> str:
 
 
 WORK_FOLDER = ".measuring"
-"""Below the sweep's folder: what a point's process reads and writes; gone when the point is done."""
+"""Subfolder of the sweep's folder for the files of a point's process; removed when the point is done."""
 GPU_DEVICE_FILES = ("dev/nvidia[0-9]*", "dev/nvhost-gpu", "dev/nvgpu")
-"""Device files of which one is there where CUDA can be."""
+"""Patterns of device files, at least one of which exists where CUDA can be available."""
 
 
 def build_local_rig(plan: CharacterisationPlan, folder: Path, place: BoardLocation | None = None) -> MeasurementRig:
-    """The rig of this machine for a plan whose sweep's folder is ``folder``.
+    """Create the rig of this machine.
 
-    A power daemon at ``place``'s socket makes it a Jetson's; raises ``BoardError`` for one that does not answer, or
-    whose board nobody knows.
+    Args:
+        plan: The plan.
+        folder: The sweep's folder.
+        place: Where the power daemon and system files are; by default, those of this machine. If a daemon listens
+            there,
+            the machine is taken to be a Jetson board.
+
+    Raises:
+        BoardError: The daemon does not answer, or the board is unknown.
     """
     place = place or BoardLocation(holder="fedge characterise")
     if Path(place.power_socket).exists():
@@ -217,7 +248,14 @@ def build_local_rig(plan: CharacterisationPlan, folder: Path, place: BoardLocati
 
 
 class LocalRig:
-    """``ground`` is the kind of machine, ``place`` where its daemon and files are."""
+    """The rig of this machine.
+
+    Args:
+        plan: The plan.
+        folder: The sweep's folder.
+        ground: The kind of machine.
+        place: Where the power daemon and system files are.
+    """
 
     def __init__(self, plan: CharacterisationPlan, folder: Path, ground: HostMachine, place: BoardLocation) -> None:
         self._plan, self._folder, self._ground, self._place = plan, folder.resolve(), ground, place
@@ -229,11 +267,11 @@ class LocalRig:
 
     @cached_property
     def software(self) -> dict[str, str]:
-        """The machine, and the packages behind the figures."""
+        """Versions that the measurements depend on: fedge, torch, Pillow, and those of the machine."""
         return {"fedge": __version__, **measurement_process.read_package_versions(), **self._ground.software}
 
     def refusal_reason(self, point: SweepPoint, workload: WorkloadPlan) -> str | None:
-        """Why the point cannot be measured here."""
+        """Return why the point cannot be measured on this machine, or None if it can."""
         return (
             _loader_refusal(point, workload, self._has_gpu())
             or self._ground.refusal_reason(point)
@@ -244,7 +282,17 @@ class LocalRig:
     def measure(
         self, point: SweepPoint, workload: WorkloadPlan, course: MeasurementSchedule, told: ProgressCallback
     ) -> PointMeasurement:
-        """Measure a point; raises ``BoardError``, also for a mistake in the workload that only trying it shows."""
+        """Measure a point.
+
+        Args:
+            point: The setting.
+            workload: The workload that ``point`` names.
+            course: How long to measure.
+            told: Called with progress messages.
+
+        Raises:
+            BoardError: The measurement failed, also because of a mistake in the workload that only running it reveals.
+        """
         begun_s = time.monotonic()
         try:
             images = image_storage.prepare_data_set(
@@ -267,7 +315,7 @@ class LocalRig:
             return build_measurement(point, story=story, held=held, ground=self._ground, images=images, begun_s=begun_s)
 
     def idle(self, seconds: float) -> None:
-        """Let the machine do nothing for so long."""
+        """Leave the machine idle for the given time, in seconds."""
         time.sleep(seconds)
 
     def _run_measurement(
@@ -279,7 +327,7 @@ class LocalRig:
         course: MeasurementSchedule,
         told: ProgressCallback,
     ) -> ProgramRun:
-        """The measuring program from its start to its end, the machine looked at meanwhile."""
+        """Run the measuring program to its end while sampling the system."""
         runtime = measurement_process.parse_runtime(point.runtime)
         if isinstance(runtime, str):
             raise BoardError(runtime)
@@ -320,7 +368,7 @@ class LocalRig:
 
     @contextmanager
     def _open_work_folder(self) -> Iterator[Path]:
-        """A folder for a point's process; one that a killed sweep left behind is cleared."""
+        """Create a folder for a point's process; one left behind by a killed sweep is cleared."""
         work = self._folder / WORK_FOLDER
         shutil.rmtree(work, ignore_errors=True)
         work.mkdir(parents=True)
@@ -338,7 +386,7 @@ class LocalRig:
 
 
 def _loader_refusal(point: SweepPoint, workload: WorkloadPlan, has_gpu: bool) -> str | None:
-    """Why the loader or the workload cannot be as asked."""
+    """Return why the loader or the workload cannot be as requested, or None if they can."""
     if point.board != "here":
         return f"board {point.board} is not this machine, which is called here"
     if point.pinned and not has_gpu:
@@ -353,7 +401,7 @@ def _loader_refusal(point: SweepPoint, workload: WorkloadPlan, has_gpu: bool) ->
 def _make_program_spec(
     point: SweepPoint, workload: WorkloadPlan, course: MeasurementSchedule, images: image_storage.ImageDataSet
 ) -> dict[str, Any]:
-    """What the measuring program is told."""
+    """Return the specification that the measuring program reads."""
     return {
         "model": workload.model,
         "shape": list(workload.input),

@@ -1,4 +1,4 @@
-"""The seam between a rig and the kind of machine it stands on: what can be set there, and who meters its power."""
+"""Interface between a rig and its machine: which modes and clocks can be set, and which sensors meter the power."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from fedge.types import DeviceSpec, PowerMode, SensorSample
 
 @dataclass(frozen=True, slots=True)
 class SensorSummary:
-    """A stretch of time by the machine's own sensors; None where it has none."""
+    """An interval as the machine's own sensors saw it; None where it has no such sensor."""
 
     energy_j: float | None = None
     gpu_load: float | None = None
@@ -43,60 +43,68 @@ class SensorSummary:
 
 
 class MachineSession(Protocol):
-    """A machine that is set for a point."""
+    """A machine that is configured for one point."""
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What was odd about the setting."""
+        """Deviations from the requested setting."""
         ...
 
     def summarise_sensors(self, start_s: float, end_s: float) -> SensorSummary:
-        """The stretch between two moments of the monotonic clock."""
+        """Summarise an interval between two times of the monotonic clock, in seconds."""
         ...
 
     def complete_trace(self, strip: SensorTrace, begun_s: float) -> SensorTrace:
-        """A strip with what the machine's own sensors saw; its times count from ``begun_s``."""
+        """Add the machine's own sensors to a trace, whose times count from ``begun_s`` of the monotonic clock."""
         ...
 
 
 class HostMachine(Protocol):
-    """A kind of machine."""
+    """A kind of machine that points are measured on."""
 
     @property
     def title(self) -> str:
-        """The machine in words."""
+        """Name of the machine for users."""
         ...
 
     @property
     def maxn(self) -> PowerMode | None:
-        """Its top mode; None where modes cannot be set."""
+        """The top power mode; None where modes cannot be set."""
         ...
 
     @property
     def meter(self) -> str | None:
-        """What its own watts are of; None where it has no sensor of its own."""
+        """The power meter's name; None if the machine has no power sensor of its own."""
         ...
 
     @property
     def software(self) -> dict[str, str]:
-        """What the figures depend on beside Python's packages."""
+        """Versions that the measurements depend on, besides Python packages."""
         ...
 
     def refusal_reason(self, point: SweepPoint) -> str | None:
-        """Why the point's mode or clocks cannot be set; None where they can."""
+        """Return why the point's mode or clocks cannot be set, or None if they can."""
         ...
 
     def hold(self, point: SweepPoint) -> AbstractContextManager[MachineSession]:
-        """Set the machine for a point, and put back what was found at the end; raises ``BoardError``."""
+        """Configure the machine for a point, and restore the original setting on exit.
+
+        Raises:
+            BoardError: The setting could not be applied.
+        """
         ...
 
 
 LOCK_MIN = "lock-min"
-"""What the daemon must be allowed beside modes, so that clocks do not fall below the mode's."""
+"""Permission that the daemon must grant in addition to modes, so that clocks do not fall below those of the mode."""
 
 
 class JetsonMachine:
-    """A board with a power daemon. Raises ``BoardError`` when that does not answer."""
+    """A board with a power daemon.
+
+    Raises:
+        BoardError: The daemon does not answer, or the board is unknown.
+    """
 
     def __init__(self, place: BoardLocation) -> None:
         self._place = place
@@ -112,21 +120,24 @@ class JetsonMachine:
 
     @property
     def maxn(self) -> PowerMode | None:
-        """Every knob at the top of what the daemon allows."""
+        """The mode with every knob at the highest value that the daemon allows."""
         return self.spec.maxn
 
     @property
     def meter(self) -> str | None:
-        """Which rails the watts are of."""
+        """The sensor and the rails that it meters."""
         return f"{self._place.sensor}: {self.spec.total_power}"
 
     @property
     def software(self) -> dict[str, str]:
-        """The board and its L4T."""
+        """The board's name and its L4T release."""
         return {"machine": self.spec.name, "l4t": self._identity.l4t}
 
     def refusal_reason(self, point: SweepPoint) -> str | None:
-        """A mode that the board does not have, and pinned clocks where the daemon may not pin them."""
+        """Return why the point cannot be set, or None if it can.
+
+        Refused are modes that the board lacks, and pinned clocks where the daemon may not pin them.
+        """
         if point.mode is not None:
             allowed = self._described["allowed"]
             for knob, value in mode_to_wire(point.mode, self._described["knobs"]).items():
@@ -143,7 +154,11 @@ class JetsonMachine:
 
     @contextmanager
     def hold(self, point: SweepPoint) -> Iterator[JetsonSession]:
-        """The board for this point alone, sampled."""
+        """Lease the board for one point, set its mode and sample its sensors.
+
+        Raises:
+            BoardError: The mode could not be set.
+        """
         with (
             open_local_board(self._place) as here,
             closing(PowerdClient(self._place.power_socket)) as power,
@@ -154,7 +169,7 @@ class JetsonMachine:
             yield JetsonSession(here, power, wished)
 
     def _set_mode(self, point: SweepPoint, power: PowerdClient, token: str) -> dict[str, int]:
-        """The knobs as they should stay, in the daemon's units."""
+        """Set the point's mode; return the knobs that should hold, in the daemon's units."""
         try:
             now: dict[str, int] = power.get()["mode"]
             wished = now if point.mode is None else mode_to_wire(point.mode, self._described["knobs"])
@@ -176,11 +191,19 @@ class JetsonSession:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What was lost, and whether the board is still in its mode."""
+        """Lost sensors, and whether the board has left its mode."""
         return (*self.lost_notes, *self._list_mode_notes())
 
     def summarise_sensors(self, start_s: float, end_s: float) -> SensorSummary:
-        """By the board's sampler, the trapezoid rule over its samples."""
+        """Summarise an interval by the board's sampler, with energy by the trapezoidal rule over its samples.
+
+        Args:
+            start_s: Start on the monotonic clock, in seconds.
+            end_s: End on the same clock.
+
+        Returns:
+            The summary; all fields are empty, and a note is added, if the sensor failed.
+        """
         try:
             energy = self.here.sampler.energy_between(start_s, end_s)
         except SensorLost as error:
@@ -192,7 +215,7 @@ class JetsonSession:
         )
 
     def complete_trace(self, strip: SensorTrace, begun_s: float) -> SensorTrace:
-        """With watts, GPU load and the hottest sensor, each from the sample nearest in time."""
+        """Add power, GPU load and the hottest temperature to a trace, each from the sample nearest in time."""
         if not len(strip.at_s):
             return strip
         samples = self.here.sampler.samples_between(begun_s, begun_s + float(strip.at_s[-1]))
@@ -238,14 +261,23 @@ logger = logging.getLogger(__name__)
 GOVERNOR_FILES = "sys/devices/system/cpu/cpu[0-9]*/cpufreq/scaling_governor"
 AVAILABLE_GOVERNORS = "scaling_available_governors"
 PINNED_GOVERNOR = "performance"
-"""The governor under which clocks stay at their top; what a processor does above it by itself (boost) stays its own."""
+"""The governor that keeps clocks at their nominal maximum; boost above it remains up to the processor."""
 SCALING_GOVERNORS = ("schedutil", "ondemand", "conservative", "powersave")
-"""Governors under which they follow the load, the usual one first; Intel's and AMD's drivers call theirs powersave."""
+"""Governors that let clocks follow the load, the usual one first; the drivers of Intel and AMD call theirs
+powersave."""
 
 
 @dataclass(frozen=True, slots=True)
 class LinuxMachine:
-    """``strict``: a plan that compares clocks pinned and not is refused where this cannot be set; else it is noted."""
+    """A Linux machine without power modes.
+
+    Attributes:
+        root: Root of the file system, for tests.
+        strict: Refuse points whose clock governor cannot be set, since the plan compares pinned and scaling clocks;
+            else
+            only note it.
+        socket: Where the power daemon would listen, for messages.
+    """
 
     root: str = "/"
     strict: bool = False
@@ -253,26 +285,29 @@ class LinuxMachine:
 
     @property
     def title(self) -> str:
-        """Processor and cores that are online."""
+        """Processor name and number of online cores."""
         return f"{_processor_name(Path(self.root))}, {os.cpu_count()} cores"
 
     @property
     def maxn(self) -> PowerMode | None:
-        """None: there are no modes."""
+        """None: there are no power modes."""
         return None
 
     @property
     def meter(self) -> str | None:
-        """None: what is metered is metered from beside."""
+        """None: power is metered by RAPL, if at all."""
         return None
 
     @property
     def software(self) -> dict[str, str]:
-        """The kernel, and the processor."""
+        """Machine and kernel release."""
         return {"machine": self.title, "kernel": platform.release()}
 
     def refusal_reason(self, point: SweepPoint) -> str | None:
-        """A mode always, and clocks that cannot be set as asked where the plan compares them."""
+        """Return why the point cannot be set, or None if it can.
+
+        Refused are power modes and, if ``strict``, clocks that cannot be set as requested.
+        """
         if point.mode is not None:
             return (
                 f"mode {point.mode} cannot be set: no power daemon listens at {self.socket}, which a Jetson has; "
@@ -283,7 +318,11 @@ class LinuxMachine:
 
     @contextmanager
     def hold(self, point: SweepPoint) -> Iterator[LinuxSession]:
-        """Set the governor where that is needed and can be."""
+        """Set the clock governor where that is necessary and permitted, and restore it on exit.
+
+        Raises:
+            BoardError: A governor could not be written.
+        """
         lack = self._governor_refusal(point.dvfs)
         if lack is not None:
             yield LinuxSession((f"clocks are as found: {lack}",))
@@ -301,7 +340,7 @@ class LinuxMachine:
         return sorted(Path(self.root).glob(GOVERNOR_FILES))
 
     def _governor_refusal(self, dvfs: bool) -> str | None:
-        """Why clocks cannot be as wished; None where they are, or can be set so."""
+        """Return why clocks cannot be as requested, or None if they are or can be set so."""
         files = self._list_governor_files()
         if not files:
             return "this machine shows no clock governor"
@@ -314,7 +353,7 @@ class LinuxMachine:
         return None
 
     def _choose_governor(self, dvfs: bool, files: Sequence[Path]) -> str | None:
-        """The governor to be set; None where the present ones will do."""
+        """Return the governor to set, or None if the present ones suffice."""
         now = {file.read_text("ascii").strip() for file in files}
         if not dvfs:
             return PINNED_GOVERNOR
@@ -328,16 +367,16 @@ class LinuxMachine:
 
 @dataclass(frozen=True, slots=True)
 class LinuxSession:
-    """An ordinary machine during a point; it has no sensors of its own."""
+    """A Linux machine during a point; it has no sensors of its own."""
 
     notes: tuple[str, ...] = ()
 
     def summarise_sensors(self, start_s: float, end_s: float) -> SensorSummary:
-        """Nothing."""
+        """Return an empty summary."""
         return SensorSummary()
 
     def complete_trace(self, strip: SensorTrace, begun_s: float) -> SensorTrace:
-        """The strip itself."""
+        """Return the trace unchanged."""
         return strip
 
 
@@ -354,7 +393,7 @@ def _restore_governors(found: Sequence[tuple[Path, str]]) -> None:
         try:
             if file.read_text("ascii").strip() != governor:
                 file.write_text(governor)
-        except OSError as error:  # the point is measured; the next one sets what it needs
+        except OSError as error:  # not fatal: the point is measured, and the next one sets its own governor
             logger.warning("%s could not be put back to %s: %s", file, governor, error)
 
 

@@ -1,4 +1,4 @@
-"""Where the measuring program runs: bare, or in a container of docker or podman that sees its files and no network."""
+"""The process of the measuring program: bare, or in a docker or podman container that sees its files and no network."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ import fedge
 from fedge.errors import BoardError
 
 PACKAGE = Path(fedge.__file__).resolve().parent
-PROGRAM_FILE = "worker/characterising.py"
+PROGRAM_FILE = "worker/epoch_profiler.py"
 CONTAINER_PACKAGE = "/fedge-program/fedge"
-"""Where the package lies in a container."""
+"""Where the package is mounted in a container."""
 PYTHON_VARIABLE = "FEDGE_WORKER_PYTHON"
-"""The environment variable that names the Python with torch, where it is not fedge's own."""
+"""Environment variable that names a Python with torch, where fedge's own has none."""
 BOARD_PYTHON = "/usr/bin/python3"
 SHARED_MEMORY = "2g"
-"""For the batches that loader workers hand over; docker's own 64 MB do not hold a few."""
+"""Shared memory of a container, through which loader workers pass batches; docker's default of 64 MB holds too few."""
 ANSWER_S = 20.0
 NVIDIA_PREFIX = "nvidia+"
 ENGINES = ("docker", "podman")
@@ -38,7 +38,7 @@ ENGINES = ("docker", "podman")
 
 @dataclass(frozen=True, slots=True)
 class Runtime:
-    """``engine`` is None where the program runs bare."""
+    """How the program is run; ``engine`` is None without a container."""
 
     engine: str | None = None
     image: str = ""
@@ -46,7 +46,14 @@ class Runtime:
 
 
 def parse_runtime(text: str) -> Runtime | str:
-    """A point's runtime, or why it is none."""
+    """Parse a point's runtime.
+
+    Args:
+        text: ``bare``, ``docker:IMAGE`` or ``podman:IMAGE``, with ``nvidia+`` in front for NVIDIA's runtime.
+
+    Returns:
+        The runtime, or the reason why the text is none.
+    """
     nvidia, rest = text.startswith(NVIDIA_PREFIX), text.removeprefix(NVIDIA_PREFIX)
     engine, _, image = rest.partition(":")
     if text == "bare":
@@ -57,7 +64,7 @@ def parse_runtime(text: str) -> Runtime | str:
 
 
 def runtime_refusal(text: str) -> str | None:
-    """Why a point cannot run so here, in the engine's own words; None where it can."""
+    """Return why the runtime cannot be used on this machine, in the engine's own words, or None if it can."""
     runtime = parse_runtime(text)
     if isinstance(runtime, str):
         return runtime
@@ -79,7 +86,7 @@ def _image_refusal(engine: str, image: str) -> str | None:
 
 
 def _run_briefly(command: Sequence[str]) -> tuple[int, str]:
-    """Exit code, and the last line that it said."""
+    """Run a command for at most ``ANSWER_S`` seconds; return its exit code and the last line of its output."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=ANSWER_S, check=False)
     except OSError as error:
@@ -91,7 +98,11 @@ def _run_briefly(command: Sequence[str]) -> tuple[int, str]:
 
 
 def find_python() -> str:
-    """The interpreter of bare points: the one that is named, fedge's own where it has torch, the board's else."""
+    """Return the interpreter for bare points.
+
+    Returns:
+        The one named in ``PYTHON_VARIABLE``, else fedge's own if it has torch, else the board's.
+    """
     named = os.environ.get(PYTHON_VARIABLE)
     if named:
         return named
@@ -99,7 +110,15 @@ def find_python() -> str:
 
 
 def build_command(runtime: Runtime, spec: Path, out: Path, folders: Sequence[Path], name: str) -> list[str]:
-    """What is started; ``folders`` are only read, the one of ``out`` is written, ``name`` names the container."""
+    """Build the command line of the measuring program.
+
+    Args:
+        runtime: Bare or a container.
+        spec: The program's specification file.
+        out: The file that the program writes; a container may write to its folder only.
+        folders: Folders that the program reads.
+        name: Name of the container.
+    """
     if runtime.engine is None:
         return [find_python(), str(PACKAGE / PROGRAM_FILE), str(spec), str(out)]
     read_only = [f"{folder}:{folder}:ro" for folder in folders]
@@ -118,16 +137,16 @@ def build_command(runtime: Runtime, spec: Path, out: Path, folders: Sequence[Pat
 
 
 PROGRAM_ENVIRONMENT = {"OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1", "HOME": "/"}
-"""One thread for all that is loaded by OpenMP before torch is told its own number."""
+"""One OpenMP thread until torch sets its own number, since libraries read the variable when they are loaded."""
 
 
 def build_environment() -> dict[str, str]:
-    """That of a bare program: the present one, so that CUDA's and the user's own settings hold."""
+    """Return the environment of a bare program: the present one, so that the user's CUDA settings apply, and ours."""
     return dict(os.environ) | {name: value for name, value in PROGRAM_ENVIRONMENT.items() if name != "HOME"}
 
 
 def find_container_pid(runtime: Runtime, name: str) -> int | None:
-    """The process of a running container as this machine numbers it; None where nobody says."""
+    """Return the process id of a running container on the host, or None if it is not known."""
     if runtime.engine is None:
         return None
     code, words = _run_briefly([runtime.engine, "inspect", "--format", "{{.State.Pid}}", name])
@@ -135,13 +154,17 @@ def find_container_pid(runtime: Runtime, name: str) -> int | None:
 
 
 def remove_container(runtime: Runtime, name: str) -> None:
-    """End a container that the engine may still run though the client of it was ended; there may be none."""
+    """Remove a container, if it exists; the engine may still run it after its client has been terminated."""
     if runtime.engine is not None:
         _run_briefly([runtime.engine, "rm", "--force", name])
 
 
 def read_package_versions() -> dict[str, str]:
-    """The versions of torch and Pillow with which bare points run; raises ``BoardError`` where there are none."""
+    """Return the versions of torch and Pillow that bare points use.
+
+    Raises:
+        BoardError: The interpreter has no torch or no Pillow.
+    """
     if find_python() == sys.executable:
         return {name: metadata.version(name) for name in ("torch", "pillow")}
     code, words = _run_briefly([find_python(), "-c", "import torch, PIL; print(torch.__version__, PIL.__version__)"])
@@ -155,9 +178,10 @@ def read_package_versions() -> dict[str, str]:
 
 
 MAX_SILENCE_S = 120.0
-"""A program that says nothing for so long counts as dead; chosen by us: it speaks every 2 s between minibatches."""
+"""A program without output for this long is terminated. It reports every 2 s between minibatches; the default
+leaves room for slow start-up of CUDA and of the loader."""
 TERMINATE_S = 3.0
-"""What a process that is asked to end gets before it is killed."""
+"""Seconds between SIGTERM and SIGKILL."""
 READ_BYTES = 65536
 MAX_STDERR_BYTES = 4000
 
@@ -172,10 +196,18 @@ def run_program(
     started: Callable[[int], None] | None = None,
     silence_s: float = MAX_SILENCE_S,
 ) -> None:
-    """Run it to its end; ``heard`` is told every line of its stdout that is a JSON object.
+    """Run the measuring program to its end and leave no process behind, also on Ctrl-C.
 
-    Nothing of it is left when this returns or raises, also on Ctrl-C. Raises ``BoardError`` with the program's own
-    reason, or with the last line of its stderr.
+    Args:
+        command: The command line.
+        heard: Called with each line of standard output that is a JSON object.
+        environment: Environment variables; None inherits the present ones.
+        started: Called with the process id.
+        silence_s: Maximum time without output, in seconds.
+
+    Raises:
+        BoardError: The program failed, was killed or fell silent; with its own reason, or the last line of its standard
+            error.
     """
     with _open_process(command, environment) as process:
         if started is not None:
@@ -209,7 +241,7 @@ def _open_process(command: Sequence[str], environment: Mapping[str, str] | None)
 
 
 def _end_process(process: subprocess.Popen[bytes]) -> None:
-    """End the process and its group; what is left of the group after the process is killed at once."""
+    """Terminate the process; kill whatever remains of its process group."""
     if process.poll() is None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGTERM)
@@ -221,7 +253,7 @@ def _end_process(process: subprocess.Popen[bytes]) -> None:
 
 
 def _read_output(process: subprocess.Popen[bytes], heard: MessageCallback, silence_s: float) -> tuple[str | None, str]:
-    """Hear it to the end of its stdout: the reason that it gave, and the last of its stderr."""
+    """Read standard output to its end; return the program's reason of failure and the end of standard error."""
     assert process.stdout is not None
     assert process.stderr is not None
     failure: str | None = None
@@ -257,13 +289,13 @@ def _read_available(process: subprocess.Popen[bytes]) -> bytes:
 
 
 def _dispatch_lines(lines: Sequence[bytes], heard: MessageCallback) -> str | None:
-    """Pass on what the lines say; the reason for its end, where one gives it."""
+    """Pass on each JSON object; return the reason of failure if one of them gives it."""
     failure = None
     for line in lines:
         try:
             said = json.loads(line)
         except ValueError:
-            continue  # a library that prints
+            continue  # output of a library
         if isinstance(said, dict) and "failed" in said:
             failure = str(said["failed"])
         elif isinstance(said, dict):

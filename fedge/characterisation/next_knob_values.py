@@ -1,9 +1,9 @@
-"""The next values of a power mode's knobs: one step of each clock, and more cores, on boards of the catalogue.
+"""Proposed next values of each knob, with the pipeline that the model expects from them.
 
-Work on a core follows the CPU's and the memory's clock (``fedge.costs.input_pipeline.pipeline_modes``). What computing
-does with a clock,
-and what the board then draws, is what the sweep shows of it (``slopes``); else computing follows the GPU's clock as far
-as the GPU does not wait for launches, and the memory's as ``MEMORY_SLOPE`` says, and watts are not foretold.
+Clocks: work on a core follows the clocks of CPU and memory (``fedge.costs.input_pipeline.pipeline_modes``). The
+dependence of computing and of power on a clock is taken from the sweep (``estimate_slope``). Without such points,
+computing follows the GPU's clock as far as the GPU does not wait for launches, and the memory's clock by
+``MEMORY_SLOPE``; power is then not predicted.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ from fedge.costs.input_pipeline.steady_state import solve_steady_state
 from fedge.types import DeviceSpec, PowerMode
 
 MEMORY_SLOPE = -0.5
-"""Compute time by the memory's clock where the sweep says nothing: twice the clock takes 26 to 33 % off it in the
-characterisation paper (doi 10.1145/3570604), a slope of -0.43 to -0.58."""
+"""Log-log slope of compute time against the memory's clock if the sweep does not determine it: twice the clock
+saves 26 to 33 % in the characterisation paper (doi 10.1145/3570604), a slope of -0.43 to -0.58."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -49,11 +49,16 @@ class _ClockChange:
     mode: PowerMode
     then: PowerMode
     ratio: float
-    """Of the knob, then by now."""
+    """New value of the knob divided by the present one."""
 
 
 def propose_clocks(model: SettingModel, group: Sequence[PooledSetting]) -> Iterator[KnobChange]:
-    """One step up and one step down of every clock."""
+    """Propose one step up and one step down of every clock of a board in the catalogue.
+
+    Args:
+        model: The present setting.
+        group: Settings of the same board and workload, including the present one.
+    """
     mode, spec = model.now.point.mode, _load_spec(model.now.point.board)
     if mode is None or spec is None:
         return
@@ -68,7 +73,12 @@ def propose_clocks(model: SettingModel, group: Sequence[PooledSetting]) -> Itera
 
 
 def propose_cores(model: SettingModel, group: Sequence[PooledSetting]) -> Iterator[KnobChange]:
-    """The next larger number of cores: loaders and training share them."""
+    """Propose the next larger number of cores, which loaders and training share.
+
+    Args:
+        model: The present setting.
+        group: Not used.
+    """
     mode, spec = model.now.point.mode, _load_spec(model.now.point.board)
     more = None if mode is None or spec is None else _next_above(spec.cores, mode.cores)
     if mode is None or more is None:
@@ -101,7 +111,10 @@ def _propose_clock_step(
         turn.knob,
         then=then,
         pipeline=pipeline,
-        why=f"one step from {getattr(turn.mode, turn.knob):g} MHz to {CLOCK_FORMATS[turn.knob].format(then)}, {by}{slower}",
+        why=(
+            f"one step from {getattr(turn.mode, turn.knob):g} MHz to {CLOCK_FORMATS[turn.knob].format(then)}, "
+            f"{by}{slower}"
+        ),
         error=MIN_ERROR,
         same_work=False,
         e2e_s=likely,
@@ -112,7 +125,7 @@ def _propose_clock_step(
 def _pipeline_at_clocks(
     model: SettingModel, now: PooledSetting, group: Sequence[PooledSetting], turn: _ClockChange, spec: DeviceSpec
 ) -> tuple[InputPipeline, bool]:
-    """The pipeline at other clocks, and whether the sweep says what computing does with this one."""
+    """Return the pipeline at other clocks, and whether the sweep determines how computing depends on them."""
     step = model.pipeline.step
     factor = _host_time_factor(turn.then, spec) / _host_time_factor(turn.mode, spec)
     seen = estimate_slope(now, group, turn.knob, step_compute_s)
@@ -135,7 +148,7 @@ def _host_time_factor(mode: PowerMode, spec: DeviceSpec) -> float:
 
 
 def _scale_pipeline(pipeline: InputPipeline, host: float, compute: float) -> InputPipeline:
-    """Work on a core takes ``host`` times as long, computing ``compute`` times."""
+    """Scale work on a core by ``host`` and computing by ``compute``."""
     samples, step = pipeline.samples, pipeline.step
     parts = {name: getattr(step, name) * host for name in ("copy_s", "collate_s", "handover_s", "overhead_s")}
     return replace(
@@ -162,14 +175,21 @@ def _load_spec(board: str) -> DeviceSpec | None:
 
 MORE_WORKERS = (1, 2)
 COPY_PINNED = 0.5
-"""What copying from pinned memory is taken to need of that from pageable memory; the interval is 0 to 1. By us."""
+"""Assumed time of copying from pinned relative to pageable memory; a default in the middle of its interval of 0 to
+1."""
 QUEUE_HIDES = 0.5
-"""What a queue twice as long is taken to hide of the waiting that comes by chance; the interval is 0 to 1. By us."""
+"""Assumed part of the random stall that a queue of twice the length hides; a default in the middle of its interval
+of 0 to 1."""
 SAME_POWER = Estimate(1.0, 1.0, 1.0, 0)
 
 
 def propose_workers(model: SettingModel, group: Sequence[PooledSetting]) -> Iterator[KnobChange]:
-    """One and two more loader workers."""
+    """Propose one and two more loader workers, unless the model expects no gain.
+
+    Args:
+        model: The present setting.
+        group: Not used.
+    """
     present, seen = model.pipeline.loader.workers, minibatch_means(model.now)
     best = solve_steady_state(model.pipeline)
     waits = (
@@ -179,7 +199,7 @@ def propose_workers(model: SettingModel, group: Sequence[PooledSetting]) -> Iter
     for more in MORE_WORKERS:
         then = with_loader(model.pipeline, present + more)
         found = solve_steady_state(then)
-        if found.step_s > best.step_s * (1.0 - MIN_ERROR):  # nothing more to gain
+        if found.step_s > best.step_s * (1.0 - MIN_ERROR):  # no further gain
             continue
         best, left_s = found, min(found.stall_s, seen.stall_s)
         hidden = "hide it" if left_s < MIN_ERROR * seen.step_s else f"hide all but {format_seconds(left_s)}"
@@ -190,12 +210,17 @@ def propose_workers(model: SettingModel, group: Sequence[PooledSetting]) -> Iter
 
 
 def propose_prefetch(model: SettingModel, group: Sequence[PooledSetting]) -> Iterator[KnobChange]:
-    """Twice as many batches ahead: of what waits beyond the steady state, which comes by chance, it hides a part."""
+    """Propose twice the prefetch, which hides a part of the random stall beyond that of the steady state.
+
+    Args:
+        model: The present setting.
+        group: Not used.
+    """
     now, own = model.now, model.now.point
     if own.workers == 0:
         return
     seen = minibatch_means(now)
-    starting_s = max(now.e2e_s.value / now.steps - now.step_s.value, 0.0)  # waiting for workers that start is no chance
+    starting_s = max(now.e2e_s.value / now.steps - now.step_s.value, 0.0)  # start of workers, which is not random
     chance_s = seen.stall_s - starting_s - solve_steady_state(model.pipeline).stall_s
     if chance_s <= model.error * seen.step_s:
         return
@@ -217,7 +242,12 @@ def propose_prefetch(model: SettingModel, group: Sequence[PooledSetting]) -> Ite
 
 
 def propose_batch_size(model: SettingModel, group: Sequence[PooledSetting]) -> Iterator[KnobChange]:
-    """Twice the batch: what a minibatch computes is a line through two sizes measured, around it where they are."""
+    """Propose twice the batch size, with compute time on the line through two measured sizes.
+
+    Args:
+        model: The present setting.
+        group: Settings of the same board and workload; without another batch size there is no proposal.
+    """
     own = model.now.point
     like = without_knob(own, "batch_size")
     sizes = {
@@ -247,19 +277,24 @@ def propose_batch_size(model: SettingModel, group: Sequence[PooledSetting]) -> I
 
 
 def _second_batch_size(sizes: Sequence[int], own: int, then: int) -> int:
-    """The size beside ``own`` that the line goes through: beyond the one that is foretold, else the nearest."""
+    """Return the second size of the line: the smallest at or above the predicted size, else the nearest to ``own``."""
     beyond = [size for size in sizes if size >= then]
     return min(beyond) if beyond else min((s for s in sizes if s != own), key=lambda s: abs(s - own))
 
 
 def propose_warm_cache(model: SettingModel, group: Sequence[PooledSetting]) -> Iterator[KnobChange]:
-    """As if every file came from the page cache: fetched as fast as files were anywhere in the same mode."""
+    """Propose a warm page cache, with files fetched as fast as the fastest setting in the same mode does.
+
+    Args:
+        model: The present setting.
+        group: Settings of the same board and workload.
+    """
     own = model.now.point
     if own.cache == "warm":
         return
     least_s = min(one.stats.fetch_s.value / one.stats.samples for one in group if one.point.mode == own.mode)
     now_s = model.now.fetch_s.value / model.now.samples
-    if least_s >= 0.5 * now_s:  # contention alone makes that difference
+    if least_s >= 0.5 * now_s:  # contention alone explains a difference up to this
         return
     why = f"fetching a sample takes {format_seconds(now_s)}, from the page cache {format_seconds(least_s)}"
     yield KnobChange(
@@ -268,7 +303,12 @@ def propose_warm_cache(model: SettingModel, group: Sequence[PooledSetting]) -> I
 
 
 def propose_storage(model: SettingModel, group: Sequence[PooledSetting]) -> Iterator[KnobChange]:
-    """The other storages, as much faster as they are where two settings differ in nothing else."""
+    """Propose storages that are faster in pairs of settings that differ in nothing else.
+
+    Args:
+        model: The present setting.
+        group: Settings of the same board and workload.
+    """
     own = model.now.point
     faster: dict[str, list[float]] = {}
     there: Mapping[object, float] = {
@@ -294,7 +334,12 @@ def propose_storage(model: SettingModel, group: Sequence[PooledSetting]) -> Iter
 
 
 def propose_pinned_memory(model: SettingModel, group: Sequence[PooledSetting]) -> Iterator[KnobChange]:
-    """Copying from page-locked memory."""
+    """Propose copying from page-locked memory.
+
+    Args:
+        model: The present setting.
+        group: Not used.
+    """
     copy_s = minibatch_means(model.now).copy_s
     if model.now.point.pinned or copy_s <= 0 or not has_gpu(model.now):
         return
@@ -335,7 +380,7 @@ def _with_copy_time(pipeline: InputPipeline, copy_s: float) -> InputPipeline:
 
 
 def _with_fetch_factor(pipeline: InputPipeline, part: float) -> InputPipeline:
-    """Fetching takes so much of what it takes now."""
+    """Return the pipeline with its fetch time multiplied by ``part``."""
     return replace(pipeline, samples=replace(pipeline.samples, fetch_s=pipeline.samples.fetch_s * part))
 
 

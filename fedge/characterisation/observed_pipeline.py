@@ -1,12 +1,11 @@
-"""A workload's input pipeline at a board's top clocks, from looks in any modes, at any loaders, storages and caches.
+"""A workload's input pipeline at a board's top clocks, fitted to observations in any modes, with any loaders.
 
-What a sample takes on a core is what was seen, over how much slower its mode is
-(``fedge.costs.input_pipeline.pipeline_modes``) and over how
-much the cores were shared (``fedge.costs.input_pipeline.resource_contention``); the looks' geometric mean is taken, of
-those without workers
-where there are any. How crowded the cores are, and what runs on them besides, is tried one by one: the looks then agree
-best on what a sample, and computing at the same clocks, takes alone. What reading from a storage costs is what fetching
-took beyond what it takes from the page cache.
+The time of a sample on a core is the observed one, divided by the slow-down of its mode
+(``fedge.costs.input_pipeline.pipeline_modes``) and by that of shared cores
+(``fedge.costs.input_pipeline.resource_contention``). The geometric mean over observations is taken, of those without
+workers if there are any. Crowding of the cores and background load come from a grid search: with the best pair, the
+observations agree most closely on what a sample, and computing at equal clocks, takes alone. The cost of reading from a
+storage is what fetching takes beyond fetching from the page cache.
 """
 
 from __future__ import annotations
@@ -30,12 +29,13 @@ from fedge.errors import BadInput, UnknownName
 from fedge.types import Floats, PowerMode
 
 DEFAULT_STORAGE_MODEL = "ssd"
-"""Like which emulated storage one of a user's own is taken to be, but for its speed, which was seen; chosen by us."""
+"""Emulated storage whose latency and concurrency a user's own storage is assumed to have; its speed is fitted."""
 BACKGROUNDS = (0.0, 0.5, 1.0, 1.5)
 CROWDINGS = (0.0, 0.15, 0.3, 0.45, 0.65, 0.9, 1.2)
-"""Tried one by one, with each other."""
+"""Grid of the search, crossed with ``BACKGROUNDS``."""
 MIN_IMPROVEMENT = 0.005
-"""What the error must fall by, for another pair than the usual one: mean log units; chosen by us."""
+"""Decrease of the error, in mean log units, that another pair than the usual one must achieve. A default: smaller
+values fit noise, larger ones ignore real contention."""
 _LEAST_S = 1e-9
 
 HostShare = Callable[[PowerMode], float]
@@ -43,15 +43,26 @@ HostShare = Callable[[PowerMode], float]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FittedPipeline:
-    """The pipeline at the top clocks, without the computing, and the storages by their names in the plan."""
+    """The pipeline at the top clocks, without computing, and the storages by their names in the plan."""
 
     top: InputPipeline
     storages: Mapping[str, Storage]
     sd_log: float
-    """How far the paces that follow from it are off those that were seen, log units."""
+    """Root-mean-square error of the pipeline's step times against the observed ones, in log units."""
 
     def pipeline_at(self, batch_size: int, workers: int, prefetch: int, storage: str, cached: float) -> InputPipeline:
-        """The pipeline at another setting; raises ``UnknownName`` for a storage that was not seen and is not known."""
+        """Return the pipeline at another setting, at the top clocks.
+
+        Args:
+            batch_size: Samples per minibatch.
+            workers: Loader workers.
+            prefetch: Batches prepared ahead per worker.
+            storage: Name of a storage of the plan, or of an emulated one.
+            cached: Share of the reads that the page cache serves, 0 to 1.
+
+        Raises:
+            UnknownName: The storage was not observed and is not known.
+        """
         stored = self.storages.get(storage, load_storages().get(storage))
         if stored is None and cached < WARM_SHARE:
             raise UnknownName("--storage", storage, tuple(dict.fromkeys((*self.storages, *load_storages()))))
@@ -67,7 +78,7 @@ class FittedPipeline:
 
 
 def host_slowdown(mode: PowerMode, maxn: PowerMode) -> float:
-    """How many times as long the host's work takes in ``mode`` as at the top clocks."""
+    """Return the factor by which work on a core takes longer in ``mode`` than at the top clocks."""
     cpu, mem = np.array([mode.cpu_mhz / maxn.cpu_mhz]), np.array([mode.mem_mhz / maxn.mem_mhz])
     return float(compute_host_factor(cpu, mem)[0])
 
@@ -75,9 +86,16 @@ def host_slowdown(mode: PowerMode, maxn: PowerMode) -> float:
 def fit_input_pipeline(
     looks: Sequence[PointObservation], maxn: PowerMode, host_share: HostShare, plans: Mapping[str, StoragePlan]
 ) -> FittedPipeline:
-    """The pipeline behind ``looks`` on a board whose top mode is ``maxn``; raises ``BadInput`` when there are none.
+    """Fit the pipeline to observations.
 
-    ``host_share`` tells what part of computing is the host's in a mode.
+    Args:
+        looks: Observations of one workload on one board.
+        maxn: The board's top mode.
+        host_share: Returns the part of computing that is bound to the host in a mode, 0 to 1.
+        plans: The plan's storages by name.
+
+    Raises:
+        BadInput: There are no observations.
     """
     if not looks:
         raise BadInput("the sweep", "no finished point of this workload on this board in a known mode", "one at least")
@@ -89,7 +107,7 @@ def fit_input_pipeline(
 
 
 def _fit_host(looks: Sequence[PointObservation], maxn: PowerMode, host_share: HostShare) -> HostCores:
-    """The cores under which looks agree best on what work takes alone; the usual ones where they say nothing."""
+    """Return the host cores under which observations agree best; the usual ones if the difference is small."""
     usual = HostCores(float(maxn.cores), crowding=UNKNOWN_CROWDING)
     best = (usual, _disagreement(looks, maxn, host_share, usual) - MIN_IMPROVEMENT)
     for background, crowding in itertools.product(BACKGROUNDS, CROWDINGS):
@@ -101,7 +119,7 @@ def _fit_host(looks: Sequence[PointObservation], maxn: PowerMode, host_share: Ho
 
 
 def _disagreement(looks: Sequence[PointObservation], maxn: PowerMode, host_share: HostShare, host: HostCores) -> float:
-    """How far looks differ in what a sample, and computing at the same clocks, would take alone; mean log units."""
+    """Return the scatter of what a sample, and computing at equal clocks, would take alone, in mean log units."""
     groups: dict[tuple[object, ...], list[float]] = {}
     for look in looks:
         mode = look.mode
@@ -115,12 +133,18 @@ def _disagreement(looks: Sequence[PointObservation], maxn: PowerMode, host_share
 
 
 def uncontended_compute_s(look: PointObservation, host: HostCores, host_share: float) -> float:
-    """Seconds of a look's computing with nobody else on the cores."""
+    """Return the compute time per minibatch with no other work on the cores, in seconds.
+
+    Args:
+        look: The observation.
+        host: The board's cores and their contention.
+        host_share: The part of computing that is bound to the host, 0 to 1.
+    """
     return look.means.compute_s / (1.0 + host_share * (_contention_factors(look, host)[1] - 1.0))
 
 
 def _contention_factors(look: PointObservation, host: HostCores) -> tuple[float, float]:
-    """How many times as long loading and training take on shared cores, by how busy they were seen to be."""
+    """Return the slow-downs of loading and of training on shared cores, given how busy these were observed to be."""
     here, means = dataclasses.replace(host, cores=float(look.mode.cores)), look.means
     if means.workers == 0:
         alone = compute_slowdown(here, 1.0)
@@ -137,7 +161,7 @@ def _build_pipeline(
     stored: Mapping[str, Storage],
     host: HostCores,
 ) -> InputPipeline:
-    """The pipeline at the top clocks, were this the host."""
+    """Build the pipeline at the top clocks for given host cores."""
     alone = [look for look in looks if look.point.workers == 0] or list(looks)
     size = looks[0].point.batch_size
     warm = [look for look in alone if look.cached >= WARM_SHARE] or alone
@@ -160,7 +184,7 @@ def _build_pipeline(
 
 
 def _uncontended_sample_s(look: PointObservation, batch_s: float, maxn: PowerMode, host: HostCores) -> float:
-    """Loading's seconds of one sample, at the top clocks and alone on its core."""
+    """Return the seconds of loading per sample, at the top clocks and alone on its core."""
     return batch_s / look.means.batch_size / host_slowdown(look.mode, maxn) / _contention_factors(look, host)[0]
 
 
@@ -170,7 +194,7 @@ def _storage_read_s(look: PointObservation, stored: Mapping[str, Storage]) -> fl
 
 
 def _build_step(looks: Sequence[PointObservation], maxn: PowerMode, host: HostCores, size: int) -> StepCost:
-    """What surrounds the computing, at the top clocks; a copy and a collated batch grow with the batch."""
+    """Build the cost around computing at the top clocks; copying and collating scale with the batch size."""
 
     def top(look: PointObservation, seconds: float) -> float:
         return seconds / host_slowdown(look.mode, maxn) / _contention_factors(look, host)[1]
@@ -194,13 +218,13 @@ def _build_step(looks: Sequence[PointObservation], maxn: PowerMode, host: HostCo
 
 
 def _geometric_mean(values: object) -> float:
-    """The geometric mean of what is not negative."""
+    """Return the geometric mean of values that are not negative."""
     logs = np.log(np.maximum(np.fromiter(values, dtype=np.float64), _LEAST_S))  # type: ignore[call-overload]
     return float(np.exp(logs.mean()))
 
 
 def _worker_start_s(looks: Sequence[PointObservation], maxn: PowerMode) -> float:
-    """Seconds to start one worker: what an epoch's first minibatch waited beyond its own making."""
+    """Return the seconds to start one worker: the first minibatch's stall beyond the time of making it."""
     seen = [
         (look.first_s - look.means.fetch_s - look.means.preprocess_s)
         / look.point.workers
@@ -218,7 +242,7 @@ def _pace_error(
     host_share: HostShare,
     stored: Mapping[str, Storage],
 ) -> float:
-    """How far the paces of a pipeline are off those that were seen: root mean square, log units."""
+    """Return the root-mean-square error of the pipeline's step times against the observed ones, in log units."""
     logs: list[Floats] = []
     keyed = sorted(looks, key=_group_key)
     for (workers, name, _), same in itertools.groupby(keyed, key=_group_key):
@@ -245,7 +269,7 @@ def _group_key(look: PointObservation) -> tuple[int, str, int]:
 def _make_needs_row(
     look: PointObservation, pipeline: InputPipeline, maxn: PowerMode, host_share: HostShare, storage: Storage
 ) -> tuple[float, float, float, float, float]:
-    """One look's row of ``BatchNeeds``: its computing as it was seen, the rest as the pipeline has it."""
+    """Return one observation's row of ``BatchNeeds``: observed computing, everything else by the pipeline."""
     factor, share, size = host_slowdown(look.mode, maxn), host_share(look.mode), look.means.batch_size
     samples, step, more = pipeline.samples, pipeline.step, look.means.batch_size / pipeline.batch_size
     compute_s = uncontended_compute_s(look, pipeline.host, share)
@@ -263,7 +287,7 @@ def _make_needs_row(
 def _fit_storages(
     looks: Sequence[PointObservation], maxn: PowerMode, plans: Mapping[str, StoragePlan]
 ) -> dict[str, Storage]:
-    """Every storage of the plan, as fast as the looks that it was read in say; those never read as their model."""
+    """Return every storage of the plan, fitted to observations that read from it; others as their emulated model."""
     made = {}
     for name in sorted({look.point.storage for look in looks} | set(plans)):
         plan = plans.get(name)
@@ -285,7 +309,7 @@ def _fit_storages(
 
 
 def _file_read_s(look: PointObservation, looks: Sequence[PointObservation], maxn: PowerMode) -> float:
-    """Seconds to read one file that is not cached, from what fetching took with the page cache and without."""
+    """Return the seconds to read one uncached file, from fetching with and without the page cache."""
     warm = [
         other.means.fetch_s / other.means.batch_size / host_slowdown(other.mode, maxn)
         for other in looks

@@ -1,4 +1,4 @@
-"""Whether a sweep goes on with a plan: one that only gained points, repeats or boards does, any other is refused."""
+"""Checks whether a sweep may continue with a plan: added points or repeats are allowed, other changes are not."""
 
 from __future__ import annotations
 
@@ -13,14 +13,32 @@ from fedge.errors import BadInput
 
 
 def check_plan_extends(path: Path, found: CharacterisationPlan, asked: CharacterisationPlan) -> None:
-    """Raise ``BadInput`` with the first difference unless ``asked`` is ``found`` with more points, or the same."""
+    """Check that ``asked`` equals ``found`` or only adds points.
+
+    Args:
+        path: The journal's path, for messages.
+        found: The plan in the journal.
+        asked: The plan of this start.
+
+    Raises:
+        BadInput: With the first difference.
+    """
     for where, there, wanted in _list_differences(found, asked):
         right = f"{wanted} was asked for now: ask for the same, give another --out, or remove the folder"
         raise BadInput(f"{path}: {where}", there, right)
 
 
 def check_same_software(path: Path, found: Mapping[str, dict[str, str]], asked: Mapping[str, dict[str, str]]) -> None:
-    """Raise ``BadInput`` where a board's figures would depend on other software than those that are there."""
+    """Check that each board's software is that of the points already measured.
+
+    Args:
+        path: The journal's path, for messages.
+        found: Versions in the journal: board -> name -> version.
+        asked: Versions now.
+
+    Raises:
+        BadInput: With the first difference.
+    """
     for board, versions in asked.items():
         before = found.get(board, versions)
         for name in sorted({*before, *versions}):
@@ -31,7 +49,7 @@ def check_same_software(path: Path, found: Mapping[str, dict[str, str]], asked: 
 
 
 def _list_differences(found: CharacterisationPlan, asked: CharacterisationPlan) -> Iterator[tuple[str, str, str]]:
-    """Where two plans differ in more than what one has gained: the field, what is there, what is asked for."""
+    """Yield each difference other than an addition: field, value in the journal, value now."""
     for name in ("name", "seed"):
         there, wanted = getattr(found, name), getattr(asked, name)
         if there != wanted:
@@ -58,7 +76,7 @@ def _list_schedule_differences(
 
 
 def _find_first_difference(where: str, there: Any, wanted: Any) -> tuple[str, str, str]:
-    """The first field that differs of two records, or of the records in them."""
+    """Return the first field that differs between two records, or between records nested in them."""
     if wanted is None:
         return where, "one that the plan no longer has", "none of that name"
     for one in fields(there):

@@ -1,4 +1,4 @@
-"""Reads a plan: YAML to boards, workloads, storages and points, with one clear message for whatever is wrong."""
+"""Parsing of plans: YAML to boards, workloads, storages and points, with one clear message for each mistake."""
 
 from __future__ import annotations
 
@@ -46,32 +46,58 @@ from fedge.errors import BadInput, UnknownName
 from fedge.types import DeviceSpec, PowerMode
 
 MAX_POINTS = 20_000
-"""More is a slip of the pen; chosen by us."""
+"""Upper limit of a sweep's points, a default that catches crossed knobs by mistake: at a minute per point, 20 000
+points take two weeks."""
 SpecLookup = Callable[[str], DeviceSpec | None]
 
 
 @dataclass(frozen=True, slots=True)
 class ResolvedPlan:
-    """A plan, and what its names of modes became on each board: board -> text -> mode."""
+    """A plan, and the power mode that each mode text resolved to: board -> text -> mode."""
 
     plan: CharacterisationPlan
     modes: Mapping[str, Mapping[str, PowerMode | None]]
     has_modes: bool = True
-    """Whether the plan says anything of power modes; else every point is at MAXN, where a board has modes."""
+    """Whether the plan mentions power modes; if not, every point runs at MAXN on boards that have modes."""
 
 
 def read_plan(path: Path, spec_of: SpecLookup = knob_values.load_board_spec) -> CharacterisationPlan:
-    """The plan in a YAML file; raises ``BadInput`` that names the file and the field."""
+    """Read the plan in a YAML file.
+
+    Args:
+        path: The plan's file.
+        spec_of: Returns a board's knobs and presets by its name, or None for a board without power modes.
+
+    Raises:
+        BadInput: A field is wrong; the message names the file and the field.
+    """
     return read_resolved_plan(path, spec_of).plan
 
 
 def read_resolved_plan(path: Path, spec_of: SpecLookup = knob_values.load_board_spec) -> ResolvedPlan:
-    """The plan with what its modes became; raises ``BadInput`` as ``read_plan`` does."""
+    """Read a plan together with the power modes that its mode texts resolved to.
+
+    Args:
+        path: The plan's file.
+        spec_of: As for ``read_plan``.
+
+    Raises:
+        BadInput: As ``read_plan`` does.
+    """
     return resolve_plan(read_yaml(path), path, spec_of)
 
 
 def resolve_plan(raw: Mapping[str, Any], path: Path, spec_of: SpecLookup) -> ResolvedPlan:
-    """The plan of a YAML file's content; ``path`` is named in messages, and paths in the plan begin in its folder."""
+    """Build the plan from a YAML file's content.
+
+    Args:
+        raw: The parsed YAML.
+        path: The plan's file, named in messages; relative paths in the plan start in its folder.
+        spec_of: As for ``read_plan``.
+
+    Raises:
+        BadInput: A field is wrong, or the plan has more than ``MAX_POINTS`` points.
+    """
     file = validate_record(PlanRecord, raw, str(path))
     names = _parse_board_names(file, str(path))
     storages = _parse_storages(file, path)
@@ -106,7 +132,7 @@ def resolve_plan(raw: Mapping[str, Any], path: Path, spec_of: SpecLookup) -> Res
 
 @cache
 def load_shipped_workloads() -> Mapping[str, Mapping[str, Any]]:
-    """The workloads that a plan may name without saying more, as they stand in their file."""
+    """Load the workloads that a plan may use by name alone, as they stand in ``workloads.yaml``."""
     text = (resources.files("fedge.characterisation") / "workloads.yaml").read_text(encoding="utf-8")
     shipped: Mapping[str, Mapping[str, Any]] = yaml.safe_load(text)
     return shipped
@@ -116,7 +142,7 @@ def load_shipped_workloads() -> Mapping[str, Mapping[str, Any]]:
 
 
 def _parse_board_names(file: PlanRecord, path: str) -> tuple[str, ...]:
-    """``here``, or the catalogue's name of each emulated board, with its number among its kind."""
+    """Return ``here``, or the catalogue's name of each emulated board with its number among its kind."""
     if (file.board is None) == (file.boards is None):
         got = "nothing" if file.board is None else "both board and boards"
         raise BadInput(
@@ -152,7 +178,10 @@ def _parse_device(text: str, where: str) -> str:
 
 
 def _parse_workloads(given: Any, path: Path, *, below_storages: bool) -> dict[str, WorkloadPlan]:
-    """The plan's workloads; image folders lie below the storages' paths, or, where there are none, beside the plan."""
+    """Return the plan's workloads.
+
+    Image folders are relative to the storages' paths or, without storages, to the plan's folder.
+    """
     where = f"{path}: workloads"
     if isinstance(given, str):
         given = [given]
@@ -187,7 +216,7 @@ def _parse_workload(name: Any, entry: Any, where: str, folder: Path | None) -> W
 
 
 def _merge_shipped(shipped: Mapping[str, Any], entry: Mapping[str, Any]) -> dict[str, Any]:
-    """The shipped workload with what the plan says otherwise; ``count`` stands for ``images.count``."""
+    """Merge a shipped workload with the plan's overrides; ``count`` is short for ``images.count``."""
     own = {key: value for key, value in entry.items() if key not in {"like", "count"}}
     images = expand_count(own.get("images", {}))
     if isinstance(images, dict):
@@ -224,7 +253,7 @@ def _parse_schedule(course: CourseRecord, path: str) -> MeasurementSchedule:
 def _parse_base_and_sweeps(
     file: PlanRecord, workloads: tuple[str, ...], storages: tuple[str, ...], path: str
 ) -> tuple[dict[str, Any], list[dict[str, list[Any]]]]:
-    """The base, a value per knob, and the sweeps, values per knob; modes as they were written."""
+    """Return the base (one value per knob) and the sweeps (values per knob), with modes as written."""
     if ALL in file.modes:
         raise BadInput(f"{path}: modes", "one that is called 'all'", "another name")
     names = {"workload": workloads, "storage": storages, "mode": tuple(file.modes)}
@@ -269,7 +298,7 @@ def _check_choice_given(
     names: Mapping[str, tuple[str, ...]],
     where: str,
 ) -> None:
-    """Where there are several workloads or storages, the plan says which."""
+    """Require that a plan with several workloads or storages says which one to use."""
     for knob in ("workload", "storage"):
         if len(names[knob]) > 1 and knob not in said and knob not in sweep:
             right = f"{knob}: all, some of {', '.join(names[knob])}, or base.{knob}"
@@ -277,7 +306,7 @@ def _check_choice_given(
 
 
 def _check_prefetch(base: Mapping[str, Any], sweep: Mapping[str, Sequence[Any]], where: str) -> None:
-    """Without workers nothing is fetched ahead: a prefetch that is turned there alone turns nothing."""
+    """Reject a sweep over prefetch alone without loader workers, where prefetch has no effect."""
     if len(sweep.get("prefetch", ())) > 1 and not any(sweep.get("workers", (base["workers"],))):
         right = "workers of 1 or more in the sweep or in base, since without workers nothing is fetched ahead"
         raise BadInput(f"{where}.prefetch", format_value(sweep["prefetch"]), right)

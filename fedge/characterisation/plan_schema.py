@@ -1,4 +1,4 @@
-"""The YAML of a plan as strict records, and one line for whatever in it is not as it should be."""
+"""The YAML schema of a plan as strict records, and one-line messages for anything that does not match it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from fedge.errors import BadInput
 
 MAX_SHOWN_CHARS = 60
-"""Characters of a wrong value that a message repeats."""
+"""Maximum length of a wrong value that a message repeats."""
 Record = TypeVar("Record", bound=BaseModel)
 
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
@@ -22,7 +22,7 @@ _Share = Annotated[float, Field(ge=0, le=10, allow_inf_nan=False)]
 
 
 def expand_count(value: object) -> object:
-    """``images: 512`` is short for ``images: {count: 512}``."""
+    """Expand the shorthand ``images: 512`` to ``images: {count: 512}``."""
     return {"count": value} if isinstance(value, int) and not isinstance(value, bool) else value
 
 
@@ -31,6 +31,8 @@ class _StrictModel(BaseModel):
 
 
 class ImagesRecord(_StrictModel):
+    """The ``images`` of a workload."""
+
     count: _Count
     width: Annotated[int, Field(ge=1, le=20_000)]
     height: Annotated[int, Field(ge=1, le=20_000)]
@@ -41,6 +43,8 @@ class ImagesRecord(_StrictModel):
 
 
 class WorkloadRecord(_StrictModel):
+    """An entry of ``workloads``."""
+
     model: Annotated[str, Field(min_length=1)]
     input: Annotated[list[Annotated[int, Field(ge=1, le=20_000)]], Field(min_length=3, max_length=3)]
     classes: _Count
@@ -50,11 +54,15 @@ class WorkloadRecord(_StrictModel):
 
 
 class StorageRecord(_StrictModel):
+    """An entry of ``storages``."""
+
     path: Annotated[str, Field(min_length=1)] | None = None
     model: Annotated[str, Field(min_length=1)] | None = None
 
 
 class CourseRecord(_StrictModel):
+    """The ``course`` of a plan: how long each point is measured."""
+
     epochs: Annotated[int, Field(ge=1, le=10_000)] = 3
     discard: Annotated[int, Field(ge=0)] = 1
     minibatches: _Count | None = None
@@ -64,11 +72,15 @@ class CourseRecord(_StrictModel):
 
 
 class BoardRecord(_StrictModel):
+    """An entry of ``boards``."""
+
     device: str
     count: Annotated[int, Field(ge=1, le=1000)] = 1
 
 
 class PlanRecord(_StrictModel):
+    """The top level of a plan."""
+
     name: _Name
     board: str | None = None
     boards: Annotated[list[Any], Field(min_length=1)] | None = None
@@ -82,7 +94,7 @@ class PlanRecord(_StrictModel):
 
 
 SHORTHAND_KEYS: Mapping[type[BaseModel], Sequence[str]] = {WorkloadRecord: ("like", "count")}
-"""Keys that are understood before the record is made."""
+"""Keys that are expanded before the record is validated."""
 EXAMPLES = {
     "name": "name: my-board",
     "model": "model: mobilenet_v3_small",
@@ -96,7 +108,11 @@ EXAMPLES = {
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """The mapping in a YAML file; raises ``BadInput``."""
+    """Read the mapping in a YAML file.
+
+    Raises:
+        BadInput: The file cannot be read, is not YAML, repeats a key, or is not a mapping.
+    """
     try:
         raw = yaml.load(path.read_text(encoding="utf-8"), Loader=_UniqueKeys)  # noqa: S506 -- a SafeLoader
     except (OSError, UnicodeDecodeError) as error:
@@ -114,7 +130,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 
 class _UniqueKeys(yaml.SafeLoader):
-    """YAML's safe loader, which takes the last of two equal keys without a word; this one refuses them."""
+    """A safe YAML loader that rejects duplicate keys, of which the standard loader silently takes the last."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[str] = set()
@@ -128,7 +144,16 @@ class _UniqueKeys(yaml.SafeLoader):
 
 
 def validate_record(record: type[Record], given: Any, where: str) -> Record:
-    """``given`` as a ``record``; raises ``BadInput`` for the first thing that is wrong."""
+    """Validate ``given`` as a ``record``.
+
+    Args:
+        record: The record's class.
+        given: The parsed YAML.
+        where: Prefix of the field in messages.
+
+    Raises:
+        BadInput: With the first field that is wrong.
+    """
     try:
         return record.model_validate(given)
     except ValidationError as error:
@@ -159,7 +184,7 @@ def _to_bad_input(record: type[BaseModel], error: ValidationError, where: str) -
 
 
 def _describe_expected(kind: str, message: str, limits: Mapping[str, Any]) -> str:
-    """What would be right, in plain words; what we have none for says pydantic."""
+    """Describe the expected value in plain words, or in pydantic's own words for kinds without a text here."""
     limit = next(iter(limits.values()), "")
     limit = f"{limit:.10g}" if isinstance(limit, float) else limit
     words = {
@@ -184,7 +209,7 @@ def _describe_expected(kind: str, message: str, limits: Mapping[str, Any]) -> st
 
 
 def _list_record_keys(record: type[BaseModel], location: Sequence[Any]) -> list[str]:
-    """The keys of the record that lies at a place of ``record``."""
+    """Return the keys of the record at a location within ``record``."""
     found: Any = record
     for part in location:
         hint = found.model_fields[part].annotation if found is not None and part in found.model_fields else None
@@ -198,6 +223,7 @@ def _list_record_keys(record: type[BaseModel], location: Sequence[Any]) -> list[
 
 
 def format_value(value: object) -> str:
+    """Format a value for a message, shortened to ``MAX_SHOWN_CHARS`` characters."""
     if value is None:
         return "nothing"
     text = str(value).lower() if isinstance(value, bool) else repr(value)

@@ -1,4 +1,4 @@
-"""A point's knobs one by one: what each is at, what is the same of two points, in words."""
+"""The knobs of a point one by one: their values, what two points have in common, and their descriptions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MODE_KNOBS = ("cores", "cpu_mhz", "gpu_mhz", "mem_mhz")
 ORDERED_KNOBS = (*MODE_KNOBS, "batch_size", "workers", "prefetch")
 UNORDERED_KNOBS = ("kind", "pinned", "storage", "cache", "runtime", "dvfs")
 REFERENCE_VALUES = {"cache": "dropped", "kind": "train", "runtime": "bare"}
-"""Of an unordered knob the value that is compared from; else the lesser one in the order of the alphabet."""
+"""The value of an unordered knob that others are compared with; without one, the alphabetically first."""
 _BLANK_VALUES: dict[str, Any] = {"batch_size": 0, "workers": 0, "prefetch": 0, "pinned": False, "dvfs": False}
 CLOCK_FORMATS = {
     "cores": "{:g} cores",
@@ -29,12 +29,12 @@ CLOCK_FORMATS = {
 
 @lru_cache(maxsize=1024)
 def kind_of_board(board: str) -> str:
-    """``agx-xavier`` of ``agx-xavier-2``."""
+    """Return the kind of a board by its name: ``agx-xavier`` for ``agx-xavier-2``."""
     return re.sub(r"-\d+$", "", board)
 
 
 def get_knob_value(point: SweepPoint, knob: str) -> KnobValue | None:
-    """What a knob is at; None where the mode is not known."""
+    """Return the value of a knob, or None for a knob of the mode if the mode is not known."""
     if knob in MODE_KNOBS:
         return None if point.mode is None else getattr(point.mode, knob)
     value: KnobValue = getattr(point, knob)
@@ -43,19 +43,19 @@ def get_knob_value(point: SweepPoint, knob: str) -> KnobValue | None:
 
 @lru_cache(maxsize=65536)
 def without_knob(point: SweepPoint, knob: str) -> SweepPoint:
-    """The same for all points that differ in this knob alone."""
+    """Return the point with this knob blanked, which is equal for all points that differ in this knob alone."""
     if knob in MODE_KNOBS:
         return replace(point, mode=replace(point.mode or PowerMode(0, 0, 0, 0), **{knob: 0}))
     return replace(point, **{knob: _BLANK_VALUES.get(knob, "")})
 
 
 def describe_setting(point: SweepPoint) -> str:
-    """The whole setting: "training, batch 16, 1 worker, dropped cache"."""
+    """Describe the whole setting: "training, batch 16, 1 worker, dropped cache"."""
     return f"{'training' if point.kind == 'train' else 'inference'}, {describe_other_knobs(point, '')}"
 
 
 def describe_other_knobs(point: SweepPoint, knob: str) -> str:
-    """What a setting is beside one knob, in words: "batch 16, 1 worker, warm cache"."""
+    """Describe all of a setting but one knob: "batch 16, 1 worker, warm cache"."""
     words = _describe_each_knob(point)
     if knob in MODE_KNOBS and point.mode is not None:
         words["mode"] = ", ".join(
@@ -65,9 +65,14 @@ def describe_other_knobs(point: SweepPoint, knob: str) -> str:
 
 
 def describe_differences(point: SweepPoint, among: Sequence[SweepPoint]) -> str:
-    """What sets a setting apart from others, in words: only the knobs that are not the same in all of them.
+    """Describe a setting by the knobs that are not the same in all settings of a group.
 
-    A power mode is named by what differs, where that is one of its knobs. Empty where nothing differs.
+    Args:
+        point: The setting.
+        among: The group. If its power modes differ in one knob alone, the mode is named by that knob.
+
+    Returns:
+        The description; empty if nothing differs.
     """
     every = [_describe_each_knob(one) for one in among]
     own = {**_describe_each_knob(point), "prefetch": f"prefetch {point.prefetch}" if point.workers else ""}
@@ -82,7 +87,7 @@ def describe_differences(point: SweepPoint, among: Sequence[SweepPoint]) -> str:
 
 
 def _describe_each_knob(point: SweepPoint) -> dict[str, str]:
-    """Of each knob; empty where it is as usual."""
+    """Describe each knob; empty where it has its usual value."""
     return {
         "mode": "" if point.mode is None else f"mode {point.mode}",
         "batch_size": f"batch {point.batch_size}",
@@ -97,6 +102,6 @@ def _describe_each_knob(point: SweepPoint) -> dict[str, str]:
 
 
 def describe_point(point: SweepPoint) -> str:
-    """``nano-1, lenet5-mnist: training, batch 16, no workers, dropped cache``; a second repeat is "repeat 2"."""
+    """Describe a point: "nano-1, lenet5-mnist: training, batch 16, no workers, dropped cache, repeat 2"."""
     again = f", repeat {point.repeat + 1}" if point.repeat else ""
     return f"{point.board}, {point.workload}: {describe_setting(point)}{again}"

@@ -1,4 +1,4 @@
-"""What was seen of a point: its minibatches, its epochs, the strip of loads and watts over time, and who says so."""
+"""The measurement of a point: its minibatches, its epochs, its sensor trace, and their source."""
 
 from __future__ import annotations
 
@@ -15,25 +15,27 @@ from fedge.types import Floats, Label, PowerMode
 
 Ints = NDArray[np.int64]
 DISTURBED_CORES = 0.2
-"""Others' work, in cores, from which on a point counts as disturbed; chosen by us, above a desktop's at rest."""
+"""Number of cores kept busy by other programs above which a point counts as disturbed. A default above what an idle
+desktop uses: a lower limit marks every point there, a higher one misses a background build."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MinibatchTimes:
-    """Every minibatch of a point; arrays of shape (n,), seconds, in the order in which they were done.
+    """The times of every minibatch of a point; arrays of shape (n,) in execution order, times in seconds.
 
-    ``fetch_s`` (reading the files) and ``preprocess_s`` (decoding, transforming) are what making the batch took whoever
-    made it, overlapped with training or not. ``stall_s`` is how long the training waited for the batch; without workers
-    that is the making itself. ``compute_s`` is by CUDA events on a GPU, by the monotonic clock otherwise.
-    ``overhead_s`` is collating (without workers), taking the batch over and the loop's own work, timed for themselves.
-    ``step_s`` runs from the start of a minibatch to the start of the next, or to the epoch's end, on one clock: the
-    parts add up to it as far as nothing was missed.
+    ``fetch_s`` (reading the files) and ``preprocess_s`` (decoding, transforming) are the costs of making the batch in
+    whichever process made it, overlapped with training or not. ``stall_s`` is how long training waits for the batch;
+    without workers that is the time of making it. ``compute_s`` is measured by CUDA events on a GPU, else by the
+    monotonic
+    clock. ``overhead_s`` is collating (without workers), receiving the batch and the loop's own work, each timed
+    separately. ``step_s`` runs from the start of a minibatch to the start of the next, or to the epoch's end, on one
+    clock, so that it exceeds the sum of the parts only by what no timer covers.
     """
 
     epoch: Ints
     step: Ints
     start_s: Floats
-    """On a clock that begins with the point."""
+    """Time since the point began."""
     fetch_s: Floats
     preprocess_s: Floats
     stall_s: Floats
@@ -46,15 +48,19 @@ class MinibatchTimes:
         return len(self.epoch)
 
     def select(self, keep: NDArray[np.bool_]) -> MinibatchTimes:
-        """Those that ``keep`` marks."""
+        """Return the minibatches selected by a mask.
+
+        Args:
+            keep: Boolean mask of shape (n,).
+        """
         return MinibatchTimes(**{one.name: getattr(self, one.name)[keep] for one in fields(self)})
 
 
 @dataclass(frozen=True, slots=True)
 class EpochSummary:
-    """One epoch from end to end, with its data loader made and thrown away; sums over its minibatches in seconds.
+    """One epoch from end to end, including start and shutdown of its data loader; times are sums over its minibatches.
 
-    What a machine has no sensor for is None. Loads are from 0 to 1, of all cores that are online.
+    Quantities without a sensor are None. Loads range from 0 to 1, relative to all online cores or to the GPU.
     """
 
     epoch: int
@@ -71,23 +77,23 @@ class EpochSummary:
     cpu_load: float | None = None
     gpu_load: float | None = None
     memory_mb: float | None = None
-    """Largest resident memory of the training and its workers."""
+    """Peak resident memory of the training process and its workers."""
     disk_read_mb: float | None = None
-    """Read from the block devices, not from the page cache."""
+    """Read from block devices, not from the page cache."""
     resident_before: float | None = None
-    """Share of the data set's pages in the page cache when the epoch began."""
+    """Share of the data set's pages in the page cache at the start of the epoch."""
     resident_after: float | None = None
     temperature_c: float | None = None
-    """The highest of the epoch."""
+    """Peak temperature during the epoch."""
     throttled: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SensorTrace:
-    """Loads, watts and temperature over a point's time; arrays of shape (n,), NaN where there is no sensor."""
+    """Loads, power and temperature during a point; arrays of shape (n,), NaN where there is no sensor."""
 
     at_s: Floats
-    """On the clock of ``MinibatchTimes.start_s``."""
+    """Sample times on the clock of ``MinibatchTimes.start_s``."""
     cpu_load: Floats
     gpu_load: Floats
     memory_mb: Floats
@@ -98,7 +104,7 @@ class SensorTrace:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PointMeasurement:
-    """A finished point. ``label`` is ``measured`` for a real machine, else that of the model behind the figures."""
+    """A finished point. ``label`` is ``measured`` for a real machine, else the label of the model behind the values."""
 
     point: SweepPoint
     minibatches: MinibatchTimes
@@ -106,22 +112,22 @@ class PointMeasurement:
     sensor_trace: SensorTrace
     label: Label
     source: str
-    """In words: which machine, clock and sensors, or which model."""
+    """Description of the machine, clock and sensors, or of the model."""
     seconds: float
-    """What measuring it took, of the board's own time, with everything around it."""
+    """Duration of the whole measurement on the board's clock, including preparation."""
     notes: tuple[str, ...] = ()
-    """What was odd: a cache that could not be dropped, a mode that could not be held."""
+    """Deviations from the plan, such as a cache that could not be dropped or a mode that was not held."""
     power_label: Label | None = None
-    """None where nobody metered the power."""
+    """None if the power was not metered."""
     parameters: dict[str, float] = field(default_factory=dict)
-    """Emulated boards: what the model was told, for whoever wants to check it."""
+    """Further values for models and checks; on emulated boards, the inputs of the emulation."""
 
 
 ProgressCallback = Callable[[str], None]
 
 
 class MeasurementRig(Protocol):
-    """What can be characterised. Made for one board of a plan."""
+    """A machine or emulated board that can be characterised, created for one board of a plan."""
 
     @property
     def maxn(self) -> PowerMode | None:
@@ -130,39 +136,59 @@ class MeasurementRig(Protocol):
 
     @property
     def software(self) -> dict[str, str]:
-        """What the figures depend on, name -> version; a sweep goes on only where it is the same."""
+        """Versions that the measurements depend on, name -> version; a sweep continues only where they are equal."""
         ...
 
     def refusal_reason(self, point: SweepPoint, workload: WorkloadPlan) -> str | None:
-        """Why the point cannot be measured here, in words for the user; None where it can."""
+        """Return why the point cannot be measured here, in words for the user, or None if it can."""
         ...
 
     def measure(
         self, point: SweepPoint, workload: WorkloadPlan, course: MeasurementSchedule, told: ProgressCallback
     ) -> PointMeasurement:
-        """Measure it, whatever was measured before; ``told`` hears how far it is.
+        """Measure a point, independently of any earlier measurement of it.
 
-        Raises ``BoardError`` when it cannot be done after all: the point is then a row with its reason.
+        Args:
+            point: The setting.
+            workload: The workload that ``point`` names.
+            course: How long to measure.
+            told: Called with progress messages.
+
+        Raises:
+            BoardError: The measurement failed; the point is then recorded as failed with this reason.
         """
         ...
 
     def idle(self, seconds: float) -> None:
-        """Let the board do nothing for so long."""
+        """Leave the board idle for the given time, in seconds."""
         ...
 
 
 TRIAL_STEPS = 50
-"""So many minibatches of an emulated point are looked at; chosen by us."""
+"""Minibatches of an emulated point that are simulated to estimate its duration. A default: more steps average the
+jitter better and delay the estimate."""
 
 
 def count_epoch_steps(images: int, batch_size: int, course: MeasurementSchedule) -> int:
-    """Minibatches of an epoch: whole ones alone, as many as the plan's course has at most."""
+    """Return the number of minibatches per epoch.
+
+    Args:
+        images: Images per epoch; an incomplete last minibatch is dropped.
+        batch_size: Images per minibatch.
+        course: The schedule, whose ``minibatches`` is an upper limit.
+    """
     whole = images // batch_size
     return whole if course.minibatches is None else min(whole, course.minibatches)
 
 
 def estimate_remaining_s(done_s: Sequence[float], left: Sequence[SweepPoint], course: MeasurementSchedule) -> float:
-    """Seconds that the points ``left`` will take, at the mean of those done, with the rests before further repeats."""
+    """Estimate the remaining duration of a sweep, in seconds.
+
+    Args:
+        done_s: Durations of the finished points, at least one; their mean stands for each remaining point.
+        left: The remaining points.
+        course: The schedule, whose ``every_s`` separates further repeats.
+    """
     mean_s = sum(done_s) / len(done_s)
     repeats = len({point.repeat for point in left})
     within_s = len(left) * mean_s
@@ -172,7 +198,17 @@ def estimate_remaining_s(done_s: Sequence[float], left: Sequence[SweepPoint], co
 def estimate_point_s(
     rig: MeasurementRig, point: SweepPoint, workload: WorkloadPlan, course: MeasurementSchedule
 ) -> float | None:
-    """About how many seconds of the board's own time a point takes; None where nobody can say."""
+    """Estimate a point's duration on the board's clock, in seconds, by simulating a part of one epoch.
+
+    Args:
+        rig: An emulated board.
+        point: The setting.
+        workload: The workload that ``point`` names.
+        course: The schedule whose epochs are estimated.
+
+    Returns:
+        The duration, or None if the rig cannot measure the point.
+    """
     steps = count_epoch_steps(workload.images.count, point.batch_size, course)
     some = min(TRIAL_STEPS, steps)
     try:

@@ -1,4 +1,4 @@
-"""What a sweep saw, as a model learns from it: a point's mean minibatch in the steady state, by state of the cache."""
+"""Observations for fitting models: the mean minibatch of a point in the steady state, by state of the page cache."""
 
 from __future__ import annotations
 
@@ -15,46 +15,62 @@ from fedge.costs.input_pipeline.pipeline_fit import LoaderMeans
 from fedge.types import Label, PowerMode
 
 SETTLING_ROUNDS = 2
-"""So many rounds of all workers at an epoch's beginning are not the steady state; chosen by us."""
+"""Minibatches at the start of an epoch that are excluded, in rounds of all workers: one round fills the queues, the
+second is a margin. More rounds leave fewer minibatches of short epochs."""
 MAX_SETTLING_SHARE = 0.25
-"""But no more than this share of it; chosen by us."""
+"""Upper limit of the excluded part of an epoch; a default that keeps most of a short epoch."""
 WARM_SHARE = 0.99
-"""From this share of the reads on that the page cache answers, the storage does not count; chosen by us."""
+"""Cache hit share from which the storage is ignored. A default close to 1: the remaining reads are too few to time."""
 
 
 @dataclass(frozen=True, slots=True)
 class PointObservation:
-    """Epochs of one point that are alike: their mean minibatch, seconds, and what they took as a whole."""
+    """Epochs of one point with the same state of the page cache: their mean minibatch and their totals."""
 
     point: SweepPoint
     mode: PowerMode
     means: LoaderMeans
-    """In the steady state."""
+    """Seconds per minibatch in the steady state."""
     e2e_s: float
-    """A mean epoch from end to end."""
+    """Mean duration of an epoch from end to end."""
     stall_s: float
-    """The waiting in it."""
+    """Mean stall per epoch."""
     steps: int
     first_s: float
-    """What the first minibatch of an epoch waited: for the workers' start and for its own making."""
+    """Stall of the first minibatch of an epoch: the start of the workers and the making of the batch."""
     power_w: float | None
     cached: float
-    """The share of the reads that the page cache answered."""
+    """Share of the reads that the page cache served."""
     file_mb: float
     is_counted: bool
-    """Whether the plan counts these epochs; those it discards tell of loading alone."""
+    """Whether the plan counts these epochs; discarded epochs inform only the model of loading."""
     label: Label
 
     @property
     def energy_j(self) -> float | None:
-        """Of the mean epoch."""
+        """Energy of the mean epoch; None if the power was not metered."""
         return None if self.power_w is None else self.power_w * self.e2e_s
 
 
 def extract_observations(
     result: SweepResult, board: str, workload: str, kind: WorkKind = "train"
 ) -> tuple[PointObservation, ...]:
-    """What was seen of a workload on a board in modes that are known, in the order of the plan."""
+    """Extract the observations of a workload on a board.
+
+    Args:
+        result: The sweep.
+        board: The board's name.
+        workload: The workload's name.
+        kind: Training or inference.
+
+    Returns:
+        One or two observations per point with a known power mode, in the order of the plan: of the counted epochs, and
+            of
+        the discarded ones if they read from the storage.
+
+    Raises:
+        BadInput: A point's minibatch file is missing or damaged.
+    """
     return tuple(look for one in _select_points(result, board, workload, kind) for look in _observe_point(one, result))
 
 
@@ -112,14 +128,14 @@ def _steady_means(point: SweepPoint, steady: MinibatchTimes) -> LoaderMeans:
         preprocess_s=float(steady.preprocess_s.mean()),
         stall_s=float(steady.stall_s.mean()),
         copy_s=float(steady.copy_s.mean()),
-        # A median: the very first minibatches compile and tune, and others may have run.
+        # Median: the very first minibatches compile and autotune, and other programs may have interfered.
         compute_s=float(np.median(steady.compute_s)),
         overhead_s=float(steady.overhead_s.mean()),
     )
 
 
 def image_file_mb(finished: FinishedPoint, workload: WorkloadPlan) -> float:
-    """An image file's mean size: as measured, as the plan says, or what JPEG makes of such images."""
+    """Return the mean size of an image file in MB: as measured, else as planned, else as JPEG typically yields."""
     told = finished.parameters.get("file_mb", finished.parameters.get("sample_file_mb"))
     images = workload.images
     fed = SampleFormat(images.mpixel, 0, images.source == "memory", images.kb)
@@ -127,7 +143,10 @@ def image_file_mb(finished: FinishedPoint, workload: WorkloadPlan) -> float:
 
 
 def _cached_share(epochs: Sequence[EpochSummary], point: SweepPoint, file_mb: float) -> float:
-    """By what was read from the disks; by what lay in the page cache before where nobody knows."""
+    """Return the share of reads served by the page cache.
+
+    It follows from the disk reads if they are known, else from the pages that were resident before the epochs.
+    """
     if file_mb <= 0:
         return 1.0
     read = [(one.disk_read_mb, one.steps) for one in epochs if one.disk_read_mb is not None]

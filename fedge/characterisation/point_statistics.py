@@ -1,9 +1,9 @@
-"""What a finished point says: means per epoch with confidence intervals, warm-up, steadiness, outliers, labels.
+"""Statistics of a finished point: means per epoch with confidence intervals, warm-up, steadiness, outliers, labels.
 
-Within an epoch the interval is that of batch means over its minibatches after the start (``make_estimate``); several
-epochs
-are joined, or are themselves the independent figures where they differ by more than their minibatches explain. Watts
-come from the strip's samples in the same way; joules scatter as watts and seconds do.
+Within an epoch the interval comes from batch means over the minibatches after warm-up (``batch_mean_estimate``).
+Several epochs are combined, and count as the independent samples where they differ by more than their minibatches
+explain. Power is estimated from the sensor trace's samples in the same way; the relative error of energy combines those
+of power and time.
 """
 
 from __future__ import annotations
@@ -29,25 +29,25 @@ from fedge.characterisation.sweep_store import FinishedPoint
 from fedge.types import Floats, Label
 
 PART_FIELDS = ("stall_s", "compute_s", "copy_s", "overhead_s", "fetch_s", "preprocess_s")
-"""The quantities of ``EpochSummary`` and ``MinibatchTimes`` alike."""
+"""Quantities that ``EpochSummary`` and ``MinibatchTimes`` have in common."""
 
 
 @dataclass(frozen=True, slots=True)
 class PointStats:
-    """A point's figures: means per epoch over the epochs that count, seconds, joules and watts.
+    """Statistics of a point: means per epoch over the counted epochs, in seconds, joules and watts.
 
-    ``stall_s`` .. ``preprocess_s`` are sums over an epoch's minibatches. stall + copy + compute + overhead is ``e2e_s``
-    up to what nobody timed; ``fetch_s`` and ``preprocess_s`` overlap with it where there are workers. What nobody
-    metered is None.
+    ``stall_s`` to ``preprocess_s`` are sums over an epoch's minibatches. stall + copy + compute + overhead equals
+    ``e2e_s`` up to time that no timer covers; ``fetch_s`` and ``preprocess_s`` overlap with it where there are workers.
+    Quantities that were not metered are None.
     """
 
     point: SweepPoint
     label: Label
     power_label: Label | None
     epochs: tuple[int, ...]
-    """Those that count."""
+    """Indices of the counted epochs."""
     minibatches: int
-    """Those of the epochs that count."""
+    """Number of minibatches in the counted epochs."""
     steps: float
     """Minibatches per epoch."""
     e2e_s: Estimate
@@ -60,51 +60,57 @@ class PointStats:
     energy_j: Estimate | None
     power_w: Estimate | None
     first_e2e_s: Estimate
-    """Of the first epoch, whether it counts or not: there the page cache may be empty."""
+    """Of the first epoch, whether counted or not: its page cache may be empty."""
     first_stall_s: Estimate
     step_s: Estimate
-    """One minibatch from end to end in the steady state: without warm-up, with outliers."""
+    """Duration of one minibatch in the steady state: without warm-up, with outliers."""
     warm_up: int
-    """So many minibatches at the start of the first epoch that counts are not like the others."""
+    """Number of warm-up minibatches at the start of the first counted epoch."""
     settled: bool
     unsettled_reason: str
-    """Why not; empty where it is."""
+    """Empty if ``settled``."""
     outliers: int
-    """Minibatches marked as such; they are in every sum."""
+    """Number of minibatches marked as outliers; they are included in every sum."""
     by_epoch: Mapping[str, tuple[Estimate, ...]] = field(default_factory=dict)
-    """Of every epoch that counts, by the name of the field; what its own minibatches and samples say."""
+    """Estimates from each counted epoch's own minibatches and samples, by field name."""
     cpu_load: float | None = None
     gpu_load: float | None = None
     memory_mb: float | None = None
     disk_read_mb: float | None = None
     first_disk_read_mb: float | None = None
     resident_before: float | None = None
-    """Means over the epochs that count; memory is the largest."""
+    """Means over the counted epochs; memory is the maximum."""
     throttled: bool = False
     notes: tuple[str, ...] = ()
     parameters: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def key(self) -> str:
-        """The point's."""
+        """The point's key."""
         return self.point.key
 
     @property
     def samples(self) -> float:
-        """Per epoch; a last minibatch that is not full counts as full."""
+        """Samples per epoch; an incomplete last minibatch counts as full."""
         return self.steps * self.point.batch_size
 
     @property
     def untimed_s(self) -> float:
-        """What of an epoch nobody timed: making the loader and throwing it away, gaps."""
+        """Part of an epoch that no timer covers, in seconds: start and shutdown of the loader, gaps between timers."""
         parts = (self.stall_s, self.copy_s, self.compute_s, self.overhead_s)
         return self.e2e_s.value - sum(part.value for part in parts)
 
 
 def compute_point_stats(finished: FinishedPoint, course: MeasurementSchedule) -> PointStats:
-    """The figures of a finished point. ``course.discard`` first epochs do not count, unless none would be left.
+    """Compute the statistics of a finished point.
 
-    Raises ``ValueError`` for a point without epochs.
+    Args:
+        finished: The point.
+        course: The plan's schedule; its ``discard`` first epochs are not counted, unless none would remain.
+
+    Raises:
+        BadInput: A file of the point is missing or damaged.
+        ValueError: The point has no epochs.
     """
     if not finished.epochs:
         raise ValueError(f"point {finished.point.key} has no epochs")
@@ -144,14 +150,14 @@ def compute_point_stats(finished: FinishedPoint, course: MeasurementSchedule) ->
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _EpochPiece:
-    """An epoch's minibatches, and how many of them are its start."""
+    """An epoch's minibatches and their steadiness."""
 
     minibatches: MinibatchTimes
     steadiness: Steadiness
 
 
 def _split_by_epoch(minibatches: MinibatchTimes, epochs: Sequence[EpochSummary]) -> dict[int, _EpochPiece | None]:
-    """By epoch; None for one of which no minibatch is there."""
+    """Return the minibatches by epoch; None for an epoch that has none."""
     pieces: dict[int, _EpochPiece | None] = {}
     for epoch in epochs:
         own = minibatches.select(minibatches.epoch == epoch.epoch)
@@ -162,7 +168,7 @@ def _split_by_epoch(minibatches: MinibatchTimes, epochs: Sequence[EpochSummary])
 def _estimate_by_epoch(
     epochs: Sequence[EpochSummary], pieces: Sequence[_EpochPiece | None], strip: SensorTrace
 ) -> dict[str, tuple[Estimate, ...]]:
-    """By the name of a field of ``PointStats``; empty where it was not metered."""
+    """Return estimates by field of ``PointStats``, one per epoch; empty where not metered."""
     found = {name: _estimate_field(epochs, pieces, name, name) for name in PART_FIELDS}
     found["e2e_s"] = _estimate_field(epochs, pieces, "e2e_s", "step_s")
     found["step_s"] = tuple(_estimate_step_s(epoch, piece) for epoch, piece in zip(epochs, pieces, strict=True))
@@ -176,7 +182,7 @@ def _estimate_by_epoch(
 def _estimate_field(
     epochs: Sequence[EpochSummary], pieces: Sequence[_EpochPiece | None], name: str, column: str
 ) -> tuple[Estimate, ...]:
-    """A field of ``EpochSummary``, whose minibatches' figures are ``column``."""
+    """Estimate a field of ``EpochSummary`` per epoch, with the scatter of the minibatches' ``column``."""
     own: list[Estimate] = []
     for epoch, piece in zip(epochs, pieces, strict=True):
         value = float(getattr(epoch, name))
@@ -191,7 +197,7 @@ def _estimate_field(
 
 
 def _estimate_step_s(epoch: EpochSummary, piece: _EpochPiece | None) -> Estimate:
-    """Seconds of a minibatch after the start."""
+    """Estimate the seconds per minibatch after warm-up."""
     if piece is None:
         return make_unbounded_estimate(epoch.e2e_s / max(epoch.steps, 1))
     return batch_mean_estimate(piece.minibatches.step_s[piece.steadiness.warm_up :])
@@ -210,7 +216,7 @@ def _estimate_power_w(epoch: EpochSummary, piece: _EpochPiece | None, strip: Sen
 
 
 def _estimate_energy_j(epoch: EpochSummary, power_w: Estimate | None, e2e_s: Estimate) -> Estimate | None:
-    """It scatters as watts and seconds do."""
+    """Estimate an epoch's energy, whose relative error combines those of power and time."""
     if epoch.energy_j is None:
         return None
     if power_w is None or not (power_w.is_bounded and e2e_s.is_bounded) or power_w.value <= 0 or e2e_s.value <= 0:
@@ -220,7 +226,7 @@ def _estimate_energy_j(epoch: EpochSummary, power_w: Estimate | None, e2e_s: Est
 
 
 def _select_watts(minibatches: MinibatchTimes, strip: SensorTrace) -> Floats:
-    """The strip's samples of an epoch."""
+    """Return the trace's power samples during an epoch."""
     begin, end = minibatches.start_s[0], minibatches.start_s[-1] + minibatches.step_s[-1]
     inside = (strip.at_s >= begin) & (strip.at_s <= end) & np.isfinite(strip.power_w)
     watts: Floats = strip.power_w[inside]
@@ -228,7 +234,7 @@ def _select_watts(minibatches: MinibatchTimes, strip: SensorTrace) -> Floats:
 
 
 def _assess_epochs(pieces: Sequence[_EpochPiece | None]) -> Steadiness:
-    """Of all epochs that count, one after the other without their starts."""
+    """Assess all counted epochs as one series without their warm-up."""
     there = [piece for piece in pieces if piece]
     if not there:
         return Steadiness(0, np.zeros(0, dtype=np.bool_), settled=False, why="no minibatches are there")
@@ -239,6 +245,6 @@ def _assess_epochs(pieces: Sequence[_EpochPiece | None]) -> Steadiness:
 
 
 def _mean_of_known(values: Sequence[float | None]) -> float | None:
-    """Of those that are known; None where none is."""
+    """Return the mean of the values that are not None, or None if there is none."""
     known = [value for value in values if value is not None]
     return sum(known) / len(known) if known else None

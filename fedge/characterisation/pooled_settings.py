@@ -1,8 +1,8 @@
-"""Repeats of a setting become one: their mean, with an interval that knows how much epochs and repeats differ.
+"""Pooling of a setting's repeats: their mean, with an interval that reflects how epochs and repeats differ.
 
-Two epochs, or two repeats, say little about their scatter. So the scatter is taken from all settings of a board
-together (a pooled standard deviation), relative to the epoch for parts of its time, to the mean for everything else. A
-setting's variance is the largest of the one among epochs, the one among repeats and that of its own minibatches.
+Two epochs, or two repeats, say little about their scatter. The scatter is therefore pooled over all settings of a board
+(pooled standard deviation), relative to the epoch for parts of its time and to the mean for everything else. A
+setting's variance is the largest of that among epochs, that among repeats, and that of its own minibatches.
 """
 
 from __future__ import annotations
@@ -31,20 +31,24 @@ LATER_EPOCH_FIELDS = {"first_e2e_s": "e2e_s", "first_stall_s": "stall_s"}
 
 @dataclass(frozen=True, slots=True)
 class PooledSetting:
-    """A setting's figures over its repeats; ``stats.point`` is the first one's."""
+    """A setting's statistics over its repeats; ``stats.point`` is the first repeat."""
 
     stats: PointStats
     points: tuple[str, ...]
-    """The keys of all of them."""
+    """Keys of all repeats."""
 
     @property
     def point(self) -> SweepPoint:
-        """The first repeat's."""
+        """The first repeat."""
         return self.stats.point
 
 
 def pool_repeats(stats: Sequence[PointStats]) -> tuple[PooledSetting, ...]:
-    """One for every setting and board, in the order of their first repeats."""
+    """Pool the repeats of each setting and board, in the order of the first repeats.
+
+    Args:
+        stats: Statistics of points of any boards and workloads.
+    """
     groups: dict[SweepPoint, list[PointStats]] = defaultdict(list)
     for one in sorted(stats, key=lambda s: s.point.repeat):
         groups[replace(one.point, repeat=0)].append(one)
@@ -62,7 +66,7 @@ def pool_repeats(stats: Sequence[PointStats]) -> tuple[PooledSetting, ...]:
 
 
 def group_by_workload(points: Sequence[PooledSetting]) -> dict[tuple[str, str, str], list[PooledSetting]]:
-    """By board, workload and kind."""
+    """Group settings by board, workload and kind."""
     groups: dict[tuple[str, str, str], list[PooledSetting]] = defaultdict(list)
     for one in points:
         groups[one.point.board, one.point.workload, one.point.kind].append(one)
@@ -71,14 +75,14 @@ def group_by_workload(points: Sequence[PooledSetting]) -> dict[tuple[str, str, s
 
 @dataclass(frozen=True, slots=True)
 class _Scatter:
-    """A relative standard deviation and its degrees of freedom; (0, 0) where nothing is known."""
+    """A relative standard deviation and its degrees of freedom; (0, 0) if unknown."""
 
     sd: float
     freedom: int
 
 
 def _epoch_and_repeat_scatter(groups: Sequence[Sequence[PointStats]], name: str) -> tuple[_Scatter, _Scatter]:
-    """Of an epoch, and of a repeat. There is one first epoch a point; it scatters as the later ones do."""
+    """Return the scatter among epochs and among repeats; first epochs are taken to scatter as later ones."""
     like = LATER_EPOCH_FIELDS.get(name, name)
     epochs = [
         ([e.value for e in _list_epoch_estimates(one, like)], _reference_value([one], like))
@@ -103,7 +107,7 @@ def _pool_scatter(families: Sequence[tuple[Sequence[float], float]]) -> _Scatter
 
 
 def _reference_value(group: Sequence[PointStats], name: str) -> float:
-    """What the scatter is relative to."""
+    """Return the value that the scatter is relative to."""
     whole = "first_e2e_s" if name.startswith("first_") else "e2e_s"
     by = whole if name in {*PART_FIELDS, "first_stall_s"} else name
     known = [found.value for one in group if (found := getattr(one, by)) is not None]
@@ -148,7 +152,7 @@ def _pool_field(group: Sequence[PointStats], name: str, epochs: _Scatter, repeat
 
 
 def _list_epoch_estimates(one: PointStats, name: str) -> tuple[Estimate, ...]:
-    """What each epoch says by itself; of a figure of the first epoch alone, that one."""
+    """Return the estimates of each epoch; for a figure of the first epoch, that one alone."""
     if name in one.by_epoch:
         return one.by_epoch[name]
     found: Estimate | None = getattr(one, name)

@@ -1,4 +1,4 @@
-"""How much the same setting varies: on one board from repeat to repeat, and between boards of a kind."""
+"""Variability and reliability: how much a setting varies between repeats and boards, and which points are doubtful."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ VARIABILITY_QUANTITIES = ("e2e_s", "energy_j")
 
 @dataclass(frozen=True, slots=True)
 class Variability:
-    """How far the figures of one setting lie apart."""
+    """The variation of one setting."""
 
     scope: Literal["within", "between"]
-    """Within a board over repeats, or between boards of a kind (each board's mean over its repeats)."""
+    """Between repeats on one board, or between boards of a kind (each board's mean over its repeats)."""
     board: str
-    """The board; of ``between`` its kind."""
+    """The board; with scope ``between``, its kind."""
     workload: str
     setting: str
-    """In words."""
+    """Description of the setting."""
     quantity: str
     """``e2e_s`` or ``energy_j``."""
     values: tuple[float, ...]
     names: tuple[str, ...]
-    """Of each value: the repeat, from 1 on, or the board."""
+    """Per value, the number of the repeat (from 1) or the board."""
     cv: float
-    """Standard deviation by mean (coefficient of variation)."""
+    """Coefficient of variation: standard deviation divided by the mean."""
     spread: float
     """(max - min) / min."""
     label: Label
@@ -50,7 +50,14 @@ class Variability:
 
 
 def compute_variability(stats: Sequence[PointStats]) -> tuple[Variability, ...]:
-    """Of every setting that was repeated, and of every one that several boards of a kind have measured."""
+    """Compute the variation of every repeated setting, and of every setting measured on several boards of a kind.
+
+    Args:
+        stats: Statistics of all points.
+
+    Returns:
+        One entry per setting, quantity and scope that has at least two values.
+    """
     found: list[Variability] = []
     settings: dict[SweepPoint, dict[str, list[PointStats]]] = defaultdict(lambda: defaultdict(list))
     for one in sorted(stats, key=lambda s: (s.point.board, s.point.repeat)):
@@ -77,7 +84,7 @@ def _measure_variability(
     quantity: str,
     groups: Mapping[str, list[PointStats]],
 ) -> list[Variability]:
-    """None or one: of at least two groups in which the quantity is known and above 0, each by its mean."""
+    """Return at most one entry: over the means of groups with a known quantity, if two exist and all are positive."""
     means: dict[str, float] = {}
     for name, group in groups.items():
         known = [found.value for one in group if (found := getattr(one, quantity)) is not None]
@@ -108,21 +115,30 @@ REPEAT_CONFIDENCE = 0.99
 
 @dataclass(frozen=True, slots=True)
 class DifferingRepeats:
-    """A setting whose repeats are not alike."""
+    """A setting whose repeats differ by more than their minibatches explain."""
 
     points: tuple[str, ...]
-    """The keys of all its repeats."""
+    """Keys of all repeats."""
     spread: float
-    """(most - least) / least of their epochs' times."""
+    """(max - min) / min of the repeats' epoch times."""
 
     @property
     def note(self) -> str:
-        """In words."""
+        """The difference in words."""
         return f"repeats differ by {100 * self.spread:.0f} %, more than their minibatches explain"
 
 
 def find_differing_repeats(stats: Sequence[PointStats]) -> tuple[DifferingRepeats, ...]:
-    """All settings whose repeats differ by more than chance among their minibatches would have it."""
+    """Find the settings whose repeats differ significantly.
+
+    Args:
+        stats: Statistics of all points.
+
+    Returns:
+        Settings with two repeats whose epoch times differ by more than ``MIN_DRIFT`` and by more than chance among
+            their
+        minibatches explains (99 %, Bonferroni-corrected for the number of pairs).
+    """
     groups: dict[SweepPoint, list[PointStats]] = defaultdict(list)
     for one in stats:
         groups[replace(one.point, repeat=0)].append(one)
@@ -134,7 +150,7 @@ def find_differing_repeats(stats: Sequence[PointStats]) -> tuple[DifferingRepeat
 
 
 def add_repeat_notes(stats: Sequence[PointStats]) -> tuple[PointStats, ...]:
-    """The same, with a note at every repeat of such a setting."""
+    """Return the points with a note added to every repeat of a setting whose repeats differ."""
     notes = {key: one.note for one in find_differing_repeats(stats) for key in one.points}
     return tuple(
         replace(one, notes=(*one.notes, notes[one.key])) if notes and one.key in notes else one for one in stats
@@ -160,7 +176,7 @@ def _repeats_differ(group: Sequence[PointStats]) -> bool:
 
 
 def _within_repeat_error(one: PointStats) -> tuple[float, float] | None:
-    """The standard error of an epoch's time by its minibatches, and its degrees of freedom; None where not known."""
+    """Return standard error and degrees of freedom of a repeat's epoch time by its minibatches, or None."""
     epochs = one.by_epoch.get("e2e_s", ())
     if not epochs or not all(epoch.is_bounded for epoch in epochs):
         return None
@@ -168,13 +184,18 @@ def _within_repeat_error(one: PointStats) -> tuple[float, float] | None:
 
 
 DOUBT_WEIGHT = 0.5
-"""Strength of what casts doubt on figures, times the share of the points that it is about; chosen by us."""
+"""Strength of a finding about doubtful points, per share of the points; a default that ranks it below a knob with
+an equally large effect."""
 SETTINGS, POINTS, NAMED = 5, 20, 8
-"""So many settings, points, and values of a setting are named."""
+"""Maximum numbers of settings, points, and values of a setting that are named."""
 
 
 def find_variability(stats: Sequence[PointStats]) -> list[SweepFinding]:
-    """For every board over its repeats, and for every kind of boards, how far the setting that varies most does."""
+    """Find, per board over its repeats and per kind over its boards, the setting that varies most.
+
+    Args:
+        stats: Statistics of all points.
+    """
     groups: dict[tuple[str, str], list[Variability]] = defaultdict(list)
     for one in compute_variability(stats):
         groups[one.scope, one.board].append(one)
@@ -183,7 +204,7 @@ def find_variability(stats: Sequence[PointStats]) -> list[SweepFinding]:
 
 
 def _make_variability_finding(group: Sequence[Variability], odd: Sequence[DifferingRepeats]) -> SweepFinding:
-    """``odd`` are the settings whose repeats differ by more than their minibatches explain."""
+    """Make the finding for one board or kind; ``odd`` are the settings whose repeats differ significantly."""
     named = {"e2e_s": "the epoch's time", "energy_j": "the energy"}
     most = {
         name: max(own, key=lambda one: one.spread)
@@ -235,7 +256,14 @@ def _describe_spread(one: Variability) -> str:
 
 
 def find_doubtful_points(stats: Sequence[PointStats]) -> list[SweepFinding]:
-    """Throttling, points that had not settled, and those beside which other programs worked."""
+    """Find points that were throttled, did not reach a steady state, or ran beside other programs.
+
+    Args:
+        stats: Statistics of all points.
+
+    Returns:
+        At most one finding for each of the three reasons.
+    """
     throttled = [one for one in stats if one.throttled]
     unsettled = [one for one in stats if not one.settled]
     protects = "slowed by the board to protect itself (throttling)"

@@ -1,4 +1,4 @@
-"""One value that a knob could be turned to, and what a model says of it."""
+"""Model of one setting: its pipeline fitted to the sweep, and predictions for changes of a knob."""
 
 from __future__ import annotations
 
@@ -22,30 +22,43 @@ from fedge.costs.input_pipeline.steady_state import solve_steady_state
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KnobChange:
-    """A knob and its next value, the pipeline that it makes, and the reason in words."""
+    """A knob's next value, the pipeline that results from it, and the reason in words."""
 
     knob: str
     then: KnobValue
     pipeline: InputPipeline
     why: str
     error: float
-    """The model's, of this change, relative to the epoch: less than this is not worth telling."""
+    """The model's relative error for this change of the epoch; smaller changes are not reported."""
     same_work: bool = True
-    """Whether the board computes just the same, so that joules follow the time."""
+    """Whether the board's computing is unchanged, so that energy follows from time."""
     e2e_s: Estimate | None = None
-    """Where the pipeline alone does not tell the interval."""
+    """Given where the pipeline alone does not determine the interval."""
     power: Estimate | None = None
-    """Watts then by watts now, where the work is not the same and that is known."""
+    """Ratio of the new to the present power, if the work changes and the ratio is known."""
 
 
 SLOPE_UNCERTAINTY = 0.5
-"""Relative half-width of what is expected by a slope that was seen somewhere else; chosen by us."""
+"""Relative half-width of a change extrapolated by a slope from other settings; a default that still asserts the
+direction."""
 
 StatsFigure = Callable[[PointStats], float | None]
 
 
 def estimate_slope(now: PooledSetting, group: Sequence[PooledSetting], knob: str, figure: StatsFigure) -> float | None:
-    """By two settings that differ in ``knob`` alone, those most like ``now``; None where there are none."""
+    """Estimate the log-log slope of a figure against a knob.
+
+    Args:
+        now: The setting, near which the slope is wanted.
+        group: Settings of the same board and workload.
+        knob: An ordered knob.
+        figure: Returns the figure of a setting, or None if not metered.
+
+    Returns:
+        d log(figure) / d log(knob) between two settings that differ in ``knob`` alone, preferably from settings that
+            are
+        otherwise equal to ``now``; None if there are none.
+    """
     own = get_knob_value(now.point, knob)
     if own is None or float(own) <= 0:
         return None
@@ -65,33 +78,45 @@ def estimate_slope(now: PooledSetting, group: Sequence[PooledSetting], knob: str
 
 
 def scale_by_slope(slope: float, ratio: float) -> Estimate:
-    """By how much a figure grows when its knob goes to ``ratio`` times what it is."""
+    """Return the factor of a figure when its knob is multiplied by ``ratio``.
+
+    Args:
+        slope: Log-log slope of the figure.
+        ratio: New value of the knob divided by the present one.
+
+    Returns:
+        The factor, with an interval of ``SLOPE_UNCERTAINTY`` of the slope.
+    """
     value, other, another = (ratio ** (slope * (1.0 + by)) for by in (0.0, -SLOPE_UNCERTAINTY, SLOPE_UNCERTAINTY))
     return Estimate(value, min(other, another), max(other, another), 0)
 
 
 def mean_power_w(stats: PointStats) -> float | None:
-    """An epoch's mean power; None where nobody metered."""
+    """Return an epoch's mean power, or None if not metered."""
     return stats.power_w.value if stats.power_w is not None else None
 
 
 def step_compute_s(stats: PointStats) -> float | None:
-    """Seconds of computing per minibatch."""
+    """Return the compute time per minibatch, in seconds."""
     return stats.compute_s.value / stats.steps
 
 
 MIN_ERROR = 0.02
-"""The model is never taken for better than this, relative to the epoch; chosen by us."""
+"""Lower limit of the model's relative error of an epoch; a default equal to the smallest change that findings
+report."""
 UNCHECKED_ERROR = 0.1
-"""Its error where it was fitted to one setting alone; chosen by us."""
+"""The model's relative error if it was fitted to one setting and cannot be checked against another; a cautious
+default."""
 INTERVAL_ERRORS = 2.0
-"""Intervals are so many errors to each side; chosen by us."""
+"""Half-width of an interval in multiples of the error: about 95 % of a normal distribution."""
 UNKNOWN_CORES = 4.0
-"""Where neither a mode nor the rig says how many there are; chosen by us."""
+"""Number of cores if neither the mode nor the rig gives it; a default, which determines how much loaders and
+training contend."""
 UNKNOWN_HOST_SHARE = 0.3
-"""The part of computing in which a GPU waits for launches, where nobody says; chosen by us. Without a GPU it is 1."""
+"""Part of computing in which a GPU waits for launches, if not given; a default between small and large networks.
+Without a GPU it is 1."""
 MIN_TIME_DIFFERENCE = 0.02
-"""Epochs whose times differ by less say nothing about what waiting costs; chosen by us."""
+"""Relative difference of epoch times below which they do not determine the power of waiting; a default."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -102,23 +127,39 @@ class SettingModel:
     pipeline: InputPipeline
     error: float
     check_count: int
-    """Against so many settings with other loaders."""
+    """Number of settings with other loaders that the model was checked against."""
     loaders: tuple[PointStats, ...]
     """The settings that it was fitted to, this one first."""
 
     @property
     def step_s(self) -> float:
-        """A minibatch in the steady state, by the model."""
+        """The model's steady-state duration of a minibatch, in seconds."""
         return solve_steady_state(self.pipeline).step_s
 
     def predict_e2e_s(self, then: InputPipeline) -> Estimate:
-        """An epoch with another pipeline: the measured one times what the model says of the two; ``n`` is 0."""
+        """Predict the epoch's duration with another pipeline, in seconds: the measured one scaled by the model's ratio.
+
+        Args:
+            then: The other pipeline.
+
+        Returns:
+            The duration for the same number of samples; its interval is the model's error, and ``n`` is 0.
+        """
         per = then.batch_size / self.pipeline.batch_size
         factor = solve_steady_state(then).step_s / per / self.step_s
         return make_model_estimate(self.now.e2e_s.value * factor, self.error)
 
     def predict_energy_j(self, then_s: Estimate) -> Estimate | None:
-        """An epoch's joules when it takes ``then_s`` and does the same work; None where nobody metered."""
+        """Predict an epoch's energy for another duration of the same work, in joules.
+
+        Args:
+            then_s: The duration in seconds.
+
+        Returns:
+            The energy, or None if not metered. If the power of waiting is unknown, its interval covers everything from
+                zero to
+            the present mean power.
+        """
         if self.now.energy_j is None:
             return None
         now_s, now_j = self.now.e2e_s.value, self.now.energy_j.value
@@ -126,25 +167,31 @@ class SettingModel:
         if per_s is not None:
             value, low, high = (now_j + per_s * (t - now_s) for t in (then_s.value, then_s.low, then_s.high))
             return Estimate(value, low, high, 0)
-        # nobody knows what waiting draws: between nothing and what the board draws anyway
+        # The power of waiting is unknown: between zero and the board's mean power.
         whole_w = now_j / now_s
         ends = [now_j + whole_w * (then_s.low - now_s), now_j, now_j + whole_w * (then_s.high - now_s)]
         return Estimate(now_j + 0.5 * whole_w * (then_s.value - now_s), min(ends), max(ends), 0)
 
 
 def make_model_estimate(value: float, error: float) -> Estimate:
-    """A model's figure with its relative error."""
+    """Return a model's value with the interval of its relative error."""
     return Estimate(value, value * math.exp(-INTERVAL_ERRORS * error), value * math.exp(INTERVAL_ERRORS * error), 0)
 
 
 PipelineFits = dict[SweepPoint, tuple[InputPipeline, float]]
-"""Pipelines and their errors by the setting without its loader: settings that differ in loaders share one."""
+"""Fitted pipelines and their errors by the setting without its loader, which settings with other loaders share."""
 
 
 def fit_setting_model(
     now: PooledSetting, points: Sequence[PooledSetting], fits: PipelineFits | None = None
 ) -> SettingModel:
-    """The model of a setting by itself and by those of ``points`` that differ in their loaders alone."""
+    """Fit the model of a setting to itself and to settings that differ in the loader alone.
+
+    Args:
+        now: The setting.
+        points: Settings of the same board and workload.
+        fits: Cache of fitted pipelines, extended by this call.
+    """
     own = _without_loader(now.point)
     beside = [one.stats for one in points if one is not now and _without_loader(one.point) == own]
     settings = (now.stats, *beside)
@@ -169,7 +216,7 @@ def _fit_pipeline(settings: Sequence[PointStats]) -> tuple[InputPipeline, float]
 
 
 def minibatch_means(stats: PointStats) -> LoaderMeans:
-    """Mean seconds per minibatch."""
+    """Return the mean seconds per minibatch."""
     per = 1.0 / stats.steps
     point = stats.point
     parts = (stats.fetch_s, stats.preprocess_s, stats.stall_s, stats.copy_s, stats.compute_s, stats.overhead_s)
@@ -177,20 +224,22 @@ def minibatch_means(stats: PointStats) -> LoaderMeans:
 
 
 def count_online_cores(stats: PointStats) -> float:
-    """Cores that are on."""
+    """Return the number of online cores."""
     mode = stats.point.mode
     return float(mode.cores) if mode is not None else stats.parameters.get("cores", UNKNOWN_CORES)
 
 
 def has_gpu(stats: PointStats) -> bool:
-    """Whether a GPU computes: its load is known, or there are power modes."""
+    """Return whether a GPU computes: its load is known, or there are power modes."""
     return stats.gpu_load is not None or stats.point.mode is not None
 
 
 def waiting_power_w(loaders: Sequence[PointStats]) -> float | None:
-    """What a second of waiting costs, watts, from epochs that did the same work with other loaders.
+    """Estimate the power while waiting, in watts, from epochs that did the same work with other loaders.
 
-    None where fewer than two were metered, or all took about as long.
+    Returns:
+        The slope of energy over time, at least 0; None if fewer than two settings were metered or all took about as
+            long.
     """
     known = [(one.e2e_s.value, one.energy_j.value) for one in loaders if one.energy_j is not None]
     if len(known) < 2:

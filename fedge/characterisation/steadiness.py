@@ -1,19 +1,21 @@
-"""Where a series of minibatch times is over its start, which of them are outliers, and whether the rest is steady.
+"""Steadiness of a series of minibatch times: its warm-up, its outliers, and whether the rest is steady.
 
-A series is one epoch's seconds per minibatch x_1 .. x_n, in the order in which they were done.
+A series is one epoch's seconds per minibatch x_1 .. x_n, in execution order.
 
-1. Start: outliers (see 2) at the very beginning, such as waiting for loader workers that start. After them MSER-5
-   (White, Simulation 69(6), 1997; White, Cobb and Spratt, WSC 2000): of the means of 5 in a row so many are dropped,
-   that the standard error of the rest's mean is least. The rule drops some of a series that is noise too; so they
-   count only where their mean differs from the rest's by more than ``MIN_DRIFT`` and more than that of as many in a
-   row of the rest would (t-test by the rest's batch means, 99.9 %). The start is half of the series at most.
-2. Outliers: farther than 5 standard deviations, estimated by the median absolute deviation, from the median (Hampel's
-   identifier), and no less than ``MIN_OUTLIER_DISTANCE`` of it. Where more than ``MAX_OUTLIER_SHARE`` are so far off,
-   that is how the
-   board works, and none is. Outliers are counted and shown; they stay in all sums, since somebody waited for them.
-3. Steady: after the start the two halves' means do not differ (Welch's t-test over batch means, 99 %) and there is no
-   trend (least squares over batch means, 99 %); what amounts to less than ``MIN_DRIFT`` does not matter. Outliers are
-   clipped for both tests: one long minibatch is no drift.
+1. Warm-up: outliers (see 2) at the very beginning, such as waiting for loader workers to start, then MSER-5: of the
+   means of 5 consecutive times, the number of dropped ones minimises the standard error of the mean of the rest. Since
+   the rule also drops some of pure noise, these count only if their mean differs from that of the rest by more than
+   ``MIN_DRIFT`` and significantly (t-test by the rest's batch means, 99.9 %). Warm-up is at most half of the series.
+2. Outliers: farther from the median than 5 standard deviations, estimated by the median absolute deviation (Hampel's
+   identifier), and than ``MIN_OUTLIER_DISTANCE`` of it. If more than ``MAX_OUTLIER_SHARE`` are that far off, it is the
+   normal behaviour of the board, and none counts as an outlier. Outliers are counted and shown, but stay in all sums,
+   since training waited for them.
+3. Steady: after warm-up, the means of both halves do not differ (Welch's t-test over batch means, 99 %) and there is no
+   trend (least squares over batch means, 99 %); changes below ``MIN_DRIFT`` are ignored. Outliers are clipped for both
+   tests: one long minibatch is no drift.
+
+References:
+    White, Simulation 69(6), 1997, and White, Cobb and Spratt, WSC 2000 (MSER-5).
 """
 
 from __future__ import annotations
@@ -30,31 +32,45 @@ from fedge.types import Floats
 
 MSER_BATCH = 5
 MIN_OUTLIER_DISTANCE = 0.1
-"""Times within so much of the median (relative) are never outliers; chosen by us."""
+"""Relative distance from the median below which a time is never an outlier. A default that keeps timer noise of
+very regular series from being marked."""
 MAX_OUTLIER_SHARE = 0.05
-"""Of a series; chosen by us."""
+"""Largest share of a series that may be outliers. A default: rare events below it, a second mode of operation above."""
 MIN_DRIFT = 0.02
-"""Parts of a series that differ by less (relative) are alike; chosen by us."""
+"""Relative difference below which parts of a series are alike; a default equal to the smallest change that findings
+report."""
 START_CONFIDENCE = 0.999
 DRIFT_CONFIDENCE = 0.99
 MIN_STEPS = 10
-"""Fewer minibatches than this after the start say nothing about steadiness; chosen by us."""
+"""Number of minibatches after warm-up below which steadiness is not assessed; the default leaves each half the
+minimum number of batch means (``MIN_BATCHES``)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Steadiness:
-    """What a series is like. ``find_outliers`` is bool of shape (n,), of the whole series."""
+    """Assessment of a series.
+
+    Attributes:
+        warm_up: Number of warm-up minibatches.
+        outliers: Boolean mask of shape (n,) over the whole series.
+        settled: Whether the series is steady after warm-up.
+        why: Why it is not steady; empty if it is.
+    """
 
     warm_up: int
-    """Minibatches of the start."""
+    """Number of warm-up minibatches."""
     outliers: NDArray[np.bool_]
     settled: bool
     why: str
-    """What is missing; empty when settled."""
+    """Empty if ``settled``."""
 
 
 def assess_steadiness(series: Floats) -> Steadiness:
-    """Judge a series of shape (n,), one time at least. Pure: the same series, the same judgement."""
+    """Assess a series of minibatch times; deterministic.
+
+    Args:
+        series: Seconds per minibatch in execution order, shape (n,), n >= 1.
+    """
     start = count_warm_up(series)
     far = np.zeros(len(series), dtype=np.bool_)
     far[start:] = find_outliers(series[start:])
@@ -63,24 +79,32 @@ def assess_steadiness(series: Floats) -> Steadiness:
 
 
 def find_outliers(series: Floats) -> NDArray[np.bool_]:
-    """Which times are outliers; never more than ``MAX_OUTLIER_SHARE`` of them."""
+    """Return a boolean mask of the outliers, which are at most ``MAX_OUTLIER_SHARE`` of the series.
+
+    Args:
+        series: Seconds per minibatch, shape (n,), n >= 1.
+    """
     centre, width = _outlier_band(series)
     far: NDArray[np.bool_] = np.abs(series - centre) > width
     return far if far.mean() <= MAX_OUTLIER_SHARE else np.zeros(len(series), dtype=np.bool_)
 
 
 def count_warm_up(series: Floats) -> int:
-    """How many minibatches belong to the start, half of them at most."""
+    """Return the number of warm-up minibatches, at most half of the series.
+
+    Args:
+        series: Seconds per minibatch in execution order, shape (n,), n >= 1.
+    """
     n = len(series)
     centre, width = _outlier_band(series[n // 2 :])
     usual = np.abs(series - centre) <= width
-    far = min(int(np.argmax(usual)), n // 2)  # the half's median is usual, so that argmax finds one
+    far = min(int(np.argmax(usual)), n // 2)  # the median is within the band, so that argmax finds one
     found = _count_mser_start(np.clip(series[far:], centre - width, centre + width))
     return min(far + found, n // 2)
 
 
 def _count_mser_start(clipped: Floats) -> int:
-    """By MSER-5."""
+    """Return the number of warm-up minibatches by MSER-5."""
     whole = len(clipped) - len(clipped) % MSER_BATCH
     if whole < 4 * MSER_BATCH:
         return 0
@@ -89,7 +113,7 @@ def _count_mser_start(clipped: Floats) -> int:
 
 
 def _start_differs(start: Floats, rest: Floats) -> bool:
-    """Whether the start's mean is none that as many in a row of the rest would have."""
+    """Return whether the mean of the start differs from that of equally long stretches of the rest."""
     apart = abs(float(start.mean() - rest.mean()))
     if apart <= MIN_DRIFT * abs(float(rest.mean())) or len(rest) < 2:
         return False
@@ -100,7 +124,11 @@ def _start_differs(start: Floats, rest: Floats) -> bool:
 
 
 def describe_drift(series: Floats) -> str:
-    """Why a series without its start is not steady, in words; empty where it is."""
+    """Describe why a series without its warm-up is not steady; empty if it is.
+
+    Args:
+        series: Seconds per minibatch after warm-up, shape (n,).
+    """
     n = len(series)
     if n < MIN_STEPS:
         return f"only {n} minibatches after the start"
@@ -124,14 +152,14 @@ def _outlier_band(series: Floats) -> tuple[float, float]:
 
 
 def _clip_outliers(series: Floats) -> Floats:
-    """Outliers moved to the edge of the band of the later half, which the start does not widen."""
+    """Clip outliers to the band of the later half, which warm-up does not widen."""
     centre, width = _outlier_band(series[len(series) // 2 :])
     clipped: Floats = np.clip(series, centre - width, centre + width)
     return clipped
 
 
 def _have_different_means(first: Floats, second: Floats, sure: float) -> bool:
-    """Whether two stretches have different means: beyond ``MIN_DRIFT``, and beyond what chance explains."""
+    """Return whether two stretches have different means: beyond ``MIN_DRIFT``, and beyond chance."""
     one, two = batch_means(first), batch_means(second)
     apart = abs(float(first.mean() - second.mean()))
     if apart <= MIN_DRIFT * abs(float(second.mean())) or min(len(one), len(two)) < 2:
@@ -145,7 +173,7 @@ def _have_different_means(first: Floats, second: Floats, sure: float) -> bool:
 
 
 def _relative_trend(series: Floats) -> float:
-    """The relative change from the first to the last batch by a straight line; 0 where chance explains it."""
+    """Return the relative change from the first to the last batch by a straight line; 0 if it is not significant."""
     means = batch_means(series)
     n = len(means)
     if n < 4:

@@ -1,4 +1,4 @@
-"""Findings about where an epoch's time goes: waiting, computing, copying, overhead."""
+"""Findings of a sweep: where an epoch's time goes, and the collection and ranking of all other findings."""
 
 from __future__ import annotations
 
@@ -29,15 +29,20 @@ from fedge.characterisation.sweep_plan import CharacterisationPlan, SweepPoint
 _PART_NAMES = {"stall_s": "waiting for data", "compute_s": "computing", "copy_s": "copying", "overhead_s": "overhead"}
 _BOUND_NAMES = {"stall_s": "stall", "compute_s": "compute", "copy_s": "copy", "overhead_s": "overhead"}
 MAX_PARTS = 3
-"""So many parts are in a title."""
+"""Maximum number of parts of an epoch in a title."""
 COMPUTES, DESCRIBED = 0.1, 0.5
-"""What the share of computing counts, and the stall of the worst setting, which other findings mend; chosen by us."""
+"""Weights of the share of computing, and of the stall in the worst setting, which other findings address; defaults
+for the ranking."""
 MIN_STALL_SHARE = 0.1
-"""From this share of the epoch on the setting that waits most is told of; chosen by us."""
+"""Share of an epoch from which the setting with the largest stall is reported; a default."""
 
 
 def find_time_shares(points: Sequence[PooledSetting]) -> list[FindingDraft]:
-    """For every workload and board: its fastest setting, and the one that waits most."""
+    """Find, per workload and board, the parts of an epoch in the fastest setting and in the one with the largest stall.
+
+    Args:
+        points: Settings with pooled repeats.
+    """
     found: list[FindingDraft] = []
     for group in group_by_workload(points).values():
         among = [one.point for one in group]
@@ -52,7 +57,7 @@ def find_time_shares(points: Sequence[PooledSetting]) -> list[FindingDraft]:
 
 
 def _describe_rivals(fastest: PooledSetting, others: Sequence[PooledSetting]) -> str:
-    """How many others are not certainly slower, in words; empty where all are."""
+    """Describe how many others are not certainly slower; empty if all are."""
     own = fastest.stats
     compared = [estimate_ratio(one.stats.e2e_s.scale(own.samples / one.stats.samples), own.e2e_s) for one in others]
     alike = sum(one is None or one.low <= 1.0 for one in compared)
@@ -95,8 +100,8 @@ def _describe_part(stats: PointStats, name: str, of_epoch: Estimate) -> str:
 
 
 def _epoch_share(stats: PointStats, name: str) -> Estimate:
-    """A part of the epoch; the epoch's own error is in the part already."""
-    return getattr(stats, name).times(1.0 / stats.e2e_s.value)  # type: ignore[no-any-return]
+    """Return a part of the epoch relative to the whole, whose own error is contained in the part already."""
+    return getattr(stats, name).scale(1.0 / stats.e2e_s.value)  # type: ignore[no-any-return]
 
 
 def _format_share_range(of_epoch: Estimate) -> str:
@@ -106,11 +111,11 @@ def _format_share_range(of_epoch: Estimate) -> str:
 
 
 REPEAT_WEIGHT = 0.6
-"""What every further finding of a kind counts beside the one before it; chosen by us."""
+"""Weight of each further finding of a kind relative to the one before it; a default that mixes kinds at the top."""
 
 
 def rank_findings(found: Sequence[SweepFinding]) -> tuple[SweepFinding, ...]:
-    """The one that matters most first; ``strength`` becomes the one by which they are ordered."""
+    """Return the findings by decreasing importance; ``strength`` becomes the value by which they are ordered."""
     left = sorted(found, key=lambda one: -one.strength)
     told: Counter[str] = Counter()
     order: list[SweepFinding] = []
@@ -124,7 +129,15 @@ __all__ = ["FINDING_KINDS", "SweepFinding", "compute_findings", "compute_pooled_
 
 
 def compute_findings(stats: Sequence[PointStats], plan: CharacterisationPlan) -> tuple[SweepFinding, ...]:
-    """All findings, the one that matters most first."""
+    """Compute all findings of a sweep.
+
+    Args:
+        stats: Statistics of all points.
+        plan: Not used.
+
+    Returns:
+        Findings by decreasing importance.
+    """
     points = pool_repeats(stats)
     return compute_pooled_findings(stats, points, compute_pooled_effects(points), compute_effects_from_first(points))
 
@@ -135,8 +148,16 @@ def compute_pooled_findings(
     effects: Sequence[KnobEffect],
     firsts: Sequence[KnobEffect],
 ) -> tuple[SweepFinding, ...]:
-    """The same where it is known already what ``pool_repeats``, ``compute_pooled_effects`` and
-    ``compute_effects_from_first`` find.
+    """Compute all findings from intermediate results.
+
+    Args:
+        stats: Statistics of all points.
+        points: The result of ``pool_repeats``.
+        effects: The result of ``compute_pooled_effects``.
+        firsts: The result of ``compute_effects_from_first``.
+
+    Returns:
+        Findings by decreasing importance.
     """
     everything = SweepScope(frozenset(one.point.board for one in stats), frozenset(one.point.workload for one in stats))
     drafts = [

@@ -1,4 +1,4 @@
-"""A point of a sweep: one setting of everything that can be set, measured once; its key names it on the disk."""
+"""Plans of sweeps and their points: one point is one setting of all knobs, measured once; its key names it on disk."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ KNOBS = (
     "runtime",
     "dvfs",
 )
-"""What a sweep may turn, in the order in which it is shown; the board and the repeat are beside them."""
+"""The knobs that a sweep may vary, in display order; board and repeat are not among them."""
 
 
 DEFAULT_PREFETCH = 2
-"""Batches that a loader worker makes ahead, unless a plan says otherwise: PyTorch's own."""
+"""Batches that each loader worker prepares ahead unless a plan says otherwise: PyTorch's own default."""
 DEFAULT_STORAGE = "default"
-"""What the storage is called of a plan that names none."""
+"""Name of the storage in a plan that names none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class SweepPoint:
     workload: str
     """The name of one of the plan's workloads."""
     mode: PowerMode | None = None
-    """None: whatever mode the machine is in, where none can be set."""
+    """None: the machine's present mode, where no mode can be set."""
     kind: WorkKind = "train"
     batch_size: int = 16
     workers: int = 0
@@ -51,27 +51,34 @@ class SweepPoint:
     storage: str = DEFAULT_STORAGE
     """The name of one of the plan's storages."""
     cache: CacheState = "dropped"
-    """``dropped``: before the first epoch, later epochs find what it left; ``warm``: every file was read before."""
+    """``dropped``: emptied before the first epoch only, later epochs find what it left; ``warm``: every file was read
+    before."""
     runtime: str = "bare"
     """``bare``, or ``docker:IMAGE``, ``podman:IMAGE``, with ``nvidia+`` in front for NVIDIA's runtime."""
     dvfs: bool = False
-    """Whether clocks may follow the load below the mode's."""
+    """Whether clocks may follow the load, below those of the mode."""
     repeat: int = 0
 
     @property
     def key(self) -> str:
-        """Twelve hex digits that name the point; the same for the same setting, in any plan and version of Python."""
+        """Twelve hexadecimal digits that identify the point, equal for equal settings in any plan and version."""
         return hashlib.sha256(json.dumps(self.as_data(), sort_keys=True).encode()).hexdigest()[:12]
 
     def as_data(self) -> dict[str, Any]:
-        """JSON-able; ``mode`` is [cores, CPU, GPU, memory MHz] or null."""
+        """Convert to JSON-compatible data; ``mode`` becomes [cores, CPU MHz, GPU MHz, memory MHz] or null."""
         mode = self.mode
         knobs = None if mode is None else [mode.cores, mode.cpu_mhz, mode.gpu_mhz, mode.mem_mhz]
         return asdict(self) | {"mode": knobs}
 
     @classmethod
     def from_data(cls, data: dict[str, Any]) -> Self:
-        """The inverse of ``as_data``; raises ``KeyError``, ``TypeError`` or ``ValueError`` for anything else."""
+        """Create a point from the output of ``as_data``.
+
+        Raises:
+            KeyError: A field is missing.
+            TypeError: A field has a wrong type.
+            ValueError: A field has a wrong value.
+        """
         given = {one.name: data[one.name] for one in fields(cls)}
         if given["mode"] is not None:
             cores, cpu_mhz, gpu_mhz, mem_mhz = map(float, given["mode"])
@@ -87,31 +94,31 @@ class Images:
     """A data set of images: ``files`` are JPEGs in a folder per class, ``memory`` is one array that is read at once."""
 
     count: int
-    """How many make an epoch."""
+    """Images per epoch."""
     width: int
     height: int
     channels: int = 3
     source: ImageSource = "files"
     kb: float | None = None
-    """A file's mean size; None: what JPEG makes of it (here measured; emulated boards: ``JPEG_KB_PER_MPIXEL``)."""
+    """Mean file size in kB; None: as JPEG yields (measured here; ``JPEG_KB_PER_MPIXEL`` on emulated boards)."""
     folder: str | None = None
-    """The user's own image folder; None: images are made on the spot, the same ones for the same numbers."""
+    """The user's own image folder; None: images are generated, identical for identical parameters."""
 
     @property
     def mpixel(self) -> float:
-        """A stored image's megapixels."""
+        """Megapixels of a stored image."""
         return self.width * self.height / 1e6
 
 
 @dataclass(frozen=True, slots=True)
 class WorkloadPlan:
-    """What is trained or inferred: a network, what it is fed, and the images that this is made of."""
+    """A training or inference workload: a network, its input, and the images behind it."""
 
     name: str
     model: str
     """A torchvision name, one of fedge's own networks, or the user's ``module:function``."""
     input: tuple[int, int, int]
-    """Channels, height, width of a sample as the network sees it."""
+    """Channels, height and width of a sample at the network's input."""
     classes: int
     images: Images
     learning_rate: float = 0.01
@@ -120,7 +127,7 @@ class WorkloadPlan:
 
 @dataclass(frozen=True, slots=True)
 class StoragePlan:
-    """A place where images lie. ``path`` is a mounted folder of this machine, ``model`` an emulated storage's name."""
+    """A place for images: ``path`` is a mounted folder of this machine, ``model`` the name of an emulated storage."""
 
     name: str
     path: str | None = None
@@ -129,23 +136,23 @@ class StoragePlan:
 
 @dataclass(frozen=True, slots=True)
 class MeasurementSchedule:
-    """How long a point is looked at."""
+    """How long and how often each point is measured."""
 
     epochs: int = 3
     discard: int = 1
-    """So many first epochs are shown, but left out of the statistics."""
+    """Number of first epochs that are shown but excluded from the statistics."""
     minibatches: int | None = None
-    """An epoch is cut after so many; None: it is whole."""
+    """Maximum number of minibatches per epoch; None: whole epochs."""
     repeats: int = 1
     every_s: float = 0.0
-    """From the start of one repeat of the plan to the start of the next, at least."""
+    """Minimum time from the start of one repeat of the plan to the start of the next, in seconds."""
     sample_hz: float = 5.0
-    """How often loads, watts and temperature are looked at."""
+    """Sampling rate of loads, power and temperature."""
 
 
 @dataclass(frozen=True, slots=True)
 class CharacterisationPlan:
-    """A sweep. ``boards`` are ``here`` or the names of emulated boards, ``points`` all that is to be measured."""
+    """A sweep. ``boards`` are ``here`` or the names of emulated boards; ``points`` are all points to be measured."""
 
     name: str
     boards: tuple[str, ...]
@@ -153,16 +160,16 @@ class CharacterisationPlan:
     storages: Mapping[str, StoragePlan]
     course: MeasurementSchedule
     points: tuple[SweepPoint, ...]
-    """In the order in which they are measured: randomised by the seed within every repeat."""
+    """In measuring order: shuffled by the seed within each repeat."""
     seed: int = 0
     base: Mapping[str, Any] = field(default_factory=dict)
-    """What every knob is at where a sweep does not turn it."""
+    """The value of each knob where a sweep does not vary it."""
     swept: tuple[tuple[str, ...], ...] = ()
-    """The knobs that each sweep of the plan turns."""
+    """The knobs that each sweep of the plan varies."""
 
 
 def plan_as_data(plan: CharacterisationPlan) -> dict[str, Any]:
-    """JSON-able; equal plans give equal data."""
+    """Convert a plan to JSON-compatible data; equal plans give equal data."""
     return {
         "name": plan.name,
         "seed": plan.seed,
@@ -177,12 +184,18 @@ def plan_as_data(plan: CharacterisationPlan) -> dict[str, Any]:
 
 
 def workload_as_data(workload: WorkloadPlan) -> dict[str, Any]:
-    """JSON-able."""
+    """Convert a workload to JSON-compatible data."""
     return asdict(workload) | {"input": list(workload.input)}
 
 
 def plan_from_data(data: dict[str, Any]) -> CharacterisationPlan:
-    """The inverse of ``plan_as_data``; raises ``KeyError``, ``TypeError`` or ``ValueError`` for anything else."""
+    """Create a plan from the output of ``plan_as_data``.
+
+    Raises:
+        KeyError: A field is missing.
+        TypeError: A field has a wrong type.
+        ValueError: A field has a wrong value.
+    """
     return CharacterisationPlan(
         name=data["name"],
         boards=tuple(data["boards"]),

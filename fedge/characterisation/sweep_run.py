@@ -1,4 +1,4 @@
-"""Drives the rigs through a plan: which point next, measured or skipped or failed, with rests between the repeats."""
+"""The loop of a sweep: measure, skip or record as failed each remaining point, with pauses between the repeats."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from fedge.errors import BoardError
 
 @dataclass(frozen=True, slots=True)
 class UnmeasuredPoint:
-    """A point without figures, and why."""
+    """A point without a measurement, and the reason."""
 
     point: SweepPoint
     reason: str
     failed: bool
-    """It failed; else the board refused it."""
+    """True: the measurement failed; False: the board cannot measure the point."""
 
 
 class SweepRun:
-    """One start of a sweep: every point that is left is asked or measured once. The journal has begun already."""
+    """One start of a sweep: every remaining point is tried once. The journal must have begun already."""
 
     def __init__(self, plan: CharacterisationPlan, rigs: Mapping[str, MeasurementRig], journal: SweepJournal) -> None:
         self.plan, self._rigs, self.journal = plan, rigs, journal
@@ -30,20 +30,27 @@ class SweepRun:
 
     @property
     def remaining_count(self) -> int:
-        """How many points this start has still to ask or measure."""
+        """Number of points still to be tried in this start."""
         return len(self._left)
 
     @property
     def remaining_points(self) -> tuple[SweepPoint, ...]:
-        """These points, in their order."""
+        """The points still to be tried, in order."""
         return tuple(self._left[::-1])
 
     def next_point(self) -> SweepPoint | None:
-        """The point to ask or measure now; None when all are done."""
+        """Return the next point, or None when all are done."""
         return self._left[-1] if self._left else None
 
     def run_next(self, told: ProgressCallback = lambda _: None) -> PointMeasurement | UnmeasuredPoint:
-        """Ask the next point's rig and have it measure, unless it refuses; the journal is written before it returns."""
+        """Measure the next point, unless its rig refuses it, and write the journal.
+
+        Args:
+            told: Called with progress messages.
+
+        Returns:
+            The measurement, or the reason why there is none.
+        """
         point = self._left[-1]
         rig, workload = self._rigs[point.board], self.plan.workloads[point.workload]
         result: PointMeasurement | UnmeasuredPoint
@@ -75,9 +82,10 @@ class SweepRun:
 
 
 def idle_before_repeat_s(point: SweepPoint, plan: CharacterisationPlan, journal: SweepJournal) -> float:
-    """How long a board rests before its first point of a repeat, so that the last one began ``every_s`` ago.
+    """Return how long a board idles before its first point of a repeat, in seconds.
 
-    What the last repeat took is what its points took; time in which nothing was measured does not count.
+    The pause makes up the rest of ``every_s`` since the previous repeat began. A repeat's duration is the sum of its
+    points' durations; time without measurements does not count.
     """
     here = [done for done in journal.past.done.values() if done.point.board == point.board]
     last = [done.seconds for done in here if done.point.repeat == point.repeat - 1]

@@ -1,4 +1,8 @@
-"""What a sweep's folder holds: its plan, what was seen of every point, what was skipped or failed, and why."""
+"""Storage of a sweep: its plan, the measurement of every point, and the reasons for skipped and failed points.
+
+A sweep's folder holds a journal (one JSON line per event) and, per point, Parquet files with the minibatch times and
+the sensor trace.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +28,12 @@ from fedge.types import Label
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PointArrays:
-    """How to get at a point's arrays: they are read from the disk when they are asked for, or at hand already."""
+    """Lazy access to a point's arrays, which are either in memory or read from disk on each call.
+
+    Attributes:
+        minibatches: Returns the times of every minibatch.
+        sensor_trace: Returns the loads, power and temperature over time.
+    """
 
     minibatches: Callable[[], MinibatchTimes]
     sensor_trace: Callable[[], SensorTrace]
@@ -32,7 +41,7 @@ class PointArrays:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FinishedPoint:
-    """A finished point; the fields are those of ``PointMeasurement``, but its arrays are methods."""
+    """A finished point, with the fields of ``PointMeasurement`` but its arrays read on demand."""
 
     point: SweepPoint
     epochs: tuple[EpochSummary, ...]
@@ -45,28 +54,36 @@ class FinishedPoint:
     arrays: PointArrays = field(repr=False)
 
     def read_minibatches(self) -> MinibatchTimes:
-        """Every minibatch, read now; raises ``BadInput`` when its file is gone or damaged."""
+        """Read the times of every minibatch.
+
+        Raises:
+            BadInput: The point's file is missing or damaged.
+        """
         return self.arrays.minibatches()
 
     def read_sensor_trace(self) -> SensorTrace:
-        """Loads, watts and temperature over time, read now; raises ``BadInput`` when the file is gone or damaged."""
+        """Read the loads, power and temperature over time.
+
+        Raises:
+            BadInput: The point's file is missing or damaged.
+        """
         return self.arrays.sensor_trace()
 
 
 @dataclass(frozen=True, slots=True)
 class SweepResult:
-    """A sweep, finished or not; points in the order of the plan."""
+    """A sweep, finished or not; points are in the order of the plan."""
 
     plan: CharacterisationPlan
     folder: Path
     points: tuple[FinishedPoint, ...]
     skipped: tuple[tuple[SweepPoint, str], ...]
-    """What could not be measured on that board, and why."""
+    """Points that the board cannot measure, each with its reason."""
     failed: tuple[tuple[SweepPoint, str], ...]
 
 
 def to_finished_point(seen: PointMeasurement) -> FinishedPoint:
-    """What was just seen, its arrays at hand."""
+    """Convert a measurement to a finished point that keeps its arrays in memory."""
     return FinishedPoint(
         point=seen.point,
         epochs=seen.epochs,
@@ -81,18 +98,36 @@ def to_finished_point(seen: PointMeasurement) -> FinishedPoint:
 
 
 def read_result(folder: Path) -> SweepResult:
-    """What lies in ``folder``; raises ``BadInput`` where no sweep was written or its journal is damaged."""
+    """Read the sweep in ``folder``.
+
+    Args:
+        folder: The sweep's folder.
+
+    Returns:
+        The plan and all points that were measured, skipped or failed so far.
+
+    Raises:
+        BadInput: The folder holds no sweep, or its journal is damaged.
+    """
     return load_result(folder)
 
 
 MINIBATCHES, STRIPS = "minibatches", "strips"
 ARRAY_RECORDS: dict[str, type[MinibatchTimes | SensorTrace]] = {MINIBATCHES: MinibatchTimes, STRIPS: SensorTrace}
 UNFINISHED_SUFFIX = ".unfinished"
-"""The end of a file's name until all of it is on the disk."""
+"""Suffix of a file that is not completely written yet."""
 
 
 def write_arrays(folder: Path, seen: PointMeasurement) -> None:
-    """Put a point's arrays on the disk; raises ``BadInput`` where that cannot be done."""
+    """Write a point's arrays to Parquet files.
+
+    Args:
+        folder: The sweep's folder.
+        seen: The measurement whose minibatch times and sensor trace are written.
+
+    Raises:
+        BadInput: A file cannot be written.
+    """
     about = {
         "point": json.dumps(seen.point.as_data()),
         "label": seen.label,
@@ -105,7 +140,15 @@ def write_arrays(folder: Path, seen: PointMeasurement) -> None:
 
 
 def open_point_arrays(folder: Path, key: str) -> PointArrays:
-    """How to read the arrays of the point that is called ``key``."""
+    """Return the lazy arrays of a stored point.
+
+    Args:
+        folder: The sweep's folder.
+        key: The point's key, as in ``SweepPoint.key``.
+
+    Returns:
+        Readers that raise ``BadInput`` when a file is missing or damaged.
+    """
     return PointArrays(
         lambda: MinibatchTimes(**_read_parquet(_array_path(folder, MINIBATCHES, key), MinibatchTimes)),
         lambda: SensorTrace(**_read_parquet(_array_path(folder, STRIPS, key), SensorTrace)),
@@ -113,12 +156,23 @@ def open_point_arrays(folder: Path, key: str) -> PointArrays:
 
 
 def has_complete_arrays(folder: Path, key: str) -> bool:
-    """Whether a point's files are there and end as they should; what lies within is seen when it is read."""
+    """Return whether a point's files exist and contain all columns.
+
+    Only the metadata at the end of each file is checked; damaged content is detected on reading.
+    """
     return all(_has_columns(_array_path(folder, part, key), record) for part, record in ARRAY_RECORDS.items())
 
 
 def write_file(path: Path, write: Callable[[IO[bytes]], object]) -> None:
-    """Replace the file at ``path``, or leave it as it was; raises ``BadInput`` where it cannot be written."""
+    """Replace the file at ``path`` atomically: write to a temporary name, sync, then rename.
+
+    Args:
+        path: The file; its folder is created if it does not exist, but not that folder's parents.
+        write: Called with the open binary file.
+
+    Raises:
+        BadInput: The file cannot be written; the previous file is left unchanged.
+    """
     unfinished = path.with_name(path.name + UNFINISHED_SUFFIX)
     try:
         path.parent.mkdir(exist_ok=True)
@@ -133,13 +187,13 @@ def write_file(path: Path, write: Callable[[IO[bytes]], object]) -> None:
 
 
 def to_write_error(path: Path, error: OSError) -> BadInput:
-    """What to do about a file that cannot be written: make room, or give another place."""
+    """Return the error for a file that cannot be written, with advice that depends on whether the disk is full."""
     right = RETRY_ADVICE if error.errno in {errno.ENOSPC, errno.EDQUOT} else "a folder that you may write to"
     return BadInput(str(path), f"a file that cannot be written ({error.strerror or error})", right)
 
 
 def remove_unfinished(folder: Path) -> None:
-    """Remove what a killed writer left unfinished; nobody else may be writing."""
+    """Remove the temporary files of an interrupted writer; no other process may be writing."""
     for place in (folder, folder / MINIBATCHES, folder / STRIPS):
         for path in place.glob(f"*{UNFINISHED_SUFFIX}"):
             path.unlink(missing_ok=True)
@@ -189,46 +243,49 @@ JOURNAL_FILE = "journal"
 COMMAND = "fedge characterise"
 EXPECTED_FILE = f"the journal of `{COMMAND}`, or another --out"
 MAX_ATTEMPTS = 2
-"""A point that fails is tried once more, when the sweep is started again."""
+"""A failed point is retried once, when the sweep is started again."""
 SAVED_FIELDS = tuple(one.name for one in fields(FinishedPoint) if one.name != "arrays")
-"""What a finished point's line holds: all of ``PointMeasurement`` but its arrays."""
+"""Fields of a finished point's journal line: all of ``PointMeasurement`` except its arrays."""
 
 
 @dataclass(slots=True)
 class SweepProgress:
-    """What a sweep is and what was done of it; points by their keys."""
+    """The state of a sweep as replayed from its journal; points are looked up by their keys."""
 
     plan: CharacterisationPlan | None = None
     software: dict[str, dict[str, str]] = field(default_factory=dict)
-    """Of each board: what the figures depend on, name -> version."""
+    """Versions that the measurements depend on: board -> name -> version."""
     done: dict[str, FinishedPoint] = field(default_factory=dict)
     skipped: dict[str, tuple[SweepPoint, str]] = field(default_factory=dict)
     failed: dict[str, tuple[SweepPoint, str]] = field(default_factory=dict)
     attempts: dict[str, int] = field(default_factory=dict)
-    """How often a point failed."""
+    """Number of failures per point."""
 
     def finish(self, finished: FinishedPoint) -> None:
+        """Record a finished point."""
         key = finished.point.key
         self.done[key] = finished
         self.skipped.pop(key, None)
         self.failed.pop(key, None)
 
     def skip(self, point: SweepPoint, reason: str) -> None:
+        """Record a point that the board cannot measure."""
         self.skipped[point.key] = (point, reason)
         self.failed.pop(point.key, None)
 
     def fail(self, point: SweepPoint, reason: str) -> None:
+        """Record a failed attempt at a point."""
         self.failed[point.key] = (point, reason)
         self.attempts[point.key] = self.attempts.get(point.key, 0) + 1
         self.skipped.pop(point.key, None)
 
     def replace_plan(self, plan: CharacterisationPlan) -> None:
-        """Another plan: what failed may go well with it."""
+        """Set another plan and reset the failure counts, since failed points may succeed with it."""
         self.plan = plan
         self.attempts.clear()
 
     def remaining_points(self, plan: CharacterisationPlan) -> tuple[SweepPoint, ...]:
-        """What a start has to ask or measure: everything but what is finished or failed often enough."""
+        """Return the points that are neither finished nor failed ``MAX_ATTEMPTS`` times, in the order of the plan."""
         return tuple(
             point
             for point in plan.points
@@ -237,17 +294,25 @@ class SweepProgress:
 
 
 class SweepJournal(JsonLines):
-    """An open journal; only one process writes it. ``past`` is what it holds."""
+    """An open journal, written by one process only.
+
+    Attributes:
+        past: The state of the sweep that the journal records.
+    """
 
     def __init__(self, path: Path, file: int, past: SweepProgress) -> None:
         super().__init__(path, file)
         self.past = past
 
     def begin(self, plan: CharacterisationPlan, software: Mapping[str, Mapping[str, str]]) -> None:
-        """Write what the sweep is, unless that is what the journal says already.
+        """Write the plan and the software versions, unless the journal already holds the same.
 
-        Raises ``BadInput`` for a plan that differs in what is finished, or other software behind it; before the first
-        point is finished any plan will do.
+        Args:
+            plan: The plan of this start. Once a point is finished, it may only extend the plan of the journal.
+            software: Versions that the measurements depend on: board -> name -> version.
+
+        Raises:
+            BadInput: Points are finished already, and the plan or the software differs from theirs.
         """
         past = self.past
         given = {board: dict(versions) for board, versions in software.items()}
@@ -268,7 +333,11 @@ class SweepJournal(JsonLines):
         past.plan, past.software = plan, together
 
     def forget_damaged(self) -> tuple[SweepPoint, ...]:
-        """Take finished points whose arrays are gone or cut off for not measured; returns these points."""
+        """Treat finished points whose arrays are missing or truncated as not measured.
+
+        Returns:
+            These points.
+        """
         lost = tuple(
             done.point for key, done in self.past.done.items() if not has_complete_arrays(self.path.parent, key)
         )
@@ -277,7 +346,7 @@ class SweepJournal(JsonLines):
         return lost
 
     def finish(self, seen: PointMeasurement) -> None:
-        """Keep a point's arrays, then its line."""
+        """Write a point's arrays, then its journal line, so that a line always has its arrays."""
         write_arrays(self.path.parent, seen)
         known = {name: getattr(seen, name) for name in SAVED_FIELDS}
         epochs = [asdict(epoch) for epoch in seen.epochs]
@@ -286,22 +355,29 @@ class SweepJournal(JsonLines):
         self.past.finish(FinishedPoint(**known, arrays=open_point_arrays(self.path.parent, seen.point.key)))
 
     def skip(self, point: SweepPoint, reason: str) -> None:
-        """The point cannot be measured here; nothing is written where the journal says so already."""
+        """Record that the board cannot measure the point; an identical entry is not repeated."""
         if self.past.skipped.get(point.key) != (point, reason):
             self._append({"event": "skipped", "key": point.key, "reason": reason, "point": point.as_data()})
         self.past.skip(point, reason)
 
     def fail(self, point: SweepPoint, reason: str) -> None:
-        """The point could not be measured after all."""
+        """Record a failed attempt at a point."""
         self._append({"event": "failed", "key": point.key, "reason": reason, "point": point.as_data()})
         self.past.fail(point, reason)
 
 
 def open_journal(folder: Path) -> SweepJournal:
-    """The journal in ``folder``, which is made if it is not there, for this process alone.
+    """Open the journal in ``folder`` for this process alone, creating folder and journal if they do not exist.
 
-    Raises ``BadInput`` for a folder that holds something else or cannot be written, one that another process writes
-    into, and a journal that is damaged elsewhere than at its end.
+    Args:
+        folder: The sweep's folder. A truncated last line of its journal, and temporary files, are removed.
+
+    Returns:
+        The journal, locked until it is closed.
+
+    Raises:
+        BadInput: The folder holds something else, cannot be written, or is locked by another process; or the journal is
+            damaged elsewhere than at its end.
     """
     _check_folder(folder)
     path = folder / JOURNAL_FILE
@@ -317,7 +393,18 @@ def open_journal(folder: Path) -> SweepJournal:
 
 
 def parse_journal(path: Path, raw: bytes) -> tuple[SweepProgress, int]:
-    """What was done, and how many bytes of ``raw`` are whole lines."""
+    """Replay a journal.
+
+    Args:
+        path: The journal's path, for messages and for the folder of the points' arrays.
+        raw: The journal's content.
+
+    Returns:
+        The state of the sweep, and how many bytes of ``raw`` are complete lines.
+
+    Raises:
+        BadInput: A line other than the last one is damaged.
+    """
     past = SweepProgress()
 
     def take(number: int, event: Any) -> None:
@@ -329,7 +416,7 @@ def parse_journal(path: Path, raw: bytes) -> tuple[SweepProgress, int]:
 
 
 def load_result(folder: Path) -> SweepResult:
-    """See ``fedge.characterisation.sweep_store.read_result``."""
+    """Read the sweep in ``folder``; see ``fedge.characterisation.sweep_store.read_result``."""
     path = folder / JOURNAL_FILE
     try:
         raw = path.read_bytes()
@@ -381,7 +468,7 @@ def _apply_event(event: Mapping[str, Any], past: SweepProgress, folder: Path) ->
 
 
 def _finished_from_event(event: Mapping[str, Any], folder: Path) -> FinishedPoint:
-    """What a line says, its arrays in ``folder``."""
+    """Return the finished point of a journal line; its arrays are in ``folder``."""
     point = SweepPoint.from_data(event["point"])
     made = {
         "point": point,
@@ -394,7 +481,7 @@ def _finished_from_event(event: Mapping[str, Any], folder: Path) -> FinishedPoin
 
 
 def _to_python_scalars(value: Any) -> Any:
-    """Numpy's scalars as Python's own, which JSON knows."""
+    """Convert NumPy scalars to Python's own, which JSON can encode."""
     if isinstance(value, dict):
         return {key: _to_python_scalars(one) for key, one in value.items()}
     if isinstance(value, (list, tuple)):

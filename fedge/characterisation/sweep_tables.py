@@ -1,8 +1,8 @@
-"""A sweep's points as tables in the normal form: what predictors, calibration and emulated boards read.
+"""Export of a sweep's points as mode tables, which predictors, calibration and emulated boards read.
 
-One table for every board, kind, workload and loader setting, since a table's minibatch is from end to end, waiting for
-its data included. It lies in ``tables/<board>_<setting>/<device>/<kind>/<workload>.csv``, which is where readers take
-its names from. Beside each lies its record, as with tables of ``fedge profile``.
+There is one table per board, kind, workload and loader setting, since a table's minibatch is measured from end to end,
+including its stall. Tables are in ``tables/<board>_<setting>/<device>/<kind>/<workload>.csv``, a path from which
+readers take the names. Next to each table is its record, as with tables of ``fedge profile``.
 """
 
 from __future__ import annotations
@@ -38,7 +38,18 @@ NO_POWER = "nobody metered the power"
 
 @dataclass(frozen=True, slots=True)
 class SweepTableRow:
-    """One line of a table: a point's minibatch from end to end, and the module's mean power meanwhile."""
+    """A row of a table.
+
+    Attributes:
+        point: The measured setting.
+        mode: The power mode.
+        step_s: Seconds per minibatch from end to end.
+        power_w: Mean power of the module over the epochs.
+        epochs: Number of counted epochs.
+        label: Label of the time.
+        power_label: Label of the power.
+        source: Machine, clock and sensors, or the model.
+    """
 
     point: SweepPoint
     mode: PowerMode
@@ -51,10 +62,18 @@ class SweepTableRow:
 
 
 def write_tables(result: SweepResult) -> list[Path]:
-    """Write the tables of a sweep and return their paths; none where no point has both a mode and power.
+    """Write the tables of a sweep.
 
-    Points without give no row; the record beside each table names them, and ``list_omitted_points`` all of them. Raises
-    ``BadInput`` for a folder that cannot be written.
+    Args:
+        result: The sweep. Points without a mode or without power are left out; the record next to each table lists
+            them,
+            and ``list_omitted_points`` lists all of them.
+
+    Returns:
+        Paths of the tables; empty if no point has both a mode and power.
+
+    Raises:
+        BadInput: The folder cannot be written.
     """
     groups: dict[Path, list[SweepTableRow]] = {}
     for finished in result.points:
@@ -71,13 +90,18 @@ def write_tables(result: SweepResult) -> list[Path]:
 
 
 def list_omitted_points(result: SweepResult) -> tuple[tuple[SweepPoint, str], ...]:
-    """The points that give no row of a table, and why."""
+    """Return the points that are in no table, each with the reason."""
     rows = ((one.point, to_table_row(one, result.plan.course)) for one in result.points)
     return (*((point, why) for point, why in rows if isinstance(why, str)), *result.skipped, *result.failed)
 
 
 def to_table_row(finished: FinishedPoint, course: MeasurementSchedule) -> SweepTableRow | str:
-    """A point's line, or why it has none."""
+    """Return a point's row, or the reason why it has none.
+
+    Args:
+        finished: The point.
+        course: The plan's schedule.
+    """
     mode, epochs = finished.point.mode, select_counted_epochs(finished.epochs, course)
     if mode is None:
         return NO_MODE
@@ -99,14 +123,19 @@ def to_table_row(finished: FinishedPoint, course: MeasurementSchedule) -> SweepT
 
 
 def select_counted_epochs(epochs: Sequence[EpochSummary], course: MeasurementSchedule) -> tuple[EpochSummary, ...]:
-    """The epochs that count: without the first ones that the plan discards, unless these are all."""
+    """Return the epochs without the first ones that the plan discards, unless none would remain."""
     return tuple(one for one in epochs if one.epoch >= course.discard) or tuple(epochs)
 
 
 def mean_step_s(minibatches: MinibatchTimes, epochs: Sequence[EpochSummary]) -> float:
-    """Seconds of a minibatch from end to end, as ``MEAN_RULE`` says.
+    """Return the seconds per minibatch from end to end, as ``MEAN_RULE`` defines.
 
-    Means, not medians, within an epoch: workers hand their batches over in bursts, so that most wait for nothing.
+    Within an epoch this is a mean, not a median: workers deliver batches in bursts, so that most minibatches do not
+    stall.
+
+    Args:
+        minibatches: The times of a point's minibatches.
+        epochs: The counted epochs.
     """
     means = []
     for epoch in epochs:
@@ -116,7 +145,7 @@ def mean_step_s(minibatches: MinibatchTimes, epochs: Sequence[EpochSummary]) -> 
 
 
 def loader_folder_name(point: SweepPoint) -> str:
-    """The loader's setting in a word that a folder can be called by."""
+    """Return the loader setting as a name that is valid for a folder."""
     parts = [f"workers-{point.workers}"]
     if point.workers:
         parts.append(f"prefetch-{point.prefetch}")
@@ -140,7 +169,7 @@ def _table_path(folder: Path, point: SweepPoint) -> Path:
 
 
 def _build_tables(path: Path, rows: Sequence[SweepTableRow]) -> list[ProfileTable]:
-    """One for every batch size, ascending; all of them make one file."""
+    """Return one table per batch size, ascending; all of them make one file."""
     made = []
     for size in sorted({row.point.batch_size for row in rows}):
         own = sorted((row for row in rows if row.point.batch_size == size), key=lambda row: row.mode)

@@ -1,4 +1,4 @@
-"""What the kernel says of the machine and of a tree of processes, read from ``/proc``."""
+"""Samples of the machine and of a process tree, read from ``/proc`` and the processor's energy counters."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from fedge.worker.host_counters import parse_disk_read_bytes as disk_bytes
 
 PAGE_MB = os.sysconf("SC_PAGE_SIZE") / 1e6
 IDLE_COLUMNS = (3, 4)
-"""The columns of ``/proc/stat`` in which a core does nothing, or waits for a disk."""
+"""Columns of ``/proc/stat`` that count idle time and waiting for a disk."""
 FIRST_GUEST_COLUMN = 8
-"""From this column on what others count is counted again."""
+"""From this column on, time is counted that earlier columns already include."""
 
 
 def read_cpu_ticks(proc: Path) -> tuple[float, float]:
-    """Ticks that all cores that are online were busy, and ticks in all, since the machine's start."""
+    """Return the busy ticks and all ticks of the online cores since boot."""
     first = (proc / "stat").read_text("ascii").split("\n", 1)[0]
     ticks = [float(value) for value in first.split()[1:]][:FIRST_GUEST_COLUMN]
     total = sum(ticks)
@@ -41,7 +41,7 @@ def read_cpu_ticks(proc: Path) -> tuple[float, float]:
 
 
 def list_process_tree(pid: int, proc: Path) -> tuple[int, ...]:
-    """A process and all below it; those that end meanwhile are left out."""
+    """Return a process and its descendants; processes that end meanwhile are left out."""
     found, todo = list[int](), [pid]
     while todo:
         at = todo.pop()
@@ -54,7 +54,7 @@ def list_process_tree(pid: int, proc: Path) -> tuple[int, ...]:
 
 
 def read_resident_mb(pids: tuple[int, ...], proc: Path) -> float:
-    """Resident memory of some processes, 1e6 bytes; a page that several share is counted for each of them."""
+    """Return the resident memory of processes in MB (1e6 bytes); a shared page counts once per process."""
     pages = 0
     for pid in pids:
         with contextlib.suppress(OSError, IndexError, ValueError):
@@ -63,7 +63,12 @@ def read_resident_mb(pids: tuple[int, ...], proc: Path) -> float:
 
 
 def read_storage_bytes(pids: tuple[int, ...], proc: Path) -> dict[int, float]:
-    """What each process made a storage read so far, for those that may be looked at."""
+    """Return the bytes that each process has caused to be read from storage so far.
+
+    Args:
+        pids: Process ids; those that this user may not inspect are left out.
+        proc: The ``/proc`` folder.
+    """
     found: dict[int, float] = {}
     for pid in pids:
         with contextlib.suppress(OSError):
@@ -75,7 +80,13 @@ def read_storage_bytes(pids: tuple[int, ...], proc: Path) -> dict[int, float]:
 
 @dataclass(frozen=True, slots=True)
 class CpuWork:
-    """Seconds of cores' work: the whole machine's, and that of this process with all that it saw the end of."""
+    """Core-seconds of work so far: of the whole machine, and of this process with its terminated children.
+
+    Attributes:
+        at_s: Time on the monotonic clock.
+        all_s: Core-seconds of the whole machine since boot.
+        own_s: Core-seconds of this process and of the children that it has waited for.
+    """
 
     at_s: float
     all_s: float
@@ -83,25 +94,25 @@ class CpuWork:
 
     @classmethod
     def read_now(cls, proc: Path = Path("/proc")) -> Self:
-        """So far."""
+        """Read the present values."""
         busy = read_cpu_ticks(proc)[0] / os.sysconf("SC_CLK_TCK")
         own = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
         return cls(time.monotonic(), busy, sum(used.ru_utime + used.ru_stime for used in own))
 
     def other_cores_since(self, before: CpuWork) -> float:
-        """How many cores others kept busy since then."""
+        """Return the mean number of cores that other programs kept busy since ``before``."""
         others_s = (self.all_s - before.all_s) - (self.own_s - before.own_s)
         return max(0.0, others_s / max(1e-9, self.at_s - before.at_s))
 
 
 RAPL_FOLDER = "sys/class/powercap"
 RAPL_PACKAGE = re.compile(r"intel-rapl:\d+")
-"""A package; what follows a second colon is a part of one."""
+"""Name of a processor package; a second colon marks a part of a package."""
 RAPL_SOURCE = "RAPL, the processor's packages alone"
 
 
 class PackageEnergyCounter:
-    """Counters that wrap around at their range; to be read more often than that, which is minutes."""
+    """Energy of all processor packages by RAPL; its counters wrap around within minutes and must be read more often."""
 
     def __init__(self, zones: list[Path]) -> None:
         self._zones = zones
@@ -111,7 +122,11 @@ class PackageEnergyCounter:
 
     @classmethod
     def try_open(cls, root: str = "/") -> Self | None:
-        """The machine's counters; None where there are none, or this user may not read them."""
+        """Open the machine's counters.
+
+        Returns:
+            The counter, or None if the machine has none or this user may not read them.
+        """
         folder = Path(root) / RAPL_FOLDER
         zones = sorted(zone for zone in folder.glob("intel-rapl:*") if RAPL_PACKAGE.fullmatch(zone.name))
         with contextlib.suppress(OSError, ValueError):
@@ -119,7 +134,7 @@ class PackageEnergyCounter:
         return None
 
     def read_energy_j(self) -> float:
-        """Since it was made."""
+        """Return the energy since this object was created."""
         for k, zone in enumerate(self._zones):
             now_uj = self._read_uj(zone)
             self._joules += (now_uj - self._last_uj[k]) % self._range_uj[k] / 1e6
@@ -136,11 +151,11 @@ JOIN_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class SystemSample:
-    """The machine at one moment; NaN where nothing tells. What ends in ``_so_far`` only grows."""
+    """The machine at one moment; NaN where there is no source. Fields ending in ``_so_far`` are counters."""
 
     at_s: float
     busy_so_far: float
-    """Ticks of all cores."""
+    """Busy ticks of all cores."""
     ticks_so_far: float
     memory_mb: float
     read_bytes_so_far: float
@@ -150,9 +165,14 @@ class SystemSample:
 
 @dataclass(eq=False)
 class SystemSampler:
-    """Makes looks. ``disk`` are the numbers of the block device under the images; without one, what the processes say.
+    """Takes samples of the machine and of the measuring program.
 
-    ``pid`` is the measuring program's, once it runs.
+    Attributes:
+        disk: Numbers of the block device that holds the images, such as "8:1"; None: reads are counted per process.
+        rapl: The processor's energy counters, if used.
+        root: Root of the file system, for tests.
+        now_s: The clock.
+        pid: Process id of the measuring program once it runs.
     """
 
     disk: str | None
@@ -161,7 +181,7 @@ class SystemSampler:
     now_s: Callable[[], float] = time.monotonic
     pid: int | None = None
     _read: dict[int, float] = field(default_factory=dict)
-    """Bytes per process, also of those that ended."""
+    """Bytes read per process, including those that have ended."""
 
     def __post_init__(self) -> None:
         machine = Machine(self.root)
@@ -170,7 +190,7 @@ class SystemSampler:
         self._zones = sysfs_readings.find_temperature_readers(self._files, machine)
 
     def take_sample(self) -> SystemSample:
-        """The machine now."""
+        """Take a sample now."""
         pids = () if self.pid is None else list_process_tree(self.pid, self._proc)
         busy, ticks = read_cpu_ticks(self._proc)
         hottest_c = max(sysfs_readings.read_temperatures_c(self._zones).values(), default=math.nan)
@@ -198,7 +218,14 @@ class SystemSampler:
 
 
 class SamplingThread:
-    """``with Looking(eyes, hz) as looking: ...`` and then ``looking.looks``, the first and last at the block's ends."""
+    """Samples in the background: ``with SamplingThread(sampler, hz) as sampling: ...``, then read ``sampling.looks``.
+
+    The first and the last sample are taken at the ends of the block.
+
+    Args:
+        eyes: The sampler, closed at the end of the block.
+        hz: Sampling rate.
+    """
 
     def __init__(self, eyes: SystemSampler, hz: float) -> None:
         self._eyes, self._period_s = eyes, 1.0 / hz
@@ -226,12 +253,20 @@ class SamplingThread:
             k = max(k + 1, math.ceil((time.monotonic() - begun_s) / self._period_s))
             if self._stop.wait(max(0.0, begun_s + k * self._period_s - time.monotonic())):
                 return
-            with contextlib.suppress(OSError):  # a look that fails is a gap
+            with contextlib.suppress(OSError):  # a failed sample leaves a gap
                 self.looks.append(self._eyes.take_sample())
 
 
 def build_sensor_trace(looks: Sequence[SystemSample], begun_s: float) -> SensorTrace:
-    """Element i is of the stretch that ends with look i + 1; times count from ``begun_s``."""
+    """Build a trace from samples.
+
+    Args:
+        looks: n + 1 samples in time order.
+        begun_s: Zero of the trace's times on the samples' clock.
+
+    Returns:
+        A trace of n elements; rates in element i are means over the interval that ends with sample i + 1.
+    """
     at_s = _sample_column(looks, "at_s")
     span_s = np.maximum(np.diff(at_s), 1e-9)
     ticks = np.maximum(np.diff(_sample_column(looks, "ticks_so_far")), 1e-9)
@@ -248,20 +283,30 @@ def build_sensor_trace(looks: Sequence[SystemSample], begun_s: float) -> SensorT
 
 
 def counter_growth(looks: Sequence[SystemSample], name: str, start_s: float, end_s: float) -> float | None:
-    """By how much a counter grew from one moment to another, between looks along a line; None where nothing tells."""
+    """Return the growth of a counter over an interval, interpolated linearly between samples.
+
+    Args:
+        looks: Samples in time order.
+        name: A counter of ``SystemSample``.
+        start_s: Start on the samples' clock.
+        end_s: End on the samples' clock.
+
+    Returns:
+        The growth in the counter's unit, or None if there is no source.
+    """
     ends = np.interp([start_s, end_s], _sample_column(looks, "at_s"), _sample_column(looks, name))
     grew = float(ends[1] - ends[0])
     return None if math.isnan(grew) else grew
 
 
 def mean_cpu_load(looks: Sequence[SystemSample], start_s: float, end_s: float) -> float | None:
-    """Mean load of all cores over a stretch, 0 to 1."""
+    """Return the mean load of all cores over an interval, from 0 to 1, or None if it is not known."""
     busy, ticks = (counter_growth(looks, name, start_s, end_s) for name in ("busy_so_far", "ticks_so_far"))
     return None if busy is None or not ticks else min(1.0, busy / ticks)
 
 
 def peak_value(looks: Sequence[SystemSample], name: str, start_s: float, end_s: float) -> float | None:
-    """The highest value of a stretch and of the looks about it; None where there is no sensor."""
+    """Return the maximum of a field over an interval and its adjacent samples, or None if there is no sensor."""
     at_s, values = _sample_column(looks, "at_s"), _sample_column(looks, name)
     first, last = np.searchsorted(at_s, start_s, "right") - 1, np.searchsorted(at_s, end_s, "left")
     among = values[max(0, first) : last + 1]

@@ -1,9 +1,9 @@
-"""What to turn next: each knob's next values, what they should bring by the pipeline model or did bring, and why.
+"""Tuning advice: values to change each knob to, their measured or expected benefit, and the reason.
 
-For every board, workload and kind one turns from the setting that the sweep turned from (of which most others differ
-in one knob), and from the fastest one. What the sweep has seen is quoted, once for each knob: its best value. Values
-that it has not seen are the model's (``modelling``), which says nothing where it expects less than its own error, or
-no more than what was seen of the same knob.
+For every board, workload and kind, advice starts from two settings: the one with the most neighbours that differ in one
+knob, and the fastest one. Of the measured values of a knob, the best is quoted. Values without measurements are
+predicted (``setting_model``), and reported only if the expected gain exceeds both the model's error and the measured
+gain from the same knob.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from fedge.characterisation.sweep_plan import CharacterisationPlan
 from fedge.types import Label
 
 TUNABLE_KNOBS = tuple(knob for knob in (*ORDERED_KNOBS, *UNORDERED_KNOBS) if knob != "kind")
-"""Knobs that somebody may turn and still do the same work."""
+"""Knobs that leave the work itself unchanged."""
 
 
 @dataclass(frozen=True, slots=True)
 class TuningAdvice:
-    """Turn ``knob`` from ``now`` to ``then``: what ``quantity`` should be."""
+    """Change ``knob`` from ``now`` to ``then``, with the resulting ``quantity``."""
 
     board: str
     workload: str
@@ -44,31 +44,39 @@ class TuningAdvice:
     now: KnobValue
     then: KnobValue
     quantity: str
-    """``e2e_s`` or ``energy_j``, per epoch of as many samples."""
+    """``e2e_s`` or ``energy_j``, per epoch of equally many samples."""
     present: float
     expected: Estimate
-    """``n`` = 0: the model's, whose interval is its own error, else that of measured epochs."""
+    """With ``n`` = 0, a prediction with the model's error as its interval; else a measured value."""
     why: str
     label: Label
-    """``measured`` only where the sweep has measured just that."""
+    """``measured`` only if the sweep has measured exactly this setting."""
     point: str
-    """The key of the point from which one turns."""
+    """Key of the starting point."""
     setting: str
-    """That point in words."""
+    """Description of the starting point."""
 
     @property
     def saving(self) -> float:
-        """The part of the present figure that is saved; negative where it grows."""
+        """Saved share of the present value; negative if it grows."""
         return 1.0 - self.expected.value / self.present if self.present > 0 else 0.0
 
 
 def compute_advice(stats: Sequence[PointStats], plan: CharacterisationPlan) -> tuple[TuningAdvice, ...]:
-    """Advice for every board, workload and kind; of each setting that which saves most first, time before energy."""
+    """Compute advice for every board, workload and kind, pooling repeats first.
+
+    Args:
+        stats: Statistics of all points.
+        plan: The plan, whose base breaks ties between starting settings.
+
+    Returns:
+        Per starting setting, first time and then energy, each by decreasing saving.
+    """
     return compute_pooled_advice(pool_repeats(stats), plan)
 
 
 def compute_pooled_advice(points: Sequence[PooledSetting], plan: CharacterisationPlan) -> tuple[TuningAdvice, ...]:
-    """The same of settings whose repeats are one already."""
+    """Compute advice from settings whose repeats are pooled already; see ``compute_advice``."""
     found: list[TuningAdvice] = []
     for group in group_by_workload(points).values():
         fits: PipelineFits = {}
@@ -79,7 +87,7 @@ def compute_pooled_advice(points: Sequence[PooledSetting], plan: Characterisatio
 
 
 def _advise_setting(now: PooledSetting, group: Sequence[PooledSetting], fits: PipelineFits) -> list[TuningAdvice]:
-    """For each knob and quantity the best value that was seen, and the best that the model expects to be better."""
+    """Return, per knob and quantity, the best measured value and the best prediction that exceeds it."""
     beside = list(_list_neighbours(now, group))
     quoted = _select_best([(one, MIN_CHANGE) for one in _advise_from_measurements(now, beside)])
     expected = _select_best(list(_advise_from_model(now, group, beside, fits)))
@@ -92,7 +100,7 @@ def _advise_setting(now: PooledSetting, group: Sequence[PooledSetting], fits: Pi
 
 
 def _select_best(found: Sequence[tuple[TuningAdvice, float]]) -> dict[tuple[str, str], tuple[TuningAdvice, float]]:
-    """By knob and quantity; of values that are alike up to their error the one that is nearest to the present one."""
+    """Select the best advice by knob and quantity; of equals up to ``MIN_CHANGE``, the nearest to the present value."""
     groups: dict[tuple[str, str], list[tuple[TuningAdvice, float]]] = defaultdict(list)
     for one, error in found:
         groups[one.knob, one.quantity].append((one, error))
@@ -103,13 +111,13 @@ def _select_best(found: Sequence[tuple[TuningAdvice, float]]) -> dict[tuple[str,
 
 
 def _knob_distance(found: tuple[TuningAdvice, float]) -> float:
-    """How far a knob is turned; 0 for what has no order."""
+    """Return the distance between two values of a knob; 0 for knobs without an order."""
     now, then = found[0].now, found[0].then
     return abs(float(then) - float(now)) if isinstance(now, int | float) and isinstance(then, int | float) else 0.0
 
 
 def _select_starting_settings(group: Sequence[PooledSetting], plan: CharacterisationPlan) -> list[PooledSetting]:
-    """The setting with the most neighbours (of equals that which is most like the plan's base), and the fastest."""
+    """Return the setting with the most neighbours (of equals, the nearest to the plan's base) and the fastest one."""
     keys = [[(knob, without_knob(one.point, knob)) for knob in TUNABLE_KNOBS] for one in group]
     seen = Counter(key for own in keys for key in own)
 
@@ -124,7 +132,7 @@ def _select_starting_settings(group: Sequence[PooledSetting], plan: Characterisa
 
 
 def _list_neighbours(now: PooledSetting, group: Sequence[PooledSetting]) -> Iterator[tuple[str, PooledSetting]]:
-    """The knob, and the setting that differs in it alone."""
+    """Yield each knob with the settings that differ in it alone."""
     for knob in TUNABLE_KNOBS:
         if get_knob_value(now.point, knob) is None:
             continue
@@ -137,14 +145,14 @@ def _list_neighbours(now: PooledSetting, group: Sequence[PooledSetting]) -> Iter
 def _advise_from_measurements(
     now: PooledSetting, beside: Sequence[tuple[str, PooledSetting]]
 ) -> Iterator[TuningAdvice]:
-    """What the sweep has seen to help, for certain."""
+    """Yield the improvements that the sweep has measured with certainty."""
     for knob, one in beside:
         per = now.stats.samples / one.stats.samples
         for quantity in ("e2e_s", "energy_j"):
             before, after = getattr(now.stats, quantity), getattr(one.stats, quantity)
             if before is None or after is None:
                 continue
-            after = after.times(per)
+            after = after.scale(per)
             found = estimate_ratio(after, before)
             if found is None or found.high >= 1.0 or found.value > 1.0 - MIN_CHANGE:
                 continue
@@ -156,7 +164,7 @@ def _advise_from_measurements(
 
 
 def _describe_time_cost(quantity: str, now: PooledSetting, one: PooledSetting, per: float) -> str:
-    """What less energy costs in time, where it does."""
+    """Describe how much longer an epoch takes with less energy; empty if it does not."""
     longer = one.stats.e2e_s.value * per / now.stats.e2e_s.value - 1.0
     return f"; an epoch takes {100 * longer:.0f} % longer" if quantity == "energy_j" and longer > MIN_CHANGE else ""
 
@@ -164,7 +172,7 @@ def _describe_time_cost(quantity: str, now: PooledSetting, one: PooledSetting, p
 def _advise_from_model(
     now: PooledSetting, group: Sequence[PooledSetting], beside: Sequence[tuple[str, PooledSetting]], fits: PipelineFits
 ) -> Iterator[tuple[TuningAdvice, float]]:
-    """What the model expects of values that nobody measured, with its error."""
+    """Yield the predicted improvements by values without measurements, each with the model's error."""
     measured = {(knob, get_knob_value(one.point, knob)) for knob, one in beside}
     model = fit_setting_model(now, group, fits)
     for nexts in PROPOSERS:
@@ -186,9 +194,11 @@ def _advise_change(now: PooledSetting, model: SettingModel, then: KnobChange) ->
 
 
 def _predict_energy_j(now: PointStats, model: SettingModel, then: KnobChange, e2e_s: Estimate) -> Estimate | None:
-    """An epoch's, by its time where the work stays the same, else by its time and the power; None if not foretold.
+    """Predict an epoch's energy, by its time if the work stays the same, else by time and power.
 
-    Told only where all of the interval lies below what it is now: the power is that of another setting.
+    Returns:
+        The energy, or None if it is not known or might exceed the present one, since the power is that of another
+            setting.
     """
     if then.same_work:
         return model.predict_energy_j(e2e_s)

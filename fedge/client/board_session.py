@@ -1,4 +1,4 @@
-"""The samples a board trains on, put where its worker can read them: its share of a data set as a file of its own."""
+"""A session on a real board: its device, its worker, and its share of the data set as a file for the worker."""
 
 from __future__ import annotations
 
@@ -33,9 +33,18 @@ from fedge.workloads.partitions import split_samples
 
 
 def prepare_source(experiment: Experiment, index: int, folder: Path, own: str | None) -> Mapping[str, Any]:
-    """What the worker is told to load: the board's ``own`` folder, or a file of board ``index``'s share.
+    """Return the data source for the worker: the board's own folder, or a file with the share of board ``index``.
 
-    The file is written once per data set, split and seed. Raises ``BadInput`` for a task whose data set is not fedge's.
+    The file is written once per data set, split and seed.
+
+    Args:
+        experiment: The resolved experiment.
+        index: Index of the board.
+        folder: Folder for data files.
+        own: The board's own data folder; None for a share of the task's data set.
+
+    Raises:
+        BadInput: If the task's data set is unknown or the folder cannot be written.
     """
     if own is not None:
         return {"folder": own}
@@ -52,7 +61,7 @@ def prepare_source(experiment: Experiment, index: int, folder: Path, own: str | 
 
 
 def _partition_name(experiment: Experiment, index: int) -> str:
-    """Everything that decides which samples are the board's."""
+    """Return a hash of everything that determines the board's samples."""
     decides = (
         experiment.workload.task,
         experiment.data.model_dump_json(),
@@ -63,7 +72,7 @@ def _partition_name(experiment: Experiment, index: int) -> str:
 
 
 def _load_share(experiment: Experiment, index: int) -> sources.Data:
-    """The training samples of one board, in the order of the data set, and the whole test set."""
+    """Load the training samples of one board in the data set's order, and the whole test set."""
     name = experiment.workload.task
     if name not in TASKS:
         right = "one of fedge's tasks, or data_folder in the board's settings"
@@ -87,7 +96,17 @@ def _load_share(experiment: Experiment, index: int) -> sources.Data:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BoardSession:
-    """What one message is answered with: the board as it stands, its entry in the fleet, its worker, its samples."""
+    """The context of one request on a real board.
+
+    Attributes:
+        experiment: The resolved experiment.
+        board: The board's name, index and fleet entry.
+        here: The local board.
+        worker: Connection to its worker.
+        samples: Number of its training samples.
+        recorded: Whether the board is a recorded folder instead of hardware.
+        scale: Training scale of the round if it is not the requested one; else None.
+    """
 
     experiment: Experiment
     board: FleetBoard
@@ -96,27 +115,31 @@ class BoardSession:
     samples: int
     recorded: bool = False
     scale: TrainingScale | None = None
-    """What is trained at in this round, where that is not what the experiment asks for."""
+    """Training scale of the round if it is not the requested one; else None."""
 
     @property
     def steps(self) -> int:
-        """Minibatches in the board's share of a round."""
+        """Return the number of steps in the board's share of a round."""
         work = self.experiment.workload
         steps = count_steps(self.samples, work.batch_size, work.local_epochs)
         return steps if self.scale is None else count_steps_at(steps, TrainingScale(work.batch_size), self.scale)
 
     def with_scale(self, scale: TrainingScale | None) -> BoardSession:
-        """The same post at another scale."""
+        """Return the same session at another scale."""
         return self if scale == self.scale else dataclasses.replace(self, scale=scale)
 
-    def link_use(self, ask: RequestMessage) -> LinkUse:
-        """The transfer of the model, as the fleet's entry describes the board's network."""
-        return build_link(self.board.entry.link).transfer(ask.model_bytes)
+    def link_use(self, request: RequestMessage) -> LinkUse:
+        """Return the model's transfer times, as the fleet entry describes the board's network."""
+        return build_link(self.board.entry.link).transfer(request.model_bytes)
 
 
 @contextmanager
 def open_session(experiment: Experiment, settings: NodeSettings) -> Iterator[BoardSession]:
-    """The board's post, its worker ready; raises ``BadInput`` for what the experiment or the settings have wrong."""
+    """Open a session on the board with its worker ready.
+
+    Raises:
+        BadInput: If the experiment or the settings are invalid.
+    """
     board = _find_entry(experiment, settings.board)
     task = build_task_request(experiment)
     source = prepare_source(experiment, board.index, settings.state_dir / "data", settings.data_folder)
@@ -138,7 +161,7 @@ def _find_entry(experiment: Experiment, name: str) -> FleetBoard:
 
 
 def build_task_request(experiment: Experiment) -> Mapping[str, Any]:
-    """What the worker is told to train: one of fedge's tasks by name, or the user's own file with its hash."""
+    """Return the task for the worker: a built-in task by name, or the user's own file with its hash."""
     name = experiment.workload.task
     if name in TASKS:
         return {"builtin": name}
@@ -150,7 +173,7 @@ def build_task_request(experiment: Experiment) -> Mapping[str, Any]:
 
 
 def _find_task_file(path: Path) -> Path:
-    """The user's file: as the experiment names it, or, on a board, beside this very package, with which it came."""
+    """Find the user's task file: at the experiment's path, or on a board beside this package."""
     beside = Path(__file__).resolve().parents[2] / path.name
     found = next((each for each in (path, beside) if each.is_file()), None)
     if found is None:

@@ -1,4 +1,4 @@
-"""An emulated client: a board with its state put back, its data, its predictor; answers one message at a time.
+"""An emulated client: restores a board's state, data and predictor and answers one message at a time.
 
 The same function serves Flower's actors and the in-process backend, so both write the same rows.
 """
@@ -57,6 +57,7 @@ from fedge.telemetry.progress_reporter import ProgressReporter
 from fedge.types import (
     Front,
     Measurement,
+    MemoryObservation,
     MemoryUse,
     Modes,
     NamedArrays,
@@ -64,6 +65,7 @@ from fedge.types import (
     Predictions,
     ProfileTable,
     RoundGoal,
+    RoundReport,
     TrainingScale,
     TrainResult,
 )
@@ -72,37 +74,53 @@ from fedge.workloads.partitions import split_samples
 
 logger = logging.getLogger(__name__)
 MAX_CACHED_CLIENTS = 256
-"""How many boards a process keeps in memory (about 1 MB each); others are made anew when they are asked."""
+# Clients that a process keeps in memory, about 1 MB each; others are rebuilt on every request.
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EmulatedClient:
-    """What stays the same for one board over a run."""
+    """The parts of an emulated client that stay constant over a run.
+
+    Attributes:
+        board: Name, index and fleet entry.
+        kind: Kind of board.
+        surface: True time and power of all n modes.
+        truth: The same for the m modes that may be chosen.
+        references: Measured tables of other workloads for the predictor.
+        link: The client's network.
+        share: Indices of its training samples, shape (samples,).
+        steps: Steps per round.
+        candidate_mask: Which rows of ``surface`` may be chosen, shape (n,).
+        serving: Standing service over all modes; None without one.
+        scaling: Memory and scaling options; None if the memory need of a step is unknown.
+        scale: Training scale if it is not the requested one; ``surface``, ``truth`` and ``steps`` are at that scale.
+        loader: Data loader over all modes, whose stalls ``surface`` includes; None without one.
+    """
 
     board: FleetBoard
     kind: BoardKind
     surface: ModeSurface
-    """The truth over every mode."""
+    """True time and power of all modes."""
     truth: ModeSurface
-    """The truth over the modes that may be chosen."""
+    """True time and power of the modes that may be chosen."""
     references: tuple[ProfileTable, ...]
     link: NetworkLink
     share: NDArray[np.int64]
     steps: int
     candidate_mask: NDArray[np.bool_]
-    """Which modes of ``surface`` those are."""
+    """Which modes of ``surface`` may be chosen, shape (n,)."""
     serving: EmulatedService | None = None
-    """Its standing service, over every mode of ``surface``."""
+    """Standing service, over all modes of ``surface``."""
     scaling: ScalingContext | None = None
-    """What it has to train with; None where nobody knows what a minibatch needs."""
+    """Memory and scaling options; None if the memory need of a step is unknown."""
     scale: TrainingScale | None = None
-    """What it trains at where that is not what is asked for; ``surface``, ``truth`` and ``steps`` are of that."""
+    """Training scale if it is not the requested one; ``surface``, ``truth`` and ``steps`` are at that scale."""
     loader: EmulatedLoader | None = None
-    """How its samples come, over every mode of ``surface``, which holds its stalls; None without a loader."""
+    """Data loader over all modes of ``surface``, which includes its stalls; None without a loader."""
 
 
 def load_client(experiment: Experiment, index: int) -> EmulatedClient:
-    """The seat of board number ``index``; cached per process."""
+    """Return the emulated client of board number ``index``; cached per process."""
     return _cached_client(experiment.model_dump_json(), index)
 
 
@@ -114,7 +132,7 @@ def _cached_client(experiment_json: str, index: int) -> EmulatedClient:
 
 @lru_cache(maxsize=4)
 def _partition_samples(experiment_json: str) -> tuple[NDArray[np.int64], ...]:
-    """Every board's training samples."""
+    """Return every client's training samples."""
     experiment = Experiment.model_validate_json(experiment_json)
     rng = make_generator(experiment.seed, "partition")
     return tuple(
@@ -150,37 +168,37 @@ def _build_client(experiment: Experiment, board: FleetBoard, share: NDArray[np.i
     )
 
 
-def _client_at_scale(seat: EmulatedClient, tried: ScaleAttempt | None) -> EmulatedClient:
-    """The seat of a round at a try's scale, cached; the modes stay the very same."""
-    scale = None if tried is None else memory_scaling.measurement_scale(seat.scaling, tried.scale)
-    if scale is None or seat.scaling is None or tried is None:
-        return seat
-    known = _CLIENTS_AT_SCALE.get((seat, scale))
+def _client_at_scale(client: EmulatedClient, attempt: ScaleAttempt | None) -> EmulatedClient:
+    """Return the client at an attempt's scale, cached; its modes remain the same object."""
+    scale = None if attempt is None else memory_scaling.measurement_scale(client.scaling, attempt.scale)
+    if scale is None or client.scaling is None or attempt is None:
+        return client
+    known = _CLIENTS_AT_SCALE.get((client, scale))
     if known is not None:
         return known
     ratio, steps = (
-        seat.scaling.step_time_ratio(scale),
-        memory_scaling.count_steps_at(seat.steps, seat.scaling.asked, scale),
+        client.scaling.step_time_ratio(scale),
+        memory_scaling.count_steps_at(client.steps, client.scaling.asked, scale),
     )
     made = dataclasses.replace(
-        seat,
-        surface=scale_step_time(seat.surface, ratio),
-        truth=scale_step_time(seat.truth, ratio),
+        client,
+        surface=scale_step_time(client.surface, ratio),
+        truth=scale_step_time(client.truth, ratio),
         steps=steps,
         scale=scale,
     )
-    if seat.loader is not None:
-        made = _apply_loader(made, seat.loader.at_scale(scale.batch_size, ratio))
+    if client.loader is not None:
+        made = _apply_loader(made, client.loader.at_scale(scale.batch_size, ratio))
     if len(_CLIENTS_AT_SCALE) >= MAX_CACHED_CLIENTS:
         _CLIENTS_AT_SCALE.pop(next(iter(_CLIENTS_AT_SCALE)))
-    _CLIENTS_AT_SCALE[seat, scale] = made
+    _CLIENTS_AT_SCALE[client, scale] = made
     return made
 
 
-def _apply_loader(seat: EmulatedClient, load: EmulatedLoader) -> EmulatedClient:
-    """The seat of a scale with the stalls of that; the modes stay the very same."""
-    truth = dataclasses.replace(load.surface.select_rows(seat.candidate_mask), modes=seat.truth.modes)
-    return dataclasses.replace(seat, surface=load.surface, truth=truth, loader=load)
+def _apply_loader(client: EmulatedClient, load: EmulatedLoader) -> EmulatedClient:
+    """Return the client with the loader's stalls at its scale; its modes remain the same object."""
+    truth = dataclasses.replace(load.surface.select_rows(client.candidate_mask), modes=client.truth.modes)
+    return dataclasses.replace(client, surface=load.surface, truth=truth, loader=load)
 
 
 @lru_cache(maxsize=4)
@@ -189,248 +207,308 @@ def _cached_task(name: str, data_dir: str | None, download: bool) -> LearningTas
 
 
 def load_experiment_task(experiment: Experiment) -> LearningTask:
-    """The experiment's learning task; built once per process."""
+    """Return the experiment's learning task; built once per process."""
     return _cached_task(experiment.workload.task, experiment.data.dir, experiment.data.download)
 
 
 def answer_request(
     experiment: Experiment,
     index: int,
-    ask: RequestMessage,
+    request: RequestMessage,
     arrays: NamedArrays | None,
     folder: Path | None = None,
     wall_s: Callable[[], float] = time.time,
 ) -> tuple[ReplyMessage, TrainResult | None]:
-    """What board number ``index`` says to ``ask``; an error on the board is an answer with ``error``.
+    """Answer a request as board number ``index``.
 
-    How far it is, it tells in the run's ``folder`` at the unix time ``wall_s``, without any effect on what it says.
+    Args:
+        experiment: The resolved experiment.
+        index: Index of the board.
+        request: The request.
+        arrays: Global model by name; needed for a training request.
+        folder: Folder of the run for progress records, which do not affect the answer; None disables them.
+        wall_s: Returns Unix time in seconds.
+
+    Returns:
+        The reply and, after training, its result. An error on the board is a reply with ``error``.
     """
     name = list_boards(experiment)[index].name
     try:
-        if ask.kind == "hello":
+        if request.kind == "hello":
             return ReplyMessage(name), None
-        seat = load_client(experiment, index)
-        if ask.kind == "front":
-            return _answer_front(experiment, seat, ask), None
+        client = load_client(experiment, index)
+        if request.kind == "front":
+            return _answer_front(experiment, client, request), None
         with open_emulated_reporter(
-            folder, BoardProgress(name, 0.0, "fetching", round=ask.round, steps=seat.steps), wall_s
-        ) as teller:
-            return _answer_round(experiment, seat=seat, ask=ask, arrays=arrays or {}, teller=teller)
+            folder, BoardProgress(name, 0.0, "fetching", round=request.round, steps=client.steps), wall_s
+        ) as reporter:
+            return _answer_round(experiment, client=client, request=request, arrays=arrays or {}, reporter=reporter)
     except Exception as error:
-        logger.warning("%s failed in round %s", name, ask.round, exc_info=error)
+        logger.warning("%s failed in round %s", name, request.round, exc_info=error)
         reason = str(error) if isinstance(error, FedgeError) else f"{type(error).__name__}: {error}"
         return ReplyMessage(name, error=reason), None
 
 
-def _answer_front(experiment: Experiment, seat: EmulatedClient, ask: RequestMessage) -> ReplyMessage:
-    tried = _first_attempt(seat, ask)
-    seat = _client_at_scale(seat, tried)
-    duty = _plan_service(experiment, seat, ask)
-    player = _build_context(
-        experiment, seat=seat, ask=ask, board=_build_board(experiment, seat, ask, duty), duty=duty, tried=tried
+def _answer_front(experiment: Experiment, client: EmulatedClient, request: RequestMessage) -> ReplyMessage:
+    attempt = _first_attempt(client, request)
+    client = _client_at_scale(client, attempt)
+    service_plan = _plan_service(experiment, client, request)
+    context = _build_context(
+        experiment,
+        client=client,
+        request=request,
+        board=_build_board(experiment, client, request, service_plan),
+        service_plan=service_plan,
+        attempt=attempt,
     )
-    own = ask.state.measurements
-    shared = select_consistent_peers(player, own, ask.shared)
-    steps = seat.steps + warm_up_steps(own)
-    _, front = build_offer(player, own=own, shared=shared, steps=steps, link=seat.link.transfer(ask.model_bytes))
-    return ReplyMessage(seat.board.name, front=front, samples=len(seat.share))
+    own_measurements = request.state.measurements
+    peer_measurements = select_consistent_peers(context, own_measurements, request.shared)
+    steps = client.steps + warm_up_steps(own_measurements)
+    _, front = build_offer(
+        context,
+        own_measurements=own_measurements,
+        peer_measurements=peer_measurements,
+        steps=steps,
+        link=client.link.transfer(request.model_bytes),
+    )
+    return ReplyMessage(client.board.name, front=front, samples=len(client.share))
 
 
-def _first_attempt(seat: EmulatedClient, ask: RequestMessage) -> ScaleAttempt | None:
-    return None if seat.scaling is None else memory_scaling.choose_first_attempt(seat.scaling, ask.state)
+def _first_attempt(client: EmulatedClient, request: RequestMessage) -> ScaleAttempt | None:
+    return None if client.scaling is None else memory_scaling.choose_first_attempt(client.scaling, request.state)
 
 
 def _answer_round(
-    experiment: Experiment, seat: EmulatedClient, ask: RequestMessage, arrays: NamedArrays, teller: ProgressReporter
+    experiment: Experiment,
+    client: EmulatedClient,
+    request: RequestMessage,
+    arrays: NamedArrays,
+    reporter: ProgressReporter,
 ) -> tuple[ReplyMessage, TrainResult | None]:
-    """A round at the first scale that does not run out of memory; an answer with ``error`` where all of them do.
+    """Run a round at the first scale that does not run out of memory; reply with ``error`` if all of them do.
 
-    The front that it offers for the next round is of the scale which that one will be tried at.
+    The front in the reply is computed at the scale of the next round's first attempt.
     """
-    tried, means = _first_attempt(seat, ask), seat.scaling
+    attempt, means = _first_attempt(client, request), client.scaling
     while True:
         try:
             answer, trained = _run_round_at(
-                experiment, seat=_client_at_scale(seat, tried), ask=ask, arrays=arrays, teller=teller, tried=tried
+                experiment,
+                client=_client_at_scale(client, attempt),
+                request=request,
+                arrays=arrays,
+                reporter=reporter,
+                attempt=attempt,
             )
         except OutOfMemory:
-            assert tried is not None
+            assert attempt is not None
             assert means is not None
-            lost_s = _failed_attempt_s(_client_at_scale(seat, tried))
-            following = memory_scaling.choose_next_attempt(means, tried, lost_s)
+            lost_s = _failed_attempt_s(_client_at_scale(client, attempt))
+            following = memory_scaling.choose_next_attempt(means, attempt, lost_s)
             if following is None:
-                state = memory_scaling.build_failed_state(means, tried, ask, lost_s)
+                state = memory_scaling.build_failed_state(means, attempt, request, lost_s)
                 return ReplyMessage(
-                    seat.board.name, state=state, error=memory_scaling.explain_out_of_memory(means, tried)
+                    client.board.name, state=state, error=memory_scaling.explain_out_of_memory(means, attempt)
                 ), None
-            tried = following
+            attempt = following
         else:
-            if answer.state is not None and memory_scaling.will_change_scale(means, tried, answer.state):
-                later = _answer_front(experiment, seat, dataclasses.replace(ask, state=answer.state))
+            if answer.state is not None and memory_scaling.will_change_scale(means, attempt, answer.state):
+                later = _answer_front(experiment, client, dataclasses.replace(request, state=answer.state))
                 answer = dataclasses.replace(answer, front=later.front)
             return answer, trained
 
 
-def _failed_attempt_s(seat: EmulatedClient) -> float:
-    """What a try takes that runs out of memory: as long as its first minibatch in the fastest mode (estimated)."""
-    return (1.0 + WARM_UP_STEPS) * float(seat.surface.step_s[seat.surface.find_row(find_top_mode(seat.surface))])
+def _failed_attempt_s(client: EmulatedClient) -> float:
+    """Return the seconds of an attempt that runs out of memory, estimated as its first step in the fastest mode."""
+    return (1.0 + WARM_UP_STEPS) * float(client.surface.step_s[client.surface.find_row(find_top_mode(client.surface))])
+
+
+def _add_truth(
+    report: RoundReport,
+    offered: Front,
+    prior_errors: tuple[float | None, float | None],
+    errors: tuple[float, float],
+) -> RoundReport:
+    """Add what only an emulated board knows: the true front, and the prediction errors (time, power) against it."""
+    return dataclasses.replace(
+        report,
+        true_front=offered,
+        prior_time_ape=prior_errors[0],
+        prior_power_ape=prior_errors[1],
+        time_ape=errors[0],
+        power_ape=errors[1],
+    )
 
 
 def _run_round_at(
     experiment: Experiment,
-    seat: EmulatedClient,
-    ask: RequestMessage,
+    client: EmulatedClient,
+    request: RequestMessage,
     arrays: NamedArrays,
-    teller: ProgressReporter,
-    tried: ScaleAttempt | None,
+    reporter: ProgressReporter,
+    attempt: ScaleAttempt | None,
 ) -> tuple[ReplyMessage, TrainResult]:
-    duty = _plan_service(experiment, seat, ask)
-    board = _build_board(experiment, seat, ask, duty)
+    service_plan = _plan_service(experiment, client, request)
+    board = _build_board(experiment, client, request, service_plan)
     start_c = board.temperature_c
-    player = _build_context(experiment, seat=seat, ask=ask, board=board, duty=duty, tried=tried)
-    link = seat.link.transfer(ask.model_bytes)
-    first = not ask.state.measurements
-    truth = _truth_surface(seat, duty)
-    prior_apes = _mean_errors(player.predictor.fit([]).predict(player.candidates), truth) if first else (None, None)
-    goal = dataclasses.replace(ask.goal or RoundGoal(ask.policy, seat.steps), steps=seat.steps)
-    teller.report(device=seat.kind.spec.name)
-    peak_mb = _round_peak_mb(experiment, seat, tried)
+    context = _build_context(
+        experiment, client=client, request=request, board=board, service_plan=service_plan, attempt=attempt
+    )
+    link = client.link.transfer(request.model_bytes)
+    first = not request.state.measurements
+    truth = _truth_surface(client, service_plan)
+    prior_apes = _mean_errors(context.predictor.fit([]).predict(context.candidates), truth) if first else (None, None)
+    goal = dataclasses.replace(request.goal or RoundGoal(request.policy, client.steps), steps=client.steps)
+    reporter.report(device=client.kind.spec.name)
+    peak_mb = _round_peak_mb(experiment, client, attempt)
     training = ProgressTraining(
-        _start_training(experiment, seat=seat, ask=ask, arrays=arrays, tried=tried, peak_mb=peak_mb), teller
+        _start_training(experiment, client=client, request=request, arrays=arrays, attempt=attempt, peak_mb=peak_mb),
+        reporter,
     )
-    telling_player = attach_progress(player, teller, seat.steps)
-    played = run_round(
-        telling_player, goal=goal, measurements=ask.state.measurements, link=link, training=training, shared=ask.shared
+    reporting_context = attach_progress(context, reporter, client.steps)
+    result = run_round(
+        reporting_context,
+        goal=goal,
+        measurements=request.state.measurements,
+        link=link,
+        training=training,
+        peer_measurements=request.shared,
     )
-    apes = _mean_errors(played.predictions, truth)
-    told = build_report(
-        played,
-        player,
-        ask.round,
+    report = build_report(
+        result,
+        context,
+        request.round,
         link,
-        asked_steps=seat.steps,
-        samples=len(seat.share),
+        asked_steps=client.steps,
+        samples=len(client.share),
         temperature_c=board.temperature_c,
-        memory=_memory_use(seat, tried, ask, peak_mb),
+        memory=_memory_use(client, attempt, request, peak_mb),
     )
-    report = dataclasses.replace(
-        told,
-        true_front=true_front(seat, player, link.down_s + link.up_s),
-        prior_time_ape=prior_apes[0],
-        prior_power_ape=prior_apes[1],
-        time_ape=apes[0],
-        power_ape=apes[1],
-    )
-    trace = build_emulated_trace(report, player.waiting_mode, board.thermal, start_c)
-    learnt = (
-        None
-        if tried is None or seat.scaling is None
-        else memory_scaling.update_memory_history(seat.scaling, tried, peak_mb)
-    )
-    state = next_board_state(ask, played, report, learnt)
-    return ReplyMessage(seat.board.name, played.front, report, state, trace=trace), played.trained
+    offered = true_front(client, context, link.down_s + link.up_s)
+    report = _add_truth(report, offered, prior_apes, _mean_errors(result.predictions, truth))
+    trace = build_emulated_trace(report, context.waiting_mode, board.thermal, start_c)
+    state = next_board_state(request, result, report, _update_memory_history(client, attempt, peak_mb))
+    return ReplyMessage(client.board.name, result.front, report, state, trace=trace), result.trained
 
 
 def _start_training(
     experiment: Experiment,
-    seat: EmulatedClient,
-    ask: RequestMessage,
+    client: EmulatedClient,
+    request: RequestMessage,
     arrays: NamedArrays,
-    tried: ScaleAttempt | None,
+    attempt: ScaleAttempt | None,
     peak_mb: float | None,
 ) -> Training:
-    scale = TrainingScale(experiment.workload.batch_size) if tried is None else tried.scale
-    options = memory_scaling.build_train_options(experiment.workload, seat.steps, scale, ask.proximal_mu)
-    seed = derive_seed(experiment.seed, seat.board.name, ask.round, "train")
-    training = load_experiment_task(experiment).start(arrays, seat.share, seed, options)
+    scale = TrainingScale(experiment.workload.batch_size) if attempt is None else attempt.scale
+    options = memory_scaling.build_train_options(experiment.workload, client.steps, scale, request.proximal_mu)
+    seed = derive_seed(experiment.seed, client.board.name, request.round, "train")
+    training = load_experiment_task(experiment).start(arrays, client.share, seed, options)
     return (
         training
-        if seat.scaling is None or peak_mb is None
-        else MemoryLimitedTraining(training, peak_mb, seat.scaling.limit_mb)
+        if client.scaling is None or peak_mb is None
+        else MemoryLimitedTraining(training, peak_mb, client.scaling.limit_mb)
     )
 
 
-def _round_peak_mb(experiment: Experiment, seat: EmulatedClient, tried: ScaleAttempt | None) -> float | None:
-    """What a minibatch truly takes; None where nobody knows."""
-    if tried is None or seat.scaling is None:
+def _round_peak_mb(experiment: Experiment, client: EmulatedClient, attempt: ScaleAttempt | None) -> float | None:
+    """Return the true peak memory of a step in MB, or None if it is unknown."""
+    if attempt is None or client.scaling is None:
         return None
-    return true_peak_mb(seat.scaling, tried.scale, seat.board.name, experiment.seed)
+    return true_peak_mb(client.scaling, attempt.scale, client.board.name, experiment.seed)
 
 
 def _memory_use(
-    seat: EmulatedClient, tried: ScaleAttempt | None, ask: RequestMessage, peak_mb: float | None
+    client: EmulatedClient, attempt: ScaleAttempt | None, request: RequestMessage, peak_mb: float | None
 ) -> MemoryUse | None:
     return (
         None
-        if tried is None or seat.scaling is None
-        else memory_scaling.summarize_memory_use(seat.scaling, tried, ask.state, peak_mb)
+        if attempt is None or client.scaling is None
+        else memory_scaling.summarize_memory_use(client.scaling, attempt, request.state, peak_mb)
+    )
+
+
+def _update_memory_history(
+    client: EmulatedClient, attempt: ScaleAttempt | None, peak_mb: float | None
+) -> tuple[MemoryObservation, ...] | None:
+    return (
+        None
+        if attempt is None or client.scaling is None
+        else memory_scaling.update_memory_history(client.scaling, attempt, peak_mb)
     )
 
 
 def _build_board(
-    experiment: Experiment, seat: EmulatedClient, ask: RequestMessage, duty: RoundService | None = None
+    experiment: Experiment, client: EmulatedClient, request: RequestMessage, service_plan: RoundService | None = None
 ) -> EmulatedBoard:
-    """The board as it stood when it last stopped working, rested until the round's start."""
-    ambient_c = seat.board.entry.ambient_c
-    temperature_c = ambient_c if ask.state.temperature_c is None else ask.state.temperature_c
-    rng = make_generator(experiment.seed, seat.board.name, ask.round, "noise")
+    """Build the board in its state at the end of its last work, cooled down until the round's start."""
+    ambient_c = client.board.entry.ambient_c
+    temperature_c = ambient_c if request.state.temperature_c is None else request.state.temperature_c
+    rng = make_generator(experiment.seed, client.board.name, request.round, "noise")
     service = None
-    if seat.serving is not None and duty is not None:
-        seed = derive_seed(experiment.seed, seat.board.name, ask.round, "requests")
-        service = ServiceSimulation(seat.serving, duty, seat.surface, seed)
-    thermal = build_thermal_model(seat.kind.spec, ambient_c)
+    if client.serving is not None and service_plan is not None:
+        seed = derive_seed(experiment.seed, client.board.name, request.round, "requests")
+        service = ServiceSimulation(client.serving, service_plan, client.surface, seed)
+    thermal = build_thermal_model(client.kind.spec, ambient_c)
     board = EmulatedBoard(
-        seat.kind.spec, surface=seat.surface, thermal=thermal, temperature_c=temperature_c, rng=rng, beside=service
+        client.kind.spec, surface=client.surface, thermal=thermal, temperature_c=temperature_c, rng=rng, beside=service
     )
-    board.idle_for(max(0.0, ask.start_s - ask.state.rested_at_s), _choose_waiting_mode(seat, ask, duty))
+    board.idle_for(
+        max(0.0, request.start_s - request.state.rested_at_s), _choose_waiting_mode(client, request, service_plan)
+    )
     return board
 
 
-def _choose_waiting_mode(seat: EmulatedClient, ask: RequestMessage, duty: RoundService | None) -> PowerMode:
-    if duty is None:
-        return choose_waiting_mode(ask.policy, seat.kind.spec, seat.truth.modes)
-    return choose_serving_wait_mode(duty, ask.policy, seat.kind.spec, seat.kind.average.idle_w[seat.candidate_mask])
+def _choose_waiting_mode(
+    client: EmulatedClient, request: RequestMessage, service_plan: RoundService | None
+) -> PowerMode:
+    if service_plan is None:
+        return choose_waiting_mode(request.policy, client.kind.spec, client.truth.modes)
+    return choose_serving_wait_mode(
+        service_plan, request.policy, client.kind.spec, client.kind.average.idle_w[client.candidate_mask]
+    )
 
 
-def _plan_service(experiment: Experiment, seat: EmulatedClient, ask: RequestMessage) -> RoundService | None:
-    """What the board's service asks of it in this round; None without one."""
-    if seat.serving is None:
+def _plan_service(experiment: Experiment, client: EmulatedClient, request: RequestMessage) -> RoundService | None:
+    """Plan the board's standing service for this round; None without one."""
+    if client.serving is None:
         return None
-    inner = _CachedPredictor(seat, experiment.predictor, _idle_power_w(seat))
-    believed = expected_inference_costs(seat.serving, seat.truth.modes, seat.candidate_mask)
-    pinned = choose_waiting_mode(ask.policy, seat.kind.spec, seat.truth.modes)
-    stay = (find_top_mode(seat.surface), *((pinned,) if ask.policy.startswith("preset:") else ()))
-    return plan_round_service(believed, demand=seat.serving.demand, inner=inner, own=ask.state.measurements, stay=stay)
+    inner = _CachedPredictor(client, experiment.predictor, _idle_power_w(client))
+    believed = expected_inference_costs(client.serving, client.truth.modes, client.candidate_mask)
+    pinned = choose_waiting_mode(request.policy, client.kind.spec, client.truth.modes)
+    stay = (find_top_mode(client.surface), *((pinned,) if request.policy.startswith("preset:") else ()))
+    return plan_round_service(
+        believed, demand=client.serving.demand, inner=inner, own_measurements=request.state.measurements, stay=stay
+    )
 
 
-def _idle_power_w(seat: EmulatedClient) -> float:
-    """Watts at rest in the top mode, nothing served."""
-    return float(seat.surface.idle_w[seat.surface.find_row(find_top_mode(seat.surface))])
+def _idle_power_w(client: EmulatedClient) -> float:
+    """Return the power at rest in the top mode without serving, in watts."""
+    return float(client.surface.idle_w[client.surface.find_row(find_top_mode(client.surface))])
 
 
-def _truth_surface(seat: EmulatedClient, duty: RoundService | None) -> ModeSurface:
-    """The truth over the modes that may be chosen in this round, as it is beside the service."""
-    if seat.serving is None or duty is None:
-        return seat.truth
-    return compute_served_surface(seat.serving, duty, seat.surface, seat.candidate_mask)
+def _truth_surface(client: EmulatedClient, service_plan: RoundService | None) -> ModeSurface:
+    """Return the true time and power of this round's candidate modes, including the load of the service."""
+    if client.serving is None or service_plan is None:
+        return client.truth
+    return compute_served_surface(client.serving, service_plan, client.surface, client.candidate_mask)
 
 
 def _predict_cached(
-    seat: EmulatedClient, predictor: str, idle_w: float, measurements: tuple[Measurement, ...]
+    client: EmulatedClient, predictor: str, idle_w: float, measurements: tuple[Measurement, ...]
 ) -> Predictions:
-    """The predictions of a seat after ``measurements``; the last ones are kept for each seat."""
-    known = _LAST_PREDICTIONS.get(seat)
+    """Return a client's predictions after ``measurements``; the last ones are cached per client."""
+    known = _LAST_PREDICTIONS.get(client)
     if known is not None and known[0] == (predictor, measurements):
         return known[1]
-    learner = load_predictor(predictor, build_knowledge(seat.kind, seat.references, idle_w))
-    if seat.scaling is not None:
-        learner = RescalingPredictor(learner, seat.scaling, seat.scale)
-    if seat.loader is not None:
-        learner = LoaderPredictor(learner, seat.loader.expected)
-    predictions = learner.fit(measurements).predict(seat.truth.modes)
+    learner = load_predictor(predictor, build_knowledge(client.kind, client.references, idle_w))
+    if client.scaling is not None:
+        learner = RescalingPredictor(learner, client.scaling, client.scale)
+    if client.loader is not None:
+        learner = LoaderPredictor(learner, client.loader.expected)
+    predictions = learner.fit(measurements).predict(client.truth.modes)
     if len(_LAST_PREDICTIONS) >= MAX_CACHED_CLIENTS:
         _LAST_PREDICTIONS.pop(next(iter(_LAST_PREDICTIONS)))
-    _LAST_PREDICTIONS[seat] = (predictor, measurements), predictions
+    _LAST_PREDICTIONS[client] = (predictor, measurements), predictions
     return predictions
 
 
@@ -439,10 +517,12 @@ _LAST_PREDICTIONS: dict[EmulatedClient, tuple[tuple[str, tuple[Measurement, ...]
 
 
 class _CachedPredictor:
-    """A seat's predictor; a round begins with the very predictions that the board's last one ended with."""
+    """A client's predictor, which starts a round with the cached predictions of the previous round's end."""
 
-    def __init__(self, seat: EmulatedClient, predictor: str, idle_w: float, duty: RoundService | None = None) -> None:
-        self._seat, self._predictor, self._idle_w, self._duty = seat, predictor, idle_w, duty
+    def __init__(
+        self, client: EmulatedClient, predictor: str, idle_w: float, service_plan: RoundService | None = None
+    ) -> None:
+        self._seat, self._predictor, self._idle_w, self._duty = client, predictor, idle_w, service_plan
         self._measurements: tuple[Measurement, ...] = ()
 
     def fit(self, measurements: Sequence[Measurement]) -> Self:
@@ -450,84 +530,93 @@ class _CachedPredictor:
         return self
 
     def predict(self, modes: Modes) -> Predictions:
-        duty = self._duty
-        if modes is not (self._seat.truth.modes if duty is None else duty.while_training.modes):
+        service_plan = self._duty
+        if modes is not (self._seat.truth.modes if service_plan is None else service_plan.while_training.modes):
             raise ValueError("a seat predicts its own modes only")
         every = _predict_cached(self._seat, self._predictor, self._idle_w, self._measurements)
-        if duty is None:
+        if service_plan is None:
             return every
         columns = (every.step_s, every.power_w, every.step_s_sd_log, every.power_w_sd_log)
-        return Predictions(modes, *(column[duty.keep] for column in columns))
+        return Predictions(modes, *(column[service_plan.keep] for column in columns))
 
 
 def _build_context(
     experiment: Experiment,
-    seat: EmulatedClient,
-    ask: RequestMessage,
+    client: EmulatedClient,
+    request: RequestMessage,
     board: EmulatedBoard,
-    duty: RoundService | None,
-    tried: ScaleAttempt | None,
+    service_plan: RoundService | None,
+    attempt: ScaleAttempt | None,
 ) -> RoundContext:
-    maxn, idle_w = find_top_mode(seat.surface), _idle_power_w(seat)
-    knowledge = build_knowledge(seat.kind, seat.references, idle_w)
-    inner = _CachedPredictor(seat, experiment.predictor, idle_w, duty)
-    player = RoundContext(
-        seat.board.name,
+    maxn, idle_w = find_top_mode(client.surface), _idle_power_w(client)
+    knowledge = build_knowledge(client.kind, client.references, idle_w)
+    inner = _CachedPredictor(client, experiment.predictor, idle_w, service_plan)
+    context = RoundContext(
+        client.board.name,
         device=board,
         predictor=inner,
-        policy=load_policy(ask.policy),
-        workload=build_workload(seat.board.entry, experiment.workload),
-        candidates=seat.truth.modes,
+        policy=load_policy(request.policy),
+        workload=build_workload(client.board.entry, experiment.workload),
+        candidates=client.truth.modes,
         fastest_mode=maxn,
-        waiting_mode=_choose_waiting_mode(seat, ask, duty),
+        waiting_mode=_choose_waiting_mode(client, request, service_plan),
         exploration=experiment.exploration,
         make_explorer=lambda modes: load_explorer(PROBE_EXPLORER, modes, knowledge),
-        step_budgets_s=ask.state.allowed_s,
-        includes_low_power=ask.policy == POWER_PLANNING_POLICY,
+        step_budgets_s=request.state.allowed_s,
+        includes_low_power=request.policy == POWER_PLANNING_POLICY,
     )
-    if seat.loader is not None:
-        player = attach_loader(player, seat.loader.expected, wrap_with_stalls(seat.loader, board))
-    beside = player if duty is None else attach_service(player, duty, inner)
-    return beside if seat.scaling is None or tried is None else apply_scale(beside, seat.scaling, tried, ask.state)
+    if client.loader is not None:
+        context = attach_loader(context, client.loader.expected, wrap_with_stalls(client.loader, board))
+    beside = context if service_plan is None else attach_service(context, service_plan, inner)
+    return (
+        beside
+        if client.scaling is None or attempt is None
+        else apply_scale(beside, client.scaling, attempt, request.state)
+    )
 
 
-def true_front(seat: EmulatedClient, player: RoundContext, link_s: float) -> Front:
-    """The front that a planner knowing the board's noise-free truth would see; for the oracle's energy only.
+def true_front(client: EmulatedClient, context: RoundContext, link_s: float) -> Front:
+    """Build the front from the board's noise-free truth, for the energy of the oracle only.
 
-    Every mode above the floor is open to it, also those that boards leave out to save themselves work; and whatever the
-    policy does, it waits in the lowest; beside a service in those that hold it.
+    It includes every mode above the floor, also those outside the candidates, waits in the cheapest mode whatever the
+    policy does, and with a service uses only modes that sustain it.
+
+    Args:
+        client: The emulated client.
+        context: The client's context.
+        link_s: Seconds to download and upload the model.
     """
-    truth, idle_w = _oracle_surface(seat)
-    warm = (seat.steps + WARM_UP_STEPS) / seat.steps
+    truth, idle_w = _oracle_surface(client)
+    warm = (client.steps + WARM_UP_STEPS) / client.steps
     none = np.zeros(len(truth.modes))
     known = Predictions(
         truth.modes, step_s=truth.step_s * warm, power_w=truth.power_w, step_s_sd_log=none, power_w_sd_log=none
     )
-    maxn_idle_w = player.device.idle_w(player.fastest_mode)
+    maxn_idle_w = context.device.idle_w(context.fastest_mode)
     return pareto.build_front(
         known,
-        steps=seat.steps,
+        steps=client.steps,
         idle_w=idle_w,
         link_s=link_s,
-        maxn=player.fastest_mode,
+        maxn=context.fastest_mode,
         maxn_idle_w=maxn_idle_w,
         limit=None,
-        power=player.includes_low_power,
+        power=context.includes_low_power,
     )
 
 
-def _oracle_surface(seat: EmulatedClient) -> tuple[ModeSurface, float]:
-    """The true surface that is open to a planner who knows it, and the watts of waiting in its cheapest mode."""
-    above = mask_above_floor(seat.surface.modes)
-    if seat.serving is not None:
-        return compute_best_served_surface(seat.serving, seat.surface, above)
-    return seat.surface.select_rows(above), float(
-        seat.surface.idle_w[seat.surface.find_row(find_lowest_mode(seat.truth.modes))]
+def _oracle_surface(client: EmulatedClient) -> tuple[ModeSurface, float]:
+    """Return the true surface of the oracle's modes and the power of waiting in the cheapest of them in watts."""
+    above = mask_above_floor(client.surface.modes)
+    if client.serving is not None:
+        return compute_best_served_surface(client.serving, client.surface, above)
+    return client.surface.select_rows(above), float(
+        client.surface.idle_w[client.surface.find_row(find_lowest_mode(client.truth.modes))]
     )
 
 
 def _mean_errors(predictions: Predictions, truth: ModeSurface) -> tuple[float, float]:
-    """Mean |predicted - true| / true of time and power over all modes that may be chosen."""
+    """Return the mean absolute percentage errors of time and power over all candidates, as shares."""
     time = np.abs(predictions.step_s - truth.step_s) / truth.step_s
     power = np.abs(predictions.power_w - truth.power_w) / truth.power_w
     return float(time.mean()), float(power.mean())

@@ -1,4 +1,4 @@
-"""An emulated board's loader: what is believed of it, what it truly takes, and the minibatches that come of both."""
+"""The data loader of an emulated board: its expected and true speed, and the resulting step times."""
 
 from __future__ import annotations
 
@@ -20,17 +20,22 @@ from fedge.seeds import make_generator
 from fedge.types import DeviceSpec, Floats
 
 SAMPLE_ELEMENTS = 3 * 224 * 224
-"""Of the tensor that is made of an image; chosen by us, the networks' usual input."""
+# Elements of the tensor made from an image: 3 x 224 x 224, the usual ImageNet input.
 BOARD_SD_LOG = 0.05
-"""How far a board's own loading lies off its kind's, log units; chosen by us, as far as boards differ otherwise."""
+# Standard deviation of a board's loading time around its kind's, log units. Default: as large as the spread assumed
+# between boards otherwise; there are no measurements of it.
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EmulatedLoader:
-    """A board's loader over all its modes, row i of each belonging to the same one.
+    """A board's loader over its n modes; rows of all tables belong to the same modes.
 
-    ``believed`` is what boards of the kind need, which is known beforehand, ``true`` what this board needs. ``bare`` is
-    the truth without loading, ``surface`` with it, ``waits`` (n,) the share of a minibatch that is stall.
+    Attributes:
+        expected: Loader of an average board of the kind, which is known beforehand.
+        true: Loader of this board.
+        bare: True time and power without loading.
+        surface: True time and power with loading.
+        stall_share: Share of a step that waits for samples, shape (n,).
     """
 
     expected: LoaderModel
@@ -40,7 +45,7 @@ class EmulatedLoader:
     stall_share: Floats
 
     def at_scale(self, batch_size: int, ratio: float) -> EmulatedLoader:
-        """The same for minibatches of another size, whose computing takes ``ratio`` times as long."""
+        """Return the loader for another batch size, at which computing takes ``ratio`` times as long."""
         return _compose_loader(
             self.expected.with_batch_size(batch_size),
             self.true.with_batch_size(batch_size),
@@ -51,9 +56,19 @@ class EmulatedLoader:
 def build_loader(
     board: FleetBoard, kind: BoardKind, bare: ModeSurface, experiment: Experiment
 ) -> EmulatedLoader | None:
-    """The loader of a board whose minibatches take what ``bare`` says otherwise; None where its entry has none.
+    """Build the loader of a board.
 
-    Raises ``UnknownName`` for its storage.
+    Args:
+        board: The board.
+        kind: Its kind.
+        bare: True time and power without loading.
+        experiment: The resolved experiment.
+
+    Returns:
+        The loader, or None if the board's fleet entry has none.
+
+    Raises:
+        UnknownName: If the storage is unknown.
     """
     spec = board.entry.loader
     if spec is None:
@@ -71,10 +86,13 @@ def _compose_loader(believed: LoaderModel, true: LoaderModel, bare: ModeSurface)
 
 
 def build_loader_pipeline(spec: LoaderSpec, device: DeviceSpec, batch_size: int) -> InputPipeline:
-    """What an entry's ``loader`` stands for on boards of a kind, in seconds of their top clocks; estimated.
+    """Build the input pipeline of a loader entry, with times at the top clocks; an estimate.
 
-    The step itself, its copies among it, and whatever runs beside are not in it: they are in the board's minibatch
-    already. Raises ``UnknownName`` for the storage.
+    The step itself, including its copies, and background load are set to zero because the board's step time includes
+    them.
+
+    Raises:
+        UnknownName: If the storage is unknown.
     """
     fed = SampleFormat(spec.image_mpixel, SAMPLE_ELEMENTS, kb=None if spec.file_mb is None else 1e3 * spec.file_mb)
     loader, cores = Loader(spec.workers, spec.prefetch), max(device.cores)
@@ -88,5 +106,5 @@ def build_loader_pipeline(spec: LoaderSpec, device: DeviceSpec, batch_size: int)
 
 
 def wrap_with_stalls(load: EmulatedLoader, board: Device) -> StallDevice:
-    """The board, whose measurements tell their stalls."""
+    """Return the board with stall times in its measurements."""
     return StallDevice(board, load.surface, load.stall_share)

@@ -1,4 +1,4 @@
-"""An emulated board's memory: what a step of it truly needs, and a training that runs out of it."""
+"""The memory of an emulated board: the true need of a step, and a training that fails if it exceeds the limit."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fedge.types import DeviceSpec, TrainingScale, TrainResult
 def build_board_scaling(
     experiment: Experiment, board: FleetBoard, device: DeviceSpec, task: Callable[[], LearningTask]
 ) -> ScalingContext | None:
-    """What a board has to train with; None where nobody knows the network of what it works on."""
+    """Return a board's memory and scaling options, or None if the network of its workload is unknown."""
     widths = experiment.workload.memory.widths or DEFAULT_WIDTHS
     return build_scaling_context(
         experiment, board.entry, device, lambda: explain_narrowing_failure(task(), widths) == ""
@@ -24,7 +24,7 @@ def build_board_scaling(
 
 
 def explain_narrowing_failure(task: LearningTask, widths: Iterable[float] = DEFAULT_WIDTHS) -> str:
-    """Why a task's network cannot have one of ``widths``; empty where it can have all."""
+    """Return why a task's network cannot have one of ``widths``, or an empty string if it can have all."""
     shapes = getattr(task, "narrow_shapes", None)
     if shapes is None:
         return "a task of your own without narrow_shapes(width)"
@@ -38,14 +38,17 @@ def explain_narrowing_failure(task: LearningTask, widths: Iterable[float] = DEFA
 
 
 def true_peak_mb(means: ScalingContext, scale: TrainingScale, board: str, seed: int) -> float:
-    """What a step truly takes on this board: the model's need times a factor of its own, as far off as the model is."""
+    """Return the true peak memory of a step on this board in MB.
+
+    It is the predicted need times a log-normal factor of the board, whose spread is the prediction's own uncertainty.
+    """
     own = means.estimate_need(means.asked)
     off = own.memory_sd_log * make_generator(seed, board, "memory").standard_normal()
     return means.estimate_need(scale).memory_mb * math.exp(off)
 
 
 class MemoryLimitedTraining:
-    """A ``fedge.protocols.Training`` whose first minibatch runs out of memory where it needs more than there is."""
+    """A ``fedge.protocols.Training`` whose first step raises ``OutOfMemory`` if it needs more than the limit."""
 
     def __init__(self, training: Training, peak_mb: float, limit_mb: float) -> None:
         self._training, self._peak_mb, self._limit_mb = training, peak_mb, limit_mb

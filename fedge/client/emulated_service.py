@@ -1,9 +1,8 @@
-"""An emulated board's standing service: what its batches really take, and requests played between minibatches.
+"""The standing inference service of an emulated board: true batch costs and simulated requests between steps.
 
-Requests are played one by one on the board's virtual clock by the worker's own code
-(``fedge.worker.inference_interleaver``).
-After ``MAX_SIMULATED_REQUESTS`` of a stretch of work the rest of it is taken to go as it went so far, and the figures
-say so.
+Requests are simulated individually in the board's simulated time by the worker's own code
+(``fedge.worker.inference_interleaver``). After ``MAX_SIMULATED_REQUESTS`` requests of one interval of work, the rest of
+the interval is extrapolated, and the results say so.
 """
 
 from __future__ import annotations
@@ -45,19 +44,24 @@ from fedge.worker.arrivals import Arrivals, arrival_times
 from fedge.worker.inference_interleaver import HostedService, Interleaver, Request, ServiceStatistics
 
 MAX_SIMULATED_REQUESTS = 10_000
-"""Requests of one stretch of work that are played one by one; chosen by us, about 60 ms of computing."""
+# Requests simulated individually per interval of work, about 60 ms of computing; more cost time and gain accuracy only
+# in very long intervals.
 LEAD_BUDGETS = 2.0
-"""So many latency budgets before a round's work begins, requests begin to come: the service has stood all the while."""
+# Requests start this many latency budgets before the round's work, because the service is already in operation then.
 SERVICE_NAME = "service"
 WARM_UP_KIND = "warming up"
-"""What the interleaver calls a round's first minibatch, which takes longer than all others, as the board knows."""
+# Name in the interleaver of a round's first step, which takes longer than all others; its duration is known.
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EmulatedService:
-    """What stays the same for one board's service over a run; row i of both belongs to the same mode.
+    """The parts of a board's service that stay constant over a run; rows of both tables belong to the same modes.
 
-    ``average`` is what a batch costs boards of the kind, which is known beforehand, ``true`` what it costs this board.
+    Attributes:
+        spec: The service's settings.
+        demand: Request rate, latency budget and batch sizes.
+        average: Batch costs of an average board of the kind, known beforehand.
+        true: Batch costs of this board.
     """
 
     spec: ServingSpec
@@ -67,7 +71,19 @@ class EmulatedService:
 
 
 def build_service(board: FleetBoard, kind: BoardKind, seed: int) -> EmulatedService | None:
-    """The service of a board, over all its modes; None where its entry has none. Raises ``BadInput`` for its cost."""
+    """Build the service of a board over all its modes.
+
+    Args:
+        board: The board.
+        kind: Its kind.
+        seed: Seed of the experiment.
+
+    Returns:
+        The service, or None if the board's fleet entry has none.
+
+    Raises:
+        BadInput: If the inference cost is unknown.
+    """
     spec = board.entry.serving
     if spec is None:
         return None
@@ -76,7 +92,7 @@ def build_service(board: FleetBoard, kind: BoardKind, seed: int) -> EmulatedServ
     columns = []
     for i, spread in enumerate(spreads):
         column = ModeSurface(average.modes, average.infer_s[:, i], average.power_w[:, i], average.power_w[:, i])
-        # The same draws for every batch size: a board that is slow is slow at all of them.
+        # The same draws for every batch size: a slow board is slow at all of them.
         columns.append(draw_board_surface(column, *spread, make_generator(seed, board.name, "serving")))
     infer_s = np.stack([column.step_s for column in columns], axis=1)
     power_w = np.stack([column.power_w for column in columns], axis=1)
@@ -91,34 +107,44 @@ def _cached_average_costs(
 
 
 def expected_inference_costs(serving: EmulatedService, modes: Modes, allowed: NDArray[np.bool_]) -> InferenceCosts:
-    """What the board takes its batches to cost in the modes that it may choose, which ``allowed`` marks."""
+    """Return the expected batch costs in the candidate modes.
+
+    Args:
+        serving: The service.
+        modes: The m candidate modes.
+        allowed: Which of the board's n modes they are, shape (n,).
+    """
     average = serving.average
     return InferenceCosts(modes, average.batch_sizes, average.infer_s[allowed], average.power_w[allowed])
 
 
 def compute_served_surface(
-    serving: EmulatedService, duty: RoundService, surface: ModeSurface, allowed: NDArray[np.bool_]
+    serving: EmulatedService, service_plan: RoundService, surface: ModeSurface, allowed: NDArray[np.bool_]
 ) -> ModeSurface:
-    """The truth of training in the modes of a round's duty, beside batches of the sizes that it says.
+    """Return the true time and power of training beside the service.
 
-    ``allowed`` marks the duty's modes among those of ``surface``.
+    Args:
+        serving: The service.
+        service_plan: The round's plan, with its modes and batch sizes.
+        surface: True time and power of all n modes without the service.
+        allowed: Which rows of ``surface`` are the candidates from which the plan was made, shape (n,).
     """
-    rows = np.flatnonzero(allowed)[duty.keep]
-    sizes = duty.while_training.batch_size
+    rows = np.flatnonzero(allowed)[service_plan.keep]
+    sizes = service_plan.while_training.batch_size
     columns = np.searchsorted(serving.true.batch_sizes, sizes)
     infer_s, power_w = serving.true.infer_s[rows, columns], serving.true.power_w[rows, columns]
     share = np.minimum(infer_s * serving.demand.rate_hz / sizes, MAX_WORKER_SHARE)
-    truly = dataclasses.replace(duty.while_training, share=share, infer_s=infer_s, power_w=power_w)
+    truly = dataclasses.replace(service_plan.while_training, share=share, infer_s=infer_s, power_w=power_w)
     return _add_service_load(truly, surface.step_s[rows], surface.power_w[rows], surface.idle_w[rows])
 
 
 def compute_best_served_surface(
     serving: EmulatedService, surface: ModeSurface, above: NDArray[np.bool_]
 ) -> tuple[ModeSurface, float]:
-    """The truth of training in the modes that truly hold the service, and the least watts of waiting beside it.
+    """Return the true surface of the modes that sustain the service, and the least power of waiting beside it in watts.
 
-    Only the modes that ``above`` marks are looked at, and the fastest where none holds it. It is what a planner would
-    reach whose batches are always full: somewhat better than requests that come at random allow.
+    Only modes marked by ``above``, shape (n,), are considered, and the fastest mode in any case. Batches are assumed
+    always full, which is slightly better than random arrivals allow.
     """
     working = build_service_table(serving.true, serving.demand, surface.step_s, surface.step_s * (1.0 + WARM_UP_STEPS))
     resting = build_service_table(serving.true, serving.demand)
@@ -136,14 +162,14 @@ def _add_service_load(service: ServiceTable, step_s: Floats, power_w: Floats, id
 
 
 class RequestStream:
-    """The arrival times of a service; those that were looked at but not reached come again after ``again_from``."""
+    """The arrival times of a service; times that were read but not reached are repeated by ``iter_from``."""
 
     def __init__(self, arrivals: Arrivals) -> None:
         self._times = arrival_times(arrivals)
         self._seen: list[float] = []
 
     def iter_from(self, now_s: float) -> Iterator[float]:
-        """All times after ``now_s``."""
+        """Iterate over all arrival times after ``now_s``."""
         self._seen = [at_s for at_s in self._seen if at_s > now_s]
         return itertools.chain(list(self._seen), self._iter_new(now_s))
 
@@ -156,24 +182,30 @@ class RequestStream:
 
 @dataclass(slots=True, eq=False)
 class ServiceSimulation:
-    """A board's service over one round: a ``fedge.devices.emulated_board.ServiceEmulator`` on a clock that begins
-    before the work.
+    """A board's service over one round: a ``fedge.devices.emulated_board.ServiceEmulator`` whose clock starts before
+    the work.
 
-    ``duty`` says in batches of how many the board serves in which mode; ``serving`` what they truly take. Requests that
-    wait when the mode changes wait on.
+    Requests that wait when the mode changes keep waiting.
+
+    Attributes:
+        serving: The service with its true batch costs.
+        round_service: The round's plan: which batch size in which mode.
+        surface: True power at rest, over the same modes as the service.
+        seed: Seed of the arrivals.
+        now_s: Simulated time.
     """
 
     serving: EmulatedService
     round_service: RoundService
     surface: ModeSurface
-    """The board's truth, for its power at rest; of the same modes as the service's."""
+    """The board's true surface, for its power at rest; over the same modes as the service's."""
     seed: int
     now_s: float = 0.0
     _hot_s: float = math.inf
     _row: int = 0
     _answered: int = 0
     _until_s: float = 0.0
-    """The arrival of the last request that was answered: they are answered in their order."""
+    """Arrival time of the last answered request; requests are answered in order."""
     _begun: bool = False
     _upcoming: RequestStream | None = None
 
@@ -199,21 +231,21 @@ class ServiceSimulation:
             if self._answered >= MAX_SIMULATED_REQUESTS:
                 break
         interleaver.end_step()
-        told, seconds = interleaver.take_statistics()[SERVICE_NAME], self.now_s - began_s
+        statistics, seconds = interleaver.take_statistics()[SERVICE_NAME], self.now_s - began_s
         longer = self._extrapolate_rest(done, stretch.steps, seconds, ends_s)
-        use = _build_service_use(told, batch_size=batch_size, seconds=seconds, train_s=train_s, longer=longer)
+        use = _build_service_use(statistics, batch_size=batch_size, seconds=seconds, train_s=train_s, longer=longer)
         return SharedWorkResult(
             round(done * longer),
             seconds=seconds * longer,
             train_s=train_s * longer,
-            other_w=self._non_training_w(told, seconds - train_s),
+            other_w=self._non_training_w(statistics, seconds - train_s),
             use=use,
         )
 
     def _extrapolate_rest(self, done: int, steps: int, seconds: float, ends_s: float) -> float:
-        """How many times as much as was played is taken to have been done; the clock goes on by it.
+        """Return the factor by which the simulated part is extrapolated, and advance the clock accordingly.
 
-        What waits then was answered in the time that was not played.
+        Requests that wait at that time count as answered within the extrapolated part.
         """
         if done == steps or self._answered < MAX_SIMULATED_REQUESTS:
             return 1.0
@@ -223,18 +255,18 @@ class ServiceSimulation:
         self._until_s = self.now_s
         return longer
 
-    def _non_training_w(self, told: ServiceStatistics, other_s: float) -> float:
-        """Mean watts of serving, and of waiting for a batch to fill up, which is done at rest."""
+    def _non_training_w(self, statistics: ServiceStatistics, other_s: float) -> float:
+        """Return the mean power of serving and of waiting for a batch to fill up, which is done at rest, in watts."""
         row, true = self._row, self.serving.true
-        size = round(told.served / told.batches) if told.batches else 1
+        size = round(statistics.served / statistics.batches) if statistics.batches else 1
         serving_w, idle_w = float(true.power_w[row, true.nearest_column(size)]), float(self.surface.idle_w[row])
         if other_s <= 0:
             return serving_w
-        share = min(1.0, told.busy_s / other_s)
+        share = min(1.0, statistics.busy_s / other_s)
         return share * serving_w + (1.0 - share) * idle_w
 
     def _start_interleaver(self, stretch: SharedWork) -> tuple[Interleaver, int]:
-        """The interleaver in the stretch's mode, what waited before waiting on."""
+        """Create the interleaver for the work's mode, with the requests that are still waiting."""
         true, working = self.serving.true, self.round_service.while_training
         row = find_mode_index(working.modes, stretch.mode)
         at = find_mode_index(true.modes, stretch.mode)
@@ -274,13 +306,13 @@ class ServiceSimulation:
         return THROTTLED_SLOWDOWN if self.now_s >= self._hot_s else 1.0
 
     def _batch_s(self, size: int) -> float:
-        """A batch of ``size`` in the present mode: between the known batch sizes linear in the logarithms."""
+        """Return the seconds of a batch in the current mode, interpolated linearly in log batch size and log time."""
         true = self.serving.true
         at = np.interp(math.log(size), np.log(true.batch_sizes), np.log(true.infer_s[self._row]))
         return math.exp(float(at))
 
     def _mean_power_w(self, service: ServiceTable, mode: PowerMode, other_w: float) -> float:
-        """Watts of serving, with what it truly takes, and of what is done between."""
+        """Return the mean power of serving at its true cost and of ``other_w`` in between, in watts."""
         row, at = find_mode_index(service.modes, mode), find_mode_index(self.serving.true.modes, mode)
         if row is None or at is None:
             raise LookupError(f"{mode} is not among the modes in which the board may serve")
@@ -291,19 +323,19 @@ class ServiceSimulation:
 
 
 def _build_service_use(
-    told: ServiceStatistics, batch_size: int, seconds: float, train_s: float, longer: float
+    statistics: ServiceStatistics, batch_size: int, seconds: float, train_s: float, longer: float
 ) -> ServiceUse:
-    """What was told of a stretch, and of the rest of it that was not played."""
+    """Convert the statistics of an interval, extrapolated by the factor ``longer``."""
     return ServiceUse(
         batch_size=batch_size,
         seconds=seconds * longer,
         busy_s=(seconds - train_s) * longer,
-        requests=round((told.served + told.dropped) * longer),
-        late=round(told.late * longer),
-        dropped=round(told.dropped * longer),
-        batches=round(told.batches * longer),
-        worst_s=told.histogram.worst_s,
-        latencies=tuple((int(place), int(count)) for place, count in told.histogram.as_data()["bins"]),
+        requests=round((statistics.served + statistics.dropped) * longer),
+        late=round(statistics.late * longer),
+        dropped=round(statistics.dropped * longer),
+        batches=round(statistics.batches * longer),
+        worst_s=statistics.histogram.worst_s,
+        latencies=tuple((int(place), int(count)) for place, count in statistics.histogram.as_data()["bins"]),
         played=1.0 / longer,
-        latency_s=told.histogram.budget_s,
+        latency_s=statistics.histogram.budget_s,
     )

@@ -1,4 +1,4 @@
-"""What a board makes of what was measured: whom it believes, its predictions, the modes it knows, its front."""
+"""Evidence from measurements: consistent peers, predictions, modes known well enough, and the client's front."""
 
 from __future__ import annotations
 
@@ -14,76 +14,103 @@ from fedge.decisions.measured_correction import correct_with_measurements
 from fedge.types import Front, LinkUse, Measurement, PowerMode, Prediction, Predictions
 
 KNOWN_MODE_SD_LOG = 0.05
-"""A mode that another board tried counts as tried here too once its time and power are predicted this surely, log
-units. Chosen by us: boards of one kind differ by about as much."""
+# A peer's mode counts as known once time and power are predicted within this standard deviation (log units). Default:
+# about the spread between boards of one kind; a smaller value probes more.
 PEER_DISAGREEMENT_LOG = 0.05
-"""What other boards measured is left out when, with it, half of a board's own measurements lie this far off their
-predictions, log units. Chosen by us: it is 0.01 where boards differ by a few percent, 0.5 where one is off by half."""
+# Peers are ignored if the median error of the fit over the board's own measurements exceeds this (log units). Default:
+# the median error is about 0.01 if boards differ by a few percent, and 0.5 if one is off by half.
 
 
 def select_consistent_peers(
-    player: RoundContext, own: Sequence[Measurement], shared: Sequence[Measurement]
+    context: RoundContext, own_measurements: Sequence[Measurement], peer_measurements: Sequence[Measurement]
 ) -> tuple[Measurement, ...]:
-    """``shared``; nothing of it when a fit that includes it misses what the board has measured itself.
+    """Return ``peer_measurements``, or nothing if a fit that includes it contradicts the board's own measurements.
 
-    Then one of the others measures wrongly, or this board is not like them, and its own measurements look like outliers
-    among theirs.
+    A contradiction means that a peer measures wrongly or that this board differs from its kind; its own measurements
+    would then be treated as outliers.
+
+    Args:
+        context: The client's context.
+        own_measurements: The board's own measurements.
+        peer_measurements: Measurements of other boards of the same kind.
     """
-    usual = [measurement for measurement in player.normalize(own) if not measurement.throttled]
-    if not shared or not usual:
-        return tuple(shared)
-    predictions = fit_and_predict(player, own, shared)
+    usual = [measurement for measurement in context.normalize(own_measurements) if not measurement.throttled]
+    if not peer_measurements or not usual:
+        return tuple(peer_measurements)
+    predictions = fit_and_predict(context, own_measurements, peer_measurements)
     rows = {mode: nearest_prediction(predictions, mode) for mode in {measurement.mode for measurement in usual}}
     time = np.median([abs(np.log(rows[m.mode].step_s / m.step_s)) for m in usual])
     power = np.median([abs(np.log(rows[m.mode].power_w / m.power_w)) for m in usual])
-    return () if max(time, power) > PEER_DISAGREEMENT_LOG else tuple(shared)
+    return () if max(time, power) > PEER_DISAGREEMENT_LOG else tuple(peer_measurements)
 
 
-def fit_and_predict(player: RoundContext, own: Sequence[Measurement], shared: Sequence[Measurement]) -> Predictions:
-    """The predictor's view of every candidate, its own modes not yet corrected by what was measured of them."""
-    return player.predictor.fit([*own, *shared]).predict(player.candidates)
+def fit_and_predict(
+    context: RoundContext, own_measurements: Sequence[Measurement], peer_measurements: Sequence[Measurement]
+) -> Predictions:
+    """Fit the predictor to all measurements and predict every candidate, without correcting measured modes."""
+    return context.predictor.fit([*own_measurements, *peer_measurements]).predict(context.candidates)
 
 
 def build_offer(
-    player: RoundContext, own: Sequence[Measurement], shared: Sequence[Measurement], steps: float, link: LinkUse
+    context: RoundContext,
+    own_measurements: Sequence[Measurement],
+    peer_measurements: Sequence[Measurement],
+    steps: float,
+    link: LinkUse,
 ) -> tuple[Predictions, Front]:
-    """The board's predictions and its front for ``steps`` minibatches' worth, from what is measured so far.
+    """Build predictions and front from the measurements so far; modes that the board measured are corrected by them.
 
-    Its own modes count as it measured them.
+    Args:
+        context: The client's context.
+        own_measurements: The board's own measurements.
+        peer_measurements: Measurements of other boards of the same kind.
+        steps: Steps of the share, including warm-up in units of steps.
+        link: Transfer times of the model.
     """
-    predictions = correct_with_measurements(fit_and_predict(player, own, shared), player.normalize(own))
-    return predictions, build_front(player, predictions=predictions, own=own, steps=steps, link=link)
+    predictions = correct_with_measurements(
+        fit_and_predict(context, own_measurements, peer_measurements), context.normalize(own_measurements)
+    )
+    return predictions, build_front(
+        context, predictions=predictions, own_measurements=own_measurements, steps=steps, link=link
+    )
 
 
 def build_front(
-    player: RoundContext, predictions: Predictions, own: Sequence[Measurement], steps: float, link: LinkUse
+    context: RoundContext,
+    predictions: Predictions,
+    own_measurements: Sequence[Measurement],
+    steps: float,
+    link: LinkUse,
 ) -> Front:
-    """The board's front for ``steps`` minibatches' worth, from predictions that are made already."""
-    idle_w, maxn_idle_w = (player.device.idle_w(mode) for mode in (player.waiting_mode, player.fastest_mode))
+    """Build the front for ``steps`` steps (including warm-up) from existing predictions."""
+    idle_w, maxn_idle_w = (context.device.idle_w(mode) for mode in (context.waiting_mode, context.fastest_mode))
     link_s = link.down_s + link.up_s
     front = pareto.build_front(
         predictions,
         steps=steps,
         idle_w=idle_w,
         link_s=link_s,
-        maxn=player.fastest_mode,
+        maxn=context.fastest_mode,
         maxn_idle_w=maxn_idle_w,
-        power=player.includes_low_power,
+        power=context.includes_low_power,
     )
-    return dataclasses.replace(front, switch_s=mode_switch_s(own))
+    return dataclasses.replace(front, switch_s=mode_switch_s(own_measurements))
 
 
 def find_known_modes(
-    predictions: Predictions, own: Sequence[Measurement], shared: Sequence[Measurement]
+    predictions: Predictions, own_measurements: Sequence[Measurement], peer_measurements: Sequence[Measurement]
 ) -> frozenset[PowerMode]:
-    """The modes that need no trial: the board's own, and those of other boards whose prediction is sure."""
-    rows = ((mode, nearest_prediction(predictions, mode)) for mode in {measurement.mode for measurement in shared})
+    """Return the modes that need no probe: those the board measured, and those of peers with a reliable prediction."""
+    rows = (
+        (mode, nearest_prediction(predictions, mode))
+        for mode in {measurement.mode for measurement in peer_measurements}
+    )
     sure = {mode for mode, row in rows if max(row.step_s_sd_log, row.power_w_sd_log) <= KNOWN_MODE_SD_LOG}
-    return frozenset(measurement.mode for measurement in own) | sure
+    return frozenset(measurement.mode for measurement in own_measurements) | sure
 
 
 def nearest_prediction(predictions: Predictions, mode: PowerMode) -> Prediction:
-    """What is predicted of ``mode``, from the row nearest to it."""
+    """Return the prediction of ``mode`` from the nearest row."""
     i = pareto.find_nearest_row(predictions.modes, mode)
     return Prediction(
         mode,

@@ -1,7 +1,8 @@
-"""A real board's standing service: installed in its worker, asked what it did, and reckoned with in every round.
+"""The standing service of a real board: installed in its worker, queried for its statistics, and planned for every
+round.
 
-A board keeps one batch size for all modes of a round, since a worker warms its network up for every batch size that it
-is given: the one that suits its fastest mode.
+A board uses one batch size for all modes of a round, the one that suits its fastest mode, because a worker has to warm
+up its network for every batch size.
 """
 
 from __future__ import annotations
@@ -32,37 +33,37 @@ from fedge.worker.worker_client import WorkerClient, WorkerError
 logger = logging.getLogger(__name__)
 
 SERVICE_PREFIX = "fedge-"
-"""What the names of such services begin with in the worker."""
+"""Prefix of the names of such services in the worker."""
 
 
 class ServiceReplies:
-    """What the worker told of the service with every request for minibatches; taken once per stretch of work."""
+    """Service statistics from the worker's replies to requests for steps; collected per interval of work."""
 
     def __init__(self, service: InstalledService) -> None:
         self._service = service
         self._told: list[tuple[Mapping[str, Any], float]] = []
 
     def add_reply(self, reply: Mapping[str, Any]) -> None:
-        """One reply; what services did before the first stretch is in the one that began the training."""
-        told, spent = (reply.get("service") or {}).get(self._service.name), reply.get("spent") or {}
-        if told is not None:
-            self._told.append((told, float(spent.get("serving_s", 0.0)) + float(spent.get("held_s", 0.0))))
+        """Add a reply; work of the service before the first interval is in the reply that began the training."""
+        statistics, spent = (reply.get("service") or {}).get(self._service.name), reply.get("spent") or {}
+        if statistics is not None:
+            self._told.append((statistics, float(spent.get("serving_s", 0.0)) + float(spent.get("held_s", 0.0))))
 
     def take_use(self, seconds: float) -> ServiceUse | None:
-        """What the service did in a stretch of so many seconds; None when nothing was told of it."""
-        told, self._told = self._told, []
-        if not told:
+        """Return and reset the statistics of an interval of ``seconds`` seconds, or None if no reply contained any."""
+        replies, self._told = self._told, []
+        if not replies:
             return None
         bins: dict[int, int] = {}
-        for one, _ in told:
+        for one, _ in replies:
             for place, count in one["histogram"]["bins"]:
                 bins[int(place)] = bins.get(int(place), 0) + int(count)
-        parts = [one for one, _ in told]
+        parts = [one for one, _ in replies]
         dropped = sum(int(one["dropped"]) for one in parts)
         return ServiceUse(
             batch_size=self._service.batch_size,
             seconds=seconds,
-            busy_s=min(seconds, sum(busy_s for _, busy_s in told)),
+            busy_s=min(seconds, sum(busy_s for _, busy_s in replies)),
             requests=sum(int(one["served"]) for one in parts) + dropped,
             late=sum(int(one["late"]) for one in parts),
             dropped=dropped,
@@ -74,13 +75,13 @@ class ServiceReplies:
 
 
 class ServiceDevice:
-    """A ``fedge.protocols.Device`` in front of another: its measurements say what the service did meanwhile.
+    """A ``fedge.protocols.Device`` wrapper that stores the service's statistics in its measurements.
 
-    Waiting costs what the service draws, too: ``resting`` says how much of the time that is.
+    Idle power includes the service's share, taken from ``resting``.
     """
 
-    def __init__(self, device: Device, heard: ServiceReplies, resting: ServiceTable) -> None:
-        self._device, self._heard, self._resting = device, heard, resting
+    def __init__(self, device: Device, replies: ServiceReplies, resting: ServiceTable) -> None:
+        self._device, self._heard, self._resting = device, replies, resting
 
     @property
     def spec(self) -> DeviceSpec:
@@ -101,7 +102,7 @@ class ServiceDevice:
 
 
 def serving_idle_w(resting: ServiceTable, mode: PowerMode, idle_w: float) -> float:
-    """Watts while a board waits and serves in ``mode``, at rest between the batches."""
+    """Return the power in watts while a board waits and serves in ``mode``; ``idle_w`` is the power between batches."""
     row = find_mode_index(resting.modes, mode)
     if row is None:
         return idle_w
@@ -111,7 +112,13 @@ def serving_idle_w(resting: ServiceTable, mode: PowerMode, idle_w: float) -> flo
 
 @dataclass(frozen=True, slots=True, eq=False)
 class InstalledService:
-    """A board's service in one round: what it asks of the board, and the batch size that its worker is given."""
+    """A board's service in one round with the batch size of its worker.
+
+    Attributes:
+        spec: The service's settings.
+        round_service: The plan for the round.
+        batch_size: Batch size given to the worker.
+    """
 
     spec: ServingSpec
     round_service: RoundService
@@ -119,9 +126,9 @@ class InstalledService:
 
     @property
     def name(self) -> str:
-        """What it is called in the worker: another service, or another batch size, has another name."""
-        told = f"{self.spec.model_dump_json()} {self.batch_size}"
-        return SERVICE_PREFIX + hashlib.sha256(told.encode()).hexdigest()[:12]
+        """Return the name in the worker; other settings or another batch size give another name."""
+        settings = f"{self.spec.model_dump_json()} {self.batch_size}"
+        return SERVICE_PREFIX + hashlib.sha256(settings.encode()).hexdigest()[:12]
 
 
 def plan_installed_service(
@@ -129,24 +136,37 @@ def plan_installed_service(
     device: DeviceSpec,
     candidates: Modes,
     inner: Predictor,
-    own: Iterable[Measurement],
+    own_measurements: Iterable[Measurement],
     stay: tuple[PowerMode, ...],
 ) -> InstalledService:
-    """The service of a round; ``inner`` predicts training alone, the modes ``stay`` may be chosen in any case."""
-    demand, measured = build_demand(spec), tuple(own)
+    """Plan the service of a round on a real board.
+
+    Args:
+        spec: The service's settings.
+        device: The board's specification.
+        candidates: Modes that may be chosen.
+        inner: Predictor of training without the service.
+        own_measurements: The board's own measurements.
+        stay: Modes that remain available even if they do not sustain the service.
+    """
+    demand, measured = build_demand(spec), tuple(own_measurements)
     every = average_inference_costs(device, spec.cost, demand.batch_sizes, candidates)
     size = _choose_batch_size(spec, device, inner)
     return InstalledService(
         spec,
         plan_round_service(
-            every, demand=dataclasses.replace(demand, batch_sizes=(size,)), inner=inner, own=measured, stay=stay
+            every,
+            demand=dataclasses.replace(demand, batch_sizes=(size,)),
+            inner=inner,
+            own_measurements=measured,
+            stay=stay,
         ),
         size,
     )
 
 
 def _choose_batch_size(spec: ServingSpec, device: DeviceSpec, inner: Predictor) -> int:
-    """The batch size that suits the fastest mode, beside a minibatch as long as is believed before any was measured."""
+    """Choose the batch size for the fastest mode beside a step as long as predicted without measurements."""
     top, demand = stack_modes([device.maxn]), build_demand(spec)
     inference: InferenceCosts = average_inference_costs(device, spec.cost, demand.batch_sizes, top)
     train_s = inner.fit([]).predict(top).step_s
@@ -154,7 +174,11 @@ def _choose_batch_size(spec: ServingSpec, device: DeviceSpec, inner: Predictor) 
 
 
 def install_service(worker: WorkerClient, service: InstalledService, task: Mapping[str, Any], seed: int) -> None:
-    """Let the service stand in the worker, unless it does already; raises ``WorkerFailed``."""
+    """Install the service in the worker unless it is already installed.
+
+    Raises:
+        WorkerFailed: If the worker refuses or cannot be reached.
+    """
     spec = service.spec
     with translate_worker_errors():
         stands: Mapping[str, Any] = worker.status().get("services") or {}
@@ -171,7 +195,7 @@ def install_service(worker: WorkerClient, service: InstalledService, task: Mappi
 
 
 def remove_service(socket: str, board: FleetBoard | None) -> None:
-    """The run is over: its service stands no more. A worker that cannot be reached has none."""
+    """Remove the board's service at the end of a run; a worker that cannot be reached is only logged."""
     if board is None or board.entry.serving is None:
         return
     try:
@@ -182,7 +206,7 @@ def remove_service(socket: str, board: FleetBoard | None) -> None:
 
 
 def _end_services(worker: WorkerClient, stands: Iterable[str]) -> None:
-    """Let every service of this kind stand no more."""
+    """Remove every service of this kind from the worker."""
     for name in stands:
         if name.startswith(SERVICE_PREFIX):
             worker.unserve(name)

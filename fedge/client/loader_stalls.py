@@ -1,13 +1,13 @@
-"""A board's round with a loader that may keep it waiting: what loading adds to a minibatch, and how it is taken off.
+"""Stalls of training caused by data loading: adding them to predictions and removing them from measurements.
 
-Symbols of a minibatch in one mode: X seconds of its computing with its samples there, T from end to end beside the
-loading (``fedge.costs.input_pipeline.steady_state``), s = T - computing its stall, u = 1 - s / T, watts P at work, W
-while it waits:
+Symbols for a step in one mode: X seconds of computing with its samples ready, T seconds in total beside loading
+(``fedge.costs.input_pipeline.steady_state``), s = T - computing its stall, u = 1 - s / T, P watts while computing, W
+watts while waiting:
 
     power = u P + (1 - u) W,   W = idle + (busy loading cores) x (watts of a busy core)
 
-A predictor learns X and P: what was measured is rid of its stall, whose seconds are measured with it, and what is
-predicted gets the stall of its mode. Watts of idling and of a busy core are the physical model's (``fedge.physics``).
+A predictor learns X and P: stalls, which are measured with every step, are removed from measurements, and predictions
+get the stall of their mode. Idle power and the power of a busy core come from the physical model (``fedge.physics``).
 """
 
 from __future__ import annotations
@@ -37,40 +37,44 @@ from fedge.protocols import Device, Explorer, Predictor
 from fedge.types import Floats, Measurement, Modes, PowerMode, Predictions, Workload
 
 LOADING_SD_LOG = 0.1
-"""How far loading may be off what is believed of it, log units, before a stall was seen; chosen by us."""
+# Uncertainty of the loading time (log units) before a stall was measured. Default; larger values widen predictions.
 MEASURED_SD_LOG = 0.03
-"""The same after; chosen by us."""
+# Uncertainty of the loading time (log units) once stalls were measured. Default; larger values widen predictions.
 WAITING_SD_LOG = 0.1
-"""How far the watts of waiting may be off, log units; chosen by us."""
+# Uncertainty of the power while waiting (log units). Default; it only matters for modes with long stalls.
 PRIOR_STALLS = 0.5
-"""So many measured stalls count as much as what was believed of the loading beforehand; chosen by us."""
+# Weight of the prior loading time in units of measured stalls. Default: one stall already outweighs the prior.
 MAX_FACTOR_LOG = 0.7
-"""No more than e^0.7 off what was believed is made of measured stalls; chosen by us."""
+# Limit on the correction of the loading time, e^0.7 = 2. Default: protects against single faulty measurements.
 ITERATIONS = 4
-"""Of iterations where one figure hangs on another."""
+# Fixed-point iterations where loading and computing slow each other down.
 MIN_WORK_POWER_SHARE = 0.2
-"""What is left of a measured power when waiting is taken off it is at least this part of it; chosen by us."""
+# Lower bound on the power left after removing the waiting, as a share of the measured one. Default: keeps it positive.
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LoaderModel:
-    """How a board's samples come: an input pipeline with the seconds of the top clocks, and what waiting draws.
+    """A board's input pipeline at the top clocks and the power while waiting for samples.
 
-    ``costs`` are those of a minibatch like the board's: they say what of it is the host's, and a busy core's watts.
+    Attributes:
+        pipeline: Input pipeline with times at the top clocks.
+        maxn: The top mode.
+        costs: Coefficients of a step on such a board; they give the host's share and the power of a busy core.
+        idle_w: Power at rest in the top mode, watts.
     """
 
     pipeline: InputPipeline
     maxn: PowerMode
     costs: Coefficients
     idle_w: float
-    """At rest in the top mode."""
+    """Power at rest in the top mode, watts."""
 
     def with_batch_size(self, batch_size: int) -> LoaderModel:
-        """The same for minibatches of another size."""
+        """Return the model for another batch size."""
         return dataclasses.replace(self, pipeline=dataclasses.replace(self.pipeline, batch_size=batch_size))
 
     def slow_down(self, factor: float) -> LoaderModel:
-        """Loading that takes ``factor`` times as long, on the cores and from the storage."""
+        """Return the model with loading ``factor`` times as slow, on the cores and from the storage."""
         old, disk = self.pipeline.samples, self.pipeline.storage
         samples = dataclasses.replace(old, fetch_s=old.fetch_s * factor, preprocess_s=old.preprocess_s * factor)
         storage = dataclasses.replace(disk, mb_per_s=disk.mb_per_s / factor, latency_s=disk.latency_s * factor)
@@ -79,7 +83,13 @@ class LoaderModel:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StalledSteps:
-    """Minibatches beside the loading, arrays of shape (n,), a row per mode."""
+    """Steps including loading, one row per mode.
+
+    Attributes:
+        step_s: Seconds per step, shape (n,).
+        stall_s: Seconds of it that wait for samples, shape (n,).
+        power_w: Mean power in watts, shape (n,).
+    """
 
     step_s: Floats
     stall_s: Floats
@@ -87,7 +97,13 @@ class StalledSteps:
 
 
 def compute_paces(loading: LoaderModel, modes: Modes, compute_s: Floats) -> SteadyStates:
-    """The pipeline's steady state where computing alone takes ``compute_s`` (n,) in the modes."""
+    """Solve the pipeline's steady state in every mode.
+
+    Args:
+        loading: The loader.
+        modes: The n modes.
+        compute_s: Seconds of computing a step without loading, shape (n,).
+    """
     x = knob_shares(loading.maxn, modes)
     parts = compute_time_parts(loading.costs.time, x)
     host_share = np.clip((parts.launch_s + parts.host_s) / parts.total_s, 0.0, 1.0)
@@ -95,7 +111,14 @@ def compute_paces(loading: LoaderModel, modes: Modes, compute_s: Floats) -> Stea
 
 
 def add_stalls(loading: LoaderModel, modes: Modes, compute_s: Floats, power_w: Floats) -> StalledSteps:
-    """What the loading makes of minibatches of ``compute_s`` seconds and ``power_w`` watts, shape (n,) each."""
+    """Add the effect of loading to steps.
+
+    Args:
+        loading: The loader.
+        modes: The n modes.
+        compute_s: Seconds of computing a step without loading, shape (n,).
+        power_w: Power while computing in watts, shape (n,).
+    """
     paces = compute_paces(loading, modes, compute_s)
     waits = paces.stall_s / paces.step_s
     watts = (1.0 - waits) * power_w + waits * np.minimum(waiting_power_w(loading, modes), power_w)
@@ -103,7 +126,7 @@ def add_stalls(loading: LoaderModel, modes: Modes, compute_s: Floats, power_w: F
 
 
 def waiting_power_w(loading: LoaderModel, modes: Modes) -> Floats:
-    """Watts while the training waits for samples, which are made meanwhile; shape (n,)."""
+    """Return the power in watts while training waits for samples that are being loaded, shape (n,)."""
     x, pipeline = knob_shares(loading.maxn, modes), loading.pipeline
     power = dict(zip(POWER_NAMES, np.exp(loading.costs.power), strict=True))
     core_w = power["cores_busy_w"] / loading.maxn.cores * x[:, 1] ** (1.0 + power["cpu_exponent"])
@@ -117,12 +140,12 @@ def waiting_power_w(loading: LoaderModel, modes: Modes) -> Floats:
 
 
 def remove_stalls(measurements: Sequence[Measurement], loading: LoaderModel) -> list[Measurement]:
-    """Measurements as if their samples had been there: stalls taken off their seconds, waiting off their watts."""
+    """Return the measurements as if all samples had been ready, with stalls and the power of waiting removed."""
     if not measurements:
         return []
     modes = stack_modes(one.mode for one in measurements)
     beside_s = np.array([one.step_s - one.stall_s for one in measurements])
-    # Beside the loading computing is slower as well; by how much hangs on how long it takes alone.
+    # Loading also slows computing down, by an amount that depends on its duration without loading.
     alone_s = beside_s
     for _ in range(ITERATIONS):
         paces = compute_paces(loading, modes, alone_s)
@@ -149,22 +172,31 @@ def _remove_stall(one: Measurement, alone_s: float, waiting_w: float) -> Measure
 
 
 def fit_loading_factor(measurements: Sequence[Measurement], loading: LoaderModel) -> tuple[float, int]:
-    """How many times as long loading took as believed, on this board itself, and how many stalls say so."""
+    """Fit the slow-down of loading relative to the model from the board's own stalls.
+
+    Args:
+        measurements: Measurements; those of peers, throttled ones and those at other scales are ignored.
+        loading: The expected loader.
+
+    Returns:
+        The factor, between e^-0.7 and e^0.7, and the number of stalls used.
+    """
     own = [m for m in measurements if m.stall_s > 0.0 and m.board is None and not m.throttled and m.scale is None]
     if not own:
         return 1.0, 0
     modes, beside_s = stack_modes(one.mode for one in own), np.array([one.step_s - one.stall_s for one in own])
     seen_s = np.array([one.step_s if loading.pipeline.loader.workers else one.stall_s for one in own])
     log = 0.0
-    for _ in range(ITERATIONS):  # how loading and computing slow each other hangs on the factor itself
+    for _ in range(ITERATIONS):  # the mutual slow-down depends on the factor itself
         log += float(np.mean(np.log(seen_s / compute_paces(loading.slow_down(np.exp(log)), modes, beside_s).load_s)))
     return float(np.exp(np.clip(log * len(own) / (len(own) + PRIOR_STALLS), -MAX_FACTOR_LOG, MAX_FACTOR_LOG))), len(own)
 
 
 class LoaderPredictor:
-    """A ``Predictor`` around one of computing alone: what it learns from and what it predicts holds stalls.
+    """A ``Predictor`` with loading around one of computing only.
 
-    Learnt: ``loading_``, as it is believed after the stalls that were seen, and how sure that is.
+    Attributes:
+        loading_: The loader after fitting its speed to the measured stalls.
     """
 
     def __init__(self, inner: Predictor, loading: LoaderModel) -> None:
@@ -180,23 +212,23 @@ class LoaderPredictor:
 
     def predict(self, modes: Modes) -> Predictions:
         alone = self._inner.predict(modes)
-        said = add_stalls(self.loading_, modes, alone.step_s, alone.power_w)
-        waits = said.stall_s / said.step_s
+        stalled = add_stalls(self.loading_, modes, alone.step_s, alone.power_w)
+        waits = stalled.stall_s / stalled.step_s
         # With workers the loader alone sets the pace wherever there is a stall.
-        loading = (said.stall_s > 0).astype(np.float64) if self._loading.pipeline.loader.workers else waits
-        waiting_sd = WAITING_SD_LOG * waits * waiting_power_w(self.loading_, modes) / said.power_w
-        work_sd = alone.power_w_sd_log * (1.0 - waits) * alone.power_w / said.power_w
+        loading = (stalled.stall_s > 0).astype(np.float64) if self._loading.pipeline.loader.workers else waits
+        waiting_sd = WAITING_SD_LOG * waits * waiting_power_w(self.loading_, modes) / stalled.power_w
+        work_sd = alone.power_w_sd_log * (1.0 - waits) * alone.power_w / stalled.power_w
         return Predictions(
             modes,
-            step_s=said.step_s,
-            power_w=said.power_w,
+            step_s=stalled.step_s,
+            power_w=stalled.power_w,
             step_s_sd_log=np.hypot((1.0 - waits) * alone.step_s_sd_log, loading * self._sd_log),
             power_w_sd_log=np.hypot(work_sd, waiting_sd),
         )
 
 
 class LoaderExplorer:
-    """An ``Explorer`` around one of computing alone, which is told of every measurement without its stall."""
+    """An ``Explorer`` wrapper that removes stalls from every measurement."""
 
     def __init__(self, inner: Explorer, loading: LoaderModel) -> None:
         self._inner, self._loading = inner, loading
@@ -209,9 +241,9 @@ class LoaderExplorer:
 
 
 class StallDevice(DeviceWrapper):
-    """A ``fedge.protocols.Device`` in front of another: its measurements say what of a minibatch was its stall.
+    """A ``fedge.protocols.Device`` wrapper that stores the stall of a step in its measurements.
 
-    ``surface`` are the modes that ``waits`` (n,) belongs to, the share of a minibatch that is stall.
+    ``waits`` is the share of a step that is stall in the modes of ``surface``, shape (n,).
     """
 
     def __init__(self, device: Device, surface: ModeSurface, waits: Floats) -> None:
@@ -226,12 +258,12 @@ class StallDevice(DeviceWrapper):
         return dataclasses.replace(measured, stall_s=share * measured.step_s)
 
 
-def attach_loader(player: RoundContext, loading: LoaderModel, device: Device) -> RoundContext:
-    """The player of a round whose ``device`` measures stalls; its predictor must reckon with them already."""
-    made = player.make_explorer
+def attach_loader(context: RoundContext, loading: LoaderModel, device: Device) -> RoundContext:
+    """Return the context with a ``device`` that measures stalls; its predictor must already include loading."""
+    made = context.make_explorer
 
     def explorer(modes: Modes) -> Explorer:
         assert made is not None
         return LoaderExplorer(made(modes), loading)
 
-    return dataclasses.replace(player, device=device, make_explorer=None if made is None else explorer)
+    return dataclasses.replace(context, device=device, make_explorer=None if made is None else explorer)

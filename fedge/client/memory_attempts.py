@@ -1,4 +1,4 @@
-"""A real board's memory: what its worker is tried with, and what its answers teach."""
+"""Training attempts of a real board that has too little memory: the scale of each attempt and what failures teach."""
 
 from __future__ import annotations
 
@@ -16,12 +16,20 @@ from fedge.wire import ClientState, ReplyMessage, RequestMessage
 from fedge.worker.exit_causes import OOM_KILLED
 
 OOM, DIED, NARROW = "oom", "died", "narrow"
-"""Kinds of a worker's refusals: it ran out of memory and goes on; it is dead; its network cannot be narrowed."""
+# Kinds of worker errors: out of memory (the worker goes on), worker died, network cannot be narrowed.
 
 
 @dataclass(slots=True, eq=False)
 class MemoryAttempts:
-    """The tries of one round, one after the other; ``tried`` is None where nobody knows what a step needs."""
+    """The attempts of one round in sequence.
+
+    Attributes:
+        session: Session at the requested scale.
+        ask: The request.
+        scaling: Memory and scaling options; None if the memory need of a step is unknown.
+        attempt: The current attempt; None if the need is unknown.
+        can_narrow: Whether the worker's network can be narrowed, as far as is known.
+    """
 
     session: BoardSession
     ask: RequestMessage
@@ -31,7 +39,7 @@ class MemoryAttempts:
     """Whether the worker's network can be narrowed, as far as is known."""
 
     def begin(self) -> None:
-        """Choose the first."""
+        """Choose the first attempt."""
         entry, device = self.session.board.entry, self.session.here.catalogued
         self.scaling = memory_scaling.build_scaling_context(
             self.session.experiment, entry, device, lambda: self.can_narrow
@@ -42,7 +50,7 @@ class MemoryAttempts:
 
     @property
     def scaled_session(self) -> BoardSession:
-        """The post as it is at the present try's scale."""
+        """Return the session at the current attempt's scale."""
         return (
             self.session
             if self.attempt is None
@@ -50,7 +58,7 @@ class MemoryAttempts:
         )
 
     def rescale_predictor(self, predictor: Predictor) -> Predictor:
-        """A predictor of what is asked for as one of the present try's scale."""
+        """Wrap a predictor of the requested scale so that it predicts the current attempt's scale."""
         if self.scaling is None or self.attempt is None:
             return predictor
         return RescalingPredictor(
@@ -58,27 +66,27 @@ class MemoryAttempts:
         )
 
     def summarize_use(self, peak_mb: float | None) -> MemoryUse | None:
-        """What the round's report tells of its memory."""
+        """Return the memory section of the round's report, or None if the need is unknown."""
         if self.scaling is None or self.attempt is None:
             return None
         return memory_scaling.summarize_memory_use(self.scaling, self.attempt, self.ask.state, peak_mb)
 
     @property
     def memory_history(self) -> tuple[MemoryObservation, ...]:
-        """What the board knows by the present try: also the tries of this round that ran out of memory."""
+        """Return the memory observations so far, including this round's failed attempts."""
         return self.ask.state.memory if self.attempt is None else self.attempt.seen
 
     @property
     def lost_s(self) -> float:
-        """Seconds of this round that its earlier tries took."""
+        """Return the seconds that this round's earlier attempts took."""
         return 0.0 if self.attempt is None else self.attempt.lost_s
 
     def will_change_scale(self, state: ClientState | None) -> bool:
-        """Whether the next round, which begins with ``state``, will be tried at another scale than the present one."""
+        """Return whether the next round, which begins with ``state``, will use another scale than this attempt."""
         return memory_scaling.will_change_scale(self.scaling, self.attempt, state)
 
     def update_history(self, peak_mb: float | None) -> tuple[MemoryObservation, ...] | None:
-        """What the board remembers after a try that fitted; nothing new where its peak is not known."""
+        """Return the memory history after a successful attempt, or None if the memory need of a step is unknown."""
         if self.scaling is None or self.attempt is None:
             return None
         return (
@@ -90,25 +98,34 @@ class MemoryAttempts:
     def handle_failure(
         self, error: WorkerFailed, begun_s: float, now_s: Callable[[], float] = time.monotonic
     ) -> ReplyMessage | None:
-        """What a failure means: None where there is another try; the answer where memory ran out for good.
+        """Choose the next attempt after a failure.
 
-        Raises ``error`` where it is no matter of memory.
+        Args:
+            error: The failure.
+            begun_s: Start of the attempt on the clock of ``now_s``.
+            now_s: Returns the current time in seconds.
+
+        Returns:
+            None if there is another attempt; the reply if memory ran out at the last one.
+
+        Raises:
+            WorkerFailed: ``error`` itself if it is not related to memory.
         """
-        means, tried = self.scaling, self.attempt
-        if means is None or tried is None or not (_is_out_of_memory(error) or error.kind == NARROW):
+        means, attempt = self.scaling, self.attempt
+        if means is None or attempt is None or not (_is_out_of_memory(error) or error.kind == NARROW):
             raise error
         if error.kind == NARROW:
-            if tried.scale.width == 1.0:
+            if attempt.scale.width == 1.0:
                 raise error
             self.can_narrow = False
-            self.attempt = memory_scaling.rechoose_attempt(means, tried)
+            self.attempt = memory_scaling.rechoose_attempt(means, attempt)
             return None
         lost_s = now_s() - begun_s
-        following = memory_scaling.choose_next_attempt(means, tried, lost_s)
-        if following is None or error.kind == DIED:  # a new trainer has nothing loaded: the next round goes on
-            state = memory_scaling.build_failed_state(means, tried, self.ask, lost_s)
-            told = f"{memory_scaling.explain_out_of_memory(means, tried)}; {error}"
-            return ReplyMessage(self.session.board.name, state=state, error=told)
+        following = memory_scaling.choose_next_attempt(means, attempt, lost_s)
+        if following is None or error.kind == DIED:  # a restarted trainer has no task loaded
+            state = memory_scaling.build_failed_state(means, attempt, self.ask, lost_s)
+            message = f"{memory_scaling.explain_out_of_memory(means, attempt)}; {error}"
+            return ReplyMessage(self.session.board.name, state=state, error=message)
         self.attempt = following
         return None
 

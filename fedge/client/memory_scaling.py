@@ -1,4 +1,4 @@
-"""Which network a board's minibatches are of, as far as its layers are known."""
+"""Choice of the training scale (batch size and network width) of a client with limited memory."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ from fedge.wire import ClientState, RequestMessage
 
 
 def find_network(experiment: Experiment, cost: str) -> NetworkCost | None:
-    """The network behind a cost's name: the experiment's own, or that of a known workload; None where nobody knows."""
+    """Return the network behind a cost profile: the experiment's own or a known one; None if the network is unknown."""
     own = experiment.workload.network
     if own is not None and cost == experiment.workload.cost:
         return network_from_spec(own)
@@ -54,19 +54,25 @@ def find_network(experiment: Experiment, cost: str) -> NetworkCost | None:
 
 
 SYSTEM_SHARE = 0.3
-"""The part of a board's memory that its system takes (desktop or not, buffers, what shares the GPU's memory); chosen by
-us, and what ``memory_mb`` of a fleet's entry is there for."""
+# Share of a board's memory used by the operating system, the desktop and buffers. A default; it differs between
+# installations, for which a fleet entry has ``memory_mb``.
 AVERAGING_STRATEGIES = ("FedAvg", "FedAvgM", "FedProx", "FedAdam", "FedAdagrad", "FedYogi", "FedAsync", "FedBuff")
-"""Strategies of which a narrow client's update can be a part: they average, channel by channel. Those that compare
-whole updates with each other (Krum, medians, trimmed means), weigh them by their loss or clip them cannot have gaps."""
+# Strategies that average channel by channel, so that a narrow client's update can take part. Strategies that compare
+# whole updates (Krum, medians, trimmed means), weight them by loss or clip them need all channels.
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ScalingContext:
-    """What a board has to train with: its memory, the network, what it is asked for and what it may lower.
+    """A board's memory, its network, the requested training scale and what may be lowered.
 
-    ``work`` is a minibatch as it is priced: a fleet entry's own cost may be of another batch size than is trained.
-    ``narrow`` is asked, once that matters, whether the task's network can be narrowed.
+    Attributes:
+        network: The network whose memory is predicted.
+        device: The board's specification.
+        asked: Requested scale.
+        work: The step as it is priced; its batch size may differ from the trained one.
+        limit_mb: Memory available for training in MB.
+        spec: The experiment's memory settings.
+        can_narrow: Returns whether the task's network can be narrowed; called only if needed.
     """
 
     network: NetworkCost
@@ -80,24 +86,24 @@ class ScalingContext:
     _seconds: dict[TrainingScale, float] = field(default_factory=dict)
 
     def estimate_need(self, scale: TrainingScale) -> StepNeed:
-        """What a step needs, before the board's history corrects it."""
+        """Return the predicted memory of a step, not corrected by the board's history."""
         if scale not in self._needs:
             network, batch_size = narrow_network(self.network, scale.width), self._priced_batch_size(scale)
             self._needs[scale] = predict_step_need(network, self.device, batch_size)
         return self._needs[scale]
 
     def step_time_ratio(self, scale: TrainingScale | None) -> float:
-        """How many times as long a step takes as at the scale that is asked for; 1 for None, which is that."""
+        """Return the step time relative to the requested scale; 1 for None, which stands for that scale."""
         if scale is None or scale == self.asked:
             return 1.0
         return self._top_clock_step_s(scale) / self._top_clock_step_s(self.asked)
 
     def _priced_batch_size(self, scale: TrainingScale) -> int:
-        """The batch size of the priced workload that is as much smaller as the scale's."""
+        """Return the batch size of the priced workload, scaled like the trained one."""
         return max(1, round(scale.batch_size * self.work.batch_size / self.asked.batch_size))
 
     def _top_clock_step_s(self, scale: TrainingScale) -> float:
-        """Seconds of a step at the top clocks, as estimated from the layers."""
+        """Return the seconds of a step at the top clocks, estimated from the layers."""
         layers = self.work.layers
         if layers is None:
             return self.estimate_need(scale).step_s
@@ -110,7 +116,7 @@ class ScalingContext:
         return self._seconds[scale]
 
     def rescale_measurement(self, measurement: Measurement, scale: TrainingScale | None) -> Measurement:
-        """A measurement as it would have been at another scale; itself where it was made at that."""
+        """Convert a measurement to another scale by the estimated ratio of step times; power is left unchanged."""
         if measurement.scale == scale:
             return measurement
         factor = self.step_time_ratio(scale) / self.step_time_ratio(measurement.scale)
@@ -123,7 +129,7 @@ class ScalingContext:
         )
 
     def list_scales(self) -> Iterable[TrainingScale]:
-        """What may be tried, in order of preference; narrow ones only where the network can be."""
+        """Return the scales to try in order of preference; narrow ones only if the network can be narrowed."""
         if not self.spec.guard:
             return (self.asked,)
         every = list_scales(
@@ -139,15 +145,22 @@ class ScalingContext:
 def build_scaling_context(
     experiment: Experiment, entry: FleetEntry, device: DeviceSpec, narrow: Callable[[], bool]
 ) -> ScalingContext | None:
-    """What the boards of an entry have to train with; None where nobody knows the network of what they work on.
+    """Build the memory and scaling options of a fleet entry's boards.
 
-    ``narrow`` tells whether the task's network can be narrowed; the strategy has to allow it too.
+    Args:
+        experiment: The resolved experiment.
+        entry: The fleet entry.
+        device: The board's specification.
+        narrow: Returns whether the task's network can be narrowed; the strategy must allow it too.
+
+    Returns:
+        The options, or None if the network of the workload is unknown.
     """
     workload, strategy = experiment.workload, experiment.strategy.name
     network = find_network(experiment, entry.cost or workload.cost)
     if network is None:
         return None
-    work, asked = build_workload(entry, workload), TrainingScale(workload.batch_size)
+    work, requested = build_workload(entry, workload), TrainingScale(workload.batch_size)
     if work.layers is None:
         work = dataclasses.replace(work, layers=find_known_layers(work.name))
 
@@ -157,7 +170,7 @@ def build_scaling_context(
     return ScalingContext(
         network,
         device=device,
-        asked=asked,
+        asked=requested,
         work=work,
         limit_mb=memory_limit_mb(entry, device),
         spec=workload.memory,
@@ -170,26 +183,33 @@ def _narrow_layer_work(layers: LayerWork, network: NetworkCost, width: float) ->
 
 
 def memory_limit_mb(entry: FleetEntry, device: DeviceSpec) -> float:
-    """What training may use on an entry's boards, MB."""
+    """Return the memory available for training on an entry's boards in MB."""
     return entry.memory_mb or estimate_usable_mb(device)
 
 
 def estimate_usable_mb(device: DeviceSpec) -> float:
-    """What a board's system leaves for training, MB; estimated."""
+    """Return an estimate of the memory that a board's system leaves for training in MB."""
     return (1.0 - SYSTEM_SHARE) * 1000.0 * device.ram_gb.value
 
 
 def can_narrow_clients(workload: WorkloadSpec, strategy: str) -> bool:
-    """Whether a run's clients may train narrow networks, as far as its strategy goes.
+    """Return whether a run's strategy allows clients to train narrow networks.
 
-    Widths that the user names count also with a strategy of the user's own.
+    A strategy of the user's own is allowed if the user sets the widths.
     """
     return strategy in AVERAGING_STRATEGIES or (workload.memory.widths is not None and ":" in strategy)
 
 
 @dataclass(frozen=True, slots=True)
 class ScaleAttempt:
-    """What a round is tried at, and what was lost in it before: to whom the tries before it were too large."""
+    """One attempt of a round at a scale.
+
+    Attributes:
+        choice: The chosen scale and its predicted memory.
+        seen: Memory observations before the attempt.
+        failures: Failed attempts before it in this round.
+        lost_s: Seconds that those took.
+    """
 
     choice: ScaleChoice
     seen: tuple[MemoryObservation, ...]
@@ -202,28 +222,28 @@ class ScaleAttempt:
 
 
 def choose_first_attempt(means: ScalingContext, state: ClientState) -> ScaleAttempt:
-    """What a board's round is tried at first, from what its memory taught so far."""
+    """Choose a round's first attempt from the memory observations in ``state``."""
     chosen = _choose_scale(means, state.memory)
     assert chosen is not None, "the scale that is asked for is among those that may be tried"
     return ScaleAttempt(chosen, state.memory)
 
 
-def will_change_scale(means: ScalingContext | None, tried: ScaleAttempt | None, state: ClientState | None) -> bool:
-    """Whether the round after one at ``tried``, which left ``state``, will be tried at another scale."""
-    if means is None or tried is None or state is None:
+def will_change_scale(means: ScalingContext | None, attempt: ScaleAttempt | None, state: ClientState | None) -> bool:
+    """Return whether the round after the attempt ``attempt``, which left ``state``, will use another scale."""
+    if means is None or attempt is None or state is None:
         return False
-    return choose_first_attempt(means, state).scale != tried.scale
+    return choose_first_attempt(means, state).scale != attempt.scale
 
 
-def rechoose_attempt(means: ScalingContext, tried: ScaleAttempt) -> ScaleAttempt:
-    """The try once more, after what may be tried has become less."""
-    chosen = _choose_scale(means, tried.seen)
+def rechoose_attempt(means: ScalingContext, attempt: ScaleAttempt) -> ScaleAttempt:
+    """Repeat the choice of an attempt after the set of allowed scales has shrunk."""
+    chosen = _choose_scale(means, attempt.seen)
     assert chosen is not None, "the scale that is asked for is among those that may be tried"
-    return dataclasses.replace(tried, choice=chosen)
+    return dataclasses.replace(attempt, choice=chosen)
 
 
 def choose_next_attempt(means: ScalingContext, failed: ScaleAttempt, lost_s: float) -> ScaleAttempt | None:
-    """The next smaller one after one ran out of memory, ``lost_s`` later; None where there is none."""
+    """Return the next smaller attempt after an out-of-memory failure that took ``lost_s`` seconds, or None."""
     seen = update_memory_history(means, failed, None)
     chosen = _choose_scale(means, seen, failed.choice) if means.spec.guard else None
     return None if chosen is None else ScaleAttempt(chosen, seen, failed.failures + 1, failed.lost_s + lost_s)
@@ -243,40 +263,40 @@ def _choose_scale(
 
 
 def update_memory_history(
-    means: ScalingContext, tried: ScaleAttempt, peak_mb: float | None
+    means: ScalingContext, attempt: ScaleAttempt, peak_mb: float | None
 ) -> tuple[MemoryObservation, ...]:
-    """What is remembered after a try; ``peak_mb`` None: it ran out of memory."""
-    return extend_history(tried.seen, MemoryObservation(tried.choice.uncorrected_mb, means.limit_mb, peak_mb))
+    """Return the memory observations after an attempt; ``peak_mb`` None means that it ran out of memory."""
+    return extend_history(attempt.seen, MemoryObservation(attempt.choice.uncorrected_mb, means.limit_mb, peak_mb))
 
 
 def summarize_memory_use(
-    means: ScalingContext, tried: ScaleAttempt, state: ClientState, peak_mb: float | None
+    means: ScalingContext, attempt: ScaleAttempt, state: ClientState, peak_mb: float | None
 ) -> MemoryUse:
-    """What a round's report tells of its memory."""
-    first = choose_first_attempt(means, state).choice if tried.failures else tried.choice
-    predicted_mb = _requested_scale_mb(means, tried.seen)
+    """Build the memory section of a round's report."""
+    first = choose_first_attempt(means, state).choice if attempt.failures else attempt.choice
+    predicted_mb = _requested_scale_mb(means, attempt.seen)
     why = describe_scaling(
-        means.asked, used=tried.scale, predicted_mb=predicted_mb, limit_mb=means.limit_mb, margin=means.spec.margin
+        means.asked, used=attempt.scale, predicted_mb=predicted_mb, limit_mb=means.limit_mb, margin=means.spec.margin
     )
-    if tried.failures:
-        times = "once" if tried.failures == 1 else f"{tried.failures} times"
+    if attempt.failures:
+        times = "once" if attempt.failures == 1 else f"{attempt.failures} times"
         why = f"{why or first.scale}; ran out of memory {times} first, at {first.scale}"
     return MemoryUse(
         asked=means.asked,
-        used=tried.scale,
-        predicted_mb=tried.choice.need.memory_mb,
+        used=attempt.scale,
+        predicted_mb=attempt.choice.need.memory_mb,
         limit_mb=means.limit_mb,
         peak_mb=peak_mb,
-        failures=tried.failures,
-        lost_s=tried.lost_s,
-        changed=tried.failures > 0 or tried.scale != _previous_scale(means, state),
+        failures=attempt.failures,
+        lost_s=attempt.lost_s,
+        changed=attempt.failures > 0 or attempt.scale != _previous_scale(means, state),
         why=why,
-        label=tried.choice.need.label,
+        label=attempt.choice.need.label,
     )
 
 
 def _requested_scale_mb(means: ScalingContext, seen: Sequence[MemoryObservation]) -> float:
-    """What is believed of the scale that was asked for."""
+    """Return the predicted memory at the requested scale, corrected by the history, in MB."""
     chosen = choose_scale(
         (means.asked,),
         need=means.estimate_need,
@@ -293,29 +313,32 @@ def _previous_scale(means: ScalingContext, state: ClientState) -> TrainingScale:
     return means.asked if last is None else last
 
 
-def explain_out_of_memory(means: ScalingContext, tried: ScaleAttempt) -> str:
-    """Why a round failed that ran out of memory at the last of its tries."""
-    predicted = f"{tried.choice.need.memory_mb:,.0f} MB predicted, {means.limit_mb:,.0f} MB allowed"
+def explain_out_of_memory(means: ScalingContext, attempt: ScaleAttempt) -> str:
+    """Return the message of a round whose last attempt ran out of memory."""
+    predicted = f"{attempt.choice.need.memory_mb:,.0f} MB predicted, {means.limit_mb:,.0f} MB allowed"
     smaller = "nothing smaller may be tried: workload.memory says what may be lowered"
     remedy = smaller if means.spec.guard else "workload.memory.guard is off, so nothing was lowered"
-    return f"out of memory at {tried.scale} ({predicted}); {remedy}"
+    return f"out of memory at {attempt.scale} ({predicted}); {remedy}"
 
 
-def build_failed_state(means: ScalingContext, tried: ScaleAttempt, ask: RequestMessage, lost_s: float) -> ClientState:
-    """What the board remembers of a round of which every try ran out of memory."""
-    end_s = ask.start_s + tried.lost_s + lost_s
-    return dataclasses.replace(ask.state, memory=update_memory_history(means, tried, None), rested_at_s=end_s)
+def build_failed_state(
+    means: ScalingContext, attempt: ScaleAttempt, request: RequestMessage, lost_s: float
+) -> ClientState:
+    """Return the client's state after a round in which every attempt ran out of memory."""
+    end_s = request.start_s + attempt.lost_s + lost_s
+    return dataclasses.replace(request.state, memory=update_memory_history(means, attempt, None), rested_at_s=end_s)
 
 
-def count_steps_at(steps: int, asked: TrainingScale, scale: TrainingScale) -> int:
-    """Minibatches of ``scale`` that hold as many samples as ``steps`` of those that are asked for."""
-    return math.ceil(steps * asked.batch_size / scale.batch_size)
+def count_steps_at(steps: int, requested: TrainingScale, scale: TrainingScale) -> int:
+    """Return the number of steps at ``scale`` that cover as many samples as ``steps`` at the requested scale."""
+    return math.ceil(steps * requested.batch_size / scale.batch_size)
 
 
 def build_train_options(work: WorkloadSpec, steps: int, scale: TrainingScale, proximal_mu: float) -> TrainOptions:
-    """How to train at a scale: the learning rate follows the batch size, so that a sample moves the model as far.
+    """Build the training options at a scale; the learning rate is proportional to the batch size.
 
-    That is the linear scaling rule (Goyal et al. 2017, arXiv 1706.02677, section 2.1).
+    References:
+        Goyal et al. (2017), arXiv 1706.02677, section 2.1: linear scaling rule.
     """
     rate = work.learning_rate
     if scale.batch_size != work.batch_size:
@@ -331,12 +354,12 @@ def build_train_options(work: WorkloadSpec, steps: int, scale: TrainingScale, pr
 
 
 def measurement_scale(means: ScalingContext | None, scale: TrainingScale | None) -> TrainingScale | None:
-    """How measurements at ``scale`` are marked: not at all where it is what the experiment asks for."""
+    """Return the scale label of measurements: None if it is the requested scale."""
     return None if means is None or scale == means.asked else scale
 
 
 class RescalingPredictor:
-    """A ``Predictor`` around one of the scale that is asked for: what it predicts is of another one."""
+    """A ``Predictor`` at another scale around one that is fitted and predicts at the requested scale."""
 
     def __init__(self, inner: Predictor, means: ScalingContext, scale: TrainingScale | None) -> None:
         self._inner, self._means, self._scale = inner, means, scale
@@ -353,7 +376,7 @@ class RescalingPredictor:
 
 
 class ScaleLabelDevice(DeviceWrapper):
-    """A ``fedge.protocols.Device`` in front of another: its measurements say what was trained at."""
+    """A ``fedge.protocols.Device`` wrapper that stores the training scale in its measurements."""
 
     def __init__(self, device: Device, scale: TrainingScale) -> None:
         super().__init__(device)
@@ -367,7 +390,7 @@ class ScaleLabelDevice(DeviceWrapper):
 
 
 class RescalingExplorer:
-    """An ``Explorer`` that is told of every measurement as it would be at the scale that is asked for."""
+    """An ``Explorer`` wrapper that converts every measurement to the requested scale."""
 
     def __init__(self, inner: Explorer, means: ScalingContext) -> None:
         self._inner, self._means = inner, means
@@ -379,29 +402,31 @@ class RescalingExplorer:
         self._inner.tell([self._means.rescale_measurement(one, None) for one in measurements])
 
 
-def apply_scale(player: RoundContext, means: ScalingContext, tried: ScaleAttempt, state: ClientState) -> RoundContext:
-    """The player of a round at a try's scale, whose predictor knows of it already.
+def apply_scale(
+    context: RoundContext, means: ScalingContext, attempt: ScaleAttempt, state: ClientState
+) -> RoundContext:
+    """Return the context of a round at an attempt's scale; its predictor must already be rescaled.
 
-    What earlier rounds allowed per minibatch says nothing of minibatches of another scale.
+    Step budgets of earlier rounds are dropped if they were at another scale.
     """
-    scale, made, usual = measurement_scale(means, tried.scale), player.make_explorer, player.normalize
-    workload = player.workload
+    scale, made, usual = measurement_scale(means, attempt.scale), context.make_explorer, context.normalize
+    workload = context.workload
     if scale is not None:
-        workload = dataclasses.replace(workload, batch_size=tried.scale.batch_size)
+        workload = dataclasses.replace(workload, batch_size=attempt.scale.batch_size)
 
     def explorer(modes: Modes) -> Explorer:
         assert made is not None
         return RescalingExplorer(made(modes), means)
 
-    def carried(own: Sequence[Measurement]) -> Sequence[Measurement]:
-        return usual([means.rescale_measurement(one, scale) for one in own])
+    def carried(own_measurements: Sequence[Measurement]) -> Sequence[Measurement]:
+        return usual([means.rescale_measurement(one, scale) for one in own_measurements])
 
     return dataclasses.replace(
-        player,
-        device=player.device if scale is None else ScaleLabelDevice(player.device, scale),
+        context,
+        device=context.device if scale is None else ScaleLabelDevice(context.device, scale),
         workload=workload,
-        step_budgets_s=player.step_budgets_s if tried.scale == _previous_scale(means, state) else (),
+        step_budgets_s=context.step_budgets_s if attempt.scale == _previous_scale(means, state) else (),
         make_explorer=None if made is None else explorer,
         normalize=carried,
-        lost_s=tried.lost_s,
+        lost_s=attempt.lost_s,
     )

@@ -1,4 +1,4 @@
-"""A round that tells how far it is: a device and a training in front of those that work, which change nothing."""
+"""Progress reporting of a round: wrappers of device and training that report, but do not change any result."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from fedge.types import DeviceSpec, Measurement, PowerMode, TrainResult, Workloa
 
 
 class ProgressDevice:
-    """A ``fedge.protocols.Device``; of ``steps`` minibatches in all, at most ``trial_steps`` are trials.
+    """A ``fedge.protocols.Device`` that reports mode, power and phase.
 
-    A part that is not all that is left, and early enough to be a trial, is told as one.
+    A part counts as a probe if steps remain after it and it ends within the first ``trial_steps`` steps.
     """
 
-    def __init__(self, device: Device, teller: ProgressReporter, steps: int, trial_steps: float) -> None:
-        self._device, self._teller = device, teller
+    def __init__(self, device: Device, reporter: ProgressReporter, steps: int, trial_steps: float) -> None:
+        self._device, self._teller = device, reporter
         self._steps, self._trial_steps, self._done = steps, trial_steps, 0
 
     @property
@@ -50,17 +50,17 @@ class ProgressDevice:
         return measured
 
 
-def attach_progress(player: RoundContext, teller: ProgressReporter, steps: int) -> RoundContext:
-    """The player of a round of ``steps`` minibatches, whose device tells."""
-    trial_steps = player.exploration.share * steps
-    return dataclasses.replace(player, device=ProgressDevice(player.device, teller, steps, trial_steps))
+def attach_progress(context: RoundContext, reporter: ProgressReporter, steps: int) -> RoundContext:
+    """Return the context with a device that reports progress over a round of ``steps`` steps."""
+    trial_steps = context.exploration.share * steps
+    return dataclasses.replace(context, device=ProgressDevice(context.device, reporter, steps, trial_steps))
 
 
 class ProgressTraining:
-    """A ``fedge.protocols.Training``."""
+    """A ``fedge.protocols.Training`` that reports the steps done."""
 
-    def __init__(self, training: Training, teller: ProgressReporter) -> None:
-        self._training, self._teller = training, teller
+    def __init__(self, training: Training, reporter: ProgressReporter) -> None:
+        self._training, self._teller = training, reporter
 
     def advance(self, steps: int) -> None:
         self._training.advance(steps)
@@ -72,37 +72,43 @@ class ProgressTraining:
 
 
 LIVE_FOLDER = "live"
-"""The folder in a run's folder."""
+"""Name of the folder for live records within a run's folder."""
 REPORT_PERIOD_S = 0.2
-"""Chosen by us: emulated rounds may take milliseconds, and a file's writing a tenth of one."""
+# Default: emulated rounds may take milliseconds, and writing the file takes a tenth of one.
 MAX_REMEMBERED_BOARDS = 4096
 
 _last_report_s: OrderedDict[tuple[Path, str], float] = OrderedDict()
-"""When a board told something last in this process, unix time: over its rounds, of which each may be very short."""
+"""Unix time of each board's last report in this process, kept across rounds because a round may be very short."""
 
 
 @contextmanager
 def open_emulated_reporter(
     run_folder: Path | None, begun: BoardProgress, wall_s: Callable[[], float]
 ) -> Iterator[ProgressReporter]:
-    """The teller of one round of a run, which ends as done or failed; None: nobody listens."""
+    """Open the reporter of one round, which ends with the state ``done`` or ``failed``.
+
+    Args:
+        run_folder: Folder of the run; None disables reporting.
+        begun: Initial progress.
+        wall_s: Returns Unix time in seconds.
+    """
     if run_folder is None:
         yield ProgressReporter(None, begun, wall_s)
         return
     key = run_folder, begun.board
     begun = replace(begun, run=run_folder.name)
     last_s = _last_report_s.get(key, float("-inf"))
-    teller = ProgressReporter(
+    reporter = ProgressReporter(
         run_folder / LIVE_FOLDER, begun, wall_s, REPORT_PERIOD_S, states_at_once=False, last_s=last_s
     )
     try:
-        yield teller
-        teller.finish("done")
+        yield reporter
+        reporter.finish("done")
     except BaseException as error:
-        teller.finish("failed", error=str(error))
+        reporter.finish("failed", error=str(error))
         raise
     finally:
-        _last_report_s[key] = teller.told_s
+        _last_report_s[key] = reporter.told_s
         _last_report_s.move_to_end(key)
         while len(_last_report_s) > MAX_REMEMBERED_BOARDS:
             _last_report_s.popitem(last=False)

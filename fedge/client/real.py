@@ -1,4 +1,4 @@
-"""What a real board is doing for a run, told to its telemetry service, where the board has one."""
+"""A real client: answers one message at a time and reports its progress to the board's telemetry service."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from fedge.wire import ReplyMessage, RequestMessage
 
 @contextmanager
 def open_round_reporter(
-    settings: NodeSettings, ask: RequestMessage, steps: int, wall_s: Callable[[], float] = time.time
+    settings: NodeSettings, request: RequestMessage, steps: int, wall_s: Callable[[], float] = time.time
 ) -> Iterator[ProgressReporter]:
-    """The teller of one round of ``steps`` minibatches, which ends as done or failed."""
-    begun = BoardProgress(settings.board, 0.0, "fetching", run=ask.run, round=ask.round, steps=steps)
-    teller = ProgressReporter(settings.live_dir if settings.telemetry else None, begun, wall_s)
-    teller.report()
+    """Open the reporter of one round of ``steps`` steps, which ends with the state ``done`` or ``failed``."""
+    begun = BoardProgress(settings.board, 0.0, "fetching", run=request.run, round=request.round, steps=steps)
+    reporter = ProgressReporter(settings.live_dir if settings.telemetry else None, begun, wall_s)
+    reporter.report()
     try:
-        yield teller
-        teller.finish("done")
+        yield reporter
+        reporter.finish("done")
     except BaseException as error:
-        teller.finish("failed", error=str(error))
+        reporter.finish("failed", error=str(error))
         raise
 
 
@@ -43,40 +43,52 @@ DISK_FULL_ERRNOS = (errno.ENOSPC, errno.EDQUOT)
 def answer_request(
     experiment: Experiment,
     settings: NodeSettings,
-    ask: RequestMessage,
+    request: RequestMessage,
     arrays: NamedArrays | None,
     wall_s: Callable[[], float] = time.time,
 ) -> tuple[ReplyMessage, TrainResult | None]:
-    """What this board says to ``ask``; whatever fails on the board is an answer with ``error``.
+    """Answer a request on this board.
 
-    It works for one run at a time; ``wall_s`` is the unix time by which their claims are kept.
+    Args:
+        experiment: The resolved experiment.
+        settings: The board's settings.
+        request: The request.
+        arrays: Global model by name; needed for a training request.
+        wall_s: Returns Unix time in seconds, used for the claims of runs.
+
+    Returns:
+        The reply and, after training, its result. An error on the board, or a claim of another run, is a reply with
+        ``error``.
     """
     path, name = settings.state_dir / run_claim.CLAIM_FILE, settings.board
-    if ask.kind == "bye":
-        run_claim.release_claim(path, ask.run)
+    if request.kind == "bye":
+        run_claim.release_claim(path, request.run)
         installed_service.remove_service(
             settings.worker_socket, next((one for one in list_boards(experiment) if one.name == name), None)
         )
         return ReplyMessage(name), None
     standing = run_claim.read_claim(path)
-    left_s = run_claim.claim_left_s(standing, ask.run, wall_s())
+    left_s = run_claim.claim_left_s(standing, request.run, wall_s())
     if standing is not None and left_s > 0:
         return ReplyMessage(name, error=run_claim.explain_refusal(name, standing, left_s), held_s=left_s), None
-    if ask.kind == "hello":
+    if request.kind == "hello":
         return ReplyMessage(name), None
     try:
-        with run_claim.hold_claim(path, ask.run, ask.claim_s, wall_s), open_session(experiment, settings) as post:
-            if ask.kind == "front":
-                return real_round.answer_front(post, ask)
-            with open_round_reporter(settings, ask, post.steps) as teller:
-                return real_round.answer_round(post, ask, arrays or {}, teller)
+        with (
+            run_claim.hold_claim(path, request.run, request.claim_s, wall_s),
+            open_session(experiment, settings) as session,
+        ):
+            if request.kind == "front":
+                return real_round.answer_front(session, request)
+            with open_round_reporter(settings, request, session.steps) as reporter:
+                return real_round.answer_round(session, request, arrays or {}, reporter)
     except Exception as error:
-        logger.warning("%s failed in round %s", name, ask.round, exc_info=error)
+        logger.warning("%s failed in round %s", name, request.round, exc_info=error)
         return ReplyMessage(name, error=explain_error(error, settings)), None
 
 
 def explain_error(error: BaseException, settings: NodeSettings) -> str:
-    """Why an answer failed, in words; a full disk by its name, whatever was being written."""
+    """Return the message of an error; a full disk is named as such, whatever was being written."""
     full = next(
         (each for each in _iter_causes(error) if isinstance(each, OSError) and each.errno in DISK_FULL_ERRNOS), None
     )

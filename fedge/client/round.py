@@ -1,4 +1,4 @@
-"""Which mode a round tries next, and for how many of its minibatches."""
+"""One client's round: probe modes, then train in one or two modes until the steps are done or the time is up."""
 
 from __future__ import annotations
 
@@ -17,59 +17,76 @@ from fedge.protocols import Training
 from fedge.types import Decision, LinkUse, Measurement, ModeMix, PowerMode, RoundGoal
 
 
-def next_probe(course: RoundState, view: RoundSnapshot) -> tuple[PowerMode, int] | None:
-    """The mode to try next and for how many minibatches; None when the round has no deadline or no room for it."""
-    exploration, room = course.context.exploration, view.probe_budget
-    if room is None or exploration.share == 0 or course.probe_count >= exploration.probes:
+def next_probe(state: RoundState, snapshot: RoundSnapshot) -> tuple[PowerMode, int] | None:
+    """Return the next mode to probe and its number of steps, or None without a deadline or without time for a probe."""
+    exploration, room = state.context.exploration, snapshot.probe_budget
+    if room is None or exploration.share == 0 or state.probe_count >= exploration.probes:
         return None
-    mode = _choose_probe_mode(course.context, view, course.own_measurements, room)
+    mode = _choose_probe_mode(state.context, snapshot, state.own_measurements, room)
     if mode is None:
         return None
-    steps = int(probe_choice.count_probe_steps(np.array([nearest_prediction(view.predictions, mode).step_s]), room)[0])
-    tried = course.total_steps - course.steps_left + steps
-    if steps >= course.steps_left or (view.known_modes and tried > exploration.share * course.total_steps):
+    steps = int(
+        probe_choice.count_probe_steps(np.array([nearest_prediction(snapshot.predictions, mode).step_s]), room)[0]
+    )
+    steps_after_probe = state.total_steps - state.steps_left + steps
+    if steps >= state.steps_left or (
+        snapshot.known_modes and steps_after_probe > exploration.share * state.total_steps
+    ):
         return None
     return mode, steps
 
 
 def _choose_probe_mode(
-    player: RoundContext, view: RoundSnapshot, own: Sequence[Measurement], room: probe_choice.ProbeBudget
+    context: RoundContext,
+    snapshot: RoundSnapshot,
+    own_measurements: Sequence[Measurement],
+    room: probe_choice.ProbeBudget,
 ) -> PowerMode | None:
-    """The fastest mode first, then a few that teach much, then what it would work in, then what may save most."""
-    if not view.known_modes:
-        return player.fastest_mode
-    if player.exploration.modes is not None and len({m.mode for m in own}) >= player.exploration.modes:
+    """Choose the fastest mode first, then informative modes, then preferred modes, then the one that may save most."""
+    if not snapshot.known_modes:
+        return context.fastest_mode
+    if context.exploration.modes is not None and len({m.mode for m in own_measurements}) >= context.exploration.modes:
         return None
-    telling = probe_choice.list_informative_modes(view.predictions, view.front.idle_w, view.known_modes, room)
-    if len(telling) and player.make_explorer is not None:
-        explorer = player.make_explorer(telling)
-        explorer.tell(own)
-        if len(asked := explorer.ask(1)):
-            return asked[0]
-    for mode in view.preferred_modes:
-        if mode not in view.known_modes and probe_choice.is_probe_safe(view.predictions, mode, room):
+    informative_modes = probe_choice.list_informative_modes(
+        snapshot.predictions, snapshot.front.idle_w, snapshot.known_modes, room
+    )
+    if len(informative_modes) and context.make_explorer is not None:
+        explorer = context.make_explorer(informative_modes)
+        explorer.tell(own_measurements)
+        if len(suggested := explorer.ask(1)):
+            return suggested[0]
+    for mode in snapshot.preferred_modes:
+        if mode not in snapshot.known_modes and probe_choice.is_probe_safe(snapshot.predictions, mode, room):
             return mode
-    return probe_choice.find_most_saving_mode(view.predictions, view.front.idle_w, view.known_modes, room)
+    return probe_choice.find_most_saving_mode(snapshot.predictions, snapshot.front.idle_w, snapshot.known_modes, room)
 
 
 def run_round(
-    player: RoundContext,
+    context: RoundContext,
     goal: RoundGoal,
     measurements: Sequence[Measurement],
     link: LinkUse,
     training: Training,
-    shared: Sequence[Measurement] = (),
+    peer_measurements: Sequence[Measurement] = (),
 ) -> RoundResult:
-    """One round of ``goal.steps`` minibatches: trials first, then the rest in the one or two modes decided on.
+    """Probe modes while the deadline allows, then run the remaining steps in the mode or the two modes of the decision.
 
-    ``shared`` is what other boards of this kind measured. With ``goal.stop_s`` the board stops in time to send what it
-    has, whatever is left.
+    Args:
+        context: The client's device, predictor, policy and candidate modes.
+        goal: The server's goal; with ``goal.stop_s`` the client stops in time to upload what it has.
+        measurements: The board's own measurements from earlier rounds.
+        link: Transfer times of the model.
+        training: Training of the client's share.
+        peer_measurements: Measurements of other boards of the same kind.
+
+    Returns:
+        The training result, all measurements, the decision and the front for the next round.
     """
-    trusted = select_consistent_peers(player, measurements, shared)
-    predictions = fit_and_predict(player, measurements, trusted)
-    guessed_s = None if measurements else nearest_prediction(predictions, player.fastest_mode).step_s
-    course = RoundState(
-        player,
+    trusted = select_consistent_peers(context, measurements, peer_measurements)
+    predictions = fit_and_predict(context, measurements, trusted)
+    guessed_s = None if measurements else nearest_prediction(predictions, context.fastest_mode).step_s
+    state = RoundState(
+        context,
         goal=goal,
         link=link,
         training=training,
@@ -77,44 +94,48 @@ def run_round(
         shared=trusted,
         prior_step_s=guessed_s,
     )
-    view = observe_round(course, predictions)
-    while not course.stopped and (trial := next_probe(course, view)) is not None:
-        course.run_probe(*trial)
-        predictions = fit_and_predict(player, course.own_measurements, trusted)
-        view = observe_round(course, predictions)
-    while not course.stopped and view.decision.mix is not None and course.can_run_slow_part(view.decision.mix):
-        course.run_slow_part(view.decision.mix)
-        view = observe_round(course, predictions)  # no new fit: correcting the mode just worked in is enough
-    if not course.stopped:
-        course.run_remaining_steps(view.decision.mode)
-    return _summarize_round(course, view)
+    snapshot = observe_round(state, predictions)
+    while not state.stopped and (probe := next_probe(state, snapshot)) is not None:
+        state.run_probe(*probe)
+        predictions = fit_and_predict(context, state.own_measurements, trusted)
+        snapshot = observe_round(state, predictions)
+    while not state.stopped and snapshot.decision.mix is not None and state.can_run_slow_part(snapshot.decision.mix):
+        state.run_slow_part(snapshot.decision.mix)
+        snapshot = observe_round(state, predictions)  # no new fit: correcting the current mode suffices
+    if not state.stopped:
+        state.run_remaining_steps(snapshot.decision.mode)
+    return _summarize_round(state, snapshot)
 
 
-def _summarize_round(course: RoundState, view: RoundSnapshot) -> RoundResult:
-    *before, last = course.parts
-    mixed = course.slow_part if course.slow_part is not last else None
+def _summarize_round(state: RoundState, snapshot: RoundSnapshot) -> RoundResult:
+    *before, last = state.parts
+    mixed = state.slow_part if state.slow_part is not last else None
     mix = None if mixed is None else ModeMix(mixed.mode, mixed.steps)
-    steps = course.goal.steps + warm_up_steps(course.own_measurements)
+    steps = state.goal.steps + warm_up_steps(state.own_measurements)
     _, next_front = build_offer(
-        course.context, own=course.own_measurements, shared=course.shared, steps=steps, link=course.link
+        state.context,
+        own_measurements=state.own_measurements,
+        peer_measurements=state.shared,
+        steps=steps,
+        link=state.link,
     )
     return RoundResult(
-        trained=course.training.result(),
-        decision=dataclasses.replace(_executed_decision(view.decision, last), mix=mix),
+        trained=state.training.result(),
+        decision=dataclasses.replace(_executed_decision(snapshot.decision, last), mix=mix),
         measured=last,
-        probes=tuple(part for part in before if part is not course.slow_part),
+        probes=tuple(part for part in before if part is not state.slow_part),
         mixed=mixed,
-        predicted=nearest_prediction(view.predictions, last.mode),
-        predictions=view.predictions,
-        own_samples=len(course.earlier) + course.probe_count,
-        shared_samples=len(course.shared),
+        predicted=nearest_prediction(snapshot.predictions, last.mode),
+        predictions=snapshot.predictions,
+        own_samples=len(state.earlier) + state.probe_count,
+        shared_samples=len(state.shared),
         front=next_front,
-        step_budget_s=step_budget_s(course),
+        step_budget_s=step_budget_s(state),
     )
 
 
 def _executed_decision(decision: Decision, last: Measurement) -> Decision:
-    """The decision; the mode the board stopped in where it could not be carried out."""
+    """Return the decision, or an infeasible one in the mode where the board stopped if it could not be carried out."""
     if last.mode == decision.mode:
         return decision
     late = f"Stopped in {last.mode} before the decision could be carried out: no time was left."

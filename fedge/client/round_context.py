@@ -1,4 +1,4 @@
-"""What one board brings to a round, and what the round gave."""
+"""The inputs and the result of one client's round."""
 
 from __future__ import annotations
 
@@ -20,23 +20,37 @@ from fedge.types import (
 )
 
 PROBE_EXPLORER = "active"
-"""What chooses the first modes that a board tries."""
+"""Name of the explorer that proposes a client's first probes."""
 POWER_PLANNING_POLICY = "fastest"
-"""The policy that plans with the boards' watts, for which their fronts need the modes of low power too."""
+"""Name of the policy that plans with the clients' power, for which fronts must include the modes of low power."""
 
 
 def keep_unchanged(measurements: Sequence[Measurement]) -> Sequence[Measurement]:
-    """The measurements themselves."""
+    """Return the measurements unchanged."""
     return measurements
 
 
 @dataclass(frozen=True, slots=True)
 class RoundContext:
-    """What one board brings to a round.
+    """A client's device, models and settings for one round.
 
-    ``candidates`` are the modes it may choose, ``maxn`` is the fastest of them, ``waiting`` the one it waits in.
-    ``explorer`` makes an explorer over some modes; without one nothing is tried for what it teaches alone.
-    ``allowed_s`` are the seconds per minibatch that its rounds so far allowed.
+    Attributes:
+        board: Name of the client.
+        device: Device that sets modes and measures steps.
+        predictor: Predictor of step time and power.
+        policy: Policy that chooses the mode.
+        workload: Work of one step.
+        candidates: Modes that may be chosen.
+        fastest_mode: Fastest of the candidates.
+        waiting_mode: Mode in which the client waits.
+        exploration: Limits on probing.
+        make_explorer: Creates an explorer over the given modes; None turns off probes that only gain information.
+        step_budgets_s: Seconds per step that the deadlines of earlier rounds allowed.
+        includes_low_power: Whether fronts also include the modes of least power for their speed, for plans that limit
+            the watts.
+        normalize: Converts measurements to the usual load: in a short interval, a standing service may take a different
+            share of the time than on average.
+        lost_s: Seconds of this round that attempts which ran out of memory took before it.
     """
 
     board: str
@@ -51,16 +65,30 @@ class RoundContext:
     make_explorer: Callable[[Modes], Explorer] | None = None
     step_budgets_s: tuple[float, ...] = ()
     includes_low_power: bool = False
-    """Whether its fronts also hold the modes that draw least for their speed: some plans limit the watts."""
+    """Whether fronts also include the modes of least power for their speed, for plans that limit the watts."""
     normalize: Callable[[Sequence[Measurement]], Sequence[Measurement]] = keep_unchanged
-    """Measurements as the modes would usually be: a standing service takes another share of a short stretch."""
+    """Converts measurements to the average load of a standing service, whose share varies in short intervals."""
     lost_s: float = 0.0
-    """Seconds of this round that tries which ran out of memory took before."""
+    """Seconds of this round that earlier attempts took which ran out of memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class RoundResult:
-    """What one round gave."""
+    """The training result, measurements and decision of one round.
+
+    Attributes:
+        trained: Arrays, loss and accuracy.
+        decision: Decision that was carried out.
+        measured: Measurement of the last part.
+        probes: Measurements of the probes.
+        mixed: Measurement of the part in the decision's second mode; None if there was none.
+        predicted: Prediction for the mode of ``measured``.
+        predictions: Predictions of every candidate from which the decision was made.
+        own_samples: Number of the board's own measurements to which the predictions were fitted.
+        shared_samples: Number of other boards' measurements to which they were fitted.
+        front: Offer for the next round, including this round's measurements.
+        step_budget_s: Seconds per step that the deadline allowed; None without a deadline.
+    """
 
     trained: TrainResult
     decision: Decision
@@ -69,11 +97,11 @@ class RoundResult:
     mixed: Measurement | None
     predicted: Prediction
     predictions: Predictions
-    """Of every candidate, as the decision was made."""
+    """Predictions of every candidate from which the decision was made."""
     own_samples: int
-    """How many of the board's own measurements they were fitted to, and how many of other boards'."""
+    """Number of the board's own measurements to which they were fitted; ``shared_samples`` counts those of peers."""
     shared_samples: int
     front: Front
-    """The board's offer for the next round, with this round's measurement learnt."""
+    """Offer for the next round, including this round's measurements."""
     step_budget_s: float | None
-    """Seconds per minibatch that the round's deadline allowed; None without one."""
+    """Seconds per step that the round's deadline allowed; None without a deadline."""

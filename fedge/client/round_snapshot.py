@@ -1,4 +1,4 @@
-"""What a board sees in the middle of a round: its predictions, its front, and what it would do with what is left."""
+"""A snapshot within a round: current predictions, front, decision and probe budget."""
 
 from __future__ import annotations
 
@@ -16,31 +16,47 @@ from fedge.types import Decision, Front, ModeMix, Modes, PowerMode, Predictions,
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RoundSnapshot:
-    """What a board sees in the middle of a round."""
+    """Predictions and decision at one moment of a round.
+
+    Attributes:
+        predictions: Predictions of every candidate, corrected by the board's own measurements.
+        front: Front for the steps left.
+        decision: The policy's decision for the steps left.
+        preferred_modes: Modes that the policy would use if predictions were exact.
+        known_modes: Modes that need no probe.
+        probe_budget: Time left for probing, including slack; None without a deadline.
+    """
 
     predictions: Predictions
     front: Front
     decision: Decision
     preferred_modes: tuple[PowerMode, ...]
-    """The modes it would work in if it took every prediction as it is."""
+    """Modes that the policy would use if predictions were exact."""
     known_modes: frozenset[PowerMode]
     probe_budget: ProbeBudget | None
-    """What is left of the round, exploration's slack included; None when there is no deadline."""
+    """Time left for probing, including slack; None without a deadline."""
 
 
-def observe_round(course: RoundState, fitted: Predictions) -> RoundSnapshot:
-    """What is predicted and decided now: ``fitted``, with the board's own modes corrected by what it measured."""
-    player = course.context
-    predictions = correct_with_measurements(fitted, player.normalize(course.own_measurements))
-    known = find_known_modes(predictions, course.own_measurements, course.shared)
-    steps = course.steps_left + course.warm_up_steps_left
+def observe_round(state: RoundState, fitted: Predictions) -> RoundSnapshot:
+    """Return the current snapshot of a round.
+
+    Args:
+        state: The round so far.
+        fitted: Predictions after the last fit; modes that the board measured are corrected by the measurements.
+    """
+    context = state.context
+    predictions = correct_with_measurements(fitted, context.normalize(state.own_measurements))
+    known = find_known_modes(predictions, state.own_measurements, state.shared)
+    steps = state.steps_left + state.warm_up_steps_left
     front, goal = (
-        build_front(player, predictions=predictions, own=course.own_measurements, steps=steps, link=course.link),
-        remaining_goal(course, steps),
+        build_front(
+            context, predictions=predictions, own_measurements=state.own_measurements, steps=steps, link=state.link
+        ),
+        remaining_goal(state, steps),
     )
-    decision = _decide(course, predictions=predictions, known=known, front=front, goal=goal)
+    decision = _decide(state, predictions=predictions, known=known, front=front, goal=goal)
     plain = dataclasses.replace(goal, limits={**goal.limits, "confidence": 0.5})
-    wish = player.policy(predictions, front, plain, player.device.spec) if known else decision
+    wish = context.policy(predictions, front, plain, context.device.spec) if known else decision
     wished = (wish.mode,) if wish.mix is None else (wish.mix.mode, wish.mode)
     return RoundSnapshot(
         predictions,
@@ -48,28 +64,28 @@ def observe_round(course: RoundState, fitted: Predictions) -> RoundSnapshot:
         decision=decision,
         preferred_modes=wished,
         known_modes=known,
-        probe_budget=compute_probe_budget(course, steps, front),
+        probe_budget=compute_probe_budget(state, steps, front),
     )
 
 
 def _decide(
-    course: RoundState, predictions: Predictions, known: frozenset[PowerMode], front: Front, goal: RoundGoal
+    state: RoundState, predictions: Predictions, known: frozenset[PowerMode], front: Front, goal: RoundGoal
 ) -> Decision:
-    """The policy's decision: among known modes where modes are tried first, among all where these cannot do it.
+    """Apply the policy to the known modes if modes are probed first, or to all modes if no known mode is feasible.
 
-    Nothing is faster than the fastest mode, so that once that is known a deadline asks for no unknown one.
+    No mode is faster than the fastest one; once that is known, a deadline never requires an unknown mode.
     """
-    player, exploration = course.context, course.context.exploration
-    tries = exploration.modes is not None and exploration.share > 0 and exploration.probes > 0
-    if tries and known and goal.deadline_s is not None:
-        decision = player.policy(_select_modes(predictions, known), front, goal, player.device.spec)
-        if decision.feasible or (player.fastest_mode in known and "power_w" not in goal.limits):
-            return _subtract_warm_up(decision, course.warm_up_steps_left)
-    return _subtract_warm_up(player.policy(predictions, front, goal, player.device.spec), course.warm_up_steps_left)
+    context, exploration = state.context, state.context.exploration
+    probes_first = exploration.modes is not None and exploration.share > 0 and exploration.probes > 0
+    if probes_first and known and goal.deadline_s is not None:
+        decision = context.policy(_select_modes(predictions, known), front, goal, context.device.spec)
+        if decision.feasible or (context.fastest_mode in known and "power_w" not in goal.limits):
+            return _subtract_warm_up(decision, state.warm_up_steps_left)
+    return _subtract_warm_up(context.policy(predictions, front, goal, context.device.spec), state.warm_up_steps_left)
 
 
 def _subtract_warm_up(decision: Decision, warm_up: float) -> Decision:
-    """The slower part shortened by the warm-up, which was counted at the faster mode's speed but comes in it."""
+    """Shorten the slower part by the warm-up, which was counted at the faster mode's speed but happens in this part."""
     mix = decision.mix
     if mix is None or warm_up == 0:
         return decision
@@ -78,7 +94,7 @@ def _subtract_warm_up(decision: Decision, warm_up: float) -> Decision:
 
 
 def _select_modes(predictions: Predictions, modes: Collection[PowerMode]) -> Predictions:
-    """The rows of ``modes`` alone."""
+    """Return the rows of ``modes`` only."""
     rows = sorted(find_rows(predictions.modes, modes).values())
     return Predictions(
         Modes(predictions.modes.knobs[rows]),

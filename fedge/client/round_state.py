@@ -1,4 +1,4 @@
-"""A round as it goes on: the parts of its work that are done, and doing more of it, metered, until it has to end."""
+"""The state of a running round: the parts that are done, and running further parts until the round must end."""
 
 from __future__ import annotations
 
@@ -16,11 +16,20 @@ from fedge.types import Front, LinkUse, Measurement, ModeMix, PowerMode, RoundGo
 
 @dataclass(slots=True, eq=False)
 class RoundState:
-    """What a round began with, and what became of it so far.
+    """The initial conditions of a round and its progress.
 
-    ``earlier`` are the board's own measurements before the round, ``shared`` those of other boards that it believes.
-    ``guessed_s`` are the seconds per minibatch in the fastest mode as guessed before anything was measured; None when
-    something was.
+    Attributes:
+        context: The client's device, models and settings.
+        goal: The server's request.
+        link: Transfer times of the model.
+        training: Training in progress.
+        earlier: The board's own measurements before the round.
+        shared: Measurements of other boards that are consistent with its own.
+        prior_step_s: Predicted seconds per step in the fastest mode if nothing had been measured before; else None.
+        parts: Measurements of the parts done so far.
+        slow_part: Measurement of the part in the slower mode.
+        probe_count: Number of leading parts that were probes.
+        stopped: Whether the round has ended, with or without all steps done.
     """
 
     context: RoundContext
@@ -32,51 +41,52 @@ class RoundState:
     prior_step_s: float | None = None
     parts: list[Measurement] = field(default_factory=list)
     slow_part: Measurement | None = None
-    """The part in the slower mode, once there is one."""
+    """Measurement of the part in the slower mode, once there is one."""
     probe_count: int = 0
-    """How many of the parts were trials; they come first."""
+    """Number of parts that were probes; they come first."""
     stopped: bool = False
-    """Whether the round's end came before the work's, or with it."""
+    """Whether the round has ended, with or without all steps done."""
 
     @property
     def own_measurements(self) -> tuple[Measurement, ...]:
-        """All the board's own measurements."""
+        """Return all of the board's own measurements."""
         return (*self.earlier, *self.parts)
 
     @property
     def total_steps(self) -> int:
-        """Minibatches of the whole round."""
+        """Return the number of steps in the whole round."""
         return round(self.goal.steps)
 
     @property
     def steps_left(self) -> int:
-        """Minibatches still to do."""
+        """Return the number of steps still to run."""
         return self.total_steps - sum(part.steps for part in self.parts)
 
     @property
     def spent_s(self) -> float:
-        """Seconds of work so far, and of what was lost before."""
+        """Return the seconds of work so far, including attempts that ran out of memory."""
         return sum(part.work_s for part in self.parts) if self.parts else self.context.lost_s
 
     @property
     def warm_up_steps_left(self) -> float:
-        """Minibatches' worth of warm-up that is still to come."""
+        """Return the remaining warm-up time in units of steps."""
         return 0.0 if self.parts else warm_up_steps(self.earlier)
 
     def run_probe(self, mode: PowerMode, steps: int) -> None:
-        """Do some minibatches in a mode of which little is known."""
+        """Run ``steps`` steps in ``mode`` to measure it."""
         self._run_steps(mode, steps)
         self.probe_count += 1
 
     def can_run_slow_part(self, mix: ModeMix) -> bool:
-        """Whether a part in a slower mode comes now: the first such part, or more of it right after it.
+        """Return whether a part in the slower mode may run now: the first such part, or an extension of the one just
+        run.
 
-        What it really took is known by then, so that more of it may fit than was safe before.
+        The time of the first part is known by then, so more steps may fit than was safe to assume before.
         """
         return mix.steps < self.steps_left and (self.slow_part is None or self.slow_part.mode == mix.mode)
 
     def run_slow_part(self, mix: ModeMix) -> None:
-        """Do a part in the slower mode."""
+        """Run the steps of ``mix`` in the slower mode and merge them with a preceding part in the same mode."""
         self._run_steps(mix.mode, mix.steps)
         part = self.parts.pop()
         if self.slow_part is not None:
@@ -85,11 +95,11 @@ class RoundState:
         self.parts.append(part)
 
     def run_remaining_steps(self, mode: PowerMode) -> None:
-        """Do all that is left."""
+        """Run all remaining steps in ``mode``."""
         self._run_steps(mode, self.steps_left)
 
     def _run_steps(self, mode: PowerMode, steps: int) -> None:
-        """``steps`` minibatches in ``mode``, metered; fewer when the round has to end."""
+        """Run and measure ``steps`` steps in ``mode``; fewer if the round must end."""
         device = self.context.device
         with device.use_mode(mode):
             measured = device.measure(self.context.workload, steps, self.training.advance, self._time_left_s())
@@ -100,69 +110,79 @@ class RoundState:
         self.stopped = measured.steps < steps or self.steps_left == 0 or (limit_s is not None and limit_s <= 0.0)
 
     def _time_left_s(self) -> float | None:
-        """Seconds left for work before the upload must begin."""
+        """Return the seconds left for work before the upload must begin, or None without a limit."""
         stop_s = self.goal.stop_s
         return None if stop_s is None else stop_s - self.link.down_s - self.link.up_s - self.spent_s
 
 
-def step_budget_s(course: RoundState) -> float | None:
-    """Seconds per minibatch that the deadline allows, without slack; None without a deadline."""
-    end_s = _round_end_s(course, 0.0)
-    steps = course.goal.steps + warm_up_steps(course.earlier)
-    return None if end_s is None else (end_s - course.link.down_s - course.link.up_s) / steps
+def step_budget_s(state: RoundState) -> float | None:
+    """Return the time per step that the deadline allows without slack, in seconds, or None if there is no deadline."""
+    end_s = _round_end_s(state, 0.0)
+    steps = state.goal.steps + warm_up_steps(state.earlier)
+    return None if end_s is None else (end_s - state.link.down_s - state.link.up_s) / steps
 
 
-def remaining_goal(course: RoundState, steps: float) -> RoundGoal:
-    """The goal for the rest of the round: ``steps`` minibatches' worth, and the deadline nearer by what is spent.
+def remaining_goal(state: RoundState, steps: float) -> RoundGoal:
+    """Return the goal for the rest of the round.
 
-    Slack counts only once something was tried.
+    Args:
+        state: The round so far.
+        steps: Steps left, including the remaining warm-up in units of steps.
+
+    Returns:
+        The goal with its deadlines moved forward by the time spent; slack is added only if something was probed.
     """
-    end_s = _round_end_s(course, _probe_slack(course) if course.probe_count else 0.0)
-    spent_s = course.spent_s + (mode_switch_s(course.own_measurements) if course.parts else 0.0)
-    goal = course.goal
+    end_s = _round_end_s(state, _probe_slack(state) if state.probe_count else 0.0)
+    spent_s = state.spent_s + (mode_switch_s(state.own_measurements) if state.parts else 0.0)
+    goal = state.goal
     limits = {name: value - spent_s if name == "deadline_s" else value for name, value in goal.limits.items()}
     return RoundGoal(goal.policy, steps, None if end_s is None else end_s - spent_s, limits)
 
 
-def compute_probe_budget(course: RoundState, steps: float, front: Front) -> ProbeBudget | None:
-    """What is left of the round, ``steps`` minibatches' worth and slack included; None without a deadline."""
-    exploration, now_s = course.context.exploration, step_budget_s(course)
-    end_s = _round_end_s(course, _probe_slack(course))
+def compute_probe_budget(state: RoundState, steps: float, front: Front) -> ProbeBudget | None:
+    """Return the time left for probing, including slack, or None without a deadline.
+
+    Args:
+        state: The round so far.
+        steps: Steps left, including the remaining warm-up in units of steps.
+        front: The client's current front.
+    """
+    exploration, now_s = state.context.exploration, step_budget_s(state)
+    end_s = _round_end_s(state, _probe_slack(state))
     if end_s is None or now_s is None:
         return None
     maxn_w = front.maxn.work_j / front.maxn.work_s
     return ProbeBudget(
         steps=steps,
-        left_s=end_s - course.spent_s - course.link.down_s - course.link.up_s,
+        left_s=end_s - state.spent_s - state.link.down_s - state.link.up_s,
         probe_s=exploration.probe_s,
-        margin_z=compute_margin_z(course.goal.limits.get("confidence", CONFIDENCE), "policy.confidence"),
-        allowed_s=(*course.context.step_budgets_s, now_s),
+        margin_z=compute_margin_z(state.goal.limits.get("confidence", CONFIDENCE), "policy.confidence"),
+        allowed_s=(*state.context.step_budgets_s, now_s),
         foresight=exploration.foresight,
-        rounds_left=course.goal.rounds_left,
+        rounds_left=state.goal.rounds_left,
         switch_s=front.switch_s,
         switch_j=front.switch_s * (maxn_w - front.idle_w),
-        warm_up=course.warm_up_steps_left,
+        warm_up=state.warm_up_steps_left,
     )
 
 
-def _probe_slack(course: RoundState) -> float:
-    """How much longer than planned the round may become for trials: only in the board's first rounds."""
-    exploration = course.context.exploration
-    return exploration.slack if len(course.context.step_budgets_s) < exploration.slack_rounds else 0.0
+def _probe_slack(state: RoundState) -> float:
+    """Return the share by which probes may extend the planned round: nonzero only in the client's first rounds."""
+    exploration = state.context.exploration
+    return exploration.slack if len(state.context.step_budgets_s) < exploration.slack_rounds else 0.0
 
 
-def _round_end_s(course: RoundState, slack: float) -> float | None:
-    """When the round must end: by the user's own deadline as it is, by a planned one with ``slack``.
+def _round_end_s(state: RoundState, slack: float) -> float | None:
+    """Return when the round must end: the user's own deadline, or a planned one extended by ``slack``, whichever is
+    first.
 
-    One that was planned from guesses counts as a multiple of the board's own fastest round: a board that is faster than
-    guessed would else slow down to what only seemed to be needed.
+    A deadline planned from prior predictions is rescaled to the board's own fastest mode as measured; otherwise a board
+    that is faster than predicted would slow down to the predicted need.
     """
-    goal, link_s = course.goal, course.link.down_s + course.link.up_s
+    goal, link_s = state.goal, state.link.down_s + state.link.up_s
     planned_s = goal.deadline_s
-    if planned_s is not None and course.prior_step_s is not None:
-        seen = [
-            part.step_s for part in course.context.normalize(course.parts) if part.mode == course.context.fastest_mode
-        ]
-        planned_s = link_s + (planned_s - link_s) * min(1.0, seen[0] / course.prior_step_s if seen else 1.0)
+    if planned_s is not None and state.prior_step_s is not None:
+        seen = [part.step_s for part in state.context.normalize(state.parts) if part.mode == state.context.fastest_mode]
+        planned_s = link_s + (planned_s - link_s) * min(1.0, seen[0] / state.prior_step_s if seen else 1.0)
     planned_s = None if planned_s is None else planned_s * (1.0 + slack)
     return min((d for d in (goal.limits.get("deadline_s"), planned_s) if d is not None), default=None)

@@ -1,8 +1,7 @@
-"""An emulated board's trace of a round, made of what it did: fetching, every part of its work, sending; pure.
+"""The sensor trace of a round: computed from the report for emulated boards, collected from samples on real ones.
 
-Power is the mean of each phase, as the report has it, so that cutting the trace anywhere gives the joules that the
-books count. The temperature follows the board's own thermal mass while it works, and stays while it fetches and sends,
-as the board's model has it.
+In an emulated trace, power is the mean of each phase as in the report, so that any partition of the trace gives the
+reported energy. The temperature follows the board's thermal model during work and stays constant during transfers.
 """
 
 from __future__ import annotations
@@ -26,16 +25,24 @@ from fedge.telemetry.trace_operations import (
 from fedge.types import Measurement, PowerMode, RoundReport, SensorSample, Trace, Workload
 
 MAX_STRETCHES = 1300
-"""Stretches of an emulated board's trace: below 100 KB of JSON, since a thousand boards may answer. Chosen by us."""
+# Intervals of an emulated trace: keeps it below 100 KB of JSON, since a thousand clients may reply at once.
 MIN_PHASE_S = 1e-9
-"""No phase is cut nearer to its ends than this."""
+# Minimum distance of a cut from the ends of a phase; avoids intervals of zero length from rounding.
 TEMPERATURE_DIGITS = 2
-"""Of a temperature: hundredths of a degree, for short messages; chosen by us."""
+# Hundredths of a degree, to keep messages short.
 
 
 @dataclass(frozen=True, slots=True)
 class RoundPhase:
-    """A board doing one thing for ``seconds``: its power, the mode it is in; ``works``: it warms by its power."""
+    """A phase of a round with constant power and mode.
+
+    Attributes:
+        seconds: Length of the phase.
+        power_w: Mean power in watts.
+        mode: Power mode.
+        is_working: Whether the phase is work, which heats the board; transfers leave the temperature unchanged.
+        throttled: Whether the board throttled.
+    """
 
     seconds: float
     power_w: float
@@ -47,9 +54,14 @@ class RoundPhase:
 def build_emulated_trace(
     report: RoundReport, waiting: PowerMode, thermal: ThermalModel, temperature_c: float, most: int = MAX_STRETCHES
 ) -> Trace:
-    """The trace of the round that ``report`` tells, from its start to the upload's end.
+    """Build the trace of a round from its start to the end of the upload.
 
-    ``waiting`` is the mode in which the board fetches and sends, ``temperature_c`` its temperature at the start.
+    Args:
+        report: Report of the round.
+        waiting: Mode during the transfers.
+        thermal: The board's thermal model.
+        temperature_c: Temperature at the start in degrees Celsius.
+        most: Largest number of intervals.
     """
     phases = [phase for phase in _build_phases(report, waiting) if phase.seconds > MIN_PHASE_S]
     period_s = _choose_period_s(phases, most)
@@ -79,7 +91,7 @@ def build_emulated_trace(
 
 
 def build_link_phases(report: RoundReport, waiting: PowerMode) -> tuple[RoundPhase, RoundPhase]:
-    """Fetching and sending: idle power and the radio's."""
+    """Return the phases of download and upload, with idle power plus the radio's."""
     link = report.link
     power_w = report.idle_w + link.radio_j / (link.down_s + link.up_s)
     return RoundPhase(link.down_s, power_w, waiting, is_working=False), RoundPhase(
@@ -93,12 +105,12 @@ def _build_phases(report: RoundReport, waiting: PowerMode) -> list[RoundPhase]:
 
 
 def _work_phase(part: Measurement) -> RoundPhase:
-    """With its warm-up and the change of mode before it."""
+    """Return the phase of a measurement, including its warm-up and the preceding mode change."""
     return RoundPhase(part.work_s, part.power_w, part.mode, is_working=True, throttled=part.throttled)
 
 
 def _choose_period_s(phases: Sequence[RoundPhase], most: int) -> float:
-    """The period with which there are no more than ``most`` stretches: each phase has one more than its periods."""
+    """Return the smallest period with at most ``most`` intervals; a phase may have one more than its whole periods."""
     period_s, whole_s = PERIOD_S, sum(phase.seconds for phase in phases)
     while whole_s / period_s + 2 * len(phases) > most and period_s < whole_s:
         period_s *= 2
@@ -106,7 +118,7 @@ def _choose_period_s(phases: Sequence[RoundPhase], most: int) -> float:
 
 
 def _cut_times_s(begin_s: float, seconds: float, period_s: float) -> list[float]:
-    """Where a phase is cut, in seconds from its begin, both ends among them: at whole periods of the round."""
+    """Return where a phase is cut, in seconds from its start and including both ends: at whole periods of the round."""
     first = math.floor((begin_s + MIN_PHASE_S) / period_s) + 1
     last = math.ceil((begin_s + seconds - MIN_PHASE_S) / period_s)
     return [0.0, *(k * period_s - begin_s for k in range(first, last)), seconds]
@@ -115,7 +127,7 @@ def _cut_times_s(begin_s: float, seconds: float, period_s: float) -> list[float]
 def _stretch_temperatures_c(
     phase: RoundPhase, thermal: ThermalModel, from_c: float, cuts: Sequence[float]
 ) -> list[float]:
-    """In the middle of every stretch."""
+    """Return the temperature in the middle of every interval."""
     if not phase.is_working:
         return [round(from_c, TEMPERATURE_DIGITS)] * (len(cuts) - 1)
     middles = [(a + b) / 2 for a, b in pairwise(cuts)]
@@ -123,7 +135,7 @@ def _stretch_temperatures_c(
 
 
 def _temperature_after_c(phase: RoundPhase, thermal: ThermalModel, from_c: float, seconds: float) -> float:
-    """The temperature so far into a phase; a throttled one stays at the trip point once it is there."""
+    """Return the temperature after ``seconds`` of a phase; a throttled phase does not exceed the trip point."""
     if not phase.is_working:
         return from_c
     reached_c = thermal.temperature_after_c(from_c, phase.power_w, seconds)
@@ -131,21 +143,22 @@ def _temperature_after_c(phase: RoundPhase, thermal: ThermalModel, from_c: float
 
 
 def _repeat_values(values: Sequence[float], counts: Sequence[int]) -> tuple[float, ...]:
-    """Every value as often as its phase has stretches."""
+    """Repeat every value as often as its phase has intervals."""
     return tuple(value for value, count in zip(values, counts, strict=True) for _ in range(count))
 
 
 GAP_PERIODS = 3.0
-"""So many sampling periods without a sample are a gap, as for the energy."""
+# Sampling periods without a sample that count as a gap; the same as for the energy.
 SampleReader = Callable[[float, float], Sequence[SensorSample]]
-"""The samples from one time to another, with the nearest ones around them: ``Sampler.samples``."""
+"""Returns the samples between two times with the nearest ones around them: ``Sampler.samples_between``."""
 
 
 class TracingDevice(DeviceWrapper):
-    """A ``fedge.protocols.Device`` in front of another that keeps what the sensors saw of its work.
+    """A ``fedge.protocols.Device`` wrapper that keeps the sensor samples of its work.
 
-    ``samples`` are on ``clock``'s time, one every ``period_s``. ``parts`` has a trace for every part of the work, each
-    from 0 on; ``spans_s`` are their lengths.
+    Attributes:
+        parts: One trace per part of the work, each starting at 0.
+        spans_s: Lengths of the parts in seconds.
     """
 
     def __init__(self, device: Device, samples: SampleReader, clock: Clock, period_s: float) -> None:
@@ -162,9 +175,9 @@ class TracingDevice(DeviceWrapper):
 
         def timed(count: int) -> object:
             nonlocal ended_s
-            told = work(count)
+            reply = work(count)
             ended_s = self._clock.now_s()
-            return told
+            return reply
 
         try:
             measured = self._device.measure(workload, steps, timed, limit_s)
@@ -175,12 +188,12 @@ class TracingDevice(DeviceWrapper):
         return measured
 
     def add_lost_time(self, seconds: float) -> None:
-        """Take the last ``seconds`` as the work's first part: tries that ran out of memory, which the report books."""
+        """Record the last ``seconds`` as the first part of the work: attempts that ran out of memory."""
         now_s = self._clock.now_s()
         self._store_part(now_s - seconds, now_s)
 
     def build_trace(self, fetching: RoundPhase | None = None, sending: RoundPhase | None = None) -> Trace:
-        """The whole round's, from its start: fetching, the parts of the work, sending; gaps where no sample came."""
+        """Build the trace of the whole round (download, work, upload), with gaps where samples are missing."""
         traces, at_s = list[Trace](), 0.0
         for seconds, part in (
             _phase_trace(fetching),
@@ -192,7 +205,7 @@ class TracingDevice(DeviceWrapper):
         return limit_trace_length(join_traces(traces))
 
     def _store_part(self, start_s: float, end_s: float) -> None:
-        """What was seen from ``start_s`` to ``end_s``; right away, since a sampler forgets."""
+        """Store the samples between ``start_s`` and ``end_s`` at once, since a sampler keeps them only for a while."""
         if end_s > start_s:
             seen = self._samples(start_s, end_s)
             self.parts.append(
@@ -205,7 +218,7 @@ class TracingDevice(DeviceWrapper):
 
 
 def _phase_trace(phase: RoundPhase | None) -> tuple[float, Trace]:
-    """A transfer, as the fleet's entry describes the board's network: its power is told, not measured."""
+    """Return the length and trace of a transfer, whose power comes from the fleet entry and is not measured."""
     return (
         (0.0, make_constant_trace(0.0, 0.0, 0.0))
         if phase is None

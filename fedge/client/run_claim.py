@@ -1,4 +1,4 @@
-"""For which run a board works, one at a time: a small file that says until when, so that a server that died lets go."""
+"""Reservation of a board for one run at a time, in a small file with an expiry time in case the server dies."""
 
 from __future__ import annotations
 
@@ -13,14 +13,21 @@ from pathlib import Path
 logger = logging.getLogger(__name__)
 
 CLAIM_FILE = "claim.json"
-"""The file's name in the board's state folder."""
+"""Name of the file in the board's state folder."""
 MAX_LENGTH_RATIO = 2.0
-"""A claim that has more than so many times its own length to go was written under another clock. Chosen by us."""
+# A claim with more than this many times its length left was written under a wrong clock. Default: tolerates clock
+# corrections of up to one claim length.
 
 
 @dataclass(frozen=True, slots=True)
 class RunClaim:
-    """The board works for ``run`` until ``until_s``, unix time; it was made for ``stands_s`` seconds."""
+    """A reservation of the board.
+
+    Attributes:
+        run: Identifier of the run.
+        until_s: Unix time at which it expires.
+        stands_s: Its length in seconds.
+    """
 
     run: str
     until_s: float
@@ -28,10 +35,10 @@ class RunClaim:
 
 
 def claim_left_s(claim: RunClaim | None, run: str, now_s: float) -> float:
-    """For how many seconds more ``claim`` stands against ``run``; 0 when it does not.
+    """Return for how many more seconds ``claim`` blocks ``run``, or 0 if it does not.
 
-    A claim of the run itself does not, nor one that has ended. A board without a battery-backed clock may find one from
-    a future that never was: it does not stand either.
+    A run's own claim and an expired claim do not block it. Neither does a claim from an implausible future, which a
+    board without a battery-backed clock may have written.
     """
     if claim is None or claim.run == run:
         return 0.0
@@ -40,15 +47,15 @@ def claim_left_s(claim: RunClaim | None, run: str, now_s: float) -> float:
 
 
 def explain_refusal(board: str, claim: RunClaim, left: float) -> str:
-    """What another run is told."""
+    """Return the message for another run."""
     return f'{board} works for run "{claim.run}" (for {left:.0f} s more); wait, or stop that run'
 
 
 def read_claim(path: Path) -> RunClaim | None:
-    """The claim in a file; None when there is none, or none that makes sense."""
+    """Read the claim from a file; None if the file is missing or invalid."""
     try:
-        said = json.loads(path.read_text(encoding="utf-8"))
-        return RunClaim(str(said["run"]), float(said["until_s"]), float(said["stands_s"]))
+        content = json.loads(path.read_text(encoding="utf-8"))
+        return RunClaim(str(content["run"]), float(content["until_s"]), float(content["stands_s"]))
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -57,7 +64,9 @@ def read_claim(path: Path) -> RunClaim | None:
 
 
 def write_claim(path: Path, run: str, stands_s: float, now_s: float) -> None:
-    """The board works for ``run`` for ``stands_s`` from ``now_s`` on; the file is replaced as a whole."""
+    """Reserve the board for ``run`` for ``stands_s`` seconds from the Unix time ``now_s``, replacing the file
+    atomically.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(f".{path.name}.{os.getpid()}")
     try:
@@ -69,7 +78,7 @@ def write_claim(path: Path, run: str, stands_s: float, now_s: float) -> None:
 
 @contextmanager
 def hold_claim(path: Path, run: str, stands_s: float, wall_s: Callable[[], float]) -> Iterator[None]:
-    """The board as the run's during the block and for ``stands_s`` after it; an empty ``run`` claims nothing."""
+    """Reserve the board during the context and for ``stands_s`` seconds after it; an empty ``run`` reserves nothing."""
     if not run:
         yield
         return
@@ -79,12 +88,12 @@ def hold_claim(path: Path, run: str, stands_s: float, wall_s: Callable[[], float
     finally:
         try:
             write_claim(path, run, stands_s, wall_s())
-        except OSError as error:  # the one made before still stands for a while, and the work is done
+        except OSError as error:  # the earlier claim is still valid, and the work is done
             logger.warning("%s cannot be renewed: %s", path, error)
 
 
 def release_claim(path: Path, run: str) -> None:
-    """The board is free again, if it was ``run`` that it worked for."""
+    """Remove the claim if it belongs to ``run``."""
     claim = read_claim(path)
     if claim is not None and claim.run == run:
         path.unlink(missing_ok=True)

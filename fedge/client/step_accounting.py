@@ -1,4 +1,4 @@
-"""How much work a round is: its minibatches, what warm-up and changes of mode add, two parts taken as one."""
+"""Step counts of a round, the cost of warm-up and mode changes, and merging consecutive measurements."""
 
 from __future__ import annotations
 
@@ -12,28 +12,29 @@ from fedge.serving import standing_service
 from fedge.types import Measurement
 
 DEFAULT_MODE_SWITCH_S = 0.1
-"""What a change of mode is taken to last before it was seen; chosen by us."""
+# Default until a mode change has been measured: a larger value makes two-mode rounds rarer, a smaller one risks the
+# deadline.
 
 
 def count_steps(samples: int, batch_size: int, local_epochs: float) -> int:
-    """Minibatches in a board's share of a round, at least one."""
+    """Return the number of steps in a client's share of a round, at least 1."""
     return max(1, round(math.ceil(samples / batch_size) * local_epochs))
 
 
 def warm_up_steps(measurements: Sequence[Measurement]) -> float:
-    """How many minibatches' worth of time a round's warm-up took so far, 0 before it was seen."""
+    """Return the median warm-up time of the measured rounds in units of steps, or 0 if none was measured."""
     seen = [m.warm_up_s / m.step_s for m in measurements if m.warm_up_s > 0]
     return float(np.median(seen)) if seen else 0.0
 
 
 def mode_switch_s(measurements: Sequence[Measurement]) -> float:
-    """What a change of mode in the middle of the work took so far; ``DEFAULT_MODE_SWITCH_S`` before it was seen."""
+    """Return the median time of a mode change in seconds, or ``DEFAULT_MODE_SWITCH_S`` if none was measured."""
     seen = [m.switch_s for m in measurements if m.switch_s is not None]
     return float(np.median(seen)) if seen else DEFAULT_MODE_SWITCH_S
 
 
 def merge_consecutive(first: Measurement, more: Measurement) -> Measurement:
-    """Two parts of a round in one mode, one right after the other, as one measurement."""
+    """Combine two consecutive measurements of one mode, weighting by steps and energy."""
     steps, work_s = first.steps + more.steps, first.work_s + more.work_s
     return dataclasses.replace(
         more,

@@ -1,4 +1,4 @@
-"""Ends a board's work when its time is over: no message can reach it meanwhile, so it watches the clock itself."""
+"""Cancellation of a client's work at its time limit, watched by the client itself: no message reaches a busy client."""
 
 from __future__ import annotations
 
@@ -15,22 +15,28 @@ from fedge.worker.worker_client import WorkerError
 logger = logging.getLogger(__name__)
 
 CANCEL_PERIOD_S = 0.2
-"""The worker is told so often to stop, since between two requests it has nothing that it could. Chosen by us."""
+# Period of repeated cancel requests: between two requests the worker has nothing to cancel. Default: short compared
+# with a stretch of steps, long compared with a request.
 
 
 class Watchdog:
-    """Whether a board's time is over."""
+    """The state of a time limit."""
 
     def __init__(self) -> None:
         self._over, self._ended = threading.Event(), threading.Event()
 
     @property
     def is_over(self) -> bool:
-        """Whether it is; it stays so."""
+        """Return whether the limit has passed; it never becomes False again."""
         return self._over.is_set()
 
     def watch(self, cancel: Callable[[], bool], after_s: float) -> None:
-        """Once ``after_s`` have passed, have the worker stop whatever it does, until the watch is ended."""
+        """Wait for ``after_s`` seconds, then request cancellation repeatedly until ``end`` is called.
+
+        Args:
+            cancel: Asks the worker to stop its current work.
+            after_s: Seconds until the limit.
+        """
         if self._ended.wait(after_s):
             return
         self._over.set()
@@ -42,30 +48,30 @@ class Watchdog:
             self._ended.wait(CANCEL_PERIOD_S)
 
     def end(self) -> None:
-        """The work is done, or over."""
+        """Stop watching because the work has ended."""
         self._ended.set()
 
 
 @contextmanager
-def cancel_after(cancel: Callable[[], bool], after_s: float | None, dog: Watchdog) -> Iterator[None]:
-    """Work that is cancelled ``after_s`` seconds from now, unless it is done before; None: never."""
+def cancel_after(cancel: Callable[[], bool], after_s: float | None, watchdog: Watchdog) -> Iterator[None]:
+    """Cancel the work in the context after ``after_s`` seconds unless it ends before; None sets no limit."""
     if after_s is None:
         yield
         return
-    thread = threading.Thread(target=dog.watch, args=(cancel, after_s), name="watchdog", daemon=True)
+    thread = threading.Thread(target=watchdog.watch, args=(cancel, after_s), name="watchdog", daemon=True)
     thread.start()
     try:
         yield
     finally:
-        dog.end()
+        watchdog.end()
         thread.join()
 
 
 class CancellableTraining:
-    """A training that stops at a watchdog's word, also between two requests; a ``fedge.protocols.Training``."""
+    """A ``fedge.protocols.Training`` that raises ``WorkerFailed`` once the watchdog's limit has passed."""
 
-    def __init__(self, training: Training, dog: Watchdog) -> None:
-        self._training, self._dog = training, dog
+    def __init__(self, training: Training, watchdog: Watchdog) -> None:
+        self._training, self._dog = training, watchdog
 
     def advance(self, steps: int) -> None:
         if self._dog.is_over:

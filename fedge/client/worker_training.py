@@ -1,4 +1,4 @@
-"""A board's share of a round, trained by the resident worker: a ``fedge.protocols.Training`` over its socket."""
+"""Training of a client's share by the resident worker: a ``fedge.protocols.Training`` over its socket."""
 
 from __future__ import annotations
 
@@ -14,18 +14,23 @@ from fedge.types import NamedArrays, TrainOptions, TrainResult
 from fedge.worker.worker_client import WorkerClient, WorkerError
 
 NO_TASK = "no-task"
-"""What a worker says that was started anew."""
+"""Kind of the error of a worker that was restarted."""
 LOAD_LIMIT_S = 3600.0
-"""A worker that has not loaded its data by then hangs: a folder of images may take minutes. Chosen by us."""
+# Timeout of loading data: a folder of images may take minutes. Default; a longer one detects a hanging worker later.
 STRETCH_LIMIT_S = 600.0
-"""So long for one request for minibatches. A board asks for half a second's worth or for a single one, so that training
-may last as long as it likes, while a worker that hangs does not keep the board held for ever. Chosen by us."""
+# Timeout of one request for steps. A client requests half a second of steps or a single one, so training may last as
+# long as necessary, while a hanging worker does not block the board for ever.
 
 
 class WorkerTraining:
-    """Begins at once, so that sending the model is over before anything is metered; raises ``WorkerFailed``.
+    """A training in the worker; the constructor sends the model at once, so that sending it is not measured.
 
-    ``hear`` is given the worker's reply to every request for minibatches.
+    Attributes:
+        done: Steps done so far.
+        peak_mb: Largest memory use of the worker so far in MB; None if it does not report any.
+
+    Raises:
+        WorkerFailed: If the worker refuses or cannot be reached.
     """
 
     def __init__(
@@ -40,9 +45,9 @@ class WorkerTraining:
     ) -> None:
         self._worker, self._hear = worker, hear
         self.done = 0
-        """Minibatches done so far, as the worker told last."""
+        """Steps done so far, as in the worker's last reply."""
         self.peak_mb: float | None = None
-        """The most memory that the worker held so far; None where it does not tell."""
+        """Largest memory use of the worker so far in MB; None if it does not report any."""
         begin = {
             "seed": seed,
             "options": {
@@ -59,23 +64,23 @@ class WorkerTraining:
 
     def advance(self, steps: int) -> None:
         with self._translate_lost_training():
-            told, _ = self._worker.train(steps=steps)
-        self.done = int(told["done"])
-        if told.get("peak_mb") is not None:
-            self.peak_mb = float(told["peak_mb"])
-        self._hear(told)
-        stopped = told.get("stopped")
+            reply, _ = self._worker.train(steps=steps)
+        self.done = int(reply["done"])
+        if reply.get("peak_mb") is not None:
+            self.peak_mb = float(reply["peak_mb"])
+        self._hear(reply)
+        stopped = reply.get("stopped")
         if stopped:
-            raise WorkerFailed("cancelled", f"the worker's training was {stopped} after {told['done']} minibatches")
+            raise WorkerFailed("cancelled", f"the worker's training was {stopped} after {reply['done']} minibatches")
 
     def result(self) -> TrainResult:
         with self._translate_lost_training():
-            told, arrays = self._worker.train(steps=0, finish=True)
-        return TrainResult(arrays, float(told["loss"]), float(told["accuracy"]))
+            reply, arrays = self._worker.train(steps=0, finish=True)
+        return TrainResult(arrays, float(reply["loss"]), float(reply["accuracy"]))
 
     @contextmanager
     def _translate_lost_training(self) -> Iterator[None]:
-        """Errors of a training that was begun; a worker that has forgotten it died between two requests."""
+        """Translate errors of a running training; a worker that has lost it died between two requests."""
         with translate_worker_errors():
             try:
                 yield
@@ -87,15 +92,21 @@ class WorkerTraining:
 
 
 def load_worker_task(socket: str, task: Mapping[str, Any], data: Mapping[str, Any]) -> int:
-    """Have the worker at ``socket`` load a task and its data, a no-op when it has them; how many training samples."""
+    """Load a task and its data into the worker at ``socket`` and return the number of training samples.
+
+    Loading again what is loaded already does nothing.
+
+    Raises:
+        WorkerFailed: If the worker refuses or cannot be reached.
+    """
     with translate_worker_errors(), closing(WorkerClient(socket, LOAD_LIMIT_S)) as worker:
-        told = worker.load(task=dict(task), data=dict(data))
-    return int(told["samples"])
+        reply = worker.load(task=dict(task), data=dict(data))
+    return int(reply["samples"])
 
 
 @contextmanager
 def translate_worker_errors() -> Iterator[None]:
-    """The worker's errors as the library's own."""
+    """Convert the worker's errors to ``WorkerFailed``."""
     try:
         yield
     except WorkerError as error:

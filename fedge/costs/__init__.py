@@ -1,1 +1,1 @@
-"""What a minibatch of a workload costs on a board: calibrated coefficients, estimates for other boards, and priors."""
+"""Time and power models of one step of a workload on a board: calibrated, estimated for other boards, and priors."""

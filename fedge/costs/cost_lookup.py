@@ -1,4 +1,4 @@
-"""Which coefficients a board and workload get: calibrated ones, or a labelled estimate from the nearest board."""
+"""Look up the coefficients of a board and workload: calibrated ones, or a labelled estimate from the nearest board."""
 
 from __future__ import annotations
 
@@ -31,9 +31,19 @@ def find_cost_profile(
     specs: Mapping[str, DeviceSpec],
     calibrated: Sequence[CostProfile] | None = None,
 ) -> CostProfile:
-    """The calibrated profile of ``workload`` on ``device``, else an estimate from the nearest board that has one.
+    """Return the calibrated profile of a workload on a board, or an estimate scaled from the nearest calibrated board.
 
-    ``calibrated`` defaults to the shipped profiles. Raises ``UnknownName`` when no board has the workload.
+    Args:
+        device: The board.
+        workload: Name of the workload.
+        specs: Data sheets by board name. Profiles of boards that are not among them are ignored.
+        calibrated: The profiles to choose from; None for those shipped with fedge.
+
+    Returns:
+        The profile, labelled ``calibrated`` or ``estimated``.
+
+    Raises:
+        UnknownName: No board has a profile of the workload.
     """
     profiles = _select_usable(calibrated, specs)
     having = [profile for profile in profiles if profile.workload == workload]

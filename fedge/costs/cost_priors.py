@@ -1,6 +1,7 @@
-"""What a predictor may believe of a workload that was not measured: its layers' estimate, and other workloads.
+"""Priors on the cost of an unmeasured workload: an estimate from its layers, and profiles of other workloads.
 
-None of it was fitted to the workload, on any board; the estimate by layers learns nothing of the same network either.
+No prior is fitted to the workload itself, on any board. The estimate from the layers also excludes every profile of the
+same network.
 """
 
 from __future__ import annotations
@@ -24,9 +25,13 @@ from fedge.types import DeviceSpec, Workload
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PriorSources:
-    """What is learnt from: ``trained`` is carried from other workloads, the rest is for the estimate by layers.
+    """Profiles and measurements from which priors may be derived.
 
-    ``rating`` and ``timed`` are empty where there is no such estimate.
+    Attributes:
+        training_profiles: Training profiles of other workloads, to be rescaled to the wanted workload.
+        rate_profiles: Profiles to which the GPU rates of the layer estimate are fitted; empty if there is no such
+            estimate.
+        timed_steps: Further GPU times for the same fit; empty if there is no such estimate.
     """
 
     training_profiles: tuple[CostProfile, ...]
@@ -35,7 +40,7 @@ class PriorSources:
 
     @property
     def profiles(self) -> tuple[CostProfile, ...]:
-        """Each once."""
+        """Return every profile once: those of training, then those of inference."""
         return (*self.training_profiles, *(profile for profile in self.rate_profiles if profile.kind == "infer"))
 
 
@@ -49,8 +54,9 @@ def build_priors(
     unseen: str | None = None,
     layered: bool = True,
 ) -> tuple[CostProfile, ...]:
-    """``derive_priors`` what may be learnt from; the arguments are those of ``select_prior_sources`` and
-    ``derive_priors``.
+    """Select the prior sources of a workload and derive its priors.
+
+    The arguments are those of ``select_prior_sources`` and ``derive_priors``.
     """
     sources = select_prior_sources(workload, specs, calibrated, unseen=unseen)
     return derive_priors(sources, device=device, workload=workload, specs=specs, batch_size=batch_size, layered=layered)
@@ -65,12 +71,23 @@ def derive_priors(
     *,
     layered: bool = True,
 ) -> tuple[CostProfile, ...]:
-    """What is believed of training ``workload`` on ``device``, the most credible first.
+    """Return prior profiles for training a workload on a board, the most credible first.
 
-    Where the workload's layers are known the estimate by them, then other workloads (``transfer_priors``), at
-    ``batch_size`` as much longer or shorter as that estimate is; by default it is the workload's own. Without
-    ``layered`` other workloads alone: what boards in rounds begin with (docs/prediction.md says why). Raises
-    ``BadInput`` when no other workload is known.
+    The estimate from the layers comes first if the layers are known, then the profiles of other workloads (see
+    ``transfer_priors``).
+
+    Args:
+        sources: The profiles and measurements to derive priors from (``select_prior_sources``).
+        device: The board.
+        workload: Name of the workload.
+        specs: Data sheets by board name.
+        batch_size: Samples per step; None for the workload's usual batch size. Profiles of other workloads are rescaled
+            to it by the ratio of the two layer estimates.
+        layered: Whether to include the estimate from the layers. Clients in rounds start without it; see
+            docs/prediction.md.
+
+    Raises:
+        BadInput: There is no profile of another workload.
     """
     carried = _transfer_profiles(device, workload, specs, sources.training_profiles)
     sizes = load_workload_sizes()
@@ -89,11 +106,20 @@ def transfer_priors(
     specs: Mapping[str, DeviceSpec],
     calibrated: Sequence[CostProfile] | None = None,
 ) -> tuple[CostProfile, ...]:
-    """Every calibrated profile of another workload's training, carried to ``device`` and to this workload.
+    """Rescale every calibrated training profile of another workload to this board and this workload.
 
-    To the board by data-sheet ratios and to the workload by its size; the most credible first: the same board, then the
-    workload closest in FLOP and bytes per step, then the nearest board. A workload of unknown size is not rescaled.
-    ``calibrated`` is that of ``select_prior_sources``; raises ``BadInput`` when no other workload is known.
+    The board is accounted for by data-sheet ratios and the workload by its size; a workload of unknown size is not
+    rescaled. Profiles of the same board come first, then the workloads closest in FLOP and bytes per step, then the
+    nearest boards.
+
+    Args:
+        device: The board.
+        workload: Name of the workload.
+        specs: Data sheets by board name.
+        calibrated: The profiles to choose from; None for all that are shipped with fedge.
+
+    Raises:
+        BadInput: There is no profile of another workload.
     """
     return _transfer_profiles(
         device, workload, specs, select_prior_sources(workload, specs, calibrated).training_profiles
@@ -108,12 +134,16 @@ def select_prior_sources(
     unseen: str | None = None,
     without: Collection[str] = (),
 ) -> PriorSources:
-    """What may be learnt from before ``workload`` is measured.
+    """Select the profiles and measurements that may be used before a workload is measured.
 
-    ``calibrated``, by default all that ships, may hold inference too: the layers' estimate learns from it how fast GPUs
-    are. ``unseen`` is the SHA-256 of a table that nothing may know of: the workload under whose name it was calibrated
-    is treated as ``workload`` itself. ``without`` names workloads and boards that are left out besides, and with them
-    what was timed of such a workload's network or on such a board.
+    Args:
+        workload: Name of the workload; none of its own profiles is used.
+        specs: Data sheets by board name. Profiles of other boards are ignored.
+        calibrated: The profiles to choose from, of training and inference (the layer estimate learns GPU rates from
+            both); None for all that are shipped with fedge.
+        unseen: SHA-256 of a table that must stay unknown, for evaluations. The workload calibrated from it is treated
+            as ``workload``.
+        without: Names of workloads and boards to exclude as well, together with the timed steps of their networks.
     """
     every = (*load_calibrated_training(), *load_calibrated_inference()) if calibrated is None else calibrated
     own = {workload, *(p.workload for p in every if unseen and p.evidence and p.evidence.sha256 == unseen)}
@@ -140,7 +170,7 @@ def _estimate_by_layers(
     specs: Mapping[str, DeviceSpec],
     sources: PriorSources,
 ) -> CostProfile | None:
-    """The estimate by the workload's layers, learnt from other networks; None where one of these is not known."""
+    """Return the estimate from the workload's layers, or None if its network or its size is not known."""
     if not sources.rate_profiles or batch_size is None:
         return None
     work = Workload(workload, batch_size, layers=find_known_layers(workload))
@@ -182,7 +212,7 @@ def _rescale_prior(prior: CostProfile, batch_size: int, longer: float) -> CostPr
 
 
 def _maxn_step_s(profile: CostProfile, device: DeviceSpec) -> float:
-    """Seconds of a minibatch at the top clocks."""
+    """Return the time per step at the top clocks, in seconds."""
     return float(compute_step_s(profile.coefficients, device.maxn, stack_modes([device.maxn]))[0])
 
 

@@ -1,4 +1,4 @@
-"""A cost profile: one workload's coefficients on one board, with its label and source; kept as one YAML file each."""
+"""Cost profiles: a workload's model coefficients on a board, with label and source, stored as one YAML file each."""
 
 from __future__ import annotations
 
@@ -19,14 +19,22 @@ from fedge.types import Label
 
 _DIGITS = 6
 WorkloadKind = Literal["train", "infer"]
-"""What a minibatch is: a training step, or a batch that is inferred."""
+"""Kind of a minibatch: a training step, or a batch of inference."""
 
 
 @dataclass(frozen=True, slots=True)
 class CalibrationEvidence:
-    """The measured table behind a calibrated profile, and the 95th percentile of the errors over its rows.
+    """The measured table behind a calibrated profile, and how well the model fits it.
 
-    ``*_rows_off`` counts rows that lie more than a quarter off the fit; profiles of training do not tell it.
+    Attributes:
+        table: File name of the table.
+        sha256: SHA-256 of the table's file, in hex.
+        rows: Number of rows.
+        time_p95_ape: 95th percentile of the absolute relative error of time over the rows (0.1 is 10 %).
+        power_p95_ape: The same for power.
+        origin: Where the table comes from.
+        time_rows_off: Rows whose time is more than ``OUTLIER_SHARE`` off the fit; not recorded for training.
+        power_rows_off: The same for power.
     """
 
     table: str
@@ -41,10 +49,21 @@ class CalibrationEvidence:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CostProfile:
-    """Coefficients of a workload at a batch size on a board.
+    """Coefficients of the time and power model for a workload at one batch size on one board.
 
-    ``time_mape`` and ``power_mape`` are the calibration's errors over all rows of its table; None when the profile was
-    never held against a measurement. The residual spreads are log units and say how far a board may lie off the model.
+    Attributes:
+        device: Name of the board.
+        workload: Name of the workload.
+        batch_size: Samples per step.
+        coefficients: The model's log-parameters.
+        label: ``calibrated`` or ``estimated``.
+        source: Description of the profile's origin.
+        time_mape: Mean absolute relative error of time over all rows of the table (0.1 is 10 %); None for estimates.
+        power_mape: The same for power.
+        residual_time_sd_log: Standard deviation of log time about the model.
+        residual_power_sd_log: Standard deviation of log power about the model.
+        evidence: The table behind a calibrated profile; None for estimates.
+        kind: Training or inference.
     """
 
     device: str
@@ -98,13 +117,27 @@ class _File(_Strict):
 
 
 def profile_file_name(profile: CostProfile) -> str:
-    """``<device>--<workload>.yaml``; of inference, one per size: ``<device>--<workload>--b<batch size>.yaml``."""
+    """Return the file name of a profile.
+
+    It is ``<device>--<workload>.yaml`` for training and ``<device>--<workload>--b<batch size>.yaml`` for inference.
+    """
     size = f"--b{profile.batch_size}" if profile.kind == "infer" else ""
     return f"{profile.device}--{profile.workload}{size}.yaml"
 
 
 def write_profile(profile: CostProfile, folder: Path) -> Path:
-    """Write a calibrated profile into ``folder`` under its ``profile_file_name``; returns the file's path."""
+    """Write a calibrated profile as YAML.
+
+    Args:
+        profile: The profile; its table and errors must be known.
+        folder: Folder to write to, created if missing; the file is named by ``profile_file_name``.
+
+    Returns:
+        The path of the file.
+
+    Raises:
+        BadInput: The profile is an estimate.
+    """
     if profile.evidence is None or profile.time_mape is None or profile.power_mape is None:
         raise BadInput(
             profile_file_name(profile), f"an {profile.label} profile", "a calibrated one, with the table behind it"
@@ -140,13 +173,20 @@ def write_profile(profile: CostProfile, folder: Path) -> Path:
 
 
 def _load_yaml(path: Path | Traversable) -> object:
-    """What the file says, by libyaml where it is: a board reads all of them for every message."""
+    """Return the content of a YAML file, parsed by libyaml if available.
+
+    A board reads all profiles for every message, and Python's parser takes thirty times as long.
+    """
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     return yaml.load(path.read_text(encoding="utf-8"), loader)  # noqa: S506 -- a safe loader
 
 
 def read_profile(path: Path | Traversable) -> CostProfile:
-    """Read one calibrated profile; raises ``BadInput`` naming the field that is wrong."""
+    """Read a calibrated profile.
+
+    Raises:
+        BadInput: The file cannot be read or a field is invalid; the message names the field.
+    """
     try:
         content = _File.model_validate(_load_yaml(path))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
@@ -186,19 +226,23 @@ def read_profile(path: Path | Traversable) -> CostProfile:
 
 @lru_cache(maxsize=1)
 def load_calibrated_training() -> tuple[CostProfile, ...]:
-    """The calibrated profiles of training that ship with fedge, sorted by board and workload."""
+    """Return the shipped training profiles, sorted by board and workload."""
     return read_profiles(resources.files("fedge.costs") / "calibrated")
 
 
 @lru_cache(maxsize=1)
 def load_calibrated_inference() -> tuple[CostProfile, ...]:
-    """The calibrated profiles of inference that ship with fedge, sorted by board, workload and batch size."""
+    """Return the shipped inference profiles, sorted by board, workload and batch size."""
     found = read_profiles(resources.files("fedge.costs") / "calibrated" / "infer")
     return tuple(sorted(found, key=lambda profile: (profile.device, profile.workload, profile.batch_size)))
 
 
 def read_profiles(folder: Traversable) -> tuple[CostProfile, ...]:
-    """Every profile that lies in ``folder`` itself, sorted by file name."""
+    """Read every profile directly inside a folder, sorted by file name.
+
+    Raises:
+        BadInput: A file cannot be read or is invalid.
+    """
     files = sorted((f for f in folder.iterdir() if f.name.endswith(".yaml")), key=lambda f: f.name)
     return tuple(read_profile(file) for file in files)
 

@@ -1,4 +1,4 @@
-"""Carries coefficients to a board or a workload that was never measured, by data-sheet ratios and counted sizes."""
+"""Scale coefficients to a board or workload without measurements, by data-sheet ratios and workload sizes."""
 
 from __future__ import annotations
 
@@ -16,22 +16,37 @@ _FIGURES = ("gpu_gflops", "mem_gbps", "cpu_score", "max_w")
 
 
 def board_distance(a: DeviceSpec, b: DeviceSpec) -> float:
-    """Distance of two boards in the logarithms of their data-sheet figures."""
+    """Return the Euclidean distance of two boards in the logarithms of their data-sheet figures."""
     return math.hypot(*(math.log(_figure_value(a, name) / _figure_value(b, name)) for name in _FIGURES))
 
 
 def find_nearest_profile(
     profiles: Sequence[CostProfile], device: DeviceSpec, specs: Mapping[str, DeviceSpec]
 ) -> CostProfile:
-    """The profile of the board most like ``device``; ties go to the first."""
+    """Return the profile whose board is most similar to a device.
+
+    Args:
+        profiles: The candidates, at least one; the first wins a tie.
+        device: The board to be close to.
+        specs: Data sheets by board name; must contain the boards of all profiles.
+    """
     return min(profiles, key=lambda profile: board_distance(specs[profile.device], device))
 
 
 def scale_to_board(profile: CostProfile, of: DeviceSpec, device: DeviceSpec) -> CostProfile:
-    """``profile``, made for the board ``of``, rescaled to ``device``.
+    """Rescale a profile from one board to another by data-sheet ratios.
 
-    The GPU term follows peak GFLOP/s, the memory term bandwidth, everything on the CPU the core's speed and
-    preprocessing the number of cores too; idle watts follow the idle power, busy watts what is left up to the largest.
+    The GPU term follows peak GFLOP/s, the memory term bandwidth, and all CPU terms the speed of a core; preprocessing
+    also follows the number of cores. Idle power follows the boards' idle power, busy power the range between idle and
+    maximum power.
+
+    Args:
+        profile: The profile to rescale.
+        of: Data sheet of the profile's board.
+        device: Data sheet of the target board.
+
+    Returns:
+        The rescaled profile, labelled ``estimated``, without errors or evidence.
     """
     cpu = of.cpu_score.value / device.cpu_score.value
     beta = math.exp(profile.coefficients.time[TIME_NAMES.index("prep_core_exponent")])
@@ -63,7 +78,17 @@ def scale_to_board(profile: CostProfile, of: DeviceSpec, device: DeviceSpec) -> 
 
 
 def scale_to_workload(profile: CostProfile, workload: str, batch_size: int, time_ratio: float) -> CostProfile:
-    """``profile`` as a guess for another workload whose every second is ``time_ratio`` times as long."""
+    """Return a profile as an estimate for another workload.
+
+    Args:
+        profile: The profile to rescale.
+        workload: Name of the other workload.
+        batch_size: Its samples per step.
+        time_ratio: Factor for all times; power stays.
+
+    Returns:
+        The rescaled profile, labelled ``estimated``, without errors or evidence.
+    """
     seconds = {name: time_ratio for name in TIME_NAMES if name.endswith("_s")}
     time = profile.coefficients.time + _log_ratios(TIME_NAMES, seconds)
     return dataclasses.replace(

@@ -1,12 +1,12 @@
-"""How fast GPUs really work off a network's layers: effective rates by kind of layer, fitted to all that was measured.
+"""Effective GPU rates by kind of layer, fitted to all measured networks and boards.
 
-A minibatch's GPU seconds at the top clocks are a sum over what bounds its layers, times what is particular to the
-board, to the network and to training:
+A minibatch's GPU time at the top clocks is a sum over the resources that bound its layers, times factors of the board,
+the network and training:
 
     t = board * network * [training] * sum_j work_j / (rate of the data sheet_j * efficiency_j) [* mixed_j]
 
-The efficiencies and the three factors are fitted as logarithms with Gaussian priors of our choosing (least squares), so
-that few observations move them no further than they must. A network or a board that was never seen has the factor 1.
+The logarithms of the efficiencies and of the three factors are fitted by least squares with Gaussian priors, so that a
+few observations change them only slightly. A network or board without observations has the factor 1.
 """
 
 from __future__ import annotations
@@ -19,13 +19,16 @@ import numpy as np
 from fedge.types import DeviceSpec, Floats, OperationCounts
 
 PASSES = {"train": 3.0, "infer": 1.0}
-"""A training step is three forward passes."""
+"""Forward passes that a minibatch is equivalent to: a training step also computes gradients of inputs and of
+weights."""
 OPTIMISER_PASSES = 5.0
-"""How often stochastic gradient descent with momentum moves the weights: it reads weights, gradients and momentum, and
-writes weights and momentum."""
+"""Times that SGD with momentum moves the weights: it reads weights, gradients and momentum, and writes weights and
+momentum."""
 MIXED_FLOP, MIXED_BYTES = 0.25, 0.5
-"""Seconds of mixed precision beside single precision: arithmetic on tensor cores, half as many bytes. Chosen by us;
-where convolutions are computed as TF32, which is torch's default, tensor cores do much of that already."""
+"""Time in mixed precision relative to single precision: arithmetic on tensor cores, and half as many bytes.
+
+Defaults. A larger MIXED_FLOP suits convolutions in TF32 (torch's default), where tensor cores already speed up single
+precision."""
 
 EFFICIENCIES: dict[str, tuple[float, float]] = {
     "dense": (0.65, 0.3),
@@ -36,20 +39,35 @@ EFFICIENCIES: dict[str, tuple[float, float]] = {
     "launched": (20e-6, 0.5),
     "training": (1.0, 0.2),
 }
-"""What is believed of each before any measurement, and how far it may be off (log units), chosen by us. The first four
-are shares of the data sheet's peak; then the passes over activations in training beside three times those of inference,
-seconds of an operator that has next to nothing to do (at 1.3 GHz), and a training step beside three forward passes."""
+"""Prior mean and spread (log units) of each efficiency; ``benchmarks/cost_from_layers.py`` shows the resulting errors.
+
+The first four are shares of the data sheet's peak. Then follow: memory passes over activations in training, relative to
+three times those of inference; seconds per operator launch at 1.3 GHz; and the time of a training step relative to
+three forward passes. Wider spreads follow the measurements more closely but transfer worse to unknown networks."""
 FACTOR_SD = 0.25
-"""How far a board, and a network, may lie off what is common to all, log units; chosen by us."""
+"""Prior spread of the factors of boards and networks, log units. Default; larger values explain more of a misfit by the
+individual board or network, and less by the shared efficiencies."""
 MISFIT_SD = 0.1
-"""How far one observation lies off what its board and its network explain, log units; chosen by us."""
+"""Spread of one observation about its board and network, log units. Default; smaller values fit the tables more
+closely."""
 _LAUNCH_CLOCK_MHZ = 1300.0
 _STEPS, _SMALL = 30, 1e-6
 
 
 @dataclass(frozen=True, slots=True)
 class RateObservation:
-    """GPU seconds of one minibatch at the top clocks; ``slope``: of what ``batch_size`` more samples take."""
+    """GPU time of one minibatch at the top clocks.
+
+    Attributes:
+        device: Name of the board.
+        network: Name of the network.
+        counted: FLOP, bytes and operators of its layers.
+        batch_size: Samples in the minibatch.
+        training: Whether it is a training step.
+        seconds: GPU time in seconds; not used in predictions.
+        mixed: Whether it is computed in mixed precision.
+        slope: Whether ``seconds`` is the increase for ``batch_size`` more samples, without costs per step.
+    """
 
     device: str
     network: str
@@ -63,14 +81,25 @@ class RateObservation:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GpuRates:
-    """Fitted efficiencies and factors, as logarithms; ``boards`` and ``networks`` name the factors in their order."""
+    """Fitted efficiencies and factors.
+
+    Attributes:
+        logs: Natural logarithms of the efficiencies, then of the boards' and the networks' factors.
+        boards: Names of the boards, in the order of their factors.
+        networks: Names of the networks, in the order of their factors.
+    """
 
     logs: Floats
     boards: tuple[str, ...]
     networks: tuple[str, ...]
 
     def predict_s(self, wanted: RateObservation, spec: DeviceSpec) -> float:
-        """GPU seconds of a minibatch at the top clocks; ``wanted.seconds`` is not looked at."""
+        """Return the predicted GPU time of a minibatch at the top clocks, in seconds.
+
+        Args:
+            wanted: The minibatch; its ``seconds`` are ignored.
+            spec: Data sheet of its board.
+        """
         terms, factors = _build_terms(wanted, spec, len(self.logs)), _build_factors(wanted, self.boards, self.networks)
         total = np.exp(terms.exponents @ self.logs) @ terms.sizes
         return float(total * np.exp(factors @ self.logs))
@@ -78,14 +107,19 @@ class GpuRates:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Terms:
-    """A minibatch's summands: ``sizes`` (7,), each times exp(``exponents`` (7, n) @ logs)."""
+    """Summands of a minibatch's time: ``sizes`` (7,), each multiplied by exp(``exponents`` (7, n) @ logs)."""
 
     sizes: Floats
     exponents: Floats
 
 
 def fit_rates(observations: Sequence[RateObservation], specs: Mapping[str, DeviceSpec]) -> GpuRates:
-    """The most probable rates after ``observations``; without any, the priors."""
+    """Fit the most probable rates (maximum a posteriori) by Gauss-Newton steps.
+
+    Args:
+        observations: Measured GPU times; with none, the prior means are returned.
+        specs: Data sheets by board name; must contain every observed board.
+    """
     boards = tuple(sorted({one.device for one in observations}))
     networks = tuple(sorted({one.network for one in observations}))
     own = len(boards) + len(networks)
@@ -106,7 +140,7 @@ def fit_rates(observations: Sequence[RateObservation], specs: Mapping[str, Devic
 def _linearize(
     rates: GpuRates, observations: Sequence[RateObservation], specs: Mapping[str, DeviceSpec]
 ) -> tuple[Floats, Floats]:
-    """Log misfits (m,) and the slopes (m, n) of the logarithm of what is expected."""
+    """Return the log misfits (m,) and the derivatives (m, n) of the log predictions."""
     misfit, slopes = np.zeros(len(observations)), np.zeros((len(observations), len(rates.logs)))
     for row, one in enumerate(observations):
         terms = _build_terms(one, specs[one.device], len(rates.logs))
@@ -122,7 +156,7 @@ _TERM_INDEX = {name: i for i, name in enumerate(EFFICIENCIES)}
 
 
 def _build_terms(one: RateObservation, spec: DeviceSpec, width: int | None = None) -> _Terms:
-    """What bounds a minibatch, in seconds at an efficiency of 1 (or in operators)."""
+    """Return the summands of a minibatch's time, in seconds at an efficiency of 1 (launches: in operators)."""
     has, batch = one.counted, one.batch_size
     passes = PASSES["train" if one.training else "infer"]
     flops = spec.gpu_gflops.value * 1e9 / (MIXED_FLOP if one.mixed else 1.0)
@@ -147,7 +181,7 @@ def _build_terms(one: RateObservation, spec: DeviceSpec, width: int | None = Non
 
 
 def _build_factors(one: RateObservation, boards: tuple[str, ...], networks: tuple[str, ...]) -> Floats:
-    """Which factors a minibatch has: training, its board, its network; shape (n,) of zeros and ones."""
+    """Return which factors apply to a minibatch (training, board, network) as zeros and ones, shape (n,)."""
     factors = np.zeros(len(EFFICIENCIES) + len(boards) + len(networks))
     factors[_TERM_INDEX["training"]] = 1.0 if one.training else 0.0
     if one.device in boards:

@@ -1,6 +1,6 @@
-"""What inferring one batch costs on a board: calibrated per batch size, interpolated between them, and priors.
+"""Cost of inferring one batch on a board: calibrated per batch size, interpolated between sizes, and priors.
 
-Between two batch sizes every log-parameter is taken as linear in the logarithm of the batch size.
+Between two batch sizes, every log-parameter is linear in the logarithm of the batch size.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from fedge.physics.time_power_model import TIME_NAMES, Coefficients
 from fedge.types import DeviceSpec
 
 MAX_EXTRAPOLATION = 2.0
-"""How far beyond the smallest and the largest calibrated batch size a cost is extrapolated, as a factor; chosen by
-us."""
+"""Factor by which a batch size may exceed the calibrated range. Default; larger values accept more sizes at unknown
+error."""
 PASSES_BY_KIND = {"train": 3.0, "infer": 1.0}
-"""A training step is three forward passes (``workloads.yaml``)."""
+"""Forward passes that a minibatch is equivalent to (``workloads.yaml``)."""
 
 
 def estimate_inference_cost(
@@ -40,12 +40,21 @@ def estimate_inference_cost(
     specs: Mapping[str, DeviceSpec],
     calibrated: Sequence[CostProfile] | None = None,
 ) -> CostProfile:
-    """What a batch of ``workload`` costs on ``device``: the calibrated profile, else a labelled estimate.
+    """Return the cost of inferring one batch on a board: calibrated if available, otherwise a labelled estimate.
 
-    Estimates lie between the calibrated batch sizes, at most a factor ``MAX_EXTRAPOLATION`` beyond them, or come from
-    the nearest
-    board that has the workload. ``calibrated`` defaults to the shipped profiles. Raises ``UnknownName`` when no board
-    has the workload, ``BadInput`` for a batch size out of reach.
+    Estimates are interpolated between calibrated batch sizes, extrapolated by at most a factor of
+    ``MAX_EXTRAPOLATION``, or scaled from the nearest board that has the workload.
+
+    Args:
+        device: The board.
+        workload: Name of the workload.
+        batch_size: Samples per batch.
+        specs: Data sheets by board name.
+        calibrated: The inference profiles to use; None for those shipped with fedge.
+
+    Raises:
+        UnknownName: No board has a profile of the workload.
+        BadInput: The batch size is too far outside the calibrated range.
     """
     series = _group_series(load_calibrated_inference() if calibrated is None else calibrated, specs)
     having = [those[0] for those in series if those[0].workload == workload]
@@ -66,13 +75,23 @@ def build_inference_priors(
     *,
     unseen: str | None = None,
 ) -> tuple[CostProfile, ...]:
-    """What a predictor may believe of inferring batches of ``workload`` on ``device`` beforehand.
+    """Return prior profiles for inferring batches of a workload on a board, the most credible first.
 
-    None was fitted to the workload, on any board, nor to the table with the SHA-256 ``unseen`` (of its rows at any one
-    batch size). First every other workload's inference: at this batch size, interpolated or carried from the nearest
-    one; then every other workload's training. Of each the most credible first: the same board, then the workload
-    closest in FLOP and bytes, then the nearest board. ``calibrated``, by default what ships, may hold both kinds.
-    Raises ``BadInput`` when no other workload is known.
+    Inference profiles of other workloads come first, at this batch size, interpolated, or rescaled from the nearest
+    size; then their training profiles. Within each group the order is: same board, closest workload in FLOP and bytes,
+    nearest board.
+
+    Args:
+        device: The board.
+        workload: Name of the workload; none of its own profiles is used.
+        batch_size: Samples per batch.
+        specs: Data sheets by board name.
+        calibrated: The profiles to choose from, of either kind; None for all that are shipped with fedge.
+        unseen: SHA-256 of a table that must stay unknown, for evaluations; every series with a profile fitted to it is
+            excluded.
+
+    Raises:
+        BadInput: There is no profile of another workload.
     """
     profiles = (*load_calibrated_inference(), *load_calibrated_training()) if calibrated is None else calibrated
     others = [
@@ -103,7 +122,7 @@ def _sort_key(profile: CostProfile) -> tuple[str, str, int]:
 
 
 def _group_series(profiles: Sequence[CostProfile], specs: Mapping[str, DeviceSpec]) -> list[tuple[CostProfile, ...]]:
-    """The profiles of one kind, board and workload together, ascending in batch size."""
+    """Group profiles by kind, board and workload, each group ascending in batch size."""
     found: dict[tuple[str, str, str], list[CostProfile]] = {}
     for profile in sorted((p for p in profiles if p.device in specs), key=_sort_key):
         found.setdefault((profile.kind, profile.device, profile.workload), []).append(profile)
@@ -119,7 +138,15 @@ def _find_closest_batch_size(those: Sequence[CostProfile], batch_size: int) -> C
 
 
 def cost_at_batch_size(those: Sequence[CostProfile], batch_size: int) -> CostProfile:
-    """The cost at ``batch_size`` from calibrated ones, ascending; raises ``BadInput`` for one out of reach."""
+    """Return the cost at a batch size, from the calibrated profiles of one board and workload.
+
+    Args:
+        those: The calibrated profiles, ascending in batch size.
+        batch_size: Samples per batch.
+
+    Raises:
+        BadInput: The size is more than a factor of ``MAX_EXTRAPOLATION`` outside the calibrated range.
+    """
     known = [profile.batch_size for profile in those]
     low, high = max(1.0, known[0] / MAX_EXTRAPOLATION), known[-1] * MAX_EXTRAPOLATION
     if not low <= batch_size <= high:
@@ -147,7 +174,7 @@ def _interpolate(a: CostProfile, b: CostProfile, batch_size: int) -> CostProfile
 
 
 def _extrapolate(edge: CostProfile, batch_size: int) -> CostProfile:
-    """Carried to a batch size outside the calibrated ones: the growing seconds follow it, all else stays."""
+    """Rescale a profile to an uncalibrated batch size: growing terms follow the batch in proportion."""
     time = edge.coefficients.time + math.log(batch_size / edge.batch_size) * DRIFT
     where = f"extrapolated from batch size {edge.batch_size}"
     return _as_estimate(edge, batch_size, Coefficients(time, edge.coefficients.power), where)
@@ -167,7 +194,7 @@ def _as_estimate(profile: CostProfile, batch_size: int, coefficients: Coefficien
 
 
 def _start_profile(those: Sequence[CostProfile], batch_size: int) -> CostProfile:
-    """The profile to start from: at ``batch_size`` as far as it can be reached, else the nearest one."""
+    """Return the profile to rescale: at ``batch_size`` if within reach, otherwise at the nearest calibrated size."""
     first = those[0]
     if first.kind == "train":
         return first
@@ -178,10 +205,10 @@ def _start_profile(those: Sequence[CostProfile], batch_size: int) -> CostProfile
 
 
 def _transfer_to_workload(profile: CostProfile, workload: str, batch_size: int) -> CostProfile:
-    """``profile`` as a guess for inferring batches of another workload, second by second.
+    """Rescale a profile to inferring batches of another workload, term by term.
 
-    The GPU's follow the batch in full and the network's size by ``SIZE_EXPONENT``. A training step launches, and waits
-    for, ``PASSES_BY_KIND`` times what inference does; what the host copies follows the batch alone.
+    GPU times follow the batch in proportion and the network's size by ``SIZE_EXPONENT``. A training step has
+    ``PASSES_BY_KIND`` times the launches and waits of inference; copies by the host follow the batch alone.
     """
     passes, growth = PASSES_BY_KIND[profile.kind], batch_size / profile.batch_size
     on_gpu = _batch_growth(profile, batch_size) / passes * _gpu_time_ratio(profile.workload, workload, batch_size)
@@ -204,7 +231,10 @@ def _transfer_to_workload(profile: CostProfile, workload: str, batch_size: int) 
 
 
 def _batch_growth(profile: CostProfile, batch_size: int) -> float:
-    """How much more a batch of the profile's own workload holds at ``batch_size``; weights are read once per batch."""
+    """Return the growth of a batch's FLOP and bytes from the profile's batch size to ``batch_size``.
+
+    Weights are read once per batch.
+    """
     forward = load_forward_sizes().get(profile.workload)
     if forward is None:
         return batch_size / profile.batch_size
@@ -212,7 +242,7 @@ def _batch_growth(profile: CostProfile, batch_size: int) -> float:
 
 
 def _gpu_time_ratio(known: str, wanted: str, batch_size: int) -> float:
-    """What the GPU takes longer for a batch of ``wanted`` than of ``known``; 1 where a size is not known."""
+    """Return the GPU time ratio of ``wanted`` to ``known`` at one batch size; 1 if a size is unknown."""
     sizes = load_forward_sizes()
     if not {known, wanted} <= sizes.keys():
         return 1.0

@@ -1,9 +1,9 @@
-"""The cost profile of a network that no board has a table of: from its layers, through what other tables taught.
+"""Estimate the cost profile of a network without measurements from its layers and from other networks' profiles.
 
-The GPU's seconds come from ``rates``; launches are counted, at the seconds per operator of the other workloads;
-loading, host work and how the parts overlap are those of the board's other workloads, power is that of the most alike.
-What the other workloads are is known from their calibrated profiles alone, so that leaving a table out leaves out its
-profile. ``benchmarks/cost_from_layers.py`` does that, table by table.
+GPU time comes from ``gpu_rates``. Launch time is the number of operators times the other workloads' time per operator.
+Loading, host work and overlap are those of the board's other workloads, and power is that of the most similar one.
+Other workloads enter through their calibrated profiles alone, so leaving a profile out leaves its table out;
+``benchmarks/cost_from_layers.py`` does so table by table.
 """
 
 from __future__ import annotations
@@ -27,21 +27,26 @@ from fedge.physics.time_power_model import TIME_NAMES, Coefficients
 from fedge.types import DeviceSpec, Floats, Loading, OperationCounts, Workload
 
 LAUNCH_S = 1e-4
-"""Seconds of the reference core for one operator of a forward pass, believed beforehand; chosen by us."""
+"""Prior mean of the time per operator of a forward pass on the reference core, in seconds. Default; replaced by the
+calibrated workloads' times where there are any."""
 LAUNCH_SD, LAUNCH_OWN_SD = 0.3, 0.2
-"""How far that may be off for all boards alike, and for a board beside others; log units, chosen by us."""
+"""Prior spread of that time between all boards and the default, and between boards, log units. Defaults: larger values
+trust the board's own workloads more and the other boards' less."""
 IMAGE_MPIXEL = 0.25
-"""Cutting out, scaling and turning an image into numbers takes as long as decoding so many megapixels; chosen by us."""
+"""Megapixels whose decoding takes as long as cropping, scaling and converting an image. Default; not measured."""
 DECODE_S_PER_MPIXEL = 7e-3
-"""Seconds of the reference core to decode a megapixel of JPEG; chosen by us from what such cores are known to do."""
+"""Seconds to decode a megapixel of JPEG on the reference core. Default: a typical figure for such cores, not a
+measurement."""
 MEMORY_SHARE, MEMORY_SD, MEMORY_OWN_SD = 0.8, 0.2, 0.15
-"""``mem_s`` beside ``gpu_s``, and how far it may be off for all boards, and for a board and a table; chosen by us."""
+"""Prior mean of ``mem_s`` / ``gpu_s``, its spread for all boards, and its spread between boards and tables (log units).
+Defaults; the calibrated profiles correct the mean."""
 SMALLEST_OBSERVED_BATCH = 16
-"""Inference of smaller batches waits for launches, and tells nothing of the GPU; chosen by us."""
+"""Smallest inference batch used to fit GPU rates: smaller ones wait for launches and do not show the GPU's speed.
+Default; a lower limit adds observations but biases the rates."""
 OWN_BOARD_ERRORS: dict[WorkloadKind, tuple[float, float]] = {"train": (0.10, 0.09), "infer": (0.13, 0.17)}
 OTHER_BOARD_ERRORS = (0.19, 0.45)
-"""Mean error of time and power over all modes where a table was left out, of a board with other tables and of one
-without (``benchmarks/cost_from_layers.py``; no inference was measured on a second board)."""
+"""Mean relative errors of time and power over all modes when a table is left out: on a board with other tables (above)
+and on one without (``benchmarks/cost_from_layers.py``; no inference was measured on a second board)."""
 
 
 def estimate_network_cost(
@@ -51,11 +56,20 @@ def estimate_network_cost(
     calibrated: Sequence[CostProfile] | None = None,
     timed: Sequence[RateObservation] | None = None,
 ) -> CostProfile:
-    """What a minibatch of ``work`` costs on ``device`` by its layers, labelled estimated.
+    """Estimate the cost of a minibatch on a board from its network's layers.
 
-    ``calibrated`` (training and inference) and ``timed`` (``load_timed_steps``), by default what ships, are all that is
-    learnt from. Raises ``BadInput`` when ``work`` has no layers or computes nothing, or when there is no profile of its
-    kind to begin with.
+    Args:
+        device: The board.
+        work: The workload; its layers must be known.
+        specs: Data sheets by board name. Profiles of other boards are ignored.
+        calibrated: Profiles of training and inference to learn from; None for those shipped with fedge.
+        timed: Timed steps to learn GPU rates from; None for ``load_timed_steps``.
+
+    Returns:
+        A profile labelled ``estimated``; its residual spreads are the mean errors found by leaving tables out.
+
+    Raises:
+        BadInput: The layers are unknown or compute nothing, or there is no profile of the same kind to start from.
     """
     if work.layers is None:
         raise BadInput("workload.network", f"{work.name}, whose layers are not known", "a network to count")
@@ -99,7 +113,17 @@ def estimate_network_cost(
 def rescale_to_batch_size(
     profile: CostProfile, work: Workload, device: DeviceSpec, specs: Mapping[str, DeviceSpec]
 ) -> CostProfile:
-    """``profile``, made for ``device`` and another batch size, at ``work``'s: moved as its layers' estimates move."""
+    """Rescale a profile to another batch size by the ratio of the layer estimates at the two sizes.
+
+    Args:
+        profile: A profile for ``device``.
+        work: The workload at the wanted batch size; its layers must be known unless the sizes are equal.
+        device: The board.
+        specs: Data sheets by board name.
+
+    Raises:
+        BadInput: The layers are unknown and the batch sizes differ.
+    """
     if work.batch_size == profile.batch_size:
         return profile
     there, here = (
@@ -121,13 +145,18 @@ def rescale_to_batch_size(
 def collect_observations(
     profiles: Sequence[CostProfile], timed: Sequence[RateObservation] | None = None
 ) -> tuple[RateObservation, ...]:
-    """What calibrated profiles tell of their GPUs, and what ``timed`` steps do, by default all that ship."""
+    """Return the GPU times of calibrated profiles, followed by timed steps.
+
+    Args:
+        profiles: Profiles to convert; those of unknown networks and of small inference batches are skipped.
+        timed: Timed steps to append; None for ``load_timed_steps``.
+    """
     seen = [one for one in map(_to_observation, profiles) if one is not None]
     return (*seen, *(load_timed_steps() if timed is None else timed))
 
 
 def is_rate_evidence(profile: CostProfile) -> bool:
-    """Whether ``profile`` is among what the rates are fitted to."""
+    """Return whether GPU rates are fitted to a profile: its network is known and its batch is large enough."""
     return _to_observation(profile) is not None
 
 
@@ -154,7 +183,7 @@ def _build_observation(device: str, batch: LayeredBatch, seconds: float) -> Rate
 
 @lru_cache(maxsize=1)
 def load_timed_steps() -> tuple[RateObservation, ...]:
-    """The networks whose training steps were timed over batch sizes: what one more sample takes."""
+    """Load the networks whose training steps were timed over batch sizes, as seconds per further sample."""
     text = (resources.files("fedge.costs") / "step_slopes.yaml").read_text(encoding="utf-8")
     return tuple(
         RateObservation(
@@ -172,7 +201,7 @@ def load_timed_steps() -> tuple[RateObservation, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _Parts:
-    """What is counted: seconds of the GPU and of launches at the top clocks, and log(``mem_s`` / ``gpu_s``)."""
+    """Estimated parts of a step at the top clocks: GPU and launch time in seconds, and log(``mem_s`` / ``gpu_s``)."""
 
     gpu_s: float
     launch_s: float
@@ -180,7 +209,7 @@ class _Parts:
 
 
 def _select_closest_batches(profiles: Sequence[CostProfile], batch_size: int) -> list[CostProfile]:
-    """Of every board's workload the profile at the batch size closest to ``batch_size``."""
+    """Keep one profile per board and workload: the one whose batch size is closest to ``batch_size``."""
     best: dict[tuple[str, str], CostProfile] = {}
     for profile in profiles:
         key = (profile.device, profile.workload)
@@ -221,7 +250,7 @@ def _estimate_parts(
 
 
 def _operator_logs(profiles: Sequence[CostProfile], specs: Mapping[str, DeviceSpec]) -> list[tuple[str, float]]:
-    """By board, the logarithm of the reference core's seconds for one operator of one pass."""
+    """Return pairs of board and log seconds per operator of one pass, scaled to the reference core."""
     logs = []
     for profile in profiles:
         batch = build_profile_batch(profile)
@@ -232,7 +261,7 @@ def _operator_logs(profiles: Sequence[CostProfile], specs: Mapping[str, DeviceSp
 
 
 def _posterior_mean(seen: Sequence[tuple[str, float]], device: str, expected: float, sd: float, own_sd: float) -> float:
-    """A Gaussian belief, first of all boards and then of one, after what was ``seen`` of each board."""
+    """Return the mean of a Gaussian prior after other boards' values and then, widened, the board's own."""
     variance = sd**2
     for of_board in (False, True):
         variance += own_sd**2 if of_board else 0.0
@@ -244,12 +273,12 @@ def _posterior_mean(seen: Sequence[tuple[str, float]], device: str, expected: fl
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Bases:
-    """The profiles that a board's unknown workload is put together from, all of this board or carried to it."""
+    """Profiles that an estimate is assembled from, all of this board or scaled to it."""
 
     own: tuple[CostProfile, ...]
-    """Of the board itself; where it has none, of the nearest board that has."""
+    """Of the board itself; if it has none, of the nearest board that has."""
     loading: tuple[CostProfile, ...]
-    """Those whose samples come in the wanted way, of the nearest board that has one; ``own`` where none does."""
+    """Those with the same way of loading samples, of the nearest board that has one; ``own`` if there is none."""
 
 
 def _select_bases(
@@ -263,7 +292,7 @@ def _select_bases(
 def _scale_nearest_profiles(
     profiles: Sequence[CostProfile], device: DeviceSpec, specs: Mapping[str, DeviceSpec]
 ) -> tuple[CostProfile, ...]:
-    """The profiles of the board most like ``device``, carried to it."""
+    """Return the profiles of the most similar board, scaled to ``device``."""
     least = min(board_distance(specs[profile.device], device) for profile in profiles)
     near = [profile for profile in profiles if board_distance(specs[profile.device], device) == least]
     return tuple(
@@ -278,7 +307,7 @@ def _find_loading(profile: CostProfile) -> Loading:
 
 
 def _build_time_logs(device: DeviceSpec, batch: LayeredBatch, parts: _Parts, bases: _Bases) -> Floats:
-    """The time parameters' logarithms, shape (11,)."""
+    """Return the log time parameters, shape (11,)."""
     logs = np.mean([profile.coefficients.time for profile in bases.own], axis=0)
     loading = np.mean([_loading_logs(profile, batch) for profile in bases.loading], axis=0)
     for name in ("prep_s", "prep_core_exponent", "prep_mem_share", "prep_crowding", "host_s", "fixed_s"):
@@ -295,7 +324,7 @@ def _build_time_logs(device: DeviceSpec, batch: LayeredBatch, parts: _Parts, bas
 
 
 def _loading_logs(profile: CostProfile, batch: LayeredBatch) -> Floats:
-    """A profile's time parameters with the preprocessing of as many samples, and the waits of as many operators."""
+    """Return a profile's log time parameters, with preprocessing scaled by samples and fixed time by operators."""
     logs = profile.coefficients.time.copy()
     known = build_profile_batch(profile)
     if known is None:
@@ -308,7 +337,9 @@ def _loading_logs(profile: CostProfile, batch: LayeredBatch) -> Floats:
 
 
 def _workload_dissimilarity(profile: CostProfile, batch: LayeredBatch) -> tuple[bool, float]:
-    """How unlike two workloads are in what their watts come of: how samples come, and the FLOP per byte."""
+    """Return a sort key of how much two workloads' power should differ: way of loading, then log ratio of FLOP per
+    byte.
+    """
     known = build_profile_batch(profile)
     other = math.inf if known is None else abs(math.log(_intensity(known) / _intensity(batch)))
     return _find_loading(profile) != batch.layers.loading, other
@@ -328,7 +359,7 @@ def _log_parameter(profile: CostProfile, name: str) -> float:
 
 
 def _gpu_s(time: Floats) -> float:
-    """G at the top clocks, of the physical model's table of symbols."""
+    """Return G of the physical model (``time_power_model``) at the top clocks, in seconds."""
     math_s, mem_s, overlap = np.exp(time[[_INDEX["gpu_s"], _INDEX["mem_s"], _INDEX["gpu_mem_overlap"]]])
     q = 1.0 + overlap
     return float((math_s**q + mem_s**q) ** (1.0 / q))

@@ -1,4 +1,4 @@
-"""Work as its layers: of the known workloads, and of an experiment's own network."""
+"""Workloads with their layers: known workloads, and an experiment's own network."""
 
 from __future__ import annotations
 
@@ -17,7 +17,13 @@ from fedge.types import LayerWork, Workload
 
 @dataclass(frozen=True, slots=True)
 class LayeredBatch:
-    """A minibatch that is priced by its layers."""
+    """A minibatch whose cost is estimated from its layers.
+
+    Attributes:
+        layers: Sums over the network's layers, and how its samples are loaded.
+        size: Samples in the minibatch.
+        kind: Training or inference.
+    """
 
     layers: LayerWork
     size: int
@@ -26,7 +32,12 @@ class LayeredBatch:
 
 @lru_cache(maxsize=64)
 def find_known_layers(workload: str, kind: WorkloadKind = "train") -> LayerWork | None:
-    """What a known workload's minibatches are made of; None for a workload whose network is not known."""
+    """Return the layers of a known workload, or None if its network is not known.
+
+    Args:
+        workload: Name of the workload.
+        kind: Training or inference; inference has no loading and no mixed precision.
+    """
     network, training = find_known_network(workload), load_workload_sizes().get(workload)
     if network is None:
         return None
@@ -43,23 +54,30 @@ def find_known_layers(workload: str, kind: WorkloadKind = "train") -> LayerWork 
 
 
 def build_profile_batch(profile: CostProfile) -> LayeredBatch | None:
-    """The minibatch that a profile is of; None where its network is not known."""
+    """Return the minibatch that a profile describes, or None if its network is not known."""
     layers = find_known_layers(profile.workload, profile.kind)
     return None if layers is None else LayeredBatch(layers, profile.batch_size, profile.kind)
 
 
 def find_profile_network(profile: CostProfile) -> str | None:
-    """The network that a profile is of, where it is known."""
+    """Return the name of a profile's network, or None if it is not known."""
     batch = build_profile_batch(profile)
     return None if batch is None else batch.layers.network
 
 
 def build_workload(entry: FleetEntry, workload: WorkloadSpec) -> Workload:
-    """What a minibatch is on an entry's boards: of the entry's own ``cost``, at that workload's batch size, if given.
+    """Return the workload of a fleet entry's boards.
 
-    Such an entry's measured table is replayed at its one batch size, whatever that is. The layers are there where they
-    are needed: for an experiment's own network, and for a known workload at another batch size than its own. Raises
-    ``UnknownName`` for a cost of its own that nobody knows.
+    An entry with its own ``cost`` replays a measured table at that workload's batch size. Layers are set only where
+    they are needed: for an experiment's own network, and for a known workload at an unusual batch size.
+
+    Args:
+        entry: The fleet entry.
+        workload: The experiment's workload.
+
+    Raises:
+        UnknownName: The entry's own ``cost`` is not a known workload.
+        BadInput: The experiment's own network has no layer counts.
     """
     sizes = load_workload_sizes()
     if entry.cost is not None:
@@ -74,7 +92,11 @@ def build_workload(entry: FleetEntry, workload: WorkloadSpec) -> Workload:
 
 
 def layer_work_from_spec(spec: NetworkSpec) -> LayerWork:
-    """What minibatches of an experiment's own network are made of; its layers must have been counted."""
+    """Return the layers of an experiment's own network.
+
+    Raises:
+        BadInput: The specification has no layer counts, or they cannot be parsed.
+    """
     name = spec.model.rpartition("/")[2].partition(".")[0]
     return LayerWork(
         name,
@@ -86,7 +108,11 @@ def layer_work_from_spec(spec: NetworkSpec) -> LayerWork:
 
 
 def network_from_spec(spec: NetworkSpec) -> NetworkCost:
-    """The counted network of an experiment. Raises ``BadInput`` for one that was not counted."""
+    """Return the counted network of an experiment.
+
+    Raises:
+        BadInput: The specification has no layer counts, or they cannot be parsed.
+    """
     if not spec.layers:
         raise BadInput("workload.network.layers", "nothing", "an experiment that was read from its file, with layers")
     return _parse_counted_network(spec.model, spec.input or (), spec.layers)

@@ -1,4 +1,4 @@
-"""Calibrates the physical model to measured tables, and says how far off it is over all of a table's rows."""
+"""Calibrate the physical model to measured tables, and compute its errors over all rows of a table."""
 
 from __future__ import annotations
 
@@ -14,15 +14,19 @@ from fedge.physics.time_power_model import Coefficients, compute_power_w, comput
 from fedge.types import Floats, PowerMode, ProfileTable
 
 OUTLIER_SHARE = 0.25
-"""A row this share off the model tells more of its measurement than of the board; chosen by us."""
+"""Relative error beyond which a row counts as an outlier of its measurement. Default for reporting only; no fit depends
+on it."""
 
 
 @dataclass(frozen=True, slots=True)
 class FitErrors:
-    """Of one quantity over all rows: mean and 95th percentile of |model - seen| / seen, and the residual's spread.
+    """Errors of one quantity over all rows of a table.
 
-    ``residual_sd_log`` is the robust standard deviation (1.4826 MAD) of log seen - log model; ``rows_off`` counts the
-    rows that lie more than ``OUTLIER_SHARE`` off.
+    Attributes:
+        mape: Mean of |model - measured| / measured (0.1 is 10 %).
+        p95_ape: 95th percentile of the same.
+        residual_sd_log: Robust standard deviation (1.4826 MAD) of log measured - log model.
+        rows_off: Number of rows that are more than ``OUTLIER_SHARE`` off.
     """
 
     mape: float
@@ -33,7 +37,20 @@ class FitErrors:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TableCalibration:
-    """Coefficients fitted to a table, their errors over all its rows, and which table it was."""
+    """Coefficients fitted to a table, with their errors.
+
+    Attributes:
+        device: Name of the board.
+        workload: Name of the workload.
+        batch_size: Samples per step.
+        coefficients: The fitted log-parameters.
+        maxn: The board's top mode, to which the coefficients refer.
+        time: Errors of the step time.
+        power: Errors of the power.
+        rows: Number of rows of the table.
+        table: File name of the table.
+        sha256: SHA-256 of the table's file, in hex.
+    """
 
     device: str
     workload: str
@@ -48,7 +65,12 @@ class TableCalibration:
 
 
 def calibrate_table(table: ProfileTable, maxn: PowerMode | None = None) -> TableCalibration:
-    """Fit the physical model to ``table``; ``maxn`` is the board's top, by default the table's."""
+    """Fit the physical model to a measured table.
+
+    Args:
+        table: The measured table.
+        maxn: The board's top mode; None for the table's.
+    """
     top = maxn or table.maxn
     return _build_calibration(table, top, fit_table(table.modes, top, table.step_s, table.power_w))
 
@@ -56,9 +78,14 @@ def calibrate_table(table: ProfileTable, maxn: PowerMode | None = None) -> Table
 def calibrate_table_series(
     tables: Sequence[ProfileTable], maxn: PowerMode | None = None
 ) -> tuple[TableCalibration, ...]:
-    """Fit the physical model to the tables of one workload at several batch sizes together, see ``physics.series``.
+    """Fit the physical model jointly to the tables of one workload at several batch sizes (``physics.batch_series``).
 
-    ``tables`` are in ascending order of batch size; ``maxn`` is the board's top, by default that of all tables.
+    Args:
+        tables: The tables, ascending in batch size.
+        maxn: The board's top mode; None for the largest value of every knob over all tables.
+
+    Returns:
+        One calibration per table, in the same order.
     """
     top = maxn or _largest_mode([table.maxn for table in tables])
     fitted = fit_series(tables, top)
@@ -68,7 +95,7 @@ def calibrate_table_series(
 
 
 def _largest_mode(tops: Sequence[PowerMode]) -> PowerMode:
-    """The largest value of every knob."""
+    """Return the mode with the largest value of every knob."""
     cores, clocks = max(top.cores for top in tops), [(top.cpu_mhz, top.gpu_mhz, top.mem_mhz) for top in tops]
     return PowerMode(cores, *(max(column) for column in zip(*clocks, strict=True)))
 
@@ -89,7 +116,12 @@ def _build_calibration(table: ProfileTable, top: PowerMode, coefficients: Coeffi
 
 
 def compute_fit_errors(modelled: Floats, seen: Floats) -> FitErrors:
-    """The errors of modelled values about seen ones, over all rows."""
+    """Return the errors of modelled values over all rows.
+
+    Args:
+        modelled: Modelled values, shape (n,), above 0.
+        seen: Measured values, shape (n,), above 0.
+    """
     ape = np.abs(modelled - seen) / seen
     residual = np.log(seen) - np.log(modelled)
     mad = float(np.median(np.abs(residual - np.median(residual))))

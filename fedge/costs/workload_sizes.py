@@ -1,4 +1,4 @@
-"""What one step of a workload holds: FLOP and bytes, by the counting rules in ``workloads.yaml``."""
+"""FLOP and bytes per step of the known workloads, counted by the rules in ``workloads.yaml``."""
 
 from __future__ import annotations
 
@@ -14,13 +14,26 @@ import yaml
 from fedge.types import Loading
 
 SIZE_EXPONENT = 0.5
-"""A step's time grows more slowly than its FLOP and bytes: launches, loading and small kernels do not grow with them.
-Chosen by us; between the calibrated workloads of one board it halves the error of proportional scaling."""
+"""Exponent of step time over size. It is below 1 because launches, loading and small kernels do not grow with FLOP and
+bytes; between the calibrated workloads of one board, 0.5 halves the error of proportional scaling."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkloadSize:
-    """A workload at its batch size: GFLOP and GB per training step, and where the figures come from."""
+    """Size of a workload's training step.
+
+    Attributes:
+        name: Name of the workload.
+        description: One line for readers.
+        batch_size: Samples per step.
+        gflop_per_step: GFLOP of one step.
+        gbyte_per_step: GB moved in one step.
+        source: Origin of the figures.
+        network: Name of the network, whatever data it is trained on.
+        mixed: Whether it is computed in mixed precision.
+        loading: How samples are loaded.
+        image_mpixel: Megapixels of a stored image; matters only for inline loading.
+    """
 
     name: str
     description: str
@@ -29,23 +42,20 @@ class WorkloadSize:
     gbyte_per_step: float
     source: str
     network: str = ""
-    """The network's name, whatever it learns from."""
     mixed: bool = False
-    """Computed in mixed precision."""
     loading: Loading = "workers"
     image_mpixel: float = 0.25
-    """A stored image's megapixels, as far as they matter: where it is loaded inline."""
 
 
 @lru_cache(maxsize=1)
 def load_workload_sizes() -> Mapping[str, WorkloadSize]:
-    """The known workloads by name."""
+    """Load the sizes of the known training workloads by name."""
     text = (resources.files("fedge.costs") / "workloads.yaml").read_text(encoding="utf-8")
     return MappingProxyType({name: WorkloadSize(name=name, **fields) for name, fields in yaml.safe_load(text).items()})
 
 
 def size_distance(a: WorkloadSize, b: WorkloadSize) -> float:
-    """Distance of two workloads in log GFLOP and log GB per step."""
+    """Return the Euclidean distance of two workloads in log GFLOP and log GB per step."""
     return math.hypot(
         math.log(a.gflop_per_step / b.gflop_per_step),
         math.log(a.gbyte_per_step / b.gbyte_per_step),
@@ -53,14 +63,28 @@ def size_distance(a: WorkloadSize, b: WorkloadSize) -> float:
 
 
 def size_ratio(wanted: WorkloadSize, known: WorkloadSize) -> float:
-    """Geometric mean of the GFLOP and the GB ratio of two workloads."""
+    """Return the geometric mean of the GFLOP ratio and the GB ratio of two workloads.
+
+    Args:
+        wanted: The numerator.
+        known: The denominator.
+    """
     flop, byte = wanted.gflop_per_step / known.gflop_per_step, wanted.gbyte_per_step / known.gbyte_per_step
     return math.sqrt(flop * byte)
 
 
 @dataclass(frozen=True, slots=True)
 class ForwardSize:
-    """One forward pass: GFLOP and MB per sample, MB of weights per batch, and where the figures come from."""
+    """Size of a workload's forward pass.
+
+    Attributes:
+        name: Name of the workload.
+        gflop: GFLOP per sample.
+        sample_mb: MB of activations moved per sample.
+        weights_mb: MB of weights read per batch.
+        source: Origin of the figures.
+        network: Name of the network, whatever data it is applied to.
+    """
 
     name: str
     gflop: float
@@ -68,18 +92,22 @@ class ForwardSize:
     weights_mb: float
     source: str
     network: str = ""
-    """The network's name, whatever it is shown."""
 
 
 @lru_cache(maxsize=1)
 def load_forward_sizes() -> Mapping[str, ForwardSize]:
-    """The known workloads by name."""
+    """Load the forward passes of the known workloads by name."""
     text = (resources.files("fedge.costs") / "forward.yaml").read_text(encoding="utf-8")
     return MappingProxyType({name: ForwardSize(name=name, **fields) for name, fields in yaml.safe_load(text).items()})
 
 
 def forward_size_of_batch(size: ForwardSize, batch_size: int) -> WorkloadSize:
-    """What a batch of ``batch_size`` samples holds, to be compared with a training step or another batch."""
+    """Return the size of inferring one batch, comparable with that of a training step.
+
+    Args:
+        size: The forward pass of one sample.
+        batch_size: Samples per batch.
+    """
     gbyte = (batch_size * size.sample_mb + size.weights_mb) / 1e3
     return WorkloadSize(
         size.name,

@@ -1,10 +1,10 @@
-"""What a board has measured of a mode itself corrects what is predicted of it: its own modes are known far better.
+"""Correct a board's predictions with its own measurements of the same modes.
 
-Symbols: x_i the log of repeat i of a mode, e_i its standard error from its own minibatches, r the spread of whole
-measurements about their mode, v_i = r^2 + e_i^2. With the prediction p of spread s, the mode is expected at
-(p / s^2 + sum x_i / v_i) / (1 / s^2 + sum 1 / v_i), and known up to the root of that denominator's inverse.
-r^2 = (w r_0^2 + S) / (w + R), with r_0 what is expected beforehand, worth w repeats; S is what the squares of all
-repeats about their medians hold beyond e_i^2, R their degrees of freedom.
+Symbols: x_i the log of repeat i of a mode, e_i its standard error from its own steps, r the standard deviation of whole
+measurements about their mode, v_i = r^2 + e_i^2. With the prediction p of standard deviation s (log), the corrected
+value is the precision-weighted mean (p / s^2 + sum x_i / v_i) / (1 / s^2 + sum 1 / v_i), and its standard deviation is
+the root of that denominator's inverse. r^2 = (w r_0^2 + S) / (w + R), with r_0 the prior value of r, worth w repeats; S
+is the excess of the squares of all repeats about their medians over e_i^2, R their degrees of freedom.
 """
 
 from __future__ import annotations
@@ -21,21 +21,24 @@ RUN_TIME_SD = 0.005
 RUN_POWER_SD = 0.008
 """r_0 of step time and power: what smooth measured tables leave (0.1 to 0.8 % in time, 0.3 to 1.2 % in power)."""
 PRIOR_REPEATS = 3.0
-"""How many repeats they are worth; chosen by us."""
+"""Default weight w of r_0, in repeats: a larger value makes a board's own scatter count later."""
 OUTLIER_SD = 4.0
-"""A single measurement so many spreads off its prediction does not count: something else may have run; chosen by us."""
+"""Default limit for outliers, in standard deviations: a single measurement farther from its prediction is ignored.
+
+A lower limit rejects more measurements that other load disturbed, but also delays real corrections.
+"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Repeats:
-    """Logs and standard errors of one quantity by mode, and the spread r of whole measurements."""
+    """Logs and standard errors of one quantity by mode, and the standard deviation r of whole measurements."""
 
     by_mode: Mapping[PowerMode, tuple[Floats, Floats]]
     spread: float
 
     @classmethod
     def from_values(cls, values: Iterable[tuple[PowerMode, float, float]], expected_sd: float) -> _Repeats:
-        """From mode, value and standard error."""
+        """Group (mode, value, standard error) triples by mode and estimate r from the repeats."""
         grouped: dict[PowerMode, list[tuple[float, float]]] = {}
         for mode, value, error in values:
             grouped.setdefault(mode, []).append((float(np.log(value)), error))
@@ -46,15 +49,21 @@ class _Repeats:
 
 
 def _excess_squares(x: Floats, errors: Floats, expected_sd: float) -> float:
-    """Squares about the median beyond what the standard errors explain; wild ones count no more than ``OUTLIER_SD``."""
+    """Return the sum of squares about the median beyond the standard errors; outliers count as ``OUTLIER_SD``."""
     excess = np.square(x - np.median(x)) - np.square(errors)
     return float(np.clip(excess, 0.0, (OUTLIER_SD * expected_sd) ** 2).sum()) if len(x) > 1 else 0.0
 
 
 def correct_with_measurements(predictions: Predictions, measurements: Sequence[Measurement]) -> Predictions:
-    """``predictions`` with a board's own modes corrected by what it measured; throttled measurements do not count.
+    """Return the predictions with the modes that the board itself measured corrected.
 
-    A single measurement that lies far off its prediction is left out too, until it is seen again.
+    Args:
+        predictions: Step times, powers and their standard deviations (log), one row per mode.
+        measurements: Only the board's own ones count (``board`` is None) that were not throttled. A single measurement
+            beyond ``OUTLIER_SD`` of its prediction is ignored until the mode is measured again.
+
+    Returns:
+        New predictions, or the same object if no measurement applies.
     """
     own = [m for m in measurements if m.board is None and not m.throttled]
     rows = find_rows(predictions.modes, {m.mode for m in own})
@@ -71,7 +80,7 @@ def correct_with_measurements(predictions: Predictions, measurements: Sequence[M
 
 
 def find_rows(modes: Modes, wanted: Iterable[PowerMode]) -> dict[PowerMode, int]:
-    """The rows of those of the wanted modes that are in the table."""
+    """Return the row of each wanted mode that is in the table."""
     return {mode: row for mode in wanted if (row := find_mode_index(modes, mode)) is not None}
 
 

@@ -1,9 +1,13 @@
-"""Two modes in one round: the split of the minibatches that keeps a deadline with least energy, in closed form.
+"""Two modes in one round: the split of the steps that meets a deadline with least energy, in closed form.
 
-Symbols: n minibatches, mode k takes t_k seconds and e_k joules for each, L seconds left, s and j seconds and joules
-that one change of mode costs. Of a slower, cheaper mode a and a faster, dearer mode b the most that a can do is
+Symbols: n steps, mode k takes t_k seconds and e_k joules for each, L seconds left, s and j seconds and joules that one
+change of mode costs. Of a slower, cheaper mode a and a faster, dearer mode b the most that a can do is
 m = floor((L - s - n t_b) / (t_a - t_b)), and since e_a < e_b, the most is the best. This is the integer programme of
-BoFL (Guo et al., Middleware 2022) for two modes; relaxed to any shares of any modes it has a solution of two modes.
+BoFL for two modes; relaxed to any shares of any modes it has a solution of two modes.
+
+References:
+    Guo et al., "BoFL: Bayesian optimized local training pace control for energy efficient federated learning",
+    Middleware 2022.
 """
 
 from __future__ import annotations
@@ -20,9 +24,14 @@ from fedge.types import Floats
 
 @dataclass(frozen=True, slots=True)
 class ModeSplit:
-    """``steps`` minibatches in row ``slow`` and the rest in row ``fast``; one mode alone is ``fast``, with 0 steps.
+    """A split of a round's steps over two modes; one mode alone is ``fast``, with ``steps`` 0.
 
-    ``work_s`` and ``work_j`` are of all minibatches, with the change of mode.
+    Attributes:
+        slow: Row of the slower mode.
+        fast: Row of the faster mode, which takes all other steps.
+        steps: Steps in the slower mode.
+        work_s: Time of all steps, in seconds, with the change of mode.
+        work_j: Energy of all steps, in joules, with the change of mode.
     """
 
     slow: int
@@ -35,11 +44,21 @@ class ModeSplit:
 def find_best_split(
     step_s: Floats, step_j: Floats, steps: float, room_s: float, *, switch_s: float = 0.0, switch_j: float = 0.0
 ) -> ModeSplit | None:
-    """The split over at most two modes of least energy that ends within ``room_s``; None when no mode alone does.
+    """Return the split over at most two modes of least energy that ends within ``room_s``.
 
-    ``step_s`` and ``step_j`` have shape (modes,); rows that are not finite are never taken. Exact over all pairs and
-    splits into whole minibatches (``steps`` may have a fraction, which the faster mode does). One mode alone wins a
-    tie. Only the Pareto front can be part of the best pair, so the work is O(modes log modes + front^2).
+    Exact over all pairs and splits into whole steps. One mode alone wins a tie. Only the Pareto front can be part of
+    the best pair, so the work is O(modes log modes + front^2).
+
+    Args:
+        step_s: Seconds per step, shape (modes,); rows that are not finite are never taken.
+        step_j: Joules per step, shape (modes,).
+        steps: Steps to do; a fraction is done in the faster mode.
+        room_s: Time available, in seconds.
+        switch_s: Duration of one change of mode, in seconds.
+        switch_j: Energy of one change of mode, in joules.
+
+    Returns:
+        The split, or None if no mode alone ends in time.
     """
     rows = np.flatnonzero(front_mask(step_s, step_j))
     rows = rows[np.argsort(step_s[rows], kind="stable")]
@@ -67,9 +86,9 @@ def find_best_split(
 
 
 def _max_slow_steps(t: Floats, steps: float, room_s: float) -> Floats:
-    """How many minibatches row i (slower) can do when row j does the rest, shape (front, front); 0 where it cannot.
+    """Return how many steps row i (slower) can do if row j does the rest, shape (front, front); 0 where it cannot.
 
-    ``t`` ascends. At least a part of a minibatch stays for row j: all in row i is one mode alone.
+    ``t`` ascends. At least a part of a step stays for row j, because all steps in row i are one mode alone.
     """
     with np.errstate(divide="ignore", invalid="ignore"):
         most = np.floor((room_s - steps * t[None, :]) / (t[:, None] - t[None, :]))
@@ -82,10 +101,19 @@ def _max_slow_steps(t: Floats, steps: float, room_s: float) -> Floats:
 def least_energy_per_step(
     step_s: Floats, step_j: Floats, known_s: Floats, known_j: Floats, allowed_s: Floats
 ) -> Floats:
-    """Joules per minibatch of the best mix of each row with one known mode, shape (rows, allowed); inf where none fits.
+    """Return the energy per step of the best mix of each mode with one known mode, for comparing modes.
 
-    ``allowed_s`` (allowed,) are seconds per minibatch; ``known_s`` and ``known_j`` (known,) must have a mode for each
-    that is as fast. Shares of minibatches are not rounded, and changing the mode costs nothing: for comparing modes.
+    Shares of steps are not rounded, and changing the mode is free.
+
+    Args:
+        step_s: Seconds per step of the modes to compare, shape (rows,).
+        step_j: Joules per step of these modes, shape (rows,).
+        known_s: Seconds per step of the known modes, shape (known,); each budget needs one that is as fast.
+        known_j: Joules per step of the known modes, shape (known,).
+        allowed_s: Time budgets in seconds per step, shape (allowed,).
+
+    Returns:
+        Joules per step, shape (rows, allowed); infinite where no mix meets the budget.
     """
     t, e = step_s[:, None, None], step_j[:, None, None]
     u, f = known_s[None, :, None], known_j[None, :, None]

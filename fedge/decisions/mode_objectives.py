@@ -1,9 +1,9 @@
-"""Picks a row of the predictions: the Pareto front, the best within a limit, the knee, the best weighted sum.
+"""Choose a row of the predictions: the Pareto front, the best within a limit, the knee, the best weighted sum.
 
-Symbols: t seconds per step, p watts of the whole module, e = t p joules per step, s_t and s_p spreads of t and p (log),
-z the margin in spreads (``fedge.decisions.limits.compute_margin_z`` of a confidence). Ties: the cheaper, or the
-faster, row; then
-the first. Rows whose prediction is not finite are never chosen; ``FedgeError`` when there is no other. O(n log n).
+Symbols: t seconds per step, p watts of the whole module, e = t p joules per step, s_t and s_p standard deviations of t
+and p (log), z the margin in standard deviations (``fedge.decisions.limits.compute_margin_z`` of a confidence). Ties go
+to the cheaper, or the faster, row, then to the first. Rows whose prediction is not finite are never chosen;
+``FedgeError`` is raised if there is no other. All functions are O(n log n).
 """
 
 from __future__ import annotations
@@ -20,12 +20,18 @@ from fedge.pareto import front_mask
 from fedge.types import Floats, Predictions
 
 FrontCost = Literal["power", "energy"]
-"""What a front weighs against time: watts, or joules per step."""
+"""The cost of a front against time: power in watts, or energy in joules per step."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModeChoice:
-    """The row of the predictions that was chosen, whether it is expected to keep the limit, and why, in a sentence."""
+    """The chosen row of the predictions.
+
+    Attributes:
+        row: Index into the predictions.
+        feasible: Whether the row is expected to keep the limit.
+        why: The reason, as one sentence for the user.
+    """
 
     row: int
     feasible: bool
@@ -33,15 +39,18 @@ class ModeChoice:
 
 
 def compute_step_energy_j(predictions: Predictions) -> Floats:
-    """Joules per step, t p; shape (n,)."""
+    """Return the energy per step in joules, t p; shape (modes,)."""
     joules: Floats = predictions.step_s * predictions.power_w
     return joules
 
 
 def find_front_rows(predictions: Predictions, against: FrontCost) -> NDArray[np.intp]:
-    """The rows that no other row beats in both time and ``against``, from fastest to cheapest.
+    """Return the rows of the Pareto front of time and ``against``, from fastest to cheapest.
 
     Of equal rows the first is kept.
+
+    Raises:
+        FedgeError: If no mode has a finite prediction of time and power.
     """
     rows = np.flatnonzero(front_mask(predictions.step_s, _front_cost(predictions, against)))
     if len(rows) == 0:
@@ -50,7 +59,16 @@ def find_front_rows(predictions: Predictions, against: FrontCost) -> NDArray[np.
 
 
 def find_fastest_within_power(predictions: Predictions, limit_w: float, z: float = 0.0) -> ModeChoice:
-    """Least t with p exp(z s_p) <= ``limit_w``; when there is none, least p exp(z s_p), not feasible."""
+    """Choose the fastest mode whose power, with the margin, keeps a limit.
+
+    Args:
+        predictions: One row per mode.
+        limit_w: Upper limit of p exp(z s_p), in watts of the whole module.
+        z: Margin in standard deviations.
+
+    Returns:
+        The mode of least t, or, if none keeps the limit, that of least p exp(z s_p), marked as not feasible.
+    """
     careful_w = add_margin(predictions.power_w, predictions.power_w_sd_log, z)
     allowed = mask_within(careful_w, limit_w) & np.isfinite(predictions.step_s)
     if not allowed.any():
@@ -69,10 +87,15 @@ def find_fastest_within_power(predictions: Predictions, limit_w: float, z: float
 
 
 def find_largest_power_within(predictions: Predictions, limit_w: float) -> ModeChoice:
-    """PowerTrain's rule (FGCS 2024, choice under a power budget): on the front of (t, p), the largest p <= ``limit_w``.
+    """Choose the mode of largest power within ``limit_w`` watts on the front of time and power.
 
-    On a front the mode of largest power is the fastest, so that this is ``find_fastest_within_power`` without margin.
-    When none is within: the mode of least power, not feasible.
+    On a front the mode of largest power is the fastest, so this equals ``find_fastest_within_power`` without margin.
+
+    Returns:
+        The choice, or, if no mode is within the limit, the mode of least power, marked as not feasible.
+
+    References:
+        PowerTrain, FGCS 2024 (choice under a power budget).
     """
     rows = find_front_rows(predictions, "power")
     power_w = predictions.power_w[rows]
@@ -88,7 +111,16 @@ def find_largest_power_within(predictions: Predictions, limit_w: float) -> ModeC
 
 
 def find_least_energy_within_deadline(predictions: Predictions, limit_s: float, z: float = 0.0) -> ModeChoice:
-    """Least t p with t exp(z s_t) <= ``limit_s`` per step; when there is none, least t exp(z s_t), not feasible."""
+    """Choose the mode of least energy whose step time, with the margin, keeps a limit.
+
+    Args:
+        predictions: One row per mode.
+        limit_s: Upper limit of t exp(z s_t), in seconds per step.
+        z: Margin in standard deviations.
+
+    Returns:
+        The mode of least t p, or, if none keeps the limit, that of least t exp(z s_t), marked as not feasible.
+    """
     careful_s = add_margin(predictions.step_s, predictions.step_s_sd_log, z)
     allowed = mask_within(careful_s, limit_s) & np.isfinite(predictions.power_w)
     if not allowed.any():
@@ -105,12 +137,13 @@ def find_least_energy_within_deadline(predictions: Predictions, limit_s: float, 
 
 
 def find_knee(predictions: Predictions, against: FrontCost) -> ModeChoice:
-    """The point of the front that lies farthest below the chord between its ends, in normalised logarithms.
+    """Choose the point of the front farthest below the chord between its ends, in normalised logarithms.
 
-    The front counts as far as a mode takes no more energy per step than the fastest: slower ones draw less power but
-    waste what they save, and the slowest of all would else decide where the bend is. With x and y the logarithms of
-    time and of ``against``, each scaled to 0..1 over that front, the chord is x + y = 1 and the distance below it
-    (1 - x - y) / sqrt(2). The faster of equally far points; so of a front without a point below the chord, the fastest.
+    The front counts only up to the slowest mode that takes no more energy per step than the fastest: slower modes draw
+    less power but waste energy, and the slowest of all would otherwise decide where the knee is. With x and y the
+    logarithms of time and of ``against``, each scaled to 0..1 over that front, the chord is x + y = 1 and the distance
+    below it (1 - x - y) / sqrt(2). Of equally far points the faster is chosen, and the fastest mode if no point lies
+    below the chord.
     """
     front = find_front_rows(predictions, against)
     joules = compute_step_energy_j(predictions)[front]
@@ -128,9 +161,14 @@ def find_knee(predictions: Predictions, against: FrontCost) -> ModeChoice:
 
 
 def find_best_weighted(predictions: Predictions, time_weight: float) -> ModeChoice:
-    """Least w t / t_f + (1 - w) e / e_f, where f is the fastest mode (of equally fast ones, that of least energy).
+    """Choose the mode of least w t / t_f + (1 - w) e / e_f, where f is the fastest mode.
 
-    ``time_weight`` w = 1 gives the fastest mode, 0 that of least energy. Raises ``BadInput`` outside [0, 1].
+    Args:
+        predictions: One row per mode.
+        time_weight: The weight w, 0 to 1: 1 gives the fastest mode, 0 the mode of least energy.
+
+    Raises:
+        BadInput: If ``time_weight`` is outside [0, 1].
     """
     if not 0.0 <= time_weight <= 1.0:
         raise BadInput("time_weight", f"{time_weight:g}", "a number from 0 to 1")
@@ -151,7 +189,7 @@ def _front_cost(predictions: Predictions, against: FrontCost) -> Floats:
 
 
 def _scale_to_unit(values: Floats) -> Floats:
-    """Scaled to 0..1; zeros where all are alike."""
+    """Scale the values to 0..1; zeros if all are equal."""
     low, high = values.min(), values.max()
     scaled: Floats = (values - low) / (high - low) if high > low else np.zeros_like(values)
     return scaled

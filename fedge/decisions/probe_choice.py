@@ -1,10 +1,13 @@
-"""Proposes the mode whose trial is expected to save most, as long as trying it leaves time for the rest of the round.
+"""Choose the mode whose probe is expected to save most, as long as it leaves time for the rest of the round.
 
-Symbols: t, p step time and power with log-spreads s_t, s_p; i idle power; e = t (p - i) joules above idling per step;
-n steps left, k steps of the trial, L seconds left. Rounds allow a_r seconds per step; with the modes known now the best
-mix of two costs b_r per step, with mode m among them c_rm. A trial of m is worth sum_r w_r E max(0, 1 - c_rm / b_r),
-the expected improvement of Bayesian optimisation (Mockus 1975), over the rounds seen and some that may come. It is safe
-when k t exp(z s_t) + (n - k) min(t exp(z s_t)) <= L.
+Symbols: t, p step time and power with log standard deviations s_t, s_p; i idle power; e = t (p - i) energy above idling
+per step; n steps left, k steps of the probe, L seconds left. Rounds allow a_r seconds per step; with the modes known
+now the best mix of two costs b_r per step, with mode m among them c_rm. A probe of m is worth
+sum_r w_r E max(0, 1 - c_rm / b_r), the expected improvement of Bayesian optimisation, over the rounds seen and some
+that may come. It is safe when k t exp(z s_t) + (n - k) min(t exp(z s_t)) <= L.
+
+References:
+    Mockus, "On Bayesian methods for seeking the extremum", 1975 (expected improvement).
 """
 
 from __future__ import annotations
@@ -22,55 +25,57 @@ from fedge.pareto import front_mask
 from fedge.types import Floats, Modes, PowerMode, Predictions
 
 MIN_EXPECTED_SAVING = 0.001
-"""A mode is tried when that is expected to save this share of a round's joules above idling, and what the trial costs
-is saved again within the rounds that are left; chosen by us."""
+"""Least expected saving of a probe net of its cost, as a share of a round's energy above idling: a default.
+
+A larger value probes less and finds smaller savings later or never.
+"""
 MAX_ROUNDS_AHEAD = 20
-"""No more rounds than these count as left: by then most of a saving would have been found otherwise; chosen by us."""
+"""Default horizon in rounds over which a probe must pay off: later savings would mostly be found otherwise."""
 SPREAD_FACTOR = 1.5
-"""How much wider than predicted the spread is taken: the best of thousands lies further off than most. Chosen by us."""
+"""Default factor on the predicted standard deviation: the best of thousands of modes lies farther off than most."""
 MAX_TEACHING_PROBES = 2
-"""So many modes beside the first are tried for what they teach rather than for what they save; chosen by us."""
+"""Default number of modes, besides the first, that are probed to teach the predictor, not for their saving."""
 TEACHING_SLOWDOWN = 1.5
-"""They are no slower than this multiple of the fastest; chosen by us."""
+"""Default limit on their step time, relative to the fastest mode: slower probes cost more of the round."""
 TEACHING_BAND = 0.1
-"""And could cost as little as the predicted front if they were this much cheaper, log units; chosen by us."""
+"""Default distance to the predicted front in log units: modes that could be on the front if this much cheaper."""
 MAX_FUTURE_SLOWDOWN = 1.6
-"""Rounds that may come allow from once to this often the fastest mode's time: slower modes save nothing more."""
+"""Future rounds are taken to allow 1 to this many times the fastest mode's time: slower modes save nothing more."""
 FUTURE_DEADLINES = 9
-"""How many of them are looked at."""
+"""Number of such budgets that are evaluated."""
 MAX_CANDIDATES = 150
-"""Modes whose trial is worked out in full, those that could save most; chosen by us."""
+"""Number of modes whose probe is evaluated in full, those that could save most; a larger number only costs time."""
 QUANTILES = tuple(NormalDist().inv_cdf((2 * i + 1) / 8) for i in range(4))
 
 
 @dataclass(frozen=True, slots=True)
 class ProbeBudget:
-    """What is left of a round, and what is known of others."""
+    """The remaining steps and time of a round, the costs of probing, and budgets of other rounds."""
 
     steps: float
-    """Minibatches' worth of work, warm-up included."""
+    """Work left in steps, warm-up included."""
     left_s: float
     """Seconds until the deadline."""
     probe_s: float
-    """How long a trial lasts at least."""
+    """Minimum duration of a probe in seconds."""
     margin_z: float
     """Standard deviations of margin on every time."""
     allowed_s: tuple[float, ...] = ()
-    """Seconds per minibatch that earlier rounds allowed, and at the end those of this one."""
+    """Seconds per step that earlier rounds allowed, and at the end those of this one."""
     foresight: float = 0.0
-    """How many rounds unlike these to prepare for."""
+    """Weight, in rounds, of budgets unlike those seen so far."""
     rounds_left: int = MAX_ROUNDS_AHEAD
-    """How many rounds come after this one."""
+    """Rounds after this one."""
     switch_s: float = 0.0
-    """Seconds of a change of mode."""
+    """Duration of a change of mode in seconds."""
     switch_j: float = 0.0
-    """Joules of a change of mode."""
+    """Energy of a change of mode in joules."""
     warm_up: float = 0.0
-    """Minibatches' worth of warm-up, of those in ``steps``, that the next part begins with."""
+    """Warm-up, in steps and included in ``steps``, with which the next part begins."""
 
 
 def count_probe_steps(step_s: Floats, room: ProbeBudget) -> Floats:
-    """How many minibatches a trial takes in each mode, shape (modes,)."""
+    """Return the steps of a probe in each mode, shape (modes,)."""
     steps: Floats = np.maximum(1.0, np.ceil(room.probe_s / step_s))
     return steps
 
@@ -78,10 +83,13 @@ def count_probe_steps(step_s: Floats, room: ProbeBudget) -> Floats:
 def list_informative_modes(
     predictions: Predictions, idle_w: float, known: Collection[PowerMode], room: ProbeBudget
 ) -> Modes:
-    """The modes near the predicted front among which the first few trials are chosen for what they teach.
+    """Return the modes near the predicted front among which the first probes are chosen for what they teach.
 
-    Near is what would cost as little as the front's modes if it were a little cheaper than predicted. None once more
-    than ``MAX_TEACHING_PROBES`` modes are known, or where none is safe.
+    Args:
+        predictions: One row per mode.
+        idle_w: Idle power in watts.
+        known: Modes measured so far; no mode is returned once there are more than ``MAX_TEACHING_PROBES``.
+        room: What is left of the round; only modes whose probe is safe are returned.
     """
     rows = sorted(find_rows(predictions.modes, known).values())
     safe = (
@@ -102,9 +110,13 @@ def list_informative_modes(
 def find_most_saving_mode(
     predictions: Predictions, idle_w: float, known: Collection[PowerMode], room: ProbeBudget
 ) -> PowerMode | None:
-    """The mode whose trial is expected to save most; None when none is both worthwhile and safe.
+    """Return the mode whose probe is expected to save most, or None if none is both worthwhile and safe.
 
-    ``known`` are modes whose rows of ``predictions`` can be relied on, at least one.
+    Args:
+        predictions: One row per mode.
+        idle_w: Idle power in watts.
+        known: Modes whose predictions can be relied on, at least one.
+        room: What is left of the round.
     """
     rows = sorted(find_rows(predictions.modes, known).values())
     safe = _mask_safe(predictions, room, rows)
@@ -113,13 +125,13 @@ def find_most_saving_mode(
 
 
 def is_probe_safe(predictions: Predictions, mode: PowerMode, room: ProbeBudget) -> bool:
-    """Whether trying ``mode`` leaves time for the rest at full speed."""
+    """Return whether a probe of ``mode`` leaves time for the rest at full speed."""
     row = find_rows(predictions.modes, [mode]).get(mode)
     return row is not None and bool(_mask_safe(predictions, room, ())[row])
 
 
 def _mask_safe(predictions: Predictions, room: ProbeBudget, known: Sequence[int]) -> NDArray[np.bool_]:
-    """Marks the modes that are not known yet and leave time for the rest at full speed, and half of the steps."""
+    """Mask the unknown modes whose probe leaves time for the rest at full speed and takes at most half of the steps."""
     careful_s = predictions.step_s * np.exp(room.margin_z * predictions.step_s_sd_log)
     steps = count_probe_steps(predictions.step_s, room)
     careful_s = np.where(np.isfinite(careful_s), careful_s, np.inf)
@@ -134,7 +146,7 @@ def _mask_safe(predictions: Predictions, room: ProbeBudget, known: Sequence[int]
 def _find_most_saving_row(
     predictions: Predictions, idle_w: float, known: Sequence[int], safe: NDArray[np.bool_], room: ProbeBudget
 ) -> int | None:
-    """The row of largest expected improvement; None when that is not worthwhile."""
+    """Return the row of largest expected improvement, or None if that is not worthwhile."""
     known_s = predictions.step_s[known]
     known_j = known_s * (predictions.power_w[known] - idle_w)
     allowed_s, weights = _list_future_budgets(float(known_s.min()), room)
@@ -165,7 +177,7 @@ def _find_most_saving_row(
 def _probe_cost(
     predictions: Predictions, idle_w: float, rows: NDArray[np.intp], now_j: float, room: ProbeBudget
 ) -> Floats:
-    """What trying each of ``rows`` costs more than going on as now, as a share of the round's joules."""
+    """Return the extra cost of probing each of ``rows`` over going on as now, as a share of the round's energy."""
     steps = count_probe_steps(predictions.step_s[rows], room)
     step_j = predictions.step_s[rows] * (predictions.power_w[rows] - idle_w)
     more: Floats = (steps * np.maximum(0.0, step_j - now_j) + room.switch_j) / (room.steps * now_j)
@@ -173,7 +185,7 @@ def _probe_cost(
 
 
 def _list_future_budgets(fastest_s: float, room: ProbeBudget) -> tuple[Floats, Floats]:
-    """Seconds per minibatch that rounds allow, and how much each of them counts; never below the fastest known."""
+    """Return the seconds per step that rounds allow, never below the fastest known, and the weight of each."""
     coming_s = fastest_s * np.linspace(1.0, MAX_FUTURE_SLOWDOWN, FUTURE_DEADLINES)
     coming_s[0] = 1.005 * fastest_s
     seen_s = np.maximum(np.array(room.allowed_s, dtype=np.float64), fastest_s)

@@ -1,11 +1,12 @@
-"""Chooses a mode, measures it, and tries another where that is worth it, so that the limit holds as measured.
+"""Choose a mode, measure it, and probe another where that pays, so that the limit holds as measured.
 
-Symbols: q what is limited (watts, or seconds per step) with spread s (log), c what is to be least (seconds, or joules
-per step), L the limit, b the least c of the modes measured to hold L, Phi the normal distribution. Measuring a mode is
-expected to save Phi((log L - log q) / s) max(0, log b - log c) of the cost: the probability that it holds, times the
-share by which it is cheaper. That is the constrained expected improvement of Bayesian optimisation (Schonlau 1998;
-Gardner et al., ICML 2014) without the cost's own spread: it is as careful as the fallback is good, and bolder once a
-mode is known to hold. Margins that grow from try to try lost more time on measured tables.
+Symbols: q the limited quantity (watts, or seconds per step) with standard deviation s (log), c the cost to minimise
+(seconds, or joules per step), L the limit, b the least c of the modes measured to hold L, Phi the normal distribution.
+Measuring a mode is expected to save Phi((log L - log q) / s) max(0, log b - log c) of the cost: the probability that it
+holds, times the share by which it is cheaper. That is the constrained expected improvement of Bayesian optimisation
+(Schonlau 1998; Gardner et al., ICML 2014) without the cost's own standard deviation: it is as careful as the fallback
+is good, and bolder once a mode is known to hold. Margins that grow from probe to probe lost more time on measured
+tables.
 """
 
 from __future__ import annotations
@@ -24,22 +25,33 @@ from fedge.types import Floats, Measurement, Modes, PowerMode, Predictions
 
 MAX_PROBES = 2
 MIN_EXPECTED_SAVING = 0.003
-"""A further measurement is made while it is expected to save this share of the cost. Chosen by us: on measured tables a
-smaller one measures more and saves no more."""
+"""Least expected saving, as a share of the cost, of a further measurement.
+
+On measured tables a smaller one measures more and saves no more.
+"""
 MIN_SD_LOG = 0.02
-"""No prediction of what is limited is taken to be surer than this. Chosen by us: of thousands of modes the choice is
-the one most flattered by error, and some predictors state no spread at all."""
+"""Least standard deviation (log) of the limited quantity that is assumed.
+
+Of thousands of modes the chosen one is the one most flattered by error, and some predictors state no deviation at all.
+"""
 
 _TINY = 1e-300
 
 Measure = Callable[[PowerMode], Measurement]
 Learn = Callable[[Sequence[Measurement]], Predictions]
-"""From all measurements so far to predictions of the same modes."""
+"""Predict the same modes from all measurements so far."""
 
 
 @dataclass(frozen=True, slots=True)
 class VerifiedChoice:
-    """The mode chosen, the measurements that were made for it, whether it was measured to hold the limit, and why."""
+    """A mode chosen by prediction and measurement.
+
+    Attributes:
+        mode: The chosen mode.
+        extra: Measurements made for the choice, in their order.
+        feasible: Whether the mode was measured to hold the limit.
+        why: The reason, as one sentence for the user.
+    """
 
     mode: PowerMode
     extra: tuple[Measurement, ...]
@@ -55,12 +67,22 @@ def choose_verified_within_power(
     seen: Sequence[Measurement],
     tries: int = MAX_PROBES,
 ) -> VerifiedChoice:
-    """The fastest mode measured to draw at most ``limit_w``, after at most ``tries`` further measurements.
+    """Choose the fastest mode measured to draw at most ``limit_w``.
 
-    ``predictions`` hold every mode that may be chosen and were learnt from ``seen``. Each time the mode of largest
-    expected saving is measured; ``learn`` is called between two measurements only, and not when the first one leaves
-    nothing to save. A mode measured before is not measured again. When nothing measured holds the limit: the mode of
-    least power, not feasible. Measurements of another board, and of a board that throttled, prove nothing.
+    Each time the mode of largest expected saving is measured. Measurements of other boards, and of a board that
+    throttled, do not count.
+
+    Args:
+        predictions: Every mode that may be chosen, learnt from ``seen``.
+        limit_w: Power limit in watts.
+        measure: Measures one mode on the board.
+        learn: Returns new predictions from all measurements; called between two measurements only, and not if the first
+            one leaves nothing to save.
+        seen: Measurements made before; their modes are not measured again.
+        tries: Number of further measurements at most.
+
+    Returns:
+        The choice; if no measured mode holds the limit, the mode of least power, marked as not feasible.
     """
     aim = _LimitedObjective(
         limit_w,
@@ -82,9 +104,10 @@ def choose_verified_within_deadline(
     seen: Sequence[Measurement],
     tries: int = MAX_PROBES,
 ) -> VerifiedChoice:
-    """The mode of least energy measured to take at most ``limit_s`` per step; else as ``choose_verified_within_power``.
+    """Choose the mode of least energy measured to take at most ``limit_s`` seconds per step.
 
-    When nothing measured holds the limit: the fastest mode, not feasible.
+    All else is as in ``choose_verified_within_power``; if no measured mode holds the limit, the choice is the fastest
+    mode, marked as not feasible.
     """
     aim = _LimitedObjective(
         limit_s,
@@ -100,7 +123,7 @@ def choose_verified_within_deadline(
 
 @dataclass(frozen=True, slots=True)
 class _LimitedObjective:
-    """What is limited and what is to be least, in predictions (with the limited figure's spread) and measurements."""
+    """The limited quantity and the cost, in predictions (with the limited figure's log deviation) and measurements."""
 
     limit: float
     unit: str
@@ -113,7 +136,7 @@ class _LimitedObjective:
 
 @dataclass(frozen=True, slots=True)
 class _MeasuredFigures:
-    """What a measured mode was seen to have, the median over its measurements."""
+    """The medians of a mode's measurements."""
 
     limited: float
     cost: float
@@ -142,7 +165,7 @@ def _choose_verified(
 
 
 def _group_by_row(predictions: Predictions, seen: Sequence[Measurement]) -> dict[int, list[Measurement]]:
-    """The board's own measurements by row of the predictions."""
+    """Return the board's own measurements by row of the predictions."""
     by_row: dict[int, list[Measurement]] = {}
     for measurement in seen:
         if measurement.board is not None or measurement.throttled:
@@ -154,7 +177,7 @@ def _group_by_row(predictions: Predictions, seen: Sequence[Measurement]) -> dict
 
 
 def _find_row(modes: Modes, mode: PowerMode) -> int | None:
-    """``find_mode_index`` among the modes of the same GPU clock only: a tenth of the work where there are thousands."""
+    """Return the row of a mode, searching the modes of its GPU clock only: much faster with thousands of modes."""
     near = np.flatnonzero(np.abs(modes.knobs[:, 2] - mode.gpu_mhz) < CLOCK_TOLERANCE_MHZ)
     place = find_mode_index(Modes(modes.knobs[near]), mode)
     return None if place is None else int(near[place])
@@ -172,7 +195,7 @@ def _summarize_measured(
 
 
 def _find_best(aim: _LimitedObjective, known: Mapping[int, _MeasuredFigures]) -> int | None:
-    """The measured row of least cost that holds the limit; the first of equals."""
+    """Return the measured row of least cost that holds the limit, the first of equals."""
     holding = [row for row, of in known.items() if mask_within(np.array(of.limited), aim.limit)]
     return min(holding, key=lambda row: (known[row].cost, known[row].limited, row), default=None)
 
@@ -180,7 +203,7 @@ def _find_best(aim: _LimitedObjective, known: Mapping[int, _MeasuredFigures]) ->
 def _find_next_row(
     aim: _LimitedObjective, predictions: Predictions, by_row: Mapping[int, Sequence[Measurement]]
 ) -> int | None:
-    """The row to measure next; None when no measurement is worth it, or every row was measured."""
+    """Return the row to measure next, or None if no measurement is worth it, or every row was measured."""
     known = _summarize_measured(aim, by_row)
     best = _find_best(aim, known)
     saving = _expected_saving(aim, predictions, None if best is None else known[best].cost)
@@ -191,9 +214,9 @@ def _find_next_row(
 
 
 def _expected_saving(aim: _LimitedObjective, predictions: Predictions, best_cost: float | None) -> Floats:
-    """Share of the cost that measuring each row is expected to save, shape (n,); -inf without a finite prediction.
+    """Return the share of the cost that measuring each row should save, shape (n,); -inf without a finite prediction.
 
-    As long as no mode is known to hold the limit, the dearest prediction stands for the best cost: finding one that
+    As long as no mode is known to hold the limit, the dearest prediction stands for the best cost: finding a mode that
     holds at all is then worth most.
     """
     limited, sd_log = aim.limited(predictions)

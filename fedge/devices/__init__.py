@@ -1,1 +1,1 @@
-"""Boards: what each kind is (the catalogue), and what takes a power mode and meters work (emulated or real)."""
+"""Boards: the catalogue of their kinds, and the devices that set power modes and measure work (emulated or real)."""

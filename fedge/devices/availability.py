@@ -1,4 +1,4 @@
-"""Availability: whether an emulated board is there at a fleet time, until when, and when it is there next."""
+"""Availability of emulated boards by simulated time: always, alternating at random, or from a trace."""
 
 from __future__ import annotations
 
@@ -20,23 +20,27 @@ from fedge.seeds import make_generator
 TRACE_COLUMNS = ("board", "on_s", "off_s")
 _EXPECTED_TRACE = f"a CSV file of {','.join(TRACE_COLUMNS)}"
 OnInterval = tuple[float, float]
-"""Fleet times from which, and until which, a board is there."""
+"""Simulated times in seconds at which a board becomes available and unavailable."""
 
 
 class Availability(Protocol):
-    """When one board is there; fleet times in seconds, any order of questions gives the same answers."""
+    """Availability of one board over simulated time in seconds; queries may come in any order."""
 
     def available_until_s(self, at_s: float) -> float:
-        """When a board that is there at ``at_s`` goes away: infinity for never, ``at_s`` when it is not there."""
+        """Return when a board that is available at ``at_s`` becomes unavailable.
+
+        Returns:
+            Infinity if it never does; ``at_s`` if it is not available at ``at_s``.
+        """
         ...
 
     def next_available_s(self, at_s: float) -> float | None:
-        """The first time from ``at_s`` on at which the board is there; None when it never comes back."""
+        """Return the first time from ``at_s`` on at which the board is available, or None if there is none."""
         ...
 
 
 class AlwaysAvailable:
-    """A board that never goes away."""
+    """A board that is always available."""
 
     def available_until_s(self, at_s: float) -> float:
         return math.inf
@@ -46,10 +50,15 @@ class AlwaysAvailable:
 
 
 class AlternatingAvailability:
-    """On and off in turn without end; each lasts exponentially long, drawn from the board's own generator.
+    """Alternates between on and off with exponentially distributed durations.
 
-    It begins as in the long run: there with probability ``on_s / (on_s + off_s)``, and, since the exponential
-    distribution has no memory, for a whole further interval.
+    The process starts in its stationary state: on with probability ``on_s / (on_s + off_s)``, and, because the
+    exponential distribution is memoryless, for a whole further interval.
+
+    Args:
+        on_s: Mean duration of on intervals, in seconds.
+        off_s: Mean duration of off intervals, in seconds.
+        rng: The board's own generator.
     """
 
     def __init__(self, on_s: float, off_s: float, rng: np.random.Generator) -> None:
@@ -57,7 +66,7 @@ class AlternatingAvailability:
         self._rng = rng
         self._starts_on = bool(rng.random() < on_s / (on_s + off_s))
         self._switches_s = [0.0]
-        """When the state changes; the first one is the run's start."""
+        """Times at which the state changes; the first is the start of the run."""
 
     def available_until_s(self, at_s: float) -> float:
         place = self._interval_index(at_s)
@@ -71,7 +80,7 @@ class AlternatingAvailability:
         return self._starts_on == (place % 2 == 0)
 
     def _interval_index(self, at_s: float) -> int:
-        """Which interval ``at_s`` lies in; draws as many as that takes, always in the same order."""
+        """Return the index of the interval that contains ``at_s``, drawing missing intervals in a fixed order."""
         while self._switches_s[-1] <= at_s:
             place = len(self._switches_s) - 1
             self._switches_s.append(
@@ -81,7 +90,11 @@ class AlternatingAvailability:
 
 
 class TracedAvailability:
-    """There in the given intervals only: ascending, none touching another."""
+    """Available in the given intervals only.
+
+    Args:
+        intervals: Disjoint intervals in ascending order that do not touch.
+    """
 
     def __init__(self, intervals: Iterable[OnInterval]) -> None:
         self._intervals = tuple(intervals)
@@ -99,13 +112,24 @@ class TracedAvailability:
 
 
 def build_availabilities(experiment: Experiment, boards: Iterable[FleetBoard]) -> dict[str, Availability]:
-    """Every board's presence by its name; raises ``BadInput`` for a trace that cannot be used."""
+    """Build the availability of every board, by name.
+
+    Raises:
+        BadInput: An availability trace is invalid.
+    """
     return {board.name: build_availability(board.entry.availability, board.name, experiment.seed) for board in boards}
 
 
 def build_availability(spec: AvailabilitySpec | None, board: str, seed: int) -> Availability:
-    """When ``board`` is there; one that its trace does not name never is. Raises ``BadInput`` like
-    ``read_availability_trace``.
+    """Build the availability of one board; a board that its trace does not contain is never available.
+
+    Args:
+        spec: The availability in the board's fleet entry; None means always.
+        board: Name of the board.
+        seed: The experiment's seed.
+
+    Raises:
+        BadInput: The trace is invalid; see ``read_availability_trace``.
     """
     if spec is None:
         return AlwaysAvailable()
@@ -117,10 +141,18 @@ def build_availability(spec: AvailabilitySpec | None, board: str, seed: int) -> 
 
 
 def read_availability_trace(path: Path) -> Mapping[str, tuple[OnInterval, ...]]:
-    """Each board's intervals in a CSV file with the columns ``board,on_s,off_s``; an empty ``off_s`` has no end.
+    """Read an availability trace, a CSV file with the columns ``board,on_s,off_s``; each file is read once per process.
 
-    Intervals of a board may come in any order and touch; they are read once per process. Raises ``BadInput`` with file
-    and line for a file that is missing, lacks a column, or has a line that makes no sense.
+    Intervals of a board may be in any order and may touch, but not overlap. An empty ``off_s`` means no end.
+
+    Args:
+        path: The CSV file, in UTF-8.
+
+    Returns:
+        The intervals of each board, ascending, with touching ones merged.
+
+    Raises:
+        BadInput: The file is missing, lacks a column, or has an invalid line; names file and line.
     """
     return _read_cached(path)
 
@@ -169,7 +201,7 @@ def _parse_seconds(where: str, column: str, text: str | None) -> float:
 
 
 def _join_intervals(path: Path, board: str, intervals: list[tuple[float, float, int]]) -> tuple[OnInterval, ...]:
-    """The intervals in order, those that touch made one; two that overlap are a mistake in the file."""
+    """Sort intervals and merge touching ones; raise ``BadInput`` if two overlap."""
     for (_, off_s, _), (on_s, _, line) in pairwise(intervals):
         if on_s < off_s:
             raise BadInput(

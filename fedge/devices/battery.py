@@ -1,7 +1,7 @@
-"""Batteries of emulated boards: what is left after so many joules and seconds, and when it is empty or enough; pure.
+"""Batteries of emulated boards: charge over time, and when a battery is empty or sufficiently charged. Pure functions.
 
 Symbols: capacity C (J), charge c (J), charging power h (W), floor f (share of C), a board's own power p (W). Over t
-seconds at p the charge goes to c + (h - p) t, kept within [0, C].
+seconds at p the charge goes to c + (h - p) t, clipped to [0, C].
 """
 
 from __future__ import annotations
@@ -13,45 +13,59 @@ from fedge.experiment import BatterySpec
 
 J_PER_WH = 3600.0
 FLOOR_TOLERANCE_J = 1e-6
-"""Joules by which a charge may miss its floor and still count as there: what adding up floats costs; chosen by us."""
+"""Energy in joules by which a charge may miss its floor, to allow for floating-point rounding in sums."""
 
 
 @dataclass(frozen=True, slots=True)
 class BatteryCharge:
-    """A battery and the joules left in it."""
+    """A battery and its charge in joules."""
 
     spec: BatterySpec
     left_j: float
 
     @property
     def capacity_j(self) -> float:
-        """Joules when full."""
+        """Energy of the full battery, in joules."""
         return self.spec.capacity_wh * J_PER_WH
 
     @property
     def share(self) -> float:
-        """The share of the capacity that is left, 0 to 1."""
+        """Share of the capacity that is left, 0 to 1."""
         return self.left_j / self.capacity_j
 
 
 def initial_charge(spec: BatterySpec) -> BatteryCharge:
-    """The battery as the run begins."""
+    """Return the battery at the start of a run."""
     return BatteryCharge(spec, spec.charge * spec.capacity_wh * J_PER_WH)
 
 
 def update_charge(charge: BatteryCharge, spent_j: float, seconds: float) -> BatteryCharge:
-    """The battery when its board drew ``spent_j`` in ``seconds``, charged meanwhile."""
+    """Return the battery after a period of use.
+
+    Args:
+        charge: The battery before.
+        spent_j: Energy that the board drew, in joules.
+        seconds: Duration, during which the battery is charged.
+    """
     left_j = charge.left_j - spent_j + charge.spec.charging_w * seconds
     return BatteryCharge(charge.spec, min(charge.capacity_j, max(0.0, left_j)))
 
 
 def can_take_part(charge: BatteryCharge) -> bool:
-    """Whether its board may take part: not empty, and at its floor or above."""
+    """Return True if the battery is not empty and its charge is not below the floor."""
     return charge.left_j > 0.0 and charge.left_j >= charge.spec.floor * charge.capacity_j - FLOOR_TOLERANCE_J
 
 
 def recharge_time_s(charge: BatteryCharge, idle_w: float) -> float | None:
-    """Seconds of rest at ``idle_w`` after which its board may take part; 0 when it may now, None when never."""
+    """Return the seconds of idling after which a board may take part.
+
+    Args:
+        charge: The battery.
+        idle_w: Idle power of the board, in watts.
+
+    Returns:
+        0 if it may take part now, None if it never will.
+    """
     if can_take_part(charge):
         return 0.0
     gain_w = charge.spec.charging_w - idle_w
@@ -60,7 +74,15 @@ def recharge_time_s(charge: BatteryCharge, idle_w: float) -> float | None:
 
 
 def time_to_empty_s(charge: BatteryCharge, phases: Iterable[tuple[float, float]]) -> float | None:
-    """Seconds until it is empty over ``phases`` of (seconds, watts) one after the other; None when it lasts."""
+    """Return the seconds until the battery is empty.
+
+    Args:
+        charge: The battery at the start.
+        phases: Duration in seconds and power in watts of consecutive phases.
+
+    Returns:
+        None if the battery lasts through all phases.
+    """
     past_s, left_j = 0.0, charge.left_j
     for seconds, watts in phases:
         net_w = watts - charge.spec.charging_w

@@ -1,7 +1,7 @@
-"""A board's relevant control files and sensors as an archive: a root on which everything here can be tried without it.
+"""An archive of a board's control files and sensors, with which code can be tested without the board.
 
-Only what is listed is taken; serial numbers, host names, addresses and keys are not. The archive holds plain files (no
-links), each below ``root/`` at the path at which it is read on the board.
+Only listed files are included; serial numbers, host names, addresses and keys are not. The archive contains plain files
+without links, each below ``root/`` at its path on the board.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ FILE_PATTERNS: Sequence[str] = (
     "/sys/devices/pwm-fan/*",
 )
 FOLDER_PATTERNS: Sequence[str] = (f"{CPU}/cpu[0-9]*",)
-"""Folders that count by being there: the first core has no file of its own on some kernels."""
+"""Folders whose existence matters: on some kernels the first core has no file of its own."""
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
 NO_BOOT_ID = "00000000-0000-0000-0000-000000000000"
 MAX_FILE_BYTES = 1 << 16
@@ -72,16 +72,24 @@ esac
 
 @dataclass(frozen=True, slots=True)
 class BoardArchive:
-    """What was taken, and what could not be read (path and reason)."""
+    """Paths of the archived files, and of those that could not be read, with the reason."""
 
     taken: tuple[str, ...]
     unreadable: tuple[str, ...]
 
 
 def write_board_archive(machine: Machine, archive: Path) -> BoardArchive:
-    """Write the board's files to ``archive`` (.tar.gz), as a whole or not at all.
+    """Write a board's files to an archive, atomically.
 
-    Raises ``BadInput`` for a machine that has none of them and for a path that cannot be written.
+    Args:
+        machine: The board.
+        archive: Path of the .tar.gz file; its folder is created.
+
+    Returns:
+        The archived and the unreadable files.
+
+    Raises:
+        BadInput: The machine is not a Jetson, or the archive cannot be written.
     """
     contents, unreadable = _read_contents(machine)
     if "/proc/device-tree/compatible" not in contents and "/etc/nv_tegra_release" not in contents:
@@ -113,13 +121,13 @@ def _read_contents(machine: Machine) -> tuple[dict[str, bytes], list[str]]:
 
 
 def _list_paths(machine: Machine) -> Iterator[str]:
-    """Every file that fits a pattern, once."""
+    """List every file that matches a pattern, once."""
     found = dict.fromkeys(path for pattern in FILE_PATTERNS for path in machine.glob(pattern))
     return (path for path in found if machine.path(path).is_file())
 
 
 def _record_nvpmodel(machine: Machine) -> dict[str, bytes]:
-    """The stock command's answer with a script that repeats it; nothing where there is none."""
+    """Return the output of ``nvpmodel -q`` and a script that repeats it; empty without nvpmodel."""
     try:
         code, said = machine.run(_NVPMODEL_QUERY)
     except OSError:

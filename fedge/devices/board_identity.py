@@ -1,4 +1,4 @@
-"""Which board of the catalogue a real board is: by its module's number, else its kit's, else its own words."""
+"""Identification of a real board in the catalogue, by its module number, its developer kit, or its model name."""
 
 from __future__ import annotations
 
@@ -15,15 +15,18 @@ KIT_MODULES: Mapping[str, str] = {
     "P2972": "P2888-0004",
     "P3509": "P3668-0000",
 }
-"""Developer kits whose device tree names the carrier only -> the module on them."""
+"""Developer kits whose device tree only names the carrier board -> the module on it."""
 _MODULE = re.compile(r"p(\d{4})(?:-(\d{4}))?", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
 class BoardIdentity:
-    """What a board says it is: its model, its device tree's ``compatible`` names, its L4T release.
+    """Identity that a board reports.
 
-    ``l4t`` is like ``"35.4.1"``, empty where the board does not tell.
+    Attributes:
+        model: Model name in the device tree.
+        compatible: The device tree's ``compatible`` names.
+        l4t: L4T release, like ``"35.4.1"``; empty if unknown.
     """
 
     model: str
@@ -32,16 +35,24 @@ class BoardIdentity:
 
     @property
     def modules(self) -> tuple[str, ...]:
-        """Module and kit numbers in the device tree, e.g. ``P3701-0005``, in their order."""
+        """Module and kit numbers in the device tree, such as ``P3701-0005``, in order."""
         found = [match for name in self.compatible for match in _MODULE.finditer(name)]
         return tuple(dict.fromkeys("P" + "-".join(filter(None, match.groups())) for match in found))
 
 
 def match_board_spec(identity: BoardIdentity, gpu_mhz: Sequence[float], specs: Mapping[str, DeviceSpec]) -> DeviceSpec:
-    """The catalogue's board that this one is.
+    """Find a real board in the catalogue.
 
-    Several boards share a module number (Orin Nano before and after its Super clocks): the one whose top GPU clock is
-    nearest to that of ``gpu_mhz``. Raises ``BoardError`` for a board that the catalogue does not know.
+    Some boards share a module number (Orin Nano before and after its Super clocks); then the one with the nearest
+    maximum GPU clock is returned.
+
+    Args:
+        identity: Identity that the board reports.
+        gpu_mhz: The board's GPU clocks in MHz; may be empty.
+        specs: The catalogue.
+
+    Raises:
+        BoardError: The catalogue does not contain the board.
     """
     candidates = _match_by_module(identity.modules, specs.values()) or _match_by_title(identity.model, specs.values())
     if not candidates:
@@ -56,13 +67,13 @@ def match_board_spec(identity: BoardIdentity, gpu_mhz: Sequence[float], specs: M
 
 
 def _match_by_module(modules: Iterable[str], specs: Iterable[DeviceSpec]) -> list[DeviceSpec]:
-    """The boards that carry one of the modules; the last part of the number counts only where it is given."""
+    """Return the boards with one of the modules; the part number after the dash is compared only if it is known."""
     named = [KIT_MODULES.get(module.split("-")[0], module) for module in modules]
     return [spec for spec in specs if any(module in spec.sources["modules"] for module in named)]
 
 
 def _match_by_title(model: str, specs: Iterable[DeviceSpec]) -> list[DeviceSpec]:
-    """The boards whose title's words, sizes aside, are all in the model's name; those of most words only."""
+    """Return the boards whose title's words, sizes aside, all occur in the model name; only those with most words."""
     said = set(model.casefold().split())
     words = {spec.name: {w for w in spec.title.casefold().split() if not w.endswith("gb")} for spec in specs}
     fitting = [spec for spec in specs if words[spec.name] <= said]

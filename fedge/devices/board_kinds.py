@@ -1,4 +1,4 @@
-"""Composes an emulated board: its average from the cost profile or a measured table, its own truth from the seed."""
+"""Construction of emulated boards: an average surface from costs or a measured table, and a deviation per board."""
 
 from __future__ import annotations
 
@@ -33,7 +33,17 @@ EXPECTED_REFERENCE = "a table of another workload, measured on such a board"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BoardKind:
-    """What the boards of a fleet entry share: the average surface, where it comes from, the predictor's priors."""
+    """Properties that the boards of a fleet entry share.
+
+    Attributes:
+        spec: The board in the catalogue.
+        average: Average surface of step time and power.
+        truth_label: Label of the surface: measured, calibrated or estimated.
+        truth_source: Description of where the surface comes from.
+        residual_time_sd_log: Standard deviation of the time residual, in log units.
+        residual_power_sd_log: Standard deviation of the power residual, in log units.
+        priors: Cost profiles that a predictor may use as priors.
+    """
 
     spec: DeviceSpec
     average: ModeSurface
@@ -45,28 +55,48 @@ class BoardKind:
 
 
 def build_kind(board: FleetBoard, workload: WorkloadSpec) -> BoardKind:
-    """The kind behind a board's fleet entry; raises ``BadInput`` for an unknown device, workload or table."""
+    """Build the board kind of a fleet entry.
+
+    Args:
+        board: The fleet entry of a board.
+        workload: The experiment's workload.
+
+    Raises:
+        BadInput: The device, workload or table is unknown or invalid.
+    """
     return _cached_kind(
         board.entry.device, board.entry.truth, build_workload(board.entry, workload), board.entry.cost is None
     )
 
 
 def load_references(board: FleetBoard, workload: WorkloadSpec) -> tuple[ProfileTable, ...]:
-    """The tables that a board's predictor learns from beforehand; see ``load_reference``."""
+    """Load the tables that a board's predictor learns from beforehand; see ``load_reference``."""
     return tuple(load_reference(path, board, workload) for path in board.entry.references)
 
 
 def load_reference(path: str, board: FleetBoard, workload: WorkloadSpec) -> ProfileTable:
-    """A reference table, at its one batch size, or of several at the workload's.
+    """Load a reference table, at its only batch size or at that of the workload.
 
-    Raises ``BadInput`` for the table that is replayed as the board's truth and for any of the workload that the boards
-    are given: what is to be predicted must not be known.
+    Args:
+        path: Path of the table.
+        board: The fleet entry of a board.
+        workload: The experiment's workload.
+
+    Raises:
+        BadInput: The table is the board's truth or a table of its own workload, which would leak what is to be
+            predicted.
     """
     return _cached_reference(path, board.entry.truth, build_workload(board.entry, workload), board.entry.cost is None)
 
 
 def build_knowledge(kind: BoardKind, references: tuple[ProfileTable, ...], idle_w: float | None) -> PriorKnowledge:
-    """What a predictor is told beforehand of a board that draws ``idle_w`` at rest in its top mode."""
+    """Build the prior knowledge of a predictor.
+
+    Args:
+        kind: The board kind.
+        references: Tables of other workloads.
+        idle_w: Idle power in MAXN, in watts; None if unknown.
+    """
     return PriorKnowledge(kind.spec.maxn, tuple(prior.coefficients for prior in kind.priors), references, idle_w)
 
 
@@ -85,10 +115,10 @@ def _load_truth_table(truth: str, batch_size: int, exact: bool) -> ProfileTable:
 
 
 def _read_table_at(path: Path, batch_size: int) -> ProfileTable:
-    """A table at its one batch size, or of several at ``batch_size``."""
+    """Read a table at its only batch size, or at ``batch_size`` if it has several."""
     try:
         return tables.read_mode_table(path)
-    except BadInput:  # several batch sizes, or something wrong, which the second reading tells
+    except BadInput:  # several batch sizes, or an error that the second reading reports
         return tables.read_mode_table(path, batch_size=batch_size)
 
 
@@ -105,7 +135,7 @@ def _cached_reference(path: str, truth: str, work: Workload, exact: bool) -> Pro
 
 
 def _workload_names(workload: str, table: ProfileTable | None) -> set[str]:
-    """The workload, and as what the table was calibrated, whatever it is called now."""
+    """Return the name of the workload, and the names under which its table was calibrated."""
     profiles = load_calibrated_training() if table is not None else ()
     return {workload, *(p.workload for p in profiles if p.evidence and table and p.evidence.sha256 == table.sha256)}
 
@@ -129,7 +159,7 @@ def _kind_from_model(spec: DeviceSpec, work: Workload) -> BoardKind:
 
 
 def _find_cost(spec: DeviceSpec, work: Workload) -> CostProfile:
-    """The profile of a measured workload, at the batch size that is wanted, or that of a network by its layers."""
+    """Return the cost profile of a measured workload at its batch size, or a network's estimate from its layers."""
     specs = catalogue.load_catalogue()
     if work.name not in load_workload_sizes():
         return (
@@ -141,7 +171,10 @@ def _find_cost(spec: DeviceSpec, work: Workload) -> CostProfile:
 
 
 def list_priors(spec: DeviceSpec, work: Workload) -> tuple[CostProfile, ...]:
-    """What a predictor may believe of ``work`` beforehand: of an unmeasured network its layers' estimate first."""
+    """List the cost profiles that a predictor may use as priors for ``work``.
+
+    For an unmeasured network, the estimate from its layers comes first.
+    """
     specs = catalogue.load_catalogue()
     others = build_priors(spec, work.name, specs, batch_size=work.batch_size, layered=False)
     if work.layers is None or work.name in load_workload_sizes():
@@ -170,21 +203,27 @@ def _kind_from_table(spec: DeviceSpec, table: ProfileTable, workload: str) -> Bo
 def _mode_idle_w(
     spec: DeviceSpec, coefficients: time_power_model.Coefficients, modes: Modes, power_w: Floats
 ) -> Floats:
-    """The catalogue's idle power, in other modes as the model's power at zero use, always below the power at work."""
+    """Return idle power by mode, shape (n,): the catalogue's, scaled by the model, below power at work."""
     shape = time_power_model.compute_idle_ratio(coefficients, spec.maxn, modes)
     idle_w: Floats = np.minimum(spec.idle_w.value * shape, MAX_IDLE_SHARE * power_w)
     return idle_w
 
 
 def mode_idle_power_w(spec: DeviceSpec, work: Workload, modes: Modes) -> Floats:
-    """Watts at rest in ``modes`` of boards of this kind, as far as is known beforehand; shape (n,)."""
+    """Return the idle power that is expected in ``modes`` before any measurement, in watts, shape (n,)."""
     shape = time_power_model.compute_idle_ratio(list_priors(spec, work)[0].coefficients, spec.maxn, modes)
     idle_w: Floats = spec.idle_w.value * shape
     return idle_w
 
 
 def build_surface(board: FleetBoard, kind: BoardKind, seed: int) -> ModeSurface:
-    """The truth of one board; a measured table is replayed as it is."""
+    """Build the truth of one board; a measured table is used unchanged.
+
+    Args:
+        board: The fleet entry of the board.
+        kind: Its board kind.
+        seed: The experiment's seed, from which the board's deviation is drawn.
+    """
     if board.entry.truth.startswith(TABLE_PREFIX):
         return kind.average
     rng = make_generator(seed, board.name, "truth")

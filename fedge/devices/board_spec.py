@@ -1,4 +1,4 @@
-"""A board's own DeviceSpec: the tables that the board itself exposes in place of the catalogue's."""
+"""The ``DeviceSpec`` of a real board: the catalogue's, with the clock tables and presets that the board exposes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,12 @@ KHZ_PER_MHZ = 1e3
 
 
 def mode_from_wire(wire: Mapping[str, int], spec: DeviceSpec) -> PowerMode:
-    """A mode in the power daemon's units as a ``PowerMode``; a knob that the board does not have stands at its top."""
+    """Convert a mode from the power daemon's units; a missing knob gets its maximum.
+
+    Args:
+        wire: Values by knob: ``cores``, ``cpu_khz``, ``gpu_hz``, ``emc_hz``.
+        spec: The board.
+    """
     return PowerMode(
         int(wire.get("cores", max(spec.cores))),
         wire["cpu_khz"] / KHZ_PER_MHZ if "cpu_khz" in wire else max(spec.cpu_mhz),
@@ -27,7 +32,12 @@ def mode_from_wire(wire: Mapping[str, int], spec: DeviceSpec) -> PowerMode:
 
 
 def mode_to_wire(mode: PowerMode, knobs: Mapping[str, Sequence[int]]) -> dict[str, int]:
-    """A mode in the power daemon's units, of the knobs that the board has."""
+    """Convert a mode to the power daemon's units.
+
+    Args:
+        mode: The mode.
+        knobs: Allowed values of each knob; a knob without values is left out.
+    """
     wished = {
         "cores": mode.cores,
         "cpu_khz": round(mode.cpu_mhz * KHZ_PER_MHZ),
@@ -38,10 +48,14 @@ def mode_to_wire(mode: PowerMode, knobs: Mapping[str, Sequence[int]]) -> dict[st
 
 
 def build_board_spec(catalogued: DeviceSpec, described: Mapping[str, Any], total_power: str) -> DeviceSpec:
-    """The spec of one real board: tables and presets from the power daemon's ``describe``, the rest the catalogue's.
+    """Build the spec of a real board.
 
-    ``total_power`` is the formula that the board's sensors really use. A knob that the board does not expose keeps one
-    value, the catalogue's top, because nothing can change it.
+    A knob that the board does not expose keeps the catalogue's maximum as its only value, because it cannot be changed.
+
+    Args:
+        catalogued: The catalogue's entry of the board.
+        described: Reply of the power daemon to ``describe``.
+        total_power: Formula of total power that the board's sensors use.
     """
     allowed = described["allowed"]
     tables = {
@@ -61,7 +75,7 @@ def build_board_spec(catalogued: DeviceSpec, described: Mapping[str, Any], total
 
 
 def _build_presets(spec: DeviceSpec, described: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The board's stock modes that need no reboot, each on the board's tables, and MAXN."""
+    """Return the board's presets that need no reboot, snapped to its clock tables, and MAXN."""
     usable = [preset for preset in described if not preset["needs_reboot"]]
     presets = {preset["name"]: modes.snap_to_spec(spec, mode_from_wire(preset["mode"], spec)) for preset in usable}
     default = next((preset["name"] for preset in usable if preset["default"]), "MAXN")

@@ -1,6 +1,6 @@
-"""The catalogue: one YAML file per board, checked strictly and turned into a ``DeviceSpec``.
+"""The board catalogue: one YAML file per board, validated strictly and converted to a ``DeviceSpec``.
 
-The stock boards lie in ``catalogue/`` beside this file; a user's own file has the same form (docs/devices.md).
+The stock boards are in ``catalogue/`` beside this file; a user's own file has the same format (docs/devices.md).
 """
 
 from __future__ import annotations
@@ -22,21 +22,24 @@ from fedge.errors import BadInput, UnknownName
 from fedge.types import DeviceSpec, Label, LabelledValue, PowerMode
 
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-"""libyaml's where it is: a board reads all files for every message, and Python's own takes ten times as long."""
+"""libyaml's loader if available: a client reads all files for every message, and the pure Python loader is ten times
+slower.
+"""
 UNCAPPED = "MAXN"
-"""The preset with every knob at its top, which every board has."""
+"""The preset with every knob at its maximum, which every board has."""
 PRESET_SLACK = 0.06
-"""How far a preset may lie from its table entry. nvpmodel files name rounded clocks (900 for 905.25, 640 for 614.4) and
-the boards snap to the nearest; what is farther off is a mistake."""
+"""Largest relative difference between a preset and its table entry. nvpmodel files contain rounded clocks (900 for
+905.25, 640 for 614.4), and boards snap them to the nearest; a larger difference is a mistake.
+"""
 MAX_TABLE_LENGTH = 1000
-"""More clocks than any board has; a range beyond it is a slip of the pen."""
+"""Entries of a clock table, more than any board has; a longer range is a typing error."""
 FIGURE_FIELDS = ("ram_gb", "idle_w", "max_w", "gpu_gflops", "mem_gbps", "cpu_score")
-"""The fields that are single numbers, each with a source of its own."""
+"""Fields that are single numbers, each with its own source."""
 CITED_FIELDS = (
     "modules", "cores", "cpu_mhz", "gpu_mhz", "mem_mhz", "presets", "default_preset",
     "rails", "total_power", "accelerators", "jetpacks",
 )  # fmt: skip
-"""The fields whose source and label stand under ``sources``."""
+"""Fields whose label and source are listed under ``sources``."""
 
 
 class _Strict(BaseModel):
@@ -51,7 +54,7 @@ class _Range(_Strict):
 
 
 def _parse_table(value: object) -> tuple[float, ...]:
-    """A knob's table from a list or a range; ValueError says what would be right."""
+    """Parse a knob's table from a list or a range; the ``ValueError`` says what is valid."""
     values = _expand_range(value) if isinstance(value, dict) else value
     if not isinstance(values, list) or not values or not all(type(v) in (int, float) for v in values):
         raise ValueError("a list of numbers, or a range {from, to, step, and}")
@@ -102,7 +105,7 @@ class _Figure(_Cited):
 
 
 class _Preset(_Strict):
-    """The caps of a preset; a knob left out is not capped."""
+    """The caps of a preset; a missing knob is not capped."""
 
     cores: int | None = None
     cpu_mhz: float | None = None
@@ -135,20 +138,25 @@ class _Board(_Strict):
 
 
 def load_catalogue() -> Mapping[str, DeviceSpec]:
-    """The stock boards by canonical name, in the order of their names; read once."""
+    """Return the stock boards by canonical name, in alphabetical order; read once per process."""
     return _load_stock()[0]
 
 
 def aliases() -> Mapping[str, str]:
-    """Other names of the stock boards -> canonical name."""
+    """Return the canonical name for each alias of a stock board."""
     return _load_stock()[1]
 
 
 def find(name: str, where: str = "--device") -> DeviceSpec:
-    """The board behind a name, an alias, or the path of the user's own ``.yaml``.
+    """Find a board by name, by alias, or by the path of a YAML file.
 
-    Raises ``UnknownName`` (which lists the known names) or, for a file, ``BadInput``; ``where`` names the field that
-    the name came from.
+    Args:
+        name: Name, alias or path.
+        where: Field or option that the name came from, for error messages.
+
+    Raises:
+        UnknownName: No stock board has this name; lists the known names.
+        BadInput: The YAML file is invalid.
     """
     if name.endswith((".yaml", ".yml")):
         return load_spec(Path(name))
@@ -160,7 +168,11 @@ def find(name: str, where: str = "--device") -> DeviceSpec:
 
 
 def load_spec(path: Path | str) -> DeviceSpec:
-    """The board in the user's own YAML file; raises ``BadInput`` that names the file and the field."""
+    """Load a board from the user's own YAML file.
+
+    Raises:
+        BadInput: The file is invalid; names the file and the field.
+    """
     return _build_spec(_read_board_file(Path(path)), str(path))
 
 
@@ -191,7 +203,7 @@ def _read_board_file(file: Traversable | Path) -> _Board:
 
 
 def _build_field_error(where: str, error: ValidationError) -> BadInput:
-    """The first thing wrong with the file, as one line."""
+    """Convert the first validation error to a ``BadInput`` of one line."""
     first: Any = error.errors(include_url=False)[0]
     field = ".".join(str(part) for part in first["loc"])
     if first["type"] == "missing":
@@ -235,7 +247,7 @@ def _build_spec(board: _Board, where: str) -> DeviceSpec:
 
 
 def _check_names(board: _Board, presets: tuple[str, ...], where: str) -> None:
-    """Names inside the file must refer to each other."""
+    """Check that names inside the file refer to each other; raise ``UnknownName`` or ``BadInput``."""
     if board.default_preset not in presets:
         raise UnknownName(f"{where}: default_preset", board.default_preset, presets)
     for rail in board.total_power.split("+"):
@@ -275,7 +287,7 @@ def _to_figure(given: _Figure) -> LabelledValue:
 
 
 def _collect_sources(board: _Board) -> dict[str, str]:
-    """Field -> ``label: source``; ``modules`` also carries the numbers, for which ``DeviceSpec`` has no field."""
+    """Return ``label: source`` by field; ``modules`` also lists the numbers, for which ``DeviceSpec`` has no field."""
     cited = {field: str(board.sources[field]) for field in CITED_FIELDS}
     modules = board.sources["modules"]
     cited["modules"] = f"{modules.label}: {', '.join(board.modules)}; {modules.source}"

@@ -1,4 +1,4 @@
-"""A device in front of another: everything is the other's, but for how work is metered."""
+"""Base class of devices that wrap another one and change how work is measured."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fedge.types import DeviceSpec, PowerMode
 
 
 class DeviceWrapper:
-    """What a ``fedge.protocols.Device`` that stands in front of ``device`` hands on; ``measure`` is its own."""
+    """Forwards all of ``fedge.protocols.Device`` to ``device``, except ``measure``, which subclasses implement."""
 
     def __init__(self, device: Device) -> None:
         self._device = device

@@ -1,8 +1,9 @@
-"""An emulated board: takes power modes, meters work on the fleet's clock, warms up, heats, throttles and rests.
+"""An emulated board: sets modes and measures work in simulated time, with warm-up, heating and throttling.
 
-Temperature follows one thermal mass: dT/dt = (T_ambient + R P - T) / tau, with R such that the board's largest power
-settles ``HEADROOM_C`` above the ambient air (estimated), and the passive trip point of the boards' own thermal zones.
-A board with a standing inference service trains between its batches, which are played on the same clock.
+Temperature follows a model with one thermal mass: dT/dt = (T_ambient + R P - T) / tau. R is such that the board's
+maximum power settles ``HEADROOM_C`` above ambient temperature (estimated), and throttling starts at the passive trip
+point of Jetson thermal zones. A board with an inference service trains between the service's batches, which are
+emulated on the same clock.
 """
 
 from __future__ import annotations
@@ -19,17 +20,19 @@ from fedge.devices.mode_surface import ModeSurface
 from fedge.types import DeviceSpec, Measurement, PowerMode, ServiceUse, Workload
 
 WARM_UP_STEPS = 1.5
-"""Extra steps' worth of time that a round's first minibatches cost (autotuning, caches; estimated)."""
+"""Extra time of the first steps of a round (autotuning, caches), in steps; estimated."""
 MODE_SWITCH_S = 0.05
-"""What a change of mode takes in the middle of the work: writing the clocks and their settling (estimated)."""
+"""Seconds that a mode change takes during the work, to write the clocks and let them settle; estimated."""
 NOISE_TIME_SD = 0.008
 NOISE_POWER_SD = 0.010
-"""Run-to-run noise of a long measurement (the tables' smoothness residuals: 0.4-0.8 % time, 0.8-1.2 % power)."""
+"""Run-to-run noise of a long measurement; smoothness residuals of the measured tables are 0.4-0.8 % in time and 0.8-1.2
+% in power.
+"""
 JITTER_SD = 0.03
-"""Noise of a single minibatch's time and power on top (estimated); averages out over the steps."""
+"""Additional noise of a single step's time and power, which averages out over steps; estimated."""
 OUTLIER_CHANCE = 0.01
 OUTLIER_SLOWDOWN = (1.15, 1.5)
-"""Rarely something else runs on the board (19 to 48 of 4,368 measured rows lie more than 25 % off, both ways)."""
+"""Rare slow-down by another process; 19 to 48 of 4,368 measured rows differ by more than 25 %, in both directions."""
 HEADROOM_C = 45.0
 THERMAL_TAU_S = 240.0
 TRIP_C = 97.0
@@ -39,18 +42,18 @@ THROTTLED_POWER = 0.8
 
 @dataclass(frozen=True, slots=True)
 class ThermalModel:
-    """The board's thermal mass: kelvin per watt and ambient temperature."""
+    """Thermal model of a board: thermal resistance in kelvin per watt, and ambient temperature."""
 
     kelvin_per_w: float
     ambient_c: float
 
     def temperature_after_c(self, temperature_c: float, power_w: float, seconds: float) -> float:
-        """Temperature after ``seconds`` at ``power_w``."""
+        """Return the temperature after ``seconds`` at ``power_w``, in degrees Celsius."""
         settled_c = self.ambient_c + self.kelvin_per_w * power_w
         return settled_c + (temperature_c - settled_c) * math.exp(-seconds / THERMAL_TAU_S)
 
     def seconds_until(self, limit_c: float, temperature_c: float, power_w: float) -> float:
-        """Seconds at ``power_w`` until ``limit_c`` is reached; infinite when it never is."""
+        """Return the seconds at ``power_w`` until ``limit_c`` is reached; infinity if it never is."""
         settled_c = self.ambient_c + self.kelvin_per_w * power_w
         if temperature_c >= limit_c:
             return 0.0
@@ -61,10 +64,15 @@ class ThermalModel:
 
 @dataclass(frozen=True, slots=True)
 class SharedWork:
-    """Minibatches to be done beside a service: how many, seconds of each, and of the first one beyond that.
+    """Training that shares the board with an inference service.
 
-    From ``hot_after_s`` on everything takes ``THROTTLED_SLOWDOWN`` times as long. As many minibatches are done as fit
-    in ``limit_s``, at least one.
+    Attributes:
+        mode: Power mode.
+        steps: Number of steps requested.
+        step_s: Seconds per step without the service.
+        warm_up_s: Extra seconds of the first step.
+        hot_after_s: Seconds after which throttling slows everything by ``THROTTLED_SLOWDOWN``.
+        limit_s: Time limit in seconds; at least one step is run. None for no limit.
     """
 
     mode: PowerMode
@@ -77,7 +85,15 @@ class SharedWork:
 
 @dataclass(frozen=True, slots=True)
 class SharedWorkResult:
-    """What became of a stretch: minibatches done, seconds of all, of them in training, and watts of the rest."""
+    """Result of training beside an inference service.
+
+    Attributes:
+        steps: Number of steps completed.
+        seconds: Total duration.
+        train_s: Seconds of training within it.
+        other_w: Mean power outside training, in watts.
+        use: Statistics of the service.
+    """
 
     steps: int
     seconds: float
@@ -87,28 +103,37 @@ class SharedWorkResult:
 
 
 class ServiceEmulator(Protocol):
-    """A standing service on an emulated board."""
+    """An inference service on an emulated board."""
 
     def idle_w(self, mode: PowerMode, idle_w: float) -> float:
-        """Watts while the board waits and serves, from those of the board at rest."""
+        """Return the power of a board that serves but does not train, given its idle power, in watts."""
         ...
 
     def expected_w(self, mode: PowerMode, train_w: float) -> float:
-        """Watts while the board trains and serves, from those of training alone; before it is played."""
+        """Return the expected power of training and serving, given that of training alone, in watts."""
         ...
 
     def run_work(self, stretch: SharedWork) -> SharedWorkResult:
-        """Train and serve, one thing at a time."""
+        """Train and serve alternately."""
         ...
 
 
 def build_thermal_model(spec: DeviceSpec, ambient_c: float) -> ThermalModel:
-    """The thermal mass of a board of this kind (estimated)."""
+    """Build the (estimated) thermal model of a board kind at an ambient temperature in degrees Celsius."""
     return ThermalModel(HEADROOM_C / spec.max_w.value, ambient_c)
 
 
 class EmulatedBoard:
-    """A ``fedge.protocols.Device`` on the fleet's virtual time; ``rng`` fixes its noise."""
+    """A ``fedge.protocols.Device`` in simulated time.
+
+    Args:
+        spec: The board in the catalogue.
+        surface: True step time and power by mode.
+        thermal: Thermal model.
+        temperature_c: Initial temperature in degrees Celsius.
+        rng: Generator of the measurement noise.
+        beside: Emulated inference service, or None.
+    """
 
     def __init__(
         self,
@@ -124,11 +149,11 @@ class EmulatedBoard:
         self.thermal = thermal
         self.temperature_c = temperature_c
         self.mode = find_top_mode(surface)
-        """A board is found in its fastest mode."""
+        """Initially the fastest mode."""
         self._rng = rng
         self._beside = beside
         self._worked: PowerMode | None = None
-        """The mode of the round's work so far."""
+        """Mode of the last work in this round."""
 
     def idle_w(self, mode: PowerMode) -> float:
         idle_w = float(self.surface.idle_w[self.surface.find_row(mode)])
@@ -144,7 +169,7 @@ class EmulatedBoard:
             self.mode = found
 
     def idle_for(self, seconds: float, mode: PowerMode) -> None:
-        """Let the board idle, and cool, in ``mode``."""
+        """Let the board idle in ``mode`` for ``seconds``, which cools it."""
         self.temperature_c = self.thermal.temperature_after_c(self.temperature_c, self.idle_w(mode), seconds)
 
     def measure(
@@ -171,7 +196,7 @@ class EmulatedBoard:
     def _measure_with_service(
         self, beside: ServiceEmulator, planned: Measurement, work: Callable[[int], object], limit_s: float | None
     ) -> Measurement:
-        """What was planned of training alone, done beside the service; heat slows both."""
+        """Run planned training beside the service; throttling slows both."""
         before_s = planned.switch_s or 0.0
         mixed_w = beside.expected_w(planned.mode, planned.power_w)
         hot_after_s = max(0.0, self.thermal.seconds_until(TRIP_C, self.temperature_c, mixed_w) - before_s)
@@ -202,7 +227,7 @@ class EmulatedBoard:
         return self._apply_throttling(seen, cool_s, seen.work_s)
 
     def _cut_to_limit(self, planned: Measurement, limit_s: float | None) -> Measurement:
-        """As many of the minibatches as fit in ``limit_s``, heat considered, at least one."""
+        """Reduce the steps to those that fit into ``limit_s`` including throttling, at least one."""
         if limit_s is None:
             return planned
         few, many = 1, planned.steps + 1
@@ -216,21 +241,21 @@ class EmulatedBoard:
         return math.exp(sd_log * self._rng.standard_normal())
 
     def _cool_s(self, planned: Measurement) -> float:
-        """Seconds of the work before the trip point is reached."""
+        """Return the seconds of work before the trip point is reached."""
         until_s = self.thermal.seconds_until(TRIP_C, self.temperature_c, planned.power_w)
         return min(planned.work_s, until_s)
 
     def _hot_s(self, planned: Measurement) -> float:
-        """Seconds of the work with what is throttled of it."""
+        """Return the seconds of work including throttling."""
         cool_s = self._cool_s(planned)
         return cool_s + (planned.work_s - cool_s) * THROTTLED_SLOWDOWN
 
     def _apply_heat(self, planned: Measurement) -> Measurement:
-        """The measurement after heating; past the trip point the rest of the work runs throttled."""
+        """Heat the board; the work after the trip point is throttled."""
         return self._apply_throttling(planned, self._cool_s(planned), self._hot_s(planned))
 
     def _apply_throttling(self, planned: Measurement, cool_s: float, total_s: float) -> Measurement:
-        """The measurement of ``total_s`` seconds, throttled after ``cool_s``; and the board as warm as it then is."""
+        """Stretch a measurement to ``total_s`` seconds, throttled after ``cool_s``; update the temperature."""
         power_w = planned.power_w
         hot_s, hot_w = total_s - cool_s, planned.power_w * THROTTLED_POWER
         mean_w = (cool_s * power_w + hot_s * hot_w) / total_s
@@ -251,11 +276,11 @@ class EmulatedBoard:
 
 
 def _mean_power_w(train_w: float, played: SharedWorkResult) -> float:
-    """Mean watts of training and of what is done between its minibatches."""
+    """Return the mean power of training and serving, in watts."""
     return (played.train_s * train_w + (played.seconds - played.train_s) * played.other_w) / played.seconds
 
 
 def find_top_mode(surface: ModeSurface) -> PowerMode:
-    """MAXN, or the nearest to it that the surface holds (a measured table may lack some modes)."""
+    """Return MAXN, or the mode of the surface that is nearest to it (a measured table may lack modes)."""
     share = surface.modes.knobs / surface.modes.knobs.max(axis=0)
     return surface.modes[int(np.argmax(share.sum(axis=1)))]

@@ -1,4 +1,4 @@
-"""What a board draws at rest in the modes in which that was measured, kept in a file so that it is measured once."""
+"""Storage of measured idle power by mode, in a file, so that it is measured once."""
 
 from __future__ import annotations
 
@@ -14,9 +14,11 @@ logger = logging.getLogger(__name__)
 
 
 class IdlePowerStore:
-    """Watts at rest by mode; with a ``path``, what was written there before is known, too.
+    """Idle power by mode, with an optional file.
 
-    ``meter`` says whose watts they are, sensor and rails: those of another one are kept for it, and not known here.
+    Args:
+        path: The file; None keeps measurements in memory only.
+        meter: Sensor and rails of the measurements. Those of other meters are kept in the file but not used.
     """
 
     def __init__(self, path: Path | None = None, meter: str = "") -> None:
@@ -24,11 +26,11 @@ class IdlePowerStore:
         self._watts: dict[str, float] = _read(path).get(meter, {}) if path is not None else {}
 
     def find_w(self, mode: PowerMode) -> float | None:
-        """What was measured in ``mode``; None when nothing was."""
+        """Return the measured idle power in ``mode`` in watts, or None."""
         return self._watts.get(str(mode))
 
     def record(self, mode: PowerMode, watts: float) -> None:
-        """Remember a measurement; the file is replaced as a whole, and one that cannot be written costs a warning."""
+        """Store a measurement; the file is replaced atomically, and a write error is logged as a warning."""
         self._watts[str(mode)] = watts
         if self._path is None:
             return
@@ -49,7 +51,7 @@ def _write(path: Path, watts: Mapping[str, Mapping[str, float]]) -> None:
 
 
 def _read(path: Path) -> dict[str, dict[str, float]]:
-    """Watts by mode, by meter."""
+    """Read idle power in watts by meter and mode; empty if there is no readable file."""
     try:
         written = json.loads(path.read_text(encoding="utf-8"))
         return {str(meter): {str(mode): float(w) for mode, w in seen.items()} for meter, seen in written.items()}

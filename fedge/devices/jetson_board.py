@@ -1,4 +1,4 @@
-"""A real board: its modes through the power daemon, its work timed and its energy integrated from its own sensors."""
+"""A real board: power modes through the power daemon, work timed by the clock, energy integrated from the sensors."""
 
 from __future__ import annotations
 
@@ -21,20 +21,24 @@ from fedge.types import DeviceSpec, Energy, Measurement, PowerMode, Workload
 
 logger = logging.getLogger(__name__)
 LEASE_S = 15.0
-"""The board is put back this long after a client that holds it went silent; chosen by us."""
+"""Seconds after which the daemon restores a board whose client has gone silent. A default: longer leases keep a board
+in a foreign mode for longer, shorter ones may expire while the client is only slow.
+"""
 LEASE_RENEWAL_S = LEASE_S / 3
 CLOCK_TOLERANCE = 0.001
-"""Two clocks that differ by less are one: some kernels keep kHz of a table in Hz."""
+"""Relative difference below which two clocks are equal: some kernels list a table in kHz and report Hz."""
 IDLE_SETTLE_S = 2.0
-"""A board is left alone for so long before its power at rest is measured; chosen by us."""
+"""Seconds before a measurement of idle power in which clocks and power settle; a default."""
 IDLE_S = 5.0
-"""So long is its power at rest measured; chosen by us, 50 samples at 10 Hz."""
+"""Seconds of a measurement of idle power; a default of 50 samples at 10 Hz."""
 ENERGY_WINDOW_S = 60.0
-"""Long work's energy is taken in parts of about so many seconds, long before a meter forgets; chosen by us."""
+"""Seconds after which the energy of long work is read from the meter; a default well below the sampler's memory of an
+hour.
+"""
 
 
 class EnergyMeter(Protocol):
-    """Energy of a stretch of time; ``fedge.devices.sensing.sampler.Sampler`` is the real one."""
+    """Meter of energy over a period; ``fedge.devices.sensing.sampler.Sampler`` is the real one."""
 
     def energy_between(self, start_s: float, end_s: float) -> Energy: ...
 
@@ -44,9 +48,18 @@ class EnergyMeter(Protocol):
 class JetsonBoard:
     """A ``fedge.protocols.Device`` on real hardware.
 
-    ``power`` is a connection to the power daemon, ``connect`` opens one more, for the lease; ``knobs`` are its tables
-    by wire name. Inside ``held`` nobody else can change the mode; ``in_mode`` holds the board by itself. All
-    of it raises ``BoardError``.
+    Inside ``hold`` no other client can change the mode; ``use_mode`` holds the board by itself. All methods raise
+    ``BoardError``.
+
+    Args:
+        spec: The board's own spec.
+        knobs: Values of each knob by its name in the power daemon.
+        power: Connection to the power daemon.
+        connect: Opens another connection, for the lease.
+        meter: Meter of the board's energy.
+        clock: Wall clock.
+        idle: Store of measured idle power; None keeps it in memory.
+        holder: Name under which the board is held.
     """
 
     def __init__(
@@ -73,14 +86,14 @@ class JetsonBoard:
         self._lease: BoardLease | None = None
         self._mode: PowerMode | None = None
         self._worked: PowerMode | None = None
-        """The mode of the work so far."""
+        """Mode of the last work."""
         self._cold = True
-        """No work was done yet since the mode was set: the first minibatch may take longer."""
+        """True until the first step after a mode change, which may take longer."""
         self._set_s = 0.0
-        """What setting the present mode took."""
+        """Seconds that it took to set the present mode; 0 once they are booked."""
 
     def idle_w(self, mode: PowerMode) -> float:
-        """Watts at rest in ``mode``: measured when it is first asked for, remembered then."""
+        """Return the idle power in ``mode`` in watts; measured when it is first needed, then stored."""
         known = self._idle.find_w(mode)
         if known is not None:
             return known
@@ -95,7 +108,7 @@ class JetsonBoard:
 
     @contextmanager
     def hold(self) -> Iterator[None]:
-        """Keep the board for this client; what was found is put back at the end, also when the client dies."""
+        """Hold the board for this client; the original state is restored at the end, even if the client dies."""
         if self._lease is not None:
             yield
             return
@@ -126,9 +139,7 @@ class JetsonBoard:
         since_s = seen_s = self._clock.now_s()
         chunks, energies = list[TimedChunk](), list[Energy]()
         while (count := count_next_steps(chunks, steps, limit_s)) > 0:
-            if (
-                seen_s - since_s >= ENERGY_WINDOW_S
-            ):  # up to the stretch before the last: nobody waits for a sample after it
+            if seen_s - since_s >= ENERGY_WINDOW_S:  # up to the previous chunk, whose next sample has already arrived
                 energies.append(self._measure_energy(since_s, seen_s))
                 since_s = seen_s
             seen_s = self._clock.now_s()
@@ -139,7 +150,7 @@ class JetsonBoard:
         return self._build_measurement(mode, chunks, join_windows(energies))
 
     def _measure_energy(self, start_s: float, end_s: float) -> Energy:
-        """The energy of a stretch in one mode; raises ``SensorLost`` and ``ModeNotSet`` when it is not of that."""
+        """Return the energy of a period; raise ``SensorLost`` for large gaps, ``ModeNotSet`` for a mode change."""
         energy = account_for_gaps(self._meter.energy_between(start_s, end_s))
         if energy.mode_changes:
             raise ModeNotSet(f"the power mode was changed {energy.mode_changes} times during the work; it has to stay")
@@ -171,7 +182,7 @@ class JetsonBoard:
         self._mode, self._set_s, self._cold = mode, self._clock.now_s() - start_s, True
 
     def _restore_mode(self, outer: PowerMode | None) -> None:
-        """Back to the mode around this one, or to what was found."""
+        """Restore the enclosing mode, or the original state."""
         assert self._lease is not None
         self._mode = None
         if outer is not None:
@@ -186,7 +197,7 @@ class JetsonBoard:
         return mode_from_wire(self._read_state()["mode"], self.spec)
 
     def _read_state(self) -> Mapping[str, Any]:
-        """What the daemon reads back now; raises ``ModeNotSet`` when it can read nothing."""
+        """Return the state that the daemon reads back; raise ``ModeNotSet`` if it cannot read the mode."""
         with _translate_errors("read the mode"):
             now: Mapping[str, Any] = self._power.get()
         if not now["mode"]:
@@ -194,7 +205,7 @@ class JetsonBoard:
         return now
 
     def _check_mode_kept(self, mode: PowerMode) -> None:
-        """Work counts for a mode only if the board was in it to the end."""
+        """Raise ``ModeNotSet`` if the board left ``mode``: work counts for a mode only if the board stayed in it."""
         now, wished = self._read_state(), mode_to_wire(mode, self._knobs)
         if any(abs(now["mode"].get(knob, value) - value) > CLOCK_TOLERANCE * value for knob, value in wished.items()):
             why = now.get("stopped") or "something else changed it"
@@ -202,7 +213,12 @@ class JetsonBoard:
 
 
 class BoardLease:
-    """The board for oneself, renewed by a thread until the block ends; then what was found is put back."""
+    """Exclusive lease on a board, renewed by a thread until the block ends; then the original state is restored.
+
+    Args:
+        connect: Opens a connection to the power daemon.
+        holder: Name under which the board is held.
+    """
 
     def __init__(self, connect: Callable[[], PowerdClient], holder: str) -> None:
         self._power, self._holder = connect(), holder
@@ -232,13 +248,13 @@ class BoardLease:
         while not self._over.wait(LEASE_RENEWAL_S):
             try:
                 self._power.hold(self._holder, LEASE_S, token=self.token)
-            except PowerdError as error:  # the work's own calls report it; here nobody listens
+            except PowerdError as error:  # reported by the calls of the main thread
                 logger.warning("the lease on the board could not be renewed: %s", error)
 
 
 @contextmanager
 def _keep_first_error(first: BaseException | None) -> Iterator[None]:
-    """Let an error pass unless another one came before it, which then is the one to report."""
+    """Suppress a ``ModeNotSet`` during clean-up if ``first`` is already being raised."""
     try:
         yield
     except ModeNotSet as error:
@@ -249,7 +265,7 @@ def _keep_first_error(first: BaseException | None) -> Iterator[None]:
 
 @contextmanager
 def _translate_errors(what: str) -> Iterator[None]:
-    """The power daemon's errors as the library's own, always with what was read back."""
+    """Convert errors of the power daemon to ``ModeNotSet``, with the state that was read back."""
     try:
         yield
     except PowerdError as error:

@@ -1,4 +1,4 @@
-"""The board that this program runs on, put together: its daemon, its sensors, its own spec; closed at the end."""
+"""The board that this program runs on: power daemon, sensors and spec, opened together and closed at the end."""
 
 from __future__ import annotations
 
@@ -28,7 +28,17 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class BoardLocation:
-    """Where a board's daemon, files and sensors are; ``device`` names its catalogue entry where it must be told."""
+    """Location of a board's daemon, files and sensors.
+
+    Attributes:
+        device: Name or YAML file of the catalogue entry; None identifies the board automatically.
+        power_socket: Socket of the power daemon.
+        root: Root of the board's file system; another one for a recorded board.
+        sensor: Name of the power sensor.
+        sample_hz: Sampling rate in Hz.
+        state_dir: Folder for measured idle power; None keeps it in memory.
+        holder: Name under which this program holds the board.
+    """
 
     device: str | None = None
     power_socket: str = SOCKET
@@ -36,14 +46,20 @@ class BoardLocation:
     sensor: str = "sysfs"
     sample_hz: float = 10.0
     state_dir: Path | None = None
-    """Where what was measured at rest is remembered; None: nowhere."""
     holder: str = "fedge"
-    """The name that others are told while this program holds the board."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LocalBoard:
-    """A board as found: the device, its sensor and sampler, who it is, and the catalogue's entry of its kind."""
+    """An opened board.
+
+    Attributes:
+        board: The device.
+        sensor: Its power sensor.
+        sampler: Samples the sensor.
+        identity: Identity that the board reports.
+        catalogued: The catalogue's entry of the board.
+    """
 
     board: JetsonBoard
     sensor: PowerSensor
@@ -52,7 +68,7 @@ class LocalBoard:
     catalogued: DeviceSpec
 
     def hottest_c(self) -> float | None:
-        """The hottest sensor now; None where there is none, or when it cannot be read: no work is lost over it."""
+        """Return the highest temperature now, or None if there is no sensor or it cannot be read."""
         try:
             return self.sensor.read().hottest_c
         except SensorLost as error:
@@ -62,10 +78,16 @@ class LocalBoard:
 
 @contextmanager
 def open_local_board(place: BoardLocation, clock: Clock | None = None) -> Iterator[LocalBoard]:
-    """The board of ``place``, its sampler running.
+    """Open a board with its sampler running.
 
-    Raises ``BoardError`` for a daemon that does not answer and for a board that nobody knows, ``SensorLost`` for one
-    whose power cannot be read, ``BadInput`` for a sensor or device of no known name.
+    Args:
+        place: Location of the board.
+        clock: Wall clock; None for the real one.
+
+    Raises:
+        BoardError: The daemon does not answer, or the catalogue does not contain the board.
+        SensorLost: The board's power cannot be read.
+        BadInput: The sensor or device is unknown.
     """
     clock = clock or RealClock()
     described = describe_board(place)
@@ -92,7 +114,11 @@ def open_local_board(place: BoardLocation, clock: Clock | None = None) -> Iterat
 
 
 def describe_board(place: BoardLocation) -> Mapping[str, Any]:
-    """What the power daemon says of the board; raises ``BoardError`` when it does not answer."""
+    """Return the power daemon's description of the board.
+
+    Raises:
+        BoardError: The daemon does not answer.
+    """
     try:
         with closing(PowerdClient(place.power_socket)) as power:
             described: Mapping[str, Any] = power.describe()
@@ -102,13 +128,13 @@ def describe_board(place: BoardLocation) -> Mapping[str, Any]:
 
 
 def parse_identity(described: Mapping[str, Any]) -> BoardIdentity:
-    """Who the board is."""
+    """Extract the board's identity from the daemon's description."""
     said = described["board"]
     return BoardIdentity(said["model"], tuple(said["compatible"]), said["l4t"])
 
 
 def find_board_spec(place: BoardLocation, identity: BoardIdentity, described: Mapping[str, Any]) -> DeviceSpec:
-    """The catalogue's entry of the board: the one that is named, or that of its module."""
+    """Return the catalogue's entry of a board: the one named in ``place``, or the one of its module."""
     if place.device is not None:
         return catalogue.find(place.device, where="device")
     clocks = [hz / HZ_PER_MHZ for hz in described["knobs"]["gpu_hz"]]

@@ -1,4 +1,4 @@
-"""What an emulated board really does: a surface of step time and power over its modes, never its predictor's own model.
+"""The true step time and power of an emulated board over its modes; deliberately not the predictor's own model.
 
 Symbols: x_i = log(knob / its maximum), four per mode; r(x) = smooth residual; sd = its size in log units.
 """
@@ -13,18 +13,28 @@ from numpy.typing import NDArray
 from fedge.types import Floats, Modes, PowerMode
 
 BOARD_DEVIATION = (0.01, 0.08)
-"""Smallest and largest deviation between boards of one kind in time and in power (SIGMETRICS'22: 1 % AGX to 7.8 % Nano
-in time, up to 8.8 % in energy)."""
+"""Smallest and largest relative deviation between boards of one kind, in time and in power (SIGMETRICS'22: 1 % on AGX
+to 7.8 % on Nano in time, up to 8.8 % in energy).
+"""
 MAX_IDLE_SHARE = 0.95
-"""Idle power is at most this share of the power at work in the same mode."""
+"""Idle power as a share of the power at work in the same mode, at most."""
 _WAVES = 24
 _WAVE_NUMBER = 1.5
-"""Spread of the residual's wave numbers per unit of log-knob: smooth between neighbours, different across the grid."""
+"""Standard deviation of the residual's wave numbers per unit of log-knob: smooth between neighbouring modes, but
+different across the grid.
+"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ModeSurface:
-    """Noise-free truth per mode: seconds per step, watts at work and watts idling; arrays of shape (n,)."""
+    """Noise-free truth by mode.
+
+    Attributes:
+        modes: The modes, n of them.
+        step_s: Seconds per step, shape (n,).
+        power_w: Power at work in watts, shape (n,).
+        idle_w: Idle power in watts, shape (n,).
+    """
 
     modes: Modes
     step_s: Floats
@@ -32,11 +42,15 @@ class ModeSurface:
     idle_w: Floats
 
     def select_rows(self, keep: NDArray[np.bool_]) -> ModeSurface:
-        """The rows that ``keep`` marks."""
+        """Return the rows for which ``keep`` is True, a mask of shape (n,)."""
         return ModeSurface(Modes(self.modes.knobs[keep]), self.step_s[keep], self.power_w[keep], self.idle_w[keep])
 
     def find_row(self, mode: PowerMode) -> int:
-        """The row of ``mode``; raises ``LookupError`` for a mode that the board does not have."""
+        """Return the row index of ``mode``.
+
+        Raises:
+            LookupError: The board does not have this mode.
+        """
         knobs = np.array([mode.cores, mode.cpu_mhz, mode.gpu_mhz, mode.mem_mhz])
         hits = np.flatnonzero((np.abs(self.modes.knobs - knobs) < 1e-6).all(axis=1))
         if len(hits) == 0:
@@ -45,17 +59,23 @@ class ModeSurface:
 
 
 def scale_step_time(surface: ModeSurface, ratio: float) -> ModeSurface:
-    """The same modes and watts, with steps ``ratio`` times as long."""
+    """Return the surface with step times multiplied by ``ratio``."""
     return ModeSurface(surface.modes, surface.step_s * ratio, surface.power_w, surface.idle_w)
 
 
 def draw_board_surface(
     average: ModeSurface, residual_time_sd_log: float, residual_power_sd_log: float, rng: np.random.Generator
 ) -> ModeSurface:
-    """The surface of one board of a kind: the kind's average, its own deviation, and a smooth residual over the modes.
+    """Draw the surface of one board of a kind: the average, times the board's deviation and a smooth residual.
 
-    The residual has the size of the calibration's residuals, so that the board is as far from the physical model as a
-    real one is.
+    The residual is as large as that of the calibration, so that the board differs from the physical model as much as a
+    real one does.
+
+    Args:
+        average: Average surface of the kind.
+        residual_time_sd_log: Standard deviation of the time residual, in log units.
+        residual_power_sd_log: Standard deviation of the power residual, in log units.
+        rng: The board's own generator.
     """
     x = _log_knobs(average.modes)
     time = _draw_deviation(rng) + _draw_smooth_residual(x, residual_time_sd_log, rng)
@@ -77,7 +97,7 @@ def _log_knobs(modes: Modes) -> Floats:
 
 
 def _draw_smooth_residual(x: Floats, sd: float, rng: np.random.Generator) -> Floats:
-    """A random smooth function of the log-knobs (cosine features) with standard deviation ``sd`` over the modes."""
+    """Draw a smooth random function of the log-knobs (cosine features), with standard deviation ``sd``."""
     waves = rng.normal(0.0, _WAVE_NUMBER, size=(x.shape[1], _WAVES))
     phases = rng.uniform(0.0, 2 * np.pi, size=_WAVES)
     values: Floats = np.cos(x @ waves + phases).sum(axis=1)

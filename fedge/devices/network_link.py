@@ -1,4 +1,4 @@
-"""A board's network link: how long a model takes down and up, and what the radio draws meanwhile."""
+"""A board's network link: transfer times of a model, and the radio's power."""
 
 from __future__ import annotations
 
@@ -9,7 +9,14 @@ from fedge.types import LinkUse
 
 @dataclass(frozen=True, slots=True)
 class NetworkLink:
-    """Rates in Mbit/s, one-way latency in seconds, radio power above idle in watts."""
+    """A network link.
+
+    Attributes:
+        down_mbps: Download rate in Mbit/s.
+        up_mbps: Upload rate in Mbit/s.
+        latency_s: One-way latency in seconds.
+        radio_w: Radio power above idle, in watts.
+    """
 
     down_mbps: float
     up_mbps: float
@@ -17,7 +24,7 @@ class NetworkLink:
     radio_w: float
 
     def transfer(self, n_bytes: int) -> LinkUse:
-        """Fetching and sending ``n_bytes`` once each."""
+        """Return the times and the radio energy of downloading and uploading ``n_bytes`` once each."""
         down_s = self.latency_s + 8e-6 * n_bytes / self.down_mbps
         up_s = self.latency_s + 8e-6 * n_bytes / self.up_mbps
         return LinkUse(down_s, up_s, self.radio_w * (down_s + up_s))

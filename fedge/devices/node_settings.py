@@ -1,4 +1,4 @@
-"""What a board is told of itself: its name, its sockets, its data, its sensors; one small YAML file on the board."""
+"""Settings of a real board, in one YAML file on the board: name, sockets, data, sensors and telemetry."""
 
 from __future__ import annotations
 
@@ -13,57 +13,75 @@ from fedge.errors import BadInput
 from fedge.powerd.powerd_client import SOCKET as POWER_SOCKET
 from fedge.worker.worker_client import SOCKET as WORKER_SOCKET
 
-SETTINGS_PATH = Path("/etc/fedge/client.yaml")
-"""Where the file lies on a board."""
+SETTINGS_PATH = Path("/etc/fedge/node.yaml")
+"""Default path of the settings file on a board."""
 
 
 EXPECTED_SETTINGS = "a board's settings: at least 'board: NAME' (docs/boards.md)"
 
 
 class TelemetrySettings(BaseModel):
-    """Where a board tells what it does, as whom, and how much it keeps while nobody listens."""
+    """Destination of a board's telemetry, its credentials, and how much is buffered while the server is unreachable.
+
+    Attributes:
+        url: HTTPS address of the server, such as ``https://fleet.example:9443/telemetry``.
+        ca: Certificate of the only accepted certificate authority of the server.
+        certificate: The board's own certificate, which identifies it.
+        key: The private key of the certificate.
+        spool_dir: Folder of the buffer.
+        spool_mb: Maximum size of the buffer, in MB.
+        spool_age_s: Maximum age of buffered samples, in seconds.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     url: Annotated[str, Field(pattern=r"^https://[^/\s?#@]+(/[^\s?#]*)?$")]
-    """E.g. ``https://fleet.example:9443/telemetry``."""
     ca: Path
-    """The certificate of whoever vouches for the server; no other is believed."""
     certificate: Path
     key: Path
-    """The board's own, by which the server knows it."""
     spool_dir: Path = Path("/var/lib/fedge/telemetry")
     spool_mb: Annotated[float, Field(gt=0, le=100_000)] = 64.0
     spool_age_s: Annotated[float, Field(gt=0)] = 7 * 86400.0
 
 
 class NodeSettings(BaseModel):
-    """A board's own settings; ``root`` is for recorded boards."""
+    """Settings of a board.
+
+    Attributes:
+        board: Name of the board in the fleet.
+        device: Name or YAML file of the catalogue entry; None identifies the board automatically.
+        power_socket: Socket of the power daemon.
+        worker_socket: Socket of the training worker.
+        state_dir: Folder of the client's state.
+        data_folder: Folder with the board's own samples, readable by the worker; None for a partition of the
+            experiment's data set.
+        sensor: Name of the power sensor.
+        sample_hz: Sampling rate in Hz.
+        root: Root of the board's file system; another one for a recorded board.
+        telemetry: Telemetry settings; None sends nothing between replies.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     board: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
     device: str | None = None
-    """A name or YAML file of the catalogue, where the board is not recognised by itself."""
     power_socket: str = POWER_SOCKET
     worker_socket: str = WORKER_SOCKET
-    state_dir: Path = Path("/var/lib/fedge/client")
+    state_dir: Path = Path("/var/lib/fedge/node")
     data_folder: str | None = None
-    """The board's own samples, in a folder that the worker may read; None: a partition of the experiment's data set."""
     sensor: str = "sysfs"
     sample_hz: Annotated[float, Field(ge=1, le=20)] = 10.0
     root: str = "/"
     telemetry: TelemetrySettings | None = None
-    """None: nothing is sent between replies."""
 
     @property
     def live_dir(self) -> Path:
-        """Where whoever works on this board tells how far it is."""
+        """Folder of the board's progress files."""
         return self.state_dir / "live"
 
     @property
     def place(self) -> BoardLocation:
-        """Where the board's daemon, files and sensors are."""
+        """Location of the board's daemon, files and sensors."""
         return BoardLocation(
             self.device,
             power_socket=self.power_socket,
@@ -76,7 +94,11 @@ class NodeSettings(BaseModel):
 
 
 def read_settings(path: Path = SETTINGS_PATH) -> NodeSettings:
-    """The settings in a file; raises ``BadInput`` that names the field."""
+    """Read the settings file.
+
+    Raises:
+        BadInput: The file is missing or invalid; names the field.
+    """
     try:
         content: Any = yaml.safe_load(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
@@ -98,6 +120,6 @@ def read_settings(path: Path = SETTINGS_PATH) -> NodeSettings:
 
 
 def load_local_settings(path: Path | None = None) -> NodeSettings:
-    """Those of the file that is named or lies in its place, else what a board has by default."""
+    """Load settings from ``path``, from the default path if it exists, or use the defaults."""
     found = path or (SETTINGS_PATH if SETTINGS_PATH.exists() else None)
     return read_settings(found) if found else NodeSettings(board="here")

@@ -1,4 +1,4 @@
-"""Minibatches timed from outside, some at a time: how many come next, and what all of them say of one. Pure."""
+"""Timing of steps in chunks: the size of the next chunk, and step time with its standard error. Pure functions."""
 
 from __future__ import annotations
 
@@ -9,16 +9,20 @@ from dataclasses import dataclass
 import numpy as np
 
 CHUNK_S = 0.5
-"""So long a stretch of minibatches is timed as one; chosen by us, two samples of a slow power sensor."""
+"""Seconds of a chunk of steps that is timed as one; a default of two samples of a slow power sensor."""
 UNKNOWN_SE_LOG = 0.05
-"""Standard error of a step time of which there is one stretch only; chosen by us."""
+"""Standard error (log units) assumed for a step time from a single chunk; a default that gives such a measurement
+little weight.
+"""
 MIN_SE_LOG = 0.001
-"""No timing is trusted to be better than this, however even its stretches; chosen by us."""
+"""Lower bound of the standard error (log units), since equal chunks do not exclude an error common to all. A
+default.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class TimedChunk:
-    """``steps`` minibatches that took ``seconds``."""
+    """A number of steps and the seconds that they took together."""
 
     steps: int
     seconds: float
@@ -30,7 +34,13 @@ class TimedChunk:
 
 @dataclass(frozen=True, slots=True)
 class StepTiming:
-    """Seconds of a usual minibatch, its standard error (log units), and what the first one took beyond that."""
+    """Estimate of the step time.
+
+    Attributes:
+        step_s: Seconds per step, without warm-up.
+        se_log: Standard error of ``step_s`` in log units.
+        warm_up_s: Extra seconds of the first step.
+    """
 
     step_s: float
     se_log: float
@@ -38,9 +48,15 @@ class StepTiming:
 
 
 def count_next_steps(done: Sequence[TimedChunk], steps: int, limit_s: float | None) -> int:
-    """How many minibatches to do next, 0 when the work or the time is over; the first one is timed alone.
+    """Return the number of steps of the next chunk; the first step is timed alone.
 
-    With ``limit_s`` only as many as fit in what is left of it, going by the latest stretch, but at least one in all.
+    Args:
+        done: The chunks so far.
+        steps: Total number of steps requested.
+        limit_s: Time limit in seconds; at least one step is run in total. None for no limit.
+
+    Returns:
+        0 if the steps are done or the time is up.
     """
     left = steps - sum(chunk.steps for chunk in done)
     if not done or left <= 0:
@@ -54,10 +70,12 @@ def count_next_steps(done: Sequence[TimedChunk], steps: int, limit_s: float | No
 
 
 def estimate_step_timing(chunks: Sequence[TimedChunk], cold: bool = True) -> StepTiming:
-    """What the stretches say; their total is ``steps * step_s + warm_up_s``.
+    """Estimate the step time; ``steps * step_s + warm_up_s`` equals the total time.
 
-    The first stretch is one minibatch. ``cold``: it is the first one in its mode, and what it took beyond the others is
-    warm-up. Else it is one like the others: leaving it out whenever it happens to be slow would make them too fast.
+    Args:
+        chunks: The chunks; at least one, and the first has one step.
+        cold: True if the first step is the first in its mode, so that its extra time is warm-up. Otherwise it is an
+            ordinary step: excluding it whenever it is slow would bias the estimate.
     """
     first, rest = chunks[0], chunks[1:]
     if not rest:
@@ -73,7 +91,7 @@ def _mean_step_s(chunks: Sequence[TimedChunk]) -> float:
 
 
 def _se_log(chunks: Sequence[TimedChunk]) -> float:
-    """Standard error of the weighted mean step time, from how the stretches scatter."""
+    """Return the standard error of the weighted mean step time, in log units, from the scatter of the chunks."""
     if len(chunks) < 2:
         return UNKNOWN_SE_LOG
     weights = np.array([chunk.steps for chunk in chunks], dtype=np.float64)

@@ -1,1 +1,1 @@
-"""What a fleet learnt: model files and the measurements they were fitted to."""
+"""Learnt models of a fleet: model files and the measurements to which they were fitted."""

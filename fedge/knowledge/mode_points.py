@@ -1,7 +1,7 @@
-"""Modes as a person reads them: seconds, watts and joules per minibatch with 90 % intervals, alone or as a front.
+"""Predicted modes for display: time, power and energy per step with 90 % intervals, single modes or fronts.
 
-Symbols: t, p predicted seconds and watts, s_t, s_p their spreads in log units; energy e = t p. Its spread is
-hypot(s_t, s_p), as if the two errors had nothing to do with each other; a value's interval is v exp(-+1.645 s).
+Symbols: t, p predicted seconds and watts, s_t, s_p their standard deviations in log units; energy e = t p. Its standard
+deviation is hypot(s_t, s_p), assuming independent errors; a value's interval is v exp(-+1.645 s).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from fedge.types import PowerMode, Predictions
 
 @dataclass(frozen=True, slots=True)
 class PredictionInterval:
-    """A prediction, and the interval that holds it with 90 %."""
+    """A prediction with its 90 % interval."""
 
     value: float
     low90: float
@@ -27,7 +27,15 @@ class PredictionInterval:
 
 @dataclass(frozen=True, slots=True)
 class ModePoint:
-    """One mode's minibatch; ``measured`` says whether the model learnt from this mode."""
+    """The time, power and energy of a step in one mode.
+
+    Attributes:
+        mode: Power mode.
+        step_s: Seconds per step.
+        power_w: Module power in watts.
+        energy_j: Energy per step in joules.
+        measured: Whether the model learnt from this mode.
+    """
 
     mode: PowerMode
     step_s: PredictionInterval
@@ -38,9 +46,13 @@ class ModePoint:
 
 @dataclass(frozen=True, slots=True)
 class ModeFront:
-    """The modes from which none is both faster and cheaper, from fastest to cheapest; ``find_knee`` is one of them.
+    """The Pareto-optimal modes from fastest to cheapest.
 
-    ``against`` says what is dear; ``maxn`` is the board's top mode, on the front or not.
+    Attributes:
+        against: Cost that is traded against time.
+        points: The optimal modes.
+        knee: The point of best trade-off.
+        maxn: The board's top mode, whether on the front or not.
     """
 
     against: FrontCost
@@ -50,7 +62,7 @@ class ModeFront:
 
 
 def build_mode_point(predictions: Predictions, row: int, measured: Collection[PowerMode] = ()) -> ModePoint:
-    """The mode in this row."""
+    """Return the mode in this row."""
     mode = predictions.modes[row]
     time_sd, power_sd = float(predictions.step_s_sd_log[row]), float(predictions.power_w_sd_log[row])
     step_s, power_w = float(predictions.step_s[row]), float(predictions.power_w[row])
@@ -66,7 +78,11 @@ def build_mode_point(predictions: Predictions, row: int, measured: Collection[Po
 def build_mode_front(
     predictions: Predictions, against: FrontCost, maxn: int, measured: Collection[PowerMode] = ()
 ) -> ModeFront:
-    """The front of all rows; ``maxn`` is the row of the board's top mode. Raises ``FedgeError`` for no finite row."""
+    """Return the front of all rows; ``maxn`` is the row of the board's top mode.
+
+    Raises:
+        FedgeError: If no row is finite.
+    """
     points = tuple(build_mode_point(predictions, int(row), measured) for row in find_front_rows(predictions, against))
     bend = build_mode_point(predictions, find_knee(predictions, against).row, measured)
     return ModeFront(against, points, bend, build_mode_point(predictions, maxn, measured))

@@ -1,13 +1,13 @@
-"""A learnt model of one board as one file: what was measured and known beforehand, from which it is fitted again.
+"""A learnt model of one board as a file of its measurements and prior knowledge, from which it is fitted again.
 
-The file is safetensors: arrays, and one JSON text. It holds no weights and no code, so that a newer predictor of the
-same name makes more of an old file, and so that opening a stranger's file runs nothing of his.
+The file is safetensors: arrays and one JSON text. It holds no weights and no code, so a newer predictor of the same
+name can improve an old file, and opening a file from elsewhere executes nothing.
 
 =========================  ===============================================================================
 ``measured/...``           ``knobs`` (n, 4), ``step_s``, ``power_w``, ``steps`` and ``throttled`` (n,)
 ``candidates/knobs``       (m, 4): the modes to choose among
 ``prior/time|power``       (k, 11) and (k, 13): ``PriorKnowledge.priors``, natural logarithms
-``reference/I/...``        ``knobs`` (r, 4), ``step_s`` and ``power_w`` (r,): ``Knowledge.references[I]``
+``reference/I/...``        ``knobs`` (r, 4), ``step_s`` and ``power_w`` (r,): ``PriorKnowledge.references[I]``
 ``fedge-model``            the JSON text of ``_ModelHeader``, in the file's metadata
 =========================  ===============================================================================
 """
@@ -43,7 +43,7 @@ STEP_S = (1e-7, 1e6)
 POWER_W = (1e-3, 1e4)
 STEPS = (1.0, 1e9)
 LOGS = (-100.0, 100.0)
-"""No board's numbers lie outside these; chosen by us, so that no value in a damaged file overflows."""
+# Plausible ranges of a board's values, far wider than any real one, so that damaged files cannot cause overflows.
 
 _Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 _Share = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -54,10 +54,16 @@ _Hash = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 @dataclass(frozen=True, slots=True)
 class ModelOrigin:
-    """Where the measurements come from: a table, or an emulated board, which has no ``sha256``.
+    """The origin of a model's measurements.
 
-    ``rows`` counts the modes that could have been measured; ``explorer`` picked among them, None took all.
-    ``profiling_s`` and ``profiling_j`` are what measuring took.
+    Attributes:
+        label: Label of the measurements.
+        source: Name of the table or description of the emulated board.
+        rows: Number of modes that could have been measured.
+        sha256: Hash of the table; None for an emulated board.
+        explorer: Explorer that chose among them; None if all were used.
+        profiling_s: Seconds that measuring took.
+        profiling_j: Energy that measuring took in joules.
     """
 
     label: Label
@@ -71,7 +77,7 @@ class ModelOrigin:
 
 @dataclass(frozen=True, slots=True)
 class HeldOutErrors:
-    """How well the model foretold measured modes that it did not learn from; errors and coverage are shares."""
+    """Errors and coverage, as shares, over measured modes that the model did not learn from."""
 
     modes: _Count
     time_mape: _Share
@@ -82,9 +88,18 @@ class HeldOutErrors:
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
-    """What a reader of a model wants to know beside its numbers; ``candidates`` says where those modes come from.
+    """A model's metadata.
 
-    ``idle`` is what the board draws at rest in its top mode, where that is known.
+    Attributes:
+        method: Name of the predictor.
+        device: Kind of board.
+        workload: Name of the workload.
+        batch_size: Samples per step.
+        origin: Origin of the measurements.
+        candidates: Where the candidate modes come from, in words.
+        idle: Power at rest in the top mode; None if it is unknown.
+        prior_tables: Measured tables behind the priors, as ``device/workload sha256[:12]``.
+        held_out: Errors on other modes; None if there are none.
     """
 
     method: _Text
@@ -95,13 +110,13 @@ class ModelInfo:
     candidates: _Text
     idle: LabelledValue | None = None
     prior_tables: tuple[_Text, ...] = ()
-    """The measured tables that the priors saw, as ``device/workload sha256[:12]``."""
+    """Measured tables behind the priors, as ``device/workload sha256[:12]``."""
     held_out: HeldOutErrors | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BoardModel:
-    """What a predictor is made from and fitted to; ``measurements`` holds at least one."""
+    """The inputs from which a predictor is created and fitted; ``measurements`` holds at least one."""
 
     about: ModelInfo
     measurements: tuple[Measurement, ...]
@@ -133,7 +148,7 @@ class _VersionHeader:
 
 @dataclass(frozen=True, slots=True)
 class _ModelHeader:
-    """The JSON text."""
+    """The JSON text of a model file."""
 
     version: int
     fedge: str
@@ -144,9 +159,10 @@ class _ModelHeader:
 
 
 def fit_model_predictor(model: BoardModel) -> Predictor:
-    """The model's predictor, made and fitted anew; the same every time.
+    """Create and fit the model's predictor; the result is deterministic.
 
-    Raises ``FedgeError`` when the predictor cannot be fitted to what the model holds.
+    Raises:
+        FedgeError: If the predictor cannot be fitted to the measurements.
     """
     predictor = load_predictor(model.about.method, model.knowledge, "method")
     try:
@@ -156,7 +172,11 @@ def fit_model_predictor(model: BoardModel) -> Predictor:
 
 
 def predict_candidates(model: BoardModel, predictor: Predictor) -> Predictions:
-    """Every candidate's prediction; raises ``FedgeError`` when one is not a positive number, or its spread negative."""
+    """Return the predictions of every candidate.
+
+    Raises:
+        FedgeError: If a prediction is not positive or its standard deviation is negative.
+    """
     predictions = predictor.predict(model.candidates)
     try:
         check_predictions(predictions, len(model.candidates))
@@ -170,7 +190,11 @@ def predict_candidates(model: BoardModel, predictor: Predictor) -> Predictions:
 
 
 def save_model(path: Path, model: BoardModel) -> None:
-    """Write the model, whole or not at all; raises ``BadInput`` for a path that cannot be written."""
+    """Write the model atomically.
+
+    Raises:
+        BadInput: If the path cannot be written.
+    """
     from safetensors.numpy import save as to_bytes
 
     content = to_bytes(
@@ -240,7 +264,11 @@ def _build_header(model: BoardModel) -> _ModelHeader:
 
 
 def load_model(path: Path) -> BoardModel:
-    """Read and check a model; raises ``BadInput`` that names the file and what is wrong in it."""
+    """Read and validate a model.
+
+    Raises:
+        BadInput: If the file is missing or invalid; the message names what is wrong in it.
+    """
     header, arrays = _read_file(path)
     _check_arrays(path, arrays, len(header.references))
     knowledge = PriorKnowledge(
@@ -309,7 +337,7 @@ def _shorten(value: object) -> str:
 
 
 def _read_array(path: Path, name: str, piece: Any, opened: Any) -> NDArray[Any]:
-    """The array, once its type is known to be the one that was written."""
+    """Return the array after checking its type."""
     wanted = {"measured/steps": "I64", "measured/throttled": "U8"}.get(name, "F64")
     if piece.get_dtype() != wanted:
         raise BadInput(f"{path}: {name}", f"values of type {piece.get_dtype()}", f"type {wanted}; {WRITTEN_BY_FIT}")
@@ -318,7 +346,7 @@ def _read_array(path: Path, name: str, piece: Any, opened: Any) -> NDArray[Any]:
 
 
 _TABLE_RANGES = {"knobs": None, "step_s": STEP_S, "power_w": POWER_W}
-"""Columns of a table -> the range of their values; knobs have one range per column."""
+"""Columns of a table -> range of their values; knobs have one range per column."""
 _MEASURED_RANGES = {
     "measured/knobs": None,
     "measured/step_s": STEP_S,
@@ -330,7 +358,7 @@ _KNOWLEDGE_ARRAYS = ("candidates/knobs", "prior/time", "prior/power")
 
 
 def _check_arrays(path: Path, arrays: Mapping[str, NDArray[Any]], references: int) -> None:
-    """Raise ``BadInput`` for the first array whose shape or values cannot be."""
+    """Raise ``BadInput`` for the first array with an impossible shape or value."""
     _check_rows(path, arrays, _MEASURED_RANGES)
     _check_rows(path, arrays, {"candidates/knobs": None})
     for i in range(references):
@@ -343,7 +371,7 @@ def _check_arrays(path: Path, arrays: Mapping[str, NDArray[Any]], references: in
 def _check_rows(
     path: Path, arrays: Mapping[str, NDArray[Any]], columns: Mapping[str, tuple[float, float] | None]
 ) -> None:
-    """Columns of one table: the first are its knobs, the others go with them row by row."""
+    """Check the columns of one table: the first are its knobs, which give the number of rows."""
     rows = -1
     for name, ends in columns.items():
         values = arrays[name]

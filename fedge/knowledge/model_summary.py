@@ -1,4 +1,4 @@
-"""What a model knows and how sure it is: its source, its spread, its measurements beside its own predictions."""
+"""Summary of a model: its source, its uncertainty, and its measurements beside its own predictions."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from fedge.types import Floats, Label, Measurement, Prediction, Predictions
 
 @dataclass(frozen=True, slots=True)
 class PredictionSpread:
-    """Standard deviations of the logarithm over the candidates: 0.05 is about 5 %."""
+    """Quantiles of the standard deviation of the logarithm over the candidates; 0.05 is about 5 %."""
 
     median: float
     p95: float
@@ -34,7 +34,7 @@ class PredictionSpread:
 
 @dataclass(frozen=True, slots=True)
 class ModelTerm:
-    """One term of the physical model in the board's top mode, in seconds per minibatch or in watts."""
+    """One term of the physical model in the board's top mode, in seconds per step or in watts."""
 
     name: str
     value: float
@@ -42,9 +42,9 @@ class ModelTerm:
 
 @dataclass(frozen=True, slots=True)
 class PhysicalBreakdown:
-    """Where a minibatch's time and the board's power go at MAXN, by the physical model inside the predictor.
+    """A step's time and power at MAXN by the terms of the physical model inside the predictor.
 
-    The parts of time overlap: they add up to more than the step.
+    The terms of time overlap: their sum exceeds the step's time.
     """
 
     time_s: tuple[ModelTerm, ...]
@@ -53,7 +53,7 @@ class PhysicalBreakdown:
 
 @dataclass(frozen=True, slots=True)
 class ModelReference:
-    """A table of another workload that the model may look at."""
+    """A table of another workload that the model uses as a reference."""
 
     device: str
     workload: str
@@ -65,11 +65,25 @@ class ModelReference:
 
 @dataclass(frozen=True, slots=True)
 class ModelSummary:
-    """All that there is to say of a model without choosing a mode."""
+    """All facts of a model that do not depend on a choice of mode.
+
+    Attributes:
+        about: Metadata.
+        predictions_label: ``calibrated`` if fitted to measured modes, ``estimated`` if those were emulated.
+        modes: Number of different measured modes.
+        candidates: Number of candidate modes.
+        priors: Number of priors.
+        references: Reference tables.
+        time_spread: Uncertainty of the step time.
+        power_spread: Uncertainty of the power.
+        measurements: Measurements that the model learnt from.
+        predicted: Prediction for each measurement's mode, in the same order.
+        meaning: Terms of the physical model; None for methods without one.
+    """
 
     about: ModelInfo
     predictions_label: Label
-    """``calibrated`` when fitted to measured modes; ``estimated`` when those were emulated."""
+    """``calibrated`` if fitted to measured modes, ``estimated`` if those were emulated."""
     modes: int
     candidates: int
     priors: int
@@ -78,12 +92,18 @@ class ModelSummary:
     power_spread: PredictionSpread
     measurements: tuple[Measurement, ...]
     predicted: tuple[Prediction, ...]
-    """What the model makes of each measurement's mode, row by row."""
+    """Prediction for each measurement's mode, in the same order."""
     meaning: PhysicalBreakdown | None
 
 
 def summarize_model(model: BoardModel, predictor: Predictor, predictions: Predictions) -> ModelSummary:
-    """The facts of a model whose ``predictor`` gave ``predictions`` for its candidates."""
+    """Summarise a model.
+
+    Args:
+        model: The model.
+        predictor: Its fitted predictor.
+        predictions: The predictor's predictions for the candidates.
+    """
     known = model.knowledge
     seen = predictor.predict(stack_modes(measurement.mode for measurement in model.measurements))
     return ModelSummary(
@@ -112,12 +132,12 @@ def summarize_model(model: BoardModel, predictor: Predictor, predictions: Predic
 
 
 def prediction_label(about: ModelInfo) -> Label:
-    """How a prediction came about: fitted to what was measured, or to what was emulated."""
+    """Return the label of a model's predictions, by whether it was fitted to measured or emulated modes."""
     return "calibrated" if about.origin.label == "measured" else "estimated"
 
 
 def explain_model(model: BoardModel, predictor: Predictor) -> PhysicalBreakdown | None:
-    """The physical model's parts at MAXN; None for a method that has none inside."""
+    """Return the terms of the physical model at MAXN, or None for a method without one."""
     coefficients = _find_coefficients(predictor)
     if coefficients is None:
         return None
@@ -151,15 +171,15 @@ _POWER_TERM_NAMES = (
     "GPU arithmetic",
     "memory traffic",
 )
-"""The terms of ``compute_power_terms``, in their order."""
+"""Names of the terms of ``compute_power_terms`` in the same order."""
 
 
 def _find_coefficients(predictor: Predictor) -> Coefficients | None:
-    """Those of the most probable physical model in the predictor."""
+    """Return the coefficients of the most probable physical model in the predictor, or None."""
     if isinstance(predictor, PhysicalPredictor):
         return predictor.posteriors_[int(np.argmax(predictor.weights_))].coefficients
     if isinstance(predictor, BlendedPredictor):
-        # A candidate with a reference has that one's weight behind the physical parameters.
+        # For a candidate with a reference, the reference's weight follows the physical parameters.
         time, power = predictor.time_.posteriors[0].best, predictor.power_.posteriors[0].best
         return Coefficients(time[: len(TIME_NAMES)], power[: len(POWER_NAMES)])
     return None

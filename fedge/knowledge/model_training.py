@@ -1,4 +1,4 @@
-"""Learns a model: profiles what an explorer asks for, within its bounds, fits, and scores on what was not profiled."""
+"""Training of a model: profile the modes that an explorer requests within a budget, fit, and score on other modes."""
 
 from __future__ import annotations
 
@@ -26,18 +26,27 @@ from fedge.seeds import make_generator
 from fedge.types import Floats, Measurement, Modes, PowerMode, ProfileTable
 
 MAX_MODES = 100
-"""How many modes are profiled when only their cost is bounded; chosen by us."""
+# Default number of modes to profile if only their cost is limited.
 MAX_ROWS = 300
-"""Rows of a table that the ``CUBIC_METHODS`` methods learn from unless told otherwise; chosen by us."""
+# Default number of a table's rows that ``CUBIC_METHODS`` learn from; fits and loads become slow beyond it.
 MODES_PER_BATCH = 5
-"""Modes asked for at once where cost is bounded: what they really cost improves the next estimate; chosen by us."""
+# Modes requested at once within a budget: fewer improve the cost estimates more often, more need fewer fits. Default.
 CUBIC_METHODS = ("fedge", "physical")
-"""Methods whose cost grows with the cube of what they learn from, at fitting and at every loading of the model."""
+"""Methods whose cost grows with the cube of the number of measurements, both when fitting and when loading."""
 
 
 @dataclass(frozen=True, slots=True)
 class FitRequest:
-    """How to learn: ``explorer`` None takes all rows; bounds of cost are for profiling, settling included."""
+    """The settings of a training.
+
+    Attributes:
+        method: Name of the predictor.
+        seed: Seed of random choices.
+        explorer: Name of the explorer; None uses all rows.
+        modes: Number of modes to profile; None for the default.
+        cost_s: Limit on the profiling time in seconds, settling included; None for no limit.
+        cost_j: Limit on the profiling energy in joules, settling included; None for no limit.
+    """
 
     method: str
     seed: int = 0
@@ -48,7 +57,18 @@ class FitRequest:
 
 
 def train_model(ground: ProfilingSource, wanted: FitRequest) -> tuple[BoardModel, Predictor]:
-    """The model and its fitted predictor; raises ``BadInput`` when the bounds leave nothing to profile."""
+    """Profile, fit and score a model.
+
+    Args:
+        ground: Table or board to learn from.
+        wanted: Settings of the training.
+
+    Returns:
+        The model and its fitted predictor.
+
+    Raises:
+        BadInput: If the budget does not suffice for a single mode.
+    """
     idle_w = ground.idle.value if ground.idle else ground.background.knowledge.idle_w
     knowledge = replace(ground.background.knowledge, seed=wanted.seed, idle_w=idle_w)
     if wanted.explorer is None:
@@ -75,7 +95,7 @@ def train_model(ground: ProfilingSource, wanted: FitRequest) -> tuple[BoardModel
 
 
 def list_notes(ground: ProfilingSource, wanted: FitRequest) -> tuple[str, ...]:
-    """What a reader should know before he waits, a sentence each."""
+    """Return notes for the user before a long training, one sentence each."""
     count = len(ground.truth.modes)
     if wanted.explorer is not None or wanted.method not in CUBIC_METHODS or count <= MAX_ROWS:
         return ()
@@ -84,7 +104,7 @@ def list_notes(ground: ProfilingSource, wanted: FitRequest) -> tuple[str, ...]:
 
 
 def score_held_out(truth: ProfileTable, seen: Sequence[Measurement], predictor: Predictor) -> HeldOutErrors | None:
-    """Errors over the modes of ``truth`` that were not profiled; None when there is none."""
+    """Return the errors over the modes of ``truth`` that were not profiled, or None if there are none."""
     profiled = {measurement.mode for measurement in seen}
     rows = tuple(row for row, mode in enumerate(truth.modes) if mode in profiled)
     left = len(truth.modes) - len(rows)
@@ -101,7 +121,7 @@ def score_held_out(truth: ProfileTable, seen: Sequence[Measurement], predictor: 
 
 @dataclass(frozen=True, slots=True)
 class _ProfiledModes:
-    """What was measured, and what a last measurement took that was broken off as the budget ended."""
+    """The measurements, and the cost of a last one that was broken off at the end of the budget."""
 
     seen: list[Measurement]
     lost_s: float = 0.0
@@ -109,10 +129,11 @@ class _ProfiledModes:
 
 
 class _ProfilingCosts:
-    """What profiling a mode is expected to cost: from the knowledge and what was measured so far, as on a real board.
+    """Expected costs of profiling a mode, from prior knowledge and earlier measurements as on a real board.
 
-    Methods without a prior are not asked: ``fedge`` says it for them. Where nothing at all is known beforehand, every
-    mode is expected to cost the largest seconds and joules measured so far; before the first, settling alone.
+    For methods without a prior, the costs are predicted by ``fedge``. Without any prior knowledge, every mode is
+    expected to cost as much as the most expensive one measured so far; before the first measurement, only the settling
+    time.
     """
 
     def __init__(self, wanted: FitRequest, knowledge: PriorKnowledge) -> None:
@@ -123,13 +144,13 @@ class _ProfilingCosts:
         self._predictor = load_predictor(method, knowledge).fit([]) if known else None
 
     def learn(self, measurements: Sequence[Measurement]) -> None:
-        """Take these into account from now on."""
+        """Add measurements."""
         self.seen += measurements
         if self._predictor is not None:
             self._predictor.fit(self.seen)
 
     def estimate(self, modes: Modes) -> tuple[Floats, Floats]:
-        """Expected seconds and joules of every mode, both (n,)."""
+        """Return the expected seconds and joules of every mode, both (n,)."""
         if self._predictor is not None:
             expected = self._predictor.predict(modes)
             return compute_profiling_s(expected.step_s), compute_profiling_j(expected.step_s, expected.power_w)
@@ -138,12 +159,12 @@ class _ProfilingCosts:
         return np.full(len(modes), largest_s), np.full(len(modes), largest_j)
 
     def estimate_shares(self, modes: Modes) -> Floats:
-        """Expected shares of the budget, (n,)."""
+        """Return the expected shares of the budget, (n,)."""
         return _budget_shares(self.wanted, *self.estimate(modes))
 
 
 class _CostTrackingExplorer:
-    """An explorer that passes on to ``costs`` what it is told, so that its bound improves."""
+    """An explorer that passes measurements on to ``costs``, so that the cost estimates improve."""
 
     def __init__(self, explorer: Explorer, costs: _ProfilingCosts) -> None:
         self.explorer, self.costs = explorer, costs
@@ -157,7 +178,7 @@ class _CostTrackingExplorer:
 
 
 def _build_explorer(ground: ProfilingSource, wanted: FitRequest, name: str, knowledge: PriorKnowledge) -> Explorer:
-    """The explorer by that name, within the bounds of cost as they are expected."""
+    """Create the explorer, limited to the budget by expected costs."""
     modes = ground.truth.modes
     explorer = load_explorer(name, modes, knowledge, "--explorer")
     if not _has_budget(wanted):
@@ -182,18 +203,18 @@ def _check_budget(option: str, budget: float | None, costs: Floats, unit: str) -
 
 
 def _budget_shares(wanted: FitRequest, seconds: Floats, joules: Floats) -> Floats:
-    """The larger share of the two budgets that profiling takes: where it sums to 1, neither is exceeded."""
+    """Return the larger of the two shares of the budgets; as long as they sum to at most 1, neither is exceeded."""
     of_time: Floats = seconds / (wanted.cost_s or np.inf)
     return np.maximum(of_time, joules / (wanted.cost_j or np.inf))
 
 
 def _budget_share(wanted: FitRequest, seen: Measurement) -> float:
-    """The share that a measurement really took."""
+    """Return the share of the budget that a measurement took."""
     return float(_budget_shares(wanted, np.array(_profiling_time_s(seen)), np.array(_profiling_energy_j(seen))))
 
 
 def _profiling_time_s(seen: Measurement) -> float:
-    """What profiling took: settling in the mode, then the minibatches."""
+    """Return the seconds of profiling a mode: settling, then the steps."""
     return POWER_SETTLE_S + seen.work_s
 
 
@@ -202,9 +223,10 @@ def _profiling_energy_j(seen: Measurement) -> float:
 
 
 def _profile_modes(explorer: Explorer, ground: ProfilingSource, wanted: FitRequest) -> _ProfiledModes:
-    """What the explorer asks for, each batch in an order that falls: all at once, or few at a time within a budget.
+    """Profile the modes that the explorer requests, all at once or in small batches within a budget.
 
-    A measurement during which the budget ends is broken off there: it costs the rest, nothing is learnt from it.
+    Each batch is measured in descending order. A measurement during which the budget ends is broken off: it uses up the
+    rest of the budget, and nothing is learnt from it.
     """
     count = min(wanted.modes or MAX_MODES, len(ground.truth.modes))
     seen: dict[PowerMode, Measurement] = {}
@@ -233,7 +255,7 @@ def _profile_modes(explorer: Explorer, ground: ProfilingSource, wanted: FitReque
 
 
 def _measure_all_rows(ground: ProfilingSource, wanted: FitRequest) -> _ProfiledModes:
-    """Every row of the table, or so many drawn at random as the method can learn from in a moment."""
+    """Measure every row of the table, or ``MAX_ROWS`` random ones for methods of cubic cost."""
     count = len(ground.truth.modes)
     rows = np.arange(count)
     if wanted.method in CUBIC_METHODS and count > MAX_ROWS:
@@ -250,6 +272,6 @@ def _build_origin(ground: ProfilingSource, wanted: FitRequest, profiled: _Profil
         rows=len(ground.truth.modes),
         sha256=ground.sha256,
         explorer=wanted.explorer,
-        profiling_s=min(seconds, wanted.cost_s or np.inf),  # no more but for rounding
+        profiling_s=min(seconds, wanted.cost_s or np.inf),  # can exceed it only by rounding
         profiling_j=min(joules, wanted.cost_j or np.inf),
     )

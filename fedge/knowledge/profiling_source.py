@@ -1,4 +1,4 @@
-"""What a model can be learnt from: a measured table, or an emulated board of the catalogue that is profiled."""
+"""The sources that a model can be learnt from: a measured table, or an emulated board that is profiled."""
 
 from __future__ import annotations
 
@@ -22,15 +22,23 @@ from fedge.seeds import make_generator
 from fedge.types import DeviceSpec, Label, LabelledValue, Measurement, Modes, PowerMode, ProfileTable, Workload
 
 CLOCK_TOLERANCE = 0.02
-"""A table's clock may differ so much from the catalogue's and still be the same step; steps lie 3 % apart at least."""
+# Relative difference up to which a table's clock matches the catalogue's; neighbouring clocks differ by at least 3 %.
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ProfilingSource:
-    """Every mode that can be profiled, how one is measured, and what is known beforehand.
+    """The modes that can be profiled, how one is measured, and prior knowledge.
 
-    ``truth`` is the measured table, or the emulated board's own surface; beside ``measure``, only figures of error see
-    its seconds and watts. ``candidates`` are the modes to choose among later.
+    Attributes:
+        truth: Measured table, or the emulated board's true surface; apart from ``measure``, only error figures use its
+            times and powers.
+        measure: Measures a mode.
+        background: Prior knowledge.
+        candidates: Modes to choose among later.
+        candidates_from: Where the candidates come from, in words.
+        label: Label of the measurements.
+        source: Where the measurements come from, in words.
+        idle: Power at rest in the top mode; None if it is unknown.
     """
 
     truth: ProfileTable
@@ -44,7 +52,7 @@ class ProfilingSource:
 
     @property
     def sha256(self) -> str | None:
-        """The table's; an emulated board has none."""
+        """Return the table's hash, or None for an emulated board."""
         return self.truth.sha256 or None
 
 
@@ -55,7 +63,15 @@ def source_from_table(
     references: Sequence[ProfileTable] = (),
     without: Sequence[str] = (),
 ) -> ProfilingSource:
-    """The measured modes of ``table``, which is called ``name``; ``spec`` is the board behind it, where it is known."""
+    """Build the source of a measured table.
+
+    Args:
+        table: The table.
+        spec: The board behind it; None if it is unknown.
+        name: Name of the table for messages.
+        references: Tables of other workloads.
+        without: Workloads and boards whose calibrated profiles are left out of the prior.
+    """
     own = table if spec is None else replace(table, device=spec.name)
     candidates, origin = list_candidates(own, spec)
     background = build_background(own, references, without)
@@ -71,9 +87,10 @@ def source_from_table(
 
 
 def list_candidates(table: ProfileTable, spec: DeviceSpec | None) -> tuple[Modes, str]:
-    """Every mode of the board, and where they come from; the table's own where it has clocks that the board lacks.
+    """Return every mode of the board and a description of the list; the table's modes if its clocks do not fit the
+    board.
 
-    A clock of the table takes the place of the catalogue's that is nearly the same: the table has seen the board.
+    Nearly equal clocks are replaced by the table's, since the table comes from the board itself.
     """
     if spec is None:
         return table.modes, "the table's modes"
@@ -89,7 +106,7 @@ def list_candidates(table: ProfileTable, spec: DeviceSpec | None) -> tuple[Modes
 
 
 def _merge_clocks(known: Sequence[float], seen: Sequence[float]) -> list[float]:
-    """The known values, those seen in the place of the nearest; empty when one seen has no near one."""
+    """Return the known values with each seen value in place of the nearest; empty if a seen value matches none."""
     merged = {value: float(value) for value in known}
     for value in seen:
         near = min(known, key=lambda one: abs(one - value))
@@ -106,9 +123,17 @@ def source_from_board(
     references: Sequence[ProfileTable] = (),
     without: Sequence[str] = (),
 ) -> ProfilingSource:
-    """An emulated board of the catalogue (or of the user's own file), one of its kind by ``seed``.
+    """Build the source of an emulated board.
 
-    Raises ``BadInput`` for a board or a workload that is not known.
+    Args:
+        device: A board of the catalogue or of the user's own file.
+        workload: Name of a calibrated workload.
+        seed: Seed of the board's deviation from its kind and of the measurement noise.
+        references: Tables of other workloads.
+        without: Workloads and boards whose calibrated profiles are left out of the prior.
+
+    Raises:
+        BadInput: If the board or the workload is unknown.
     """
     sizes = load_workload_sizes()
     if workload not in sizes:
@@ -160,7 +185,11 @@ def _find_kind(board: FleetBoard, work: Workload) -> BoardKind:
 
 
 def _measure_mode(board: EmulatedBoard, work: Workload, mode: PowerMode) -> Measurement:
-    """``STEPS`` minibatches in ``mode``; raises ``BadInput`` for a mode that the board does not have."""
+    """Measure ``STEPS`` steps in ``mode``.
+
+    Raises:
+        BadInput: If the board does not have the mode.
+    """
     try:
         with board.use_mode(mode):
             return board.measure(work, STEPS, lambda _: None)

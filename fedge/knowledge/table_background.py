@@ -1,4 +1,4 @@
-"""What a predictor may know of a measured table beforehand: nothing that was learnt from the table's own workload."""
+"""Prior knowledge for a predictor of a measured table, excluding all that was learnt from the table's own workload."""
 
 from __future__ import annotations
 
@@ -17,17 +17,20 @@ from fedge.physics.time_power_model import Coefficients
 from fedge.types import DeviceSpec, PowerMode, ProfileTable
 
 CLOCK_TOLERANCE = 0.01
-"""Tables and catalogue round clocks; a table's top may lie this share above the catalogue's and still be the board's.
-Chosen by us."""
+# Relative amount by which a table's top clocks may exceed the catalogue's; both round clocks. Default: below the
+# distance of neighbouring clocks, which is at least 3 %.
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TableBackground:
-    """The knowledge for one table, and what it came from.
+    """The prior knowledge for one table and its sources.
 
-    ``prior_tables`` are the calibrated tables that the priors saw, as ``device/workload sha256[:12]``, of inference as
-    ``device/workload infer b16 sha256[:12]``, and ``device/network timed steps``; ``references`` those given, as
-    ``file sha256[:12]``; ``notes`` say in words what was left out, or could not be found.
+    Attributes:
+        knowledge: Priors, references and top mode.
+        prior_tables: Calibrated tables behind the priors, as ``device/workload sha256[:12]``, for inference
+            ``device/workload infer b16 sha256[:12]``, and ``device/network timed steps``.
+        references: Given references, as ``file sha256[:12]``.
+        notes: Sentences on what was left out or not found.
     """
 
     knowledge: PriorKnowledge
@@ -44,12 +47,17 @@ def build_background(
     *,
     layered: bool = True,
 ) -> TableBackground:
-    """What may be known of ``table``, of training, beforehand.
+    """Build the prior knowledge for training predictions of a table.
 
-    Left out are all calibrated profiles and references of its workload, by name on any board, and by the SHA-256 of the
-    table; a table that was calibrated under another name takes that name's profiles along. ``without`` names workloads
-    or boards whose profiles are left out too; ``calibrated``, by default what ships, may hold inference too. Without
-    ``layered`` nothing is believed by the layers of the table's network, as on a board in rounds.
+    All calibrated profiles and references of the table's workload are excluded, by name on any board and by the hash of
+    the table; if it was calibrated under another name, profiles of that name are excluded too.
+
+    Args:
+        table: The table.
+        references: Tables of other workloads.
+        without: Workloads and boards whose profiles are excluded as well.
+        calibrated: Profiles of training and inference; None for those that fedge ships.
+        layered: Whether priors may come from the layers of the table's network; rounds do without them.
     """
     specs = load_catalogue()
     shipped = (*load_calibrated_training(), *load_calibrated_inference())
@@ -57,7 +65,7 @@ def build_background(
     own, excluded = _list_workload_names(table, profiles), {aliases().get(name, name) for name in without}
     spec = find_board_spec(table.device)
     sources = select_prior_sources(table.workload, specs, profiles, unseen=table.sha256, without=excluded)
-    if spec is None or not layered:  # no data sheet to price layers by, or nobody asks
+    if spec is None or not layered:  # no data sheet to estimate layers with, or not requested
         sources = PriorSources(sources.training_profiles)
     kept = [r for r in references if not own & _list_workload_names(r, profiles) and r.sha256 != table.sha256]
     return TableBackground(
@@ -75,12 +83,12 @@ def build_background(
 
 
 def find_board_spec(device: str) -> DeviceSpec | None:
-    """The catalogue's board behind a table's device, also by another of its names; None when there is none."""
+    """Return the catalogue's board of a device name or alias, or None."""
     return load_catalogue().get(aliases().get(device, device))
 
 
 def resolve_maxn(table: ProfileTable, spec: DeviceSpec | None) -> PowerMode:
-    """The board's top mode: the catalogue's where it covers the table, else the largest values in the table."""
+    """Return the board's top mode: the catalogue's if it covers the table, else the largest values in the table."""
     top = table.maxn
     if spec is None:
         return top
@@ -89,7 +97,7 @@ def resolve_maxn(table: ProfileTable, spec: DeviceSpec | None) -> PowerMode:
 
 
 def _list_workload_names(table: ProfileTable, profiles: Sequence[CostProfile]) -> set[str]:
-    """The table's workload, also under the name by which it was calibrated."""
+    """Return the table's workload and the name under which it was calibrated."""
     known = {p.workload for p in profiles if p.evidence is not None and p.evidence.sha256 == table.sha256}
     return {table.workload, *known}
 
@@ -97,7 +105,7 @@ def _list_workload_names(table: ProfileTable, profiles: Sequence[CostProfile]) -
 def _build_priors(
     table: ProfileTable, spec: DeviceSpec | None, sources: PriorSources, specs: Mapping[str, DeviceSpec]
 ) -> tuple[Coefficients, ...]:
-    """The most credible first; for a board that the catalogue does not know as they are, nearest top clocks first."""
+    """Return the priors, most credible first; for an unknown board unscaled and by the distance of the top clocks."""
     if not sources.training_profiles:
         return ()
     if spec is None:
@@ -114,7 +122,7 @@ def _clock_distance(a: PowerMode, b: PowerMode) -> float:
 
 
 def name_prior_tables(profiles: Iterable[CostProfile], timed: Iterable[RateObservation] = ()) -> tuple[str, ...]:
-    """The tables behind ``profiles`` and the ``timed`` steps, as ``TableBackground`` names them, each once."""
+    """Return the names of the tables and timed steps behind priors, as in ``TableBackground``, without repetition."""
     steps = (f"{one.device}/{one.network} timed steps" for one in timed)
     return tuple(dict.fromkeys([*map(_name_table, profiles), *steps]))
 
@@ -130,7 +138,7 @@ def _mode_knobs(mode: PowerMode) -> tuple[float, ...]:
 
 
 def _order_references(references: Sequence[ProfileTable], table: ProfileTable) -> tuple[ProfileTable, ...]:
-    """Those of the same kind of board first, else in the order given."""
+    """Return the references with those of the same kind of board first."""
     own = aliases().get(table.device, table.device)
     return tuple(sorted(references, key=lambda reference: aliases().get(reference.device, reference.device) != own))
 

@@ -1,1 +1,1 @@
-"""The physical model of a minibatch's time and a board's power over its power modes, and its fits; numpy only."""
+"""Physical model of a minibatch's time and a board's power over its power modes, and its fits; numpy only."""

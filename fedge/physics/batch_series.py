@@ -1,9 +1,9 @@
-"""Fits the tables of one workload at several batch sizes together, so that their coefficients change smoothly.
+"""Joint fit of one workload's tables at several batch sizes, so that the coefficients change smoothly with batch size.
 
-Symbols: b_i the batch sizes, ascending; th_i the log-parameters at b_i; D their drift: 1 for the seconds that grow with
+Symbols: b_i the batch sizes, ascending; th_i the log-parameters at b_i; D their drift: 1 for the times that grow with
 the batch (``GROWING_PARAMETERS``), else 0; l_i = log2(b_i+1 / b_i); s the drift's spread per doubling.
-Prior: th_i+1 - th_i ~ N(D l_i log 2, s^2 l_i), a Brownian motion in the logarithm of the batch size. So what a table
-does not tell is taken from its neighbours, and between two sizes the expected th is linear in log b.
+Prior: th_i+1 - th_i ~ N(D l_i log 2, s^2 l_i), a Brownian motion in the logarithm of the batch size. Parameters that a
+table does not determine are thus taken from its neighbours, and between two sizes the expected th is linear in log b.
 """
 
 from __future__ import annotations
@@ -25,18 +25,27 @@ from fedge.physics.time_power_model import POWER_NAMES, TIME_NAMES, Coefficients
 from fedge.types import Floats, PowerMode, ProfileTable
 
 GROWING_PARAMETERS = ("gpu_s", "mem_s", "host_s")
-"""The seconds that grow with a batch: the GPU's work, and what the host copies. Launches and loading hardly do."""
+"""Times that grow with the batch: the GPU's work, and copies by the host. Launches and loading hardly grow."""
 DRIFT = np.array([float(name in GROWING_PARAMETERS) for name in TIME_NAMES])
-"""By how much each log-parameter of time grows with the logarithm of the batch size; those of power stay."""
+"""Growth of each log time parameter with the logarithm of the batch size; power parameters do not grow."""
 DRIFT_SD = 0.1
-"""s; chosen by us: at 0.05 the fits themselves get worse, from 0.4 on a size that is left out is met worse from the
-others; docs/calibration.md has the figures."""
+"""s. At 0.05 the fits themselves get worse, from 0.4 on the prediction of a size that is left out does;
+docs/calibration.md has the errors of both kinds at 0.1."""
 _FIRST_SD = 3.0
 _STARTS = 8
 
 
 def fit_series(tables: Sequence[ProfileTable], maxn: PowerMode, seed: int = 0) -> tuple[Coefficients, ...]:
-    """Coefficients for each of ``tables``, of one workload at ascending batch sizes; ``seed`` fixes the starts."""
+    """Fit the physical model to tables of one workload at several batch sizes.
+
+    Args:
+        tables: The tables, ascending in batch size.
+        maxn: The board's top mode.
+        seed: Seed of the random starting points.
+
+    Returns:
+        Coefficients for each table, in the same order.
+    """
     rng = np.random.default_rng(seed)
     sizes = np.array([table.batch_size for table in tables], dtype=np.float64)
     at = [knob_shares(maxn, table.modes) for table in tables]
@@ -64,7 +73,7 @@ def _bind_shares(curve: Callable[[Floats, Floats], tuple[Floats, Floats]], x: Fl
 
 
 def _brownian_prior(first: Floats, drift: Floats, sizes: Floats) -> GaussianPrior:
-    """The prior over the parameters of all sizes, one size after the other; ``first`` is a guess for the smallest."""
+    """Return the joint prior over the parameters of all sizes, size by size; ``first`` is a guess for the smallest."""
     inverse = np.zeros((len(sizes), len(sizes)))
     inverse[0, 0] = 1.0 / _FIRST_SD**2
     for i, doublings in enumerate(np.diff(np.log2(sizes))):
@@ -76,7 +85,7 @@ def _brownian_prior(first: Floats, drift: Floats, sizes: Floats) -> GaussianPrio
 def _fit_sizes(
     curves: Sequence[Curve], data: Sequence[Floats], prior: GaussianPrior, noise_sd: float, rng: np.random.Generator
 ) -> Floats:
-    """The best of several starts, then polished, as for one table; a row of parameters per size."""
+    """Fit from several starting points and refine the best; return the parameters, shape (sizes, parameters)."""
     joined, rows, sizes = _concatenate_curves(curves, data), np.concatenate(data), len(curves)
     count = len(prior.mean) // sizes
     shifts = [np.zeros(count), *(0.7 * rng.standard_normal((_STARTS - 1, count)))]
@@ -92,7 +101,7 @@ def _fit_sizes(
 
 
 def _concatenate_curves(curves: Sequence[Curve], data: Sequence[Floats]) -> Curve:
-    """One curve over all sizes' rows and parameters; a size's rows depend on its own parameters only."""
+    """Combine the curves of all sizes into one; rows of a size depend on its own parameters only."""
     ends = np.cumsum([len(rows) for rows in data])
 
     def curve(th: Floats) -> tuple[Floats, Floats]:

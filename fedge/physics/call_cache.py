@@ -1,4 +1,4 @@
-"""Remembers a function's last answer, for curves that are asked again and again at the same modes."""
+"""Cache of a function's last result, for curves that are evaluated repeatedly at the same modes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,14 @@ R = TypeVar("R")
 
 
 def cache_last_call(function: Callable[[Floats], R]) -> Callable[[Floats], R]:
-    """``function`` that answers at once when asked with the very array of its last call, which nobody may change."""
+    """Cache the result of the last call, keyed by the identity of its argument.
+
+    Args:
+        function: The function. Its arguments must not be modified in place afterwards.
+
+    Returns:
+        A function that returns the cached result if it is called with the very array of the previous call.
+    """
     known: list[tuple[Floats, R]] = []
 
     def remembering(x: Floats) -> R:

@@ -1,4 +1,4 @@
-"""Derivatives of log time and log power by the log-parameters, in closed form; the symbols are those of ``model``."""
+"""Closed-form derivatives of log time and log power by the log-parameters; symbols as in ``time_power_model``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,15 @@ from fedge.types import Floats
 
 
 def evaluate_log_time(time: Floats, x: Floats) -> tuple[Floats, Floats]:
-    """Log of the step time (n,) at shares ``x``, and its slopes by the time parameters (11, n)."""
+    """Evaluate the log of the step time and its derivatives.
+
+    Args:
+        time: Log time parameters, shape (11,).
+        x: Knobs as shares of the top mode, shape (n, 4).
+
+    Returns:
+        Log seconds, shape (n,), and derivatives by the parameters, shape (11, n).
+    """
     parts = compute_time_parts(time, x)
     c, f, _, m = x.T
     _, _, q1, k, beta, kappa, delta, _, q2, _, e = np.exp(time)
@@ -36,7 +44,16 @@ def evaluate_log_time(time: Floats, x: Floats) -> tuple[Floats, Floats]:
 
 
 def evaluate_log_power(power: Floats, parts: StepParts, x: Floats) -> tuple[Floats, Floats]:
-    """Log of module power (n,) and its slopes by the power parameters (13, n), at the given time parts."""
+    """Evaluate the log of module power and its derivatives.
+
+    Args:
+        power: Log power parameters, shape (13,).
+        parts: Parts of the step time at the same modes.
+        x: Knobs as shares of the top mode, shape (n, 4).
+
+    Returns:
+        Log watts, shape (n,), and derivatives by the parameters, shape (13, n).
+    """
     _, f, g, m = x.T
     _, _, _, _, af, _, _, _, r, ag, _, _, am = np.exp(power)
     static, cores, gpu, mem, cores_use, host, gpu_use, math, mem_use = terms = compute_power_terms(power, parts, x)
@@ -60,7 +77,7 @@ def evaluate_log_power(power: Floats, parts: StepParts, x: Floats) -> tuple[Floa
 
 
 def _differentiate_norm(q: float, joined: Floats, *terms: Floats) -> list[Floats]:
-    """Slopes of the log of the q-norm ``joined``: by the log of each term, then by q itself."""
+    """Return the derivatives of log ``joined`` (a q-norm) by the log of each term, then by q itself."""
     by_term = [(term / joined) ** q for term in terms]
     by_q = sum((s * np.log(term / joined) for s, term in zip(by_term, terms, strict=True)), np.zeros_like(joined)) / q
     return [*by_term, by_q]

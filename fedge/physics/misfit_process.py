@@ -1,17 +1,22 @@
-"""A curve with a Gaussian prior, linearised at its best fit, plus smooth misfit and noise: fit, prediction, evidence.
+"""Bayesian curve fit with smooth misfit and noise, linearised at the best fit: posterior, prediction and evidence.
 
-Symbols: th parameters, N(mu, S) their prior, v(x) the curve of log time or log power, J(x) its slopes at the best fit
-th*, R(x, x') covariance of what the curve cannot follow, B(x, x') covariance of boards' offsets, s noise of one row,
-w its robust weight. With rows X, y the prediction is the Gaussian one of the curve linearised at th*, plus R and B:
+Symbols: th parameters, N(mu, S) their prior, v(x) the curve of log time or log power, J(x) its derivatives at the best
+fit th*, R(x, x') covariance of the misfit that the curve cannot follow, B(x, x') covariance of the boards' offsets, s
+noise of one row, w its robust weight. With rows X, y the prediction is the Gaussian one of the curve linearised at th*,
+plus R and B:
 
 K = J' S J + R + B,  mean(x) = v(x) + J(x)' (mu - th*) + K(x, X) (K(X, X) + s^2 / w)^-1 (y - v(X) - J(X)' (mu - th*))
 
-The evidence is that of the Gaussian prediction, and of the weights: explaining a row away has the price that its weight
-has in Student-t noise, DEGREES / 2 (log w + 1 - w).
+The evidence is that of the Gaussian prediction and of the weights: down-weighting a row costs what its weight costs
+under Student-t noise, DEGREES / 2 (log w + 1 - w).
 
-The spread is scaled by sqrt((nu + sum min(z^2, 4^2)) / (nu + n)), z the n rows whitened without weights: rows that lie
-further off than expected widen it, rows that lie closer narrow it (the scale of a Student-t process), a wild one counts
-no more than four standard deviations.
+The spread is scaled by sqrt((nu + sum min(z^2, 4^2)) / (nu + n)), where z are the n rows whitened without weights (the
+scale of a Student-t process): rows further off than expected widen it, closer rows narrow it, and an outlier counts as
+at most four standard deviations.
+
+References:
+    Rasmussen and Williams, Gaussian Processes for Machine Learning (2006), section 2.7. Shah, Wilson and Ghahramani,
+    Student-t Processes as Alternatives to Gaussian Processes (2014).
 """
 
 from __future__ import annotations
@@ -27,30 +32,39 @@ from fedge.types import Floats
 
 Float32Array = NDArray[np.float32]
 KnobCurve = Callable[[Floats, Floats], tuple[Floats, Floats]]
-"""Parameters (k,) and shares (n, 4) -> log values (n,) and slopes (k, n)."""
+"""Parameters (k,) and shares (n, 4) -> log values (n,) and derivatives (k, n)."""
 
 FIT_TOLERANCE = 1e-3
-"""When the fit to a few measurements is done: its objective counts squared standard deviations, of which a thousandth
-moves no prediction, while a board has no time to spare."""
+"""Relative decrease of the objective at which a fit to few measurements stops. The objective counts squared standard
+deviations, so a thousandth changes no prediction, and fits run on boards during rounds."""
 LENGTH_SCALES = (1.0, 0.65, 0.7, 0.5)
-"""Distance in log-knobs (cores, CPU, GPU, memory) over which the misfit stays alike: about what is most probable for
-the residuals of the calibrated tables."""
+"""Correlation lengths of the misfit in log-knobs (cores, CPU, GPU, memory): close to the most probable values for the
+residuals of the calibrated tables."""
 SINGLE_KNOB_SHARE = 0.3
-"""Share of the misfit's variance that belongs to single knobs, such as one GPU clock that is off in every mode; chosen
-by us on the calibrated tables."""
+"""Share of the misfit's variance that belongs to single knobs, such as one GPU clock that is off in every mode; taken
+from the residuals of the calibrated tables."""
 SPREAD_PRIOR_ROWS = 8.0
-"""How many rows the expected size of the misfit is worth (nu above); chosen by us."""
+"""Rows that the expected size of the misfit counts as (nu above). Default; smaller values adapt the spread to fewer
+rows."""
 OUTLIER_SD = 4.0
-"""Rows further off than this count as so far off where the spread is scaled; chosen by us."""
+"""Standard deviations at which a row is clipped when the spread is scaled. Default; larger values let outliers widen
+it."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class QuantityRows:
-    """What was measured of one quantity, one row per mode and board: shares (n, 4), logs, noise and board offsets (n,).
+    """Measurements of one quantity, one row per mode and board.
 
-    ``offset`` is the covariance of the boards' own offsets between the rows (n, n), ``offset_here`` that between the
-    rows and the board that is predicted (n,), ``offset_sd`` that board's own spread; all zero when no other board's
-    measurements are among them. ``here`` (n,) is 1 for rows of the board that is predicted, else 0.
+    The three offset fields are zero if no other board's measurements are included.
+
+    Attributes:
+        x: Knobs as shares of the top mode, shape (n, 4).
+        log: Log seconds or log watts, shape (n,).
+        noise_sd: Noise in log units, shape (n,).
+        offset: Covariance of the boards' offsets between the rows, shape (n, n).
+        offset_here: Covariance of the offsets between the rows and the predicted board, shape (n,).
+        offset_sd: Spread of the predicted board's own offset, log units.
+        here: 1 for rows of the predicted board, else 0, shape (n,).
     """
 
     x: Floats
@@ -64,11 +78,20 @@ class QuantityRows:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class QuantityPosterior:
-    """The linearised posterior of log time or log power after some rows.
+    """Linearised posterior of log time or log power; symbols as in the module's docstring.
 
-    ``shift`` is mu - th*, ``prior_cov`` S, ``gain`` (K(X, X) + noise)^-1 (y - ...), ``whitener`` the inverse of that
-    matrix's lower factor, ``log_evidence`` the logarithm of the rows' probability density under the prior, and
-    ``scale`` the factor of the spread.
+    Attributes:
+        best: Parameters at the best fit th*, shape (k,).
+        shift: mu - th*, shape (k,).
+        prior_cov: S, shape (k, k).
+        rows: The n rows that were fitted.
+        slopes: J(X), shape (k, n).
+        gain: (K(X, X) + noise)^-1 (y - ...), shape (n,).
+        whitener: Inverse of the lower Cholesky factor of K(X, X) + noise, shape (n, n).
+        misfit_sd: Standard deviation of the misfit, log units.
+        noise_sd: Noise of the next measurement, log units.
+        log_evidence: Log probability density of the rows under the prior, up to a constant.
+        scale: Factor of the spread.
     """
 
     best: Floats
@@ -87,9 +110,16 @@ class QuantityPosterior:
 def fit_quantity(
     curve: KnobCurve, rows: QuantityRows, prior: GaussianPrior, misfit_sd: float, noise_sd: float, alike: Float32Array
 ) -> QuantityPosterior:
-    """The posterior after ``rows``, none allowed; ``alike`` is ``likeness(rows.x, rows.x)``.
+    """Fit the posterior of one quantity.
 
-    ``noise_sd`` is the noise of one next measurement, log units.
+    Args:
+        curve: Log values and derivatives at parameters and shares.
+        rows: The measurements; may be empty.
+        prior: Prior over the parameters.
+        misfit_sd: Standard deviation of the misfit, log units.
+        noise_sd: Noise of the next measurement, log units.
+        alike: Correlation of the rows' misfits, shape (n, n): ``misfit_correlation(rows.x, rows.x)`` for a single
+            board.
     """
     covariance = np.asarray(np.linalg.inv(prior.precision), dtype=np.float64)
     loose: Floats = np.sqrt(rows.noise_sd**2 + misfit_sd**2 + np.diag(rows.offset))
@@ -133,7 +163,14 @@ def fit_quantity(
 
 
 def predict_mean_log(side: QuantityPosterior, values: Floats, slopes: Floats, alike: Float32Array) -> Floats:
-    """Mean log of every mode, from the curve at ``side.best`` and the likeness to the rows (n, m)."""
+    """Return the mean log value of each mode, shape (n,).
+
+    Args:
+        side: The posterior, fitted to m rows.
+        values: The curve at ``side.best``, shape (n,).
+        slopes: Its derivatives, shape (k, n).
+        alike: Correlation of the misfits of modes and rows, shape (n, m).
+    """
     mean: Floats = (
         values
         + slopes.T @ (side.shift + side.prior_cov @ (side.slopes @ side.gain))
@@ -144,7 +181,13 @@ def predict_mean_log(side: QuantityPosterior, values: Floats, slopes: Floats, al
 
 
 def predict_sd_log(side: QuantityPosterior, slopes: Floats, alike: Float32Array) -> Floats:
-    """Standard deviation of the log of what a next measurement of every mode will read, shape (n,)."""
+    """Return the standard deviation of the next measurement's log in each mode, shape (n,).
+
+    Args:
+        side: The posterior, fitted to m rows.
+        slopes: Derivatives of the curve at ``side.best``, shape (k, n).
+        alike: Correlation of the misfits of modes and rows, shape (n, m).
+    """
     moved = side.prior_cov @ slopes
     across = np.float32(side.misfit_sd**2) * alike
     across += moved.T.astype(np.float32) @ side.slopes.astype(np.float32)
@@ -157,10 +200,17 @@ def predict_sd_log(side: QuantityPosterior, slopes: Floats, alike: Float32Array)
 
 
 def misfit_correlation(x: Floats, seen: Floats) -> Float32Array:
-    """How alike the misfits of two modes are, from 0 to 1, shape (n, m): Matern-5/2 over all knobs and over each.
+    """Return the correlation of misfits between modes: Matern-5/2 over all knobs jointly and over each knob.
 
-    Boards have few values of every knob, so distances are looked up rather than computed. Single precision halves the
-    time of a prediction, which this and ``predict_sd_log`` take most of, and moves it by less than 1e-5.
+    Boards have few values per knob, so distances are looked up rather than computed. Single precision halves the time
+    of a prediction, which is dominated by this function and ``predict_sd_log``, and changes it by less than 1e-5.
+
+    Args:
+        x: Knobs as shares of the top mode, shape (n, 4).
+        seen: The same of the measured rows, shape (m, 4).
+
+    Returns:
+        Correlations from 0 to 1, shape (n, m).
     """
     squared = np.zeros((len(x), len(seen)), dtype=np.float32)
     single = np.zeros_like(squared)
@@ -178,7 +228,7 @@ def misfit_correlation(x: Floats, seen: Floats) -> Float32Array:
 
 
 def _matern(squared: Float32Array) -> Float32Array:
-    """Matern-5/2 correlation at squared distances."""
+    """Return the Matern-5/2 correlation at squared distances."""
     d = np.sqrt(np.float32(5.0) * squared)
     correlation: Float32Array = d * d
     correlation /= np.float32(3.0)

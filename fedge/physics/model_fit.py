@@ -1,4 +1,4 @@
-"""Fits the physical model: to a whole table, or to a few measurements starting from a prior (see ``process``)."""
+"""Fits of the physical model: to a whole table, or to a few measurements with a prior (see ``misfit_process``)."""
 
 from __future__ import annotations
 
@@ -25,26 +25,26 @@ from fedge.physics.time_power_model import POWER_NAMES, TIME_NAMES, Coefficients
 from fedge.types import Floats, Measurement, Modes, PowerMode, Predictions
 
 MISFIT_TIME_SD = 0.04
-"""How far the smooth model lies off a measured table, log units (95 % of rows: within 3-9 % time, 4-12 % power)."""
+"""Misfit of the smooth model to a measured table, log units (95 % of rows: within 3-9 % for time, 4-12 % for power)."""
 MISFIT_POWER_SD = 0.035
 NOISE_TIME_SD = 0.012
 """Run-to-run noise of one measurement, log units (residuals of the tables about a smooth misfit: 0.1-2.6 %)."""
 NOISE_POWER_SD = 0.018
 OFFSET_TIME_SD = 0.05
-"""How far boards of one kind lie apart in all modes alike, log units (1 to 8 % in POMACS 6(3) art. 44)."""
+"""Spread between boards of one kind that is common to all modes, log units (1 to 8 % in POMACS 6(3) art. 44)."""
 OFFSET_POWER_SD = 0.05
 KIND_CORRELATION = 0.5
-"""How alike the misfits of two boards of a kind are in one mode: half is the kind's, half the board's own; chosen by
-us."""
+"""Correlation of the misfits of two boards of a kind in one mode: half is the kind's, half the board's own. Default; a
+larger value transfers more from other boards and is more wrong for an unusual one."""
 THROTTLED_SD = 0.2
-"""Noise of a measurement during which the board throttled: it hardly tells of the mode that was set."""
+"""Noise of a measurement during which the board throttled, log units: it says little about the mode that was set."""
 _STARTS = 8
 _ROWS_PER_START = 500
 _WIDE_SD = 3.0
 
 TIME_SD = {"gpu_mem_overlap": 0.6, "prep_core_exponent": 0.5, "stage_overlap": 0.8}
-"""Prior spread of the time parameters between workloads, log units, where it is not ``TIME_TERM_SD``. The spreads were
-chosen by us so that nine intervals in ten hold the truth when one board's workload is the prior of another."""
+"""Prior spread of the time parameters between workloads, log units, where it differs from ``TIME_TERM_SD``. Set so that
+90 % intervals cover 90 % of the values when one workload of a board is the prior of another."""
 TIME_TERM_SD = 0.5
 TIME_SCALE_SD = 0.4
 POWER_SD = {
@@ -54,16 +54,21 @@ POWER_SD = {
     "gpu_exponent": 0.2,
     "mem_exponent": 0.5,
 }
-"""Prior spread of the power parameters, log units, where it is not ``POWER_TERM_SD``."""
+"""Prior spread of the power parameters, log units, where it differs from ``POWER_TERM_SD``."""
 POWER_TERM_SD = 0.7
 POWER_SCALE_SD = 0.1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Prior:
-    """What is believed before measuring: coefficients, a spread per log-parameter (11,), (13,), and overall log-scales.
+    """Prior over the coefficients, with common scales that change all times, or all powers, together.
 
-    A scale moves all seconds, or all watts, together.
+    Attributes:
+        coefficients: Prior means (log-parameters).
+        time_sd: Spread of each log time parameter, shape (11,).
+        power_sd: Spread of each log power parameter, shape (13,).
+        time_scale_sd: Spread of the common log scale of times.
+        power_scale_sd: Spread of the common log scale of powers.
     """
 
     coefficients: Coefficients
@@ -75,7 +80,13 @@ class Prior:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Posterior:
-    """What is believed of one board and workload after measuring."""
+    """Posterior of one board and workload.
+
+    Attributes:
+        maxn: The board's top mode, to which shares refer.
+        time: Posterior of log time.
+        power: Posterior of log power.
+    """
 
     maxn: PowerMode
     time: QuantityPosterior
@@ -83,13 +94,19 @@ class Posterior:
 
     @property
     def coefficients(self) -> Coefficients:
-        """The most probable coefficients."""
+        """Return the most probable coefficients."""
         return Coefficients(self.time.best, self.power.best)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PooledMeasurements:
-    """Measurements pooled by board and mode: log seconds, log watts, and the likeness of the rows' misfits (n, n)."""
+    """Measurements pooled by board and mode.
+
+    Attributes:
+        time: Log seconds per step, n rows.
+        power: Log watts, n rows.
+        correlation: Correlation of the rows' misfits, shape (n, n).
+    """
 
     time: QuantityRows
     power: QuantityRows
@@ -97,7 +114,15 @@ class PooledMeasurements:
 
 
 def fit_table(modes: Modes, maxn: PowerMode, step_s: Floats, power_w: Floats, seed: int = 0) -> Coefficients:
-    """The coefficients that fit a whole table best, under Student-t noise; ``seed`` fixes the several starts."""
+    """Fit the coefficients to a whole table under Student-t noise.
+
+    Args:
+        modes: The n measured modes.
+        maxn: The board's top mode.
+        step_s: Seconds per step, shape (n,), above 0.
+        power_w: Module power in watts, shape (n,), above 0.
+        seed: Seed of the random starting points.
+    """
     rng = np.random.default_rng(seed)
     x = knob_shares(maxn, modes)
     time = _fit_wide(
@@ -114,20 +139,37 @@ def fit_table(modes: Modes, maxn: PowerMode, step_s: Floats, power_w: Floats, se
 
 
 def build_prior(coefficients: Coefficients) -> Prior:
-    """A prior about another workload's coefficients, as wide as workloads differ."""
+    """Return a prior centred on another workload's coefficients, with the spread observed between workloads."""
     time_sd = np.array([TIME_SD.get(name, TIME_TERM_SD) for name in TIME_NAMES])
     power_sd = np.array([POWER_SD.get(name, POWER_TERM_SD) for name in POWER_NAMES])
     return Prior(coefficients, time_sd, power_sd)
 
 
 def fit_measurements(prior: Prior, maxn: PowerMode, measurements: Sequence[Measurement]) -> Posterior:
-    """The posterior after any number of measurements, also none; pools repeats of a mode, weights outliers down."""
+    """Fit the posterior to measurements; repeats of a mode are pooled and outliers down-weighted.
+
+    Args:
+        prior: The prior.
+        maxn: The board's top mode.
+        measurements: Any number of measurements, also none.
+
+    Raises:
+        BadInput: A time or power is not a finite number above 0.
+    """
     return fit_pooled(prior, maxn, pool_measurements(measurements, maxn))
 
 
 def fit_pooled(prior: Prior, maxn: PowerMode, seen: PooledMeasurements) -> Posterior:
-    """``fit_measurements`` of measurements that ``pool_measurements`` has put together, for several priors over the
-    same ones.
+    """Fit the posterior to pooled measurements, which several priors may share.
+
+    Args:
+        prior: Prior over the coefficients.
+        maxn: The board's top mode; the one given to ``pool_measurements``.
+        seen: Result of ``pool_measurements``; may be empty.
+
+    Returns:
+        The posterior of log seconds per step and log watts. Power is fitted second, at the most probable time
+        parameters, because these determine how busy each part of the board is.
     """
     time_prior, power_prior = build_time_prior(prior), build_power_prior(prior)
     time = fit_quantity(
@@ -151,24 +193,32 @@ def fit_pooled(prior: Prior, maxn: PowerMode, seen: PooledMeasurements) -> Poste
 
 
 def build_time_prior(prior: Prior) -> GaussianPrior:
-    """The prior of the time parameters."""
+    """Return the Gaussian prior of the log time parameters."""
     covariance = _covariance(prior.time_sd, prior.time_scale_sd, TIME_NAMES, "_s")
     return GaussianPrior(prior.coefficients.time, np.asarray(np.linalg.inv(covariance), dtype=np.float64))
 
 
 def build_power_prior(prior: Prior) -> GaussianPrior:
-    """The prior of the power parameters."""
+    """Return the Gaussian prior of the log power parameters."""
     covariance = _covariance(prior.power_sd, prior.power_scale_sd, POWER_NAMES, "_w")
     return GaussianPrior(prior.coefficients.power, np.asarray(np.linalg.inv(covariance), dtype=np.float64))
 
 
 def predict(posterior: Posterior, modes: Modes) -> Predictions:
-    """Step time and power of every mode, with the spread of what a next measurement there will read."""
+    """Predict step time and power of every mode, with the spread of a next measurement there."""
     return predict_many([posterior], modes)[0]
 
 
 def predict_many(posteriors: Sequence[Posterior], modes: Modes) -> list[Predictions]:
-    """``predict`` for posteriors of one board and the same measurements, whose common parts are computed once."""
+    """Predict with several posteriors; shared parts are computed once.
+
+    Args:
+        posteriors: Posteriors of one board, fitted to the same measurements.
+        modes: The modes to predict.
+
+    Returns:
+        One prediction per posterior, in the same order.
+    """
     x = knob_shares(posteriors[0].maxn, modes)
     alike = correlate_with_rows(posteriors[0].time.rows, x)
     return [_predict_one(posterior, modes, x, alike) for posterior in posteriors]
@@ -188,7 +238,7 @@ def _predict_one(posterior: Posterior, modes: Modes, x: Floats, alike: Float32Ar
 
 
 def make_power_curve(time: Floats) -> KnobCurve:
-    """The curve of log power, given the time parameters (11,) that say how busy each part is."""
+    """Return the curve of log power for given log time parameters (11,), which determine how busy each part is."""
     parts = cache_last_call(lambda x: compute_time_parts(time, x))
     return lambda th, x: log_derivatives.evaluate_log_power(th, parts(x), x)
 
@@ -196,7 +246,7 @@ def make_power_curve(time: Floats) -> KnobCurve:
 def _fit_wide(
     curve_at: KnobCurve, x: Floats, data: Floats, guess: Floats, noise_sd: float, rng: np.random.Generator
 ) -> Floats:
-    """The best of several starts on some rows, then polished on all."""
+    """Fit from several starting points on a subset of rows, then refine the best on all rows."""
     prior = GaussianPrior(guess, np.eye(len(guess)) / _WIDE_SD**2)
     some = rng.permutation(len(x))[:_ROWS_PER_START]
     starts = [guess, *(guess + 0.7 * rng.standard_normal((_STARTS - 1, len(guess))))]
@@ -211,7 +261,11 @@ def _fit_wide(
 
 
 def guess_time_parameters(t: float) -> Floats:
-    """A neutral start for a fastest step of ``t`` seconds: half is GPU arithmetic, the rest the other parts."""
+    """Return starting values of the log time parameters, shape (11,).
+
+    Args:
+        t: Shortest measured step time in seconds; half of it is assigned to GPU arithmetic.
+    """
     guess = {
         "gpu_s": 0.5 * t,
         "mem_s": 0.2 * t,
@@ -229,7 +283,11 @@ def guess_time_parameters(t: float) -> Floats:
 
 
 def guess_power_parameters(p: float) -> Floats:
-    """A neutral start for a largest power of ``p`` watts."""
+    """Return starting values of the log power parameters, shape (13,).
+
+    Args:
+        p: Largest measured power in watts.
+    """
     guess = {
         "static_w": 0.2 * p,
         "cores_idle_w": 0.05 * p,
@@ -249,9 +307,14 @@ def guess_power_parameters(p: float) -> Floats:
 
 
 def pool_measurements(measurements: Sequence[Measurement], maxn: PowerMode) -> PooledMeasurements:
-    """One row per board and mode: the median over its repeats, with their noise averaged down.
+    """Pool measurements to one row per board and mode: the median of the repeats, with reduced noise.
 
-    Raises ``BadInput`` for a measurement whose time or power is not a number above 0.
+    Args:
+        measurements: Any number of measurements, also of other boards of the same kind.
+        maxn: The board's top mode.
+
+    Raises:
+        BadInput: A time or power is not a finite number above 0.
     """
     for measurement in measurements:
         if not (0.0 < measurement.step_s < np.inf and 0.0 < measurement.power_w < np.inf):
@@ -291,7 +354,15 @@ def pool_measurements(measurements: Sequence[Measurement], maxn: PowerMode) -> P
 
 
 def correlate_with_rows(rows: QuantityRows, x: Floats) -> Float32Array:
-    """The likeness (n, m) of this board's misfit at shares ``x`` (n, 4) to that of the rows, some of other boards."""
+    """Return the correlation of this board's misfit with that of the rows, some of which may be of other boards.
+
+    Args:
+        rows: The m measured rows.
+        x: Knobs as shares of the top mode, shape (n, 4).
+
+    Returns:
+        Correlations, shape (n, m).
+    """
     alike = misfit_correlation(x, rows.x)
     if rows.offset_sd:
         alike *= _kind_correlation(rows.here)
@@ -299,29 +370,36 @@ def correlate_with_rows(rows: QuantityRows, x: Floats) -> Float32Array:
 
 
 def _kind_correlation(same: Floats) -> Float32Array:
-    """1 where two rows are of the same board, ``KIND_CORRELATION`` where they are not."""
+    """Return 1 for pairs of rows of the same board, otherwise ``KIND_CORRELATION``."""
     return (KIND_CORRELATION + (1.0 - KIND_CORRELATION) * same).astype(np.float32)
 
 
 def _covariance(sd: Floats, scale_sd: float, names: Sequence[str], unit: str) -> Floats:
-    """Prior covariance: each parameter's own spread, and the scale that all parameters of ``unit`` share."""
+    """Return the prior covariance: each parameter's own variance, plus the common scale of all parameters with
+    ``unit``.
+    """
     scaled = np.array([name.endswith(unit) for name in names], dtype=np.float64)
     covariance: Floats = np.diag(sd**2) + scale_sd**2 * np.outer(scaled, scaled)
     return covariance
 
 
 def log_evidence(posterior: Posterior) -> float:
-    """Natural logarithm of the measurements' probability density under the prior, up to a constant shared by priors."""
+    """Return the log probability density of the measurements under the prior, up to a constant shared by all priors."""
     return posterior.time.log_evidence + posterior.power.log_evidence
 
 
 def idle_w_at_maxn(coefficients: Coefficients) -> float:
-    """Modelled watts at zero use with every knob at its top."""
+    """Return the modelled idle power in watts with every knob at its top."""
     return float(np.exp(coefficients.power[_IDLE_ROWS]).sum())
 
 
 def with_idle_w(coefficients: Coefficients, idle_w: float) -> Coefficients:
-    """The coefficients with the static watts raised or lowered until ``idle_w_at_maxn`` gives ``idle_w``."""
+    """Return the coefficients with static power adjusted to a given idle power.
+
+    Args:
+        coefficients: The coefficients to adjust.
+        idle_w: Wanted ``idle_w_at_maxn`` in watts; static power stays above 5 % of it.
+    """
     power = coefficients.power.copy()
     static_w = float(np.exp(power[0])) + idle_w - idle_w_at_maxn(coefficients)
     power[0] = np.log(max(static_w, 0.05 * idle_w))

@@ -1,4 +1,4 @@
-"""Least squares with coefficients that cannot be negative, in numpy alone, so that a small board can do it."""
+"""Non-negative least squares in numpy alone, so that boards need no further package."""
 
 from __future__ import annotations
 
@@ -10,7 +10,18 @@ _TINY = 1e-9
 
 
 def solve_nonnegative(a: Floats, b: Floats) -> Floats:
-    """The x >= 0 of least ``|a x - b|``, by active sets (Lawson and Hanson 1974); a (rows, terms), b (rows,)."""
+    """Solve min ``|a x - b|`` subject to x >= 0 by an active-set method.
+
+    Args:
+        a: Matrix of shape (rows, terms).
+        b: Right-hand side of shape (rows,).
+
+    Returns:
+        x, shape (terms,).
+
+    References:
+        Lawson and Hanson, Solving Least Squares Problems (1974), chapter 23.
+    """
     x, passive = np.zeros(a.shape[1]), np.zeros(a.shape[1], dtype=bool)
     gram, right = a.T @ a, a.T @ b
     tolerance = 1e-10 * max(1.0, float(np.abs(right).max()))
@@ -24,7 +35,7 @@ def solve_nonnegative(a: Floats, b: Floats) -> Floats:
 
 
 def _step_to_feasible(gram: Floats, right: Floats, x: Floats, passive: np.ndarray) -> Floats:
-    """Solves for the passive terms and, while one would be negative, steps to the bound and gives that one up."""
+    """Solve for the passive terms; while one would be negative, step to its bound and make it active."""
     while True:
         wanted = np.zeros_like(x)
         wanted[passive] = np.linalg.lstsq(gram[np.ix_(passive, passive)], right[passive], rcond=None)[0]

@@ -1,8 +1,8 @@
-"""What is believed of a workload's time and power before measuring: every prior and reference as a candidate curve.
+"""Prior candidates for time and power: every prior and reference table as a curve with a Gaussian prior.
 
 Symbols: k a prior or reference, v_k its curve, r_k the residuals of a reference about its own fit, rho their weight.
-A candidate with a reference is v_k(th, x) + rho r_k(x): boards of a kind deviate from the smooth curve alike, whatever
-they work on. rho ~ N(0.8, 0.3^2), chosen by us on the calibrated tables of one board.
+A candidate with a reference is v_k(th, x) + rho r_k(x): boards of a kind deviate from the smooth curve in a similar way
+for every workload. rho ~ N(0.8, 0.3^2), from the calibrated tables of one board.
 """
 
 from __future__ import annotations
@@ -33,28 +33,34 @@ from fedge.types import Floats
 TIME, POWER = 0, 1
 """Rows of a reference's residuals."""
 WEIGHT, WEIGHT_SD = 0.8, 0.3
-"""Prior of a reference's weight (rho)."""
+"""Mean and standard deviation of the prior of a reference's weight (rho), from the calibrated tables of one board."""
 RESIDUAL_MISFIT_SHARE = 0.7
-"""What a reference's residuals leave of the misfit's standard deviation; chosen by us."""
+"""Share of the misfit's standard deviation that remains with a reference's residuals. Default; a smaller value trusts
+the reference more."""
 CREDIBILITY_LOSS = 0.7
-"""How much less credible each prior is than the one before it, log units. Chosen by us: with another table of the same
-board first, it takes a third off the power error of the first measurements, and costs boards without one little."""
+"""Loss of credibility from each prior to the next, log units. With another table of the same board first, this value
+reduces the power error after the first measurements by a third, and costs boards without such a table little."""
 REFERENCE_GAIN = 0.7
-"""How much more credible a candidate is with a reference's residuals than without, log units; chosen by us."""
+"""Gain of credibility by a reference's residuals, log units. Default; a larger value prefers references for longer."""
 PRIOR_WIDTHS = (1.0, 2.0, 4.0)
-"""Every prior is held as it is, twice and four times as wide: workloads and boards that were never seen may lie further
-off; chosen by us."""
+"""Factors by which every prior's spread is widened: unknown workloads and boards may lie further off. Default; each
+width adds a candidate to every fit."""
 WIDTH_LOSS = 0.3
-"""Loss of credibility per unit of log width; chosen by us."""
+"""Loss of credibility per unit of log width. Default; a larger value keeps narrow priors for longer."""
 MAX_PRIORS_WITH_RESIDUALS = 2
-"""How many of the first priors are also tried with each reference's residuals; chosen by us."""
+"""Number of first priors that are also combined with each reference's residuals. Default; each adds candidates to a
+fit."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PriorCandidate:
-    """One belief about one quantity: a curve, its Gaussian prior and its credibility (log, relative to the first).
+    """A prior over one quantity.
 
-    ``misfit`` is the share of the usual misfit's standard deviation that the curve leaves.
+    Attributes:
+        curve: Log values and derivatives at parameters and shares.
+        prior: Gaussian prior over the parameters.
+        log_credibility: Log prior weight among the candidates, relative to the first.
+        misfit: Share of the usual misfit's standard deviation that the curve leaves.
     """
 
     curve: KnobCurve
@@ -65,7 +71,13 @@ class PriorCandidate:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PriorSource:
-    """Coefficients that a candidate starts from, perhaps with a reference's residuals."""
+    """Coefficients that a candidate starts from.
+
+    Attributes:
+        coefficients: The physical model's log-parameters.
+        reference: A reference table whose residuals are added; None for none.
+        log_credibility: Log prior weight among the sources, relative to the first.
+    """
 
     coefficients: Coefficients
     reference: ReferenceFit | None
@@ -73,7 +85,11 @@ class PriorSource:
 
 
 def list_prior_sources(knowledge: PriorKnowledge) -> tuple[PriorSource, ...]:
-    """The most credible first; raises ``BadInput`` when there is neither a prior nor a reference."""
+    """Return the sources of candidates, the most credible first.
+
+    Raises:
+        BadInput: There is neither a prior nor a reference.
+    """
     if not knowledge.priors and not knowledge.references:
         raise BadInput("the predictor's prior", "nothing", "at least one calibrated workload or one reference table")
     idle_w = knowledge.idle_w or 0.0
@@ -81,7 +97,7 @@ def list_prior_sources(knowledge: PriorKnowledge) -> tuple[PriorSource, ...]:
     references = [fit_reference(table, knowledge.maxn) for table in knowledge.references]
     found = [PriorSource(prior, None, -CREDIBILITY_LOSS * rank) for rank, prior in enumerate(priors)]
     for rank, reference in enumerate(references):
-        if not reference.is_same_kind:  # another kind of board: no more than one prior among others, and the last
+        if not reference.is_same_kind:  # another kind of board: a prior like the others, and the last of them
             last = -CREDIBILITY_LOSS * (len(priors) + rank) + reference.log_credibility
             found.append(PriorSource(raise_to_idle_w(reference.coefficients, idle_w), None, last))
             continue
@@ -95,18 +111,29 @@ def list_prior_sources(knowledge: PriorKnowledge) -> tuple[PriorSource, ...]:
 
 
 def raise_to_idle_w(coefficients: Coefficients, idle_w: float) -> Coefficients:
-    """Raised to what the board draws at rest: a table that metered some rails only lies below."""
+    """Raise the idle power of coefficients to at least the board's, because some tables measured only part of the power
+    rails.
+
+    Args:
+        coefficients: The coefficients to raise.
+        idle_w: The board's measured idle power in the top mode, in watts; 0 if unknown.
+    """
     return with_idle_w(coefficients, max(idle_w, idle_w_at_maxn(coefficients)))
 
 
 def iterate_time_candidates(found: tuple[PriorSource, ...]) -> Iterator[PriorCandidate]:
-    """Candidates for log time, every source in every width."""
+    """Yield the candidates for log time: every source with every prior width."""
     for source in found:
         yield from _iterate_candidates(source, TIME, log_derivatives.evaluate_log_time, build_time_prior)
 
 
 def iterate_power_candidates(found: tuple[PriorSource, ...], time: Floats) -> Iterator[PriorCandidate]:
-    """Candidates for log power, given the time parameters (11,) that say how busy each part is."""
+    """Yield the candidates for log power: every source with every prior width.
+
+    Args:
+        found: The sources (``list_prior_sources``).
+        time: Log time parameters, shape (11,), which determine how busy each part is.
+    """
     curve = make_power_curve(time)
     for source in found:
         yield from _iterate_candidates(source, POWER, curve, build_power_prior)
@@ -131,7 +158,7 @@ def _iterate_candidates(
 
 
 def _add_residuals(curve: KnobCurve, reference: ReferenceFit, quantity: int) -> KnobCurve:
-    """The curve plus its last parameter times the reference's residuals."""
+    """Return the curve plus the reference's residuals, weighted by an additional last parameter."""
 
     def joined(parameters: Floats, x: Floats) -> tuple[Floats, Floats]:
         values, by = curve(parameters[:-1], x)
@@ -142,7 +169,7 @@ def _add_residuals(curve: KnobCurve, reference: ReferenceFit, quantity: int) -> 
 
 
 def _append_residual_weight(prior: GaussianPrior) -> GaussianPrior:
-    """The prior with the weight of the residuals as one more parameter."""
+    """Append the weight of the residuals to the prior's parameters."""
     k = len(prior.mean)
     precision = np.zeros((k + 1, k + 1))
     precision[:k, :k], precision[k, k] = prior.precision, 1.0 / WEIGHT_SD**2

@@ -1,4 +1,4 @@
-"""What is known of a board and a workload before anything of the two is measured together."""
+"""Prior knowledge of a board and a workload, before they are measured together."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ from fedge.types import PowerMode, ProfileTable
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PriorKnowledge:
-    """What a predictor or an explorer is made with; it uses what it can.
+    """Arguments from which predictors and explorers are constructed; each uses what it needs.
 
-    ``maxn`` is the board's top mode. ``priors`` are the physical model's coefficients for other workloads, carried to
-    this board, the most credible first. ``references`` are measured tables of other workloads on a board of this kind,
-    in the same order of trust. ``idle_w`` is what the board draws at rest in ``maxn``, if that was measured. ``seed``
-    fixes whatever is random.
+    Attributes:
+        maxn: The board's top mode.
+        priors: The physical model's coefficients for other workloads, scaled to this board, the most credible first.
+        references: Measured tables of other workloads on a board of this kind, the most credible first.
+        idle_w: The board's measured idle power in ``maxn``, in watts; None if unknown.
+        seed: Seed of everything random.
     """
 
     maxn: PowerMode

@@ -1,4 +1,4 @@
-"""What another workload's measured table on a like board teaches: its coefficients, and what the curve leaves over."""
+"""Reference tables of other workloads on similar boards: fitted coefficients, and the residuals of the fit."""
 
 from __future__ import annotations
 
@@ -15,26 +15,33 @@ from fedge.physics.time_power_model import Coefficients, compute_power_w, comput
 from fedge.types import Floats, Modes, PowerMode, ProfileTable
 
 LARGEST_RESIDUAL = 0.3
-"""Residuals are cut at this, log units: what lies further off is a bad row of that table, not the board's way."""
+"""Residuals are clipped to this, log units: larger ones are outliers of the table, not properties of the board."""
 RESIDUAL_REACH = 0.3
-"""Distance in log-knobs over which a residual still counts for a mode that the table does not have; chosen by us."""
+"""Distance in log-knobs over which a residual decays for modes that the table lacks. Default; larger values extrapolate
+the residuals further."""
 USUAL_RESIDUAL_SD = 0.06
-"""Up to this spread, log units, a table is as smooth as measured ones are; the calibrated tables have 0.02 to 0.04."""
+"""Spread of residuals up to which a table counts as smooth, log units; the calibrated tables have 0.02 to 0.04."""
 DOUBT_SD = 0.03
-"""Each such step beyond makes the table's residuals e times less credible; chosen by us."""
+"""Each further spread of this size makes the table less credible by a factor of e. Default; smaller values reject rough
+tables sooner."""
 SAME_KIND_TOLERANCE = 0.1
-"""Boards whose top clocks differ by more than this share are of different kinds; chosen by us."""
+"""Relative difference of top clocks beyond which boards are of different kinds. Default; a smaller value separates
+boards with modified clock limits."""
 _ROWS = 1200
-"""Rows that a reference is fitted to: more change its coefficients little and take longer."""
+"""Rows that a reference is fitted to: more hardly change the coefficients but take longer."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ReferenceFit:
-    """A reference table as the predictor uses it.
+    """A fitted reference table.
 
-    ``residuals`` gives what the curve leaves of log time and of log power (2, n) at shares (n, 4); ``log_credibility``
-    is 0 for a table as smooth as measured ones are, and lower for a rougher one. ``alike`` says that the table's board
-    has about the same top clocks; another board's coefficients hold for shares of its own clocks, its residuals not.
+    The coefficients of another kind of board hold for shares of its own clocks; its residuals do not apply.
+
+    Attributes:
+        coefficients: The physical model fitted to the table.
+        residuals: Function from shares (n, 4) to residuals of log time and log power, shape (2, n).
+        log_credibility: 0 for a table as smooth as measured ones usually are, negative for a rougher one.
+        is_same_kind: Whether the table's board has about the same top clocks.
     """
 
     coefficients: Coefficients
@@ -45,14 +52,27 @@ class ReferenceFit:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ReferenceResiduals:
-    """Log measured minus log modelled, time and power (2, rows); ``axes`` are the knobs' values, ``keys`` the rows."""
+    """Residuals of a table: log measured minus log modelled.
+
+    Attributes:
+        axes: Values of each knob that occur in the table, ascending.
+        keys: Combined index of the knob values of each row, ascending, shape (rows,).
+        values: Residuals of time and power, shape (2, rows), in the order of ``keys``.
+    """
 
     axes: tuple[Floats, ...]
     keys: NDArray[np.int64]
     values: Floats
 
     def interpolate(self, x: Floats) -> Floats:
-        """The residuals (2, n) at shares ``x`` (n, 4): those of the nearest values, less the further off."""
+        """Return the residuals at the nearest knob values, decaying with distance and 0 where the table has no row.
+
+        Args:
+            x: Knobs as shares of the top mode, shape (n, 4).
+
+        Returns:
+            Residuals of log time and log power, shape (2, n).
+        """
         index, squared = np.zeros(len(x), dtype=np.int64), np.zeros(len(x))
         for axis, wanted in zip(self.axes, x.T, strict=True):
             middles = np.sqrt(axis[1:] * axis[:-1])
@@ -67,7 +87,12 @@ class ReferenceResiduals:
 
 @lru_cache(maxsize=16)
 def fit_reference(table: ProfileTable, maxn: PowerMode) -> ReferenceFit:
-    """Fit the physical model to a reference ``table``, for a board with the top mode ``maxn``; takes about a second."""
+    """Fit the physical model to a reference table; takes about a second.
+
+    Args:
+        table: The reference table.
+        maxn: Top mode of the board that is to be predicted.
+    """
     alike = _is_same_kind(table.maxn, maxn)
     top = maxn if alike else table.maxn
     some = np.random.default_rng(0).permutation(len(table.modes))[:_ROWS]
@@ -83,7 +108,7 @@ def fit_reference(table: ProfileTable, maxn: PowerMode) -> ReferenceFit:
 
 
 def _is_same_kind(top: PowerMode, maxn: PowerMode) -> bool:
-    """Whether a table with this top is of the same kind of board; it may be of fewer cores."""
+    """Return whether a table with this top mode is of the same kind of board; it may have fewer cores."""
     pairs = zip((top.cpu_mhz, top.gpu_mhz, top.mem_mhz), (maxn.cpu_mhz, maxn.gpu_mhz, maxn.mem_mhz), strict=True)
     return top.cores <= maxn.cores and all(abs(own / known - 1.0) <= SAME_KIND_TOLERANCE for own, known in pairs)
 

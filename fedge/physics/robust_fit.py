@@ -1,7 +1,8 @@
-"""Levenberg-Marquardt for a curve with a Gaussian prior and Student-t noise, so that few bad rows cannot bend the fit.
+"""Levenberg-Marquardt fit of a curve with a Gaussian prior and Student-t noise, robust against outliers.
 
-Symbols: p parameters, y data (n,), v(p) curve with slopes J (k, n), r = y - v, s noise scale (n,), N(mu, precision^-1)
-the prior, nu degrees of freedom. Minimised: sum (nu + 1) log(1 + (r/s)^2 / nu) + (p - mu)' precision (p - mu).
+Symbols: p parameters, y data (n,), v(p) curve with derivatives J (k, n), r = y - v, s noise scale (n,), N(mu,
+precision^-1) the prior, nu degrees of freedom. Minimised: sum (nu + 1) log(1 + (r/s)^2 / nu) + (p - mu)' precision (p -
+mu).
 """
 
 from __future__ import annotations
@@ -14,18 +15,23 @@ import numpy as np
 from fedge.types import Floats
 
 Curve = Callable[[Floats], tuple[Floats, Floats]]
-"""Parameters (k,) -> values (n,) and slopes (k, n)."""
+"""Parameters (k,) -> values (n,) and derivatives (k, n)."""
 
 STUDENT_DEGREES = 4.0
 _LONGEST_STEP = 1.0
-"""No log-parameter moves further in one step; far steps leave the region where the slopes mean anything."""
+"""Largest change of a log-parameter in one iteration; larger steps leave the region where the linearisation holds."""
 _STEPS = 80
 _TRIES = 10
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GaussianPrior:
-    """A prior over parameters: mean (k,) and precision (k, k)."""
+    """A Gaussian prior over parameters.
+
+    Attributes:
+        mean: Mean, shape (k,).
+        precision: Inverse covariance, shape (k, k).
+    """
 
     mean: Floats
     precision: Floats
@@ -33,7 +39,14 @@ class GaussianPrior:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CurveFit:
-    """Parameters at the optimum, the objective there, residuals, and each row's weight (small far off the curve)."""
+    """Result of a fit.
+
+    Attributes:
+        parameters: Parameters at the optimum, shape (k,).
+        objective: The minimised objective.
+        residuals: Data minus curve, shape (n,).
+        weights: Robust weight of each row, shape (n,); small far from the curve.
+    """
 
     parameters: Floats
     objective: float
@@ -44,9 +57,15 @@ class CurveFit:
 def fit_curve(
     curve: Curve, data: Floats, noise_sd: Floats | float, prior: GaussianPrior, start: Floats, tolerance: float = 1e-7
 ) -> CurveFit:
-    """The best parameters from ``start``; any number of rows, also none (then the prior's mean is the answer).
+    """Fit a curve's parameters by Levenberg-Marquardt steps.
 
-    Ends when a step lowers the objective by less than ``tolerance`` of it.
+    Args:
+        curve: Values (n,) and derivatives (k, n) at parameters (k,).
+        data: Data, shape (n,); without rows the fit converges to the prior's mean.
+        noise_sd: Scale of the noise, scalar or shape (n,).
+        prior: Prior over the parameters.
+        start: Starting point, shape (k,).
+        tolerance: Relative decrease of the objective at which the fit stops.
     """
     here = start
     values, slopes = curve(here)
@@ -75,7 +94,7 @@ def fit_curve(
 
 
 def student_weights(z: Floats) -> Floats:
-    """The weight of standardised residuals ``z`` under Student-t noise."""
+    """Return the weights of standardised residuals under Student-t noise, of the same shape as ``z``."""
     weights: Floats = (STUDENT_DEGREES + 1.0) / (STUDENT_DEGREES + z * z)
     return weights
 
@@ -93,7 +112,7 @@ def _compute_step(
 
 
 def _objective(residuals: Floats, noise_sd: Floats | float, prior: GaussianPrior, here: Floats) -> float:
-    """Infinite where the curve is not a number, so that a step there is refused."""
+    """Return the objective; infinite where the curve is not finite, so that such steps are rejected."""
     misfit = (STUDENT_DEGREES + 1.0) * np.log1p(np.square(residuals / noise_sd) / STUDENT_DEGREES).sum()
     off = here - prior.mean
     total = float(misfit + off @ prior.precision @ off)

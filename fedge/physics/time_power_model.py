@@ -1,4 +1,4 @@
-"""A smooth model of one minibatch's time and of module power over a board's four knobs, with physical terms only.
+"""Smooth physical model of one minibatch's time and of module power over a board's four knobs.
 
 Symbols (knobs are shares of the board's maximum; every parameter is positive and held as its natural logarithm):
 
@@ -7,22 +7,22 @@ c f     cores, CPU clock          share of the largest count and of the top cloc
 g m     GPU and memory clock      share of the top clock
 a       ``gpu_s``                 GPU arithmetic at the top clocks, seconds
 b       ``mem_s``                 GPU memory traffic at the top clocks, seconds
-q1      ``gpu_mem_overlap``       1 + its value is the norm that joins a/g and b/m (1: in turn, infinite: overlapped)
+q1      ``gpu_mem_overlap``       1 + its value is the norm that joins a/g and b/m (1: sequential, infinite: overlapped)
 k       ``prep_s``                loading and preprocessing on all cores at the top clocks, seconds
 beta    ``prep_core_exponent``    how preprocessing scales with the cores, c**-beta
 kappa   ``prep_mem_share``        preprocessing that follows the memory clock, relative to k
 delta   ``prep_crowding``         extra cost of few slow cores, grows as 1 / (c f)
 w       ``launch_s``              kernel launches by one core, overlapped with the GPU, seconds
 q2      ``stage_overlap``         1 + its value is the norm that joins the GPU, preprocessing and launches
-d       ``host_s``                host work that nothing hides, follows the CPU clock, seconds
-e       ``fixed_s``               time that no clock changes, seconds
+d       ``host_s``                host work without overlap, follows the CPU clock, seconds
+e       ``fixed_s``               time that depends on no clock, seconds
 ======  ========================  ==========================================================================
 
 G = ((a/g)^q1 + (b/m)^q1)^(1/q1),  C = k c^-beta (1/f + delta/(c f^2) + kappa/m),  W = w/f
 t = (G^q2 + C^q2 + W^q2)^(1/q2) + d/f + e
 
-Power adds what is on (``*_idle_w``) and what is used (``*_busy_w``), the latter weighted with each part's share of the
-step: u_C = C/t, u_D = (W + d/f)/t, u_G = G/t, u_A = (a/g)/t, u_M = (b/m)/t. Clocks bring voltage with them, hence
+Power is the sum of idle terms (``*_idle_w``) and busy terms (``*_busy_w``), the latter weighted by each part's share of
+the step: u_C = C/t, u_D = (W + d/f)/t, u_G = G/t, u_A = (a/g)/t, u_M = (b/m)/t. Voltage rises with clocks, hence
 F = f^(1+cpu_exponent), H = g^(1+gpu_exponent), L = m^(1+mem_exponent), and r = gpu_use_exponent:
 
 P = static + c F (cores_idle + cores_busy u_C) + host_busy u_D F
@@ -50,7 +50,7 @@ TIME_NAMES = (
     "host_s",
     "fixed_s",
 )
-"""The time parameters, in the order of ``Coefficients.time``."""
+"""Names of the time parameters, in the order of ``Coefficients.time``."""
 POWER_NAMES = (
     "static_w",
     "cores_idle_w",
@@ -66,14 +66,19 @@ POWER_NAMES = (
     "mem_busy_w",
     "mem_exponent",
 )
-"""The power parameters, in the order of ``Coefficients.power``."""
+"""Names of the power parameters, in the order of ``Coefficients.power``."""
 IDLE_TERMS = 4
-"""How many of the power terms need no use of the board: static, cores, GPU, memory."""
+"""Number of power terms that do not depend on utilisation: static, cores, GPU, memory."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Coefficients:
-    """Natural logarithms of the parameters: ``time`` of shape (11,), ``power`` of shape (13,)."""
+    """Natural logarithms of the model's parameters.
+
+    Attributes:
+        time: In the order of ``TIME_NAMES``, shape (11,).
+        power: In the order of ``POWER_NAMES``, shape (13,).
+    """
 
     time: Floats
     power: Floats
@@ -81,11 +86,21 @@ class Coefficients:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StepParts:
-    """A step's time and its parts in seconds, arrays of shape (n,); G, a/g, b/m, C, W and d/f of the table above."""
+    """A step's time and its parts in seconds, arrays of shape (n,); symbols as in the module's docstring.
+
+    Attributes:
+        total_s: t.
+        overlapped_s: Joint time of G, C and W.
+        gpu_s: G.
+        math_s: a/g.
+        mem_s: b/m.
+        prep_s: C.
+        launch_s: W.
+        host_s: d/f.
+    """
 
     total_s: Floats
     overlapped_s: Floats
-    """What G, C and W take together."""
     gpu_s: Floats
     math_s: Floats
     mem_s: Floats
@@ -95,14 +110,24 @@ class StepParts:
 
 
 def knob_shares(maxn: PowerMode, modes: Modes) -> Floats:
-    """The knobs as shares of the board's maximum, shape (n, 4)."""
+    """Return the knobs as shares of the board's top mode, shape (n, 4).
+
+    Args:
+        maxn: The board's top mode.
+        modes: The n modes.
+    """
     top = np.array([maxn.cores, maxn.cpu_mhz, maxn.gpu_mhz, maxn.mem_mhz])
     x: Floats = modes.knobs / top
     return x
 
 
 def compute_time_parts(time: Floats, x: Floats) -> StepParts:
-    """The step's parts at shares ``x`` (n, 4) for log-parameters ``time`` (11,)."""
+    """Compute the parts of the step time.
+
+    Args:
+        time: Log time parameters, shape (11,).
+        x: Knobs as shares of the top mode, shape (n, 4).
+    """
     c, f, g, m = x.T
     a, b, q1, k, beta, kappa, delta, w, q2, d, e = np.exp(time)
     math_s, mem_s = a / g, b / m
@@ -123,7 +148,13 @@ def compute_time_parts(time: Floats, x: Floats) -> StepParts:
 
 
 def compute_power_terms(power: Floats, parts: StepParts, x: Floats) -> Floats:
-    """The summands of module power in watts, shape (9, n): the four idle terms first, then the five busy ones."""
+    """Compute the terms of module power in watts, shape (9, n): the four idle terms, then the five busy ones.
+
+    Args:
+        power: Log power parameters, shape (13,).
+        parts: Parts of the step time at the same modes.
+        x: Knobs as shares of the top mode, shape (n, 4).
+    """
     c, f, g, m = x.T
     static, cores, cores_use, host, af, gpu, gpu_use, math, r, ag, mem, mem_use, am = np.exp(power)
     cpu_on, gpu_on = f ** (1.0 + af), g ** (1.0 + ag)
@@ -145,19 +176,37 @@ def compute_power_terms(power: Floats, parts: StepParts, x: Floats) -> Floats:
 
 
 def compute_step_s(coefficients: Coefficients, maxn: PowerMode, modes: Modes) -> Floats:
-    """Seconds per minibatch in every mode, shape (n,); ``maxn`` is the board with every knob at its top."""
+    """Compute the time per step in every mode, in seconds, shape (n,).
+
+    Args:
+        coefficients: The model's log-parameters.
+        maxn: The board's top mode.
+        modes: The n modes.
+    """
     return compute_time_parts(coefficients.time, knob_shares(maxn, modes)).total_s
 
 
 def compute_power_w(coefficients: Coefficients, maxn: PowerMode, modes: Modes) -> Floats:
-    """Module watts during the minibatch in every mode, shape (n,)."""
+    """Compute module power during a step in every mode, in watts, shape (n,).
+
+    Args:
+        coefficients: The model's log-parameters.
+        maxn: The board's top mode.
+        modes: The n modes.
+    """
     x = knob_shares(maxn, modes)
     total: Floats = compute_power_terms(coefficients.power, compute_time_parts(coefficients.time, x), x).sum(axis=0)
     return total
 
 
 def compute_idle_ratio(coefficients: Coefficients, maxn: PowerMode, modes: Modes) -> Floats:
-    """Modelled power at zero use in every mode, divided by the same at MAXN, shape (n,)."""
+    """Compute idle power in every mode relative to idle power at MAXN, shape (n,).
+
+    Args:
+        coefficients: The model's log-parameters.
+        maxn: The board's top mode.
+        modes: The n modes.
+    """
     x = np.vstack([np.ones(4), knob_shares(maxn, modes)])
     idle_w = compute_power_terms(coefficients.power, compute_time_parts(coefficients.time, x), x)[:IDLE_TERMS].sum(
         axis=0
@@ -167,7 +216,12 @@ def compute_idle_ratio(coefficients: Coefficients, maxn: PowerMode, modes: Modes
 
 
 def q_norm(q: float, *terms: Floats) -> Floats:
-    """The ``q``-norm of positive terms, between their sum (1) and their maximum (infinite); safe for large q."""
+    """Return the ``q``-norm of positive terms, computed without overflow for large q.
+
+    Args:
+        q: Exponent, at least 1: the sum of the terms for 1, their maximum in the limit.
+        *terms: Arrays of one shape, above 0.
+    """
     largest = terms[0]
     for term in terms[1:]:
         largest = np.maximum(largest, term)

@@ -1,4 +1,4 @@
-"""fedge-powerd: the one root process on a board; sets power modes safely and puts back what it found."""
+"""fedge-powerd: the only root process on a board; sets power modes safely and restores the state that it found."""
 
 PROTOCOL = 1
-"""The wire's version: client and daemon must have the same."""
+"""Version of the wire protocol; client and daemon must agree on it."""

@@ -1,15 +1,15 @@
-"""The allow-list, pure: four knobs, only the board's own table values, never below the floor."""
+"""The allow-list: four knobs, only values of the board's own tables, never below the floor; pure functions."""
 
 from typing import Any, List, Tuple
 
 from fedge.powerd.mode_records import HardwareOptions, KnobTables, Mode, PowerdRefusal, Preset
 
 MAX_SHOWN_VALUES = 24
-"""So many table values fit into an error's text."""
+"""Number of table values shown in an error text."""
 
 
 def above_floor(tables: KnobTables, options: HardwareOptions) -> KnobTables:
-    """The tables without what lies below the floor; a knob that ends below it keeps its highest value."""
+    """Return the tables without the values below the floor; a knob that ends below it keeps its highest value."""
     return tables._replace(
         cores=_drop_below(tables.cores, options.floor_cores), cpu_khz=_drop_below(tables.cpu_khz, options.floor_cpu_khz)
     )
@@ -20,7 +20,16 @@ def _drop_below(values: Tuple[int, ...], floor: int) -> Tuple[int, ...]:
 
 
 def check_mode(mode: Mode, tables: KnobTables, options: HardwareOptions) -> None:
-    """Raises ``PowerdRefusal`` (bad-request, not-allowed, off-table, below-floor) unless every field may be set."""
+    """Check that every field of a mode may be set.
+
+    Args:
+        mode: The requested mode.
+        tables: The board's values of each knob.
+        options: Holds the floor.
+
+    Raises:
+        PowerdRefusal: Of kind bad-request, not-allowed, off-table or below-floor.
+    """
     if not mode.to_wire():
         raise PowerdRefusal(
             "bad-request", f"got a mode that names no knob; name at least one of {', '.join(Mode._fields)}"
@@ -46,8 +55,10 @@ def _check_knob(knob: str, value: Any, table: Tuple[int, ...], allowed: Tuple[in
 
 
 def check_preset(preset: Preset, tables: KnobTables, options: HardwareOptions) -> None:
-    """Raises ``PowerdRefusal``: reboot-needed, or below-floor for a stock mode that would starve the board's own
-    services.
+    """Check that a stock mode may be set.
+
+    Raises:
+        PowerdRefusal: Of kind reboot-needed, or below-floor if the mode would starve the board's own services.
     """
     if preset.needs_reboot:
         raise PowerdRefusal(
@@ -70,7 +81,11 @@ def _floor_text(got: str, knob: str, allowed: Tuple[int, ...]) -> str:
 
 
 def find_preset(presets: List[Preset], name_or_id: Any) -> Preset:
-    """The preset with this id or name (any case); raises ``PowerdRefusal`` (off-table) with those there are."""
+    """Return the preset with this id or name (case-insensitive).
+
+    Raises:
+        PowerdRefusal: Of kind off-table, with the presets that exist.
+    """
     wanted = str(name_or_id).strip().lower()
     for preset in presets:
         if wanted in (preset.name.lower(), str(preset.id)):
@@ -82,6 +97,6 @@ def find_preset(presets: List[Preset], name_or_id: Any) -> Preset:
 
 
 def format_values(values: Tuple[int, ...]) -> str:
-    """Table values for an error's text."""
+    """Format table values for an error text."""
     head = ", ".join(str(value) for value in values[:MAX_SHOWN_VALUES])
     return head if len(values) <= MAX_SHOWN_VALUES else f"{head}, ... ({len(values)} values up to {values[-1]})"

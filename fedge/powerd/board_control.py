@@ -1,4 +1,4 @@
-"""A board's knobs behind one door: each change is checked, read back, and undone when it does not hold."""
+"""Control of a board's knobs: each change is checked, read back, and undone if it does not hold."""
 
 from typing import Any, Callable, Dict, List, Optional
 
@@ -15,20 +15,23 @@ from fedge.powerd.write_plan import ControlWrite, plan_write
 DROP_CACHES = "/proc/sys/vm/drop_caches"
 
 SideState = Dict[str, Any]
-"""What a change touches beside the knobs, as it was before: ``nvpmodel`` (its mode's id), ``fan`` (its raw speed)."""
+"""State outside the knobs before a change: ``nvpmodel`` (id of its mode), ``fan`` (raw PWM value)."""
 
 BeforeFirstWrite = Callable[[Mode, SideState], None]
-"""Called with the mode found when a change is checked and planned, before its first write; may raise
-``PowerdRefusal``."""
+"""Called with the current mode once a change is checked and planned, before its first write; may raise
+``PowerdRefusal``.
+"""
 
 
 def _do_nothing(*found: object) -> None:
-    """Where nothing has to happen before the first write."""
+    """Do nothing before the first write."""
 
 
 class BoardControl:
-    """Discovers what the board has; raises ``PowerdRefusal`` (failed) on a machine that is no Jetson or cannot be
-    read.
+    """Discovers and controls the board's knobs.
+
+    Raises:
+        PowerdRefusal: Of kind failed, on a machine that is not a Jetson or whose knobs cannot be read.
     """
 
     def __init__(self, machine: Machine, options: HardwareOptions) -> None:
@@ -43,48 +46,62 @@ class BoardControl:
         self._had_zones = bool(thermal_zones.list_zones(machine, options.needed_zones))
 
     def identity(self) -> Dict[str, Any]:
-        """Model, compatible names and L4T release."""
+        """Return the model, the compatible names and the L4T release."""
         return self._identity.to_wire()
 
     def tables(self) -> KnobTables:
-        """The values each knob can have."""
+        """Return the values of each knob."""
         return self._hardware.tables()
 
     def allowed_tables(self) -> KnobTables:
-        """The same above the floor."""
+        """Return the values of each knob that are not below the floor."""
         return allow_list.above_floor(self.tables(), self._options)
 
     def emc_control(self) -> str:
-        """``lock``, ``cap`` or ``none``."""
+        """Return how the memory clock is controlled: ``lock``, ``cap`` or ``none``."""
         return self._hardware.emc
 
     def presets(self) -> List[Preset]:
-        """The modes of nvpmodel's file; none without it."""
+        """Return the modes of nvpmodel's file; empty without that file."""
         return self._list_presets(self._query_preset_id())
 
     def preset(self) -> Optional[Preset]:
-        """The mode that nvpmodel says is set; None where it does not tell."""
+        """Return the mode that nvpmodel reports as set; None if it reports none."""
         present = self._query_preset_id()
         return next((preset for preset in self._list_presets(present) if preset.id == present), None)
 
     def mode(self) -> Mode:
-        """What is set now, as table values: the caps, and the memory's rate where it is locked."""
+        """Return the current mode as table values: the upper limits, and the memory's rate if it is locked."""
         return mode_from_state(self._read_state(), self._hardware)
 
     def limits(self) -> Dict[str, Any]:
-        """The raw limits of every policy, GPU clock and the memory."""
+        """Return the raw limits of every CPU policy, GPU clock and the memory."""
         return dict(limits_from_state(self._read_state()))
 
     def snapshot(self, with_preset: bool = True) -> Snapshot:
-        """Every knob, as JSON; asking nvpmodel takes longer than all the rest. The fan is told of when it changes."""
+        """Return the state of every knob as JSON values; the fan is added when it is changed.
+
+        Args:
+            with_preset: Whether to query nvpmodel too, which takes longer than all the rest.
+        """
         return knob_changes.make_snapshot(self._read_state(), self._query_preset_id() if with_preset else None)
 
     def set_mode(self, mode: Mode, lock_min: bool = False, first: BeforeFirstWrite = _do_nothing) -> Mode:
-        """Sets the knobs that the mode names; the mode as read back. A mode that is set already costs one look.
+        """Set the knobs that the mode names; a mode that is already set costs only one reading.
 
         The upper limits are set; the lower ones to the table's lowest value, or with ``lock_min`` to the upper ones.
-        Raises ``PowerdRefusal`` (bad-request, not-allowed, off-table, below-floor; did-not-stick with the state put
-        back).
+
+        Args:
+            mode: The requested mode.
+            lock_min: Whether to fix the clocks by raising the lower limits.
+            first: Called once before the first write.
+
+        Returns:
+            The mode as read back.
+
+        Raises:
+            PowerdRefusal: Of kind bad-request, not-allowed, off-table or below-floor; or did-not-stick, after the
+                previous state was restored.
         """
         allow_list.check_mode(mode, self.tables(), self._options)
         state = self._read_state()
@@ -105,10 +122,18 @@ class BoardControl:
             ) from error  # nvpmodel was not asked to change
 
     def set_preset(self, name_or_id: Any, first: BeforeFirstWrite = _do_nothing) -> Mode:
-        """Sets a stock mode through nvpmodel; the mode as read back.
+        """Set a stock mode through nvpmodel.
 
-        Raises ``PowerdRefusal`` (off-table, below-floor, reboot-needed, container; failed where nvpmodel does not say
-        what is set now; did-not-stick with the state put back).
+        Args:
+            name_or_id: Name (case-insensitive) or id of the mode.
+            first: Called once before the first write.
+
+        Returns:
+            The mode as read back.
+
+        Raises:
+            PowerdRefusal: Of kind off-table, below-floor, reboot-needed or container; failed if nvpmodel does not
+                report the current mode; did-not-stick after the previous state was restored.
         """
         present = nvpmodel.query_preset_id(self._machine)
         if present is None:
@@ -127,7 +152,11 @@ class BoardControl:
             raise self._undo(before, error) from error
 
     def put_back(self, snapshot: Snapshot) -> List[str]:
-        """Sets a snapshot's state again, or the parts it has; what could not be put back. Never raises."""
+        """Restore a snapshot, or the parts that it has; never raises.
+
+        Returns:
+            Descriptions of what could not be restored.
+        """
         work = StateRestore(self._machine, self._hardware, snapshot)
         work.attempt("nvpmodel", lambda: self._restore_preset(snapshot.get("nvpmodel")))
         work.run()
@@ -135,7 +164,11 @@ class BoardControl:
         return work.left
 
     def temperatures(self) -> Dict[str, float]:
-        """Degrees C by zone, ``{}`` on a board that never had any; raises ``PowerdRefusal`` (sensor-lost)."""
+        """Return the temperature of each zone in degrees C; empty on a board that never had any zone.
+
+        Raises:
+            PowerdRefusal: Of kind sensor-lost.
+        """
         found = thermal_zones.read_temperatures(self._machine, self._options.needed_zones)
         if self._had_zones and not found:
             raise PowerdRefusal(
@@ -144,9 +177,12 @@ class BoardControl:
         return found
 
     def drop_caches(self) -> None:
-        """Drops the kernel's clean caches; raises ``PowerdRefusal`` (failed).
+        """Drop the kernel's clean page cache.
 
-        Dirty ones are not written out before: that may take minutes, and needs no root, so it is the asker's to do.
+        Dirty pages are not written out first: that may take minutes and needs no root, so it is left to the caller.
+
+        Raises:
+            PowerdRefusal: Of kind failed.
         """
         try:
             self._machine.write(DROP_CACHES, "3")
@@ -156,9 +192,15 @@ class BoardControl:
             ) from error
 
     def set_fan(self, percent: float, first: Callable[[SideState], None] = _do_nothing) -> None:
-        """Sets the fan's speed; raises ``PowerdRefusal`` (bad-request, not-allowed, failed; did-not-stick, put back).
+        """Set the fan's speed.
 
-        ``first`` is called with the speed before when all is checked, before the write.
+        Args:
+            percent: Speed from 0 to 100.
+            first: Called with the previous speed when all is checked, before the write.
+
+        Raises:
+            PowerdRefusal: Of kind bad-request, not-allowed or failed; did-not-stick after the previous speed was
+                restored.
         """
         write = plan_fan_write(self._machine, percent)
         before = try_read_int(self._machine, write.path)
@@ -237,7 +279,7 @@ class BoardControl:
             knob_changes.write_all(self._machine, [plan_write(path, int(before))])
 
     def _undo(self, before: Snapshot, error: Exception) -> PowerdRefusal:
-        """Puts the state before back; the refusal that says so, or says that it is not."""
+        """Restore the previous state and return the refusal that reports it."""
         left = self.put_back(before)
         ending = f"NOT put back: {'; '.join(left)}" if left else "the state before is set again"
         kind = error.kind if isinstance(error, PowerdRefusal) and error.kind != "failed" else "did-not-stick"
@@ -250,7 +292,7 @@ FAN_FULL_PWM = 255
 
 
 def find_fan_file(machine: Machine) -> Optional[str]:
-    """The fan's control file, or None without one."""
+    """Return the fan's control file; None if there is no fan."""
     if machine.exists(FAN_TARGET_PWM):
         return FAN_TARGET_PWM
     folders = machine.glob(FAN_HWMON)
@@ -260,7 +302,11 @@ def find_fan_file(machine: Machine) -> Optional[str]:
 
 
 def plan_fan_write(machine: Machine, percent: Any) -> ControlWrite:
-    """The write for a speed in percent; raises ``PowerdRefusal`` (bad-request, not-allowed)."""
+    """Return the write for a speed in percent.
+
+    Raises:
+        PowerdRefusal: Of kind bad-request or not-allowed.
+    """
     if isinstance(percent, bool) or not isinstance(percent, (int, float)) or not 0 <= percent <= 100:
         raise PowerdRefusal(
             "bad-request", f"got a fan speed of {percent!r:.60}; it must be a number from 0 to 100 (percent)"

@@ -1,4 +1,4 @@
-"""The daemon's file, read strictly: what it may touch, how low it may go, who may ask."""
+"""The daemon's configuration file, parsed strictly: permitted knobs, the floor, and who may send requests."""
 
 import json
 import math
@@ -8,18 +8,31 @@ from typing import Any, Callable, Dict, List, NamedTuple, Tuple
 
 CONFIG = "/etc/fedge/powerd.json"
 EXTRAS = ("drop-caches", "fan", "lock-min")
-"""What goes beyond the four knobs; each is off unless the file's ``extras`` names it."""
+"""Features beyond the four knobs; each is off unless the file's ``extras`` names it."""
 COOLEST_LIMIT_C, HOTTEST_LIMIT_C = 40.0, 110.0
-"""The range of ``hottest_c``, chosen by us: a board idles below, and its own protection acts before the upper end."""
+"""Range of ``hottest_c`` in degrees C: a board idles below it, and its own protection acts before the upper end."""
 LONGEST_CONFIG = 65536
 
 
 class BadConfig(Exception):
-    """The daemon's file is wrong; the text is one line that says where, what was got and what would be right."""
+    """An invalid configuration file; the text is one line that says where, what was got and what would be right."""
 
 
 class Config(NamedTuple):
-    """What the file says; the defaults are those of a board without a file."""
+    """Content of the configuration file; the defaults apply to a board without one.
+
+    Attributes:
+        floor_cores: Least number of cores that may be set.
+        floor_cpu_khz: Lowest CPU clock that may be set, in kHz.
+        emc: Control of the memory clock: ``lock`` or ``cap``.
+        emc_table_hz: Memory rates in Hz, for boards whose firmware lists none.
+        hottest_c: Temperature in degrees C above which the found state is restored.
+        needed_zones: Thermal zones without which nothing is set.
+        extras: Enabled features of ``EXTRAS``.
+        group: Unix group whose members may send requests.
+        socket: Path of the socket.
+        state: Folder of the saved state.
+    """
 
     floor_cores: int = 2
     floor_cpu_khz: int = 400000
@@ -34,7 +47,15 @@ class Config(NamedTuple):
 
 
 def load(path: Path, needed: bool) -> Config:
-    """The file's content; a file that does not exist is all defaults unless it is ``needed``. Raises ``BadConfig``."""
+    """Read the configuration file.
+
+    Args:
+        path: The file.
+        needed: Whether a missing file is an error; otherwise all defaults apply.
+
+    Raises:
+        BadConfig: The file is missing, unreadable, writable by others than root, or invalid.
+    """
     try:
         with path.open("rb") as file:
             _check_owner(os.fstat(file.fileno()))
@@ -56,13 +77,18 @@ def load(path: Path, needed: bool) -> Config:
 
 
 def _check_owner(found: os.stat_result) -> None:
-    """A root daemon obeys no file that others can write."""
+    """Check that only root can write the file, if the daemon runs as root."""
     if os.geteuid() == 0 and (found.st_uid != 0 or found.st_mode & 0o022):
         raise BadConfig("others than root can write this file; chown root and chmod 644 it")
 
 
 def parse(text: str) -> Config:
-    """The configuration that a JSON text describes; raises ``BadConfig``, or ``ValueError`` where it is no JSON."""
+    """Parse a configuration from JSON text.
+
+    Raises:
+        BadConfig: A key or value is invalid.
+        ValueError: The text is not JSON.
+    """
     raw = json.loads(text, object_pairs_hook=_reject_duplicates)
     if not isinstance(raw, dict):
         raise BadConfig(f"got {_shorten(raw)}; it must be one JSON object")

@@ -1,4 +1,4 @@
-"""Numbers out of control files, which may hold units, several values, or nothing that can be read."""
+"""Numbers from control files, which may contain units, several values, or nothing readable."""
 
 import re
 from typing import Optional, Sequence, Tuple
@@ -9,7 +9,11 @@ NUMBER = re.compile(r"-?\d+")
 
 
 def read_int(machine: Machine, path: str) -> int:
-    """The one whole number in a file; raises ``OSError`` also where the file holds something else."""
+    """Return the integer in a file.
+
+    Raises:
+        OSError: The file cannot be read or does not contain a single integer.
+    """
     text = machine.read(path)
     try:
         return int(text, 0)
@@ -21,7 +25,7 @@ def read_int(machine: Machine, path: str) -> int:
 
 
 def try_read_int(machine: Machine, path: str) -> Optional[int]:
-    """The same, or None where there is nothing readable."""
+    """Return the integer in a file; None if there is none."""
     try:
         return read_int(machine, path)
     except OSError:
@@ -29,7 +33,7 @@ def try_read_int(machine: Machine, path: str) -> Optional[int]:
 
 
 def try_read_text(machine: Machine, path: str) -> str:
-    """The file's text, or nothing."""
+    """Return the text of a file; empty if it cannot be read."""
     try:
         return machine.read(path)
     except OSError:
@@ -37,16 +41,16 @@ def try_read_text(machine: Machine, path: str) -> str:
 
 
 def read_numbers(machine: Machine, path: str) -> Tuple[int, ...]:
-    """The positive numbers in a file, ascending, each once; empty where it cannot be read."""
+    """Return the distinct positive numbers in a file, ascending; empty if it cannot be read."""
     return tuple(sorted({int(found) for found in NUMBER.findall(try_read_text(machine, path)) if int(found) > 0}))
 
 
 def nearest_value(values: Sequence[int], wanted: int) -> int:
-    """The value that lies nearest, the lower one of two; ``values`` ascend and are not empty."""
+    """Return the value closest to ``wanted``, the lower of two; ``values`` are ascending and not empty."""
     return min(values, key=lambda value: (abs(value - wanted), value))
 
 
 def highest_at_most(values: Sequence[int], wanted: int) -> int:
-    """The highest value at or below the wanted one; the lowest where all are above. ``values`` ascend, not empty."""
+    """Return the highest value at or below ``wanted``, else the lowest; ``values`` are ascending and not empty."""
     below = [value for value in values if value <= wanted]
     return below[-1] if below else values[0]

@@ -1,4 +1,4 @@
-"""The daemon's life: read its file, make up for a crash, listen, serve until told to end, put everything back."""
+"""Life cycle of the daemon: read its file, recover from a crash, listen, serve, and restore everything."""
 
 import argparse
 import logging
@@ -25,14 +25,19 @@ BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
 
 class DaemonPaths(NamedTuple):
-    """Where the daemon's own files lie, below the machine's root."""
+    """Paths of the daemon's own files, below the machine's root."""
 
     socket: Path
     state: Path
 
 
 def main(argv: Optional[List[str]] = None, machine_at: Callable[[str], Machine] = Machine) -> int:
-    """Run the daemon: 0 when it ended well, 1 when it cannot run here or left something changed, 2 for a bad file."""
+    """Run the daemon.
+
+    Returns:
+        The exit code: 0 after a clean end, 1 if it cannot run here or could not restore everything, 2 for an invalid
+        configuration file.
+    """
     asked = _make_parser().parse_args(argv)
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(levelname)s %(message)s")
     machine = machine_at(asked.root)
@@ -82,7 +87,7 @@ def _run(machine: Machine, config: Config, places: DaemonPaths) -> int:
 
 
 def _serve(daemon: Daemon, gate: peers.AccessGate, listener: socket.socket, path: Path, wakeup: "_Wakeup") -> int:
-    """From the first look at the board to the last; clients that come early wait in the socket's queue."""
+    """Serve until the end; clients that connect during the start wait in the socket's backlog."""
     try:
         daemon.start()
         server = LineServer(listener, daemon.answer, gate.denial_reason, daemon.tick)
@@ -97,7 +102,7 @@ def _serve(daemon: Daemon, gate: peers.AccessGate, listener: socket.socket, path
 
 
 def _find_group_id(machine: Machine, config: Config) -> Optional[int]:
-    """The group's number; None where the socket stays with the ordinary user who tries the daemon below a root."""
+    """Return the group's id; None if an ordinary user runs the daemon below a recorded root."""
     if machine.root != "/" and os.geteuid() != 0:
         return None
     gid = peers.group_id(config.group)
@@ -126,7 +131,7 @@ def _read_boot_id(machine: Machine) -> str:
 
 
 class _Wakeup:
-    """SIGTERM and SIGINT as a flag and a byte to wake on, so that a change under way ends first."""
+    """SIGTERM and SIGINT as a flag and a byte that wakes the server; a change in progress is completed first."""
 
     def __init__(self) -> None:
         self.ended = False
@@ -142,7 +147,7 @@ class _Wakeup:
 
 
 def notify_systemd(state: str) -> None:
-    """Tell systemd, where it asked to be told; the address may be an abstract one."""
+    """Notify systemd if it asked for it; the address may be an abstract one."""
     address = os.environ.get("NOTIFY_SOCKET", "")
     if not address:
         return

@@ -1,4 +1,4 @@
-"""Which board this is: the device tree's model and compatible names, and the L4T release."""
+"""Identity of the board: the device tree's model and compatible names, and the L4T release."""
 
 import re
 from typing import Dict, List, NamedTuple
@@ -12,19 +12,29 @@ RELEASE = "/etc/nv_tegra_release"
 
 
 class DeviceTreeIdentity(NamedTuple):
-    """``l4t`` is like "35.4.1", empty where the board does not tell."""
+    """Identity of a board.
+
+    Attributes:
+        model: Model name from the device tree.
+        compatible: Compatible names, most specific first.
+        l4t: L4T release such as "35.4.1"; empty if unknown.
+    """
 
     model: str
     compatible: List[str]
     l4t: str
 
     def to_wire(self) -> Dict[str, object]:
-        """As it travels."""
+        """Return the form sent on the wire."""
         return dict(self._asdict())
 
 
 def identify_board(machine: Machine) -> DeviceTreeIdentity:
-    """Raises ``PowerdRefusal`` (failed) on a machine that is no Jetson."""
+    """Identify the board.
+
+    Raises:
+        PowerdRefusal: Of kind failed, on a machine that is not a Jetson.
+    """
     for tree in TREES:
         model = try_read_text(machine, f"{tree}/model")
         compatible = [name for name in try_read_text(machine, f"{tree}/compatible").split("\0") if name.strip()]

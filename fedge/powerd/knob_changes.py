@@ -1,4 +1,4 @@
-"""Changing knobs: every write is read back at once, and a finished change is looked over once more as a whole."""
+"""Changes of knobs: every write is read back at once, and a finished change is verified once more as a whole."""
 
 from typing import Any, Dict, List, Optional, Tuple
 
@@ -13,7 +13,12 @@ Snapshot = Dict[str, Any]
 
 
 class WriteNotApplied(Exception):
-    """A write that was refused, or that read back as something else; ``got`` is what was read back."""
+    """A write that was refused or read back differently.
+
+    Attributes:
+        text: Description of the error.
+        got: The value read back, if any.
+    """
 
     def __init__(self, text: str, got: Optional[object] = None) -> None:
         super().__init__(text)
@@ -21,7 +26,11 @@ class WriteNotApplied(Exception):
 
 
 def write_all(machine: Machine, writes: List[ControlWrite]) -> None:
-    """Write and read back, one by one; raises ``WriteNotApplied`` at the first that does not stick."""
+    """Write and read back one by one.
+
+    Raises:
+        WriteNotApplied: A write failed or did not hold; the later ones are not done.
+    """
     for write in writes:
         try:
             machine.write(write.path, str(write.value))
@@ -34,7 +43,7 @@ def write_all(machine: Machine, writes: List[ControlWrite]) -> None:
 
 
 def list_missing_writes(state: KnobState, hardware: Hardware, mode: Mode, lock_min: bool) -> List[ControlWrite]:
-    """The writes between a state and a mode: none where the mode is set. What to write first, ``apply_mode`` knows."""
+    """Return the writes from a state to a mode, empty if the mode is set; ``apply_mode`` decides their order."""
     wanted = _wanted_cores(hardware, mode)
     switched = write_plan.plan_cores_on(hardware.cores, state.online, wanted) + write_plan.plan_cores_off(
         hardware.cores, state.online, wanted
@@ -43,9 +52,21 @@ def list_missing_writes(state: KnobState, hardware: Hardware, mode: Mode, lock_m
 
 
 def apply_mode(machine: Machine, hardware: Hardware, state: KnobState, mode: Mode, lock_min: bool) -> KnobState:
-    """From the state found to the mode, and the state then; raises ``WriteNotApplied``, ``OSError``.
+    """Change from a state to a mode: cores on, then clocks (policies appear with their cores), then cores off.
 
-    Cores on, then clocks (policies come with their cores), then cores off.
+    Args:
+        machine: The machine.
+        hardware: Its knobs.
+        state: The state found.
+        mode: The requested mode.
+        lock_min: Whether to raise the lower limits to the upper ones.
+
+    Returns:
+        The state after the change.
+
+    Raises:
+        WriteNotApplied: A write did not hold.
+        OSError: The state cannot be read.
     """
     wanted = _wanted_cores(hardware, mode)
     switched_on = write_plan.plan_cores_on(hardware.cores, state.online, wanted)
@@ -66,8 +87,10 @@ def _wanted_cores(hardware: Hardware, mode: Mode) -> Dict[int, bool]:
 
 
 def plan_clocks(state: KnobState, hardware: Hardware, mode: Mode, lock_min: bool) -> List[ControlWrite]:
-    """What has to be written for a mode's clocks. Without ``lock_min`` lower limits go to the table's lowest value,
-    so that a mode means the same whatever was set before it.
+    """Return the writes for a mode's clocks.
+
+    Without ``lock_min`` lower limits go to the table's lowest value, so that a mode means the same whatever was set
+    before it.
     """
     writes: List[ControlWrite] = []
     if mode.cpu_khz is not None:
@@ -90,8 +113,11 @@ def _clock_span(table: Tuple[int, ...], wanted: int, lock_min: bool) -> LimitSpa
 
 
 def release_limits(machine: Machine, hardware: Hardware) -> None:
-    """Lower limits down and the memory unlocked, so that a stock mode can set what it wants; raises
-    ``WriteNotApplied``.
+    """Lower the lower limits and unlock the memory, so that a stock mode can set its own values.
+
+    Raises:
+        WriteNotApplied: A write did not hold.
+        OSError: The state cannot be read.
     """
     state = read_state(machine, hardware)
     writes: List[ControlWrite] = []
@@ -108,7 +134,7 @@ def _lower_limits(files: write_plan.LimitFiles, found: LimitSpan, table: Tuple[i
 
 
 def make_snapshot(state: KnobState, preset: Optional[int]) -> Snapshot:
-    """Everything a change can touch, as plain JSON. Names and numbers only: no path is ever taken from a snapshot."""
+    """Return everything that a change can touch as JSON values: names and numbers only, never paths."""
     return {
         "online": {str(core): on for core, on in state.online.items()},
         "cpu": {policy.name: list(policy.span) for policy in state.policies},

@@ -1,4 +1,4 @@
-"""The knobs a board has and how they are set now: cores, every cpufreq policy, the GPU and the memory clock."""
+"""A board's knobs and their current settings: cores, every cpufreq policy, the GPU and the memory clock."""
 
 import re
 from typing import Dict, List, NamedTuple, Optional, Tuple
@@ -14,17 +14,25 @@ BPMP = "/sys/kernel/debug/bpmp/debug"
 OVERRIDE = "/sys/kernel/debug/clk/override.emc"
 BWMGR = "/sys/kernel/debug/tegra_bwmgr"
 EMC_CAPS = ("/sys/kernel/nvpmodel_emc_cap/emc_iso_cap", "/sys/kernel/nvpmodel_clk_cap/emc")
-"""Up to JetPack 5, and from JetPack 6 on; Hz, 0 is no cap."""
+"""Cap files up to JetPack 5, and from JetPack 6 on; in Hz, 0 means no cap."""
 GPU_NODES = ("gpu", "gv11b", "gp10b", "ga10b", "gb10b")
 """Device-tree names of the GPU, from the Nano to the Orin."""
 READ_ONLY_GPUS = ("gpu-gpc-0", "gpu-nvd-0")
-"""Thor's GPU clocks, known by folder name only: described, never set."""
+"""Thor's GPU clocks, identified by folder name only: reported, never set."""
 KHZ_THRESHOLD = 10000000
-"""A number below it in a table of memory rates is in kHz: no memory runs below 10 MHz or at 10 GHz."""
+"""Memory rates below this number are in kHz: no memory runs below 10 MHz or at 10 GHz."""
 
 
 class CpufreqPolicy(NamedTuple):
-    """A cpufreq policy of a cluster that is on; kHz."""
+    """The cpufreq policy of an online cluster.
+
+    Attributes:
+        name: Folder name, such as ``policy0``.
+        core: First core of the cluster.
+        files: Control files of its limits.
+        span: Current limits in kHz.
+        table: Available clocks in kHz.
+    """
 
     name: str
     core: int
@@ -34,7 +42,13 @@ class CpufreqPolicy(NamedTuple):
 
 
 class Gpu(NamedTuple):
-    """A GPU's devfreq; Hz. ``read_numbers`` is empty for one that is described only."""
+    """A GPU's devfreq device.
+
+    Attributes:
+        name: Folder name.
+        files: Control files of its limits.
+        table: Available clocks in Hz; empty for a device that is only reported.
+    """
 
     name: str
     files: LimitFiles
@@ -42,7 +56,16 @@ class Gpu(NamedTuple):
 
 
 class Hardware(NamedTuple):
-    """What stays the same while a board is up. ``emc`` is how the memory is controlled: lock, cap or none."""
+    """Properties that stay the same while a board is up.
+
+    Attributes:
+        cores: Control file of each core, by core number.
+        cpu_khz: Clocks of core 0's policy in kHz.
+        gpus: The GPU devices.
+        emc: Control of the memory clock: ``lock``, ``cap`` or ``none``.
+        emc_files: Control files of the memory clock.
+        emc_hz: Memory rates in Hz.
+    """
 
     cores: Dict[int, str]
     cpu_khz: Tuple[int, ...]
@@ -52,19 +75,26 @@ class Hardware(NamedTuple):
     emc_hz: Tuple[int, ...]
 
     def tables(self) -> KnobTables:
-        """The values each knob can have."""
+        """Return the values of each knob."""
         gpu = self.gpu()
         return KnobTables(
             tuple(range(1, len(self.cores) + 1)), self.cpu_khz, gpu.table if gpu is not None else (), self.emc_hz
         )
 
     def gpu(self) -> Optional[Gpu]:
-        """The GPU that can be set."""
+        """Return the GPU that can be set, or None."""
         return next((gpu for gpu in self.gpus if gpu.table), None)
 
 
 class KnobState(NamedTuple):
-    """How everything is set at one moment; ``find_gpus`` by name."""
+    """The settings at one moment.
+
+    Attributes:
+        online: Whether each core is on, by core number.
+        policies: Policies of the online clusters.
+        gpus: Limits of each GPU in Hz, by name.
+        emc: The memory clock.
+    """
 
     online: Dict[int, bool]
     policies: Tuple[CpufreqPolicy, ...]
@@ -73,10 +103,13 @@ class KnobState(NamedTuple):
 
 
 def discover_hardware(machine: Machine, options: HardwareOptions) -> Hardware:
-    """The board's knobs. The CPU table is that of core 0's policy, the only one that is there at all times.
+    """Discover the board's knobs.
 
-    A policy with another table is later set to its own highest value at or below what is asked.
-    Raises ``OSError`` where core 0's policy cannot be read.
+    The CPU table is that of core 0's policy, the only one that always exists. A policy with another table is later set
+    to its own highest value at or below the requested one.
+
+    Raises:
+        OSError: Core 0's policy cannot be read.
     """
     cores = find_core_files(machine)
     first = read_policies(machine, read_online(machine, cores))
@@ -94,7 +127,11 @@ def discover_hardware(machine: Machine, options: HardwareOptions) -> Hardware:
 
 
 def read_state(machine: Machine, hardware: Hardware) -> KnobState:
-    """How the knobs are set now; raises ``OSError`` where one cannot be read."""
+    """Return the current settings.
+
+    Raises:
+        OSError: A knob cannot be read.
+    """
     on = read_online(machine, hardware.cores)
     spans = {gpu.name: _read_gpu_span(machine, gpu) for gpu in hardware.gpus}
     return KnobState(on, tuple(read_policies(machine, on)), spans, read_emc(machine, hardware.emc_files))
@@ -107,33 +144,40 @@ def _read_gpu_span(machine: Machine, gpu: Gpu) -> LimitSpan:
 
 
 def find_core_files(machine: Machine) -> Dict[int, str]:
-    """The switch of every core, by core number; core 0 often has none."""
+    """Return the control file of every core, by core number; core 0 often has none."""
     names = [path.rsplit("/", 1)[1] for path in machine.glob(f"{CPU}/cpu[0-9]*")]
     numbers = sorted(int(name[3:]) for name in names if re.match(r"cpu\d+$", name))
     return {number: f"{CPU}/cpu{number}/online" for number in numbers}
 
 
 def read_online(machine: Machine, files: Dict[int, str]) -> Dict[int, bool]:
-    """Which cores are on; core 0 is where it has no switch. Raises ``OSError``, also for a switch that is gone."""
+    """Return whether each core is on; core 0 is if it has no control file.
+
+    Raises:
+        OSError: A control file cannot be read or is gone.
+    """
     return {core: is_always_on(machine, core, path) or read_int(machine, path) == 1 for core, path in files.items()}
 
 
 def is_always_on(machine: Machine, core: int, path: str) -> bool:
-    """Whether this is core 0 without a switch. Any other core has one, so that one without it has lost it."""
+    """Return whether this is core 0 without a control file; any other core without one has lost it."""
     return core == 0 and not machine.exists(path)
 
 
 def read_policies(machine: Machine, on: Dict[int, bool]) -> List[CpufreqPolicy]:
-    """The policies of the clusters that are on, by their first core.
+    """Return the policies of the online clusters, by their first core.
 
-    The folder of a cluster that is off is gone on some kernels and answers with errors on others, so a policy counts
-    when its first core is on or it names cores that are. Raises ``OSError`` where one that counts cannot be read.
+    The folder of an offline cluster is missing on some kernels and answers with errors on others, so a policy counts if
+    its first core is on or it names online cores.
+
+    Raises:
+        OSError: A policy that counts cannot be read.
     """
     return [read_policy(machine, folder) for folder in find_policy_folders(machine, on)]
 
 
 def find_policy_folders(machine: Machine, on: Dict[int, bool]) -> List[str]:
-    """The folders of the policies that count, by their first core."""
+    """Return the folders of the policies that count, by their first core."""
     folders = sorted(machine.glob(f"{CPU}/cpufreq/policy[0-9]*"), key=first_core_of)
     return [
         path
@@ -143,29 +187,29 @@ def find_policy_folders(machine: Machine, on: Dict[int, bool]) -> List[str]:
 
 
 def first_core_of(folder: str) -> int:
-    """The core that a policy's folder is named after."""
+    """Return the core that a policy's folder is named after."""
     return int(folder.rsplit("policy", 1)[1])
 
 
 def policy_files(folder: str) -> LimitFiles:
-    """Where a policy's limits are."""
+    """Return the control files of a policy's limits."""
     return LimitFiles(f"{folder}/scaling_min_freq", f"{folder}/scaling_max_freq")
 
 
 def read_policy_table(machine: Machine, folder: str) -> Tuple[int, ...]:
-    """A policy's clocks in kHz."""
+    """Return a policy's clocks in kHz, ascending."""
     return read_numbers(machine, f"{folder}/scaling_available_frequencies")
 
 
 def read_policy(machine: Machine, folder: str) -> CpufreqPolicy:
-    """A policy as it is now; raises ``OSError``."""
+    """Return a policy's current settings; raises ``OSError``."""
     core, files = first_core_of(folder), policy_files(folder)
     span = LimitSpan(read_int(machine, files.low), read_int(machine, files.high))
     return CpufreqPolicy(f"policy{core}", core=core, files=files, span=span, table=read_policy_table(machine, folder))
 
 
 def find_gpus(machine: Machine) -> Tuple[Gpu, ...]:
-    """The GPUs among the devfreq devices, by their device-tree name, since folder names differ between releases."""
+    """Return the GPUs among the devfreq devices, by device-tree name, since folder names differ between releases."""
     found = []
     for folder in machine.glob(f"{DEVFREQ}/*"):
         name = folder.rsplit("/", 1)[1]
@@ -178,7 +222,7 @@ def find_gpus(machine: Machine) -> Tuple[Gpu, ...]:
 
 
 def find_emc_files(machine: Machine) -> EmcFiles:
-    """The memory clock's control files of whatever generation this is."""
+    """Return the control files of the memory clock, whichever generation this is."""
     cap = next((path for path in EMC_CAPS if machine.exists(path)), "")
     clock, rate = f"{BPMP}/clk/emc", f"{BPMP}/clk/emc/rate"
     if machine.exists(f"{clock}/mrq_rate_locked") and machine.exists(rate):
@@ -192,17 +236,17 @@ def find_emc_files(machine: Machine) -> EmcFiles:
 
 
 def choose_emc_control(files: EmcFiles, wanted: str) -> str:
-    """How the memory is controlled: locked where that is wanted and there, else capped, else not at all."""
+    """Return the control of the memory clock: ``lock`` if wanted and available, else ``cap``, else ``none``."""
     if wanted == "lock" and files.lock:
         return "lock"
     return "cap" if files.cap else "none"
 
 
 def read_emc_table(machine: Machine, options: HardwareOptions) -> Tuple[int, ...]:
-    """The memory's rates in Hz: the firmware's list, else the daemon's file, else the highest rate alone.
+    """Return the memory's rates in Hz: the firmware's list, else the configured one, else only the highest rate.
 
-    The firmware lists kHz, separated by blanks, some releases with "(kHz)" behind; rates in Hz are told by their size.
-    Rates above the clock's present maximum are left out: the firmware ignores them.
+    The firmware lists kHz, separated by blanks, some releases with "(kHz)" behind; rates in Hz are recognised by their
+    size. Rates above the clock's present maximum are omitted, since the firmware ignores them.
     """
     listed = read_numbers(machine, f"{BPMP}/emc/possible_rates")
     rates = tuple(sorted({rate * 1000 if rate < KHZ_THRESHOLD else rate for rate in listed}))
@@ -214,7 +258,11 @@ def read_emc_table(machine: Machine, options: HardwareOptions) -> Tuple[int, ...
 
 
 def read_emc(machine: Machine, files: EmcFiles) -> EmcState:
-    """How the memory clock is set; raises ``OSError``. A file that shows two things is read once, for it moves."""
+    """Return the memory clock's settings; a file that shows two values is read once, because it changes.
+
+    Raises:
+        OSError: A control file cannot be read.
+    """
     rate_hz = read_int(machine, files.now) if files.now else 0
     return EmcState(
         rate_hz,
@@ -225,7 +273,7 @@ def read_emc(machine: Machine, files: EmcFiles) -> EmcState:
 
 
 def mode_from_state(state: KnobState, hardware: Hardware) -> Mode:
-    """The mode a state amounts to: its caps as table values; a lock on the memory is its rate."""
+    """Return the mode of a state: its upper limits as table values, and the memory's rate if it is locked."""
     gpu, tables = hardware.gpu(), hardware.tables()
     return Mode(
         sum(state.online.values()),
@@ -248,7 +296,7 @@ def _effective_emc_hz(emc: EmcState, hardware: Hardware) -> Optional[int]:
 
 
 def limits_from_state(state: KnobState) -> Dict[str, Dict[str, object]]:
-    """The raw limits, for people and logs."""
+    """Return the raw limits, for display and logs."""
     emc = {"rate_hz": state.emc.rate_hz, "locked": state.emc.locked, "cap_hz": state.emc.cap_hz}
     return {
         "cpu": {policy.name: {"min_khz": policy.span.low, "max_khz": policy.span.high} for policy in state.policies},

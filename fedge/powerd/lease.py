@@ -1,4 +1,4 @@
-"""One holder at a time: who may change the mode now, until when, and how a lease begins and ends."""
+"""Leases: who alone may change the mode, until when, and how a lease begins and ends."""
 
 import hmac
 from typing import NamedTuple, Optional
@@ -7,11 +7,19 @@ from fedge.powerd.mode_records import PowerdRefusal
 
 LONGEST_S = 300.0
 SLOW_S = 1.0
-"""A stretch of work from which on it counts as the daemon's time and not the holder's; chosen by us."""
+"""Work of at least this many seconds extends the lease. A default: shorter work must not, or a flood of requests could
+keep a lease alive.
+"""
 
 
 class PowerdLease(NamedTuple):
-    """``token`` is the holder's secret; ``ends_s`` is on the daemon's monotonic clock."""
+    """A lease.
+
+    Attributes:
+        name: Name of the holder.
+        token: The holder's secret.
+        ends_s: When it ends, on the daemon's monotonic clock.
+    """
 
     name: str
     token: str
@@ -19,25 +27,33 @@ class PowerdLease(NamedTuple):
 
 
 def remaining_s(lease: PowerdLease, now_s: float) -> float:
-    """Seconds until the lease ends, at least 0."""
+    """Return the seconds until the lease ends, at least 0."""
     return max(0.0, lease.ends_s - now_s)
 
 
 def has_ended(lease: Optional[PowerdLease], now_s: float) -> bool:
-    """Whether there is a lease and its time is over."""
+    """Return whether there is a lease and its time is over."""
     return lease is not None and now_s >= lease.ends_s
 
 
 def extend_by_work(lease: PowerdLease, spent_s: float) -> PowerdLease:
-    """The lease after the daemon worked on something for so long: while it does, no renewal can be heard.
+    """Extend the lease by the time that the daemon was busy and could not receive a renewal.
 
-    Short work moves nothing, so that a flood of requests cannot keep a lease for ever.
+    Short work changes nothing, so that a flood of requests cannot keep a lease alive.
+
+    Args:
+        lease: The lease.
+        spent_s: Seconds of work.
     """
     return lease._replace(ends_s=lease.ends_s + spent_s) if spent_s >= SLOW_S else lease
 
 
 def check_holder(lease: Optional[PowerdLease], token: Optional[str], now_s: float) -> None:
-    """Raise ``PowerdRefusal`` unless a change is this one's to make: the holder's, or anybody's while nobody holds."""
+    """Check that a change is permitted: the holder's, or anybody's while there is no lease.
+
+    Raises:
+        PowerdRefusal: Of kind not-holder or held.
+    """
     if lease is None:
         if token is not None:
             raise PowerdRefusal("not-holder", "this lease has ended and the state found was put back; hold a new one")
@@ -56,9 +72,21 @@ def check_holder(lease: Optional[PowerdLease], token: Optional[str], now_s: floa
 def begin_or_renew(
     lease: Optional[PowerdLease], name: str, seconds: float, token: Optional[str], new_token: str, now_s: float
 ) -> Optional[PowerdLease]:
-    """The lease after this wish: begun, renewed, or None when given back (0 seconds). Raises ``PowerdRefusal``.
+    """Begin, renew or end a lease.
 
-    ``new_token`` is used for a lease that begins. A renewed one keeps its name and token and ends ``seconds`` from now.
+    Args:
+        lease: The current lease, or None.
+        name: Name of the holder.
+        seconds: Time from now until the lease ends, at most ``LONGEST_S``; 0 gives it back.
+        token: The holder's token; None to begin a lease.
+        new_token: Token of a lease that begins; a renewed one keeps its name and token.
+        now_s: Current time on the daemon's monotonic clock.
+
+    Returns:
+        The lease, or None if it was given back.
+
+    Raises:
+        PowerdRefusal: Of kind bad-request, not-holder or held.
     """
     if not 0 <= seconds <= LONGEST_S:
         raise PowerdRefusal(

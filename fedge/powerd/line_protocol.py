@@ -1,4 +1,4 @@
-"""The daemon's wire: one JSON object per line, bounded, strict in what is taken and plain in what is sent."""
+"""The daemon's wire format: one JSON object per line, bounded in length, parsed strictly."""
 
 import json
 from typing import Any, Dict, List, Optional, Tuple
@@ -9,21 +9,25 @@ from fedge.powerd.mode_records import PowerdRefusal
 LONGEST_REQUEST = 4096
 """Bytes of a request without its line end."""
 LONGEST_GOT = 80
-"""Characters of a wrong value that a reply repeats, chosen by us."""
+"""Characters of a wrong value that a reply repeats: enough to recognise it on one line."""
 
 
 class LineBuffer:
-    """Bytes as they come in, lines as they go out; never keeps more than a request and a bit."""
+    """Splits received bytes into lines; never keeps much more than one request."""
 
     def __init__(self) -> None:
         self._kept = bytearray()
 
     def feed(self, chunk: bytes) -> None:
-        """Add what was received."""
+        """Append received bytes."""
         self._kept += chunk
 
     def pop_line(self) -> Optional[bytes]:
-        """The next whole line without its end, or None; raises ``PowerdRefusal`` for one that is too long."""
+        """Remove and return the next complete line without its end; None if there is none.
+
+        Raises:
+            PowerdRefusal: The line is too long.
+        """
         end = self._kept.find(b"\n", 0, LONGEST_REQUEST + 1)
         if end < 0 and len(self._kept) > LONGEST_REQUEST:
             raise PowerdRefusal(
@@ -36,24 +40,28 @@ class LineBuffer:
         return line
 
     def has_line(self) -> bool:
-        """Whether ``next`` has something to say: a whole line, or that one is too long."""
+        """Return whether ``pop_line`` would return a line or raise."""
         return len(self._kept) > LONGEST_REQUEST or b"\n" in self._kept
 
     def drain(self) -> int:
-        """Forget what waits; how many bytes that were."""
+        """Discard the buffer and return its length in bytes."""
         left = len(self._kept)
         self._kept.clear()
         return left
 
 
 def format_value(value: Any) -> str:
-    """A wrong value in a reply or in the log: one line, cut."""
+    """Format a wrong value for a reply or the log: one line, shortened."""
     text = json.dumps(value)
     return text if len(text) <= LONGEST_GOT else text[: LONGEST_GOT - 3] + "..."
 
 
 def decode_request(line: bytes) -> Dict[str, Any]:
-    """The request of a line, its version checked; raises ``PowerdRefusal`` of kind ``bad-request``."""
+    """Parse a request and check its version.
+
+    Raises:
+        PowerdRefusal: Of kind bad-request.
+    """
     try:
         found = json.loads(line.decode("utf-8"), object_pairs_hook=_reject_duplicates, parse_constant=_reject_constant)
     except (ValueError, RecursionError) as error:
@@ -87,12 +95,12 @@ def _reject_constant(name: str) -> Any:
 
 
 def encode_reply(fields: Dict[str, Any]) -> bytes:
-    """The line of a request that was done."""
+    """Return the reply line of a successful request."""
     return _encode_line(dict(fields, ok=True))
 
 
 def encode_refusal(refused: PowerdRefusal) -> bytes:
-    """The line of a request that was not done."""
+    """Return the reply line of a refused request."""
     error: Dict[str, Any] = {"kind": refused.kind, "text": refused.text}
     if refused.got is not None:
         error["got"] = refused.got

@@ -1,4 +1,4 @@
-"""One thread that serves many connections: bounded lines in, one reply at a time out, a tick every second."""
+"""Single-threaded server for many connections: bounded lines in, one reply at a time out, a tick every second."""
 
 import contextlib
 import logging
@@ -18,8 +18,14 @@ CHUNK = 4096
 
 
 class ConnectionLimits(NamedTuple):
-    """All chosen by us. ``per_user`` counts a user's connections, ``idle_s`` is between two whole requests, ``slow_s``
-    is for a client to take its reply.
+    """Limits of the server; defaults that bound memory and let no user or slow client block the others.
+
+    Attributes:
+        connections: Open connections.
+        per_user: Open connections of one user.
+        idle_s: Seconds between two complete requests.
+        slow_s: Seconds for a client to receive its reply.
+        tick_s: Seconds between ticks.
     """
 
     connections: int = 512
@@ -33,29 +39,29 @@ DEFAULT_LIMITS = ConnectionLimits()
 
 
 class Connection:
-    """One client: at most a request waits to be read, at most a reply waits to be sent."""
+    """One client: at most one request waits to be read and one reply to be sent."""
 
     def __init__(self, link: socket.socket, peer: Peer, now_s: float) -> None:
         self.link, self.peer = link, peer
         self.lines = line_protocol.LineBuffer()
         self.unsent = b""
         self.ends = False
-        """No more is read; the connection is closed when all is sent."""
+        """No more is read; the connection is closed when everything is sent."""
         self.since_s = now_s
 
     def is_hung_up(self) -> bool:
-        """Whether the client has closed altogether; one that has ended only its requests still reads the replies."""
+        """Return whether the client has closed both directions; after closing only one it still reads replies."""
         poll = select.poll()
-        poll.register(self.link, 0)  # a hang-up is told unasked
+        poll.register(self.link, 0)  # POLLHUP is reported without being requested
         return bool(poll.poll(0))
 
     def is_overdue(self, now_s: float, limits: ConnectionLimits) -> bool:
-        """Whether this client has had its time."""
+        """Return whether this client's time limit has passed."""
         return now_s - self.since_s > (limits.slow_s if self.unsent else limits.idle_s)
 
 
 class LineServer:
-    """``answer`` turns a line and a uid into a reply; ``why_not`` says why a peer may not ask, or None."""
+    """Serves many connections in one thread."""
 
     def __init__(
         self,
@@ -66,6 +72,16 @@ class LineServer:
         limits: ConnectionLimits = DEFAULT_LIMITS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """Prepare the server.
+
+        Args:
+            listener: The listening socket.
+            answer: Converts a request line and a uid into a reply.
+            why_not: Returns why a peer is refused, or None.
+            tick: Called every ``tick_s`` seconds.
+            limits: Limits of the server.
+            clock: Monotonic time in seconds.
+        """
         self._listener, self._answer, self._why_not, self._tick = listener, answer, why_not, tick
         self._limits, self._clock = limits, clock
         self._selector = selectors.DefaultSelector()
@@ -73,7 +89,12 @@ class LineServer:
         self._next_tick_s = clock()
 
     def serve(self, stopped: Callable[[], bool], wakeup: Optional[socket.socket] = None) -> None:
-        """Serve until ``stopped``; a byte in ``wakeup`` makes it look at once. Closes every connection at the end."""
+        """Serve until ``stopped`` is true, then close every connection.
+
+        Args:
+            stopped: Checked after each event.
+            wakeup: Socket whose bytes wake the server at once.
+        """
         self._selector.register(self._listener, selectors.EVENT_READ)
         if wakeup is not None:
             self._selector.register(wakeup, selectors.EVENT_READ)
@@ -129,7 +150,10 @@ class LineServer:
         self._selector.register(link, selectors.EVENT_READ)
 
     def _overload_reason(self, uid: int) -> Optional[str]:
-        """Why there is no room for one more of this user's, so that no user shuts out the others; None with room."""
+        """Return why one more connection of this user is refused; None if it is accepted.
+
+        A limit per user keeps one user from shutting out the others.
+        """
         own = sum(connection.peer.uid == uid for connection in self._open.values())
         if own >= self._limits.per_user:
             return f"{own} connections of uid {uid} are open, which is the most for one user; close some"
@@ -138,7 +162,7 @@ class LineServer:
         return None
 
     def _step_connection(self, connection: Connection) -> None:
-        """One step of one client: send what waits, else read; then answer at most one request, so all have turns."""
+        """Send to or read from one client, then answer at most one request, so that all clients have their turn."""
         try:
             if connection.is_hung_up():
                 self._discard_requests(connection)
@@ -159,7 +183,7 @@ class LineServer:
         self._selector.modify(connection.link, selectors.EVENT_WRITE if waits else selectors.EVENT_READ)
 
     def _discard_requests(self, connection: Connection) -> None:
-        """What somebody asked for who is not there any more is not done: nobody would know of it."""
+        """Discard the requests of a client that has disconnected, since nobody would receive the outcome."""
         with contextlib.suppress(OSError):  # the end of a connection that is gone may be an error
             self._read(connection)
         waiting = connection.lines.drain()

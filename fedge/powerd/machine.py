@@ -1,4 +1,4 @@
-"""The machine as files and commands below a root: ``/`` on a board, a recorded tree in tests and on a desk."""
+"""The machine as files and commands below a root: ``/`` on a board, a recorded tree in tests and on a workstation."""
 
 import contextlib
 import os
@@ -8,30 +8,30 @@ from pathlib import Path
 from typing import List, Sequence, Tuple
 
 COMMAND_LIMIT_S = 20.0
-"""No command of a board's takes longer; nvpmodel answers within a second or two."""
+"""Time limit of a command in seconds; nvpmodel answers within a second or two."""
 DEATH_LIMIT_S = 1.0
-"""How long a killed command is waited for, chosen by us: one that hangs in a driver dies only when that lets go."""
+"""Seconds to wait for a killed command: one that hangs in a driver ends only when the driver returns."""
 LONGEST_READ = 1 << 20
 COMMAND_FOLDERS = ("/usr/sbin", "/usr/bin", "/sbin", "/bin")
 
 
 class Machine:
-    """Paths are absolute as on the board (``/sys/...``); ``root`` is put before every one of them."""
+    """Files and commands of a board; paths are absolute as on the board (``/sys/...``) and prefixed with ``root``."""
 
     def __init__(self, root: str = "/") -> None:
         self.root = str(Path(root).resolve())
 
     def path(self, path: str) -> Path:
-        """Where a board's path really lies."""
+        """Return the real location of a board's path."""
         return Path(self.root) / path.lstrip("/")
 
     def read(self, path: str) -> str:
-        """The text of a file without the white space around it; raises ``OSError``."""
+        """Return the text of a file without surrounding white space; raises ``OSError``."""
         with self.path(path).open("rb") as file:
             return file.read(LONGEST_READ).decode("utf-8", "replace").strip(" \t\r\n\0")
 
     def write(self, path: str, text: str) -> None:
-        """Write a control file in one go, as the kernel wants it; raises ``OSError``. Never makes a file."""
+        """Write a control file in one system call, as the kernel requires; never creates a file; raises ``OSError``."""
         target = os.open(str(self.path(path)), os.O_WRONLY | os.O_CLOEXEC)
         try:
             os.write(target, text.encode("ascii"))
@@ -41,19 +41,23 @@ class Machine:
             os.close(target)
 
     def exists(self, path: str) -> bool:
-        """Whether there is such a file or folder."""
+        """Return whether the file or folder exists."""
         return self.path(path).exists()
 
     def glob(self, pattern: str) -> List[str]:
-        """The board's paths that match, sorted; links are not resolved."""
+        """Return the board's paths that match, sorted; links are not resolved."""
         skip = len(self.root.rstrip("/"))
         return sorted(str(found)[skip:] for found in Path(self.root).glob(pattern.lstrip("/")))
 
     def run(self, command: Sequence[str]) -> Tuple[int, str]:
-        """Exit code and output (both streams) of a command of the board, given nothing to read.
+        """Run a command of the board without input; below a recorded root, the command of that root.
 
-        Below a recorded root the command is that root's own. Raises ``OSError`` when there is none, and for one that
-        does not end within ``COMMAND_LIMIT_S``: it is killed, with all that it started.
+        Returns:
+            The exit code and the combined output of both streams.
+
+        Raises:
+            OSError: There is no such command, or it did not end within ``COMMAND_LIMIT_S`` and was killed with its
+                children.
         """
         process = subprocess.Popen(
             [str(self._command(command[0])), *command[1:]],
@@ -80,7 +84,7 @@ class Machine:
 
 
 def _kill(process: "subprocess.Popen[bytes]") -> None:
-    """End a command and its children without waiting for their output, which a child may hold open for ever."""
+    """Kill a command and its children without waiting for their output, which a child may keep open."""
     with contextlib.suppress(OSError):
         os.killpg(process.pid, signal.SIGKILL)
     if process.stdout is not None:

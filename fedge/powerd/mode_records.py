@@ -1,10 +1,17 @@
-"""The records of power modes: a mode, a board's tables, a stock preset, the daemon's options, and a refusal."""
+"""Records of power modes: a mode, a board's tables, a stock preset, the hardware options, and a refusal."""
 
 from typing import Any, Dict, NamedTuple, Optional, Sequence, Tuple
 
 
 class Mode(NamedTuple):
-    """The four knobs; None leaves a knob as it is, or says that the board has no such knob."""
+    """A power mode. None leaves a knob unchanged, or means that the board has no such knob.
+
+    Attributes:
+        cores: Number of online CPU cores.
+        cpu_khz: Upper limit of the CPU clock in kHz.
+        gpu_hz: Upper limit of the GPU clock in Hz.
+        emc_hz: Rate or cap of the memory clock in Hz.
+    """
 
     cores: Optional[int] = None
     cpu_khz: Optional[int] = None
@@ -12,12 +19,12 @@ class Mode(NamedTuple):
     emc_hz: Optional[int] = None
 
     def to_wire(self) -> Dict[str, int]:
-        """The fields that are not None, as they travel."""
+        """Return the fields that are not None, for the wire."""
         return {knob: value for knob, value in self._asdict().items() if value is not None}
 
 
 class KnobTables(NamedTuple):
-    """The values each knob can have, ascending; empty where the board has no such knob."""
+    """The values of each knob, ascending; empty if the board has no such knob. Units as in ``Mode``."""
 
     cores: Tuple[int, ...] = ()
     cpu_khz: Tuple[int, ...] = ()
@@ -26,9 +33,15 @@ class KnobTables(NamedTuple):
 
 
 class Preset(NamedTuple):
-    """A stock mode of nvpmodel: its caps as table values (None: uncapped, or not in the preset).
+    """A stock mode of nvpmodel.
 
-    ``needs_reboot``: its TPC, FBP or GPU power mask differs from the present one, so it is never set from here.
+    Attributes:
+        id: Its number.
+        name: Its name.
+        mode: Its caps as table values; None: uncapped, or not in the preset.
+        needs_reboot: Whether its TPC, FBP or GPU power mask differs from the present one, so that it is never set from
+            here.
+        default: Whether it is nvpmodel's default.
     """
 
     id: int
@@ -39,7 +52,7 @@ class Preset(NamedTuple):
 
 
 class HardwareOptions(NamedTuple):
-    """What the daemon's file decides about the hardware. The defaults are chosen by us."""
+    """Hardware options from the daemon's file, as described in ``config.Config``."""
 
     floor_cores: int = 2
     floor_cpu_khz: int = 400000
@@ -50,10 +63,13 @@ class HardwareOptions(NamedTuple):
 
 
 class PowerdRefusal(Exception):
-    """A request that was not, or could not be, fulfilled; ``kind`` is one of the wire's error kinds.
+    """A request that was refused or failed.
 
-    ``text`` says what was got, what would be right and what to do; ``got`` is what was read back, where that tells.
-    ``left`` names what a failed change could not put back.
+    Attributes:
+        kind: One of the wire's error kinds.
+        text: What was got, what would be right and what to do.
+        got: The value read back, if that helps.
+        left: What a failed change could not restore.
     """
 
     def __init__(self, kind: str, text: str, got: Optional[Any] = None, left: Sequence[str] = ()) -> None:

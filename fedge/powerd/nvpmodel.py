@@ -1,4 +1,4 @@
-"""Stock power modes: nvpmodel's file, its query and its switch, which may exit 0 and do nothing."""
+"""Stock power modes: nvpmodel's file, its query and its switch, which may exit with 0 and do nothing."""
 
 import re
 from typing import Dict, List, NamedTuple, Optional, Tuple
@@ -26,7 +26,7 @@ class NvpModel(NamedTuple):
 
 
 class NvpConf(NamedTuple):
-    """nvpmodel's file; ``paths`` by (section, key)."""
+    """Content of nvpmodel's file; ``paths`` by (section, key)."""
 
     paths: Dict[Tuple[str, str], str]
     models: Tuple[NvpModel, ...]
@@ -34,7 +34,14 @@ class NvpConf(NamedTuple):
 
 
 class PresetCaps(NamedTuple):
-    """What a preset sets of the four knobs: None where it says nothing, UNCAPPED for no cap; CPU caps by core."""
+    """A preset's settings of the four knobs: None if it has none, UNCAPPED for no cap.
+
+    Attributes:
+        online: Whether each core is on, by core number.
+        cpu_khz: CPU caps in kHz, by core number.
+        gpu_hz: GPU cap in Hz.
+        emc_hz: Memory cap in Hz.
+    """
 
     online: Dict[int, bool]
     cpu_khz: Dict[int, int]
@@ -43,7 +50,7 @@ class PresetCaps(NamedTuple):
 
 
 def parse_conf(text: str) -> NvpConf:
-    """Reads the file's PARAM, POWER_MODEL and PM_CONFIG parts; what it does not know is passed over."""
+    """Parse the file's PARAM, POWER_MODEL and PM_CONFIG parts; unknown parts are ignored."""
     conf = NvpConf({}, (), None)
     section, fields = "", {}  # type: Tuple[str, Dict[str, str]]
     for line in (raw.strip() for raw in text.splitlines()):
@@ -80,13 +87,13 @@ def _parse_number(text: Optional[str]) -> Optional[int]:
 
 
 def gating_masks(model: NvpModel) -> Dict[Tuple[str, str], str]:
-    """The power-gating values: TPC and FBP masks and the GPU's power control."""
+    """Return the power-gating values: TPC and FBP masks and the GPU's power control."""
     parts = ("PG_MASK", "POWER_GATING", "POWER_CONTROL")
     return {key: value for key, value in model.values.items() if any(part in name for name in key for part in parts)}
 
 
 def needs_reboot(machine: Machine, conf: NvpConf, model: NvpModel, present: Optional[NvpModel]) -> bool:
-    """Whether a mask of the preset differs from the present preset's; where that is unknown, from the file itself."""
+    """Return whether a mask of the preset differs from the present preset's, or else from the control file's."""
     now = gating_masks(present) if present is not None else {}
     for key, value in gating_masks(model).items():
         found = now.get(key)
@@ -98,7 +105,7 @@ def needs_reboot(machine: Machine, conf: NvpConf, model: NvpModel, present: Opti
 
 
 def read_caps(conf: NvpConf, model: NvpModel) -> PresetCaps:
-    """What a preset does to the knobs."""
+    """Return the knob settings of a preset."""
     found = PresetCaps({}, {}, None, None)
     for (section, key), text in model.values.items():
         value = _parse_number(text)
@@ -120,7 +127,7 @@ def read_caps(conf: NvpConf, model: NvpModel) -> PresetCaps:
 
 
 def mode_from_caps(what: PresetCaps, hardware: Hardware) -> Mode:
-    """A preset's caps as the nearest table values, to which nvpmodel and the kernel round.
+    """Return a preset's caps as the nearest table values, to which nvpmodel and the kernel round.
 
     Its CPU cap is that of its lowest core's cluster. Core 0 is always on, and some files do not name it.
     """
@@ -139,7 +146,7 @@ def _snap_cap(table: Tuple[int, ...], cap: Optional[int]) -> Optional[int]:
 
 
 def list_presets(machine: Machine, conf: NvpConf, present: Optional[int], hardware: Hardware) -> Tuple[Preset, ...]:
-    """All presets as records; ``present`` is the id that is set now."""
+    """Return all presets; ``present`` is the id of the current one."""
     now = find_model(conf, present)
     return tuple(
         Preset(
@@ -154,14 +161,18 @@ def list_presets(machine: Machine, conf: NvpConf, present: Optional[int], hardwa
 
 
 def find_model(conf: NvpConf, preset_id: Optional[int]) -> Optional[NvpModel]:
-    """The model with this id."""
+    """Return the model with this id, or None."""
     return next((model for model in conf.models if model.id == preset_id), None)
 
 
 def query_preset_id(machine: Machine) -> Optional[int]:
-    """The id that is set now: from ``nvpmodel -q``, else from its status file; None where neither tells.
+    """Return the id of the current preset, from ``nvpmodel -q`` or else from its status file.
 
-    Raises ``PowerdRefusal`` (container) where nvpmodel says that it ignores requests.
+    Returns:
+        The id, or None if neither reports one.
+
+    Raises:
+        PowerdRefusal: Of kind container, if nvpmodel says that it ignores requests.
     """
     try:
         _code, output = machine.run(["nvpmodel", "-q"])
@@ -174,10 +185,12 @@ def query_preset_id(machine: Machine) -> Optional[int]:
 
 
 def switch_preset(machine: Machine, preset_id: int) -> None:
-    """Sets a stock mode; what it did must be read back. Raises ``PowerdRefusal`` (container, reboot-needed,
-    did-not-stick).
+    """Set a stock mode; the caller must read back the result.
 
-    Its question whether to reboot finds no input, so it is never answered.
+    nvpmodel's question whether to reboot finds no input, so it is never answered.
+
+    Raises:
+        PowerdRefusal: Of kind container, reboot-needed or did-not-stick.
     """
     try:
         code, output = machine.run(["nvpmodel", "-m", str(preset_id)])
@@ -199,9 +212,9 @@ def _refuse_container(output: str) -> None:
 
 
 def find_unmet(what: PresetCaps, state: KnobState, hardware: Hardware) -> Optional[Tuple[str, int]]:
-    """The first knob that is not as the preset says, and what it is; None where all is well.
+    """Return the first knob that differs from the preset, with its value; None if all match.
 
-    nvpmodel rounds silently, so either table value beside a cap is right. Clusters that are off are passed over.
+    nvpmodel rounds silently, so either table value beside a cap is accepted. Offline clusters are skipped.
     """
     for core, on in what.online.items():
         if core in state.online and state.online[core] != on:

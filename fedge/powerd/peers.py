@@ -1,4 +1,4 @@
-"""Who is at the other end of a connection, and whether this user may ask."""
+"""The user at the other end of a connection, and whether that user may send requests."""
 
 import grp
 import os
@@ -10,12 +10,14 @@ from typing import Callable, Dict, List, NamedTuple, Optional, Tuple
 
 CREDENTIALS = struct.Struct("iII")
 REMEMBERED_S = 5.0
-"""How long a looked-up answer is kept, chosen by us: short enough for a group just given, long enough for a burst."""
+"""Seconds for which a group lookup is cached: short enough for a newly added group, long enough for a burst of
+requests.
+"""
 MOST_REMEMBERED = 1024
 
 
 class Peer(NamedTuple):
-    """The process that connected, as the kernel saw it then; ``gid`` is its primary group alone."""
+    """The process that connected, as the kernel recorded it; ``gid`` is its primary group only."""
 
     pid: int
     uid: int
@@ -23,19 +25,23 @@ class Peer(NamedTuple):
 
 
 def peer_of(connection: socket.socket) -> Peer:
-    """The kernel's word on who connected (``SO_PEERCRED``); raises ``OSError``."""
+    """Return the peer's credentials from the kernel (``SO_PEERCRED``); raises ``OSError``."""
     raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
     return Peer(*CREDENTIALS.unpack(raw))
 
 
 def user_group_ids(uid: int) -> List[int]:
-    """All groups of a user, looked up by uid; raises ``KeyError`` for a uid that is nobody's on this machine."""
+    """Return all groups of a user.
+
+    Raises:
+        KeyError: The uid is unknown on this machine.
+    """
     user = pwd.getpwuid(uid)
     return os.getgrouplist(user.pw_name, user.pw_gid)
 
 
 def group_id(name: str) -> Optional[int]:
-    """The number of a group, or None where this machine has none of that name."""
+    """Return the id of a group; None if this machine has no such group."""
     try:
         return grp.getgrnam(name).gr_gid
     except KeyError:
@@ -43,7 +49,7 @@ def group_id(name: str) -> Optional[int]:
 
 
 class AccessGate:
-    """Lets in root, the daemon's own user, and the members of one group."""
+    """Admits root, the daemon's own user, and the members of one group."""
 
     def __init__(
         self,
@@ -58,7 +64,7 @@ class AccessGate:
         self._known: Dict[int, Tuple[float, Optional[str]]] = {}
 
     def denial_reason(self, peer: Peer) -> Optional[str]:
-        """Why this peer may not ask, with what to do; None when it may."""
+        """Return why this peer is refused and what to do; None if it is admitted."""
         if peer.uid in (0, self._own_uid):
             return None
         now_s = self._clock()

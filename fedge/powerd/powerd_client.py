@@ -1,4 +1,4 @@
-"""The caller's side of the daemon: one request, one reply, and texts that say what to do when nobody answers."""
+"""Client of the daemon: one request, one reply, and error texts that say what to do."""
 
 import contextlib
 import json
@@ -14,7 +14,13 @@ STATUS_HINT = "see systemctl status fedge-powerd on the board"
 
 
 class PowerdError(Exception):
-    """The daemon said no, or nothing: ``kind`` is one of the wire's, or ``unreachable``."""
+    """A refused or failed request.
+
+    Attributes:
+        kind: One of the wire's error kinds, or ``unreachable``.
+        text: What to do about it.
+        got: The value read back, if the daemon reported one.
+    """
 
     def __init__(self, kind: str, text: str, got: Optional[Any] = None) -> None:
         super().__init__(text)
@@ -22,14 +28,25 @@ class PowerdError(Exception):
 
 
 class PowerdClient:
-    """One connection, opened when needed and opened anew when the daemon closed it between two requests."""
+    """Client with one connection, opened on demand and reopened if the daemon closed it between two requests.
+
+    All methods that send a request raise ``PowerdError``.
+    """
 
     def __init__(self, socket_path: str = SOCKET, timeout_s: float = 30.0) -> None:
         self._path, self._timeout_s = socket_path, timeout_s
         self._link: Optional[socket.socket] = None
 
     def ask(self, verb: str, **fields: Any) -> Dict[str, Any]:
-        """The reply's fields; a field that is None is not sent. Raises ``PowerdError``."""
+        """Send a request and return the reply's fields.
+
+        Args:
+            verb: The verb.
+            **fields: The request's fields; None values are not sent.
+
+        Raises:
+            PowerdError: The daemon refused the request or is unreachable.
+        """
         sent = {name: value for name, value in fields.items() if value is not None}
         line = json.dumps(dict(sent, v=PROTOCOL, verb=verb)).encode("ascii") + b"\n"
         reply = self._exchange(line)
@@ -42,23 +59,32 @@ class PowerdClient:
         raise PowerdError(str(error.get("kind")), str(error.get("text")), error.get("got"))
 
     def describe(self) -> Dict[str, Any]:
-        """What the board is and has: knobs, presets, limits."""
+        """Return the board's identity, knobs, presets and limits."""
         return self.ask("describe")
 
     def get(self) -> Dict[str, Any]:
-        """What is set now, who holds the board, how warm it is."""
+        """Return the current mode, limits, lease and temperature."""
         return self.ask("get")
 
     def set_mode(self, mode: Dict[str, int], token: Optional[str] = None, lock_min: bool = False) -> Dict[str, Any]:
-        """Set the knobs that ``mode`` names (cores, cpu_khz, gpu_hz, emc_hz); ``mode`` in the reply is as read back."""
+        """Set the knobs that ``mode`` names.
+
+        Args:
+            mode: Values of ``cores``, ``cpu_khz``, ``gpu_hz`` and ``emc_hz``, or some of them.
+            token: The lease's token, if there is a lease.
+            lock_min: Whether to fix the clocks by raising the lower limits.
+
+        Returns:
+            The reply; its ``mode`` is as read back.
+        """
         return self.ask("set", mode=mode, token=token, lock_min=lock_min or None)
 
     def set_preset(self, name: str, token: Optional[str] = None) -> Dict[str, Any]:
-        """Set a stock mode of nvpmodel by its name."""
+        """Set a stock mode of nvpmodel by name."""
         return self.ask("set", preset=name, token=token)
 
     def restore(self, token: Optional[str] = None) -> Dict[str, Any]:
-        """Set again what the daemon found when it started."""
+        """Restore the state that the daemon found when it started."""
         return self.ask("restore", token=token)
 
     def hold(self, name: str, seconds: float, token: Optional[str] = None) -> Dict[str, Any]:
@@ -66,7 +92,7 @@ class PowerdClient:
         return self.ask("hold", name=name, seconds=seconds, token=token)
 
     def drop_caches(self, token: Optional[str] = None) -> None:
-        """Drop the kernel's clean caches; what is dirty is the asker's to write out before (``os.sync``)."""
+        """Drop the kernel's clean page cache; the caller must write out dirty pages first (``os.sync``)."""
         self.ask("drop-caches", token=token)
 
     def close(self) -> None:
@@ -76,7 +102,7 @@ class PowerdClient:
             self._link = None
 
     def _exchange(self, line: bytes) -> Dict[str, Any]:
-        """A kept connection may have been closed as idle: then, with nothing received, the request is sent anew."""
+        """Send a request; send it again if a kept connection was closed as idle before anything was received."""
         kept = self._link is not None
         try:
             answer = self._send_once(line)

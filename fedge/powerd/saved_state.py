@@ -1,4 +1,4 @@
-"""The state found, on disk before anything is changed, so that a crash or a reboot loses nothing."""
+"""The state found, saved on disk before the first change, so that it survives a crash or a reboot."""
 
 import json
 import os
@@ -11,18 +11,27 @@ LONGEST = 1 << 20
 
 
 class SavedState(NamedTuple):
-    """``state`` is the board's snapshot; ``boot`` says in which boot it was taken."""
+    """A saved state.
+
+    Attributes:
+        boot: Id of the boot in which it was taken.
+        state: The board's snapshot.
+    """
 
     boot: str
     state: Dict[str, Any]
 
 
 class CorruptState(Exception):
-    """A saved state that cannot be used; it lies beside under the name in the text."""
+    """A saved state that cannot be used; the text names the file that it was renamed to."""
 
 
 def read(folder: Path) -> Optional[SavedState]:
-    """The saved state, or None without one; one that cannot be used is set aside and raises ``CorruptState``."""
+    """Return the saved state; None if there is none.
+
+    Raises:
+        CorruptState: The file cannot be used and was renamed.
+    """
     path = folder / FILE
     try:
         with path.open("rb") as file:
@@ -43,14 +52,14 @@ def _parse(text: bytes) -> SavedState:
 
 
 def set_aside(folder: Path) -> Path:
-    """Move the saved state out of the way and say where it lies now; raises ``OSError``."""
+    """Rename the saved state and return its new path; raises ``OSError``."""
     aside = folder / (FILE + ".corrupt")
     (folder / FILE).replace(aside)
     return aside
 
 
 def write(folder: Path, saved: SavedState) -> None:
-    """Write it so that at any moment the old file or the whole new one is there; raises ``OSError``."""
+    """Write the state atomically: at any moment the old or the complete new file exists; raises ``OSError``."""
     path, new = folder / FILE, folder / (FILE + ".new")
     target = os.open(str(new), os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     with os.fdopen(target, "wb") as file:
@@ -62,7 +71,7 @@ def write(folder: Path, saved: SavedState) -> None:
 
 
 def remove(folder: Path) -> None:
-    """Take it away, for the state found is set again; raises ``OSError``."""
+    """Delete the saved state after it was restored; raises ``OSError``."""
     try:
         (folder / FILE).unlink()
     except FileNotFoundError:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Optional
 
 LONGEST_PATH = 107
-"""Bytes of a unix socket's path; the kernel's own limit."""
+"""Bytes of a unix socket's path; the kernel's own limit (unix(7))."""
 FOLDER_MODE, PRIVATE_MODE = 0o755, 0o700
 BACKLOG = 128
 ANSWER_S = 2.0
@@ -19,7 +19,15 @@ class CannotStart(Exception):
 
 
 def make_folder(folder: Path, mode: int) -> None:
-    """Make a folder of ours, or check that nobody else could have put something into it; raises ``CannotStart``."""
+    """Create a folder, or check that no other user can write to an existing one.
+
+    Args:
+        folder: The folder.
+        mode: Its permission bits.
+
+    Raises:
+        CannotStart: The folder cannot be created or is writable by others.
+    """
     try:
         folder.mkdir(mode=mode, parents=True)
         folder.chmod(mode)  # whatever the umask was
@@ -38,7 +46,14 @@ def make_folder(folder: Path, mode: int) -> None:
 
 
 def lock_folder(folder: Path) -> int:
-    """Take the folder for this process until it ends, however it ends; raises ``CannotStart`` when another has it."""
+    """Lock the folder for this process until it ends.
+
+    Returns:
+        The file descriptor that holds the lock.
+
+    Raises:
+        CannotStart: Another process holds the lock.
+    """
     handle = os.open(str(folder / "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -49,9 +64,14 @@ def lock_folder(folder: Path) -> int:
 
 
 def listen_at(path: Path, gid: Optional[int]) -> socket.socket:
-    """A listening socket at ``path`` with rights 0660, given to a group; None leaves it the process's own group.
+    """Create a listening socket with mode 0660; a stale one is replaced.
 
-    A socket that nobody answers at any more is replaced. Raises ``CannotStart``.
+    Args:
+        path: Path of the socket.
+        gid: Group that owns it; None: the process's own group.
+
+    Raises:
+        CannotStart: The path is too long, in use or not writable.
     """
     if len(os.fsencode(str(path))) > LONGEST_PATH:
         raise CannotStart(f"{path} is longer than {LONGEST_PATH} bytes; choose a shorter socket path")
@@ -85,7 +105,7 @@ def _remove_stale_socket(path: Path) -> None:
 
 
 def remove_socket(path: Path) -> None:
-    """Take the socket away, if nobody else did."""
+    """Remove the socket if it still exists."""
     try:
         path.unlink()
     except FileNotFoundError:

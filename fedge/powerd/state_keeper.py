@@ -1,4 +1,4 @@
-"""Keeps the state that the board was found in: stored before the first change, put back when the changes are over."""
+"""Keeps the state that the board was found in: stored before the first change, restored after the last."""
 
 import json
 import logging
@@ -13,9 +13,13 @@ logger = logging.getLogger(__name__)
 
 
 class StateKeeper:
-    """``changed`` says that something of ours may be set; the saved file exists exactly then.
+    """Stores and restores the state found.
 
-    What others change is not looked for: only the state found is ours to answer for.
+    Changes made by others are not tracked; only the state found is restored.
+
+    Attributes:
+        found: Snapshot of the state found.
+        changed: Whether a change of ours may be in effect; the saved file exists exactly then.
     """
 
     def __init__(self, board: BoardControl, folder: Path, boot: str) -> None:
@@ -23,15 +27,20 @@ class StateKeeper:
         self.found: Dict[str, Any] = {}
         self.changed = False
         self._beside: Set[str] = set()
-        """What else was changed beside the knobs: "fan", "nvpmodel"."""
+        """Other things changed beside the knobs: "fan", "nvpmodel"."""
         self._mode_found: Optional[Mode] = None
         self._partly = False
-        """The board was rebooted while changed, and its nvpmodel mode is all that is known yet of the state found."""
+        """Whether the board was rebooted while changed, so that only its nvpmodel mode is known of the state found."""
 
     def start(self) -> List[str]:
-        """Make up for a daemon that died, then take the state found; what could not be put back, as texts.
+        """Recover from a daemon that died, then record the state found.
 
-        Raises ``OSError`` and ``PowerdRefusal``.
+        Returns:
+            Descriptions of what could not be restored.
+
+        Raises:
+            OSError: The saved state cannot be accessed.
+            PowerdRefusal: The board cannot be read.
         """
         wrong = self._recover()
         self._mode_found = self._board.mode()
@@ -63,8 +72,10 @@ class StateKeeper:
         return wrong
 
     def _restore_after_reboot(self, wished: Any) -> List[str]:
-        """A reboot sets everything anew but the nvpmodel mode, which the board remembers. The floor does not matter:
-        it is for what is asked, not for what was there. The rest of the state found is taken when that mode is set.
+        """Restore the nvpmodel mode, the only setting that the board keeps over a reboot.
+
+        The floor does not apply, since it limits requests and not the state found. The rest of the state found is
+        recorded once that mode is set.
         """
         self.found, self.changed, self._partly = {"nvpmodel": wished}, True, True
         wrong = self.put_back()
@@ -75,11 +86,15 @@ class StateKeeper:
         return wrong
 
     def store_before_change(self, beside: Optional[Dict[str, Any]] = None) -> None:
-        """Store the state found, unless it is; raises ``PowerdRefusal`` when that is not possible, and nothing is
-        changed.
+        """Save the state found, unless it is saved already.
 
-        ``beside`` is what is changed beside the knobs, as it is now ({"fan": 100}, {"nvpmodel": 0}). It is taken into
-        the state found where that does not say: the fan moves by itself until we set it, and nvpmodel may be silent.
+        Args:
+            beside: Current values of what is changed beside the knobs ({"fan": 100}, {"nvpmodel": 0}). They are added
+                to the state found if it lacks them: the fan changes by itself until it is set, and nvpmodel may report
+                nothing.
+
+        Raises:
+            PowerdRefusal: Of kind failed, if the state cannot be saved; nothing may be changed then.
         """
         beside = beside or {}
         lacking = {name: value for name, value in beside.items() if self.found.get(name) is None}
@@ -93,14 +108,21 @@ class StateKeeper:
         self.changed = True
 
     def _store(self, found: Dict[str, Any]) -> None:
-        """What is known in part counts as of an earlier boot."""
+        """Save a state; a partly known one is stored as of an earlier boot."""
         saved_state.write(self._folder, saved_state.SavedState("" if self._partly else self._boot, found))
         self.found = found
 
     def forget_if_unchanged(self, mode: Optional[Mode]) -> None:
-        """After a change to ``mode`` (None: it failed): a board that is as it was found owes nothing.
+        """Discard the saved state if the board is as it was found.
 
-        The mode is looked at first, since a snapshot takes long. Raises ``OSError`` and ``PowerdRefusal``.
+        The mode is compared first, since a snapshot takes long.
+
+        Args:
+            mode: The mode just set; None if the change failed.
+
+        Raises:
+            OSError: The saved state cannot be deleted.
+            PowerdRefusal: The board cannot be read.
         """
         if self.changed and mode in (None, self._mode_found) and self._is_as_found():
             self._forget()
@@ -112,9 +134,13 @@ class StateKeeper:
         return _select_lasting(self._take_snapshot(preset_too), preset_too) == _select_lasting(self.found, preset_too)
 
     def put_back(self, keep_fan: bool = False) -> List[str]:
-        """Set the state found again; what could not be, as texts, and then the stored state stays.
+        """Restore the state found.
 
-        ``keep_fan`` leaves the fan as it is, and owed.
+        Args:
+            keep_fan: Whether to leave the fan as it is, to be restored later.
+
+        Returns:
+            Descriptions of what could not be restored; the saved state is kept then.
         """
         try:
             self.store_before_change()
@@ -145,14 +171,14 @@ class StateKeeper:
         self.found.pop("fan", None)
 
     def _take_snapshot(self, with_preset: bool = True) -> Dict[str, Any]:
-        """As it will read from the file: JSON knows neither tuples nor whole numbers as keys."""
+        """Return a snapshot as it will read from the file: JSON has neither tuples nor integer keys."""
         return dict(json.loads(json.dumps(self._board.snapshot(with_preset))))
 
 
 def _select_lasting(snapshot: Dict[str, Any], preset_too: bool) -> Dict[str, Any]:
-    """What stays as it is until the daemon sets it: an unlocked memory's rate moves by itself.
+    """Return the parts of a snapshot that only the daemon changes: an unlocked memory's rate changes by itself.
 
-    With the BPMP the rate asked for is read from the same file, and so is the same number.
+    With the BPMP the requested rate is read from the same file, and so is the same number.
     """
     kept = {name: value for name, value in snapshot.items() if name != "nvpmodel" or preset_too}
     emc = kept.get("emc")

@@ -1,4 +1,4 @@
-"""Putting a snapshot back: each knob on its own, as far as it goes, whatever else is broken."""
+"""Restoring a snapshot: each knob separately, as far as possible, whatever else fails."""
 
 from functools import partial
 from typing import Any, Callable, Dict, List, Optional, Sequence
@@ -21,18 +21,22 @@ FAILURES = (
     LookupError,
     AttributeError,
 )
-"""A snapshot that comes from a file may hold anything."""
+"""Errors that restoring one knob may raise: a snapshot that was read from a file may contain anything."""
 
 
 class StateRestore:
-    """Puts a snapshot's knobs back; ``left`` says what could not be. The snapshot may lack parts."""
+    """Restores a snapshot, which may lack parts.
+
+    Attributes:
+        left: Descriptions of what could not be restored.
+    """
 
     def __init__(self, machine: Machine, hardware: Hardware, before: Snapshot) -> None:
         self._machine, self._hardware, self._before = machine, hardware, before
         self.left: List[str] = []
 
     def run(self) -> None:
-        """Cores on, clocks, cores off."""
+        """Restore cores to be switched on, clocks, then cores to be switched off."""
         self.attempt("cores", partial(self._restore_cores, on=True))
         self.attempt("cpu", self._restore_cpu)
         self.attempt("gpu", self._restore_gpu)
@@ -40,7 +44,7 @@ class StateRestore:
         self.attempt("cores", partial(self._restore_cores, on=False))
 
     def attempt(self, what: str, act: Callable[[], None]) -> None:
-        """Do it, or note why not."""
+        """Call ``act`` and record its failure under the name ``what``."""
         try:
             act()
         except FAILURES as error:
@@ -57,7 +61,7 @@ class StateRestore:
             self.left += [f"{self._hardware.cores[core]}: it cannot be read, and was 0" for core in unread]
 
     def _read_online(self) -> Dict[int, bool]:
-        """A core whose switch is there and cannot be read counts as what it must not be: as off."""
+        """Return which cores are on; a core whose control file cannot be read counts as off."""
         return {core: self._read_switch(core) == 1 for core in self._hardware.cores}
 
     def _read_switch(self, core: int) -> Optional[int]:
@@ -65,14 +69,14 @@ class StateRestore:
         return 1 if is_always_on(self._machine, core, path) else try_read_int(self._machine, path)
 
     def _write_with_retry(self, writes: List[ControlWrite]) -> None:
-        """Twice, since a core may be busy for a moment."""
+        """Write up to two times, since a core may be busy for a moment."""
         try:
             write_all(self._machine, writes)
         except WriteNotApplied:
             write_all(self._machine, writes)
 
     def _restore_cpu(self) -> None:
-        """Every policy as it was; one that was off then and came with its cores gets the kernel's own whole range."""
+        """Restore every policy; one that was offline in the snapshot gets its whole range."""
         if "cpu" not in self._before:
             return
         before = dict(self._before["cpu"])
@@ -89,7 +93,7 @@ class StateRestore:
             self._restore_limits(gpu.files, before[gpu.name])
 
     def _restore_limits(self, files: LimitFiles, pair: Sequence[Any]) -> None:
-        """In the right order; where that fails, each limit on its own, as often as any order could need."""
+        """Restore a pair of limits in the right order; if that fails, try each limit separately."""
         low, high = (int(value) for value in pair)
         try:
             found = LimitSpan(read_int(self._machine, files.low), read_int(self._machine, files.high))
@@ -121,7 +125,7 @@ class StateRestore:
             self._write_separately(writes)
 
     def _write_separately(self, writes: List[ControlWrite]) -> None:
-        """Every write tried; then each file that does not read as it should is noted."""
+        """Try every write, then record each file that does not read back as it should."""
         for write in writes:
             try:
                 write_all(self._machine, [write])

@@ -1,14 +1,19 @@
-"""The temperature guard: from readings and limits to "go on" or "put back and set nothing more"."""
+"""The temperature guard: decides from readings and limits whether modes may be set or the state must be restored."""
 
 import math
 from typing import Dict, NamedTuple, Optional, Sequence, Tuple
 
 COOLER_C = 5.0
-"""After a stop the board must be this much below the limit before a mode is set again; chosen by us."""
+"""Hysteresis in degrees C: after a stop the board must be this much below the limit before a mode is set again."""
 
 
 class GuardStop(NamedTuple):
-    """Why nothing is set now; ``kind`` is ``too-hot`` or ``sensor-lost``."""
+    """Why modes are not set at present.
+
+    Attributes:
+        kind: ``too-hot`` or ``sensor-lost``.
+        text: The reason in words.
+    """
 
     kind: str
     text: str
@@ -21,10 +26,19 @@ def check_temperatures(
     needed: Sequence[str] = (),
     lost: str = "",
 ) -> Optional[GuardStop]:
-    """The stop that holds from now on, or None to go on.
+    """Decide whether modes may be set.
 
-    ``temperatures_c`` is by zone, None where they could not be read, and ``lost`` then says why. After any stop the
-    board must be ``COOLER_C`` below ``hottest_c``, so that it is not set and put back every second.
+    After a stop the board must be ``COOLER_C`` below the limit, so that modes do not toggle every second.
+
+    Args:
+        before: The current stop, or None.
+        temperatures_c: Degrees C by zone; None if they could not be read.
+        hottest_c: The limit in degrees C.
+        needed: Zones that must be readable.
+        lost: Why the temperatures could not be read.
+
+    Returns:
+        The stop from now on, or None to go on.
     """
     if temperatures_c is None:
         return GuardStop(
@@ -45,7 +59,7 @@ def check_temperatures(
 
 
 def find_hottest(temperatures_c: Dict[str, float]) -> Tuple[str, Optional[float]]:
-    """The hottest zone and its temperature; ``("", None)`` without any."""
+    """Return the hottest zone and its temperature in degrees C; ``("", None)`` without any."""
     known = {zone: value for zone, value in temperatures_c.items() if math.isfinite(value)}
     if not known:
         return "", None

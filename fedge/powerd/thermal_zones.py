@@ -1,4 +1,4 @@
-"""A board's temperatures by zone; zones that cannot be read are passed over unless they are needed."""
+"""A board's temperatures by zone; unreadable zones are skipped unless they are required."""
 
 from typing import Dict, List, Sequence, Tuple
 
@@ -8,15 +8,23 @@ from fedge.powerd.mode_records import PowerdRefusal
 
 ZONES = "/sys/class/thermal/thermal_zone*"
 COLDEST_C = -100.0
-"""Zones of parts that are off read -256 C; chosen by us, far below any sensor's range."""
+"""Lower readings are no temperatures: zones of powered-down parts read -256 C. Far below any sensor's range."""
 NOT_SENSORS = ("PMIC-Die",)
-"""Up to JetPack 4 a constant (100 C on the Nano), no measurement: it would look like a board about to melt."""
+"""Constant up to JetPack 4 (100 C on the Nano) and no measurement: it would look like an overheating board."""
 
 
 def read_temperatures(machine: Machine, needed: Sequence[str]) -> Dict[str, float]:
-    """Degrees C by zone type, the hotter one where two have one type.
+    """Read the temperatures.
 
-    Raises ``PowerdRefusal`` (sensor-lost) where a needed zone cannot be read, or none of the zones there are.
+    Args:
+        machine: The machine.
+        needed: Zone types that must be readable.
+
+    Returns:
+        Degrees C by zone type, the hotter one of two zones of one type.
+
+    Raises:
+        PowerdRefusal: Of kind sensor-lost, if a required zone or all zones are unreadable.
     """
     found: Dict[str, float] = {}
     lost: List[str] = []
@@ -34,7 +42,7 @@ def read_temperatures(machine: Machine, needed: Sequence[str]) -> Dict[str, floa
 
 
 def list_zones(machine: Machine, needed: Sequence[str]) -> List[Tuple[str, str]]:
-    """The zones that count, as folder and type."""
+    """Return folder and type of the zones that count."""
     listed = [(folder, try_read_text(machine, f"{folder}/type")) for folder in machine.glob(ZONES)]
     return [(folder, name) for folder, name in listed if name not in NOT_SENSORS or name in needed]
 

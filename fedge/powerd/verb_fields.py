@@ -1,4 +1,4 @@
-"""A request's fields: what each verb takes, and each field's plain value or why it is refused (bad-request)."""
+"""Fields of a request: what each verb takes, and the validated value of each field."""
 
 import math
 from typing import Any, Dict, Optional, Tuple
@@ -7,7 +7,7 @@ from fedge.powerd import line_protocol
 from fedge.powerd.mode_records import Mode, PowerdRefusal
 
 LONGEST_NAME = 64
-"""Characters of a holder's or a preset's name, chosen by us."""
+"""Characters of a holder's or a preset's name, so that log lines stay short."""
 
 FIELDS: Dict[str, Tuple[str, ...]] = {
     "describe": (),
@@ -18,13 +18,17 @@ FIELDS: Dict[str, Tuple[str, ...]] = {
     "drop-caches": ("token",),
     "fan": ("percent", "token"),
 }
-"""The verbs and what may stand in a request beside ``v`` and ``parse_verb``."""
+"""The fields of each verb, beside ``v`` and ``verb``."""
 
 Fields = Dict[str, Any]
 
 
 def parse_verb(asked: Fields) -> str:
-    """The verb, when all fields are its own; raises ``PowerdRefusal`` (unknown-verb, bad-request)."""
+    """Return the verb if all fields belong to it.
+
+    Raises:
+        PowerdRefusal: Of kind unknown-verb or bad-request.
+    """
     name: str = asked["verb"]
     if name not in FIELDS:
         raise PowerdRefusal("unknown-verb", f"got {line_protocol.format_value(name)}; known: {', '.join(FIELDS)}")
@@ -38,7 +42,11 @@ def parse_verb(asked: Fields) -> str:
 
 
 def parse_mode(asked: Fields) -> Mode:
-    """The mode asked for; whether the board has it is the board's to say."""
+    """Return the requested mode; whether the board has its values is checked later.
+
+    Raises:
+        PowerdRefusal: Of kind bad-request.
+    """
     raw, known = asked["mode"], Mode._fields
     if not isinstance(raw, dict) or not raw:
         right = 'it must look like {"cores":4,"gpu_hz":510000000}'
@@ -58,7 +66,11 @@ def parse_mode(asked: Fields) -> Mode:
 
 
 def parse_text(asked: Fields, field: str) -> str:
-    """A name: short, and printable, since it goes into the log."""
+    """Return a short printable name; it goes into the log.
+
+    Raises:
+        PowerdRefusal: Of kind bad-request.
+    """
     value = asked.get(field)
     if not isinstance(value, str) or not value.isprintable() or not 0 < len(value) <= LONGEST_NAME:
         right = f"it must be a text of 1 to {LONGEST_NAME} printable characters"
@@ -67,7 +79,11 @@ def parse_text(asked: Fields, field: str) -> str:
 
 
 def parse_token(asked: Fields) -> Optional[str]:
-    """The holder's token, where there is one; a wrong one is not repeated, since it may be somebody's secret."""
+    """Return the holder's token, or None; the error text never repeats it, since it may be somebody's secret.
+
+    Raises:
+        PowerdRefusal: Of kind bad-request.
+    """
     value = asked.get("token")
     if value is not None and not isinstance(value, str):
         raise PowerdRefusal("bad-request", "got a token that is no text; it must be what hold replied")
@@ -75,7 +91,11 @@ def parse_token(asked: Fields) -> Optional[str]:
 
 
 def parse_flag(asked: Fields, field: str) -> bool:
-    """True or false; left out is false."""
+    """Return a boolean field; a missing one is False.
+
+    Raises:
+        PowerdRefusal: Of kind bad-request.
+    """
     value = asked.get(field, False)
     if not isinstance(value, bool):
         raise PowerdRefusal("bad-request", f"got {field}={line_protocol.format_value(value)}; it must be true or false")
@@ -83,7 +103,11 @@ def parse_flag(asked: Fields, field: str) -> bool:
 
 
 def parse_number(asked: Fields, field: str) -> float:
-    """A finite number."""
+    """Return a finite number, clamped to +-1e9 so that texts can show it.
+
+    Raises:
+        PowerdRefusal: Of kind bad-request.
+    """
     value = asked.get(field)
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) < math.inf:
         raise PowerdRefusal("bad-request", f"got {field}={line_protocol.format_value(value)}; it must be a number")

@@ -1,4 +1,4 @@
-"""What each verb does: requests checked field by field, changes made one at a time, the state found always kept."""
+"""Handlers of the verbs: requests are validated field by field, changes made one at a time, the state found kept."""
 
 import logging
 import math
@@ -17,9 +17,9 @@ logger = logging.getLogger(__name__)
 
 VERSION = "0.1.0"
 CACHE_S = 5.0
-"""How long an answer of nvpmodel's is taken for true, chosen by us: it may be set by hand at any time."""
+"""Seconds for which an answer of nvpmodel is cached: a query is slow, but the mode may be set by hand at any time."""
 RETRY_S = 10.0
-"""What could not be put back is tried again after this time, chosen by us."""
+"""Seconds between attempts to restore what could not be restored."""
 
 Cached = TypeVar("Cached")
 
@@ -29,7 +29,7 @@ def _new_token() -> str:
 
 
 class Daemon:
-    """All that the daemon knows; one request at a time. ``uid`` is the asking user's, for the log alone."""
+    """State and verbs of the daemon; one request at a time. ``uid`` is the requesting user's, for the log only."""
 
     def __init__(
         self,
@@ -58,13 +58,13 @@ class Daemon:
         }
 
     def start(self) -> None:
-        """Make up for a daemon that died, take the state found, look at the temperatures."""
+        """Recover from a daemon that died, record the state found, and check the temperatures."""
         self._owed = self._keeper.start()
         self._retry_s = self._clock() + RETRY_S
         self.tick()
 
     def tick(self) -> None:
-        """What happens without being asked, to be called every second: leases end, the board gets too hot."""
+        """Do the periodic work, once a second: end expired leases, check temperatures, retry failed restores."""
         held, began_s = self._lease, self._clock()
         try:
             self._end_expired_lease()
@@ -72,18 +72,18 @@ class Daemon:
             if self._owed and self._clock() >= self._retry_s:
                 self._put_back("what was left is tried again")
         except Exception:
-            # The process edge: the guard must be there at the next second too.
+            # The process edge: the temperature guard must still run in the next second.
             logger.exception("a look at the board failed")
         finally:
             self._extend_lease(held, began_s)
 
     def end(self) -> bool:
-        """Put everything back for good; False when something could not be."""
+        """Restore everything for good; return False if something could not be restored."""
         self._lease = None
         return not self._keeper.changed or self._put_back("the daemon ends")
 
     def answer(self, line: bytes, uid: int) -> bytes:
-        """The reply to one line."""
+        """Return the reply to one request line; never raises."""
         held, began_s = self._lease, self._clock()
         try:
             asked = line_protocol.decode_request(line)
@@ -96,7 +96,7 @@ class Daemon:
             logger.warning("a request by uid %d failed: %s", uid, error)
             return line_protocol.encode_refusal(PowerdRefusal("failed", f"{error}; see journalctl -u fedge-powerd"))
         except Exception:
-            # The process edge: a slip of ours in one verb must not take the daemon from everybody.
+            # The process edge: a bug in one verb must not stop the daemon for all clients.
             logger.exception("a request by uid %d failed", uid)
             return line_protocol.encode_refusal(
                 PowerdRefusal("failed", "the daemon made a mistake; see journalctl -u fedge-powerd")
@@ -138,7 +138,7 @@ class Daemon:
         }
 
     def _read_present(self) -> Tuple[Fields, Fields, Optional[str]]:
-        """Mode and limits, or why they cannot be read: a lost file must not hide all else that is to be told."""
+        """Return mode and limits, or why they are unreadable: a missing file must not hide the rest of the reply."""
         try:
             return self._board.mode().to_wire(), self._board.limits(), None
         except PowerdRefusal as refused:
@@ -159,7 +159,7 @@ class Daemon:
         return self._apply_change(mode, preset, lock_min, uid)
 
     def _apply_change(self, mode: Optional[Mode], preset: str, lock_min: bool, uid: int) -> Fields:
-        """Nothing is stored for what is refused, nor for what is set already."""
+        """Apply a change; nothing is saved for one that is refused or already in effect."""
         before: List[Mode] = []
 
         def first(found: Mode, beside: Fields) -> None:
@@ -230,10 +230,10 @@ class Daemon:
         logger.info("fan by %s: %d %%", self._caller_name(uid), percent)
         return {"percent": int(percent)}
 
-    # What they share
+    # Shared by the verbs
 
     def _get_cached_answer(self, what: str, ask: Callable[[], Any]) -> Any:
-        """What nvpmodel says takes long, so it is kept for a while; what changes the stock mode forgets it."""
+        """Return a cached answer of nvpmodel, which is slow; changes of the stock mode clear the cache."""
         at_s, answer = self._answers.get(what, (-math.inf, None))
         if self._clock() - at_s >= CACHE_S:
             answer = ask()
@@ -272,19 +272,19 @@ class Daemon:
         return True
 
     def _note_owed(self, left: Sequence[str]) -> None:
-        """What a failed change left behind is put back with all else, soon."""
+        """Schedule what a failed change left behind for restoring."""
         if left:
             self._owed, self._retry_s = list(left), self._clock() + RETRY_S
 
     def _settle_change(self, mode: Optional[Mode]) -> None:
-        """Where the board cannot be looked at, the state found stays owed; the reply tells of the set alone."""
+        """Discard the saved state if it is in effect again; if the board cannot be read, it stays to be restored."""
         try:
             self._keeper.forget_if_unchanged(mode)
         except (PowerdRefusal, OSError) as error:
             logger.warning("whether the board is as it was found cannot be told, so it is put back later: %s", error)
 
     def _extend_lease(self, held: Optional[lease.PowerdLease], began_s: float) -> None:
-        """While the daemon was at work it heard no renewal, so the time of the lease stood still."""
+        """Extend the lease by the time in which the daemon was busy and could not receive a renewal."""
         if held is not None and self._lease is held:
             self._lease = lease.extend_by_work(held, self._clock() - began_s)
 
@@ -320,7 +320,7 @@ class Daemon:
                 self._put_back("the board is cool enough again")
 
     def _set_full_fan(self, told: bool) -> None:
-        """While nothing may be set the fan blows, where the daemon may set it; ``told``: a failure is no news."""
+        """Set the fan to full speed while modes are not set, if permitted; ``told``: a failure was reported before."""
         if "fan" not in self._config.extras:
             return
         try:
@@ -329,7 +329,7 @@ class Daemon:
             logger.log(logging.DEBUG if told else logging.WARNING, "the fan is not at full speed: %s", refused.text)
 
     def _store_fan_state(self, beside: Fields) -> None:
-        """A full disk must not keep the fan from blowing."""
+        """Save the state found; a full disk must not keep the fan from running."""
         try:
             self._keeper.store_before_change(beside)
         except PowerdRefusal as refused:
@@ -337,7 +337,7 @@ class Daemon:
 
 
 def _call_outside_container(ask: Callable[[], Cached], otherwise: Cached) -> Cached:
-    """In a container nvpmodel answers nothing; the other knobs can still be told."""
+    """Return nvpmodel's answer, or ``otherwise`` in a container, where it answers nothing."""
     try:
         return ask()
     except PowerdRefusal as refused:

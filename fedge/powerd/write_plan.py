@@ -1,15 +1,23 @@
-"""Pure planning: from the state found and the state wanted to single writes, in an order no kernel refuses."""
+"""Plans single writes from the found to the wanted state, in an order that no kernel refuses; pure functions."""
 
 from typing import Dict, List, NamedTuple
 
 SLACK_HZ = 999
-"""A devfreq limit is kept in kHz by newer kernels, so a value may come back this much off."""
+"""Newer kernels keep devfreq limits in kHz, so a value may read back this much lower or higher."""
 EMC_SLACK_HZ = 500000
-"""Memory rates come out of a divider. Chosen by us: far below the closest pair in any table (3199 and 3200 MHz)."""
+"""Memory rates come from a divider. Tolerance far below the closest pair in any table (3199 and 3200 MHz)."""
 
 
 class ControlWrite(NamedTuple):
-    """One write to a control file, and what must be read back afterwards from ``read_path``, within ``slack``."""
+    """One write to a control file, and its verification.
+
+    Attributes:
+        path: The control file.
+        value: The value to write.
+        read_path: The file to read back.
+        expect: The value expected there.
+        slack: Permitted difference.
+    """
 
     path: str
     value: int
@@ -26,7 +34,7 @@ class LimitSpan(NamedTuple):
 
 
 class LimitFiles(NamedTuple):
-    """Where a pair of limits lives, and by how much what is read back may differ."""
+    """Control files of a pair of limits, and the permitted difference when read back."""
 
     low: str
     high: str
@@ -34,15 +42,18 @@ class LimitFiles(NamedTuple):
 
 
 def plan_write(path: str, value: int, slack: int = 0) -> ControlWrite:
-    """A write that is read back from the same file."""
+    """Return a write that is read back from the same file."""
     return ControlWrite(path, value=value, read_path=path, expect=value, slack=slack)
 
 
 def plan_limits(files: LimitFiles, found: LimitSpan, wanted: LimitSpan) -> List[ControlWrite]:
-    """The writes that change a pair of limits; a limit that is right already is not written.
+    """Return the writes that change a pair of limits; a limit that is already right is not written.
 
     The kernel refuses a lower limit above the upper one at every single write: going up the upper limit goes first,
-    going down the lower one does. Raises ``ValueError`` where the wanted limits are crossed themselves.
+    going down the lower one does.
+
+    Raises:
+        ValueError: The wanted lower limit is above the upper one.
     """
     if wanted.low > wanted.high:
         raise ValueError(f"got a lower limit of {wanted.low} above the upper limit of {wanted.high}")
@@ -52,28 +63,32 @@ def plan_limits(files: LimitFiles, found: LimitSpan, wanted: LimitSpan) -> List[
 
 
 def plan_cores_on(files: Dict[int, str], online: Dict[int, bool], wanted: Dict[int, bool]) -> List[ControlWrite]:
-    """Switches on what is wanted and off now, lowest core first. Maps are by core number."""
+    """Return the writes that switch wanted cores on, lowest first; maps are by core number."""
     return [
         plan_write(files[core], 1) for core in sorted(files) if wanted.get(core, False) and not online.get(core, False)
     ]
 
 
 def plan_cores_off(files: Dict[int, str], online: Dict[int, bool], wanted: Dict[int, bool]) -> List[ControlWrite]:
-    """Switches off what is on and not wanted, highest core first; core 0 never, nor a core that is not named."""
+    """Return the writes that switch unwanted cores off, highest first; never core 0, nor a core that is not named."""
     off = [core for core in sorted(files, reverse=True) if core and online.get(core) and not wanted.get(core, True)]
     return [plan_write(files[core], 0) for core in off]
 
 
 def select_first_cores(files: Dict[int, str], count: int) -> Dict[int, bool]:
-    """The first ``count`` cores on, the others off."""
+    """Return the first ``count`` cores as on, the others as off."""
     return {core: rank < count for rank, core in enumerate(sorted(files))}
 
 
 class EmcFiles(NamedTuple):
-    """The memory clock's control files, "" for one that is absent.
+    """Control files of the memory clock, "" for a missing one. With the BPMP rate, asked and now are one file.
 
-    ``rate`` takes a rate, which ``asked`` shows at once and ``now`` shows while ``lock`` is 1; a ``cap`` of 0 is none.
-    With the BPMP all three are one file. The Nano's override clock takes its rate before it is switched on.
+    Attributes:
+        rate: Takes a rate; the Nano's override clock takes it before it is switched on.
+        asked: Shows the requested rate at once.
+        now: Shows the rate in effect while ``lock`` is 1.
+        lock: Holds the rate.
+        cap: Takes an upper limit; 0 is none.
     """
 
     rate: str = ""
@@ -84,12 +99,15 @@ class EmcFiles(NamedTuple):
 
     @property
     def lock_first(self) -> bool:
-        """Where only the real rate can be read back, it must be held first, else the kernel changes it at will."""
+        """Whether to lock before setting a rate.
+
+        If only the real rate can be read back, it must be locked, since the kernel would change it at will.
+        """
         return self.asked == self.now
 
 
 class EmcState(NamedTuple):
-    """The memory clock as found: 0 for a rate or cap that is not there."""
+    """The memory clock as found: 0 for a missing rate or cap."""
 
     rate_hz: int = 0
     asked_hz: int = 0
@@ -98,7 +116,7 @@ class EmcState(NamedTuple):
 
 
 def plan_emc_lock(files: EmcFiles, found: EmcState, rate_hz: int) -> List[ControlWrite]:
-    """Holds the memory at one rate; a cap below it is raised first, since it would bind the rate too."""
+    """Return the writes that hold the memory at one rate; a lower cap is raised first, since it limits the rate too."""
     cap = [plan_write(files.cap, rate_hz, EMC_SLACK_HZ)] if files.cap and 0 < found.cap_hz < rate_hz else []
     lock = [] if found.locked else [plan_write(files.lock, 1)]
     held = found.locked and abs(found.rate_hz - rate_hz) <= EMC_SLACK_HZ
@@ -107,22 +125,22 @@ def plan_emc_lock(files: EmcFiles, found: EmcState, rate_hz: int) -> List[Contro
 
 
 def plan_emc_release(files: EmcFiles, found: EmcState) -> List[ControlWrite]:
-    """Gives the memory clock back to the kernel."""
+    """Return the writes that unlock the memory clock."""
     return [plan_write(files.lock, 0)] if files.lock and found.locked else []
 
 
 def plan_emc_cap(files: EmcFiles, found: EmcState, cap_hz: int) -> List[ControlWrite]:
-    """Caps the memory clock; a lock is released, since no cap moves a locked rate."""
+    """Return the writes that cap the memory clock; a lock is released, since no cap affects a locked rate."""
     slack = EMC_SLACK_HZ if cap_hz else 0
     cap = [plan_write(files.cap, cap_hz, slack)] if abs(found.cap_hz - cap_hz) > slack else []
     return cap + plan_emc_release(files, found)
 
 
 def plan_emc_restore(files: EmcFiles, now: EmcState, before: EmcState) -> List[ControlWrite]:
-    """The memory clock as it was: its cap first (it binds rates), then rate and lock.
+    """Return the writes that restore the memory clock: its cap first (it limits rates), then rate and lock.
 
-    Where the lock goes off the rate is written before, under the lock: the kernel asks for another rate only when its
-    own wish changes. The Nano's override is off first, and takes back the rate that it was asked for.
+    When the lock is released, the rate is written before, under the lock: the kernel requests another rate only when
+    its own demand changes. The Nano's override is switched off first, and takes back its requested rate.
     """
     cap = [plan_write(files.cap, before.cap_hz)] if files.cap and now.cap_hz != before.cap_hz else []
     on = [plan_write(files.lock, 1)] if before.locked and not now.locked else []

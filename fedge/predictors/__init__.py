@@ -16,13 +16,20 @@ PREDICTORS = {
     "physical": "fedge.predictors.physical_predictor:PhysicalPredictor",
     "fedge": "fedge.predictors.blended_predictor:BlendedPredictor",
 }
-"""Name in an experiment -> where it lies; each is made from ``PriorKnowledge``."""
+"""Names in experiments and the classes they stand for; each class is constructed from ``PriorKnowledge``."""
 
 
 def load_predictor(name: str, knowledge: PriorKnowledge, where: str = "predictor") -> Predictor:
-    """A fresh predictor: one of ``PREDICTORS`` or the user's own ``module:Class``.
+    """Construct a predictor by name.
 
-    Raises ``UnknownName`` or ``BadInput`` for the field ``where``.
+    Args:
+        name: A key of ``PREDICTORS`` or the user's own ``module:Class``.
+        knowledge: Prior knowledge of board and workload.
+        where: The configuration field to name in errors.
+
+    Raises:
+        UnknownName: There is no such predictor.
+        BadInput: The user's module or class cannot be loaded.
     """
     predictor: Predictor = load_named(where, name, PREDICTORS)(knowledge)
     return predictor

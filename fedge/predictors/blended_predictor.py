@@ -1,9 +1,10 @@
-"""The default predictor: every prior and reference bent to what was measured, and weighed by how well it explains it.
+"""Default predictor: every prior and reference is fitted to the measurements and weighted by its evidence.
 
 Symbols: k a candidate (``fedge.physics.prior_candidates``), L_k its evidence, c_k its credibility, w_k = L_k c_k / sum
 L_j c_j, m_k and s_k mean and spread of its log prediction.
-Blend: m = sum w_k m_k, spread^2 = sum w_k (s_k^2 + (m_k - m)^2); time and power have weights of their own. After many
-measurements s_k is that of the most probable candidate: spreads take most of the time, and differ little by then.
+Blend: m = sum w_k m_k, spread^2 = sum w_k (s_k^2 + (m_k - m)^2); time and power have separate weights. After many
+measurements s_k is that of the most probable candidate alone: spreads dominate the run time, and by then they hardly
+differ.
 """
 
 from __future__ import annotations
@@ -43,21 +44,36 @@ from fedge.physics.time_power_model import TIME_NAMES, knob_shares
 from fedge.types import Floats, Measurement, Modes, Predictions
 
 MAX_ROWS_FOR_ALL_SPREADS = 20
-"""Up to so many rows every candidate's own spread counts; chosen by us."""
+"""Number of rows up to which every candidate's own spread is computed. Default; a larger value is more exact and
+slower."""
 MIN_RELATIVE_WEIGHT = 0.05
-"""A candidate this much less probable than the best is left out."""
+"""Candidates with less than this weight relative to the best are dropped."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CandidateBlend:
-    """The candidates of one quantity that are left, the most probable first, with their weights."""
+    """The remaining candidates of one quantity, the most probable first.
+
+    Attributes:
+        curves: Curve of each candidate.
+        posteriors: Posterior of each candidate.
+        weights: Posterior probabilities of the candidates, summing to 1.
+    """
 
     curves: tuple[KnobCurve, ...]
     posteriors: tuple[QuantityPosterior, ...]
     weights: Floats
 
     def predict(self, x: Floats, alike: Float32Array) -> tuple[Floats, Floats]:
-        """Mean and spread of the log at shares ``x`` (n, 4), of likeness ``alike`` (n, m) to the rows."""
+        """Return mean and spread of the log values.
+
+        Args:
+            x: Knobs as shares of the top mode, shape (n, 4).
+            alike: Correlation of the misfits of modes and rows, shape (n, m).
+
+        Returns:
+            Two arrays of shape (n,), log units.
+        """
         at = [curve(side.best, x) for curve, side in zip(self.curves, self.posteriors, strict=True)]
         each = np.stack([predict_mean_log(side, *here, alike) for side, here in zip(self.posteriors, at, strict=True)])
         mean: Floats = self.weights @ each
@@ -69,13 +85,24 @@ class CandidateBlend:
 
 
 class BlendedPredictor:
-    """A ``fedge.protocols.Predictor``; needs a prior or a reference, better both. Learnt: ``time_``, ``power_``."""
+    """A ``fedge.protocols.Predictor`` that blends all priors and references; it needs at least one of either.
+
+    Attributes:
+        knowledge: Prior knowledge of board and workload.
+        time_: Fitted blend of log time.
+        power_: Fitted blend of log power.
+    """
 
     def __init__(self, knowledge: PriorKnowledge) -> None:
         self.knowledge = knowledge
 
     def fit(self, measurements: Sequence[Measurement]) -> Self:
-        """Learn from all measurements, also other boards' of the same kind; none leaves what was known beforehand."""
+        """Fit to all measurements, also of other boards of the same kind; with none, the priors remain.
+
+        Raises:
+            BadInput: There is no prior or reference, they predict nothing finite, or a measurement is not a finite
+                number above 0.
+        """
         found = list_prior_sources(self.knowledge)
         seen = pool_measurements(measurements, self.knowledge.maxn)
         self.time_ = _blend_candidates(
@@ -93,7 +120,7 @@ class BlendedPredictor:
         return self
 
     def predict(self, modes: Modes) -> Predictions:
-        """Step time and power of every mode; needs ``fit`` first."""
+        """Predict step time and power of every mode; requires ``fit``."""
         x = knob_shares(self.knowledge.maxn, modes)
         alike = correlate_with_rows(self.time_.posteriors[0].rows, x)
         log_s, time_sd = self.time_.predict(x, alike)

@@ -1,7 +1,10 @@
-"""Predicts with extremely randomised trees on log time and log power, over the knobs and a few products of them.
+"""Predictor of extremely randomised trees on log time and log power, over the knobs and a few products of them.
 
-Geurts, Ernst and Wehenkel, Extremely randomized trees (2006), as scikit-learn has them. Of its forests they do best
-with few rows: their random thresholds average to a smooth surface.
+Of scikit-learn's forests this one has the smallest errors with few rows: its random thresholds average to a smooth
+surface.
+
+References:
+    Geurts, Ernst and Wehenkel, Extremely randomized trees (2006).
 """
 
 from __future__ import annotations
@@ -21,17 +24,25 @@ if TYPE_CHECKING:
     from sklearn.ensemble import ExtraTreesRegressor
 
 TREES = 200
-"""Each grown on every measurement until its leaves are pure. Chosen by us: more change nothing but the time."""
+"""Number of trees, each grown on all measurements until its leaves are pure. Default; more trees change the time
+only."""
 NOISE_SD_LOG = 0.02
-"""A reading's own scatter, on which trees that all saw it agree. Chosen by us."""
+"""Noise of a measurement in log units, which the trees' spread does not show. Default, close to the noise of power in
+``physics.model_fit``; a larger value widens the intervals of measured modes."""
 
 
 class ForestPredictor:
-    """A ``fedge.protocols.Predictor``: a forest for time and one for power, from one measured mode on.
+    """A ``fedge.protocols.Predictor``: one forest for time and one for power, from one measured mode on.
 
-    A mode is predicted as the mean of its trees' logarithms, so never outside what was measured. Its spread is the
-    trees' standard deviation, with ``NOISE_SD_LOG`` and a doubt of ``PRIOR_SD_LOG`` / measurements, because few
-    measurements make trees alike. Learnt: ``time_``, ``power_``, ``doubt_``.
+    The prediction is the mean of the trees' logarithms and thus never outside the measured range. The spread combines
+    the trees' standard deviation, ``NOISE_SD_LOG`` and ``PRIOR_SD_LOG`` / (number of measurements), because few
+    measurements make the trees similar.
+
+    Attributes:
+        knowledge: Prior knowledge of board and workload.
+        time_: Fitted forest of log time.
+        power_: Fitted forest of log power.
+        doubt_: Additional spread for few measurements, log units.
     """
 
     def __init__(self, knowledge: PriorKnowledge) -> None:
@@ -40,7 +51,11 @@ class ForestPredictor:
         self._top = np.array([top.cores, top.cpu_mhz, top.gpu_mhz, top.mem_mhz])
 
     def fit(self, measurements: Sequence[Measurement]) -> Self:
-        """Grow both forests; raises ``BadInput`` when nothing was measured or scikit-learn is absent."""
+        """Grow both forests.
+
+        Raises:
+            BadInput: There are no measurements, or scikit-learn is not installed.
+        """
         learnt = collect_columns("forest", measurements)
         x, seed = self._features(learnt.knobs), self.knowledge.seed
         self.time_ = _fit_forest(x, np.log(learnt.step_s), derive_seed(seed, "forest", "time"))
@@ -49,7 +64,7 @@ class ForestPredictor:
         return self
 
     def predict(self, modes: Modes) -> Predictions:
-        """Step time and power of every mode; needs ``fit`` first."""
+        """Predict step time and power of every mode; requires ``fit``."""
         x = self._features(modes.knobs)
         (log_s, sd_s), (log_w, sd_w) = (self._mean_and_spread(forest, x) for forest in (self.time_, self.power_))
         return Predictions(modes, step_s=np.exp(log_s), power_w=np.exp(log_w), step_s_sd_log=sd_s, power_w_sd_log=sd_w)
@@ -60,7 +75,7 @@ class ForestPredictor:
         return trees.mean(axis=0), np.sqrt(trees.var(axis=0) + NOISE_SD_LOG**2 + self.doubt_**2)
 
     def _features(self, knobs: Floats) -> Floats:
-        """The knobs as shares of their top, and what two of them give together: shape (n, 10)."""
+        """Return the knobs as shares of the top mode and their combinations, shape (n, 10)."""
         share = knobs / self._top
         cores, cpu, gpu, mem = share.T
         together = (

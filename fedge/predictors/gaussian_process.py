@@ -1,11 +1,12 @@
-"""Predicts with a plain Gaussian process on log-knobs for log time and one for log power; nothing physical in it.
+"""Predictor of plain Gaussian processes over log-knobs for log time and log power, without a physical model.
 
-Rasmussen and Williams, Gaussian Processes for Machine Learning (2006), chapters 2, 4.2 and 5.4.
+Symbols: x = ln(knob / its top), shape (n, 4); y = ln time or ln power minus its mean over the measured modes.
+Kernel: k(x, x') = c^2 + b^2 x.x' + a^2 M(r) + s^2 [same row]: a straight line, and a Matern-5/2 process about it, with
+r^2 = sum ((x_d - x'_d) / l_d)^2 and M(r) = (1 + z + z^2/3) e^-z, z = sqrt(5) r.
+Hyper-parameters h = ln (a, l_1 .. l_4, s) maximise the evidence times a wide prior on h; c and b are fixed.
 
-Symbols: x = ln(knob / its top), shape (n, 4); y = ln time or ln power less its mean over the measured modes;
-k(x, x') = c^2 + b^2 x.x' + a^2 M(r) + s^2 [same row]: a straight line, and a Matern-5/2 process that bends about it;
-r^2 = sum ((x_d - x'_d) / l_d)^2 and M(r) = (1 + z + z^2/3) e^-z with z = sqrt(5) r. Hyper-parameters h = ln (a, l_1 ..
-l_4, s) maximise the evidence times a wide prior on h; c and b are fixed.
+References:
+    Rasmussen and Williams, Gaussian Processes for Machine Learning (2006), chapters 2, 4.2 and 5.4.
 """
 
 from __future__ import annotations
@@ -22,23 +23,33 @@ from fedge.seeds import make_generator
 from fedge.types import Floats, Measurement, Modes, Predictions
 
 CONSTANT_SD, SLOPE_SD = 1.0, 1.0
-"""c and b: log units of the level beyond the measured mean, and of an exponent of a knob. Chosen by us."""
+"""c and b, log units: spread of the level about the measured mean, and of a knob's exponent. Defaults: wide, so that
+the line is determined by the data."""
 PRIOR = np.log([0.3, 1.0, 1.0, 1.0, 1.0, 0.02])
-"""Most probable h beforehand: 30 % off the line, a bend per factor of e of a knob, 2 % noise. Chosen by us."""
+"""Prior mode of h: 30 % off the line, correlation over a factor of e in each knob, 2 % noise. Defaults; they decide the
+prediction while there are few measurements."""
 PRIOR_SD = np.array([1.0, 1.0, 1.0, 1.0, 1.0, 0.5])
-"""How far h may be from it; with one measurement it stays there. Chosen by us."""
+"""Prior spread of h. Default; with one measurement h stays at its mode."""
 MOST_TO_TUNE, MOST_TO_LEARN = 200, 1000
-"""Of more measurements, a random choice tunes the hyper-parameters and another is learnt from: time grows with the
-cube of their number. Chosen by us."""
+"""Largest number of measurements used to tune the hyper-parameters, and to fit; beyond it, a random subset is used.
+Defaults: the time grows with the cube of the number."""
 STEPS, ENOUGH = 60, 1e-3
-"""At most so many steps uphill, and the gain in evidence below which the search stops."""
+"""Largest number of optimiser steps, and the gain in log evidence below which it stops."""
 ROWS_AT_ONCE = 2000
-"""Modes predicted at once, for the sake of memory."""
+"""Modes predicted at once, to bound memory."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GaussianProcess:
-    """A Gaussian process given what was measured: ``x`` (n, 4), K^-1 y and the inverse of K's Cholesky factor."""
+    """A Gaussian process fitted to n measurements.
+
+    Attributes:
+        h: Log hyper-parameters, shape (6,).
+        x: Measured modes, shape (n, 4).
+        mean: Mean of the measured logs.
+        weights: K^-1 y, shape (n,).
+        unroot: Inverse of K's Cholesky factor, shape (n, n).
+    """
 
     h: Floats
     x: Floats
@@ -47,7 +58,14 @@ class GaussianProcess:
     unroot: Floats
 
     def predict(self, x: Floats) -> tuple[Floats, Floats]:
-        """Mean and standard deviation of the next reading at ``x`` (m, 4), both (m,)."""
+        """Return mean and standard deviation of the next measurement's log.
+
+        Args:
+            x: ln(knob / its top), shape (m, 4).
+
+        Returns:
+            Two arrays of shape (m,).
+        """
         cross = _kernel(self.h, x, self.x)
         own = CONSTANT_SD**2 + SLOPE_SD**2 * np.square(x).sum(axis=1) + np.exp(2 * self.h[0])
         left = own - np.square(cross @ self.unroot.T).sum(axis=1)
@@ -58,7 +76,10 @@ class GaussianProcess:
 class GaussianProcessPredictor:
     """A ``fedge.protocols.Predictor``: two Gaussian processes, from one measured mode on.
 
-    Learnt: ``time_``, ``power_``.
+    Attributes:
+        knowledge: Prior knowledge of board and workload.
+        time_: Fitted process of log time.
+        power_: Fitted process of log power.
     """
 
     def __init__(self, knowledge: PriorKnowledge) -> None:
@@ -67,7 +88,11 @@ class GaussianProcessPredictor:
         self._top = np.array([top.cores, top.cpu_mhz, top.gpu_mhz, top.mem_mhz])
 
     def fit(self, measurements: Sequence[Measurement]) -> Self:
-        """Tune and learn both processes; raises ``BadInput`` when nothing was measured."""
+        """Tune and fit both processes.
+
+        Raises:
+            BadInput: There are no measurements.
+        """
         learnt = collect_columns("gp", measurements)
         order = make_generator(self.knowledge.seed, "gp").permutation(len(learnt.knobs))[:MOST_TO_LEARN]
         x = np.log(learnt.knobs[order] / self._top)
@@ -75,7 +100,7 @@ class GaussianProcessPredictor:
         return self
 
     def predict(self, modes: Modes) -> Predictions:
-        """Step time and power of every mode; needs ``fit`` first."""
+        """Predict step time and power of every mode; requires ``fit``."""
         x = np.log(modes.knobs / self._top)
         (log_s, sd_s), (log_w, sd_w) = (_predict_in_chunks(process, x) for process in (self.time_, self.power_))
         return Predictions(modes, step_s=np.exp(log_s), power_w=np.exp(log_w), step_s_sd_log=sd_s, power_w_sd_log=sd_w)
@@ -96,7 +121,16 @@ def _fit_process(x: Floats, log_y: Floats) -> GaussianProcess:
 
 
 def log_posterior(h: Floats, x: Floats, y: Floats) -> tuple[float, Floats]:
-    """The evidence of ``y`` (n,) at ``x`` (n, 4) times the prior of ``h`` (6,), as a logarithm, and its slope (6,)."""
+    """Return the log evidence plus the log prior of the hyper-parameters, up to a constant, and its gradient.
+
+    Args:
+        h: Log hyper-parameters, shape (6,).
+        x: ln(knob / its top), shape (n, 4).
+        y: Log values minus their mean, shape (n,).
+
+    Returns:
+        The value, and the gradient by ``h``, shape (6,).
+    """
     k = _noisy_kernel(h, x)
     root = np.linalg.cholesky(k)
     inverse = np.linalg.inv(k)
@@ -115,7 +149,7 @@ def log_posterior(h: Floats, x: Floats, y: Floats) -> tuple[float, Floats]:
 
 
 def _maximize(value_and_slope: Callable[[Floats], tuple[float, Floats]], start: Floats) -> Floats:
-    """Where the value is largest, by BFGS from ``start``: each step follows the curvature, halved until it helps."""
+    """Maximise by BFGS from ``start``, with step halving."""
     h, (value, slope) = start, value_and_slope(start)
     flat = np.diag(PRIOR_SD**2)
     for _ in range(STEPS):
@@ -137,7 +171,7 @@ def _maximize(value_and_slope: Callable[[Floats], tuple[float, Floats]], start: 
 
 
 def _update_inverse_hessian(flat: Floats, step: Floats, bent: Floats) -> Floats:
-    """BFGS's estimate of the inverse curvature after one step; ``bent`` is how much the slope fell along it."""
+    """Apply the BFGS update to the inverse curvature; ``bent`` is the decrease of the gradient along ``step``."""
     along = float(step @ bent)
     if along <= 1e-10:
         return flat
@@ -147,7 +181,7 @@ def _update_inverse_hessian(flat: Floats, step: Floats, bent: Floats) -> Floats:
 
 
 def _scaled_distances(h: Floats, a: Floats, b: Floats) -> tuple[Floats, Floats]:
-    """The z of all pairs (n, m), and per knob the squared distance in lengths, (4, n, m)."""
+    """Return z of all pairs (n, m), and the squared scaled distance per knob (4, n, m)."""
     lengths = np.exp(h[1:5])
     squares = np.square((a / lengths).T[:, :, None] - (b / lengths).T[:, None, :])
     return np.sqrt(5 * squares.sum(axis=0)), squares

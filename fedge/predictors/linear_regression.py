@@ -1,7 +1,10 @@
-"""Predicts with two ordinary least squares: time from the four knobs, energy from the knobs and the time.
+"""Predictor of two ordinary least-squares fits: time from the four knobs, energy from the knobs and the time.
 
-Characterisation paper (doi 10.1145/3570604), the simple predictor: T = a f_cpu + b cores + c f_gpu + d f_mem + e, and
-energy by a regression on the four knobs and the predicted time. Power is energy / time.
+T = a f_cpu + b cores + c f_gpu + d f_mem + e, energy by a regression on the four knobs and the predicted time, and
+power as energy / time.
+
+References:
+    The simple predictor of the characterisation paper (doi 10.1145/3570604).
 """
 
 from __future__ import annotations
@@ -23,13 +26,20 @@ from fedge.predictors.measurement_columns import (
 from fedge.types import Floats, Measurement, Modes, Predictions
 
 POWER_CEILING = 2.0
-"""No predicted power is above this share of the largest measured one: where the line of time dives below its floor,
-energy / time would grow without bound. Chosen by us."""
+"""Predicted power is at most this share of the largest measured one: where the line of time falls below its floor,
+energy / time would grow without bound. Default; a smaller value may clip modes with high power."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LinearFit:
-    """y = mean + (x - centre) / scale . slopes; of several lines that fit alike, the one with the least slopes."""
+    """A linear fit y = mean + (x - centre) / scale . slopes.
+
+    Attributes:
+        mean: Mean of y.
+        centre: Mean of each column, shape (columns,).
+        scale: Scale of each column, shape (columns,).
+        slopes: Slope per scaled column, shape (columns,); the minimum-norm solution if it is not unique.
+    """
 
     mean: float
     centre: Floats
@@ -37,28 +47,39 @@ class LinearFit:
     slopes: Floats
 
     def predict(self, x: Floats) -> Floats:
-        """Values at ``x`` (n, columns), shape (n,)."""
+        """Return the values at ``x`` (n, columns), shape (n,)."""
         value: Floats = self.mean + (x - self.centre) / self.scale @ self.slopes
         return value
 
 
 class LinearPredictor:
-    """A ``fedge.protocols.Predictor``: straight lines, from one measured mode on.
+    """A ``fedge.protocols.Predictor``: linear fits, from one measured mode on.
 
-    The lines fall below zero where modes are much faster than the measured ones; time, energy and power are therefore
-    not below ``PREDICTION_FLOOR`` of the least measured, nor power above ``POWER_CEILING`` of the largest. The spread
-    is the residuals', the same for every mode. Learnt: ``time_``, ``energy_``, ``seen_``, ``spreads_``.
+    The fits fall below zero for modes that are much faster than the measured ones. Time, energy and power are therefore
+    at least ``PREDICTION_FLOOR`` of the smallest measured value, and power is at most ``POWER_CEILING`` of the largest.
+    The spread is that of the residuals, the same for every mode.
+
+    Attributes:
+        knowledge: Prior knowledge of board and workload; not used.
+        time_: Fit of seconds per step.
+        energy_: Fit of joules per step.
+        seen_: The measurements.
+        spreads_: Spreads of time and power, log units.
     """
 
     def __init__(self, knowledge: PriorKnowledge) -> None:
         self.knowledge = knowledge
 
     def fit(self, measurements: Sequence[Measurement]) -> Self:
-        """Fit both lines; raises ``BadInput`` when nothing was measured."""
+        """Fit time and energy.
+
+        Raises:
+            BadInput: There are no measurements.
+        """
         self.seen_: MeasurementColumns = collect_columns("linear", measurements)
         knobs, step_s, step_j = self.seen_.knobs, self.seen_.step_s, self.seen_.step_s * self.seen_.power_w
         self.time_ = fit_line(knobs, step_s)
-        # Fitted to measured times: times on the first line are a sum of the knobs already and would say nothing more.
+        # Fitted to measured times: times predicted by the first fit are linear in the knobs and add no information.
         self.energy_ = fit_line(np.column_stack([knobs, step_s]), step_j)
         said = self._values(knobs)
         truth = (step_s, self.seen_.power_w)
@@ -68,7 +89,7 @@ class LinearPredictor:
         return self
 
     def predict(self, modes: Modes) -> Predictions:
-        """Step time and power of every mode; needs ``fit`` first."""
+        """Predict step time and power of every mode; requires ``fit``."""
         step_s, power_w = self._values(modes.knobs)
         time_sd, power_sd = (np.full(len(modes), sd) for sd in self.spreads_)
         return Predictions(modes, step_s=step_s, power_w=power_w, step_s_sd_log=time_sd, power_w_sd_log=power_sd)
@@ -83,10 +104,13 @@ class LinearPredictor:
 
 
 def fit_line(x: Floats, y: Floats, scale: Floats | None = None) -> LinearFit:
-    """The least-squares line through ``y`` (n,) at ``x`` (n, columns); of equals that with the least slopes.
+    """Fit a line by least squares; if it is not unique, the one with the smallest scaled slopes.
 
-    Slopes are weighed per ``scale`` (columns,) of each column, by default what it spreads over; without spread a
-    column says nothing and counts as it is.
+    Args:
+        x: Inputs, shape (n, columns).
+        y: Outputs, shape (n,).
+        scale: Scale of each column, shape (columns,); None for its standard deviation. A column without variation is
+            not scaled.
     """
     centre, scale = x.mean(axis=0), x.std(axis=0) if scale is None else scale
     scale = np.where(scale > 1e-9 * np.abs(centre), scale, 1.0)

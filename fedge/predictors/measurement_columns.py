@@ -1,4 +1,4 @@
-"""What the predictors without a prior share: measured modes as columns, a floor under predictions, a spread."""
+"""Shared parts of the predictors without a prior: measurements as columns, floor of predictions, spread estimate."""
 
 from __future__ import annotations
 
@@ -12,18 +12,22 @@ from fedge.errors import BadInput
 from fedge.types import Floats, Measurement
 
 PREDICTION_FLOOR = 0.5
-"""No prediction of a straight line or a network is below this share of the smallest value measured; either may fall
-below zero otherwise. Chosen by us: halving the fastest time seen is more than a few unseen modes usually bring."""
+"""Share of the smallest measured value below which no linear fit or network may predict; either may fall below zero
+otherwise. Default: few unmeasured modes halve the shortest measured time."""
 PRIOR_SD_LOG, PRIOR_ROWS = 0.7, 2.0
-"""Before its residuals say anything, a predictor is taken to err by a factor of e^0.7; that counts as much as two
-residuals. Chosen by us."""
+"""Prior spread of a predictor's error (a factor of e^0.7), and the number of residuals it counts as. Default; it
+dominates while there are only a few measurements."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MeasurementColumns:
-    """Measurements as columns, in an order that does not depend on theirs.
+    """Measurements as columns, sorted so that the order of the measurements does not matter.
 
-    ``knobs`` has shape (n, 4), columns cores, CPU, GPU and memory MHz; the others have shape (n,).
+    Attributes:
+        knobs: Cores, and CPU, GPU and memory clock in MHz, shape (n, 4).
+        step_s: Seconds per step, shape (n,).
+        power_w: Module power in watts, shape (n,).
+        steps: Measured steps, shape (n,).
     """
 
     knobs: Floats
@@ -33,9 +37,16 @@ class MeasurementColumns:
 
 
 def collect_columns(predictor: str, measurements: Sequence[Measurement]) -> MeasurementColumns:
-    """The measurements that ``predictor`` learns from. Raises ``BadInput`` when there are none.
+    """Select the measurements to learn from.
 
-    Other boards' count only where there is none of the board's own; throttled ones only where all are.
+    Those of other boards are used only if there is none of this board, throttled ones only if all are throttled.
+
+    Args:
+        predictor: Name of the predictor, for the error.
+        measurements: All measurements.
+
+    Raises:
+        BadInput: There are no measurements.
     """
     if not measurements:
         raise BadInput(f"predictor {predictor}", "no measurement", "at least one measured power mode: it has no prior")
@@ -49,13 +60,23 @@ def collect_columns(predictor: str, measurements: Sequence[Measurement]) -> Meas
 
 
 def apply_floor(predicted: Floats, measured: Floats) -> Floats:
-    """``predicted``, but nowhere below ``PREDICTION_FLOOR`` times the smallest value measured."""
+    """Clip predictions from below at ``PREDICTION_FLOOR`` times the smallest measured value.
+
+    Args:
+        predicted: Predicted values, any shape.
+        measured: Measured values, at least one.
+    """
     value: Floats = np.maximum(predicted, PREDICTION_FLOOR * measured.min())
     return value
 
 
 def estimate_sd_log(residuals: Floats, parameters: int) -> float:
-    """The standard deviation that residuals in log units suggest, given how many parameters were fitted to them."""
+    """Estimate the standard deviation of residuals, shrunk to ``PRIOR_SD_LOG``.
+
+    Args:
+        residuals: Residuals in log units, shape (n,).
+        parameters: Number of parameters fitted to them.
+    """
     beyond = max(len(residuals) - parameters, 0)
     total = PRIOR_ROWS * PRIOR_SD_LOG**2 + float(np.square(residuals).sum())
     return float(np.sqrt(total / (PRIOR_ROWS + beyond)))

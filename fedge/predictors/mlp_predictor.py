@@ -1,7 +1,9 @@
-"""Predicts with PowerTrain's networks trained from scratch on the measured modes, the baseline it compares itself to.
+"""Predictor of PowerTrain's networks trained from scratch on the measured modes, the baseline of its paper.
 
-PowerTrain (doi 10.1016/j.future.2024.07.001): mean squared error, 10 % of the rows set aside. Layers and settings:
-``network_pair`` and ``network_training``.
+Mean squared error, 10 % of the rows held out. Layers and settings: ``network_pair`` and ``network_training``.
+
+References:
+    PowerTrain (doi 10.1016/j.future.2024.07.001).
 """
 
 from __future__ import annotations
@@ -17,22 +19,28 @@ from fedge.seeds import make_generator
 from fedge.types import Measurement, Modes, Predictions
 
 SET_ASIDE = 0.1
-"""Share of the rows that tell the best epoch."""
+"""Share of the rows held out to select the best epoch."""
 SPREAD_FACTOR = 2.2
-"""See ``network_training.Learnt``."""
+"""Factor of the spread; see ``network_training.BoundedNetworks``."""
 
 
 class NetworkPredictor:
-    """A ``fedge.protocols.Predictor``: two networks that know nothing beforehand, from one measured mode on.
+    """A ``fedge.protocols.Predictor``: two networks without prior knowledge, from one measured mode on.
 
-    Learnt: ``learnt_``.
+    Attributes:
+        knowledge: Prior knowledge of board and workload; only its seed is used.
+        learnt_: The trained networks.
     """
 
     def __init__(self, knowledge: PriorKnowledge) -> None:
         self.knowledge = knowledge
 
     def fit(self, measurements: Sequence[Measurement]) -> Self:
-        """Train both networks; raises ``BadInput`` when nothing was measured."""
+        """Train both networks.
+
+        Raises:
+            BadInput: There are no measurements.
+        """
         measured = collect_columns("mlp", measurements)
         rng = make_generator(self.knowledge.seed, "mlp")
         trained = train_pair(
@@ -42,5 +50,5 @@ class NetworkPredictor:
         return self
 
     def predict(self, modes: Modes) -> Predictions:
-        """Step time and power of every mode; needs ``fit`` first."""
+        """Predict step time and power of every mode; requires ``fit``."""
         return self.learnt_.predict(modes)

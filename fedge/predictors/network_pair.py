@@ -1,13 +1,13 @@
-"""Two networks side by side, one for time and one for power: their layers, their gradient, Adam.
+"""Two stacked networks, one for time and one for power: layers, gradient, Adam.
 
 PowerTrain (doi 10.1016/j.future.2024.07.001): four knobs in, dense layers of 256, 128 and 64 units with ReLU, dropout
 0.4 after the first and 0.3 after the second, one linear output: 42,497 parameters each.
 
-The two never mix. They are stacked (time first), because one product of stacked matrices is quicker than two products.
-Written out in numpy a step takes half as long as with a tensor library: for layers this small, its overhead rules.
+The networks share nothing. They are stacked (time first) because one product of stacked matrices is faster than two
+products. In numpy a step takes half as long as with a tensor library, whose overhead dominates for such small layers.
 
 Symbols: x rows of standardised knobs (n, 4); y targets (2, n); h_l = f_l * (h_{l-1} W_l + b_l), where f_l is 0 where
-ReLU or dropout stops a unit, else 1 / (1 - dropout); d_l the loss's slope at layer l before f_l.
+ReLU or dropout zeroes a unit, else 1 / (1 - dropout); d_l the loss's derivative at layer l before f_l.
 """
 
 from __future__ import annotations
@@ -23,16 +23,22 @@ Float32Array = NDArray[np.float32]
 LAYERS = ((4, 256), (256, 128), (128, 64), (64, 1))
 """Inputs and outputs of each layer."""
 DROPOUT = (0.4, 0.3, 0.0)
-"""Share of the units switched off while training, behind every layer but the last."""
+"""Dropout rate during training after every layer but the last."""
 RATE, BETA_1, BETA_2, EPSILON = 1e-3, 0.9, 0.999, 1e-8
-"""Adam's settings: the rate is the paper's, the rest Adam's own defaults."""
+"""Adam's settings: the learning rate is PowerTrain's, the others are Adam's usual defaults."""
 
 _SIZE = sum(2 * (ins + 1) * outs for ins, outs in LAYERS)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NetworkPair:
-    """Per layer the weights (2, in, out) and biases (2, 1, out): views into ``flat``, which holds them all."""
+    """Parameters of both networks.
+
+    Attributes:
+        flat: All parameters, shape (parameters,).
+        weights: Weights of each layer, shape (2, in, out); views into ``flat``.
+        biases: Biases of each layer, shape (2, 1, out); views into ``flat``.
+    """
 
     flat: Float32Array
     weights: tuple[Float32Array, ...]
@@ -40,7 +46,16 @@ class NetworkPair:
 
 
 def view_pair(flat: Float32Array, layers: Sequence[tuple[int, int]] = LAYERS) -> NetworkPair:
-    """The layers that ``flat`` holds one after the other, each of so many inputs and outputs."""
+    """View consecutive layers of both networks in a flat array of parameters.
+
+    Args:
+        flat: The parameters, contiguous, shape (parameters,). Layer by layer: the weights of both networks, time
+            first, then the biases of both.
+        layers: Inputs and outputs of each layer.
+
+    Returns:
+        The layers as views: whoever writes to one changes ``flat``.
+    """
     weights, biases, start = [], [], 0
     for ins, outs in layers:
         middle, end = start + 2 * ins * outs, start + 2 * (ins + 1) * outs
@@ -51,7 +66,10 @@ def view_pair(flat: Float32Array, layers: Sequence[tuple[int, int]] = LAYERS) ->
 
 
 def init_pair(rng: np.random.Generator) -> NetworkPair:
-    """Untrained networks: everything uniform within 1 / sqrt(inputs); the paper does not say how, chosen by us."""
+    """Create untrained networks with all parameters uniform within 1 / sqrt(inputs), torch's default for dense layers.
+
+    The paper does not state its initialisation.
+    """
     pair = view_pair(np.empty(_SIZE, np.float32))
     for layer in range(len(LAYERS)):
         _draw_layer(pair, layer, rng)
@@ -59,14 +77,22 @@ def init_pair(rng: np.random.Generator) -> NetworkPair:
 
 
 def reset_output_layer(pair: NetworkPair, rng: np.random.Generator) -> NetworkPair:
-    """A copy whose last layer is drawn anew."""
+    """Return a copy of the networks with a newly initialised last layer."""
     copied = view_pair(pair.flat.copy())
     _draw_layer(copied, len(LAYERS) - 1, rng)
     return copied
 
 
 def compute_outputs(pair: NetworkPair, x: Float32Array) -> Float32Array:
-    """What both networks say to ``x`` (n, 4), shape (2, n)."""
+    """Return the outputs of both networks, without dropout.
+
+    Args:
+        pair: The networks.
+        x: Standardised knobs, shape (n, 4).
+
+    Returns:
+        Outputs, shape (2, n).
+    """
     hidden = x[None]
     for weight, bias in zip(pair.weights[:-1], pair.biases[:-1], strict=True):
         hidden = hidden @ weight + bias
@@ -82,9 +108,14 @@ def compute_gradient(
     rng: np.random.Generator,
     into: NetworkPair,
 ) -> None:
-    """Write into ``into`` the gradient at the rows ``x`` (n, 4), with dropout drawn anew.
+    """Compute the gradient of the loss, with new dropout masks.
 
-    ``slope`` gives the loss's derivative by each output, both of shape (2, n).
+    Args:
+        pair: The networks.
+        x: Standardised knobs, shape (n, 4).
+        slope: The loss's derivative by each output: from outputs (2, n) to derivatives (2, n).
+        rng: Source of the dropout masks.
+        into: Where the gradient is written.
     """
     hidden, passed = [x[None]], []
     for weight, bias, dropout in zip(pair.weights, pair.biases, DROPOUT, strict=False):
@@ -103,7 +134,11 @@ def compute_gradient(
 
 
 class Adam:
-    """Adam (Kingma and Ba, 2015) over all of a pair's parameters."""
+    """Adam over all parameters of a pair.
+
+    References:
+        Kingma and Ba, Adam: A Method for Stochastic Optimization (2015).
+    """
 
     def __init__(self, size: int = _SIZE) -> None:
         self._mean, self._square = np.zeros(size, np.float32), np.zeros(size, np.float32)
@@ -111,7 +146,12 @@ class Adam:
         self._steps = 0
 
     def step(self, flat: Float32Array, slope: Float32Array) -> None:
-        """Move ``flat`` against its ``slope``, in place."""
+        """Update the parameters in place.
+
+        Args:
+            flat: The parameters, shape (parameters,).
+            slope: Their gradient, of the same shape.
+        """
         self._steps += 1
         mean, square, scratch = self._mean, self._square, self._scratch
         mean *= np.float32(BETA_1)
@@ -135,10 +175,10 @@ def _draw_layer(pair: NetworkPair, layer: int, rng: np.random.Generator) -> None
 
 
 def _compute_mask(before: Float32Array, dropout: float, rng: np.random.Generator) -> Float32Array:
-    """The factor of each unit: 0 where ReLU or dropout stops it, else what keeps the layer's mean."""
+    """Return the factor of each unit: 0 where ReLU or dropout zeroes it, else 1 / (1 - dropout)."""
     on: NDArray[np.bool_] = before > 0
     if dropout:
-        # 16 random bits per unit: quicker than floats, and 1 in 65,536 is exact enough for a share.
+        # 16 random bits per unit: faster than floats, and a resolution of 1 in 65,536 suffices for a dropout rate.
         bits = np.frombuffer(rng.bytes(2 * before.size), np.uint16).reshape(before.shape)
         on &= bits >= round(dropout * 65536)
     return on * np.float32(1 / (1 - dropout))

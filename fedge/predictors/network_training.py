@@ -1,7 +1,7 @@
-"""Trains a pair of networks on measured modes: rows, scaler, split, epochs, and the epoch that is kept.
+"""Training of a pair of networks on measured modes: rows, scaler, split, epochs, and selection of the best epoch.
 
-PowerTrain: 100 epochs of minibatches of 32 rows, Adam, mean squared error (or the mean relative error); after each
-epoch both networks are tried on rows set aside, and of each the best epoch is kept. Targets are milliseconds per step
+PowerTrain: 100 epochs of minibatches of 32 rows, Adam, mean squared error (or mean relative error). After each epoch
+both networks are evaluated on held-out rows, and each network's best epoch is kept. Targets are milliseconds per step
 and milliwatts, unscaled; knobs are standardised.
 """
 
@@ -20,25 +20,35 @@ from fedge.types import Floats, Modes, Predictions
 
 EPOCHS, BATCH = 100, 32
 ROWS_PER_MODE = 40
-"""A measurement stands for so many rows at most: the paper keeps each minibatch of a profiled mode as a row."""
+"""Largest number of rows per measurement: the paper uses each minibatch of a profiled mode as a row."""
 MAX_ROWS = 4000
-"""Beyond so many rows in all, each measurement stands for fewer: a whole table has rows enough. Chosen by us, so that
-100 modes are still trained as in the paper."""
+"""Number of rows in all beyond which each measurement gets fewer. Default: 100 modes are still trained as in the paper,
+and a whole table trains in seconds."""
 MILLI = 1e3
 
 LossName = Literal["mse", "mape"]
 Loss = Callable[[Float32Array, Float32Array], tuple[Floats, Float32Array]]
-"""Outputs and targets (2, n) -> each network's loss (2,), and its slope by each output (2, n)."""
+"""Outputs and targets (2, n) -> each network's loss (2,), and its derivative by each output (2, n)."""
 
 
 def mse_loss(said: Float32Array, true: Float32Array) -> tuple[Floats, Float32Array]:
-    """Mean squared error."""
+    """Return the mean squared error of each network, and its derivative by each output.
+
+    Args:
+        said: Outputs, shape (2, n).
+        true: Targets, shape (2, n).
+    """
     error = said - true
     return np.mean(np.square(error, dtype=np.float64), axis=1), error * np.float32(2.0 / error.shape[1])
 
 
 def mape_loss(said: Float32Array, true: Float32Array) -> tuple[Floats, Float32Array]:
-    """Mean absolute error relative to the target."""
+    """Return the mean absolute relative error of each network, and its derivative by each output.
+
+    Args:
+        said: Outputs, shape (2, n).
+        true: Targets, shape (2, n), not 0.
+    """
     error = (said - true) / true
     return np.mean(np.abs(error, dtype=np.float64), axis=1), np.sign(error) / (true * np.float32(error.shape[1]))
 
@@ -48,39 +58,59 @@ LOSSES: dict[LossName, Loss] = {"mse": mse_loss, "mape": mape_loss}
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Scaler:
-    """Takes knobs to mean 0 and standard deviation 1; a knob that never changes is only shifted. Both shape (4,)."""
+    """Standardisation of knobs to mean 0 and standard deviation 1; a constant knob is only shifted.
+
+    Attributes:
+        mean: Mean of each knob, shape (4,).
+        sd: Standard deviation of each knob, or 1 if it is constant, shape (4,).
+    """
 
     mean: Floats
     sd: Floats
 
     def transform(self, knobs: Floats) -> Float32Array:
-        """Knobs (n, 4) as the networks take them."""
+        """Return standardised knobs, shape (n, 4)."""
         return ((knobs - self.mean) / self.sd).astype(np.float32)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TrainedNetworks:
-    """Networks with the scaler that belongs to them, and the mean relative error on the rows set aside (2,)."""
+    """Trained networks with their scaler.
+
+    Attributes:
+        pair: The networks.
+        scaler: Standardisation of their inputs.
+        validation_mape: Mean absolute relative error of time and power on the held-out rows (0.1 is 10 %), shape (2,).
+    """
 
     pair: NetworkPair
     scaler: Scaler
     validation_mape: Floats
 
     def predict(self, knobs: Floats) -> Floats:
-        """Seconds per step and watts, shape (2, n); not bounded from below."""
+        """Return seconds per step and watts, shape (2, n), without a lower bound.
+
+        Args:
+            knobs: Cores, and CPU, GPU and memory clock in MHz, shape (n, 4).
+        """
         return compute_outputs(self.pair, self.scaler.transform(knobs)).astype(np.float64) / MILLI
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TrainingRows:
-    """What is trained on: knobs (n, 4), and seconds per step and watts (2, n)."""
+    """Training data.
+
+    Attributes:
+        knobs: Cores, and CPU, GPU and memory clock in MHz, shape (n, 4).
+        targets: Seconds per step and watts, shape (2, n).
+    """
 
     knobs: Floats
     targets: Floats
 
 
 def build_training_rows(seen: MeasurementColumns) -> TrainingRows:
-    """Every measurement as many times as it has minibatches, up to ``ROWS_PER_MODE``; all rows of one are its mean."""
+    """Repeat every measurement once per measured step, up to ``ROWS_PER_MODE`` times; all its rows hold its mean."""
     most = min(ROWS_PER_MODE, max(1, MAX_ROWS // len(seen.steps)))
     repeats = np.clip(seen.steps, 1, most)
     targets = np.stack([seen.step_s, seen.power_w])
@@ -90,9 +120,16 @@ def build_training_rows(seen: MeasurementColumns) -> TrainingRows:
 def train_pair(
     start: NetworkPair, rows: TrainingRows, set_aside: float, loss: LossName, rng: np.random.Generator
 ) -> TrainedNetworks:
-    """Train a copy of ``start`` on ``rows``, a share ``set_aside`` of which only tells the best epoch.
+    """Train a copy of the given networks.
 
-    The scaler is fitted to all rows; a single row is trained on and validated with.
+    The scaler is fitted to all rows; a single row is used both for training and validation.
+
+    Args:
+        start: The networks to start from; not modified.
+        rows: The training data.
+        set_aside: Share of the rows held out to select the best epoch, from 0 to 1.
+        loss: Name of the loss.
+        rng: Source of the split, the order of rows and dropout.
     """
     scaler = _fit_scaler(rows.knobs)
     x, y = scaler.transform(rows.knobs), (rows.targets * MILLI).astype(np.float32)
@@ -112,7 +149,7 @@ def _train_to_best_epoch(
     loss: Loss,
     rng: np.random.Generator,
 ) -> NetworkPair:
-    """Train ``pair`` in place; the answer has each network as it was after its best epoch."""
+    """Train ``pair`` in place; return each network as it was after its best epoch."""
     kept, least = view_pair(pair.flat.copy()), np.full(2, np.inf)
     adam, slopes = Adam(), view_pair(np.empty_like(pair.flat))
     for _ in range(EPOCHS):
@@ -144,11 +181,16 @@ def _fit_scaler(knobs: Floats) -> Scaler:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BoundedNetworks:
-    """Networks, and what they were trained on: it bounds their predictions from below and tells their spread.
+    """Trained networks with a floor and a spread derived from their measurements.
 
-    The networks themselves give no spread, and rows set aside repeat modes that were trained on. So the spread is that
-    of the measured values about their mean, in logs, divided by the root of their number and multiplied by ``factor``:
-    a law that the errors of such networks follow on measured tables, the same for every mode. Chosen by us.
+    The networks give no spread, and held-out rows repeat modes that were trained on. The spread is therefore ``factor``
+    times the standard deviation of the measured logs, divided by the square root of their number, for every mode. The
+    errors of such networks on measured tables follow this law; see docs/predictors.md.
+
+    Attributes:
+        trained: The networks.
+        measured: The measurements they were trained on.
+        factor: Factor of the spread.
     """
 
     trained: TrainedNetworks
@@ -156,7 +198,7 @@ class BoundedNetworks:
     factor: float
 
     def predict(self, modes: Modes) -> Predictions:
-        """Step time and power of every mode."""
+        """Predict step time and power of every mode."""
         step_s, power_w = self.trained.predict(modes.knobs)
         time_sd, power_sd = (
             self._spread(values, len(modes)) for values in (self.measured.step_s, self.measured.power_w)

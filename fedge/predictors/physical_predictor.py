@@ -1,7 +1,7 @@
-"""Predicts from the physical model: several workloads' coefficients bent to what was measured, weighed by their fit.
+"""Predictor by the physical model: a mixture of several workloads' coefficients, each fitted to the measurements.
 
-Symbols: k = 0, 1 ... a prior, the most credible first, L_k its evidence (probability of the measurements under it),
-w_k = L_k d^k / sum L_j d^j with d = exp(-CREDIBILITY_LOSS), m_k and s_k mean and spread of a log prediction under it.
+Symbols: k = 0, 1 ... a prior, the most credible first, L_k its evidence (probability of the measurements under it), w_k
+= L_k d^k / sum L_j d^j with d = exp(-CREDIBILITY_LOSS), m_k and s_k mean and spread of a log prediction under it.
 Mixture: m = sum w_k m_k, s^2 = sum w_k (s_k^2 + (m_k - m)^2).
 """
 
@@ -19,21 +19,30 @@ from fedge.physics.prior_knowledge import PriorKnowledge
 from fedge.types import Floats, Measurement, Modes, Predictions
 
 MIN_RELATIVE_WEIGHT = 1e-3
-"""A prior that explains the measurements this much worse than the best is left out."""
+"""Priors with less than this weight relative to the best are dropped."""
 
 
 class PhysicalPredictor:
-    """A ``fedge.protocols.Predictor``: a mixture of ``fedge.physics.model_fit`` over several priors.
+    """A ``fedge.protocols.Predictor``: a mixture of ``fedge.physics.model_fit`` over several priors; it needs one.
 
-    Needs priors. One whose idle power lies below the board's, because its table metered some rails only, is raised to
-    it. Learnt: ``posteriors_``, ``weights_``.
+    A prior whose idle power is below the board's, because its table measured only part of the power rails, is raised to
+    it.
+
+    Attributes:
+        knowledge: Prior knowledge of board and workload.
+        posteriors_: Posteriors of the remaining priors.
+        weights_: Their probabilities, summing to 1.
     """
 
     def __init__(self, knowledge: PriorKnowledge) -> None:
         self.knowledge = knowledge
 
     def fit(self, measurements: Sequence[Measurement]) -> Self:
-        """Learn from all measurements of the board; none leaves the priors. Raises ``BadInput`` without a prior."""
+        """Fit to all measurements; with none, the priors remain.
+
+        Raises:
+            BadInput: There is no prior, or a measurement is not a finite number above 0.
+        """
         if not self.knowledge.priors:
             raise BadInput("the predictor's prior", "nothing", "at least one calibrated workload")
         maxn, idle_w = self.knowledge.maxn, self.knowledge.idle_w or 0.0
@@ -49,7 +58,7 @@ class PhysicalPredictor:
         return self
 
     def predict(self, modes: Modes) -> Predictions:
-        """Step time and power of every mode; needs ``fit`` first."""
+        """Predict step time and power of every mode; requires ``fit``."""
         each = predict_many(self.posteriors_, modes)
         step_s, step_sd = self._mix_predictions([p.step_s for p in each], [p.step_s_sd_log for p in each])
         power_w, power_sd = self._mix_predictions([p.power_w for p in each], [p.power_w_sd_log for p in each])

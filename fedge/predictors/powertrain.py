@@ -1,8 +1,11 @@
-"""Predicts as PowerTrain does: networks trained on another workload's table are retrained on the measured modes.
+"""PowerTrain's predictor: networks trained on another workload's table are retrained on the measured modes.
 
-PowerTrain (FGCS 2024, doi 10.1016/j.future.2024.07.001): of the reference networks the last layer is dropped
-and a fresh one added, then all layers are trained on the measured modes: 80 % of the rows, the best epoch of 100 on the
-other 20 %; the scaler is fitted anew. The rest stands in ``network_pair`` and ``network_training``.
+The last layer of the reference networks is replaced by a new one, then all layers are trained on the measured modes: 80
+% of the rows, the best of 100 epochs on the other 20 %. The scaler is fitted anew. Everything else is described in
+``network_pair`` and ``network_training``.
+
+References:
+    PowerTrain (FGCS 2024, doi 10.1016/j.future.2024.07.001).
 """
 
 from __future__ import annotations
@@ -23,17 +26,23 @@ from fedge.seeds import make_generator
 from fedge.types import Measurement, Modes, PowerMode, Predictions, ProfileTable
 
 SET_ASIDE = 0.2
-"""Share of the rows that tell the best epoch."""
+"""Share of the rows held out to select the best epoch."""
 SPREAD_FACTOR = 1.5
-"""See ``network_training.Learnt``."""
+"""Factor of the spread; see ``network_training.BoundedNetworks``."""
 
 
 class PowerTrainPredictor:
-    """A ``fedge.protocols.Predictor``: two networks that learnt another workload first; needs a reference.
+    """A ``fedge.protocols.Predictor``: two networks pre-trained on another workload; it needs a reference table.
 
-    Of several references it takes the one most like the measured modes (``find_most_similar``). One reference network
-    serves every fit, so its seed is ``reference_seed`` and not the knowledge's. ``loss`` None is the paper's choice
-    (``choose_loss``). Learnt: ``reference_``, ``learnt_``.
+    Of several references, the one most similar to the measured modes is used (``find_most_similar``). One reference
+    network serves every fit, so it has a seed of its own.
+
+    Attributes:
+        knowledge: Prior knowledge of board and workload.
+        reference_seed: Seed of the reference network.
+        loss: Name of the loss; None for the paper's choice (``choose_loss``).
+        reference_: The reference table in use.
+        learnt_: The retrained networks.
     """
 
     def __init__(self, knowledge: PriorKnowledge, reference_seed: int = 0, loss: LossName | None = None) -> None:
@@ -42,7 +51,11 @@ class PowerTrainPredictor:
         self.loss = loss
 
     def fit(self, measurements: Sequence[Measurement]) -> Self:
-        """Retrain both networks; raises ``BadInput`` without a reference or a measurement."""
+        """Retrain both networks.
+
+        Raises:
+            BadInput: There is no reference or no measurement, or safetensors is not installed.
+        """
         references = self.knowledge.references
         if not references:
             raise BadInput("predictor powertrain", "no reference", "another workload's table, with --reference TABLE")
@@ -62,26 +75,34 @@ class PowerTrainPredictor:
         return self
 
     def predict(self, modes: Modes) -> Predictions:
-        """Step time and power of every mode; needs ``fit`` first."""
+        """Predict step time and power of every mode; requires ``fit``."""
         return self.learnt_.predict(modes)
 
 
 def choose_loss(maxn: PowerMode, reference_maxn: PowerMode) -> LossName:
-    """The relative error for a board that is smaller than the reference's in every knob, else the squared one.
+    """Return the relative error for a board smaller than the reference's in every knob, otherwise the squared error.
 
-    The paper took the relative error for Orin Nano only, from AGX Orin. The rule is ours; it gives the paper's choice
-    on each of its boards.
+    The paper uses the relative error for Orin Nano only, with AGX Orin as reference. This rule is our generalisation;
+    it gives the paper's choice on each of its boards.
+
+    Args:
+        maxn: Top mode of the board.
+        reference_maxn: Top mode of the reference's board.
     """
     top, other = ((m.cores, m.cpu_mhz, m.gpu_mhz, m.mem_mhz) for m in (maxn, reference_maxn))
     return "mape" if all(a < b for a, b in zip(top, other, strict=True)) else "mse"
 
 
 def find_most_similar(references: Sequence[ProfileTable], measured: MeasurementColumns) -> ProfileTable:
-    """The table whose time and power are closest to the measured ones; the first of equals.
+    """Return the table whose time and power are closest to the measurements; the first wins a tie.
 
-    That is the least sum, over time and power, of the root mean square of log (measured / the table's nearest mode).
-    The level counts as well as the shape: targets are unscaled, so all layers but the last keep the reference's level.
-    The paper has one reference only; the rule is ours.
+    The distance is the sum, over time and power, of the root mean square of log (measured / the table's nearest mode).
+    Level counts as well as shape: targets are unscaled, so all layers but the last keep the reference's level. The
+    paper has a single reference; this rule is our generalisation.
+
+    Args:
+        references: The tables, at least one.
+        measured: The measurements.
     """
 
     def unlikeness(table: ProfileTable) -> float:

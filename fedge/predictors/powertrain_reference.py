@@ -1,7 +1,7 @@
-"""Reference networks of PowerTrain: trained once on a measured table, then kept in a cache folder.
+"""PowerTrain's reference networks: trained once on a measured table, then kept in a cache folder.
 
-One row per mode, 10 % set aside, mean squared error; everything else as in ``network_training``. A network belongs to a
-table's content, a seed and ``RECIPE``; a file of the cache that does not hold exactly that is made anew.
+One row per mode, 10 % held out, mean squared error; everything else as in ``network_training``. A network is identified
+by its table's content, a seed and ``RECIPE``; a cached file that does not match is replaced.
 """
 
 from __future__ import annotations
@@ -28,15 +28,22 @@ from fedge.types import ProfileTable
 logger = logging.getLogger(__name__)
 
 RECIPE = "1"
-"""Changes with anything that would train other networks from the same table."""
+"""Version of the training procedure, to be changed whenever the same table would yield other networks."""
 SET_ASIDE = 0.1
-"""Share of the modes that tell the best epoch."""
+"""Share of the modes held out to select the best epoch."""
 SAFETENSORS_MISSING = "safetensors is not installed here, and boards never have it: take the predictor fedge"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ReferenceNetwork:
-    """Networks of a whole table: what training took, whether they lie in the cache now, whether they did before."""
+    """Networks trained on a whole table.
+
+    Attributes:
+        trained: The networks.
+        train_s: Wall time of their training in seconds.
+        kept: Whether they are in the cache now.
+        cached: Whether they were read from the cache.
+    """
 
     trained: TrainedNetworks
     train_s: float
@@ -45,7 +52,11 @@ class ReferenceNetwork:
 
 
 def cache_folder(environment: Mapping[str, str] = os.environ) -> Path:
-    """Where reference networks are kept: ``FEDGE_CACHE``, else ``XDG_CACHE_HOME``/fedge, else ~/.cache/fedge."""
+    """Return the folder of reference networks: ``FEDGE_CACHE``, else ``XDG_CACHE_HOME``/fedge, else ~/.cache/fedge.
+
+    Args:
+        environment: Environment variables by name.
+    """
     if environment.get("FEDGE_CACHE"):
         return Path(environment["FEDGE_CACHE"])
     if environment.get("XDG_CACHE_HOME"):
@@ -54,10 +65,18 @@ def cache_folder(environment: Mapping[str, str] = os.environ) -> Path:
 
 
 def load_reference_network(table: ProfileTable, seed: int, folder: Path) -> ReferenceNetwork:
-    """The networks of ``table``, out of the cache ``folder`` if they are there, else trained and put there.
+    """Load the networks of a table from the cache, or train and cache them.
 
-    A damaged file is replaced, and a folder that cannot be written only costs the next training; both are logged.
-    Raises ``BadInput`` where there is no safetensors, before anything is trained.
+    A damaged file is replaced. A folder that cannot be written to is logged, and the networks are trained again next
+    time.
+
+    Args:
+        table: The measured table.
+        seed: Seed of the training.
+        folder: The cache folder.
+
+    Raises:
+        BadInput: safetensors is not installed; raised before any training.
     """
     path = reference_path(table, seed, folder)
     found = _read_reference(path, _content_key(table, seed))
@@ -77,12 +96,15 @@ def load_reference_network(table: ProfileTable, seed: int, folder: Path) -> Refe
 
 
 def reference_path(table: ProfileTable, seed: int, folder: Path) -> Path:
-    """The file of the cache for this table and seed."""
+    """Return the path of the cached file for a table and seed."""
     return folder / "powertrain" / f"{table.sha256[:16] or 'table'}-{_content_key(table, seed)[:16]}.safetensors"
 
 
 def _content_key(table: ProfileTable, seed: int) -> str:
-    """One text for everything the networks depend on: a file may hold several batch sizes, or be read with repairs."""
+    """Return a hash of everything the networks depend on.
+
+    The file's SHA-256 is not enough: a file may hold several batch sizes, or be read with repairs.
+    """
     content = hashlib.sha256(f"{RECIPE} {seed} {table.batch_size} {table.sha256}".encode())
     for column in (table.modes.knobs, table.step_s, table.power_w):
         content.update(np.ascontiguousarray(column, dtype="<f8").tobytes())
@@ -90,7 +112,11 @@ def _content_key(table: ProfileTable, seed: int) -> str:
 
 
 def _read_reference(path: Path, key: str) -> ReferenceNetwork | None:
-    """What ``path`` holds if it is whole and belongs to ``key``; raises ``BadInput`` where there is no safetensors."""
+    """Read a cached file; return None if it is missing, damaged or does not belong to ``key``.
+
+    Raises:
+        BadInput: safetensors is not installed.
+    """
     try:
         from safetensors import SafetensorError, safe_open
     except ModuleNotFoundError as error:
@@ -112,7 +138,12 @@ def _read_reference(path: Path, key: str) -> ReferenceNetwork | None:
 
 
 def _parse_reference(arrays: Mapping[str, NDArray[np.generic]], about: Mapping[str, str], key: str) -> ReferenceNetwork:
-    """The networks out of a file's arrays; raises ``ValueError`` or ``KeyError`` when they are not those of ``key``."""
+    """Convert a cached file's arrays to networks.
+
+    Raises:
+        ValueError: An array is invalid, or the file does not belong to ``key``.
+        KeyError: An array or field is missing.
+    """
     sizes = {"parameters": sum(2 * (ins + 1) * outs for ins, outs in LAYERS), "mean": 4, "sd": 4, "mape": 2}
     if about["key"] != key:
         raise ValueError("it belongs to another table or recipe")
@@ -129,7 +160,7 @@ def _parse_reference(arrays: Mapping[str, NDArray[np.generic]], about: Mapping[s
 
 
 def _write_reference(trained: TrainedNetworks, train_s: float, path: Path, key: str) -> None:
-    """Write the whole file under another name, then rename it: a reader sees all of it or nothing."""
+    """Write to a temporary name and rename, so that a reader never sees a partial file."""
     from safetensors.numpy import save
 
     arrays: dict[str, NDArray[Any]] = {

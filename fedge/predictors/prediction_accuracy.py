@@ -1,7 +1,7 @@
-"""How far predictions lie off a measured table, and how often its values lie inside the predicted 90 % interval.
+"""Errors of predictions against a measured table, and coverage of the predicted 90 % intervals.
 
-Symbols: y measured, m predicted, s the prediction's spread in log units. APE = |m - y| / y; the interval is
-m exp(-1.645 s) ... m exp(1.645 s).
+Symbols: y measured, m predicted, s the prediction's spread in log units. APE = |m - y| / y; the interval is m
+exp(-1.645 s) ... m exp(1.645 s).
 """
 
 from __future__ import annotations
@@ -15,12 +15,22 @@ from fedge.errors import FedgeError
 from fedge.types import Floats, Predictions, ProfileTable
 
 Z_90 = 1.645
-"""Standard deviations on either side that hold 90 % of a normal distribution."""
+"""Two-sided 90 % quantile of the normal distribution, in standard deviations."""
 
 
 @dataclass(frozen=True, slots=True)
 class PredictionAccuracy:
-    """All in percent, over rows that were not profiled; None where there is no such row."""
+    """Accuracy in percent over the rows that were not profiled; None if there is no such row.
+
+    Attributes:
+        time_mape: Mean absolute relative error of time.
+        power_mape: Mean absolute relative error of power.
+        coverage90: Share of times and powers inside their 90 % intervals.
+        coverage90_time: The same for time alone.
+        coverage90_power: The same for power alone.
+        time_mape_plausible: Mean absolute relative error of time over plausible rows.
+        power_mape_plausible: Mean absolute relative error of power over plausible rows.
+    """
 
     time_mape: float | None
     power_mape: float | None
@@ -32,9 +42,14 @@ class PredictionAccuracy:
 
 
 def check_predictions(predictions: Predictions, rows: int) -> None:
-    """Raise ``FedgeError`` for predictions that cannot be used: not one per row, not finite, not above 0.
+    """Check that predictions are usable.
 
-    A spread may be 0, not below.
+    Args:
+        predictions: The predictions.
+        rows: Expected number of predictions.
+
+    Raises:
+        FedgeError: There is not one prediction per row, a value is not finite or not above 0, or a spread is below 0.
     """
     means = np.stack([predictions.step_s, predictions.power_w])
     spreads = np.stack([predictions.step_s_sd_log, predictions.power_w_sd_log])
@@ -49,7 +64,14 @@ def check_predictions(predictions: Predictions, rows: int) -> None:
 def score_predictions(
     predictions: Predictions, table: ProfileTable, profiled: tuple[int, ...], plausible: NDArray[np.bool_]
 ) -> PredictionAccuracy:
-    """Score the rows of ``table`` that are not among ``profiled``; row i of ``predictions`` is row i of the table."""
+    """Score predictions on the rows of a table that were not profiled.
+
+    Args:
+        predictions: Predictions of all rows, in the table's order.
+        table: The measured table, n rows.
+        profiled: Indices of the rows to leave out.
+        plausible: Which rows are plausible measurements, shape (n,).
+    """
     rows = np.ones(len(table.modes), dtype=np.bool_)
     rows[list(profiled)] = False
     time_off = np.log(predictions.step_s / table.step_s)

@@ -1,8 +1,11 @@
-"""What a choice of mode and batch size is worth for a problem, and the best that a pair's table has.
+"""The value of a choice of mode and batch size for a problem, and the best choice in a pair's table.
 
-Symbols: P, L, a, b as in ``problems``; t_tr, t_in seconds of a training minibatch and of an inference batch. Managed
-interleaving (arXiv 2509.20205): b requests are collected for b/a seconds, then inferred together, and between two
-batches N = floor((b/a - t_in) / t_tr) minibatches are trained. One job runs at a time: power is the larger of the two.
+Symbols: P, L, a, b as in ``serving_problems``; t_tr, t_in seconds of a training step and of an inference batch. Managed
+interleaving: b requests are collected for b/a seconds, then inferred together, and between two batches
+N = floor((b/a - t_in) / t_tr) training steps run. One job runs at a time: power is the larger of the two.
+
+References:
+    Fulcrum, arXiv 2509.20205.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from fedge.types import Floats
 
 @dataclass(frozen=True, slots=True)
 class JobChoice:
-    """A row of the pair's modes, and for inference a place among its batch sizes."""
+    """A choice: a row of the pair's modes and, for inference, the index of a batch size."""
 
     row: int
     batch: int | None = None
@@ -27,9 +30,13 @@ class JobChoice:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ChoiceTable:
-    """Every choice of a pair for a problem, arrays of shape (batch sizes or 1, n).
+    """Every choice of a pair for a problem; arrays have shape (batch sizes or 1, n).
 
-    ``steps`` is N per window (for training alone: minibatches per second), ``infer_s`` t_in (0 without inference).
+    Attributes:
+        feasible: Whether the limits are met.
+        steps: Training steps N per window; for training alone, steps per second.
+        steps_per_s: Training steps per second.
+        infer_s: Seconds per inference batch t_in; 0 without inference.
     """
 
     feasible: NDArray[np.bool_]
@@ -39,7 +46,7 @@ class ChoiceTable:
 
 
 def evaluate_choices(problem: ServingProblem, pair: JobPair) -> ChoiceTable:
-    """What every choice of the pair is worth; the pair must have the problem's jobs."""
+    """Evaluate every choice; the pair must have the problem's jobs."""
     if problem.family == "train":
         feasible = (pair.train_w <= problem.power_w)[None]
         rate = 1.0 / pair.train_s[None]
@@ -58,13 +65,13 @@ def evaluate_choices(problem: ServingProblem, pair: JobPair) -> ChoiceTable:
 
 
 def count_steps_in_window(window_s: Floats, infer_s: Floats, train_s: Floats) -> Floats:
-    """N: training minibatches that fit into a window beside its batch, 0 where none does."""
+    """Return N, the training steps that fit into a window beside its batch; 0 if none fits."""
     steps: Floats = np.maximum(np.floor((window_s - infer_s) / train_s), 0.0)
     return steps
 
 
 def find_best_choice(problem: ServingProblem, pair: JobPair) -> JobChoice | None:
-    """The optimum by brute force: most minibatches per window, then least t_in; None when no choice is feasible."""
+    """Return the optimum by enumeration: most steps per window, then least t_in; None if no choice is feasible."""
     every = evaluate_choices(problem, pair)
     if not every.feasible.any():
         return None

@@ -1,4 +1,4 @@
-"""What is known of two jobs on one board, mode by mode and batch size by batch size: a pair, and its grid of knobs."""
+"""Measured time and power of two jobs on one board by mode and batch size, and the grid of modes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fedge.modes import CLOCK_TOLERANCE_MHZ
 from fedge.types import Floats, Modes, ProfileTable
 
 ModeKey = tuple[float, ...]
-"""A mode's knobs without what a conversion of units adds: equal for what is one mode in two tables."""
+"""A mode's knobs rounded to remove unit-conversion errors, so that equal modes of two tables compare equal."""
 
 FULCRUM_GRID = (
     (4.0, 8.0, 12.0),
@@ -21,29 +21,42 @@ FULCRUM_GRID = (
     (114.75, 318.75, 522.75, 726.75, 930.75, 1134.75, 1300.5),
     (665.6, 2133.0, 3199.0),
 )
-"""The 441 modes of AGX Orin among which Fulcrum chooses: cores, CPU, GPU and memory MHz."""
+"""The 441 modes of AGX Orin among which Fulcrum (arXiv 2509.20205) chooses: cores, CPU, GPU and memory MHz."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KnobGrid:
-    """Every combination of some values of the four knobs; ``rows`` holds the place of each in a table of modes."""
+    """The grid of all combinations of knob values.
+
+    Attributes:
+        values: Ascending values per knob.
+        rows: Row of each combination in the table of modes; one axis per knob.
+    """
 
     values: tuple[tuple[float, ...], ...]
-    """Per knob its values, rising."""
+    """Ascending values per knob."""
     rows: NDArray[np.intp]
     """One axis per knob."""
 
     def row(self, at: Sequence[int]) -> int:
-        """The row of the mode whose knobs are at these places of their values."""
+        """Return the row of the mode with these indices into the knob values."""
         return int(self.rows[tuple(at)])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class JobPair:
-    """A training job, an inference job or both: seconds per minibatch and module watts, as a table says.
+    """A training job, an inference job or both in n modes.
 
-    ``train_s`` and ``train_w`` have the shape (n,), ``infer_s`` and ``infer_w`` (batch sizes, n); row i of all belongs
-    to ``modes[i]``. A job that there is not has no rows: shape (0,) and (0, n). What no table says is not finite.
+    A missing job has no rows: shapes (0,) and (0, n). Values missing in the tables are not finite.
+
+    Attributes:
+        modes: The n modes.
+        batch_sizes: The k inference batch sizes.
+        train_s: Seconds per training step, shape (n,).
+        train_w: Power of training in watts, shape (n,).
+        infer_s: Seconds per inference batch, shape (k, n).
+        infer_w: Power of inference in watts, shape (k, n).
+        name: Names of the workloads.
     """
 
     modes: Modes
@@ -64,10 +77,17 @@ class JobPair:
 
 
 def build_pair(train: ProfileTable | None, infer: Sequence[ProfileTable]) -> JobPair:
-    """The pair of a training table and an inference table at its batch sizes; either may be missing.
+    """Build a pair from measured tables.
 
-    The modes are those that all tables have; for training alone Fulcrum's 441 where the table has them. Raises
-    ``BadInput`` when there is no table, or no mode that all have.
+    Args:
+        train: Training table; None without training.
+        infer: Inference tables, one per batch size; may be empty.
+
+    Returns:
+        The pair in the modes that all tables share; for training alone, in Fulcrum's 441 modes if the table has them.
+
+    Raises:
+        BadInput: If there is no table or no shared mode.
     """
     tables = ([] if train is None else [train]) + sorted(infer, key=lambda table: table.batch_size)
     if not tables:
@@ -99,7 +119,11 @@ def build_pair(train: ProfileTable | None, infer: Sequence[ProfileTable]) -> Job
 
 
 def select_pair_modes(pair: JobPair, kept: NDArray[np.bool_]) -> JobPair:
-    """The pair in the modes that are kept, (n,); raises ``BadInput`` when there are none."""
+    """Return the pair in the modes marked by ``kept``, shape (n,).
+
+    Raises:
+        BadInput: If no mode is marked.
+    """
     if not kept.any():
         raise BadInput(f"the pair {pair.name}", "no mode that is left", "at least one")
     train = kept if pair.has_training else slice(None)
@@ -115,14 +139,18 @@ def select_pair_modes(pair: JobPair, kept: NDArray[np.bool_]) -> JobPair:
 
 
 def list_mode_keys(modes: Modes) -> list[ModeKey]:
-    """The key of every mode."""
+    """Return the key of every mode."""
     return [
         tuple(round(float(value) / CLOCK_TOLERANCE_MHZ) * CLOCK_TOLERANCE_MHZ for value in row) for row in modes.knobs
     ]
 
 
 def build_knob_grid(modes: Modes) -> KnobGrid:
-    """The grid that ``modes`` are; raises ``BadInput`` when they are not every combination of some values."""
+    """Return the grid of ``modes``.
+
+    Raises:
+        BadInput: If they are not all combinations of their knob values.
+    """
     values = [np.unique(np.round(knob, 6)) for knob in modes.knobs.T]
     at = [np.searchsorted(v, np.round(knob, 6)) for v, knob in zip(values, modes.knobs.T, strict=True)]
     rows = np.full([len(v) for v in values], -1, dtype=np.intp)

@@ -1,18 +1,20 @@
-"""Several inference services beside one training job: which batch sizes hold all budgets in which modes.
+"""Several inference services beside one training job: which batch sizes meet all latency budgets in which modes.
 
 Symbols, of service i: a_i arrival rate, L_i latency budget, b_i batch size, w_i = b_i / a_i its window, t_i seconds of
-a batch; t_tr seconds of a training minibatch. One thing runs at a time and a full batch goes at the next chance. A
-stretch in which full batches wait begins at worst with a minibatch that is under way and a full batch of every service,
-and lasts as long as others fill up meanwhile:
+a batch; t_tr seconds of a training step. One job runs at a time, and a full batch starts at the next opportunity. A
+busy period in which full batches wait begins at worst with a training step in progress and a full batch of every
+service, and lasts as long as further batches fill up meanwhile:
 
     B = t_tr + sum of t_i ceil(B / w_i)
 
-so that a mode holds the services when w_i + B <= L_i for every i, which also is why no batch that is not full ever has
-to be hurried; sum of t_i a_i / b_i <= 1 is that they keep up. As long as B is below all windows it is t_tr and one
-batch of each. For a service alone a window can be cut into whole minibatches, so that nothing is in its way: B = t_in,
-which are Fulcrum's rules (arXiv 2509.20205). Where the rules hold without t_tr only, the services stand but nothing is
-trained beside them. Where they hold with it, several services leave the training all of their time: (1 - sum of
-t_i a_i / b_i) / t_tr minibatches per second.
+A mode sustains the services if w_i + B <= L_i for every i, so a partly filled batch never has to start early, and if
+they keep up: sum of t_i a_i / b_i <= 1. As long as B is below all windows, it is t_tr plus one batch of each. For a
+single service, its window can be divided into whole training steps, so that nothing delays the batch: B = t_in. If the
+conditions hold only without t_tr, the services run but nothing is trained. If they hold with it, several services leave
+the training all remaining time: (1 - sum of t_i a_i / b_i) / t_tr steps per second.
+
+References:
+    Fulcrum, arXiv 2509.20205: the rules for a single service.
 """
 
 from __future__ import annotations
@@ -28,14 +30,23 @@ from fedge.errors import BadInput
 from fedge.types import Floats
 
 MAX_SERVICES = 3
-"""Batch sizes are combined by brute force."""
+# Combinations of batch sizes are enumerated, which grows exponentially with the number of services.
 ITERATIONS = 20
-"""The stretch B settles within these or is taken as endless; usually it does in two or three. Chosen by us."""
+# Limit on the fixed-point iterations of B, after which it counts as infinite; usually two or three suffice.
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MeasuredServiceDemand:
-    """A service: requests per second, latency budget, batch sizes and for each of them seconds and watts, (k, n)."""
+    """A service with measured batch costs.
+
+    Attributes:
+        name: Name of the service.
+        rate_hz: Requests per second.
+        latency_s: Latency budget.
+        batch_sizes: The k batch sizes.
+        infer_s: Seconds per batch, shape (k, n).
+        infer_w: Power during a batch in watts, shape (k, n).
+    """
 
     name: str
     rate_hz: float
@@ -47,38 +58,46 @@ class MeasuredServiceDemand:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ServiceCombinations:
-    """Every combination of batch sizes in every mode: c combinations of places among the batch sizes, n modes.
+    """All c combinations of batch sizes in all n modes.
 
-    For one service ``steps`` is N and ``steps_per_s`` N over its window. For several the latter is what their time
-    leaves, and ``steps`` its mean in the longest window, which is no whole number. Both are 0 where nothing may be
-    trained.
+    Attributes:
+        places: Index of every service's batch size, per combination.
+        needed_s: Largest latency of every service, shape (services, c, n); infinite if batches pile up.
+        in_time: Whether all latency budgets are met, shape (c, n).
+        keeps_up: Whether serving takes at most all of the time, shape (c, n).
+        steps: Training steps, shape (c, n). One service: the whole number N per window. Several: mean per longest
+            window.
+        steps_per_s: Training steps per second, shape (c, n); 0 if nothing can be trained.
+        infer_s: Seconds of one batch of every service together, shape (c, n).
+        power_w: Power of the job that draws most in watts, shape (c, n).
+        share: Share of the time that serving takes, shape (c, n).
     """
 
     places: tuple[tuple[int, ...], ...]
     needed_s: Floats
-    """Longest latency of every service, (services, c, n); infinite where batches pile up."""
+    """Largest latency of every service, (services, c, n); infinite if batches pile up."""
     in_time: NDArray[np.bool_]
-    """Whether all latency budgets hold, (c, n)."""
+    """Whether all latency budgets are met, (c, n)."""
     keeps_up: NDArray[np.bool_]
-    """Whether the services take no more time than there is, (c, n)."""
+    """Whether serving takes at most all of the time, (c, n)."""
     steps: Floats
     steps_per_s: Floats
     infer_s: Floats
     """Seconds of one batch of every service together, (c, n)."""
     power_w: Floats
-    """Of the job that draws most, (c, n)."""
+    """Power of the job that draws most, (c, n)."""
     share: Floats
-    """Of the time that serving takes, (c, n)."""
+    """Share of the time that serving takes, (c, n)."""
 
     @property
     def holds(self) -> NDArray[np.bool_]:
-        """Whether latency and keep-up hold, (c, n)."""
+        """Return whether latency budgets and throughput are met, (c, n)."""
         return self.in_time & self.keeps_up
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _ServiceCombination:
-    """What ``ServiceCombinations`` has of one combination of batch sizes, per mode."""
+    """One combination of batch sizes, per mode."""
 
     needed_s: Floats
     in_time: NDArray[np.bool_]
@@ -91,9 +110,15 @@ class _ServiceCombination:
 def evaluate_combinations(
     demands: Sequence[MeasuredServiceDemand], train_s: Floats | None = None, train_w: Floats | None = None
 ) -> ServiceCombinations:
-    """What every combination comes to; ``train_s`` and ``train_w`` have the shape (n,).
+    """Evaluate every combination of batch sizes.
 
-    Raises ``BadInput`` for no service or more than ``MAX_SERVICES``.
+    Args:
+        demands: The services.
+        train_s: Seconds per training step, shape (n,); None without training.
+        train_w: Power of training in watts, shape (n,); None without training.
+
+    Raises:
+        BadInput: If there is no service or more than ``MAX_SERVICES``.
     """
     if not 1 <= len(demands) <= MAX_SERVICES:
         raise BadInput("services", str(len(demands)), f"1 to {MAX_SERVICES}")
@@ -128,7 +153,7 @@ def _evaluate_combination(
     budget_s = np.array([demand.latency_s for demand in demands])[:, None]
     infer_s = np.stack([demand.infer_s[place] for demand, place in at])
     share = np.sum([t * demand.rate_hz / size for t, demand, size in zip(infer_s, demands, sizes, strict=True)], axis=0)
-    # By the very comparison of ``outcome``, for one service.
+    # For one service the same comparison as in ``job_choice.evaluate_choices``, so that rounding agrees.
     keeps_up = infer_s[0] * demands[0].rate_hz <= sizes[0] if len(demands) == 1 else share <= 1.0
     needed_s = window_s + _longest_stretch_s(window_s, infer_s, None)
     in_time = np.asarray((needed_s <= budget_s).all(axis=0))
@@ -150,7 +175,7 @@ def _evaluate_combination(
 
 
 def _longest_stretch_s(window_s: Floats, infer_s: Floats, train_s: Floats | None) -> Floats:
-    """B, (n,): the longest stretch in which full batches wait or run, of windows (s, 1) and batches (s, n)."""
+    """Return B, (n,), the longest busy period, for windows (s, 1) and batch times (s, n); infinite if it diverges."""
     if len(infer_s) == 1:
         alone: Floats = infer_s[0]
         return alone

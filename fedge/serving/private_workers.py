@@ -1,4 +1,4 @@
-"""Private workers: resident trainers of this program's own, which end with it whatever happens."""
+"""Private workers: resident trainers started by this program, which end with it in any case."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from fedge.worker.worker_client import WorkerClient, WorkerError
 
 ROOT = Path(__file__).resolve().parents[2]
 START_LIMIT_S = 120.0
-"""So long a slow board may take to import torch. Chosen by us."""
+# Timeout of a start: slow boards need long to import torch. Default.
 END_LIMIT_S = 10.0
-"""A supervisor takes 2 s at most to end its trainer. Chosen by us."""
+# Timeout of an end: a supervisor takes at most 2 s to end its trainer.
 THREAD_LIMITS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
-"""``fedge`` sets these for itself; the workers take as many threads as the machine gives them."""
+# ``fedge`` limits its own threads with these variables; workers must not inherit the limits.
 LAUNCHER = """
 import ctypes, json, os, runpy, signal, sys
 wanted = json.loads(sys.argv.pop(1))
@@ -34,23 +34,34 @@ os.nice(wanted["nice"])
 sys.path.insert(0, wanted["root"])
 runpy.run_module("fedge.worker", run_name="__main__", alter_sys=True)
 """
-"""Ends with its parent (PR_SET_PDEATHSIG of prctl(2)), and runs at a priority of its own."""
+"""Program that ends with its parent (PR_SET_PDEATHSIG of prctl(2)) and sets its own priority."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerSettings:
-    """How a private worker runs: ``nice`` is added to this program's own (below 0: before others), see nice(2)."""
+    """Settings of a private worker.
+
+    Attributes:
+        name: Name of the worker.
+        device: Torch device.
+        nice: Added to this program's niceness; below 0 for a higher priority, see nice(2).
+        threads: Torch threads; None for the machine's default.
+    """
 
     name: str
     device: str = "auto"
     nice: int = 0
     threads: int | None = None
-    """Torch's; None: as many as the machine gives it."""
+    """Number of torch threads; None for as many as the machine provides."""
 
 
 @contextlib.contextmanager
 def start_workers(wishes: tuple[WorkerSettings, ...]) -> Iterator[dict[str, WorkerClient]]:
-    """Clients of workers of one's own by name; the processes end with the block. Raises ``RunFailed``."""
+    """Start private workers and yield their clients by name; the processes end with the context.
+
+    Raises:
+        RunFailed: If a worker does not start.
+    """
     with tempfile.TemporaryDirectory(prefix="fedge-") as folder, contextlib.ExitStack() as stack:
         started = {wish.name: stack.enter_context(_start_process(wish, Path(folder))) for wish in wishes}
         yield {
@@ -60,9 +71,9 @@ def start_workers(wishes: tuple[WorkerSettings, ...]) -> Iterator[dict[str, Work
 
 @contextlib.contextmanager
 def _start_process(wish: WorkerSettings, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """The worker's supervisor, in a process group of its own: the terminal's Ctrl-C is for this program alone.
+    """Start the worker's supervisor in a process group of its own, so that Ctrl-C reaches this program only.
 
-    In the same session, though: Linux may share out the processor by sessions, and then a ``nice`` counts within one.
+    It stays in the same session, because Linux may schedule by sessions, and niceness then counts only within one.
     """
     launch = json.dumps({"nice": wish.nice, "parent": os.getpid(), "root": str(ROOT)})
     command = [sys.executable, "-c", LAUNCHER, launch, "--socket", str(_socket_path(folder, wish.name))]
@@ -107,7 +118,7 @@ def _connect_client(process: subprocess.Popen[bytes], folder: Path, name: str) -
 
 
 def _is_ready(client: WorkerClient) -> bool:
-    """Whether it answers; its first load waits for torch, and tells when that cannot be had."""
+    """Return whether the worker replies; its first load waits for torch and reports if it is missing."""
     try:
         client.status()
     except WorkerError:

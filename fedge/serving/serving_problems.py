@@ -1,7 +1,9 @@
-"""What is asked of a board that trains, infers or does both: limits on power and latency, and how fast requests come.
+"""Optimisation problems of a board that trains, infers or does both: limits on power and latency, and the arrival rate.
 
-The three families and their grids are Fulcrum's (arXiv 2509.20205). Symbols: P power budget, L latency budget, a
-arrival rate, b batch size.
+Symbols: P power budget, L latency budget, a arrival rate, b batch size.
+
+References:
+    Fulcrum, arXiv 2509.20205: the three families and their grids.
 """
 
 from __future__ import annotations
@@ -16,18 +18,28 @@ from fedge.errors import BadInput
 ProblemFamily = Literal["train", "infer", "concurrent"]
 FAMILIES: tuple[ProblemFamily, ...] = ("train", "infer", "concurrent")
 BATCH_SIZES = (1, 4, 16, 32, 64)
-"""The batch sizes of inference among which Fulcrum chooses."""
+"""Inference batch sizes among which Fulcrum chooses."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServingProblem:
-    """One problem; a training job alone has neither requests nor a latency budget."""
+    """One problem; training alone has neither requests nor a latency budget.
+
+    Attributes:
+        family: ``train``, ``infer`` or ``concurrent``.
+        power_w: P: limit on the module power of every job, watts.
+        latency_s: L: largest time from a request's arrival to its answer; None for training alone.
+        rate_hz: a: requests per second; None for training alone.
+
+    Raises:
+        BadInput: If a value is missing, superfluous or not positive.
+    """
 
     family: ProblemFamily
     power_w: float
-    """P: module power that no job may exceed, watts."""
+    """P: limit on the module power of every job, watts."""
     latency_s: float | None = None
-    """L: seconds from a request's arrival to its answer at most."""
+    """L: largest time from a request's arrival to its answer, seconds."""
     rate_hz: float | None = None
     """a: requests per second."""
 
@@ -45,7 +57,7 @@ class ServingProblem:
 
 
 def default_problems(family: ProblemFamily) -> tuple[ServingProblem, ...]:
-    """Fulcrum's grid of a family: 41 problems of training, 5,863 of inference, 6,560 of both at once."""
+    """Return Fulcrum's grid of a family: 41 problems of training, 5,863 of inference, 6,560 of both."""
     powers = [float(watts) for watts in range(10, 51)]
     if family == "train":
         return tuple(ServingProblem("train", power) for power in powers)
@@ -60,7 +72,15 @@ def default_problems(family: ProblemFamily) -> tuple[ServingProblem, ...]:
 
 
 def parse_problems(entries: object, where: str) -> tuple[ServingProblem, ...]:
-    """The problems of a file: a list of mappings with the fields of ``ServingProblem``; raises ``BadInput``."""
+    """Parse the problems of a file.
+
+    Args:
+        entries: A list of mappings with the fields of ``ServingProblem``.
+        where: Name of the file for error messages.
+
+    Raises:
+        BadInput: If an entry is invalid.
+    """
     right = "a list of problems, each with family, power_w, and for requests latency_s and rate_hz"
     if not isinstance(entries, list) or not entries:
         raise BadInput(where, type(entries).__name__ if not isinstance(entries, list) else "an empty list", right)

@@ -1,8 +1,8 @@
-"""One turn of training and inference side by side, through workers: managed, native or alone, all measured alike.
+"""One run of training and inference side by side through workers: managed, native or alone, all measured alike.
 
-*managed*: one worker does both, one minibatch at a time. *native*: two workers, two processes, share the machine with
-nothing between them; the one that serves collects its batches just like the managed one. *alone*: training, nothing
-beside it. So the three differ in nothing but who shares a process with whom.
+*managed*: one worker does both, one step or batch at a time. *native*: two workers in two processes share the machine
+without coordination; the serving one collects batches like the managed one. *alone*: training only. The three therefore
+differ only in which job shares a process with which.
 """
 
 from __future__ import annotations
@@ -20,23 +20,33 @@ from fedge.worker.worker_client import WorkerClient, WorkerError
 
 MANAGED, NATIVE, ALONE = "managed", "native", "alone"
 SERVICE = "fedge-concurrent"
-"""The service's name in the worker."""
+"""Name of the service in the worker."""
 LEARNING_RATE = 0.01
 UNLIMITED_STEPS = 1_000_000_000
-"""Minibatches of a training that only the clock ends."""
+# Steps of a training that only the clock ends.
 WARM_UP_STEPS = 5
-"""Minibatches before the clock starts: the first ones take memory and tune kernels. Chosen by us."""
+# Steps before the clock starts, in which memory is allocated and kernels are tuned. Default; more only cost time.
 TIMED_STEPS = 12
-"""Minibatches timed for a figure, of which the first third warms up. Chosen by us."""
+# Steps timed for a figure, of which the first third is warm-up. Default: the median is then over eight steps.
+# Steps timed for a figure, of which the first third is warm-up. Default: the median of eight is stable enough.
 MIN_TURN_S = 0.01
-"""A turn that has less than this left is over. Chosen by us."""
+# A run with less time left than this is over. Default: shorter than any step worth starting.
 WITHDRAW_LIMIT_S = 10.0
-"""So long a job may take to hear that it is cancelled. Chosen by us."""
+# Timeout of cancelling a job. Default: a step in progress must end first.
 
 
 @dataclass(frozen=True, slots=True)
 class SideBySideJobs:
-    """The two jobs of a turn: built-in tasks, on noise in the shape of their own images."""
+    """The two jobs of a run: built-in tasks on noise in the shape of their own images.
+
+    Attributes:
+        train: Task to train.
+        infer: Task to infer.
+        train_batch: Samples per training step.
+        infer_batch: Requests per inference batch.
+        latency_s: Latency budget of a request.
+        arrivals: Arguments of the worker's ``serve``: kind, rate_hz, seed ...
+    """
 
     train: str
     infer: str
@@ -44,12 +54,19 @@ class SideBySideJobs:
     infer_batch: int
     latency_s: float
     arrivals: Mapping[str, Any]
-    """As the worker's ``serve`` has it: kind, rate_hz, seed ..."""
+    """Arguments of the worker's ``serve``: kind, rate_hz, seed ..."""
 
 
 @dataclass(frozen=True, slots=True)
 class SideBySideOutcome:
-    """What a turn gave so far. ``told`` is the service's own account, None where nothing was served."""
+    """The outcome of a run so far.
+
+    Attributes:
+        approach: Managed, native or alone.
+        seconds: Time since the start.
+        minibatches: Training steps done.
+        service: Statistics of the service; None if nothing was served.
+    """
 
     approach: str
     seconds: float
@@ -58,36 +75,36 @@ class SideBySideOutcome:
 
     @property
     def minibatches_hz(self) -> float:
-        """Training minibatches per second."""
+        """Return the training steps per second."""
         return self.minibatches / self.seconds if self.seconds > 0.0 else 0.0
 
     @property
     def violation_share(self) -> float | None:
-        """The share of the requests that were answered late or not at all; None while there was none."""
+        """Return the share of the requests that were answered late or dropped; None if there were no requests."""
         if self.service is None or not self.service.served + self.service.dropped:
             return None
         return (self.service.late + self.service.dropped) / (self.service.served + self.service.dropped)
 
     def percentile_s(self, q: float) -> float | None:
-        """The latency within which ``q`` percent of the answers came; None while there was none."""
+        """Return the latency percentile ``q`` (0 to 100) of the answers in seconds; None without answers."""
         return None if self.service is None else self.service.histogram.percentile(q)
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerPair:
-    """Who trains and who serves; the same client where one worker does both."""
+    """The clients of the training and the serving worker; the same client if one worker does both."""
 
     training: WorkerClient
     serving: WorkerClient
 
 
 def load_task(client: WorkerClient, task: str, device: str) -> str:
-    """Load a task into a worker; the device that it took."""
+    """Load a task into a worker and return the name of the device that it uses."""
     return str(client.load({"builtin": task}, builtin_tasks.synthetic_source(task), device)["device"])
 
 
 def measure_step_s(client: WorkerClient, batch_size: int, kind: str) -> float:
-    """Median seconds of a minibatch of what is loaded (``kind``: train or infer), with nothing beside it."""
+    """Return the median seconds of a step of the loaded task without other load; ``kind`` is ``train`` or ``infer``."""
     timed = client.profile(TIMED_STEPS, batch_size, kind)
     whole = [fetch + step for fetch, step in zip(timed["fetch_s"], timed["step_s"], strict=True)]
     return float(statistics.median(whole[TIMED_STEPS // 3 :]))
@@ -103,10 +120,22 @@ def run_turn(
     tell: Callable[[SideBySideOutcome], None] = lambda _: None,
     now_s: Callable[[], float] = time.monotonic,
 ) -> SideBySideOutcome:
-    """Train (what is loaded) for so many seconds, and serve unless ``how`` is alone; ``tell`` hears of it now and then.
+    """Train the loaded task for a given time and serve meanwhile unless ``how`` is ``ALONE``.
 
-    The service stands just before the clock starts and goes just after it stops; what waits then is counted as
-    neither in time nor late.
+    The service starts just before the clock and stops just after it; requests that wait at the end count neither as in
+    time nor as late.
+
+    Args:
+        pair: The workers.
+        jobs: The two jobs.
+        how: ``MANAGED``, ``NATIVE`` or ``ALONE``.
+        seconds: Length of the run.
+        every_s: Seconds between calls of ``tell``.
+        tell: Receives the outcome so far.
+        now_s: Returns the current time in seconds.
+
+    Raises:
+        WorkerError: If a worker fails or the service was removed.
     """
     options = {"steps": UNLIMITED_STEPS, "batch_size": jobs.train_batch, "learning_rate": LEARNING_RATE}
     pair.training.train({"seed": 0, "options": options}, steps=WARM_UP_STEPS)
@@ -125,7 +154,11 @@ def run_turn(
 
 
 def _read_service_report(client: WorkerClient) -> ServiceStatistics:
-    """The service's account; raises ``WorkerError`` when it can serve no more."""
+    """Return the service's statistics.
+
+    Raises:
+        WorkerError: If the service has failed or was removed.
+    """
     said = client.status()["services"].get(SERVICE)
     if said is None:
         raise WorkerError("failed", f"the service {SERVICE} stands no more: somebody else has removed it")
@@ -152,7 +185,7 @@ def _serve_during(client: WorkerClient, jobs: SideBySideJobs) -> Iterator[None]:
 
 
 def withdraw_service(client: WorkerClient) -> None:
-    """Let the service stand no more; a training that was left in the middle is cancelled first."""
+    """Remove the service; a training in progress is cancelled first."""
     client.close()
     ends_s = time.monotonic() + WITHDRAW_LIMIT_S
     while True:

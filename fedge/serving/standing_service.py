@@ -1,18 +1,18 @@
-"""A standing inference service beside training: its best batch size in every mode, its share of the time, what is left.
+"""A standing inference service beside training: best batch size in every mode, its share of the time, training's speed.
 
 Symbols: a requests per second, L latency budget, b batch size, t_in(b) seconds to infer b requests, t_tr seconds of a
-training minibatch (0 while nothing is trained), t_first of a round's first one, which takes longer (warm-up), u the
-share of the time that serving takes, P_in and P_tr watts.
+training step (0 while nothing is trained), t_first of a round's first step, which takes longer (warm-up), u the share
+of the time that serving takes, P_in and P_tr watts.
 
-A mode holds the service with batches of b when the first request of a batch has time to wait for the others (b/a; a
-batch of one waits for nobody), for the training minibatch that is under way, and for its own batch:
+A mode sustains the service with batches of b if the first request of a batch has time to wait for the others (b/a; not
+for b = 1), for the training step in progress, and for its own batch:
 
-    b/a + t_tr + t_in <= L / (1 + MARGIN),  t_first + t_in <= L / (1 + FIRST_MARGIN),  u = t_in a / b <= MOST_SHARE
+    b/a + t_tr + t_in <= L / (1 + MARGIN),  t_first + t_in <= L / (1 + FIRST_MARGIN),  u = t_in a / b <= MAX_SHARE
 
-What waits when a round begins is served first, hence nothing is collected before the second condition.
-Of these b the one of least u is taken, since it leaves training most; of equals the smallest. Beside it a training
-minibatch takes t_tr / (1 - u) and the board draws u P_in + (1 - u) P_tr. To unload a measurement is to undo that with
-the share that was seen while it was made; a stretch of few batches has a share of its own, not the usual one.
+The second condition contains no b/a because requests that wait when a round begins are served first. Of the feasible b,
+the one of least u is used, since it leaves most time to training; of equal ones the smallest. Beside the service a
+training step takes t_tr / (1 - u), and the board draws u P_in + (1 - u) P_tr. Removing the service from a measurement
+inverts this with the share seen in the measurement itself, because a short interval has a share of its own.
 """
 
 from __future__ import annotations
@@ -33,31 +33,36 @@ from fedge.worker.inference_interleaver import TRAINING_SHARE
 from fedge.worker.latency_histogram import LatencyHistogram
 
 MARGIN = 0.05
-"""The part of the latency budget, over what a mode needs, that stays free; chosen by us."""
+# Part of the latency budget, relative to a mode's need, that stays free. Default: larger values exclude more modes.
 FIRST_MARGIN = 0.15
-"""The same of what a round's first minibatch needs: what has piled up by its end is served while more comes, and not
-evenly. Chosen by us together with ``MAX_SHARE``."""
+# The same for a round's first step: requests that piled up by its end are served while more arrive unevenly. Set
+# together with ``MAX_SHARE``.
 MAX_SHARE = 0.7
-"""Serving may take this share of the time at most: the rest is training's, and requests do not come evenly. Chosen by
-us: of rounds of 14 minibatches played with Poisson arrivals over all services within these limits, 2 in 100 had their
-99th percentile over the budget; of those with shares of 0.7 to 0.8, 18."""
+# Largest share of the time for serving, since requests do not arrive evenly. In simulated rounds of 14 steps with
+# Poisson arrivals over all services within these limits, 2 of 100 exceeded the budget at their 99th percentile; with
+# shares from 0.7 to 0.8, 18 of 100 did.
 MAX_MEASURED_SHARE = 0.95
-"""A stretch of work of which serving seems to have taken more is counted as if it had taken this. Chosen by us, above
-``MAX_WORKER_SHARE``: short stretches stray."""
+# Upper bound on the measured share of an interval. Default above ``MAX_WORKER_SHARE``, since short intervals scatter.
 MAX_WORKER_SHARE = 1.0 - TRAINING_SHARE
-"""A worker gives no more of its time to serving beside training."""
+# The worker's own limit on the share of serving beside training.
 SHARE_SD_LOG = 0.05
-"""How far the share of a round may lie off the expected one, log units; chosen by us."""
+# Standard deviation of a round's share around the expected one, log units. Default; larger values widen predictions.
 MIN_TRAINING_POWER_SHARE = 0.2
-"""What is left of a measured power when serving is taken off it is at least this part of it. Chosen by us."""
+# Lower bound on the power left after removing the service, as a share of the measured one. Default: keeps it positive.
 PRIOR_SERVING_S = 2.0
-"""A factor between the time that serving takes and the expected one is believed as soon as this much serving was seen:
-so many seconds as expected count beside what was seen. Chosen by us."""
+# Weight of the expected serving time in seconds: the measured factor dominates once more serving than this was seen.
+# Default; a larger value reacts more slowly, a smaller one follows noise.
 
 
 @dataclass(frozen=True, slots=True)
 class ServiceDemand:
-    """What a service must hold: requests per second, each answered within ``latency_s``, in batches of such sizes."""
+    """The requirements of a service.
+
+    Attributes:
+        rate_hz: Requests per second.
+        latency_s: Latency budget of a request.
+        batch_sizes: Allowed batch sizes.
+    """
 
     rate_hz: float
     latency_s: float
@@ -66,7 +71,14 @@ class ServiceDemand:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class InferenceCosts:
-    """What inferring a batch costs: ``infer_s`` and ``power_w`` have the shape (n, k), one column per batch size."""
+    """Time and power of inference batches.
+
+    Attributes:
+        modes: The n modes.
+        batch_sizes: The k batch sizes.
+        infer_s: Seconds per batch, shape (n, k).
+        power_w: Power during a batch in watts, shape (n, k).
+    """
 
     modes: Modes
     batch_sizes: tuple[int, ...]
@@ -74,28 +86,35 @@ class InferenceCosts:
     power_w: Floats
 
     def select_rows(self, keep: NDArray[np.bool_]) -> InferenceCosts:
-        """The rows that ``keep`` marks."""
+        """Return the rows marked by ``keep``, shape (n,)."""
         return InferenceCosts(Modes(self.modes.knobs[keep]), self.batch_sizes, self.infer_s[keep], self.power_w[keep])
 
     def batch_power_w(self, mode: PowerMode, batch_size: int) -> float:
-        """Watts in ``mode``, or the one nearest to it, at the batch size nearest to ``batch_size``."""
+        """Return the power in watts at the nearest mode and the nearest batch size."""
         return float(self.power_w[find_nearest_row(self.modes, mode), self.nearest_column(batch_size)])
 
     def batch_s(self, mode: PowerMode, batch_size: int) -> float:
-        """Seconds of a batch, of the same mode and batch size."""
+        """Return the seconds of a batch at the nearest mode and the nearest batch size."""
         return float(self.infer_s[find_nearest_row(self.modes, mode), self.nearest_column(batch_size)])
 
     def nearest_column(self, batch_size: int) -> int:
-        """The place of the batch size nearest to ``batch_size``."""
+        """Return the index of the batch size nearest to ``batch_size``."""
         return int(np.argmin(np.abs(np.array(self.batch_sizes) - batch_size)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ServiceTable:
-    """A service in every mode, arrays of shape (n,): its batch size, share of the time, seconds and watts of a batch.
+    """A service in every mode; all arrays have shape (n,).
 
-    ``holds`` marks the modes that hold it. In the others the row is that of the batch size which takes least of the
-    time, whatever its latency, and the share is at most ``MAX_WORKER_SHARE``.
+    Attributes:
+        demand: Requirements of the service.
+        modes: The n modes.
+        holds: Modes that sustain the service. Rows of the others use the batch size with the smallest share, whatever
+            its latency.
+        batch_size: Batch size.
+        share: Share of the time that serving takes, at most ``MAX_WORKER_SHARE``.
+        infer_s: Seconds per batch.
+        power_w: Power during a batch in watts.
     """
 
     demand: ServiceDemand
@@ -107,7 +126,7 @@ class ServiceTable:
     power_w: Floats
 
     def select_rows(self, keep: NDArray[np.bool_]) -> ServiceTable:
-        """The rows that ``keep`` marks."""
+        """Return the rows marked by ``keep``, shape (n,)."""
         return ServiceTable(
             self.demand,
             modes=Modes(self.modes.knobs[keep]),
@@ -119,12 +138,12 @@ class ServiceTable:
         )
 
     def loaded_step_s(self, step_s: Floats) -> Floats:
-        """Seconds of a training minibatch beside the service, from those without it; shape (n,)."""
+        """Return the seconds of a training step beside the service from those without it, shape (n,)."""
         loaded: Floats = step_s / (1.0 - self.share)
         return loaded
 
     def mean_power_w(self, other_w: Floats) -> Floats:
-        """Watts beside the service, from those of what is done between its batches; shape (n,)."""
+        """Return the mean power in watts from the power between batches, shape (n,)."""
         mixed: Floats = self.share * self.power_w + (1.0 - self.share) * other_w
         return mixed
 
@@ -137,10 +156,14 @@ def build_service_table(
     *,
     factor: float = 1.0,
 ) -> ServiceTable:
-    """The service in every mode beside minibatches of ``train_s`` seconds; batches take ``factor`` times as long.
+    """Choose the batch size of a service in every mode.
 
-    ``first_s`` are those of a round's first minibatch, 0 where nothing is trained. Only those of the demand's batch
-    sizes are looked at which ``inference`` has a column for.
+    Args:
+        inference: Batch costs in n modes; only batch sizes that are also in ``demand`` are used.
+        demand: Requirements of the service.
+        train_s: Seconds of a training step, shape (n,) or scalar; 0 while nothing is trained.
+        first_s: Seconds of a round's first step, shape (n,) or scalar; 0 while nothing is trained.
+        factor: Measured slow-down of batches relative to ``inference``.
     """
     columns = [i for i, size in enumerate(inference.batch_sizes) if size in demand.batch_sizes]
     sizes = np.array([inference.batch_sizes[i] for i in columns], dtype=np.int64)
@@ -168,7 +191,7 @@ def build_service_table(
 def min_latency_budget_s(
     inference: InferenceCosts, demand: ServiceDemand, train_s: Floats | float = 0.0, first_s: Floats | float = 0.0
 ) -> float:
-    """The least latency budget that some mode and batch size hold; infinite when none serves fast enough."""
+    """Return the smallest latency budget that some mode and batch size sustain; infinite if none serves fast enough."""
     least = np.inf
     for size in demand.batch_sizes:
         alone = build_service_table(inference, dataclasses.replace(demand, latency_s=np.inf, batch_sizes=(size,)))
@@ -182,7 +205,7 @@ def min_latency_budget_s(
 def _latency_budgets_s(
     infer_s: Floats, sizes: NDArray[np.int64], demand: ServiceDemand, train_s: Floats | float, first_s: Floats | float
 ) -> Floats:
-    """The least latency budget of every mode and batch size, shape (n, k) like ``infer_s``, however busy it is."""
+    """Return the smallest latency budget of every mode and batch size, shape (n, k), regardless of the share."""
     wait_s = np.where(sizes > 1, sizes / demand.rate_hz, 0.0)
     train, first = (np.reshape(seconds, (-1, 1)) for seconds in (train_s, first_s))
     usual_s = (wait_s + train + infer_s) * (1.0 + MARGIN)
@@ -192,14 +215,28 @@ def _latency_budgets_s(
 
 
 def find_cheapest_row(service: ServiceTable, idle_w: Floats) -> int:
-    """The row of the mode that holds the service and draws least, with ``idle_w`` watts between its batches."""
+    """Return the row of least mean power among the modes that sustain the service.
+
+    Args:
+        service: The service in every mode.
+        idle_w: Power between batches in watts, shape (n,).
+    """
     return int(np.where(service.holds, service.mean_power_w(idle_w), np.inf).argmin())
 
 
 def estimate_service_time_factor(
     measurements: Sequence[Measurement], inference: InferenceCosts, demand: ServiceDemand
 ) -> float:
-    """How much longer serving took, on this very board, than expected: at most twice, at least half as long."""
+    """Estimate how much longer serving takes on this board than expected.
+
+    Args:
+        measurements: Measurements; those of peers, throttled ones and those without a service are ignored.
+        inference: Expected batch costs.
+        demand: Requirements of the service.
+
+    Returns:
+        The factor, from 0.5 to 2.
+    """
     seen_s = expected_s = PRIOR_SERVING_S
     for measurement in measurements:
         use = measurement.service
@@ -212,7 +249,7 @@ def estimate_service_time_factor(
 
 
 def remove_service_load(measurement: Measurement, inference: InferenceCosts) -> Measurement:
-    """A measurement as if nothing had been served meanwhile; one without a service stays as it is."""
+    """Return a measurement as if nothing had been served meanwhile; one without a service is returned unchanged."""
     use = measurement.service
     if use is None:
         return measurement
@@ -233,7 +270,14 @@ def remove_service_load(measurement: Measurement, inference: InferenceCosts) -> 
 def add_service_load(
     measurement: Measurement, service: ServiceTable, row: int, use: ServiceUse | None = None
 ) -> Measurement:
-    """A measurement made without a service as it would be beside it, in the mode of a row of ``service``."""
+    """Return a measurement made without a service as it would be beside it.
+
+    Args:
+        measurement: Measurement without a service.
+        service: The service in every mode.
+        row: Row of the measurement's mode in ``service``.
+        use: Service statistics to store in the result.
+    """
     share, power_w = float(service.share[row]), float(service.power_w[row])
     left_w = (1.0 - share) * measurement.power_w
     mixed_w = share * power_w + left_w
@@ -248,9 +292,12 @@ def add_service_load(
 
 
 class ServingPredictor:
-    """A ``Predictor`` around one of training alone: what it learns from and what it predicts is beside a service.
+    """A ``Predictor`` beside a service around one of training alone.
 
-    ``service`` are the modes that may be predicted, ``inference`` what a batch costs in every mode of the board.
+    Attributes:
+        inner: Predictor of training alone.
+        inference: Batch costs in every mode of the board.
+        service: The service in the modes that may be predicted.
     """
 
     def __init__(self, inner: Predictor, inference: InferenceCosts, service: ServiceTable) -> None:
@@ -266,7 +313,7 @@ class ServingPredictor:
         return add_service_to_predictions(self.inner.predict(modes), self.service)
 
     def normalize(self, measurements: Sequence[Measurement]) -> tuple[Measurement, ...]:
-        """Measurements as they would be with the expected share, each in place of the share that it happened to see."""
+        """Convert measurements from the share of serving that they happened to see to the expected share."""
         return tuple(self._normalize_one(measurement) for measurement in measurements)
 
     def _normalize_one(self, measurement: Measurement) -> Measurement:
@@ -282,7 +329,7 @@ class ServingPredictor:
 
 
 class ServingExplorer:
-    """An ``Explorer`` around one of training alone, which is told of every measurement without the service."""
+    """An ``Explorer`` wrapper that removes the service from every measurement."""
 
     def __init__(self, inner: Explorer, inference: InferenceCosts) -> None:
         self.inner, self.inference = inner, inference
@@ -295,7 +342,7 @@ class ServingExplorer:
 
 
 def add_service_to_predictions(predictions: Predictions, service: ServiceTable) -> Predictions:
-    """Predictions of training alone as they are beside the service; rows must belong to the same modes."""
+    """Convert predictions of training alone to training beside the service; rows must belong to the same modes."""
     share, train_w = service.share, (1.0 - service.share) * predictions.power_w
     power_w = service.mean_power_w(predictions.power_w)
     serving_sd = SHARE_SD_LOG * share * service.power_w / power_w
@@ -309,7 +356,7 @@ def add_service_to_predictions(predictions: Predictions, service: ServiceTable) 
 
 
 def merge_service_use(first: ServiceUse | None, more: ServiceUse | None) -> ServiceUse | None:
-    """What a service did in two stretches of work, one after the other."""
+    """Merge the statistics of two consecutive intervals."""
     if first is None or more is None:
         return first if more is None else more
     bins: dict[int, int] = dict(first.latencies)
@@ -333,9 +380,15 @@ def merge_service_use(first: ServiceUse | None, more: ServiceUse | None) -> Serv
 
 
 def latency_percentile_s(use: ServiceUse, q: float) -> float | None:
-    """Seconds within which ``q`` percent of the answers came; None where there was none.
+    """Return the latency percentile of the answers.
 
-    Told to the width of a bin, except that it is over the budget only if so many answers were.
+    Args:
+        use: Statistics of the service.
+        q: Percentile from 0 to 100.
+
+    Returns:
+        Seconds, up to the width of a histogram bin, or None without answers. The result exceeds the budget only if more
+        than ``100 - q`` percent of the answers were late.
     """
     answers = sum(count for _, count in use.latencies)
     data = {
@@ -349,13 +402,13 @@ def latency_percentile_s(use: ServiceUse, q: float) -> float | None:
     found_s = LatencyHistogram.from_data(data).percentile(q)
     if found_s is None or use.latency_s is None:
         return found_s
-    # ``late`` is of all requests, those included that were not played one by one.
+    # ``late`` counts all requests, including extrapolated ones.
     within = 100.0 * use.late * use.played <= (100.0 - q) * answers
     return min(found_s, use.latency_s) if within else found_s
 
 
 def merge_all_service_uses(uses: Sequence[ServiceUse | None]) -> ServiceUse | None:
-    """What a service did in several stretches; None when there was none in any."""
+    """Merge the statistics of consecutive intervals; None if there are none in any of them."""
     total: ServiceUse | None = None
     for use in uses:
         total = merge_service_use(total, use)

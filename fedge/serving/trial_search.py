@@ -1,7 +1,7 @@
-"""Finding a choice by trying: what is tried, what was seen of it, and the search that asks and is told.
+"""The protocol of a search by trials: trials, their readings, and running a search.
 
-A search is a generator: it yields some ``Trial``s to measure, is sent what was ``TrialReading`` of each, and returns
-its choice. So one search runs on a table, on an emulated board and on a real one, and nothing in it measures by itself.
+A search is a generator: it yields trials, receives a ``TrialReading`` for each, and returns its choice. The same search
+therefore runs on a table, on an emulated board and on a real one.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from fedge.serving.serving_problems import ServingProblem
 
 @dataclass(frozen=True, slots=True, order=True)
 class Trial:
-    """The jobs in one mode, inference at one batch size: a row of the modes, a place among the batch sizes."""
+    """The jobs in one mode: a row of the modes and the index of an inference batch size."""
 
     row: int
     batch: int | None = None
@@ -25,7 +25,7 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class TrialReading:
-    """Seconds per training minibatch and per inference batch, and the watts of each; nan for a job that is none."""
+    """Seconds and watts per training step and per inference batch; nan for a job that does not run."""
 
     train_s: float
     train_w: float
@@ -34,25 +34,25 @@ class TrialReading:
 
     @property
     def power_w(self) -> float:
-        """Of interleaving: one job runs at a time, so the larger of the two."""
+        """Return the peak power of interleaving in watts: one job runs at a time, so the larger of the two."""
         return max(w for w in (self.train_w, self.infer_w) if w == w)  # noqa: PLR0124 -- not nan
 
 
 TrialSearch = Generator[Sequence[Trial], Sequence[TrialReading], JobChoice | None]
-"""Trials that are asked for together may be measured in any order."""
+"""A search; trials that are yielded together may be measured in any order."""
 MeasureTrial = Callable[[Trial], TrialReading]
 
 
 @dataclass(frozen=True, slots=True)
 class TrialSearchResult:
-    """What a search came to: its choice (None: nothing that holds the limits) and everything that it tried."""
+    """The result of a search: its choice (None if nothing meets the limits) and all trials."""
 
     choice: JobChoice | None
     tried: tuple[Trial, ...]
 
 
 def run_search(search: TrialSearch, measure: MeasureTrial) -> TrialSearchResult:
-    """Measure whatever the search asks for until it answers; what it asks again is told from memory."""
+    """Run a search to its end and measure the trials that it requests; repeated trials are answered from a cache."""
     seen: dict[Trial, TrialReading] = {}
     try:
         asked = next(search)
@@ -66,13 +66,13 @@ def run_search(search: TrialSearch, measure: MeasureTrial) -> TrialSearchResult:
 
 
 def request_trial(trial: Trial) -> Generator[Sequence[Trial], Sequence[TrialReading], TrialReading]:
-    """A single trial inside a search, which calls this with ``yield from``."""
+    """Request a single trial inside a search, with ``yield from``."""
     (seen,) = yield (trial,)
     return seen
 
 
 def measure_from_table(pair: JobPair) -> MeasureTrial:
-    """Trials that are looked up in the pair's tables."""
+    """Return a function that reads trials from the pair's tables."""
     train_s, train_w = pair.train_s.tolist(), pair.train_w.tolist()
     infer_s, infer_w = pair.infer_s.tolist(), pair.infer_w.tolist()
     nan = float("nan")
@@ -87,12 +87,12 @@ def measure_from_table(pair: JobPair) -> MeasureTrial:
 
 
 def holds_limits(problem: ServingProblem, batch_size: int | None, seen: TrialReading) -> bool:
-    """Whether power, latency and keep-up hold (see ``outcome``)."""
+    """Return whether a reading meets the limits on power, latency and throughput."""
     return seen.power_w <= problem.power_w and meets_latency(problem, batch_size, seen)
 
 
 def meets_latency(problem: ServingProblem, batch_size: int | None, seen: TrialReading) -> bool:
-    """Whether b/a + t_in <= L and t_in a <= b; always true where nothing is inferred."""
+    """Return whether b/a + t_in <= L and t_in a <= b; True if the problem has no inference."""
     if problem.family == "train":
         return True
     assert batch_size is not None
@@ -103,7 +103,7 @@ def meets_latency(problem: ServingProblem, batch_size: int | None, seen: TrialRe
 
 
 def trial_cost(problem: ServingProblem, batch_size: int | None, seen: TrialReading) -> tuple[float, float]:
-    """What is to be least: for training t_tr, for inference t_in, for both minus N and then t_in."""
+    """Return the lexicographic cost to minimise: t_tr for training, t_in for inference, (-N, t_in) for both."""
     if problem.family == "train":
         return seen.train_s, 0.0
     if problem.family == "infer":
@@ -112,7 +112,7 @@ def trial_cost(problem: ServingProblem, batch_size: int | None, seen: TrialReadi
 
 
 def count_steps_per_window(problem: ServingProblem, batch_size: int, seen: TrialReading) -> int:
-    """N, where both jobs run; else 0."""
+    """Return N, the training steps per window, if both jobs run; otherwise 0."""
     if problem.family != "concurrent" or problem.rate_hz is None:
         return 0
     return max(0, math.floor((batch_size / problem.rate_hz - seen.infer_s) / seen.train_s))
@@ -121,7 +121,13 @@ def count_steps_per_window(problem: ServingProblem, batch_size: int, seen: Trial
 def find_best_trial(
     problem: ServingProblem, batch_sizes: tuple[int, ...], tried: Mapping[Trial, TrialReading]
 ) -> JobChoice | None:
-    """The trial of least cost among those that hold the limits, the first of equals; None when none does."""
+    """Return the feasible trial of least cost, the first one of equals, or None if no trial meets the limits.
+
+    Args:
+        problem: The limits.
+        batch_sizes: Batch sizes to which the trials' indices refer.
+        tried: Readings by trial.
+    """
     least: tuple[tuple[float, float], int, int] | None = None
     for trial, seen in tried.items():
         size = None if trial.batch is None else batch_sizes[trial.batch]

@@ -1,1 +1,1 @@
-"""Studies without learning: how good the modes are that boards and fleets choose, against what could be known."""
+"""Studies without training: how good the modes are that boards and fleets choose, compared with an oracle."""

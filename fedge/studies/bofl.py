@@ -1,18 +1,22 @@
-"""BoFL as a baseline: a board tries modes at random, then by Bayesian optimisation, then mixes the best it has seen.
+"""BoFL as a baseline: a board probes modes at random, then by Bayesian optimisation, then mixes the best modes seen.
 
-Guo et al., BoFL: Bayesian Optimized Local Training Pace Control for Energy Efficient Federated Learning, Middleware
-2022. As published: 1 % of the modes at random, each for about 5 s, at full speed again in time for the deadline; two
+As published: 1 % of the modes at random, each for about 5 s, and back at full speed in time for the deadline; then two
 Gaussian processes and the expected improvement of the hypervolume until more than 3 % of the modes are seen and a round
-gains less than 1 %; from then on the mix of observed modes of least energy within the deadline. What else it takes is
-chosen by us, mostly in its favour: see the comments.
-
-Symbols: y = ln (seconds, joules) per minibatch, independently normal with mean m and spread s for a mode not yet seen;
-(a_1, b_1) .. (a_k, b_k) the front seen so far, a ascending, and r its reference point, worse in both. With a_0 = -inf,
-b_0 = r_b, a_k+1 = r_a the room that y would add falls into stripes, each a product, so that its expectation is
+gains less than 1 %; from then on the mix of observed modes of least energy within the deadline. Where the paper leaves
+something open, this implementation mostly decides in its favour; comments say where.
+Symbols: y = ln (seconds, joules) per step, independently normal with mean m and standard deviation s for a mode not yet
+seen; (a_1, b_1) .. (a_k, b_k) the front seen so far, a ascending, and r its reference point, worse in both. With
+a_0 = -inf, b_0 = r_b, a_k+1 = r_a the area that y would add splits into stripes, each a product, so that its
+expectation is
 
     sum_i=0..k  [psi_a(a_i+1) - psi_a(a_i)] psi_b(b_i),  psi(c) = E max(c - y, 0) = s phi(z) + (c - m) Phi(z),
 
-z = (c - m) / s (Emmerich et al., CEC 2011; Yang et al., Journal of Global Optimization 2019).
+z = (c - m) / s.
+
+References:
+    Guo et al., "BoFL: Bayesian optimized local training pace control for energy efficient federated learning",
+    Middleware 2022. Expected improvement of the hypervolume: Emmerich et al., CEC 2011; Yang et al., Journal of Global
+    Optimization 2019.
 """
 
 from __future__ import annotations
@@ -32,24 +36,24 @@ from fedge.seeds import make_generator
 from fedge.types import Floats, Measurement, Modes
 
 RANDOM_SHARE = 0.01
-"""Share of the modes tried at random first."""
+"""Share of the modes that is probed at random first (the paper's)."""
 MIN_TRIED_SHARE = 0.03
-"""Bayesian optimisation goes on until more than this share is seen ..."""
+"""Bayesian optimisation continues until more than this share of the modes is seen ..."""
 MIN_HYPERVOLUME_GAIN = 0.01
-"""... and a round with trials adds less than this share to the hypervolume."""
+"""... and a round with probes adds less than this share to the hypervolume (both the paper's)."""
 PROBE_S = 5.0
-"""How long a mode is tried."""
+"""Duration of a probe in seconds (the paper's)."""
 PROBE_SHARE = 0.15
-"""At most this share of the round's time, where that is shorter. Chosen by us."""
+"""Upper limit of a probe's duration as a share of the round's time, a default for rounds shorter than the paper's."""
 MIN_RANDOM_MODES = 3
-"""Modes tried at random at least, for small tables. Chosen by us: the reference point needs some spread."""
+"""Least number of modes probed at random, for small tables: the reference point needs some variation."""
 
 StepRunner = Callable[[int, int], Measurement]
-"""Does so many minibatches in the mode of a row and says what they took."""
+"""Run a number of steps in the mode of a row and return their measurement. Arguments: row, steps."""
 
 
 class BoflPhase(Enum):
-    """What a board is about."""
+    """The phases of BoFL, in their order."""
 
     RANDOM = auto()
     IMPROVING = auto()
@@ -58,7 +62,7 @@ class BoflPhase(Enum):
 
 @dataclass(slots=True)
 class _RoundProgress:
-    """A round as it goes on; a trial in it lasts ``trial_s``."""
+    """A round in progress: steps and seconds left, the duration of a probe in seconds, and the parts done."""
 
     left: int
     room_s: float
@@ -72,10 +76,10 @@ class _RoundProgress:
 
 
 class BoflClient:
-    """A board that plays by BoFL; it knows ``modes``, which row is the top one, and what ``run`` tells it.
+    """A client that follows BoFL; it knows its modes, the row of the top mode, and the measurements of its runs.
 
-    Chosen by us: a trial's figures are exact whatever its length, as they are for every policy here; optimisation costs
-    neither time nor energy.
+    Not from the paper: a probe's figures are exact whatever its length, as for every policy of the study, and
+    optimisation costs neither time nor energy.
     """
 
     def __init__(self, modes: Modes, top: int, run: StepRunner, seed: int) -> None:
@@ -91,15 +95,23 @@ class BoflClient:
 
     @property
     def tried_count(self) -> int:
-        """How many modes were tried so far."""
+        """Number of modes probed so far."""
         return len(self._seen)
 
     def run_round(self, steps: int, deadline_s: float) -> tuple[Measurement, ...]:
-        """One round of ``steps`` minibatches, trials first."""
+        """Run one round, probes first.
+
+        Args:
+            steps: Steps of the round.
+            deadline_s: Deadline in seconds after the round's start.
+
+        Returns:
+            The measurements of the round's parts, in their order.
+        """
         course = _RoundProgress(steps, deadline_s, min(PROBE_S, PROBE_SHARE * deadline_s))
         before = self.tried_count
         if not self._seen:
-            # The full speed that everything falls back to has to be known first.
+            # The top mode is the fallback of every later decision, so its step time must be known first.
             self._probe(self._top, course)
         proposals = self._propose_rows()
         while self._has_time_for_probe(course) and (row := next(proposals, None)) is not None:
@@ -109,7 +121,7 @@ class BoflClient:
         return tuple(course.parts)
 
     def _propose_rows(self) -> Iterator[int]:
-        """The rows to try in a round; the processes are fitted between rounds; chosen by us."""
+        """Yield the rows to probe in a round; the processes are refitted between rounds only (open in the paper)."""
         if self.phase is BoflPhase.RANDOM:
             while self._at_random:
                 yield self._at_random.pop()
@@ -121,9 +133,9 @@ class BoflClient:
                 yield int(np.argmax(gain))
 
     def _has_time_for_probe(self, course: _RoundProgress) -> bool:
-        """Whether a trial leaves the time to end the round at full speed.
+        """Return whether a probe leaves the time to end the round at full speed.
 
-        Chosen by us: its first minibatch may last as long as the trial should, or as the slowest one seen.
+        A probe's first step is assumed to last as long as the probe should, or as the slowest step seen.
         """
         if course.left == 0:
             return False
@@ -131,13 +143,13 @@ class BoflClient:
         return max(course.trial_s, slowest_s) + (course.left - 1) * self._fastest.step_s <= course.room_s
 
     def _probe(self, row: int, course: _RoundProgress) -> None:
-        """As many minibatches as end within the trial's time, at least one."""
+        """Run as many steps as end within a probe's duration, at least one."""
         self._seen[row] = self._run(row, 1)
         steps = min(int(course.trial_s / self._seen[row].step_s), course.left)
         course.add(self._run(row, max(1, steps)))
 
     def _run_remaining_steps(self, course: _RoundProgress) -> None:
-        """The rest: at full speed while modes are tried at random, else in the best mix of what was seen."""
+        """Run the rest at full speed in the random phase, else in the best mix of the modes seen."""
         if course.left == 0:
             return
         rows, (step_s, step_j) = list(self._seen), np.exp(self._log_costs()).T
@@ -150,10 +162,10 @@ class BoflClient:
         course.add(self._run(rows[split.fast], course.left))
 
     def _advance_phase(self, *, tried: bool) -> None:
-        """Whether another phase begins with the next round."""
+        """Move on to the next phase if the present one is complete."""
         logs = self._log_costs()
         if self.phase is BoflPhase.RANDOM and not self._at_random:
-            # Chosen by us: the reference point is the worst that was seen at random.
+            # The paper leaves the reference point open: here it is the worst of the random probes in both objectives.
             self.phase, self._reference = BoflPhase.IMPROVING, logs.max(axis=0)
             self._volume = compute_hypervolume(logs, self._reference)
         elif self.phase is BoflPhase.IMPROVING and tried:
@@ -169,12 +181,12 @@ class BoflClient:
         return min(self._seen.values(), key=lambda one: one.step_s)
 
     def _log_costs(self) -> Floats:
-        """Logs of seconds and joules per minibatch of the modes seen, (seen, 2); chosen by us, as is the process."""
+        """Return the logs of seconds and joules per step of the modes seen, shape (seen, 2)."""
         return np.log([(one.step_s, one.step_s * one.power_w) for one in self._seen.values()])
 
     def _predict_log_costs(self) -> tuple[Floats, Floats]:
-        """Means and spreads of the two logs for all modes, (modes, 2) each."""
-        # The second process is told joules where it expects watts: it learns the log of whatever it is told.
+        """Return means and standard deviations of the two logs for all modes, shape (modes, 2) each."""
+        # The power field carries joules here: the second process learns the log of any positive quantity.
         told = [Measurement(one.mode, 1, one.step_s, one.step_s * one.power_w) for one in self._seen.values()]
         predicted = GaussianProcessPredictor(self._knowledge).fit(told).predict(self._modes)
         mean = np.log(np.column_stack([predicted.step_s, predicted.power_w]))
@@ -182,15 +194,27 @@ class BoflClient:
 
 
 def compute_hypervolume(points: Floats, reference: Floats) -> float:
-    """The area between ``points`` (n, 2), both to be small, and ``reference`` (2,), which they need not all beat."""
+    """Return the area between ``points`` and ``reference``, both objectives minimised.
+
+    Args:
+        points: Objectives, shape (n, 2); points that do not beat the reference add nothing.
+        reference: The reference point, shape (2,).
+    """
     a, b = _build_stripes(points, reference)
     return float(np.sum((a[2:] - a[1:-1]) * (reference[1] - b[1:])))
 
 
 def expected_hypervolume_gain(mean: Floats, sd: Floats, points: Floats, reference: Floats) -> Floats:
-    """How much hypervolume each candidate is expected to add to ``points`` (n, 2); shape (candidates,).
+    """Return the hypervolume that each candidate is expected to add to ``points``; shape (candidates,).
 
-    ``mean`` and ``sd`` (candidates, 2) are of independent normal objectives; ``sd`` must be above 0.
+    Args:
+        mean: Means of independent normal objectives, shape (candidates, 2).
+        sd: Their standard deviations, above 0, shape (candidates, 2).
+        points: Objectives seen so far, shape (n, 2).
+        reference: The reference point, shape (2,).
+
+    References:
+        Emmerich et al., CEC 2011; Yang et al., Journal of Global Optimization 2019.
     """
     a, b = _build_stripes(points, reference)
     upto = _expected_shortfall(a[None, 1:], mean[:, :1], sd[:, :1])
@@ -200,7 +224,7 @@ def expected_hypervolume_gain(mean: Floats, sd: Floats, points: Floats, referenc
 
 
 def _build_stripes(points: Floats, reference: Floats) -> tuple[Floats, Floats]:
-    """The edges a_0 .. a_k+1 of the stripes and their tops b_0 .. b_k; points that do not beat the reference go."""
+    """Return the edges a_0 .. a_k+1 of the stripes and their tops b_0 .. b_k, without points beyond the reference."""
     kept = points[(points < reference).all(axis=1)]
     front = kept[front_mask(kept[:, 0], kept[:, 1])]
     front = front[np.argsort(front[:, 0])]
@@ -208,7 +232,7 @@ def _build_stripes(points: Floats, reference: Floats) -> tuple[Floats, Floats]:
 
 
 def _expected_shortfall(limit: Floats, mean: Floats, sd: Floats) -> Floats:
-    """psi: how far a normal variable is expected to be below ``limit``, counting 0 where it is above."""
+    """Return psi, the expectation of how far a normal variable is below ``limit``, with 0 where it is above."""
     z = (limit - mean) / sd
     value: Floats = sd * np.exp(-0.5 * z * z) / math.sqrt(2 * math.pi) + (limit - mean) * 0.5 * _erfc(-z / math.sqrt(2))
     return value

@@ -1,4 +1,4 @@
-"""Chooses a mode for every power budget of a cell, in one of three ways, and refits once per set of measurements."""
+"""Choose a mode for every power budget of a cell by one of three rules, refitting once per set of measurements."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from fedge.types import Measurement, Modes, Predictions
 
 CHOICE_RULES = ("plain", "margin", "verified")
 MARGIN_CONFIDENCE = 0.84
-"""How surely ``margin`` keeps the limit by the predictor's own spread: one standard deviation. Chosen by us."""
+"""Confidence with which ``margin`` keeps the limit, one standard deviation; more is slower and exceeds less often."""
 
 
 class RefittingLearner:
-    """A fitted predictor, and what it predicts of a table's modes after further measurements; kept per set of them."""
+    """A fitted predictor with its predictions of a table's modes after further measurements, cached by their rows."""
 
     def __init__(self, predictor: Predictor, board: TableBoard, profiled: Sequence[int], first: Predictions) -> None:
         self.board, self.profiled = board, tuple(profiled)
@@ -30,7 +30,7 @@ class RefittingLearner:
         self._known: dict[frozenset[int], Predictions] = {frozenset(): first}
 
     def predict_after(self, measurements: Sequence[Measurement]) -> Predictions:
-        """Predictions for every row of the table once ``measurements`` are learnt beside the profiled ones."""
+        """Return predictions for every row of the table after learning ``measurements`` and the profiled rows."""
         rows = frozenset(self.board.find_row(measurement.mode) for measurement in measurements) - {*self.profiled}
         if rows not in self._known:
             seen = self.board.measure_rows((*self.profiled, *sorted(rows)))
@@ -43,11 +43,15 @@ class RefittingLearner:
 def score_choice_rule(
     choice: str, learner: RefittingLearner, candidates: NDArray[np.bool_], budgets_w: Sequence[float]
 ) -> BudgetCost:
-    """Choose among the rows ``candidates`` for every budget that one of them keeps, and score the choices.
+    """Choose a mode for every power budget that can be kept, and score the choices.
 
-    ``plain`` takes from the predicted front the point of largest power within the budget, which is the fastest of the
-    modes predicted to keep it (PowerTrain, section 6); ``margin`` asks that it be kept with ``MARGIN_CONFIDENCE``;
-    ``verified`` measures up to two modes more and takes the fastest measured one that keeps it.
+    Args:
+        choice: ``plain`` takes the point of largest power within the budget on the predicted front, the fastest of the
+            modes predicted to keep it (PowerTrain, section 6); ``margin`` keeps it with ``MARGIN_CONFIDENCE``;
+            ``verified`` measures up to two further modes and takes the fastest measured one that keeps it.
+        learner: The fitted predictor on its table.
+        candidates: Mask of the rows to choose from, shape (rows,).
+        budgets_w: Power budgets in watts; those that no candidate keeps are left out.
     """
     rows = np.flatnonzero(candidates)
     table = learner.board.table
@@ -60,7 +64,7 @@ def score_choice_rule(
 
 
 def _choose_mode(choice: str, learner: RefittingLearner, rows: NDArray[np.intp], budget_w: float) -> tuple[int, int]:
-    """The chosen one of ``rows`` (its place among them), and how many further modes were measured for it."""
+    """Return the chosen one of ``rows`` (its place among them) and the number of modes measured for it."""
     if choice == "verified":
         return _choose_verified(learner, rows, budget_w)
     predictions = _select_rows(learner.predict_after(()), rows)

@@ -1,10 +1,10 @@
-"""Marks rows of a measured table that no board can have meant: far off the physical model and off their neighbours.
+"""Mask rows of a measured table that are implausible: far off the physical model and off their neighbours.
 
 Symbols: y a row's seconds or watts, v the physical model fitted to the whole table under Student-t noise, r = log(y/v),
 s = 1.4826 median |r - median r| (a standard deviation that outliers do not move), n the median r of the row's
 neighbours, which are the rows one step away in one knob. A row is implausible when in time or in power
 |r| > log 1.15,  |r| > 5 s  and  |r - n| > log 1.15.
-The last keeps the rows that the smooth model itself misses, a corner of the grid, say: there neighbours are off alike.
+The last keeps rows that the smooth model itself misses, such as a corner of the grid, where neighbours are off alike.
 """
 
 from __future__ import annotations
@@ -25,12 +25,14 @@ from fedge.types import Floats, Modes, PowerMode, ProfileTable
 OUTLIER_LOG = math.log(1.15)
 OUTLIER_SD = 5.0
 MIN_ROWS = 24
-"""With as many parameters as rows or more the model follows every row, and nothing can be said. The three limits were
-chosen by us."""
+"""With fewer rows than this the model follows every row, so that none can be called implausible.
+
+The three limits are defaults: lower ones drop more rows, among them some that a board would reproduce.
+"""
 
 
 def find_plausible_rows(table: ProfileTable, maxn: PowerMode) -> NDArray[np.bool_]:
-    """True where a row is not implausible, shape (n,); all of a table of fewer than ``MIN_ROWS`` rows."""
+    """Return a mask of the rows that are not implausible, shape (n,); all rows of a table below ``MIN_ROWS``."""
     if len(table.modes) < MIN_ROWS:
         return np.ones(len(table.modes), dtype=np.bool_)
     fitted = fit_table(table.modes, maxn, table.step_s, table.power_w)
@@ -51,7 +53,7 @@ def _find_outliers(residuals: Floats, near: list[list[int]]) -> NDArray[np.bool_
 
 
 def _find_neighbours(modes: Modes) -> list[list[int]]:
-    """Per row the rows that differ by one step of the table's own values in one knob."""
+    """Return, per row, the rows that differ by one step of the table's own values in one knob."""
     steps = np.stack([np.unique(knob, return_inverse=True)[1].reshape(-1) for knob in modes.knobs.T], axis=1)
     places = [tuple(int(i) for i in place) for place in steps]
     at = {place: row for row, place in enumerate(places)}
@@ -63,9 +65,10 @@ def _adjacent_places(place: tuple[int, ...]) -> list[tuple[int, ...]]:
 
 
 def restrict_to_plausible(pair: JobPair, tables: Iterable[ProfileTable]) -> JobPair:
-    """The pair of these ``tables`` in the modes that are plausible in all of them (``fedge.studies.implausible_rows``).
+    """Return the pair in the modes that are plausible in all of ``tables``, the only ones for optima and choices.
 
-    So neither the optimum nor a choice is such a row. Raises ``BadInput`` when no mode is left.
+    Raises:
+        BadInput: If no mode is left.
     """
     odd = frozenset[ModeKey]().union(*map(_find_implausible_keys, tables))
     return select_pair_modes(pair, np.array([key not in odd for key in list_mode_keys(pair.modes)]))

@@ -1,8 +1,12 @@
-"""One board under a deadline in every round, its measured table as the truth: energy and regret against the oracle.
+"""One board with a deadline in every round and a measured table as truth: energy and regret against the oracle.
 
-The game of BoFL (Guo et al., Middleware 2022): N minibatches per round, a deadline drawn uniformly from [1, r] times
-the fastest possible round, only the work's energy counts. The oracle knows the table and splits every round over the
-best two modes. Regret is energy beyond the oracle's, saving that below the top mode's, both over whole runs.
+The setting is BoFL's: N steps per round, a deadline drawn uniformly from [1, r] times the fastest possible round, and
+only the work's energy counts. The oracle knows the table and splits every round over the best two modes. Regret is the
+energy beyond the oracle's, saving that below the top mode's, both over whole runs.
+
+References:
+    Guo et al., "BoFL: Bayesian optimized local training pace control for energy efficient federated learning",
+    Middleware 2022.
 """
 
 from __future__ import annotations
@@ -44,23 +48,32 @@ from fedge.types import (
 )
 
 LATE_TOLERANCE = 0.01
-"""A round counts as missed when it ends later than its deadline by more than this share."""
+"""Relative excess over a deadline from which a round counts as missed."""
 SETTLED_ROUND = 10
-"""From this round on a board should know its modes."""
+"""Round from which on a board should know its modes."""
 POLICIES = ("fedge", "bofl", "maxn", "oracle")
 STUDY_EXPLORER = "active"
 STUDY_MODES = 15
-"""So many different modes a board may try here."""
+"""Number of different modes that a board may probe in this study."""
 STUDY_EXPLORATION = ExplorationSpec(share=0.5, probe_s=0.5, slack=0.0, foresight=6.0, modes=STUDY_MODES)
-"""How it tries them; chosen by us. It prepares for deadlines of all kinds, because they are drawn anew every round."""
+"""Default exploration of the study. Deadlines are drawn anew every round, hence the foresight for all kinds of them."""
 NO_LINK = LinkUse(0.0, 0.0, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
 class ModeRound:
-    """One round: seconds and joules of its work, those of the oracle and of the top mode, and the modes worked in.
+    """One round of a run.
 
-    ``explored`` is how many different modes were tried so far.
+    Attributes:
+        round: Number of the round, from 1.
+        deadline_s: Deadline in seconds after the round's start.
+        time_s: Time of the work in seconds.
+        energy_j: Energy of the work in joules.
+        oracle_j: Energy of the oracle's round in joules.
+        maxn_j: Energy of a round in the top mode, in joules.
+        explored: Number of different modes worked in so far.
+        missed: Whether the work ended later than ``LATE_TOLERANCE`` after the deadline.
+        modes: Description of the parts, each with its steps and mode.
     """
 
     round: int
@@ -76,7 +89,7 @@ class ModeRound:
 
 @dataclass(frozen=True, slots=True)
 class ModeChoiceResult:
-    """One run of the game."""
+    """One run of the study."""
 
     policy: str
     ratio: float
@@ -85,17 +98,17 @@ class ModeChoiceResult:
 
     @property
     def regret_pct(self) -> float:
-        """Energy beyond the oracle's over all rounds, trials included."""
+        """Energy beyond the oracle's over all rounds in percent, probes included."""
         return _regret_pct(self.rounds)
 
     @property
     def regret_after10_pct(self) -> float:
-        """The same from round ``SETTLED_ROUND`` on; of all rounds in a shorter run."""
+        """The same from round ``SETTLED_ROUND`` on, or over all rounds of a shorter run."""
         return _regret_pct([one for one in self.rounds if one.round >= SETTLED_ROUND] or self.rounds)
 
     @property
     def energy_saved_pct(self) -> float:
-        """Energy below that of every round in the top mode."""
+        """Energy saved against all rounds in the top mode, in percent."""
         return 100.0 * (1.0 - sum(r.energy_j for r in self.rounds) / sum(r.maxn_j for r in self.rounds))
 
     @property
@@ -112,7 +125,7 @@ def _regret_pct(played: Sequence[ModeRound]) -> float:
 
 
 def check_policy(name: str, where: str = "policy") -> None:
-    """Raise ``UnknownName`` for the field ``where`` unless ``run_mode_choice_study`` knows the policy."""
+    """Raise ``UnknownName`` for the field ``where`` unless the study knows the policy."""
     if name not in POLICIES:
         raise UnknownName(where, name, POLICIES)
 
@@ -128,9 +141,22 @@ def run_mode_choice_study(
     exploration: ExplorationSpec = STUDY_EXPLORATION,
     predictor: str = DEFAULT_PREDICTOR,
 ) -> ModeChoiceResult:
-    """Play ``rounds`` rounds of ``steps`` minibatches with deadlines up to ``ratio`` times the fastest.
+    """Run one policy through rounds with random deadlines on a measured table.
 
-    ``policy`` is one of ``POLICIES``. The predictor's priors never saw the table's workload. Raises ``UnknownName``.
+    The predictor's priors never include the table's workload.
+
+    Args:
+        table: The measured table that is the truth.
+        ratio: Deadlines are drawn from 1 to this multiple of the fastest possible round.
+        rounds: Number of rounds.
+        steps: Steps per round.
+        policy: One of ``POLICIES``.
+        seed: Seed of the deadlines and of the policy.
+        exploration: How policy ``fedge`` probes modes.
+        predictor: Name of the predictor of policy ``fedge``.
+
+    Raises:
+        UnknownName: For an unknown policy.
     """
     check_policy(policy)
     truth = _TableTruth.from_table(table)
@@ -154,7 +180,7 @@ RoundParts = tuple[Measurement, ...]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _TableTruth:
-    """What the table says: seconds and joules per minibatch of every mode, and which row is the top mode."""
+    """A table as the truth: its times and powers, joules per step by mode, and the row of the top mode."""
 
     table: ProfileTable
     step_j: Floats
@@ -169,12 +195,12 @@ class _TableTruth:
         return float(self.table.step_s.min())
 
     def measure_part(self, row: int, steps: int) -> Measurement:
-        """``steps`` minibatches in a row's mode."""
+        """Return the measurement of ``steps`` steps in a row's mode."""
         table = self.table
         return Measurement(table.modes[row], steps, float(table.step_s[row]), float(table.power_w[row]))
 
     def run_oracle_round(self, steps: int, deadline_s: float) -> RoundParts:
-        """The oracle's round: least energy within the deadline over all splits into two modes."""
+        """Return the oracle's round: least energy within the deadline over all splits into two modes."""
         split = find_best_split(self.table.step_s, self.step_j, steps, deadline_s)
         if split is None:
             return (self.measure_part(int(np.argmin(self.table.step_s)), steps),)
@@ -216,7 +242,7 @@ class TableDevice:
 
 
 class _RefitPerModePredictor:
-    """A predictor that is fitted anew only when another mode was measured: the table says the same every time."""
+    """A predictor that is refitted only after another mode was measured, because repeats give the same values."""
 
     def __init__(self, predictor: Predictor) -> None:
         self._predictor = predictor
@@ -237,7 +263,7 @@ class _RefitPerModePredictor:
 
 
 class _LearningClient:
-    """A board that learns its modes over the rounds, by ``fedge.rounds``."""
+    """A client that learns its modes over the rounds through fedge's own client round."""
 
     def __init__(
         self, table: ProfileTable, truth: _TableTruth, exploration: ExplorationSpec, predictor: str, seed: int
@@ -259,7 +285,7 @@ class _LearningClient:
         )
 
     def run_round(self, steps: int, deadline_s: float, rounds_left: int) -> RoundParts:
-        """One round; what it measured is remembered."""
+        """Run one round and keep its measurements for the next."""
         goal = RoundGoal("balanced", steps, deadline_s, rounds_left=rounds_left)
         played = run_round(
             self._player, goal=goal, measurements=self._measurements, link=NO_LINK, training=NullTraining({})
@@ -293,7 +319,7 @@ def _build_rounds(
 
 
 def _spec_from_table(table: ProfileTable) -> DeviceSpec:
-    """A board that the catalogue does not have, as far as its table tells."""
+    """Build the specification of a board outside the catalogue from its table."""
     columns = [tuple(sorted(set(table.modes.knobs[:, knob].tolist()))) for knob in range(4)]
     unknown = LabelledValue(float("nan"), "estimated", "unknown board")
     return DeviceSpec(

@@ -1,7 +1,7 @@
-"""The power budgets of a study, and what choices within them cost against the table's own optimum.
+"""The power budgets of a study, and the cost of choices within them against the table's own optimum.
 
 Symbols: B a budget in watts; a problem is a budget at which the table has a mode of at most B; t* the least measured
-step time of such a mode; t, p what the table says of the mode that was chosen.
+step time of such a mode; t, p time and power of the chosen mode in the table.
 Penalty = t / t* - 1, excess = max(0, p - B).
 """
 
@@ -16,16 +16,23 @@ import numpy as np
 from fedge.types import Floats
 
 PAPER_BUDGETS_W = tuple(float(watts) for watts in range(17, 51))
-"""PowerTrain's budgets for AGX Orin (section 6 of the paper)."""
+"""PowerTrain's budgets for AGX Orin in watts (section 6 of the paper)."""
 MAX_BUDGETS = 34
-"""As many as the paper has."""
+"""Number of budgets at most, as many as the paper has."""
 
 
 @dataclass(frozen=True, slots=True)
 class BudgetCost:
-    """What choosing cost over ``problems`` problems: penalties and shares in percent, excess in watts.
+    """The cost of choices over several problems; all but ``problems`` are None if there is no problem.
 
-    ``verify_modes`` are further measurements per problem. All but ``problems`` are None where there is no problem.
+    Attributes:
+        problems: Number of problems.
+        penalty_median: Median penalty in percent.
+        penalty_mean: Mean penalty in percent.
+        excess_w: Mean excess in watts.
+        over_limit: Share of the problems with an excess, in percent.
+        over_limit_1w: Share of the problems with an excess above 1 W, in percent.
+        verify_modes: Further measurements per problem.
     """
 
     problems: int
@@ -38,10 +45,14 @@ class BudgetCost:
 
 
 def default_budgets(power_w: Floats, largest_w: float | None) -> tuple[float, ...]:
-    """17, 18 ... 50 W for a board that reaches 50 W by its table or its catalogue's ``largest_w``.
+    """Return 17, 18 ... 50 W for a board that reaches 50 W, else a similar range over the table's own powers.
 
-    Else from the smallest whole watt that a mode of the table keeps to the largest that one exceeds, in steps of as
-    many whole watts as make at most ``MAX_BUDGETS`` of them.
+    That range goes from the least whole watt that a mode of the table keeps to the largest that one exceeds, in steps
+    of as many whole watts as make at most ``MAX_BUDGETS`` of them.
+
+    Args:
+        power_w: Measured powers of the modes in watts, shape (modes,).
+        largest_w: The catalogue's largest power of the board in watts, if known.
     """
     if max(float(power_w.max()), largest_w or 0.0) >= PAPER_BUDGETS_W[-1]:
         return PAPER_BUDGETS_W
@@ -51,7 +62,7 @@ def default_budgets(power_w: Floats, largest_w: float | None) -> tuple[float, ..
 
 
 def filter_solvable_budgets(power_w: Floats, budgets_w: Sequence[float]) -> tuple[float, ...]:
-    """The budgets that at least one of the modes keeps."""
+    """Return the budgets that at least one of the modes keeps."""
     least_w = float(power_w.min()) if len(power_w) else math.inf
     return tuple(budget_w for budget_w in budgets_w if least_w <= budget_w)
 
@@ -59,9 +70,14 @@ def filter_solvable_budgets(power_w: Floats, budgets_w: Sequence[float]) -> tupl
 def score_budget_choices(
     step_s: Floats, power_w: Floats, budgets_w: Sequence[float], chosen: Sequence[int], extra: Sequence[int]
 ) -> BudgetCost:
-    """Score the chosen rows, one per solvable budget; ``extra`` are the further measurements that each took.
+    """Score the chosen modes.
 
-    ``step_s`` and ``power_w`` are what the table says of the modes that could be chosen.
+    Args:
+        step_s: Measured seconds per step of the candidate modes, shape (modes,).
+        power_w: Measured powers of these modes in watts, shape (modes,).
+        budgets_w: Solvable budgets in watts.
+        chosen: The chosen row for each budget.
+        extra: Further measurements made for each budget.
     """
     if not budgets_w:
         return BudgetCost(0)

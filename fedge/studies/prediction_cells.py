@@ -1,4 +1,4 @@
-"""One cell of a study: a target, a method, a number of modes and a seed; played, it gives one row of figures."""
+"""One cell of a study: a target, a method, a number of modes and a seed; running it gives one row of figures."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from fedge.studies.budget_choices import CHOICE_RULES, RefittingLearner, score_c
 from fedge.types import Predictions, ProfileTable
 
 OWN_SETUPS = {"fedge": ("active", "verified")}
-"""A method's own explorer and way of choosing, where they are not ``DEFAULT_SETUP``."""
+"""A method's own explorer and choice rule, if they differ from ``DEFAULT_SETUP``."""
 DEFAULT_SETUP = ("random", "plain")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PredictionTarget:
-    """A table to predict: what may be known of it, which rows are plausible (n,), the power budgets of its problems."""
+    """A table to predict, with its background knowledge, the mask of its plausible rows, and power budgets in watts."""
 
     table: ProfileTable
     background: TableBackground
@@ -36,7 +36,7 @@ class PredictionTarget:
 
 @dataclass(frozen=True, slots=True)
 class MethodSetup:
-    """How a method is used: what it profiles by, how it chooses."""
+    """A predictor with the explorer that picks the modes to profile and the choice rule."""
 
     method: str
     explorer: str
@@ -45,7 +45,7 @@ class MethodSetup:
 
 @dataclass(frozen=True, slots=True)
 class PredictionCell:
-    """``target`` is a place in the study's targets."""
+    """One cell; ``target`` is an index into the study's targets, ``modes`` the number of modes to profile."""
 
     target: int
     setup: MethodSetup
@@ -55,9 +55,9 @@ class PredictionCell:
 
 @dataclass(frozen=True, slots=True)
 class PredictionRow:
-    """A cell's figures. Errors, coverages, penalties and shares are in percent; None is what could not be had.
+    """A cell's figures. Errors, coverages, penalties and shares are in percent; None is a missing figure.
 
-    ``*_all`` score choices with the implausible rows in, as optimum and as candidates; the same names without leave
+    Figures ending in ``_all`` include implausible rows, as optimum and as candidates; those without the ending leave
     them out. ``error`` says why a cell has no figures.
     """
 
@@ -105,7 +105,7 @@ class PredictionRow:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CellResult:
-    """A played cell: its row, and for pictures what was profiled and predicted; None where the cell failed."""
+    """The result of a cell: its row, and for plots the profiled rows and predictions; these are empty if it failed."""
 
     cell: PredictionCell
     row: PredictionRow
@@ -114,7 +114,11 @@ class CellResult:
 
 
 def resolve_setup(method: str, explorer: str | None = None, choice: str | None = None) -> MethodSetup:
-    """The method's own way, or the one that is asked for; raises ``UnknownName`` for a choice that is none."""
+    """Return the method's own setup, or the one given explicitly.
+
+    Raises:
+        UnknownName: For an unknown choice rule.
+    """
     if choice is not None and choice not in CHOICE_RULES:
         raise UnknownName("--choice", choice, CHOICE_RULES)
     own_explorer, own_choice = OWN_SETUPS.get(method, DEFAULT_SETUP)
@@ -122,7 +126,16 @@ def resolve_setup(method: str, explorer: str | None = None, choice: str | None =
 
 
 def run_cell(cell: PredictionCell, target: PredictionTarget, clock: Clock) -> CellResult:
-    """Profile, fit, predict, choose and score; whatever the method raises becomes the row's ``error``."""
+    """Profile, fit, predict, choose and score one cell.
+
+    Args:
+        cell: The cell to run.
+        target: Its target.
+        clock: Measures the seconds of exploring, fitting and predicting.
+
+    Returns:
+        The result. Any exception of the method becomes the row's ``error``.
+    """
     blank = _build_blank_row(cell, target)
     try:
         return _run_stages(cell, target, clock, blank)
@@ -133,9 +146,9 @@ def run_cell(cell: PredictionCell, target: PredictionTarget, clock: Clock) -> Ce
 
 
 def warm_up(way: MethodSetup, target: PredictionTarget) -> None:
-    """Fit the method once to two rows and forget it, so that libraries are loaded and reference networks trained.
+    """Fit the method to two rows and discard it, so that libraries are loaded and reference networks trained.
 
-    Whatever it raises is left to the cells.
+    Exceptions are ignored here, because they become the row of every cell.
     """
     try:
         predictor = load_predictor(way.method, target.background.knowledge)
@@ -175,7 +188,7 @@ def _run_stages(cell: PredictionCell, target: PredictionTarget, clock: Clock, bl
 
 
 def _build_blank_row(cell: PredictionCell, target: PredictionTarget) -> PredictionRow:
-    """The row with what is known before the cell is played."""
+    """Return the row with all that is known before the cell is run."""
     table = target.table
     return PredictionRow(
         cell.setup.method,
@@ -195,7 +208,7 @@ def _build_blank_row(cell: PredictionCell, target: PredictionTarget) -> Predicti
 
 
 def row_to_dict(row: PredictionRow) -> Mapping[str, Any]:
-    """The row for JSON: its fields in their order; a number that is not finite becomes None."""
+    """Return the row for JSON: its fields in their order; a number that is not finite becomes None."""
     values = {field.name: getattr(row, field.name) for field in fields(row)}
     return {name: _finite_or_none(value) for name, value in values.items()}
 

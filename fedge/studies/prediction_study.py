@@ -1,4 +1,4 @@
-"""Plays a study's cells in processes of their own, with the same rows whatever their number, and leaves none behind."""
+"""Run a study's cells in worker processes, with the same rows whatever the number of workers."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from fedge.studies.prediction_cells import CellResult, MethodSetup, PredictionCe
 from fedge.studies.process_pool import run_in_processes
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
-"""The numeric libraries read these when they are loaded; one thread each, because the cells fill the cores."""
+"""Read by numeric libraries when they are loaded; each uses one thread, because the cells fill the cores."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PredictionStudy:
-    """What is judged on what: every way on every target with every number of modes and every seed from 0."""
+    """A full grid: every setup on every target with every number of modes and every seed from 0 to ``seeds`` - 1."""
 
     targets: tuple[PredictionTarget, ...]
     setups: tuple[MethodSetup, ...]
@@ -27,7 +27,7 @@ class PredictionStudy:
 
     @property
     def cells(self) -> tuple[PredictionCell, ...]:
-        """In the order of the rows."""
+        """The cells in the order of the rows."""
         return tuple(
             PredictionCell(target, way, count, seed)
             for target in range(len(self.targets))
@@ -40,10 +40,19 @@ class PredictionStudy:
 def run_prediction_study(
     study: PredictionStudy, workers: int, told: Callable[[str], None] = lambda _: None
 ) -> list[CellResult]:
-    """Play every cell, in the order of ``PredictionStudy.cells``; ``told`` gets a word on each step that is done.
+    """Run every cell.
 
-    No worker at all plays in this process, with as many threads as its libraries were loaded for; sums split over
-    threads round differently. Predictions are kept of seed 0 only. Raises ``RunFailed`` when a worker dies.
+    Args:
+        study: The grid of cells.
+        workers: Number of worker processes. 0 runs in this process, with as many threads as its libraries were loaded
+            for; sums split over threads round differently.
+        told: Called with a description of each finished step.
+
+    Returns:
+        Results in the order of ``PredictionStudy.cells``; predictions are kept for seed 0 only.
+
+    Raises:
+        RunFailed: If a worker dies.
     """
     with limit_to_one_thread():
         for way, target in _list_preparations(study):
@@ -58,12 +67,12 @@ def run_prediction_study(
 
 
 def count_preparations(study: PredictionStudy) -> int:
-    """How many methods are prepared before the cells."""
+    """Return the number of methods that are prepared before the cells."""
     return len(_list_preparations(study))
 
 
 def _list_preparations(study: PredictionStudy) -> list[tuple[MethodSetup, PredictionTarget]]:
-    """Every method with every set of references, which is what a reference network is trained on."""
+    """Return every method with every set of references, on which reference networks are trained."""
     found: dict[tuple[str, tuple[str, ...]], tuple[MethodSetup, PredictionTarget]] = {}
     for target in study.targets:
         for way in study.setups:
@@ -82,7 +91,7 @@ def _describe_cell(cell: PredictionCell) -> str:
 
 
 def _drop_unshown_predictions(outcome: CellResult) -> CellResult:
-    """Without the predictions that no picture shows."""
+    """Drop predictions that are not plotted."""
     return outcome if outcome.cell.seed == 0 else replace(outcome, predictions=None)
 
 
@@ -99,7 +108,7 @@ def _run_cells_in_processes(study: PredictionStudy, workers: int, told: Callable
 
 @contextmanager
 def limit_to_one_thread() -> Iterator[None]:
-    """Numeric libraries that are loaded inside, also by new processes, use one thread; the environment is put back."""
+    """Let numeric libraries loaded inside, also by new processes, use one thread; then restore the environment."""
     before = {name: os.environ.get(name) for name in THREAD_VARIABLES}
     os.environ.update(dict.fromkeys(THREAD_VARIABLES, "1"))
     try:
@@ -113,12 +122,12 @@ def limit_to_one_thread() -> Iterator[None]:
 
 
 _study: PredictionStudy | None = None
-"""What this worker process plays; set once, when it begins."""
+"""The study of this worker process, set once when it starts."""
 _warm: set[tuple[str, tuple[str, ...]]] = set()
 
 
 def _start_worker(study: PredictionStudy) -> None:
-    """What a worker process does first."""
+    """Initialise a worker process."""
     global _study  # noqa: PLW0603 - the one thing a worker process keeps between its cells
     _study = study
 

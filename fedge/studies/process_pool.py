@@ -1,4 +1,4 @@
-"""Jobs played in processes started afresh, results in the jobs' order; none of the processes outlives the call."""
+"""Run jobs in freshly started processes and return results in the jobs' order; no process outlives the call."""
 
 from __future__ import annotations
 
@@ -25,12 +25,22 @@ def run_in_processes(
     done: Callable[[J, R], None] = lambda _job, _result: None,
     prepare: Callable[[], None] | None = None,
 ) -> list[R]:
-    """``play`` of every job on ``workers`` processes; ``done`` hears, in this one, of each as it ends.
+    """Call ``play`` for every job in worker processes.
 
-    ``play``, ``prepare``, jobs and results can be pickled; each process calls ``prepare`` once, before its first job.
-    An error, of ``play`` or of ``done``, or Ctrl-C ends all processes. Raises ``RunFailed`` when one dies.
+    Args:
+        play: The function to call; like jobs and results it must be picklable.
+        jobs: Its arguments.
+        workers: Number of processes at most.
+        done: Called in this process with each job and its result as it ends.
+        prepare: Called once in each process before its first job; must be picklable.
+
+    Returns:
+        Results in the order of ``jobs``.
+
+    Raises:
+        RunFailed: If a process dies. Any exception, also of ``done``, and Ctrl-C end all processes.
     """
-    # Started afresh: what a copy of this process would inherit, threads and locks, may hang it.
+    # Spawned, not forked: a forked child inherits threads' locks and may hang.
     context = multiprocessing.get_context("spawn")
     with _managed_pool(ProcessPoolExecutor(min(workers, len(jobs)), context, _start_worker, (prepare,))) as pool:
         with _ignore_interrupts():  # the first submission starts the processes
@@ -45,7 +55,7 @@ def run_in_processes(
 
 @contextmanager
 def _managed_pool(pool: ProcessPoolExecutor) -> Iterator[ProcessPoolExecutor]:
-    """Waits for its processes, or ends them at once where an error or Ctrl-C leaves them with work."""
+    """Wait for the pool's processes, or end them at once after an error or Ctrl-C."""
     before = {process.pid for process in multiprocessing.active_children()}
     try:
         yield pool
@@ -62,7 +72,7 @@ def _managed_pool(pool: ProcessPoolExecutor) -> Iterator[ProcessPoolExecutor]:
 
 @contextmanager
 def _ignore_interrupts() -> Iterator[None]:
-    """Ctrl-C is ignored for a moment, and for good by processes that begin inside: ending them is left to this one."""
+    """Ignore Ctrl-C for a moment, and permanently in processes started inside: this process ends them."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -74,7 +84,7 @@ def _ignore_interrupts() -> Iterator[None]:
 
 
 def _start_worker(prepare: Callable[[], None] | None) -> None:
-    """A worker's start; a parent that dies takes its workers along."""
+    """Initialise a worker process that ends with its parent."""
     threading.Thread(target=_exit_with_parent, daemon=True).start()
     if prepare is not None:
         prepare()

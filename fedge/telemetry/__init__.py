@@ -1,4 +1,4 @@
-"""What a run leaves behind: rows of rounds, clients, events and samples, the folder that holds them, how to read it."""
+"""Rows of a run (rounds, clients, events, samples), the folder that holds them, and how to read them."""
 
 from __future__ import annotations
 
@@ -10,9 +10,13 @@ if TYPE_CHECKING:
 
 
 def open_run(path: str | Path) -> RunReader:
-    """Open a run's folder to read its tables, also while the run goes on: as pandas, as Arrow, or in SQL.
+    """Open a run's folder to read its tables as pandas, as Arrow, or in SQL, also while the run goes on.
 
-    Raises ``BadInput`` when the folder is not that of a run, or a newer fedge wrote it.
+    Args:
+        path: The run's folder.
+
+    Raises:
+        BadInput: The folder is not a run, or a newer fedge wrote it.
     """
     from fedge.telemetry.run_reader import open_run as opened
 

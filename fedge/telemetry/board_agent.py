@@ -44,18 +44,25 @@ from fedge.types import SensorSample
 MEGABYTE = 1e6
 TICK_S = 1.0
 SENSOR_RETRY_S = 10.0
-"""A sensor that is not there is looked for so often. Chosen by us."""
+"""Seconds between attempts to open a missing sensor."""
 SAMPLER_MEMORY_S = 10.0
-"""The sampler's own memory is not used here."""
+"""The sampler's own history in seconds; it is not used here."""
 USAGE_EXIT_CODE = 2
-"""The exit code of a user's mistake."""
+"""Exit code of a user's mistake."""
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class AgentEnvironment:
-    """What the service has of the world around it: two clocks, chance, and the way to the server."""
+    """The service's environment, replaced in tests.
+
+    Attributes:
+        clock: Monotonic clock of the sensor.
+        wall_s: Unix time in seconds.
+        random: Random numbers from 0 to 1.
+        link: Connection to the server.
+    """
 
     clock: Clock
     wall_s: Callable[[], float]
@@ -64,7 +71,7 @@ class AgentEnvironment:
 
 
 class TelemetryAgent:
-    """Watches the sensor and sends what it sees, until it is told to stop."""
+    """Samples the board's sensor and sends the samples until it is stopped."""
 
     def __init__(
         self, settings: NodeSettings, telemetry: TelemetrySettings, stream: str, world: AgentEnvironment
@@ -81,11 +88,11 @@ class TelemetryAgent:
         self._stop = threading.Event()
 
     def stop(self) -> None:
-        """End soon."""
+        """Stop at the next tick."""
         self._stop.set()
 
     def run(self) -> None:
-        """Work until ``stop``; what could not be sent is on disk then."""
+        """Run until ``stop``; unsent batches are then on disk."""
         thread = threading.Thread(target=self._sender.run, name="fedge-sender", daemon=True)
         thread.start()
         while not self._stop.is_set():
@@ -97,11 +104,11 @@ class TelemetryAgent:
                 self._stop.wait(SENSOR_RETRY_S)
         self._sender.stop()
         self._outbox.save(self._world.wall_s(), at_once=True)
-        thread.join(TICK_S)  # a message under way may still come through; if not, it lies on disk and goes again
+        thread.join(TICK_S)  # a message in progress may still be sent; otherwise it is on disk and is sent again later
 
     @contextmanager
     def _open_sampler(self) -> Iterator[BufferedSensor]:
-        """The board's sensor, read at the settings' rate."""
+        """Open the board's sensor and sample it at the configured rate."""
         place, clock = self._settings.place, self._world.clock
         formula = self._kind.total_power if self._kind else None
         with closing(open_sensor(place.sensor, Machine(place.root), clock, formula)) as found:
@@ -141,7 +148,11 @@ class TelemetryAgent:
 
 @contextmanager
 def lock_spool_folder(folder: Path) -> Iterator[None]:
-    """The spool's folder for this process only; raises ``BadInput`` when another one has it, or it cannot be made."""
+    """Lock the spool's folder for this process.
+
+    Raises:
+        BadInput: Another process holds the lock, or the folder cannot be created.
+    """
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -158,7 +169,11 @@ def lock_spool_folder(folder: Path) -> Iterator[None]:
 
 
 def run_agent(settings: NodeSettings) -> None:
-    """Tell the settings' server until SIGTERM or SIGINT; raises ``BadInput`` where it cannot begin."""
+    """Send the board's telemetry to the configured server until SIGTERM or SIGINT.
+
+    Raises:
+        BadInput: The settings are incomplete, or another process uses the spool.
+    """
     telemetry = settings.telemetry
     if telemetry is None:
         right = "a section telemetry with url, ca, certificate and key (docs/live.md)"
@@ -175,7 +190,7 @@ def run_agent(settings: NodeSettings) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The program's exit code."""
+    """Run the service and return the exit code."""
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(levelname)s %(message)s")
     parser = argparse.ArgumentParser(prog="python -m fedge.telemetry.board_agent", description=__doc__)
     parser.add_argument("--settings", type=Path, default=SETTINGS_PATH, help="the board's settings (%(default)s)")
@@ -183,7 +198,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         run_agent(read_settings(asked.settings))
     except FedgeError as error:
-        logger.error("%s", error)  # noqa: TRY400  a user's mistake, told in one line
+        logger.error("%s", error)  # noqa: TRY400  a user's mistake, reported in one line
         return USAGE_EXIT_CODE if isinstance(error, BadInput) else 1
     return 0
 

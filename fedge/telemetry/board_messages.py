@@ -1,4 +1,4 @@
-"""The JSON form of a board's message; what arrives is checked field by field, and nothing of it is taken on trust."""
+"""JSON form of a board's message; every received field is validated."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from fedge.telemetry.strict_json import (
 from fedge.types import EMPTY_TRACE, Trace
 
 MAX_MESSAGE_BYTES = 512 * 1024
-"""Bytes of a message. Chosen by us: several times what the most stretches with a board's usual rails take."""
+"""Upper limit of a message in bytes: several times the size of the largest batch with a board's usual rails."""
 MOST_STRETCHES, MOST_RAILS = 600, 32
-"""Of one message. Chosen by us: a board sends one stretch a second, and 120 of them at once after an outage."""
+"""Upper limits per message: a board sends one stretch a second, and 120 of them at once after an outage."""
 MOST_SEQ = 2**53
-"""Numbers beyond it are not told apart by every reader of JSON."""
+"""Larger integers are not represented exactly by every JSON reader."""
 STREAM = re.compile(r"[A-Za-z0-9-]{1,64}")
 LONGEST_RAIL = 64
 OVERLAP_S = 1e-3
-"""Two stretches may overlap by so much: what rounding does to unix time. Chosen by us."""
+"""Permitted overlap of two stretches in seconds: unix time is rounded."""
 
 NAMES = tuple(each.name for each in dataclasses.fields(TelemetryBatch))
 COLUMNS = tuple(each.name for each in dataclasses.fields(Trace))
@@ -51,15 +51,19 @@ COLUMN_RANGES: dict[str, NumberRange] = {
     "gpu_load": NumberRange(0.0, 1.0),
     "mem_load": NumberRange(0.0, 1.0),
 }
-"""What is plausible of a stretch, wide enough for boards to come. Chosen by us."""
+"""Plausible range of each column, wide enough for future boards."""
 
 
 class OversizedMessage(MalformedJson):
-    """A message that is larger than any can be."""
+    """A message above ``MAX_MESSAGE_BYTES``."""
 
 
 def encode_batch(batch: TelemetryBatch) -> bytes:
-    """The message; raises ``ValueError`` when a number is not finite."""
+    """Encode a batch as JSON.
+
+    Raises:
+        ValueError: A number is not finite.
+    """
     shaped: dict[str, Any] = {name: getattr(batch, name) for name in NAMES}
     shaped["trace"] = {name: column for name in COLUMNS if _has_values(column := getattr(batch.trace, name))}
     shaped["progress"] = None if batch.progress is None else statements.to_json(batch.progress)
@@ -67,7 +71,12 @@ def encode_batch(batch: TelemetryBatch) -> bytes:
 
 
 def decode_batch(data: bytes) -> TelemetryBatch:
-    """The batch in a message; raises ``OversizedMessage``, and ``MalformedJson`` for whatever else is wrong with it."""
+    """Decode and validate a message.
+
+    Raises:
+        OversizedMessage: The message is too large.
+        MalformedJson: A field is missing, of the wrong type or out of range.
+    """
     if len(data) > MAX_MESSAGE_BYTES:
         raise OversizedMessage(f"got a message of {len(data)} bytes; at most {MAX_MESSAGE_BYTES} are right")
     said = check_fields(parse_json(data), "message", ("version", "board", "stream", "seq"), NAMES)
@@ -89,14 +98,15 @@ def decode_batch(data: bytes) -> TelemetryBatch:
 
 
 def trace_bounds_s(trace: Trace) -> tuple[float, float]:
-    """When a trace that is not empty begins and ends, unix time."""
+    """Return begin and end of a non-empty trace, in the unit of its clock."""
     return trace.start_s[0], trace.start_s[-1] + trace.span_s[-1]
 
 
 def keep_plausible(trace: Trace) -> Trace:
-    """``trace`` with what no server takes left out: a value that is not plausible is unknown, loads are from 0 to 1.
+    """Return the trace without values that a server would reject.
 
-    A stretch whose own power or time is not plausible is left out as a whole.
+    An implausible value becomes None and loads are clipped to 0 to 1. A stretch with implausible power or time is
+    removed.
     """
     kept = [
         i
@@ -114,7 +124,7 @@ def keep_plausible(trace: Trace) -> Trace:
 
 
 def plausible_or_none(value: float | None, within: NumberRange) -> float | None:
-    """The value, or None when no server takes it."""
+    """Return the value, or None if it is outside the range."""
     return value if value is not None and within.least <= value <= within.most else None
 
 
@@ -126,7 +136,7 @@ def _pick_plausible(column: tuple[float | None, ...], kept: list[int], within: N
 
 
 def _has_values(column: object) -> bool:
-    """Whether a column says anything: one without any value need not travel."""
+    """Return whether a column has any value; others are not sent."""
     return any(value is not None for value in column) if isinstance(column, tuple) else bool(column)
 
 
@@ -151,7 +161,7 @@ def _parse_trace(value: object) -> Trace:
 
 
 def _parse_column(values: object, name: str, count: int, within: NumberRange) -> tuple[float | None, ...]:
-    """One column of ``count`` numbers; those that every stretch has hold no None."""
+    """Parse one column of ``count`` numbers; required columns contain no None."""
     if values is None:
         if name in REQUIRED_COLUMNS and count:
             raise MalformedJson(f"{name} is missing")

@@ -1,4 +1,4 @@
-"""One process at a time for a run or a store: a lock on a file that tells who has it, and ends with that process."""
+"""Lock on a file, so that one process at a time writes a run or a store; it ends with the process."""
 
 from __future__ import annotations
 
@@ -14,13 +14,21 @@ logger = logging.getLogger(__name__)
 
 
 class FileLock:
-    """The lock on the file ``path``, held until ``release``, until this is forgotten, or until the process ends.
+    """The lock on the file ``path``, held until ``release``, garbage collection or the end of the process.
 
-    ``what`` is locked, in the words of the message: ``BadInput`` when another one holds it, or where the file cannot be
-    written. A file system that knows no locks is written to without one, with a warning.
+    On a file system without locks a warning is logged and writing goes on without one.
     """
 
     def __init__(self, path: Path, what: str) -> None:
+        """Take the lock.
+
+        Args:
+            path: The file to lock, which is created if missing.
+            what: Name of the locked thing for the error text, such as "a store".
+
+        Raises:
+            BadInput: Another process holds the lock, or the file cannot be written.
+        """
         try:
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
@@ -38,12 +46,12 @@ class FileLock:
         _write_owner(fd)
 
     def release(self) -> None:
-        """Let others write; more than once does nothing."""
+        """Release the lock; further calls do nothing."""
         self._end()
 
 
 def _write_owner(fd: int) -> None:
-    """For the message alone: a full disk may keep it from being said."""
+    """Write the process number for error texts; a full disk may prevent it."""
     try:
         os.ftruncate(fd, 0)
         os.pwrite(fd, b"%d\n" % os.getpid(), 0)

@@ -1,8 +1,8 @@
-"""What of a board's messages is new: pure bookkeeping by board, whose mistakes touch nobody else's rows.
+"""Decides which of a board's messages are new: pure bookkeeping per board.
 
-A board speaks for itself alone. Within a stream its numbers grow; over all streams its stretches do not go back in
-time. So the same message twice, one that was overtaken, and one that was taken before the server was started anew are
-all told apart from what is new.
+A board may report only itself, so that it cannot affect another's rows. Within a stream its numbers increase; over all
+streams its stretches do not go back in time. Repeated messages, overtaken ones, and those accepted before a restart of
+the server are thereby told apart from new ones.
 """
 
 from __future__ import annotations
@@ -29,49 +29,59 @@ from fedge.telemetry.strict_json import (
 from fedge.types import Trace
 
 Kind = Literal["taken", "malformed", "huge", "duplicate", "out-of-order", "foreign", "future"]
-"""What became of a message."""
+"""Outcome of a message."""
 KINDS: tuple[Kind, ...] = get_args(Kind)
 MOST_BOARDS = 10_000
-"""Of so many boards the server knows what it has; beyond, the longest silent one is forgotten. Chosen by us."""
+"""Boards remembered; beyond it the board that was silent longest is forgotten. Bounds the memory."""
 STREAMS = 8
-"""Of so many starts of a board. Chosen by us: what is left of older ones was dropped by age or size long before."""
+"""Streams (starts) remembered per board: batches of older ones were dropped by age or size long before."""
 AHEAD_S = 60.0
-"""A board's clock may be ahead of the server's by so much. Chosen by us."""
+"""Permitted lead of a board's clock over the server's, in seconds."""
 VERSION = 1
-"""Of the form in which the books are kept."""
+"""Version of the saved form of the intake."""
 ANY_TIME = NumberRange(-1.0, 1e12)
 
 
 @dataclass(frozen=True, slots=True)
 class BoardLedger:
-    """What the server knows of one board; times are unix times."""
+    """The server's knowledge of one board; times are unix times.
+
+    Attributes:
+        streams: Name and last accepted number of each stream, the newest stream last.
+        end_s: End of its last stretch.
+        heard_s: When its last accepted message arrived, on the server's clock.
+        progress: Its last reported progress.
+        latest: Its last stretch since the server was started.
+        lost: Stretches that the board had to drop in its present stream.
+        counts: Number of messages by outcome.
+    """
 
     streams: tuple[tuple[str, int], ...] = ()
-    """Names of its streams and the last number taken of each, the newest stream last."""
+    """Name and last accepted number of each stream, the newest stream last."""
     end_s: float = 0.0
-    """When its last stretch ended."""
+    """End of its last stretch."""
     heard_s: float = 0.0
-    """When its last message came that was taken, on the server's clock."""
+    """When its last accepted message arrived, on the server's clock."""
     progress: BoardProgress | None = None
     latest: SampleRow | None = None
-    """Its last stretch, since the server was started."""
+    """Its last stretch since the server was started."""
     lost: int = 0
-    """Stretches that the board had to throw away in its present stream."""
+    """Stretches that the board had to drop in its present stream."""
     counts: Mapping[str, int] = field(default_factory=dict)
 
     def seq(self, stream: str) -> int:
-        """The last number taken of a stream; 0 for one that is not known."""
+        """Return the last accepted number of a stream; 0 for an unknown one."""
         return dict(self.streams).get(stream, 0)
 
 
 @dataclass(frozen=True, slots=True)
 class MessageVerdict:
-    """What a message is, the rows that are new, and what is known of its board once they are kept."""
+    """The outcome of a message, its new rows, and the board's ledger once they are stored."""
 
     kind: Kind
     board: str
     seq: int
-    """The last number taken of the message's stream."""
+    """Last accepted number of the message's stream."""
     rows: tuple[SampleRow, ...]
     ledger: BoardLedger
 
@@ -80,10 +90,11 @@ EMPTY_LEDGER = BoardLedger()
 
 
 class Intake:
-    """The books of all boards. ``judged`` changes nothing: keep the rows first, then ``settle``.
+    """The ledgers of all boards. ``judge`` changes nothing: store the rows first, then ``accept``.
 
-    ``ends_s`` are the ends of the last rows that the store has, by board: what was kept just before a crash is known
-    from there, so that it is not taken twice.
+    Args:
+        ends_s: Ends of the last rows in the store, by board: rows stored just before a crash are not accepted twice.
+        most_boards: Number of boards remembered.
     """
 
     def __init__(self, ends_s: Mapping[str, float] | None = None, most_boards: int = MOST_BOARDS) -> None:
@@ -93,7 +104,13 @@ class Intake:
             self._put(board, BoardLedger(end_s=end_s))
 
     def judge(self, speaker: str, batch: TelemetryBatch, now_s: float) -> MessageVerdict:
-        """What ``batch`` is when the board ``speaker`` sent it at ``now_s``."""
+        """Classify a message without changing anything.
+
+        Args:
+            speaker: The board that sent it, as authenticated.
+            batch: The message.
+            now_s: Time of arrival, unix time.
+        """
         heard = self._boards.get(speaker, EMPTY_LEDGER)
         last = heard.seq(batch.stream)
         kind = _classify_message(speaker, batch, heard, now_s)
@@ -113,20 +130,20 @@ class Intake:
         return MessageVerdict(kind, board=speaker, seq=batch.seq, rows=rows, ledger=after)
 
     def accept(self, verdict: MessageVerdict) -> None:
-        """The verdict holds: its rows are kept."""
+        """Apply a verdict after its rows were stored."""
         self._put(verdict.board, verdict.ledger)
 
     def refuse(self, speaker: str, kind: Kind) -> None:
-        """Count a message that could not even be read."""
+        """Count a message that could not be decoded."""
         self._put(speaker, _count_message(self._boards.get(speaker, EMPTY_LEDGER), kind))
 
     def counts(self, board: str) -> Mapping[str, int]:
-        """How many messages of the board became what; every kind is there."""
+        """Return the number of a board's messages by outcome; every outcome is present."""
         counted = self._boards.get(board, EMPTY_LEDGER).counts
         return {kind: counted.get(kind, 0) for kind in KINDS}
 
     def boards(self) -> dict[str, BoardLedger]:
-        """What is known, by board, in the order of their names."""
+        """Return the ledgers by board, sorted by name."""
         return dict(sorted(self._boards.items()))
 
     def _put(self, board: str, heard: BoardLedger) -> None:
@@ -137,7 +154,7 @@ class Intake:
 
 
 def trace_to_rows(board: str, trace: Trace) -> tuple[SampleRow, ...]:
-    """A trace as rows, one per stretch, outside of any round."""
+    """Convert a trace to rows, one per stretch, outside of any round."""
     return tuple(
         SampleRow(
             at_s=trace.start_s[i],
@@ -159,7 +176,7 @@ def trace_to_rows(board: str, trace: Trace) -> tuple[SampleRow, ...]:
 
 
 def encode_intake(intake: Intake) -> bytes:
-    """The books as JSON: streams, ends and counts; what a board does now is not kept."""
+    """Encode streams, ends and counts as JSON; progress is not saved."""
     books = {
         board: {"streams": heard.streams, "end_s": heard.end_s, "heard_s": heard.heard_s, "counts": heard.counts}
         for board, heard in intake._boards.items()  # noqa: SLF001  the same file's own
@@ -168,7 +185,16 @@ def encode_intake(intake: Intake) -> bytes:
 
 
 def decode_intake(data: bytes, ends_s: Mapping[str, float] | None = None, most_boards: int = MOST_BOARDS) -> Intake:
-    """The books as they were kept, corrected by the ends that the store knows; raises ``MalformedJson``."""
+    """Restore a saved intake.
+
+    Args:
+        data: Output of ``encode_intake``.
+        ends_s: Ends of the last rows in the store, by board; they correct the saved ones.
+        most_boards: Number of boards remembered.
+
+    Raises:
+        MalformedJson: The data is invalid or of another version.
+    """
     said = check_fields(parse_json(data), "books", ("version", "boards"), ("version", "boards"))
     if said["version"] != VERSION or type(said["boards"]) is not dict:
         raise MalformedJson(f"books: got version {said['version']!r}; {VERSION} is right")
@@ -220,6 +246,6 @@ def _count_message(heard: BoardLedger, kind: Kind) -> BoardLedger:
 
 
 def _with_stream_number(streams: tuple[tuple[str, int], ...], stream: str, seq: int) -> tuple[tuple[str, int], ...]:
-    """The streams with one more number taken, which makes its stream the newest; the oldest are forgotten."""
+    """Return the streams with one more accepted number, which makes its stream the newest; the oldest are dropped."""
     others = tuple(each for each in streams if each[0] != stream)
     return (*others, (stream, seq))[-STREAMS:]

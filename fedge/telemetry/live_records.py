@@ -1,4 +1,4 @@
-"""What a board tells of itself between its replies: what it does now, and its sensors, in batches that are numbered."""
+"""Records that a board sends between its replies: its progress, and its sensor samples in numbered batches."""
 
 from __future__ import annotations
 
@@ -8,26 +8,41 @@ from typing import Literal
 from fedge.types import EMPTY_TRACE, Trace
 
 VERSION = 1
-"""Of the batch's form; a server takes no other."""
+"""Version of the batch's form; a server accepts no other."""
 ActivityState = Literal["idle", "fetching", "probing", "training", "sending", "done", "failed"]
 
 
 @dataclass(frozen=True, slots=True)
 class BoardProgress:
-    """What a board is doing now; ``steps_done`` of ``steps`` minibatches of the round's share."""
+    """A board's current activity.
+
+    Attributes:
+        board: Name of the board.
+        at_s: Unix time of the report.
+        state: Activity.
+        device: Kind of board.
+        run: Name of the run that it works for; empty: none.
+        round: Number of the round.
+        steps: Steps of the round's share.
+        steps_done: Steps done so far.
+        mode: Current power mode, as ``PowerMode`` prints it.
+        power_w: Power in watts.
+        temperature_c: Hottest zone in degrees C.
+        error: Why the board failed.
+    """
 
     board: str
     at_s: float
-    """Unix time of this statement."""
+    """Unix time of the report."""
     state: ActivityState
     device: str = ""
     run: str = ""
-    """The name of the run that it works for; empty: none."""
+    """Name of the run that it works for; empty: none."""
     round: int = 0
     steps: int = 0
     steps_done: int = 0
     mode: str = ""
-    """The power mode that is set, as ``PowerMode`` prints it."""
+    """Current power mode, as ``PowerMode`` prints it."""
     power_w: float | None = None
     temperature_c: float | None = None
     error: str = ""
@@ -37,7 +52,8 @@ class BoardProgress:
 class TelemetryBatch:
     """One message of a board: samples in unix time, and its progress.
 
-    ``stream`` is new whenever the sender starts, ``seq`` counts from 1 within it: so the server knows what it has.
+    ``stream`` is new at every start of the sender, and ``seq`` counts from 1 within it, so that the server can identify
+    messages that it has already accepted.
     """
 
     version: int
@@ -47,4 +63,4 @@ class TelemetryBatch:
     trace: Trace = EMPTY_TRACE
     progress: BoardProgress | None = None
     lost: int = 0
-    """Samples that the board had to throw away so far in this stream, because nobody took them in time."""
+    """Samples that the board has had to drop in this stream because they could not be sent in time."""

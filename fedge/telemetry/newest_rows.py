@@ -1,4 +1,4 @@
-"""Every board's newest row and its joules since a round: what a page reads after every round, without a database."""
+"""Every board's newest row and its energy since a round: read after every round for a page, without a database."""
 
 from __future__ import annotations
 
@@ -13,7 +13,13 @@ from fedge.telemetry.store_schema import CLIENTS
 
 @dataclass(frozen=True, slots=True)
 class NewestRows:
-    """By board: the columns that were asked for of its newest row, and its joules before and from a round on."""
+    """Newest rows and energies by board.
+
+    Attributes:
+        rows: The requested columns of the newest row.
+        before_j: Energy in joules before a round.
+        from_j: Energy in joules from that round on.
+    """
 
     rows: dict[str, tuple[Any, ...]]
     before_j: dict[str, float]
@@ -21,9 +27,16 @@ class NewestRows:
 
 
 def read_newest_rows(folder: Path, columns: Sequence[str], since_round: int, split_round: int) -> NewestRows:
-    """From the rows of ``since_round`` and later; joules are summed before ``split_round`` and from it on.
+    """Read the newest rows of the clients table.
 
-    ``columns`` are of the table of clients. Raises ``BadInput`` for a newer store.
+    Args:
+        folder: The run's folder.
+        columns: Columns of the clients table to return.
+        since_round: First round to read.
+        split_round: Energies are summed before this round and from it on.
+
+    Raises:
+        BadInput: A newer fedge wrote the store.
     """
 
     def read() -> Any:
@@ -39,7 +52,7 @@ def read_newest_rows(folder: Path, columns: Sequence[str], since_round: int, spl
 
 
 def _last_rows(found: Any, columns: Sequence[str]) -> dict[str, tuple[Any, ...]]:
-    """Rounds are written in order, but a resumed run's parts need not lie so: the greatest round counts."""
+    """Return the row with the greatest round of each board; parts of a resumed run need not be in order."""
     import pyarrow as pa
 
     boards = found.column("board").to_pylist()

@@ -1,4 +1,4 @@
-"""What a board still has to send, the oldest first: a little of it in memory, and on disk when nobody takes it."""
+"""A board's unsent batches, the oldest first: a few in memory, and on disk while the server is unreachable."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ from fedge.telemetry.trace_operations import join_traces
 from fedge.types import EMPTY_TRACE, Trace
 
 MAX_BATCH_STRETCHES = 120
-"""Stretches of a batch. Chosen by us: two minutes, some 20 kB."""
+"""Stretches per batch: two minutes, some 20 kB."""
 MAX_UNSAVED_S = 5.0
-"""What waits for longer is on disk: a kill loses no more. Chosen by us; so rarely, since flash wears."""
+"""Seconds after which unsent stretches are written to disk: bounds the loss on a kill, yet spares the flash memory."""
 
 
 @dataclass(slots=True)
 class _OpenBatch:
-    """The newest batch, which still grows: its place in the order, and what it holds."""
+    """The newest batch, which is still growing, and its place in the order."""
 
     number: int
     seq: int
     trace: Trace = EMPTY_TRACE
     unsaved_since_s: float = 0.0
-    """When it got something that is not on disk."""
+    """When it first received a stretch that is not on disk."""
     saved: int = 0
-    """Stretches of it that are on disk."""
+    """Number of its stretches on disk."""
 
 
 class Outbox:
-    """Batches in the order in which they were seen; several threads may use it. No method raises because of the disk.
+    """Batches in order of time; thread-safe. No method raises because of the disk.
 
-    A batch that was given out once does not change any more: when it was taken and the answer was lost, the server
-    knows it again by its number.
+    A batch that was returned once does not change any more: if it was accepted and the reply was lost, the server
+    recognises it by its number.
     """
 
     def __init__(self, board: str, stream: str, spool: Spool) -> None:
@@ -43,28 +43,28 @@ class Outbox:
         self._next = spool.next_number
         self._growing: _OpenBatch | None = None
         self._given: tuple[int, TelemetryBatch, float] | None = None
-        """A batch that was given out and may be in memory alone: number, batch, since when it waits."""
+        """A batch that was returned and may be in memory only: number, batch, and since when it waits."""
         self._lost = 0
 
     @property
     def lost_stretches(self) -> int:
-        """Stretches that nobody will get."""
+        """Number of stretches that were dropped."""
         with self._turn:
             return self._lost + self._spool.lost
 
     @property
     def has_backlog(self) -> bool:
-        """Whether something waits on disk."""
+        """Whether batches wait on disk."""
         with self._turn:
             return bool(self._spool.numbers)
 
     def count_lost(self, stretches: int) -> None:
-        """So many more are lost."""
+        """Count dropped stretches."""
         with self._turn:
             self._lost += stretches
 
     def add(self, trace: Trace, now_s: float) -> None:
-        """What was seen last; lost when the disk is full and memory holds its share."""
+        """Append the newest stretches; they are dropped if the disk is full and the memory's share is used up."""
         with self._turn:
             if (
                 self._growing is not None
@@ -80,7 +80,12 @@ class Outbox:
             self._growing.trace = join_traces([self._growing.trace, trace])
 
     def save(self, now_s: float, *, at_once: bool = False) -> None:
-        """Write what waits for too long; ``at_once``: everything, the program ends."""
+        """Write to disk what has waited too long.
+
+        Args:
+            now_s: Unix time.
+            at_once: Whether to write everything, because the program ends.
+        """
         with self._turn:
             if self._given is not None and (at_once or now_s - self._given[2] > MAX_UNSAVED_S):
                 number, batch, _ = self._given
@@ -91,9 +96,12 @@ class Outbox:
             self._spool.trim(now_s)
 
     def next_batch(self, now_s: float, *, anyway: bool = False) -> tuple[int, TelemetryBatch] | None:
-        """The batch to send next, with the number to call ``done`` with; None when there is nothing to send.
+        """Return the batch to send next, with its number for ``mark_done``; None if there is nothing to send.
 
-        ``anyway``: then one without stretches, which only tells what the board does, and is kept nowhere.
+        Args:
+            now_s: Unix time.
+            anyway: Whether to return a batch without stretches instead of None, which only reports the progress and is
+                not kept.
         """
         with self._turn:
             for number in self._spool.numbers:
@@ -114,14 +122,14 @@ class Outbox:
             return number, TelemetryBatch(VERSION, self._board, self._stream, seq)
 
     def mark_done(self, number: int) -> None:
-        """The batch was taken, or nobody will ever take it."""
+        """Remove a batch that was accepted, or will never be."""
         with self._turn:
             if self._given is not None and self._given[0] == number:
                 self._given = None
             self._spool.drop(number)
 
     def _close_open_batch(self, now_s: float) -> bool:
-        """Whether the batch that grows is full and lies elsewhere now, so that another one may begin."""
+        """Close the growing batch; return whether another one may begin."""
         growing = self._growing
         assert growing is not None
         self._save_open_batch(now_s)

@@ -1,4 +1,4 @@
-"""What boards are doing now, as one small file per board: told by whoever works, read by whoever shows it."""
+"""Progress of boards as one small file per board: written by the worker process, read by whatever displays it."""
 
 from __future__ import annotations
 
@@ -27,27 +27,29 @@ from fedge.telemetry.strict_json import (
 
 SUFFIX = ".json"
 MAX_STATEMENT_BYTES = 8192
-"""Bytes of a statement; a file beyond it is no statement. Chosen by us."""
+"""Upper limit of a progress file in bytes; a larger one is ignored."""
 FOLDERS = 16
-"""Of so many folders a process keeps what it read last."""
+"""Number of folders whose last readings a process caches."""
 STATES = get_args(ActivityState)
 NAMES = tuple(each.name for each in dataclasses.fields(BoardProgress))
 UNIX_S = NumberRange(0.0, 4e10)
-"""Unix time, to the year 3237: milliseconds taken for seconds are beyond it."""
+"""Unix time, up to the year 3237: milliseconds mistaken for seconds are beyond it."""
 POWER_W = NumberRange(-100.0, 5000.0)
-"""Sensors read a little below zero when nothing flows; no board takes kilowatts."""
+"""Sensors read slightly below zero when no current flows; no board draws kilowatts."""
 TEMPERATURE_C = NumberRange(-100.0, 300.0)
 MOST_STEPS = 10**12
 LONGEST_NAME, LONGEST_ERROR = 128, 1000
 
 FileStamp = tuple[int, int, int]
-"""A file's inode, size and time of its last change: another one means another statement."""
+"""A file's inode, size and modification time in ns: a change means a new report."""
 
 
 def write_progress(folder: Path, progress: BoardProgress) -> None:
-    """Replace what ``progress.board`` told before; a reader sees the old or the new, never half. Raises ``OSError``.
+    """Replace a board's progress file atomically.
 
-    Raises ``MalformedJson`` for a board whose name is no file's name.
+    Raises:
+        OSError: The file cannot be written.
+        MalformedJson: The board's name is not a valid file name.
     """
     board = check_pattern(progress.board, "board", BOARD)
     unfinished = folder / f".{board}.{os.getpid()}.{threading.get_native_id()}"
@@ -62,7 +64,7 @@ def write_progress(folder: Path, progress: BoardProgress) -> None:
 
 
 def read_progress(folder: Path) -> dict[str, BoardProgress]:
-    """What every board told last, by its name; a statement that is broken, or of another board, is left out.
+    """Read the last report of every board, by name; invalid files are skipped.
 
     Only files that changed since the last call are read.
     """
@@ -76,12 +78,16 @@ def read_progress(folder: Path) -> dict[str, BoardProgress]:
 
 
 def to_json(progress: BoardProgress) -> dict[str, object]:
-    """The statement as JSON's own types."""
+    """Return the progress as JSON values."""
     return dataclasses.asdict(progress)
 
 
 def from_json(value: object) -> BoardProgress:
-    """The statement behind a JSON value; raises ``MalformedJson``."""
+    """Restore and validate a progress from a JSON value.
+
+    Raises:
+        MalformedJson: A field is missing, of the wrong type or out of range.
+    """
     said = check_fields(value, "progress", ("board", "at_s", "state"), NAMES)
     return BoardProgress(
         board=check_pattern(said["board"], "board", BOARD),
@@ -112,7 +118,7 @@ _turn = threading.Lock()
 
 
 def _list_statements(folder: Path) -> Iterator[tuple[str, str, FileStamp]]:
-    """Board, path and stamp of every statement, in the order of their boards."""
+    """Yield board, path and stamp of every progress file, in the order of the boards."""
     try:
         found = sorted(os.scandir(folder), key=lambda entry: entry.name)
     except OSError:

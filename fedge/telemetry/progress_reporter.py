@@ -1,4 +1,4 @@
-"""Tells a board's progress while it works, seldom enough to cost nothing; what cannot be told never stops the work."""
+"""Reports a board's progress while it works, rarely enough to cost nothing; a failing report never stops the work."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from fedge.telemetry.progress_files import LONGEST_ERROR, LONGEST_NAME, write_pr
 from fedge.telemetry.strict_json import MalformedJson
 
 REPORT_PERIOD_S = 0.5
-"""Chosen by us: a page shows no more."""
+"""Seconds between reports: pages are not refreshed faster."""
 
 logger = logging.getLogger(__name__)
 
 
 class ProgressReporter:
-    """Keeps what a board does and tells it in ``folder`` (None: to nobody), at most every ``every_s`` seconds.
+    """Tracks a board's progress and writes it to a folder at most every ``every_s`` seconds.
 
-    Changes of state are told at once, unless ``states_at_once`` is false: then they wait like everything else, which is
-    for rounds that last milliseconds. ``last_s`` is when the board told something last, ``wall_s`` gives unix time.
+    Attributes:
+        told_s: Unix time of the last report.
     """
 
     def __init__(
@@ -35,15 +35,25 @@ class ProgressReporter:
         states_at_once: bool = True,
         last_s: float = float("-inf"),
     ) -> None:
+        """Start with a first progress.
+
+        Args:
+            folder: Folder of the progress files; None: nothing is written.
+            begun: The first progress.
+            wall_s: Unix time in seconds.
+            every_s: Least seconds between reports.
+            states_at_once: Whether changes of state are reported immediately; false for rounds that last milliseconds.
+            last_s: Unix time of the board's last report.
+        """
         self._folder, self._now, self._wall_s = folder, _make_printable(begun), wall_s
         self._every_s, self._states_at_once = every_s, states_at_once
         self._told: ActivityState | None = None
-        """The state that was told last, by this teller."""
+        """State of the last report of this reporter."""
         self.told_s = last_s
-        """When something was told last, unix time."""
+        """Unix time of the last report."""
 
     def report(self, state: ActivityState | None = None, **changes: Any) -> None:
-        """The board does this now; ``changes`` are fields of ``BoardProgress``."""
+        """Update the progress and report it if it is due; ``changes`` are fields of ``BoardProgress``."""
         if self._folder is None:
             return
         at_s = self._wall_s()
@@ -53,11 +63,14 @@ class ProgressReporter:
             self._write(self._folder)
 
     def add_steps(self, steps: int) -> None:
-        """So many more minibatches are done."""
+        """Count further steps as done."""
         self.report(steps_done=self._now.steps_done + steps)
 
     def finish(self, state: ActivityState, **changes: Any) -> None:
-        """The round's last word: told too when anything else was told of the round, so that nothing stale stays."""
+        """Report the end of the round.
+
+        It is always written if an earlier report of the round was, so that nothing stale remains.
+        """
         self.report(state, **changes)
         if self._folder is not None and self._told not in {None, state}:
             self._write(self._folder)
@@ -71,7 +84,7 @@ class ProgressReporter:
 
 
 def _make_printable(progress: BoardProgress) -> BoardProgress:
-    """With texts as they may be told: on one line, and not too long."""
+    """Return the progress with texts shortened and on one line."""
     return replace(
         progress,
         device=_shorten(progress.device, LONGEST_NAME),

@@ -1,4 +1,4 @@
-"""A run's folder: what lies where, and how files are written so that none is ever half there."""
+"""Layout of a run's folder, and atomic writing of its files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ STORE = "store"
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write by a temporary name and a rename; where that fails, neither is left."""
+    """Write a file through a temporary name and a rename; on failure neither remains."""
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         part.write_text(text, encoding="utf-8")

@@ -1,4 +1,4 @@
-"""A run's tables for analysis: as Arrow, pandas, records, or asked in SQL, which can only read them."""
+"""Read a run's tables for analysis: as Arrow, pandas or records, or with read-only SQL."""
 
 from __future__ import annotations
 
@@ -18,15 +18,19 @@ from fedge.telemetry.store_schema import BY_NAME, BY_ROW, TABLES, R, table_to_re
 NAMES = ("rounds", "clients", "events", "samples")
 T = TypeVar("T")
 INTERRUPT_S = 0.05
-"""Between two requests to end; chosen by us."""
+"""Seconds between two attempts to interrupt a query."""
 BATCH_ROWS = 8192
-"""Of an answer that is taken bit by bit; chosen by us."""
+"""Rows per batch of a streamed answer: bounds its memory."""
 
 
 class RunReader:
-    """A run as it was when it was opened, finished or not; raises ``BadInput`` when ``folder`` is none.
+    """A run as it was when it was opened, finished or not.
 
-    ``notes`` says what could not be read, where a file is damaged.
+    Attributes:
+        notes: Descriptions of damaged files that could not be read completely.
+
+    Raises:
+        BadInput: ``folder`` is not a run.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -56,7 +60,12 @@ class RunReader:
             self._connection = None
 
     def arrow(self, table: str) -> Any:
-        """The whole table as a ``pyarrow.Table``; raises ``UnknownName``, ``BadInput`` where a file cannot be read."""
+        """Return a whole table as a ``pyarrow.Table``.
+
+        Raises:
+            UnknownName: There is no such table.
+            BadInput: A file cannot be read.
+        """
         if table not in BY_NAME:
             raise UnknownName("table", table, NAMES)
         try:
@@ -65,33 +74,49 @@ class RunReader:
             raise unreadable_error(error) from error
 
     def pandas(self, table: str) -> Any:
-        """The whole table as a ``pandas.DataFrame``, ``rails_w`` as dictionaries; raises ``UnknownName``."""
+        """Return a whole table as a ``pandas.DataFrame``, ``rails_w`` as dictionaries.
+
+        Raises:
+            UnknownName: There is no such table.
+            BadInput: A file cannot be read.
+        """
         return self.arrow(table).to_pandas(maps_as_pydicts="strict")
 
     def rows(self, kind: type[R]) -> list[R]:
-        """The table's rows as records."""
+        """Return a table's rows as records of type ``kind``."""
         return table_to_records(self.arrow(BY_ROW[kind].name), kind)
 
     def query(self, sql: str) -> Any:
-        """What one SELECT over ``rounds``, ``clients``, ``events`` and ``samples`` gives, as a ``pyarrow.Table``.
+        """Run one SELECT over ``rounds``, ``clients``, ``events`` and ``samples``; nothing else can be read or written.
 
-        Nothing but these tables can be read, and nothing written. Raises ``BadInput`` with what is wrong.
+        Args:
+            sql: The statement.
+
+        Returns:
+            A ``pyarrow.Table``.
+
+        Raises:
+            BadInput: The statement is invalid.
         """
         return self._run_interruptible(lambda: self._make_relation(sql).to_arrow_table())
 
     def batches(self, sql: str) -> tuple[Any, Iterator[Any]]:
-        """The same as an Arrow schema and record batches, made as they are taken: for answers that fill the memory."""
+        """Run one SELECT as ``query`` does and stream the answer, for answers that exceed the memory.
+
+        Returns:
+            The Arrow schema, and an iterator over record batches that are computed on demand.
+        """
         reader = self._run_interruptible(lambda: self._make_relation(sql).to_arrow_reader(BATCH_ROWS))
         return reader.schema, iter(lambda: self._run_interruptible(lambda: next(reader, None)), None)
 
     def _run_interruptible(self, work: Callable[[], T]) -> T:
-        """What ``work`` gives, done beside this thread: DuckDB itself would not hear Ctrl-C."""
+        """Run ``work`` in another thread and return its result: DuckDB itself would not react to Ctrl-C."""
         with ThreadPoolExecutor(1, "fedge-query") as beside, _translate_errors():
             doing = beside.submit(work)
             try:
                 return doing.result()
             except KeyboardInterrupt:
-                # Again until it ends: what had not begun yet would not hear the first.
+                # Repeated until it ends: a query that had not begun yet ignores the first interrupt.
                 while not doing.done():
                     if self._connection is not None:
                         self._connection.interrupt()
@@ -99,7 +124,7 @@ class RunReader:
                 raise
 
     def _make_relation(self, sql: str) -> Any:
-        """DuckDB's relation; nothing is worked out before it is taken."""
+        """Return DuckDB's lazy relation for one SELECT."""
         import duckdb
 
         statements = duckdb.extract_statements(sql)
@@ -111,7 +136,7 @@ class RunReader:
         return self._connection.sql(sql)
 
     def _connect(self) -> Any:
-        """A database in memory that knows the four tables and may open no file."""
+        """Open an in-memory database with the four tables and no access to files."""
         import duckdb
 
         safe: dict[str, Any] = {
@@ -129,13 +154,17 @@ class RunReader:
 
 
 def open_run(path: str | Path) -> RunReader:
-    """Open a run's folder, also while the run goes on; raises ``BadInput`` when it is none."""
+    """Open a run's folder, also while the run goes on.
+
+    Raises:
+        BadInput: The folder is not a run, or a newer fedge wrote it.
+    """
     return retry_while_changing(lambda: RunReader(Path(path)))
 
 
 @contextmanager
 def _translate_errors() -> Iterator[None]:
-    """What DuckDB finds wrong as ``BadInput``; where batches are taken, Arrow tells of it."""
+    """Convert errors of DuckDB and Arrow to ``BadInput``."""
     import duckdb
     import pyarrow as pa
 
@@ -150,5 +179,5 @@ def _expected_sql() -> str:
 
 
 def _one_line_message(error: Exception) -> str:
-    """The message without the picture of the place."""
+    """Return the message without DuckDB's excerpt of the statement."""
     return " ".join(str(error).partition("\nLINE ")[0].split())

@@ -1,4 +1,4 @@
-"""What a board sees of itself, second by second, also when no run is going: its sensor's samples as stretches."""
+"""A board's sensor samples as stretches of one second, also between runs."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ from fedge.types import EMPTY_TRACE, DeviceSpec, SensorSample, Trace
 
 STRETCH_S = 1.0
 MAX_KEPT_SAMPLES = 400
-"""Samples that are kept: twenty seconds' at the highest rate. Chosen by us."""
+"""Samples kept: twenty seconds' worth at the highest sampling rate."""
 GAP_S = 3.0
-"""Without a sample for so long nothing is said of the time between. Chosen by us."""
+"""Longest interval between samples that is interpolated, in seconds; a longer one leaves a gap in the trace."""
 CLOCK_SET_S = 0.05
-"""Unix time that moved by so much against the monotonic clock was set. Chosen by us."""
+"""Shift of unix time against the monotonic clock, in seconds, that counts as the clock being set."""
 CLOCK_IS_SET_S = 1_735_689_600.0
-"""2025-01-01: a board without a battery starts in an earlier year, and its stretches would be nowhere."""
+"""2025-01-01: a board without a clock battery starts in an earlier year, where its stretches would be misplaced."""
 SHOW_END_S = 60.0
-"""So long a round's end is told; then the board is idle. Chosen by us."""
+"""Seconds for which a round's end is reported before the board counts as idle."""
 STALE_S = 900.0
-"""Whoever works and has not told anything for so long is gone: longer than any stretch of work. Chosen by us."""
+"""Seconds without a report after which a run counts as gone: longer than any single part of its work."""
 
 logger = logging.getLogger(__name__)
 
 
 class BufferedSensor:
-    """A ``PowerSensor`` in front of another, which keeps what was read of late."""
+    """A ``PowerSensor`` that wraps another and keeps its recent samples."""
 
     def __init__(self, sensor: PowerSensor) -> None:
         self._sensor = sensor
@@ -55,7 +55,7 @@ class BufferedSensor:
         return self._sensor.total_power
 
     def read(self) -> SensorSample:
-        """One look; raises ``SensorLost``."""
+        """Read and keep one sample; raises ``SensorLost``."""
         sample = self._sensor.read()
         with self._turn:
             if not self._samples or sample.at_s > self._samples[-1].at_s:
@@ -63,30 +63,39 @@ class BufferedSensor:
         return sample
 
     def samples(self) -> list[SensorSample]:
-        """The oldest first."""
+        """Return the recent samples, the oldest first."""
         with self._turn:
             return list(self._samples)
 
 
 class SensorStretches:
-    """Cuts samples into stretches of a second, dated in unix time; asked again and again, each is given once.
+    """Cuts samples into stretches of one second in unix time; successive calls return each stretch once.
 
-    ``now_s`` is the sensor's clock, ``wall_s`` unix time. A clock that was set back gives nothing until it is past what
-    was given before: no time is told twice.
+    After the wall clock was set back, nothing is returned until it passes the last returned stretch, so that no time is
+    reported twice.
+
+    Attributes:
+        lost: Number of stretches that could not be dated.
     """
 
     def __init__(self, now_s: Callable[[], float], wall_s: Callable[[], float]) -> None:
+        """Start at the present time.
+
+        Args:
+            now_s: The sensor's clock in seconds.
+            wall_s: Unix time in seconds.
+        """
         self._now_s, self._wall_s = now_s, wall_s
         self._from_s = now_s()
-        """The end of what was given, on the sensor's clock."""
+        """End of what was returned, on the sensor's clock."""
         self._ahead_s = wall_s() - now_s()
         self._told_s = 0.0
-        """The end of what was given, unix time."""
+        """End of what was returned, unix time."""
         self.lost = 0
-        """Stretches that cannot be dated."""
+        """Number of stretches that could not be dated."""
 
     def take_new(self, samples: list[SensorSample]) -> Trace:
-        """The whole seconds that are over since the last call, as far as a sample tells of them."""
+        """Return the whole seconds since the last call, as far as samples cover them."""
         whole = int((samples[-1].at_s - self._from_s) // STRETCH_S) if samples else 0
         if whole < 1:
             return EMPTY_TRACE
@@ -114,7 +123,15 @@ class SensorStretches:
 def describe_progress(
     said: BoardProgress | None, board: str, device: str, sample: SensorSample | None, now_s: float
 ) -> BoardProgress:
-    """What the board does now: what a run told, while that holds, with the sensor's newest figures; else it is idle."""
+    """Combine a run's last report, while it is recent, with the sensor's newest values; otherwise the board is idle.
+
+    Args:
+        said: The run's last report, if any.
+        board: Name of the board.
+        device: Kind of board.
+        sample: The newest sample, if any.
+        now_s: Unix time.
+    """
     idle = BoardProgress(board, now_s, "idle", device)
     limit_s = SHOW_END_S if said is not None and said.state in {"done", "failed"} else STALE_S
     base = idle if said is None or not 0 <= now_s - said.at_s <= limit_s else replace(said, at_s=now_s, device=device)
@@ -128,12 +145,12 @@ def describe_progress(
 
 
 def read_local_progress(folder: Path, board: str) -> BoardProgress | None:
-    """What a run on this board told last."""
+    """Return the last report of a run on this board, if any."""
     return read_progress(folder).get(board)
 
 
 def find_board_spec(settings: NodeSettings) -> DeviceSpec | None:
-    """The catalogue's entry of this board, found without its daemon; None where nobody knows it."""
+    """Return the catalogue's entry of this board, found without its daemon; None if it is unknown."""
     try:
         if settings.device is not None:
             return catalogue.find(settings.device, where="device")

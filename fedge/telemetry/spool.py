@@ -1,4 +1,4 @@
-"""A board's queue on disk while nobody takes its batches: one file each, the oldest dropped beyond a size or an age."""
+"""A board's batches on disk while the server is unreachable: one file each, limited in size and age."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fedge.telemetry.live_records import TelemetryBatch
 from fedge.telemetry.strict_json import MalformedJson
 
 NAME = re.compile(r"(\d{12})\.(\d{1,6})\.(\d{1,12})\.json")
-"""Number, stretches, unix time of the end: so that a folder's listing is enough to know what is in it."""
+"""Number, stretches, and unix time of the end: a folder's listing is enough to know its content."""
 UNFINISHED = ".unfinished"
 
 logger = logging.getLogger(__name__)
@@ -22,10 +22,17 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, order=True)
 class SpoolSegment:
-    """One file of the spool."""
+    """One file of the spool.
+
+    Attributes:
+        number: Position in the order of batches, over all starts of the program.
+        stretches: Number of stretches.
+        end_s: End of the last stretch, unix time.
+        size: Bytes of the file.
+    """
 
     number: int
-    """The order of the batches, over all starts of the program."""
+    """Position in the order of batches, over all starts of the program."""
     stretches: int
     end_s: int
     size: int
@@ -36,39 +43,57 @@ class SpoolSegment:
 
 
 class Spool:
-    """Batches in ``folder``, at most ``most_bytes`` of them and none older than ``most_age_s`` seconds.
+    """Batches in a folder, limited in size and age; used by one process at a time.
 
-    Nothing here raises because of the disk: a batch that cannot be written is not in the spool, and one that cannot be
-    read is lost. One process at a time.
+    No method raises because of the disk: a batch that cannot be written is not kept, and one that cannot be read is
+    lost.
+
+    Attributes:
+        lost: Stretches dropped because of the limits or because they could not be read.
     """
 
     def __init__(self, folder: Path, most_bytes: int, most_age_s: float) -> None:
+        """Open the spool with what an earlier start left.
+
+        Args:
+            folder: The folder, created on demand.
+            most_bytes: Limit of all files in bytes.
+            most_age_s: Age limit in seconds.
+        """
         self._folder, self._most_bytes, self._most_age_s = folder, most_bytes, most_age_s
         self.lost = 0
-        """Stretches that were dropped, because they were too many, too old, or could not be read."""
+        """Stretches dropped because of the limits or because they could not be read."""
         self._failing = False
         self._segments: dict[int, SpoolSegment] = {}
         self._find_segments()
 
     @property
     def numbers(self) -> list[int]:
-        """The batches that are there, the oldest first."""
+        """Numbers of the batches, the oldest first."""
         return sorted(self._segments)
 
     @property
     def size(self) -> int:
-        """Bytes of all of them."""
+        """Total size in bytes."""
         return sum(segment.size for segment in self._segments.values())
 
     @property
     def next_number(self) -> int:
-        """Greater than that of every batch here."""
+        """A number greater than that of every batch here."""
         return max(self._segments, default=0) + 1
 
     def put(self, number: int, batch: TelemetryBatch, now_s: float) -> bool:
-        """Keep ``batch``, in place of one of the same number; drop the oldest where there is no room. False: not kept.
+        """Write a batch, replacing one of the same number, and drop the oldest beyond the limits.
 
-        What cannot be written, on a full disk, is not kept: the older ones stay.
+        If the disk is full, the older batches stay.
+
+        Args:
+            number: Position of the batch in the order.
+            batch: The batch.
+            now_s: Unix time.
+
+        Returns:
+            Whether the batch is in the spool.
         """
         data = encode_batch(batch)
         segment = SpoolSegment(number, len(batch.trace), int(trace_bounds_s(batch.trace)[1]), len(data))
@@ -82,7 +107,7 @@ class Spool:
         return number in self._segments
 
     def read(self, number: int) -> TelemetryBatch | None:
-        """The batch; one that cannot be read is dropped and lost."""
+        """Return a batch, or None; an unreadable one is dropped."""
         segment = self._segments.get(number)
         if segment is None:
             return None
@@ -95,13 +120,13 @@ class Spool:
             return None
 
     def drop(self, number: int) -> None:
-        """The batch was taken."""
+        """Remove a batch that was accepted."""
         segment = self._segments.pop(number, None)
         if segment is not None:
             self._unlink(segment)
 
     def trim(self, now_s: float) -> None:
-        """Drop the oldest until size and age are right."""
+        """Drop the oldest batches until size and age are within the limits."""
         for number in self.numbers:
             segment = self._segments[number]
             if self.size <= self._most_bytes and segment.end_s >= now_s - self._most_age_s:
@@ -113,7 +138,7 @@ class Spool:
         self.drop(segment.number)
 
     def _find_segments(self) -> None:
-        """What a former start left; of two files of one number the one with more in it is the later."""
+        """List the files of an earlier start; of two with the same number the larger one is the later."""
         try:
             entries = [(entry.name, entry.stat().st_size) for entry in os.scandir(self._folder)]
         except OSError:

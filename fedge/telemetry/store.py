@@ -1,7 +1,7 @@
-"""The store of a run's rows: appended to write-ahead files as they come; where there are enough, Parquet parts.
+"""Store of a run's rows: appended to write-ahead files, which are converted to Parquet parts when they are full.
 
 When ``append`` returns, its rows survive the end of the process; rounds, clients and events also a loss of power.
-Samples are put on the disk with the first append that comes a second after the last time.
+Samples are synced to disk by the first append at least one second after the last sync.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ logger = logging.getLogger(__name__)
 Row = RoundRow | ClientRow | EventRow | SampleRow | RoundTrace
 
 FULL_ROWS, FULL_BYTES, FULL_FRAMES = 262_144, 32 * 2**20, 16_384
-"""With any of these a write-ahead file becomes a part; chosen by us."""
+"""Limits at which a write-ahead file becomes a part; larger ones save files but make reading a running run slower."""
 FRAME_ROWS = 65_536
-"""The most rows of one frame; chosen by us."""
+"""Rows per frame: bounds the memory of reading one."""
 LOCK = "LOCK"
-"""The file in the store that its writer holds."""
+"""File in the store that its writer locks."""
 SYNC_SAMPLES_S = 1.0
-"""Chosen by us: what a loss of power may take is this much of samples, and waiting for the disk costs little."""
+"""Seconds of samples that a loss of power may cost; waiting for the disk more rarely saves little."""
 
 
 class TableWriter:
-    """The one writer of a table: appends to the write-ahead file, makes a part of it when it is full."""
+    """The single writer of a table: appends to the write-ahead file, and converts it to a part when it is full."""
 
     def __init__(self, folder: Path, table: StoreTable, now_s: Callable[[], float]) -> None:
         self._where, self._table, self._now_s = store_files.table_folder(folder, table), table, now_s
@@ -58,7 +58,7 @@ class TableWriter:
         self._full = 1.0
 
     def append(self, batches: Sequence[Any]) -> None:
-        """Write Arrow batches of the table's columns; when it returns, they survive the end of the process."""
+        """Append Arrow batches of the table's columns; when it returns, they survive the end of the process."""
         slices = [piece for batch in batches for piece in _slice_batch(batch)]
         if not slices:
             return
@@ -78,23 +78,23 @@ class TableWriter:
             self._seal_if_possible()
 
     def seal(self) -> None:
-        """Make a part of what was appended until now."""
+        """Convert the write-ahead file to a part."""
         if not self._bytes:
             return
         try:
             store_files.finish_wal(self._where, self._table, self._number)
         finally:
-            # A part makes its write-ahead file void: nothing may be appended there, whatever failed behind it.
+            # A part supersedes its write-ahead file: nothing may be appended to that, whatever failed afterwards.
             if not store_files.numbered_path(self._where, self._number, store_files.WAL).exists() or self._is_sealed():
                 self._number += 1
                 self._begin_file()
 
     def _fullness(self) -> float:
-        """How near the write-ahead file is to becoming a part, which it is at 1."""
+        """Return how full the write-ahead file is; at 1 it becomes a part."""
         return max(self._rows / FULL_ROWS, self._bytes / FULL_BYTES, self._frames / FULL_FRAMES)
 
     def _seal_if_possible(self) -> None:
-        """The rows are kept either way: whoever appended them must not be told that they are not."""
+        """Convert the file, logging a failure: the rows are stored either way, so the caller must not see an error."""
         try:
             self.seal()
         except OSError as error:
@@ -102,7 +102,7 @@ class TableWriter:
             logger.warning("the rows in %s stay in a write-ahead file for now: %s", self._where, error)
 
     def forget_after(self, last_round: int) -> None:
-        """Drop the rows of later rounds."""
+        """Drop the rows of rounds after ``last_round``."""
         self.seal()
         store_files.forget_after(self._where, last_round)
 
@@ -114,9 +114,12 @@ class TableWriter:
 
 
 class RunTables:
-    """A run's store as its writer has it; there is one at a time for a folder, until ``close`` or its process ends.
+    """The writer of a run's store; one at a time per folder, until ``close`` or the end of its process.
 
-    Raises ``BadInput`` while another one writes, and for a store of a newer version. A run of version 1 is taken over.
+    A store of version 1 is converted.
+
+    Raises:
+        BadInput: Another process writes the store, or a newer fedge wrote it.
     """
 
     def __init__(self, folder: Path, now_s: Callable[[], float] = time.monotonic) -> None:
@@ -131,7 +134,11 @@ class RunTables:
         self._rounds = read_rows(folder, RoundRow)
 
     def append(self, rows: Iterable[Row]) -> None:
-        """Keep ``rows``; raises ``ValueError`` for a trace whose columns differ in length, and then keeps none."""
+        """Append rows.
+
+        Raises:
+            ValueError: The columns of a trace differ in length; no row is stored then.
+        """
         by_table: dict[StoreTable, list[Row]] = {}
         for row in rows:
             by_table.setdefault(SAMPLES if isinstance(row, RoundTrace) else BY_ROW[type(row)], []).append(row)
@@ -142,18 +149,18 @@ class RunTables:
         self._rounds += [row for found in by_table.values() for row in found if isinstance(row, RoundRow)]
 
     def forget_after(self, last_round: int) -> None:
-        """Drop the rows of rounds that a resumed run will play again; may be stopped anywhere and done again."""
+        """Drop the rows of rounds that a resumed run will repeat; may be interrupted and repeated."""
         for writer in self._writers.values():
             writer.forget_after(last_round)
         self._rounds = [row for row in self._rounds if row.round <= last_round]
 
     def seal(self) -> None:
-        """Make parts of everything appended until now."""
+        """Convert all write-ahead files to parts."""
         for writer in self._writers.values():
             writer.seal()
 
     def close(self) -> None:
-        """Make parts of everything and let others write; nothing may be appended any more."""
+        """Convert all write-ahead files to parts and release the lock."""
         self.seal()
         self._lock.release()
 
@@ -163,7 +170,7 @@ class RunTables:
 
 
 class MemoryTables:
-    """The trivial store: keeps the rows and writes nothing."""
+    """A store that keeps the rows in memory and writes nothing."""
 
     def __init__(self) -> None:
         self.rows: list[Row] = []
@@ -173,7 +180,7 @@ class MemoryTables:
 
 
 def _make_batches(table: StoreTable, rows: Sequence[Row]) -> list[Any]:
-    """Arrow batches of rows that all belong to one table."""
+    """Return Arrow batches of rows of one table."""
     traces = [row for row in rows if isinstance(row, RoundTrace)]
     plain = [row for row in rows if not isinstance(row, RoundTrace)]
     made = ([traces_to_batch(traces)] if traces else []) + ([rows_to_batch(table, plain)] if plain else [])
@@ -185,7 +192,7 @@ def _slice_batch(batch: Any) -> list[Any]:
 
 
 def _lock_store(folder: Path) -> FileLock:
-    """The store's lock; its folder is made where there is none."""
+    """Lock the store, creating its folder."""
     try:
         (folder / STORE).mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -194,13 +201,13 @@ def _lock_store(folder: Path) -> FileLock:
 
 
 def _begin_store(folder: Path) -> None:
-    """The version comes first: whoever finds tables finds it too."""
+    """Write the version first, so that a reader who finds tables finds it too."""
     _write_version(folder)
     store_files.sync_folder(folder)
 
 
 def _convert_version_1(folder: Path) -> None:
-    """Make parts of a version 1 run; until the version is written, the old files count and all may be done again."""
+    """Convert a version 1 run; until the version is written, the old files count and the conversion can be repeated."""
     for table in TABLES:
         where = store_files.table_folder(folder, table)
         where.mkdir(parents=True, exist_ok=True)

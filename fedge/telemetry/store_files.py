@@ -1,7 +1,7 @@
-"""The files of a store: Parquet parts and write-ahead files by number, and the steps from one to the other.
+"""Files of a store: numbered Parquet parts and write-ahead files, and the conversion from one to the other.
 
-``store/<table>/<number>.wal`` becomes ``<number>.parquet``; a part makes the write-ahead file of its number void. Every
-step leaves either what was there before or what comes after it, and may be done again.
+``store/<table>/<number>.wal`` becomes ``<number>.parquet``; a part supersedes the write-ahead file of its number. Every
+step leaves either the previous or the next state, and can be repeated.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ logger = logging.getLogger(__name__)
 VERSION_FILE = "VERSION"
 PART, WAL, DAMAGED, TEMPORARY = ".parquet", ".wal", ".damaged", ".part"
 NO_VALUE = -math.inf
-"""What comes before every value: the greatest of none."""
+"""Smaller than every value: the maximum of an empty column."""
 ROW_GROUP = 131_072
-"""Rows; chosen by us."""
+"""Rows per Parquet row group."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoreListing:
-    """A table's files by number, as the folder's names said at one moment."""
+    """A table's files by number, from one listing of its folder."""
 
     parts: Mapping[int, Path]
     wals: Mapping[int, Path]
@@ -42,22 +42,22 @@ class StoreListing:
 
     @property
     def live_wals(self) -> Mapping[int, Path]:
-        """Those that no part has made void."""
+        """Write-ahead files that no part supersedes."""
         return {number: path for number, path in self.wals.items() if number not in self.parts}
 
     @property
     def last(self) -> int:
-        """The highest number in use; 0 when there is none."""
+        """The highest number in use; 0 if there is none."""
         return max((*self.parts, *self.wals, *self.damaged), default=0)
 
 
 def table_folder(folder: Path, table: StoreTable) -> Path:
-    """Where the table of the run ``folder`` lies."""
+    """Return the folder of a table in the run ``folder``."""
     return folder / STORE / table.name
 
 
 def list_store_files(where: Path) -> StoreListing:
-    """The files of the table's folder ``where``; none when it is not there."""
+    """List the files of a table's folder; empty if it does not exist."""
     try:
         names = sorted(path.name for path in where.iterdir())
     except (FileNotFoundError, NotADirectoryError):
@@ -76,7 +76,11 @@ def numbered_path(where: Path, number: int, kind: str) -> Path:
 
 
 def read_store_version(folder: Path) -> int | None:
-    """The version of the store in a run folder, None where nothing was stored; raises ``BadInput`` for a newer one."""
+    """Return the version of the store in a run folder; None if nothing was stored.
+
+    Raises:
+        BadInput: The version is newer or cannot be read.
+    """
     path = folder / STORE / VERSION_FILE
     if path.is_file():
         return _read_version_file(path)
@@ -100,9 +104,10 @@ def _read_version_file(path: Path) -> int:
 
 
 def write_part(target: Path, found: Any) -> None:
-    """Write an Arrow table as a part: under a temporary name, on the disk, renamed, the name on the disk too.
+    """Write an Arrow table as a part: to a temporary name, sync, rename, sync the folder.
 
-    On an ``OSError``, which names the file, nothing of it stays.
+    Raises:
+        OSError: Writing failed; it names the file, and nothing of it remains.
     """
     import pyarrow.parquet as pq
 
@@ -114,13 +119,13 @@ def write_part(target: Path, found: Any) -> None:
     except OSError as error:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
-        # Arrow puts a sentence of its own before the system's, and no file beside it.
+        # Arrow's message has a prefix of its own, and the error lacks the file name.
         raise OSError(error.errno, os.strerror(error.errno or 0), str(target)) from error
     sync_folder(target.parent)
 
 
 def finish_wal(where: Path, table: StoreTable, number: int) -> None:
-    """Make a part of the write-ahead file ``number`` and remove that file; a damaged one is set aside instead."""
+    """Convert the write-ahead file ``number`` to a part and remove it; a damaged one is renamed instead."""
     import pyarrow as pa
 
     path = numbered_path(where, number, WAL)
@@ -137,7 +142,7 @@ def finish_wal(where: Path, table: StoreTable, number: int) -> None:
 
 
 def repair_leftovers(where: Path, table: StoreTable) -> int:
-    """What a writer does first: remove leftovers, finish what an earlier writer left; returns the next number."""
+    """Remove temporary files and finish what an earlier writer left; return the next free number."""
     where.mkdir(parents=True, exist_ok=True)
     files = list_store_files(where)
     for path in files.temporary:
@@ -160,7 +165,7 @@ def _finish_leftover_wal(where: Path, table: StoreTable, number: int, path: Path
 
 
 def forget_after(where: Path, last_round: int) -> None:
-    """Take the rows of later rounds out of every part; may be stopped anywhere and done again."""
+    """Remove the rows of later rounds from every part; may be interrupted and repeated."""
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
 
@@ -177,11 +182,19 @@ def forget_after(where: Path, last_round: int) -> None:
 
 
 def forget_old(folder: Path, table: str, max_bytes: int, max_age_s: float, now_s: float) -> int:
-    """Remove the oldest parts of a table of ``folder`` until it keeps to both limits; returns how many went.
+    """Remove the oldest parts of a table until it keeps both limits; write-ahead files stay.
 
-    A part goes when all of its rows are older than ``max_age_s``, on the clock of ``now_s``, or when the parts and
-    write-ahead files after it fill ``max_bytes``. What is not a part yet stays. A part without rows stays in place of
-    one that has the highest number, so that no number is used twice.
+    An empty part replaces a removed one that has the highest number, so that no number is used twice.
+
+    Args:
+        folder: The run's folder.
+        table: Name of the table.
+        max_bytes: Limit of the files' total size in bytes.
+        max_age_s: A part is removed if all its rows are older, in seconds.
+        now_s: Present time on the clock of the rows.
+
+    Returns:
+        The number of removed parts.
     """
     kind = BY_NAME[table]
     where = table_folder(folder, kind)
@@ -203,8 +216,10 @@ def forget_old(folder: Path, table: str, max_bytes: int, max_age_s: float, now_s
 
 
 def _greatest_value(path: Path, column: str) -> float:
-    """The greatest value of a part's column, by its footer: infinity where it does not tell, ``NO_VALUE`` of no
-    rows.
+    """Return the maximum of a part's column from its footer.
+
+    Returns:
+        Infinity if the footer does not contain it, ``NO_VALUE`` for an empty part.
     """
     import pyarrow.parquet as pq
 
@@ -229,7 +244,7 @@ def _size_bytes(path: Path) -> int:
 
 
 def read_version_1(folder: Path, table: StoreTable) -> Any:
-    """A table of a version 1 run, with today's columns."""
+    """Return a table of a version 1 run with the present columns."""
     import pyarrow.parquet as pq
 
     path = folder / OLD_FILES[table] if table in OLD_FILES else None
@@ -239,24 +254,24 @@ def read_version_1(folder: Path, table: StoreTable) -> Any:
 
 
 def make_empty_table(table: StoreTable) -> Any:
-    """The table without rows."""
+    """Return the table without rows."""
     return arrow_schema(table, coded=True).empty_table()
 
 
 def wal_rows_to_table(table: StoreTable, batches: Sequence[Any], schema: Any) -> Any:
-    """Write-ahead rows with the columns of parts."""
+    """Return write-ahead rows with the columns of parts."""
     import pyarrow as pa
 
     return fit_to_schema(table, pa.Table.from_batches(batches, schema)) if batches else make_empty_table(table)
 
 
 def sync_file(path: Path) -> None:
-    """Wait until the file's bytes are on the disk."""
+    """Wait until the file's content is on disk."""
     _sync_path(path, os.O_RDONLY)
 
 
 def sync_folder(path: Path) -> None:
-    """Wait until the folder's names are on the disk."""
+    """Wait until the folder's entries are on disk."""
     _sync_path(path, os.O_RDONLY | os.O_DIRECTORY)
 
 

@@ -1,4 +1,4 @@
-"""Reads a run's rows back, also while they are being written: a set of files that were there at one moment."""
+"""Reads a run's rows, also while they are being written, from a consistent set of files."""
 
 from __future__ import annotations
 
@@ -27,12 +27,19 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 TRIES, PAUSE_S = 100, 0.005
-"""How often a listing that changes meanwhile is taken again; chosen by us."""
+"""How often, and after how many seconds, a listing that changed meanwhile is repeated: half a second in total."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableSnapshot:
-    """A table at one moment: the parts' paths, the write-ahead rows as an Arrow table, and what is odd about it."""
+    """A table at one moment.
+
+    Attributes:
+        table: The table.
+        parts: Paths of its parts.
+        recent: Write-ahead rows as an Arrow table.
+        notes: Descriptions of damaged files.
+    """
 
     table: StoreTable
     parts: tuple[Path, ...]
@@ -40,7 +47,7 @@ class TableSnapshot:
     notes: tuple[str, ...] = ()
 
     def dataset(self) -> Any:
-        """Parts and write-ahead rows as one Arrow dataset; a column that a part has not is null."""
+        """Return parts and write-ahead rows as one Arrow dataset; columns missing in a part are null."""
         import pyarrow.dataset as ds
 
         schema = arrow_schema(self.table, coded=True)
@@ -52,7 +59,11 @@ class TableSnapshot:
 
 
 def read_snapshot(folder: Path, table: StoreTable) -> TableSnapshot:
-    """The table as it is now; empty when nothing was stored yet. Raises ``BadInput`` for a newer store."""
+    """Return the table's present state; empty if nothing was stored.
+
+    Raises:
+        BadInput: A newer fedge wrote the store.
+    """
     version = store_files.read_store_version(folder)
     if version is None:
         return TableSnapshot(table, (), store_files.make_empty_table(table))
@@ -62,9 +73,18 @@ def read_snapshot(folder: Path, table: StoreTable) -> TableSnapshot:
 
 
 def read_rows(folder: Path, kind: type[R], since_round: int | None = None) -> list[R]:
-    """The rows of one table in the order in which they were written; with ``since_round``, those of it and later ones.
+    """Read the rows of one table in the order in which they were written.
 
-    Empty when nothing was stored yet; raises ``BadInput`` for a newer store.
+    Args:
+        folder: The run's folder.
+        kind: Record type of the table.
+        since_round: First round to read; None: all.
+
+    Returns:
+        The rows; empty if nothing was stored.
+
+    Raises:
+        BadInput: A newer fedge wrote the store, or a file cannot be read.
     """
 
     def read() -> Any:
@@ -79,7 +99,12 @@ def read_rows(folder: Path, kind: type[R], since_round: int | None = None) -> li
 
 
 def compute_store_stamp(folder: Path, *kinds: type) -> tuple[tuple[str, int, int], ...]:
-    """Names, sizes and times of the files of these rows' tables (all without ``kinds``): other when rows were added."""
+    """Return names, sizes in bytes and modification times in ns of the tables' files; it changes when rows are added.
+
+    Args:
+        folder: The run's folder.
+        *kinds: Record types of the tables; none: all tables.
+    """
     tables = [BY_ROW[kind] for kind in kinds] or list(TABLES)
     paths = [folder / OLD_FILES[table] for table in tables if table in OLD_FILES]
     for table in tables:
@@ -96,15 +121,17 @@ def compute_store_stamp(folder: Path, *kinds: type) -> tuple[tuple[str, int, int
 
 
 def list_rounds(folder: Path, table: str) -> set[int]:
-    """The rounds that have a row in the table of that name."""
+    """Return the rounds that have a row in the named table."""
     found = retry_while_changing(lambda: read_snapshot(folder, BY_NAME[table]).dataset().to_table(columns=["round"]))
     return set(found.column("round").to_pylist())
 
 
 def retry_while_changing(read: Callable[[], T]) -> T:
-    """``read`` until no file vanishes on the way.
+    """Call ``read`` until no file vanishes meanwhile, and return its result.
 
-    Raises ``RunFailed`` when that never ends, ``BadInput`` for a file that is damaged, not a table, or not to be read.
+    Raises:
+        RunFailed: The files keep changing.
+        BadInput: A file is damaged, not a table, or unreadable.
     """
     import pyarrow as pa
 
@@ -119,16 +146,16 @@ def retry_while_changing(read: Callable[[], T]) -> T:
 
 
 def unreadable_error(error: Exception) -> BadInput:
-    """What is told of a store's file that Arrow or the system cannot read, in one line."""
+    """Return the one-line error for a file of the store that cannot be read."""
     told = " ".join(str(error).split())
     return BadInput(STORE, told, "files as fedge wrote them; a damaged one can be moved away, its rows are lost then")
 
 
 def _read_listing(where: Path, table: StoreTable) -> TableSnapshot:
-    """Raises ``FileNotFoundError`` when the writer moved on meanwhile.
+    """Read a consistent listing; raises ``FileNotFoundError`` if the writer changed files meanwhile.
 
-    No number is used twice, so that two equal listings tell what was there between them: of each number either the
-    write-ahead file or the part, or both, and then the part counts.
+    Numbers are never reused, so two equal listings prove what existed between them: for each number the write-ahead
+    file, the part, or both, in which case the part counts.
     """
     files = store_files.list_store_files(where)
     if store_files.list_store_files(where) != files:

@@ -1,7 +1,7 @@
-"""The columns of a run's tables: one row per round, one per client and round, one per event.
+"""Rows of a run's tables: one per round, one per client and round, one per event, and one per sample.
 
-Seconds are on the fleet's clock (virtual on emulated fleets), counted from the run's start where the name ends in
-``start_s`` or ``end_s``; nothing here depends on the backend or on real time, so that two backends write equal rows.
+Seconds are on the fleet's clock (simulated time on emulated fleets), counted from the run's start where the name ends
+in ``start_s`` or ``end_s``; nothing here depends on the backend or on wall time, so that two backends write equal rows.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from typing import Literal
 from fedge.types import Trace
 
 Status = Literal["done", "late", "failed", "cancelled"]
-"""``late``: not done when the round ended; ``cancelled``: stopped because enough others were done."""
+"""``late``: unfinished when the round ended; ``cancelled``: stopped because enough other clients were done."""
 
 
 @dataclass(frozen=True, slots=True)
 class RoundRow:
-    """One round of the fleet. None means unknown (no truth on real boards, no plan in the first round)."""
+    """One round of the fleet. None means unknown (no ground truth on real boards, no plan in the first round)."""
 
     round: int
     start_s: float
@@ -30,29 +30,31 @@ class RoundRow:
     late: int
     failed: int
     energy_j: float
-    """Every selected board from the round's start to its end: work, radio, and waiting at idle power."""
+    """Energy of every selected board from the round's start to its end: work, radio, and waiting at idle power."""
     train_energy_j: float
     oracle_energy_j: float | None
-    """The least that a planner knowing the truth could reach at this round's length, waiting in the lowest modes."""
+    """Least energy of a planner with the true costs at this round's length, waiting in the lowest modes."""
     maxn_round_s: float | None
     maxn_energy_j: float | None
-    """The round's length and energy had every board worked and waited at MAXN (truth, without noise)."""
+    """Round length and energy if every board had worked and waited at MAXN (true costs, without noise)."""
     maxn_parked_energy_j: float | None
-    """The same, had every board worked at MAXN and waited in its lowest mode: what is saved without any prediction."""
+    """Round energy if every board had worked at MAXN and waited in its lowest mode: the saving without any
+    prediction.
+    """
     loss: float
     accuracy: float
     cancelled: int = 0
     available: int | None = None
-    """Boards that could have been chosen."""
+    """Boards that could have been selected."""
     stale: int = 0
-    """Results of earlier rounds that were merged into this one's model."""
+    """Results of earlier rounds that were merged into this round's model."""
     resting_energy_j: float | None = None
-    """The boards that took no part, at the idle power that they last told; not in ``energy_j``."""
+    """Energy of the boards that were not selected, at their last reported idle power; not part of ``energy_j``."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClientRow:
-    """One board in one round; a late or failed one has its reason in ``error``."""
+    """One board in one round; ``error`` gives the reason of a late or failed one."""
 
     round: int
     board: str
@@ -61,7 +63,7 @@ class ClientRow:
     error: str | None
     start_s: float
     end_s: float
-    """When the board was done (late boards: when the round was over)."""
+    """When the board was done (late boards: when the round ended)."""
     deadline_s: float | None
     down_s: float
     work_s: float
@@ -78,7 +80,7 @@ class ClientRow:
     probes: int
     probe_s: float
     probe_j: float
-    """How many other modes were tried on the way, and what that took; parts of ``steps``, ``work_s``, ``work_j``."""
+    """Number, time and energy of probes of other modes; parts of ``steps``, ``work_s`` and ``work_j``."""
     samples: int
     step_s: float | None
     predicted_step_s: float | None
@@ -92,11 +94,11 @@ class ClientRow:
     energy_j: float
     """Work, radio and waiting at idle power, from the round's start to its end."""
     maxn_work_s: float | None
-    """What the work would have taken at MAXN (truth, without noise)."""
+    """Time of the work at MAXN (true cost, without noise)."""
     maxn_work_j: float | None
     oracle_work_s: float | None
     oracle_work_j: float | None
-    """The work's time and energy in the mode that a planner knowing the truth would have chosen."""
+    """Time and energy of the work in the mode that a planner with the true costs would choose."""
     oracle_energy_j: float | None
     maxn_energy_j: float | None
     maxn_parked_energy_j: float | None
@@ -110,65 +112,68 @@ class ClientRow:
     """Mean |predicted - true| / true over the board's modes before its first measurement."""
     time_ape: float | None = None
     power_ape: float | None = None
-    """The same of the predictions that the round's mode was decided from."""
+    """The same for the predictions that the round's decision used."""
     own_samples: int | None = None
     shared_samples: int | None = None
-    """How many measurements they were fitted to: the board's own, probes among them, and other boards'. The last four
-    are None in tables of older runs."""
+    """Number of measurements behind those predictions: the board's own, including probes, and other boards'. The last
+    four are None in tables of older runs.
+    """
     asked_steps: int | None = None
-    """Minibatches of the whole share; ``steps`` are fewer when the board had to stop."""
+    """Steps of the whole share; ``steps`` is smaller if the board had to stop."""
     mix_mode: str | None = None
     mix_steps: int | None = None
-    """A second mode, and how many of ``steps`` were done in it."""
+    """A second mode, and the part of ``steps`` done in it."""
     staleness: int | None = None
-    """How many new models there were between the one it trained on and the one its result went into."""
+    """Number of model versions between the one it trained on and the one its result was merged into."""
     charge: float | None = None
-    """The share of its battery left at the round's end; None on mains."""
+    """Battery charge at the round's end, 0 to 1; None on mains power."""
     requests: int | None = None
     late_requests: int | None = None
     dropped_requests: int | None = None
-    """Of a standing inference service, while the board worked: requests answered or dropped, of them answered after
-    the latency budget, and dropped. None without a service, like all that follow, and in tables of older runs."""
+    """Requests of an inference service while the board worked: answered or dropped, answered after the latency budget,
+    and dropped. None without a service, like all that follow, and in tables of older runs.
+    """
     latency_budget_s: float | None = None
     latency_p50_s: float | None = None
     latency_p95_s: float | None = None
     latency_p99_s: float | None = None
     latency_worst_s: float | None = None
-    """From a request's arrival to its answer; percentiles are told to 5 %."""
+    """From a request's arrival to its answer; percentiles have a resolution of 5 %."""
     service_batch: int | None = None
-    """The batch size in the mode decided on."""
+    """Batch size in the chosen mode."""
     service_share: float | None = None
-    """The part of the time of its work that serving took."""
+    """Share of the work time spent on serving."""
     service_played: float | None = None
-    """Emulated boards: the share of the requests that were played one by one; the rest is taken to go likewise."""
+    """Emulated boards: share of the requests that were simulated one by one; the rest is extrapolated."""
     train_steps_per_s: float | None = None
-    """Training minibatches per second of work beside the service."""
+    """Training steps per second of work beside the service."""
     batch_size: int | None = None
     width: float | None = None
-    """What was trained at: samples of a minibatch, and the part of every layer's channels. None where nobody knows
-    what a step needs, like all that follow, and in tables of older runs."""
+    """Minibatch size, and share of every layer's channels that was trained. None if a step's memory demand is unknown,
+    like all that follow, and in tables of older runs.
+    """
     memory_mb: float | None = None
-    """The peak of the training, as told by the board."""
+    """Peak memory of the training, as reported by the board."""
     predicted_memory_mb: float | None = None
     memory_limit_mb: float | None = None
-    """What it was thought to need before, and what it might use."""
+    """Predicted peak memory, and the limit."""
     out_of_memory: int | None = None
     lost_s: float | None = None
-    """Tries that ran out of memory in this round, and what they took; a part of ``work_s``."""
+    """Attempts that ran out of memory in this round, and their time; a part of ``work_s``."""
     lowered: str | None = None
-    """What was lowered beside the experiment and why; None where nothing was."""
+    """Settings that were lowered below the experiment's, with the reason; None if there were none."""
 
 
 RECORDED = "recorded"
-"""The kind of event that tells of a real board which is a recorded folder: its figures were written there."""
+"""Kind of the event that marks a real board as a recording: its figures are read from a recorded folder."""
 
 MEMORY = "memory"
-"""The kind of event that tells what a board lowered, or need not lower any more, to fit into its memory."""
+"""Kind of the event that reports settings lowered, or restored, to fit a board's memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class EventRow:
-    """Something worth telling that is not a number of a round."""
+    """An event of a run that is not a figure of a round."""
 
     at_s: float
     round: int
@@ -179,10 +184,10 @@ class EventRow:
 
 @dataclass(frozen=True, slots=True)
 class SampleRow:
-    """One stretch of a board's trace: ``power_w`` is its mean power, ``power_w * span_s`` its energy."""
+    """One stretch of a board's trace: ``power_w`` is its mean power, ``power_w * span_s`` its energy in joules."""
 
     at_s: float
-    """When the stretch began."""
+    """Begin of the stretch."""
     span_s: float
     round: int
     """0 outside of rounds."""
@@ -201,7 +206,7 @@ class SampleRow:
 
 @dataclass(frozen=True, slots=True)
 class RoundTrace:
-    """A board's trace in one round, ``start_s`` on the fleet's clock: becomes a ``SampleRow`` for every stretch."""
+    """A board's trace in one round, ``start_s`` on the fleet's clock; each stretch becomes a ``SampleRow``."""
 
     round: int
     board: str

@@ -1,4 +1,4 @@
-"""The four tables of a run's store: their names, Arrow columns, and which column says how old a row is."""
+"""The four tables of a run's store: names, Arrow columns, and the column that gives a row's age."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from fedge.telemetry.store_records import ClientRow, EventRow, RoundRow, SampleRow
 
 VERSION = 2
-"""Of the store's layout; version 1 were three Parquet files in the run folder."""
+"""Version of the store's layout; version 1 consisted of three Parquet files in the run folder."""
 Record = RoundRow | ClientRow | EventRow | SampleRow
 """A row as it is read."""
 R = TypeVar("R", RoundRow, ClientRow, EventRow, SampleRow)
@@ -21,7 +21,14 @@ R = TypeVar("R", RoundRow, ClientRow, EventRow, SampleRow)
 
 @dataclass(frozen=True, slots=True)
 class StoreTable:
-    """One table: ``time`` is the column, in seconds, that tells how old a row is; ``coded`` are written as a number."""
+    """One table.
+
+    Attributes:
+        name: Name of the table.
+        row: Its record type.
+        time: Column, in seconds, that gives a row's age.
+        coded: Columns that parts store with a dictionary.
+    """
 
     name: str
     row: type[Record]
@@ -34,16 +41,23 @@ EVENTS = StoreTable("events", EventRow, "at_s")
 CLIENTS = StoreTable("clients", ClientRow, "end_s")
 ROUNDS = StoreTable("rounds", RoundRow, "end_s")
 TABLES: tuple[StoreTable, ...] = (SAMPLES, EVENTS, CLIENTS, ROUNDS)
-"""In the order in which one append writes them: a round's row comes last, so that who sees it sees all of the round."""
+"""In the order in which one append writes them: a round's row comes last, so that a reader who sees it sees the whole
+round.
+"""
 OLD_FILES = {ROUNDS: "rounds.parquet", CLIENTS: "clients.parquet", EVENTS: "events.parquet"}
-"""Version 1: files of the run folder."""
+"""Files of a version 1 run folder."""
 BY_NAME = {table.name: table for table in TABLES}
 BY_ROW: dict[type, StoreTable] = {table.row: table for table in TABLES}
 
 
 @cache
 def arrow_schema(table: StoreTable, coded: bool = False) -> Any:
-    """The columns in the row's order; ``coded`` as parts have them, with dictionaries, else as write-ahead frames."""
+    """Return the columns in the record's order.
+
+    Args:
+        table: The table.
+        coded: Whether to use dictionaries, as parts do; write-ahead frames have none.
+    """
     import pyarrow as pa
 
     plain = {int: pa.int64(), float: pa.float64(), str: pa.string(), bool: pa.bool_(), dict: rails_type()}
@@ -58,14 +72,14 @@ def arrow_schema(table: StoreTable, coded: bool = False) -> Any:
 
 
 def rails_type() -> Any:
-    """Watts by rail."""
+    """Return the Arrow type of watts by rail."""
     import pyarrow as pa
 
     return pa.map_(pa.string(), pa.float64())
 
 
 def rows_to_batch(table: StoreTable, rows: Sequence[Record]) -> Any:
-    """One Arrow batch of records, with the columns of write-ahead frames."""
+    """Convert records to one Arrow batch with the columns of write-ahead frames."""
     import pyarrow as pa
 
     schema = arrow_schema(table)
@@ -79,7 +93,7 @@ def rows_to_batch(table: StoreTable, rows: Sequence[Record]) -> Any:
 
 
 def fit_to_schema(table: StoreTable, found: Any) -> Any:
-    """An Arrow table with exactly the columns of parts: one that is missing is null, one that nobody knows is left."""
+    """Return an Arrow table with exactly the columns of parts; missing ones are null and unknown ones are dropped."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -96,7 +110,7 @@ def fit_to_schema(table: StoreTable, found: Any) -> Any:
 
 
 def table_to_records(found: Any, row: type[R]) -> list[R]:
-    """The rows of an Arrow table as records; a missing value takes the record's default where None would be wrong."""
+    """Convert an Arrow table to records; a null becomes the field's default where None is not permitted."""
     hints = typing.get_type_hints(row)
     columns: list[Iterable[Any]] = []
     for field in dataclasses.fields(row):
@@ -107,7 +121,7 @@ def table_to_records(found: Any, row: type[R]) -> list[R]:
 
 
 def _make_none_replacement(field: dataclasses.Field[Any], hint: Any) -> Callable[[Any], Any] | None:
-    """How a read value becomes the field's; None when it stays as it is."""
+    """Return the conversion of a read value to the field's; None if there is none."""
     if _plain_type(hint) is dict:
         return lambda value: dict(value or ())
     if field.default is dataclasses.MISSING or field.default is None:
@@ -116,7 +130,7 @@ def _make_none_replacement(field: dataclasses.Field[Any], hint: Any) -> Callable
 
 
 def _plain_type(hint: Any) -> type:
-    """``float`` for ``float | None``, ``str`` for a Literal of strings, ``dict`` for a mapping."""
+    """Return ``float`` for ``float | None``, ``str`` for a Literal of strings, ``dict`` for a mapping."""
     if isinstance(hint, types.UnionType):
         hint = next(part for part in typing.get_args(hint) if part is not types.NoneType)
     if typing.get_origin(hint) is typing.Literal:

@@ -1,4 +1,4 @@
-"""Traces as columns of the samples table: no Python per stretch but what makes an array out of a tuple."""
+"""Convert traces to columns of the samples table, without a Python loop per stretch."""
 
 from __future__ import annotations
 
@@ -11,11 +11,15 @@ from fedge.telemetry.store_schema import SAMPLES, arrow_schema, rails_type
 from fedge.types import Trace
 
 COLUMNS = {"at_s": "start_s", "span_s": "span_s", "power_w": "power_w"}
-"""Column -> the trace's tuple of another name, or one that may not be empty."""
+"""Required columns, and the trace's field that each is read from."""
 
 
 def traces_to_batch(traces: Sequence[RoundTrace]) -> Any:
-    """One Arrow batch of all stretches; raises ``ValueError`` where the columns of a trace differ in length."""
+    """Convert traces to one Arrow batch with a row per stretch.
+
+    Raises:
+        ValueError: The columns of a trace differ in length.
+    """
     import numpy as np
     import pyarrow as pa
 
@@ -37,7 +41,7 @@ def traces_to_batch(traces: Sequence[RoundTrace]) -> Any:
 
 
 def _get_column(traced: RoundTrace, name: str) -> Sequence[float | None]:
-    """A trace's column; an empty one that may be unknown is None throughout."""
+    """Return a trace's column; an empty optional one becomes all None."""
     values: Sequence[float | None] = getattr(traced.trace, name)
     count = len(traced.trace)
     if not values and name not in COLUMNS.values():
@@ -48,7 +52,7 @@ def _get_column(traced: RoundTrace, name: str) -> Sequence[float | None]:
 
 
 def _rails_array(traces: Sequence[Trace]) -> Any:
-    """The maps of all stretches; a rail that was not read in a stretch is not in its map."""
+    """Return the maps of all stretches; a rail without a value in a stretch is not in its map."""
     import pyarrow as pa
 
     parts = [_trace_rails_array(trace) for trace in traces]

@@ -1,7 +1,7 @@
-"""Traces as values: made from samples, cut, moved, joined and averaged, and every joule stays where it was; pure.
+"""Operations on traces: create from samples, cut, shift, join and average, conserving energy; pure functions.
 
-Where a stretch is cut, the left part is as long as the cut says and the right part what is left of its span, so that no
-length is computed from two large times: energies agree to rounding also in unix time.
+Where a stretch is cut, the left part has the length of the cut and the right part the rest of its span, so that no
+length is computed as a difference of two large times: energies agree to rounding also in unix time.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from typing import Any
 from fedge.types import EMPTY_TRACE, SensorSample, Trace
 
 PERIOD_S = 1.0
-"""Boards down-sample their traces to this; chosen by us."""
+"""Default length of a stretch in seconds."""
 MOST_STRETCHES = 4000
-"""No answer has a longer trace; of a longer round the period is doubled until it fits. Chosen by us."""
+"""Upper limit of a trace in a reply; for a longer round the period is doubled until it fits."""
 MOST_RAILS = 32
 LONGEST_NAME = 64
 SAME_S = 1e-6
-"""Stretches that overlap by less only do so by rounding: unix time in seconds has steps of 0.24 microseconds."""
+"""Overlaps below this many seconds are rounding: unix time in seconds has steps of 0.24 microseconds."""
 PLAUSIBLE_RANGES: dict[str, tuple[float, float]] = {
     "power_w": (0.0, 10_000.0),
     "temperature_c": (-100.0, 300.0),
@@ -33,28 +33,36 @@ PLAUSIBLE_RANGES: dict[str, tuple[float, float]] = {
     "gpu_load": (0.0, 1.0),
     "mem_load": (0.0, 1.0),
 }
-"""What lies outside was not said by a board's sensors. Chosen by us."""
+"""Values outside these ranges cannot come from a board's sensors."""
 RAIL_W = (-1_000.0, 10_000.0)
-"""The same for a rail, which may feed another one."""
+"""The plausible range of a rail, which may feed another one and so read negative."""
 
 OPTIONAL = ("temperature_c", "cpu_mhz", "gpu_mhz", "mem_mhz", "cpu_load", "gpu_load", "mem_load")
-"""The columns, besides the rails, in which None means that nobody knows."""
+"""Columns, besides the rails, that may contain None for unknown values."""
 COLUMNS = tuple(column.name for column in fields(Trace) if column.name != "rails_w")
 RAIL_PREFIX = "rail "
-"""Before a rail's name, where it stands among the other columns."""
+"""Prefix of a rail's name among the other columns."""
 Column = tuple[float | None, ...]
 
 
 def trace_from_samples(
     samples: Sequence[SensorSample], start_s: float, end_s: float, period_s: float = PERIOD_S, gap_s: float = math.inf
 ) -> Trace:
-    """What ``samples``, in the order of their times, say of [start_s, end_s], in stretches of ``period_s``.
+    """Convert samples to a trace of the window [start_s, end_s].
 
-    Between two samples power is a straight line, before the first and after the last it is held: the joules are those
-    of ``fedge.devices.sensing.energy_integral``. Everything else is the mean of the two samples. Where no sample came
-    for more
-    than ``gap_s`` the trace has a gap; so it has where the first or the last one is farther away from the window's end.
-    Raises ``ValueError`` for a window that does not end after its start.
+    Power is linear between two samples and constant before the first and after the last one, so that the energy equals
+    that of ``fedge.devices.sensing.energy_integral``. Other columns are the mean of the two samples.
+
+    Args:
+        samples: Samples in the order of their times.
+        start_s: Begin of the window.
+        end_s: End of the window.
+        period_s: Length of a stretch in seconds.
+        gap_s: Longest interval to bridge in seconds, between samples or to the window's ends; a longer one leaves a
+            gap.
+
+    Raises:
+        ValueError: The window does not end after its start.
     """
     if not end_s > start_s:
         raise ValueError(f"a window from {start_s} to {end_s} s; it has to end after its start")
@@ -66,9 +74,9 @@ def trace_from_samples(
 
 
 def downsample_trace(trace: Trace, period_s: float) -> Trace:
-    """The trace with at most one stretch for every cell [k period, (k + 1) period) of its clock; its energy stays.
+    """Average a trace to at most one stretch per cell [k period, (k + 1) period) of its clock, conserving energy.
 
-    A gap within a cell comes to lie at the cell's end. Columns are means over the time in which they are known.
+    A gap within a cell moves to the cell's end. Columns are means over the time in which they are known.
     """
     lines = (_piece_of_stretch(trace, i) for i in range(len(trace)))
     pieces = (piece for line in lines for piece in _cut_at_cells(line, period_s))
@@ -76,7 +84,7 @@ def downsample_trace(trace: Trace, period_s: float) -> Trace:
 
 
 def limit_trace_length(trace: Trace, most: int = MOST_STRETCHES, period_s: float = PERIOD_S) -> Trace:
-    """The trace in at most ``most`` stretches: as it is, or averaged, ``period_s`` doubled until it fits."""
+    """Return a trace of at most ``most`` stretches, averaged if needed with ``period_s`` doubled until it fits."""
     while len(trace) > most:
         period_s *= 2
         trace = downsample_trace(trace, period_s)
@@ -84,7 +92,7 @@ def limit_trace_length(trace: Trace, most: int = MOST_STRETCHES, period_s: float
 
 
 def clip_trace(trace: Trace, start_s: float, end_s: float) -> Trace:
-    """What of the trace lies in [start_s, end_s]; a stretch that is cut keeps its mean power."""
+    """Return the part of the trace within [start_s, end_s]; a cut stretch keeps its mean power."""
     if not end_s > start_s:
         return EMPTY_TRACE
     starts = trace.start_s
@@ -106,12 +114,12 @@ def clip_trace(trace: Trace, start_s: float, end_s: float) -> Trace:
 
 
 def shift_trace(trace: Trace, by_s: float) -> Trace:
-    """The trace on a clock that shows ``by_s`` more."""
+    """Return the trace on a clock that is ``by_s`` seconds ahead."""
     return _replace_times(trace, tuple(start + by_s for start in trace.start_s), trace.span_s)
 
 
 def join_traces(traces: Iterable[Trace]) -> Trace:
-    """Traces one after the other as one; a rail that one of them lacks is None there."""
+    """Concatenate traces; a rail that one of them lacks is None there."""
     parts = [trace for trace in traces if len(trace)]
     if len(parts) <= 1:
         return parts[0] if parts else EMPTY_TRACE
@@ -123,7 +131,7 @@ def join_traces(traces: Iterable[Trace]) -> Trace:
 
 
 def make_constant_trace(start_s: float, seconds: float, power_w: float) -> Trace:
-    """One stretch at one power, of which nothing else is known; nothing for no time at all."""
+    """Return a trace of one stretch at constant power; empty for a length of 0."""
     if seconds <= 0:
         return EMPTY_TRACE
     unknown: Column = (None,)
@@ -131,10 +139,11 @@ def make_constant_trace(start_s: float, seconds: float, power_w: float) -> Trace
 
 
 def check_trace(trace: Trace) -> Trace:
-    """The trace, if it is one.
+    """Return the trace if it is valid.
 
-    Raises ``ValueError`` where columns differ in length, a number is not finite, a stretch has no length, or stretches
-    are out of order or overlap.
+    Raises:
+        ValueError: Columns differ in length, a number is not finite, or stretches are empty, out of order or
+            overlapping.
     """
     count = len(trace.start_s)
     rails = ((RAIL_PREFIX + rail, column) for rail, column in trace.rails_w.items())
@@ -154,9 +163,14 @@ def check_trace(trace: Trace) -> Trace:
 
 
 def check_plausible_trace(trace: Trace, most: int = MOST_STRETCHES) -> Trace:
-    """The trace, if it is one that a board's sensors can have given, and no longer than ``most`` stretches.
+    """Return the trace if a board's sensors can have produced it.
 
-    Raises ``ValueError``: what ``check_trace`` finds, too long, too many rails, or numbers that no board has.
+    Args:
+        trace: The trace.
+        most: Upper limit of its stretches.
+
+    Raises:
+        ValueError: The trace is invalid or too long, has too many rails, or contains an implausible value.
     """
     if len(trace) > most:
         raise ValueError(f"{len(trace)} stretches; at most {most} are taken")
@@ -177,7 +191,7 @@ def check_plausible_trace(trace: Trace, most: int = MOST_STRETCHES) -> Trace:
 
 @dataclass(frozen=True, slots=True)
 class _LinearPiece:
-    """A stretch over which power goes from one value to another in a straight line, and what else is known of it."""
+    """A stretch with linear power, and the constant values of its other columns."""
 
     start_s: float
     span_s: float
@@ -190,7 +204,7 @@ class _LinearPiece:
 
 @dataclass(slots=True)
 class _CellSums:
-    """A stretch to be: its start, its seconds and joules, and of each column the known seconds and their integral."""
+    """Sums of a cell: begin, seconds and joules, and for each column the known seconds and its integral over them."""
 
     start_s: float
     span_s: float = 0.0
@@ -212,7 +226,7 @@ class _CellSums:
 
 
 def _average_cells(pieces: Iterable[tuple[int, _LinearPiece]], rails: Sequence[str]) -> Trace:
-    """One stretch for every cell that has a piece."""
+    """Return one stretch for every cell that has a piece."""
     cells: dict[int, _CellSums] = {}
     for cell, piece in pieces:
         cells.setdefault(cell, _CellSums(piece.start_s)).add(piece)
@@ -232,7 +246,7 @@ def _cell_number(piece: _LinearPiece, period_s: float) -> int:
 
 
 def _cut_at_cells(line: _LinearPiece, period_s: float) -> Iterator[_LinearPiece]:
-    """The line in pieces of which none lies in two cells; their spans add up to its own."""
+    """Cut a piece at the cell boundaries; the spans of the parts add up to its own."""
     cell = math.floor(line.start_s / period_s) + 1
     while (before_s := cell * period_s - line.start_s) < line.span_s:
         if before_s > 0:
@@ -256,7 +270,7 @@ def _split_piece(line: _LinearPiece, before_s: float) -> tuple[_LinearPiece, _Li
 def _iter_neighbours(
     samples: Sequence[SensorSample], start_s: float, end_s: float, gap_s: float
 ) -> Iterator[tuple[SensorSample | None, SensorSample | None]]:
-    """Pairs of neighbours between which something of the window lies; None before the first and after the last."""
+    """Yield pairs of neighbouring samples that overlap the window; None before the first and after the last."""
     if not samples:
         return
     if start_s < samples[0].at_s <= start_s + gap_s:
@@ -269,7 +283,7 @@ def _iter_neighbours(
 
 
 def _interpolate(a: SensorSample | None, b: SensorSample | None, start_s: float, end_s: float) -> _LinearPiece:
-    """The line between two neighbours as far as it lies in the window, in seconds from the window's start."""
+    """Return the linear piece between two samples within the window, in seconds from the window's start."""
     first, last = a or b, b or a
     assert first is not None
     assert last is not None
@@ -295,13 +309,13 @@ def _linear_power(a: SensorSample, b: SensorSample) -> Callable[[float], float]:
 
 
 def _other_columns(sample: SensorSample) -> tuple[float | None, ...]:
-    """In the order of ``OPTIONAL``; a sample knows no load of the CPU."""
+    """Return the values in the order of ``OPTIONAL``; samples contain no CPU load."""
     s = sample
     return (s.hottest_c, s.cpu_mhz, s.gpu_mhz, s.mem_mhz, None, s.gpu_load, s.mem_load)
 
 
 def _mean_of_known(a: float | None, b: float | None) -> float | None:
-    """The mean of two values, the one that is known, or None."""
+    """Return the mean of two values, the known one, or None."""
     if a is None or b is None:
         return b if a is None else a
     return (a + b) / 2

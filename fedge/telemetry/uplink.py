@@ -1,4 +1,4 @@
-"""The way from a board to its server: https with the board's own certificate, over one connection that is kept open."""
+"""Connection from a board to its server: HTTPS with the board's own certificate, kept open between messages."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from fedge.telemetry.live_records import BoardProgress
 from fedge.telemetry.outbox import Outbox
 
 TIMEOUT_S = 10.0
-"""For connecting, and for each answer. Chosen by us."""
+"""Timeout of connecting and of each reply, in seconds."""
 MAX_ANSWER_BYTES = 4096
 HTTPS = 443
 Delivery = Literal["taken", "refused", "again"]
-"""``refused``: the server will never take this message, however often it is sent."""
+"""Outcome of a message; ``refused``: the server will never accept it."""
 REFUSED_STATUSES = (400, 413, 422)
 
 logger = logging.getLogger(__name__)
 
 
 class Uplink(Protocol):
-    """Brings one message to the server."""
+    """Sends messages to the server."""
 
     def send(self, message: bytes) -> Delivery: ...
 
@@ -38,7 +38,7 @@ class Uplink(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ServerAddress:
-    """Where the server listens for telemetry."""
+    """Address of the server's telemetry endpoint."""
 
     host: str
     port: int
@@ -46,30 +46,30 @@ class ServerAddress:
 
 
 def parse_address(url: str) -> ServerAddress:
-    """The parts of an https address."""
+    """Split an https URL into host, port and path."""
     parts = urlsplit(url)
     return ServerAddress(parts.hostname or "", parts.port or HTTPS, parts.path or "/telemetry")
 
 
 def classify_status(status: int) -> Delivery:
-    """What the server's answer means for the message: anything that is not clearly final may be mended over there."""
+    """Classify an HTTP status; anything that is not clearly final may be corrected on the server and is tried again."""
     if status == http.client.OK:
         return "taken"
     return "refused" if status in REFUSED_STATUSES else "again"
 
 
 class HttpsUplink:
-    """A ``Uplink`` by ``http.client``; certificates are read anew for every connection, since they are renewed."""
+    """An ``Uplink`` over ``http.client``; certificates are read anew for every connection, since they are renewed."""
 
     def __init__(self, settings: TelemetrySettings, limit_s: float = TIMEOUT_S) -> None:
         self._settings, self._limit_s = settings, limit_s
         self._address = parse_address(settings.url)
         self._connection: http.client.HTTPSConnection | None = None
         self._trouble = ""
-        """What was wrong last, so that it is told once."""
+        """The last problem, so that it is logged once."""
 
     def send(self, message: bytes) -> Delivery:
-        """What became of the message; whatever goes wrong on the way means once more."""
+        """Send a message and return its outcome; a failed connection means ``again``."""
         try:
             status = self._post_message(message)
         except (OSError, http.client.HTTPException, ValueError) as error:
@@ -81,7 +81,7 @@ class HttpsUplink:
         return outcome
 
     def close(self) -> None:
-        """End the connection; the next message makes another one."""
+        """Close the connection; the next message opens another one."""
         connection, self._connection = self._connection, None
         if connection is not None:
             with contextlib.suppress(OSError):
@@ -120,7 +120,12 @@ class HttpsUplink:
 
 
 def build_tls_context(settings: TelemetrySettings) -> ssl.SSLContext:
-    """TLS 1.2 or later, the server's name checked, one CA believed, the board's own certificate; raises ``OSError``."""
+    """Return a TLS 1.2+ context with host name check, one trusted CA and the board's own certificate.
+
+    Raises:
+        OSError: A file cannot be read.
+        ValueError: The key is encrypted.
+    """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # checks names and asks for a certificate by itself
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.load_verify_locations(cafile=settings.ca)
@@ -129,7 +134,7 @@ def build_tls_context(settings: TelemetrySettings) -> ssl.SSLContext:
 
 
 def _refuse_password() -> str:
-    """A key that is encrypted is an error; OpenSSL would ask on the terminal."""
+    """Refuse an encrypted key; OpenSSL would prompt on the terminal."""
     raise ValueError("the key is encrypted: a service has nobody to ask for the password")
 
 
@@ -139,23 +144,28 @@ def _describe_error(error: BaseException) -> str:
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0
 JITTER = 0.5
-"""A pause is from this share of it up to all of it, so that a fleet does not come back in one moment. Chosen by us."""
+"""A pause is drawn from this share of it up to all of it, so that a fleet does not reconnect all at once."""
 BACKLOG_PERIOD_S = 0.25
-"""Between two messages of a backlog: two minutes' worth each, so a day takes three minutes. Chosen by us."""
+"""Seconds between two messages of a backlog: at two minutes of samples each, a day is sent in three minutes."""
 IDLE_PERIOD_S = 1.0
-"""A board without a sensor says so often what it does."""
+"""Seconds between progress reports of a board without a sensor."""
 
 
 def retry_pause_s(failures: int, random: float) -> float:
-    """Seconds until the next try after so many failures in a row; ``random`` is from 0 to 1."""
+    """Return the seconds until the next attempt: exponential back-off with jitter.
+
+    Args:
+        failures: Consecutive failures, at least 1.
+        random: A random number from 0 to 1.
+    """
     whole_s = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(failures - 1, 30))
     return max(FIRST_PAUSE_S, whole_s * (JITTER + (1 - JITTER) * random))
 
 
 class TelemetrySender:
-    """Sends until it is told to stop; ``run`` is a thread's work.
+    """Sends batches until it is stopped; ``run`` is the work of a thread.
 
-    ``progress`` gives what the board does now, ``wait`` waits for so many seconds or until ``stop`` (then: True).
+    ``progress`` returns the board's current progress, which is added to every message.
     """
 
     def __init__(
@@ -171,16 +181,16 @@ class TelemetrySender:
         self._stop, self._more = threading.Event(), threading.Event()
 
     def notify(self) -> None:
-        """There is something new to send."""
+        """Wake the sender because there is something new to send."""
         self._more.set()
 
     def stop(self) -> None:
-        """End; a message under way is still waited for."""
+        """Stop after the message in progress."""
         self._stop.set()
         self._more.set()
 
     def run(self) -> None:
-        """Send what there is, again and again."""
+        """Send batches until ``stop``."""
         failures = 0
         while not self._stop.is_set():
             failures = 0 if self.send_oldest() else failures + 1
@@ -194,7 +204,7 @@ class TelemetrySender:
         self._link.close()
 
     def send_oldest(self) -> bool:
-        """Send one message; False when it has to be sent again."""
+        """Send one message; return False if it must be sent again."""
         found = self._outbox.next_batch(self._wall_s(), anyway=True)
         assert found is not None
         number, batch = found

@@ -1,12 +1,12 @@
-"""A write-ahead file: frames of Arrow rows, each checked by a CRC, so that what was appended survives the process.
+"""Write-ahead files: frames of Arrow rows with CRCs, so that appended rows survive the process.
 
     file   = frame of the schema, then frames of rows
     frame  = mark (8 bytes), length of the payload (uint32), CRC-32 of the length and the payload (uint32), payload
     payload = an Arrow IPC message: the schema's, or one record batch without dictionaries
 
-Integers are little-endian; heads and payloads are multiples of 8 bytes, as Arrow's buffers want to lie. A frame that
-is not whole ends the file: where no whole frame follows, its writer was stopped in the middle of it (torn); where one
-does, the file was damaged later.
+Integers are little-endian; heads and payloads are multiples of 8 bytes, as Arrow's alignment requires. An incomplete
+frame ends the file: if no complete frame follows, the writer was interrupted (torn); otherwise the file was damaged
+later.
 """
 
 from __future__ import annotations
@@ -23,12 +23,20 @@ from typing import Any
 MARK = b"\xfefedgeW2"
 HEAD = struct.Struct("<8sII")
 LONGEST = 2**31
-"""Bytes of a payload; chosen by us, far above what an append writes."""
+"""Upper limit of a payload in bytes, far above what one append writes: a larger length is damage."""
 
 
 @dataclass(frozen=True, slots=True)
 class WalContents:
-    """What a write-ahead file holds: ``batches`` of Arrow rows, the bytes they end at, and whether more is damaged."""
+    """Content of a write-ahead file.
+
+    Attributes:
+        batches: Arrow record batches.
+        schema: Their schema; None in an empty file.
+        good_bytes: End of the last complete frame.
+        total_bytes: Size of the file.
+        damaged: Whether complete frames follow an incomplete one.
+    """
 
     batches: tuple[Any, ...]
     schema: Any
@@ -38,7 +46,7 @@ class WalContents:
 
     @property
     def torn(self) -> bool:
-        """The last frame is not whole, and nothing whole follows it."""
+        """Whether the last frame is incomplete and no complete one follows."""
         return self.good_bytes < self.total_bytes and not self.damaged
 
     @property
@@ -47,25 +55,36 @@ class WalContents:
 
 
 def make_frame(payload: bytes | memoryview) -> bytes:
-    """The payload with its head."""
+    """Return the payload with its head."""
     return HEAD.pack(MARK, len(payload), _crc(len(payload), payload)) + payload
 
 
 def schema_frame(schema: Any) -> bytes:
-    """The first frame of a file."""
+    """Return the first frame of a file."""
     return make_frame(memoryview(schema.serialize()))
 
 
 def batch_frame(batch: Any) -> bytes:
-    """A frame of rows."""
+    """Return a frame of rows."""
     return make_frame(memoryview(batch.serialize()))
 
 
 def append(path: Path, data: bytes, good_bytes: int, sync: bool) -> int:
-    """Write ``data`` behind the first ``good_bytes``; returns where it ends.
+    """Write ``data`` after the first ``good_bytes`` bytes.
 
-    When it returns, the bytes are with the operating system; with ``sync`` they are on the disk. On an ``OSError``,
-    which names the file, nothing of ``data`` stays; what cannot be taken back then, the next append takes back.
+    When it returns, the operating system has the bytes; with ``sync`` they are on disk.
+
+    Args:
+        path: The file, created if ``good_bytes`` is 0.
+        data: Complete frames.
+        good_bytes: End of the valid content.
+        sync: Whether to sync the file.
+
+    Returns:
+        The new end of the valid content.
+
+    Raises:
+        OSError: Writing failed; it names the file. Bytes that could not be removed are removed by the next append.
     """
     fd = os.open(path, os.O_WRONLY | os.O_APPEND | (os.O_CREAT if good_bytes == 0 else 0), 0o644)
     try:
@@ -87,7 +106,11 @@ def append(path: Path, data: bytes, good_bytes: int, sync: bool) -> int:
 
 
 def read(path: Path) -> WalContents:
-    """Everything whole up to the first frame that is not; raises ``FileNotFoundError`` when there is no such file."""
+    """Read everything up to the first incomplete frame.
+
+    Raises:
+        FileNotFoundError: The file does not exist.
+    """
     import pyarrow as pa
 
     data = path.read_bytes()
@@ -106,7 +129,7 @@ def read(path: Path) -> WalContents:
 
 
 def truncate_wal(path: Path, good_bytes: int) -> None:
-    """Cut a torn frame off."""
+    """Cut off a torn frame."""
     fd = os.open(path, os.O_WRONLY)
     try:
         os.ftruncate(fd, good_bytes)
@@ -116,7 +139,7 @@ def truncate_wal(path: Path, good_bytes: int) -> None:
 
 
 def _iter_frames(data: bytes) -> Iterator[tuple[int, memoryview]]:
-    """Where each whole frame starts, and its payload, up to the first that is not whole."""
+    """Yield start and payload of each frame up to the first incomplete one."""
     at = 0
     while (payload := _read_frame_at(data, at)) is not None:
         yield at, payload
@@ -124,7 +147,7 @@ def _iter_frames(data: bytes) -> Iterator[tuple[int, memoryview]]:
 
 
 def _read_frame_at(data: bytes, at: int) -> memoryview | None:
-    """The payload of the whole frame that begins at ``at``; None when there is none."""
+    """Return the payload of the complete frame at ``at``; None if there is none."""
     if at + HEAD.size > len(data):
         return None
     mark, length, crc = HEAD.unpack_from(data, at)
@@ -136,7 +159,7 @@ def _read_frame_at(data: bytes, at: int) -> memoryview | None:
 
 
 def _has_frame_after(data: bytes, at: int) -> bool:
-    """Whether some whole frame begins behind ``at``."""
+    """Return whether a complete frame begins after ``at``."""
     while (at := data.find(MARK, at + 1)) >= 0:
         if _read_frame_at(data, at) is not None:
             return True

@@ -1,7 +1,7 @@
-"""fedge-worker: the resident trainer under the board's own Python and torch; importing this loads neither."""
+"""fedge-worker: the resident trainer process, run by the board's own Python and torch; importing this loads neither."""
 
 PROTOCOL = 1
-"""The wire's version: client and worker must have the same."""
+"""Version of the wire protocol; client and worker must agree on it."""
 
 LAST_EXIT = ".exit"
-"""After the socket's path: the file in which the supervisor says why a trainer ended, at which monotonic second."""
+"""Suffix of the socket path that names the exit file: why the last trainer ended, and at which monotonic second."""

@@ -1,17 +1,20 @@
-"""The networks that can be trained, by name; each is built for images of a given shape and a number of classes."""
+"""Trainable networks by name, each built for a given image shape and number of classes."""
 
 from typing import Callable, Dict
 
 from torch import nn
 
-from fedge.worker.tasks import Shape
+from fedge.worker.task_shape import Shape
 
 
 def digits_cnn(shape: Shape) -> nn.Module:
-    """Two convolutions and one dense layer, about 6 thousand parameters for 8 x 8 images: made to be quick.
+    """Build a CNN of two convolutions and one dense layer, about 6 thousand parameters for 8 x 8 images.
 
-    Group normalisation keeps it learning at step sizes where it would otherwise diverge, and unlike batch norm has no
-    running statistics that clients with different classes would have to average (Hsieh et al. 2020).
+    Group normalisation keeps it stable at learning rates where it would otherwise diverge, and unlike batch norm it has
+    no running statistics, which clients with different classes could not average well.
+
+    References:
+        Hsieh et al., "The Non-IID Data Quagmire of Decentralized Machine Learning", ICML 2020.
     """
     quarter = shape.side // 4
     return nn.Sequential(
@@ -29,7 +32,11 @@ def digits_cnn(shape: Shape) -> nn.Module:
 
 
 def lenet5(shape: Shape) -> nn.Module:
-    """LeNet-5 (LeCun et al. 1998) with ReLU and max pooling; 28-pixel images are padded to its 32."""
+    """Build LeNet-5 with ReLU and max pooling; images narrower than 32 pixels are padded by 2 on each side.
+
+    References:
+        LeCun et al., "Gradient-Based Learning Applied to Document Recognition", 1998.
+    """
     side = (((shape.side + 4 if shape.side < 32 else shape.side) - 4) // 2 - 4) // 2
     return nn.Sequential(
         nn.Conv2d(shape.channels, 6, 5, padding=2 if shape.side < 32 else 0),
@@ -48,7 +55,7 @@ def lenet5(shape: Shape) -> nn.Module:
 
 
 def small_cnn(shape: Shape) -> nn.Module:
-    """Three convolutions, two poolings, dropout and two dense layers: about half a million parameters."""
+    """Build a CNN of three convolutions, two poolings, dropout and two dense layers: half a million parameters."""
     quarter = shape.side // 4
     return nn.Sequential(
         nn.Conv2d(shape.channels, 32, 3, padding=1),
@@ -68,9 +75,12 @@ def small_cnn(shape: Shape) -> nn.Module:
 
 
 def resnet18(shape: Shape) -> nn.Module:
-    """ResNet-18 of torchvision, not pretrained, with the usual change for small images (He et al. 2016, section 4.2).
+    """Build torchvision's ResNet-18 without pretrained weights, with the usual stem for small images.
 
-    The first convolution is 3 x 3 with stride 1 instead of 7 x 7 with stride 2, and the pooling after it is left out.
+    The first convolution is 3 x 3 with stride 1 instead of 7 x 7 with stride 2, and the pooling after it is removed.
+
+    References:
+        He et al., "Deep Residual Learning for Image Recognition", CVPR 2016, section 4.2.
     """
     from fedge.worker.torchvision_shim import models
 
@@ -92,17 +102,17 @@ def _mobilenet_v3(size: str, shape: Shape) -> nn.Module:
 
 
 def mobilenet_v3_small(shape: Shape) -> nn.Module:
-    """MobileNetV3-Small of torchvision, not pretrained; the first convolution has stride 1 instead of 2."""
+    """Build torchvision's MobileNetV3-Small without pretrained weights; its first convolution has stride 1, not 2."""
     return _mobilenet_v3("small", shape)
 
 
 def mobilenet_v3_large(shape: Shape) -> nn.Module:
-    """MobileNetV3-Large of torchvision, not pretrained; the first convolution has stride 1 instead of 2."""
+    """Build torchvision's MobileNetV3-Large without pretrained weights; its first convolution has stride 1, not 2."""
     return _mobilenet_v3("large", shape)
 
 
 def imagenet_resnet18(shape: Shape) -> nn.Module:
-    """ResNet-18 of torchvision as it is, for large images; not pretrained."""
+    """Build torchvision's unmodified ResNet-18 for large images, without pretrained weights."""
     from fedge.worker.torchvision_shim import models
 
     net: nn.Module = models.resnet18(num_classes=shape.classes)
@@ -110,7 +120,11 @@ def imagenet_resnet18(shape: Shape) -> nn.Module:
 
 
 def imagenet_resnet50(shape: Shape) -> nn.Module:
-    """ResNet-50 of torchvision as it is, for large images; not pretrained."""
+    """Build torchvision's unmodified ResNet-50 for large images, without pretrained weights.
+
+    Args:
+        shape: Only its ``classes`` count; images must have 3 channels.
+    """
     from fedge.worker.torchvision_shim import models
 
     net: nn.Module = models.resnet50(num_classes=shape.classes)
@@ -118,7 +132,7 @@ def imagenet_resnet50(shape: Shape) -> nn.Module:
 
 
 def imagenet_mobilenet_v3_large(shape: Shape) -> nn.Module:
-    """MobileNetV3-Large of torchvision as it is, for large images; not pretrained."""
+    """Build torchvision's unmodified MobileNetV3-Large for large images, without pretrained weights."""
     from fedge.worker.torchvision_shim import models
 
     net: nn.Module = models.mobilenet_v3_large(num_classes=shape.classes)
@@ -126,7 +140,11 @@ def imagenet_mobilenet_v3_large(shape: Shape) -> nn.Module:
 
 
 def vit_b16(shape: Shape) -> nn.Module:
-    """ViT-B/16 of torchvision (Dosovitskiy et al. 2021), not pretrained, for images of any multiple of 16 pixels."""
+    """Build torchvision's ViT-B/16 without pretrained weights, for images whose side is a multiple of 16 pixels.
+
+    References:
+        Dosovitskiy et al., "An Image is Worth 16x16 Words", ICLR 2021.
+    """
     from fedge.worker.torchvision_shim import models, require_function
 
     net: nn.Module = require_function(models, "vit_b_16")(image_size=shape.side, num_classes=shape.classes)
@@ -145,4 +163,4 @@ MODELS: Dict[str, Callable[[Shape], nn.Module]] = {
     "mobilenet-v3-large-imagenet": imagenet_mobilenet_v3_large,
     "vit-b16": vit_b16,
 }
-"""Every network by name."""
+"""Every network by name; each value builds a fresh one for a ``Shape``."""

@@ -1,4 +1,4 @@
-"""When requests arrive: evenly, at random, in bursts, or at rates that change; a seed fixes every time."""
+"""Arrival times of inference requests: constant, Poisson, bursty or with a rate schedule; reproducible from a seed."""
 
 import itertools
 import math
@@ -9,30 +9,38 @@ from fedge.worker.request_fields import BadField, get_count, get_number
 
 KINDS = ("constant", "poisson", "bursts", "dynamic")
 BURST_FACTOR = 4.0
-"""The rate within a burst, as a multiple of the mean rate. Chosen by us."""
+"""Default rate within a burst, as a multiple of the mean rate; with the lengths below 40 % of requests are in
+bursts.
+"""
 BURST_S = 1.0
 QUIET_S = 9.0
-"""Mean lengths of a burst and of the quiet between two. Chosen by us."""
+"""Default mean lengths of a burst and of the quiet time between two, in seconds: one burst in about ten seconds."""
 MOST_HZ = 10000.0
-"""The highest mean rate: making and counting a request takes microseconds of the worker's own. Chosen by us."""
+"""Highest mean rate, in 1/s. A safety limit: generating and counting a request costs the worker microseconds."""
 MOST_AT_ONCE_HZ = BURST_FACTOR * MOST_HZ
-"""The highest rate at any time."""
+"""Highest instantaneous rate, in 1/s."""
 LEAST_PIECE_S = 1e-3
-"""Rates change no more often than this, or finding the next arrival would take for ever. Chosen by us."""
+"""Shortest time between two rate changes, in seconds: bounds the work of finding the next arrival."""
 SAME_RATE_RATIO = 1e-6
-"""Rates that differ relatively by less than this are the same."""
+"""Relative difference below which two rates count as equal (floating-point rounding)."""
 
 Piece = Tuple[float, float]
-"""Seconds, and the rate in them in 1/s."""
+"""A stretch of constant rate: its length in seconds and its rate in 1/s."""
 
 
 class Arrivals(NamedTuple):
-    """How requests arrive, ``rate_hz`` of them each second in the mean, whatever the kind.
+    """An arrival process with a mean rate of ``rate_hz`` requests per second, whatever its kind.
 
-    ``constant``: one every ``1 / rate_hz`` seconds. ``poisson``: at random, independently. ``bursts``: at random too,
-    at ``burst_factor`` times the mean rate for ``burst_s`` and so much more slowly for ``quiet_s`` that the mean comes
-    out; both lengths are themselves random (exponential) and given by their means. ``dynamic``: at random at the
-    ``rates``, pairs of seconds and 1/s that repeat.
+    Attributes:
+        kind: ``constant``: one request every ``1 / rate_hz`` seconds. ``poisson``: a Poisson process. ``bursts``: a
+            Poisson process whose rate alternates between bursts and quiet times of random (exponential) length.
+            ``dynamic``: a Poisson process with the rate schedule ``rates``.
+        rate_hz: Mean rate in requests per second.
+        seed: Seed of the process; it fixes every arrival time.
+        burst_factor: Rate within a burst, as a multiple of ``rate_hz``; the quiet rate follows from the mean.
+        burst_s: Mean length of a burst in seconds.
+        quiet_s: Mean length of a quiet time in seconds.
+        rates: Rate schedule of ``dynamic``: pairs of seconds and requests per second, repeated endlessly.
     """
 
     kind: str
@@ -45,7 +53,15 @@ class Arrivals(NamedTuple):
 
 
 def arrival_times(arrivals: Arrivals, begin_s: float = 0.0) -> Iterator[float]:
-    """The endless arrival times in seconds, never decreasing, from ``begin_s`` on."""
+    """Generate endless arrival times.
+
+    Args:
+        arrivals: The arrival process.
+        begin_s: Time at which the process begins, in seconds.
+
+    Returns:
+        Non-decreasing times in seconds, on the clock of ``begin_s``.
+    """
     if arrivals.kind == "constant":
         return (begin_s + number / arrivals.rate_hz for number in itertools.count(1))
     chance = random.Random(arrivals.seed)
@@ -53,9 +69,17 @@ def arrival_times(arrivals: Arrivals, begin_s: float = 0.0) -> Iterator[float]:
 
 
 def parse_arrivals(fields: Mapping[str, Any]) -> Arrivals:
-    """The arrivals that ``fields`` describe, named as in ``Arrivals``; raises ``BadField``.
+    """Parse the fields of an arrival process.
 
-    For ``dynamic`` the mean rate follows from ``rates``: ``rate_hz`` may be left out, or has to agree with them.
+    Args:
+        fields: Values by the names of ``Arrivals``. For ``dynamic`` the mean rate follows from ``rates``: ``rate_hz``
+            may be left out, otherwise it must agree with them.
+
+    Returns:
+        The validated arrival process.
+
+    Raises:
+        BadField: A field is unknown, of the wrong type or out of range.
     """
     unknown = sorted(set(fields) - set(Arrivals._fields))
     if unknown:
@@ -71,12 +95,12 @@ def parse_arrivals(fields: Mapping[str, Any]) -> Arrivals:
 
 
 def mean_rate_hz(pieces: Tuple[Piece, ...]) -> float:
-    """Arrivals per second over all pieces."""
+    """Return the mean rate over all pieces, weighted by their lengths, in 1/s."""
     return math.fsum(length_s * rate for length_s, rate in pieces) / math.fsum(length_s for length_s, _ in pieces)
 
 
 def _poisson_times(pieces: Iterator[Piece], chance: random.Random, now_s: float) -> Iterator[float]:
-    """A Poisson process whose rate is constant within each piece, by inversion of its integral."""
+    """Generate a Poisson process with a piecewise constant rate, by inverting the integral of the rate."""
     left = _exponential(chance)
     for length_s, rate_hz in pieces:
         end_s = now_s + length_s
@@ -99,7 +123,7 @@ def _rate_pieces(arrivals: Arrivals, chance: random.Random) -> Iterator[Piece]:
 def _burst_pieces(arrivals: Arrivals, chance: random.Random) -> Iterator[Piece]:
     quiet_hz = arrivals.rate_hz * quiet_factor(arrivals)
     burst_hz = arrivals.rate_hz * arrivals.burst_factor
-    # Where it begins is random as well, so that the mean rate holds from the first second on.
+    # The first state is random as well, so that the mean rate holds from the first second on.
     quiet = chance.random() < arrivals.quiet_s / (arrivals.quiet_s + arrivals.burst_s)
     while True:
         mean_s, rate_hz = (arrivals.quiet_s, quiet_hz) if quiet else (arrivals.burst_s, burst_hz)
@@ -108,7 +132,7 @@ def _burst_pieces(arrivals: Arrivals, chance: random.Random) -> Iterator[Piece]:
 
 
 def quiet_factor(arrivals: Arrivals) -> float:
-    """The rate between bursts as a multiple of the mean rate; below 0 where the bursts alone exceed the mean."""
+    """Return the rate between bursts as a multiple of the mean rate; negative if the bursts alone exceed the mean."""
     return 1.0 - (arrivals.burst_factor - 1.0) * arrivals.burst_s / arrivals.quiet_s
 
 

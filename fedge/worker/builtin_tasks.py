@@ -1,15 +1,20 @@
-"""The built-in tasks by name: fedge's own, and the networks behind the profiled workloads; loads no torch."""
+"""The built-in tasks by name: trainable tasks, and the networks of profiled workloads; does not import torch."""
 
 from typing import TYPE_CHECKING, Any, Callable, Dict, NamedTuple
 
-from fedge.worker.tasks import BadTask, Shape
+from fedge.worker.task_shape import BadTask, Shape
 
 if TYPE_CHECKING:
     from torch import nn
 
 
 class BuiltinTask(NamedTuple):
-    """A built-in task by its parts: an entry of ``models.MODELS``, and the data set that it is for."""
+    """A built-in task: the name of its network and of its data set.
+
+    Attributes:
+        model: Key in ``architectures.MODELS``.
+        dataset: Key in ``SHAPES``.
+    """
 
     model: str
     dataset: str
@@ -25,8 +30,11 @@ SHAPES: Dict[str, Shape] = {
     "gld23k": Shape(3, 224, 1000),
     "tinyimagenet224": Shape(3, 224, 1000),
 }
-"""What a data set's images are like, and the network's scores. The last two have 203 and 200 classes; the weights that
-were published for their workloads (``fedge/costs/workload_sizes.yaml``) are those of networks with 1,000 scores."""
+"""Image shape and number of scores of each data set.
+
+The last two have 203 and 200 classes; the published weights of their workloads (``fedge/costs/workload_sizes.yaml``)
+belong to networks with 1,000 scores.
+"""
 
 TASKS: Dict[str, BuiltinTask] = {
     "digits-cnn": BuiltinTask("digits-cnn", "digits"),
@@ -40,7 +48,7 @@ TASKS: Dict[str, BuiltinTask] = {
     "cifar10-mobilenetv3": BuiltinTask("mobilenet-v3-small", "cifar10"),
     "cifar10-mobilenetv3-large": BuiltinTask("mobilenet-v3-large", "cifar10"),
 }
-"""The tasks that can be learnt: their data sets can be had."""
+"""Tasks whose data sets are available, so that they can be trained to an accuracy."""
 
 WORKLOADS: Dict[str, BuiltinTask] = {
     "resnet18-imagenet": BuiltinTask("resnet18-imagenet", "imagenet"),
@@ -48,7 +56,7 @@ WORKLOADS: Dict[str, BuiltinTask] = {
     "resnet50-tinyimagenet224": BuiltinTask("resnet50-imagenet", "tinyimagenet224"),
     "vit-b16-cifar10": BuiltinTask("vit-b16", "cifar10"),
 }
-"""The workloads that boards are profiled with, on images made on the spot."""
+"""Workloads for profiling boards, run on generated images."""
 
 NETWORKS: Dict[str, BuiltinTask] = {**TASKS, **WORKLOADS}
 
@@ -56,14 +64,18 @@ REFUSED: Dict[str, str] = {
     "yolov8n-coco": "torchvision lacks it, and its published code has a licence (AGPL) that fedge cannot take; "
     "import a measured table of it instead, or bring it as a task file of your own",
 }
-"""Workloads with a cost profile but without a network here, and why."""
+"""Workloads that have a cost profile but no network here, with the reason."""
 
 SYNTHETIC_SAMPLES = 256
-"""So many synthetic images, a few hundred minibatches' worth of different ones. Chosen by us."""
+"""Default number of synthetic images: enough to vary the minibatches, little enough to fit any board's memory."""
 
 
 def find_builtin(name: str) -> BuiltinTask:
-    """The built-in task called ``name``; raises ``BadTask`` with the known names, or why it is not here."""
+    """Return the built-in task called ``name``.
+
+    Raises:
+        BadTask: The name is unknown (the text lists the known ones) or the task is in ``REFUSED``.
+    """
     if name in REFUSED:
         raise BadTask("task", repr(name), "another one: " + REFUSED[name])
     if name not in NETWORKS:
@@ -72,18 +84,26 @@ def find_builtin(name: str) -> BuiltinTask:
 
 
 def builtin_shape(name: str) -> Shape:
-    """The images and classes that a built-in task is for."""
+    """Return the image shape and number of classes of a built-in task."""
     return SHAPES[find_builtin(name).dataset]
 
 
 def synthetic_source(name: str, samples: int = SYNTHETIC_SAMPLES) -> Dict[str, Any]:
-    """A data source (``sources.read``) of noise in the task's own shape, with which its steps can be timed."""
+    """Return a data source of noise in the task's shape, with which its steps can be timed.
+
+    Args:
+        name: Name of a built-in task.
+        samples: Number of training images.
+
+    Returns:
+        A source in the form that ``sources.read`` takes.
+    """
     channels, side, classes = builtin_shape(name)
     return {"synthetic": {"samples": samples, "channels": channels, "side": side, "classes": classes}}
 
 
 def network_builder(name: str) -> "Callable[[Shape], nn.Module]":
-    """What makes the network of a built-in task; torch is loaded when it is called."""
+    """Return a function that builds the network of a built-in task; torch is imported when it is called."""
     model = find_builtin(name).model
 
     def build(shape: Shape) -> "nn.Module":

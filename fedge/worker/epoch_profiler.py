@@ -1,8 +1,8 @@
-"""Trains or infers for some epochs and writes down where every minibatch's time went; a program of its own.
+"""Run some epochs of training or inference and record how the time of every step is spent; a program of its own.
 
-``python -m fedge.worker.epoch_profiler SPEC.json OUT.npz``, or this file's path in place of ``-m`` and the name: it
-needs torch, Pillow and numpy, and of fedge only what lies beside it. On stdout stands one JSON object per line: how far
-it is, and at last what was wrong, where something was (exit code 1).
+``python -m fedge.worker.epoch_profiler SPEC.json OUT.npz``, or this file's path in place of ``-m`` and the name. It
+needs torch, Pillow and numpy, and of fedge only the neighbouring modules. It prints one JSON object per line to stdout:
+progress, and on failure the reason (exit code 1).
 """
 
 import contextlib
@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 if not __package__:
-    # Started as a file, perhaps by another Python than the one whose packages lie beside fedge: so only fedge itself is
-    # made known, not the folder that holds it, and not this file's folder, which the path begins with.
+    # Started as a file, perhaps by another Python than the one whose packages lie beside fedge: make only fedge itself
+    # importable, neither the folder that holds it nor this file's folder, which is first on the path.
     del sys.path[0]
     sys.modules["fedge"] = types.ModuleType("fedge")
     sys.modules["fedge"].__path__ = [str(Path(__file__).resolve().parents[1])]
@@ -40,7 +40,7 @@ else:
 
 now_s = time.monotonic
 PROGRESS_PERIOD_S = 2.0
-"""How often it says how far it is; chosen by us, far below the time after which silence counts as death."""
+"""Seconds between progress lines: well below the time without output after which the caller assumes a crash."""
 STEP_COLUMNS = (
     "start_s",
     "fetch_s",
@@ -53,8 +53,11 @@ STEP_COLUMNS = (
     "taking_s",
     "step_s",
 )
-"""Columns of every minibatch; ``taking_s`` is the part of ``overhead_s`` before the batch was here: collating and the
-loader's own work without workers, handing it over with them."""
+"""Columns recorded for every step.
+
+``taking_s`` is the part of ``overhead_s`` before the batch arrived: without loader workers collating and the loader's
+own work, with them the hand-over of the batch.
+"""
 EPOCH_COLUMNS = (
     "begun_s",
     "started_s",
@@ -65,22 +68,29 @@ EPOCH_COLUMNS = (
     "read_bytes_after",
 )
 PIL_LIMIT = None
-"""The user's own images may be as large as they are."""
+"""No limit on the size of the user's own images."""
 
 
 class BadSpec(Refusal):
-    """A specification that cannot be meant so."""
+    """An invalid specification file."""
 
 
 class EpochSpec(NamedTuple):
-    """What to do: ``data`` is {"folder": path} or {"array": path of an .npy}, ``shape`` channels, height and width."""
+    """Specification of a profiling run.
+
+    Attributes:
+        model: Name of the network, as ``network_lookup.make_network`` takes it.
+        shape: Channels, height and width of the network's input.
+        classes: Number of classes that the network scores.
+        data: {"folder": path} or {"array": path of an .npy file}.
+    """
 
     model: str
     shape: List[int]
     classes: int
     data: Dict[str, str]
     images: int
-    """Of an epoch."""
+    """Images per epoch."""
     kind: str = "train"
     batch_size: int = 16
     workers: int = 0
@@ -92,18 +102,18 @@ class EpochSpec(NamedTuple):
     minibatches: Optional[int] = None
     device: str = "auto"
     threads: Optional[int] = None
-    """torch's own in the training's process. None: 1 where the CPU is the device, torch's choice beside a GPU."""
+    """Number of torch threads in the training process; None: 1 on a CPU device, torch's default beside a GPU."""
     seed: int = 0
     disk: Optional[str] = None
-    """Numbers of the block device under the data, such as "8:0"."""
+    """Device number of the block device under the data, such as "8:0"."""
     modules: Sequence[str] = ()
     """Folders from which the user's own network may be imported."""
     leash: bool = False
-    """Whether it ends, with its loader's workers, when what started it closes its stdin or dies."""
+    """Whether to exit, with all loader workers, when the parent closes stdin or dies."""
 
 
 class StepTimeTable:
-    """Every minibatch's seconds, in memory that is there from the start."""
+    """Preallocated table of the times of every step, in seconds."""
 
     def __init__(self, rows: int) -> None:
         self.epoch, self.step = np.zeros(rows, np.int64), np.zeros(rows, np.int64)
@@ -111,7 +121,13 @@ class StepTimeTable:
         self.rows = 0
 
     def add_row(self, epoch: int, step: int, times: Tuple[float, ...]) -> None:
-        """``times`` are those of ``STEP_COLUMNS`` but the last, which ``closed`` adds."""
+        """Append one step; ``times`` are all of ``STEP_COLUMNS`` but the last, which ``close_row`` sets.
+
+        Args:
+            epoch: Index of the epoch.
+            step: Index of the step in the epoch.
+            times: Seconds, in the order of ``STEP_COLUMNS`` without ``step_s``.
+        """
         row = self.rows
         self.epoch[row], self.step[row] = epoch, step
         for name, seconds in zip(STEP_COLUMNS, times):
@@ -119,13 +135,13 @@ class StepTimeTable:
         self.rows = row + 1
 
     def close_row(self, end_s: float) -> None:
-        """The last minibatch's ``compute_step_s`` runs to ``end_s``, where the next one begins, or the epoch ends."""
+        """Set ``step_s`` of the last row; its step ends at ``end_s``, with the next one's start or the epoch's end."""
         if self.rows:
             row = self.rows - 1
             self.times["step_s"][row] = end_s - self.times["start_s"][row]
 
     def to_arrays(self) -> Dict[str, Any]:
-        """All columns by name."""
+        """Return all columns by name, each with one value per recorded step."""
         kept = slice(0, self.rows)
         found: Dict[str, Any] = {"epoch": self.epoch[kept], "step": self.step[kept]}
         found.update((name, column[kept]) for name, column in self.times.items())
@@ -133,10 +149,10 @@ class StepTimeTable:
 
 
 def main(argv: Optional[List[str]] = None) -> int:
-    """The exit code: 0, or 1 with the reason as the last line."""
+    """Run the profiler and return the exit code: 0, or 1 with the reason in the last line on stdout."""
     given = sys.argv[1:] if argv is None else argv
     if len(given) != 2:
-        return print_failure("usage: characterising.py SPEC.json OUT.npz")
+        return print_failure("usage: epoch_profiler.py SPEC.json OUT.npz")
     try:
         spec = read_spec(Path(given[0]))
         if spec.leash:
@@ -145,14 +161,17 @@ def main(argv: Optional[List[str]] = None) -> int:
         write_arrays(Path(given[1]), arrays)
     except Refusal as refused:
         return print_failure(str(refused))
-    except Exception as error:  # noqa: BLE001 -- the process edge: whoever started this gets one line
+    except Exception as error:  # noqa: BLE001 -- the process edge: the caller gets one line
         return print_failure(describe_failure(error))
     print_json({"done": len(arrays["step"])})
     return 0
 
 
 def exit_with_parent() -> None:
-    """Waits for the end of stdin; read past Python's own file, whose lock a loader's worker would inherit."""
+    """Wait for the end of stdin, then kill this process group.
+
+    Read from the file descriptor: a loader worker would inherit the lock of Python's own stdin object.
+    """
     with contextlib.suppress(OSError):
         while os.read(0, 1):
             pass
@@ -162,19 +181,19 @@ def exit_with_parent() -> None:
 
 
 def print_json(what: Dict[str, Any]) -> None:
-    """One line on stdout."""
+    """Print one object as a line of JSON on stdout, and flush it."""
     sys.stdout.write(json.dumps(what) + "\n")
     sys.stdout.flush()
 
 
 def print_failure(why: str) -> int:
-    """Say why it ends; the exit code."""
+    """Print the reason for the failure and return the exit code 1."""
     print_json({"failed": " ".join(why.split())[:1000]})
     return 1
 
 
 def describe_failure(error: BaseException) -> str:
-    """An exception in words, a lack of memory as what it is."""
+    """Describe an exception in one line, naming a lack of memory as such."""
     trainer: Any = sys.modules.get("fedge.worker.trainer")
     if isinstance(error, MemoryError) or (trainer is not None and trainer.is_oom(error)):
         return f"out of memory: {str(error) or 'the machine has no more'}; a smaller minibatch or network needs less"
@@ -183,7 +202,11 @@ def describe_failure(error: BaseException) -> str:
 
 
 def read_spec(path: Path) -> EpochSpec:
-    """The specification in a file; raises ``BadSpec``."""
+    """Read a specification file.
+
+    Raises:
+        BadSpec: The file is unreadable, has unknown or missing fields, or a value out of range.
+    """
     try:
         fields = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -203,7 +226,15 @@ def read_spec(path: Path) -> EpochSpec:
 
 
 def measure_epochs(spec: EpochSpec) -> Dict[str, Any]:
-    """All epochs' arrays by name; raises ``Refusal``, and what torch raises."""
+    """Run all epochs and return the recorded arrays by name.
+
+    Returns:
+        The columns of ``StepTimeTable.to_arrays``, one value per step, and ``EPOCH_COLUMNS``, one value per epoch.
+
+    Raises:
+        Refusal: The specification does not fit the machine, the network or the images.
+        RuntimeError: An error of torch, such as a lack of memory.
+    """
     import torch
 
     from fedge.worker import step_timers as steps
@@ -233,7 +264,7 @@ def _fix_threads(spec: EpochSpec, device: str) -> None:
 
 
 def describe_environment(device: Any) -> Dict[str, Any]:
-    """What the figures depend on."""
+    """Return the torch and Python versions, the device name and the thread count, on which the figures depend."""
     import torch
 
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
@@ -242,7 +273,14 @@ def describe_environment(device: Any) -> Dict[str, Any]:
 
 
 def load_samples(spec: EpochSpec) -> Tuple[Any, List[str]]:
-    """The data set, and the files that an epoch reads; raises ``BadImages``."""
+    """Load the data set.
+
+    Returns:
+        The data set, and the paths of the files that an epoch reads (none for an array in memory).
+
+    Raises:
+        BadImages: The folder has too few images, or more classes than the network scores.
+    """
     from PIL import Image
 
     from fedge.worker import timed_loader as loading
@@ -265,7 +303,17 @@ def load_samples(spec: EpochSpec) -> Tuple[Any, List[str]]:
 
 
 def run_epochs(spec: EpochSpec, samples: Any, paths: List[str], step: Callable[..., StepOutcome]) -> Dict[str, Any]:
-    """All epochs, one after the other; what is read of the machine is read between them."""
+    """Run all epochs in sequence; host counters are read between them only.
+
+    Args:
+        spec: The specification.
+        samples: The data set.
+        paths: Files of the data set, for page-cache statistics.
+        step: Runs and times one step on the device.
+
+    Returns:
+        Arrays by name, as in ``measure_epochs``.
+    """
     from fedge.worker import host_counters as host
     from fedge.worker import timed_loader as loading
 
@@ -296,10 +344,15 @@ def run_epochs(spec: EpochSpec, samples: Any, paths: List[str], step: Callable[.
 def run_epoch(
     loader: Any, step: Callable[..., StepOutcome], notes: StepTimeTable, epoch: int, workers: int
 ) -> Tuple[float, float, float, Iterator[Any]]:
-    """When the epoch began, had its workers, and ended, and the iterator, whose workers are still there.
+    """Run one epoch and record every step in ``notes``.
 
-    A part is the difference of two stamps around it and of nothing else, so that what no part holds is missing from
-    their sum. With workers the stall ends when the batch was made, and what remains until it is here is taking it over.
+    Each part is the difference of two time stamps around it and nothing else, so that time spent outside all parts
+    shows as missing from their sum. With loader workers the stall ends when the batch was made; the remaining time
+    until it arrives is the hand-over.
+
+    Returns:
+        The times in seconds at which the epoch began, its workers had started, and it ended; and the iterator, whose
+        workers are still alive.
     """
     steps = len(loader)
     begun_s = told_s = now_s()
@@ -323,7 +376,7 @@ def run_epoch(
 
 
 def _read_loss_and_hits(did: StepOutcome) -> Tuple[float, float]:
-    """What every loop looks at: the loss, and how many were right."""
+    """Read the loss and the number of correct predictions, as any training loop does."""
     right = (did.scores.argmax(1) == did.labels).sum()
     return float(did.loss), float(right)
 
@@ -331,7 +384,19 @@ def _read_loss_and_hits(did: StepOutcome) -> Tuple[float, float]:
 def split_step_time(
     asked_s: float, got_s: float, end_s: float, batch: TimedBatch, did: StepOutcome, workers: int
 ) -> Tuple[float, ...]:
-    """The columns of ``STEP_COLUMNS`` but the last."""
+    """Split a step's time into the columns of ``STEP_COLUMNS`` but the last.
+
+    Args:
+        asked_s: When the batch was requested from the loader.
+        got_s: When the batch arrived.
+        end_s: When the step's results had been read.
+        batch: The batch with its loading stamps.
+        did: The step's times on the device.
+        workers: Number of loader worker processes.
+
+    Returns:
+        Seconds, in the order of ``STEP_COLUMNS`` without ``step_s``.
+    """
     stamps = batch.stamps
     collate_s = stamps.made_s - stamps.gathered_s
     if workers:
@@ -355,7 +420,7 @@ def split_step_time(
 
 
 def write_arrays(path: Path, arrays: Dict[str, Any]) -> None:
-    """Under another name first, so that the file is whole when it is there."""
+    """Write an .npz file atomically: under a temporary name first, then rename it."""
     beside = path.with_name(path.name + ".part")
     with beside.open("wb") as file:
         np.savez(file, **arrays)

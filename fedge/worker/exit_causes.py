@@ -1,8 +1,8 @@
-"""Why a process ended, told from its exit status, the kernel's out-of-memory counters and its last words.
+"""Diagnose why a process ended, from its exit status, the kernel's out-of-memory counters and its last output.
 
-Pure: the supervisor reads the files and hands their texts in. The counters count for the whole machine or control
-group, so a SIGKILL while one of them rose is taken for the kernel's; a line of the kernel's log with the process's own
-number is certain, and is the only sign on kernels before 4.13 (JetPack 4), which have no counter.
+Pure functions: the supervisor reads the files and passes their texts. The counters cover the whole machine or control
+group, so a SIGKILL while one of them rose is attributed to the kernel. A kernel log line with the process's own number
+is conclusive, and is the only evidence on kernels before 4.13 (JetPack 4), which have no counter.
 """
 
 import os
@@ -16,37 +16,49 @@ CRASHED = "crashed"
 EXIT = "exit"
 
 CRASHES = ("SIGSEGV", "SIGBUS", "SIGABRT", "SIGFPE", "SIGILL", "SIGSYS", "SIGTRAP")
-"""Signals that a process brings on itself; any other comes from outside."""
+"""Signals that a process causes itself; any other comes from outside."""
 LAST_WORDS_LETTERS = 1200
-"""How much of standard error is told; the end says most. Chosen by us."""
+"""Characters of standard error that are reported: enough for a traceback's end without flooding an error message."""
 YOUNG_S = 10.0
-"""A process that lives shorter has not come to work at all. Chosen by us."""
+"""A process that lives for less than this many seconds counts as failed at start, which delays the next restart."""
 LONGEST_PAUSE_S = 30.0
 
 
 class ExitCause(NamedTuple):
-    """``cause`` is one of the four words above; ``text`` says it for a person."""
+    """Why a process ended.
+
+    Attributes:
+        cause: ``oom-killed``, ``killed``, ``crashed`` or ``exit``.
+        text: The cause in words.
+    """
 
     cause: str
     text: str
 
     def as_dict(self) -> Dict[str, str]:
-        """The form on the wire."""
+        """Return the form sent on the wire."""
         return {"cause": self.cause, "text": self.text}
 
 
 class OomCounters(NamedTuple):
-    """Out-of-memory kills so far, on the machine and in the control group; None where the kernel does not count."""
+    """Numbers of out-of-memory kills so far, on the machine and in the control group; None without a counter."""
 
     machine: Optional[int]
     group: Optional[int]
 
 
 class ExitEvidence(NamedTuple):
-    """What is known of a process that ended.
+    """The evidence about a process that ended.
 
-    ``status`` is as os.waitpid gives it, ``kernel_log`` the kernel's lines where they may be read, ``stopped_s`` how
-    long the process had been stopped (SIGSTOP) when its parent ended it for that; 0 when it was not.
+    Attributes:
+        pid: The process's number.
+        status: Exit status as returned by ``os.waitpid``.
+        before: Counters shortly before the end.
+        after: Counters after the end.
+        last_words: The end of the process's standard error.
+        kernel_log: New lines of the kernel log, if it may be read.
+        stopped_s: For how many seconds the process had been stopped (SIGSTOP) when its parent killed it for that; 0
+            otherwise.
     """
 
     pid: int
@@ -59,7 +71,7 @@ class ExitEvidence(NamedTuple):
 
 
 def diagnose_exit(evidence: ExitEvidence) -> ExitCause:
-    """Why the process ended."""
+    """Return why the process ended."""
     words = _format_last_words(evidence.last_words)
     if not os.WIFSIGNALED(evidence.status):
         code = os.WEXITSTATUS(evidence.status)
@@ -80,7 +92,7 @@ def diagnose_exit(evidence: ExitEvidence) -> ExitCause:
 
 
 def signal_name(number: int) -> str:
-    """SIGKILL for 9, and so on."""
+    """Return the name of a signal, such as SIGKILL for 9."""
     try:
         return signal.Signals(number).name
     except ValueError:
@@ -88,7 +100,7 @@ def signal_name(number: int) -> str:
 
 
 def _oom_proof(evidence: ExitEvidence) -> str:
-    """What shows that the kernel's out-of-memory killer did it; empty when nothing does."""
+    """Return the evidence that the kernel's out-of-memory killer ended the process; empty if there is none."""
     if re.search(rf"Kill(?:ed)? process {evidence.pid}\b", evidence.kernel_log):
         return f"its log names process {evidence.pid}"
     if _has_risen(evidence.before.group, evidence.after.group):
@@ -109,7 +121,7 @@ def _oom_doubt_text(evidence: ExitEvidence) -> str:
 
 
 def _format_last_words(text: str) -> str:
-    """The end of what it wrote, from the report of a crash on when there is one."""
+    """Return the end of the output, starting at the crash report if there is one."""
     words = text.strip()
     crash = words.rfind("Fatal Python error")
     if crash >= 0:
@@ -118,12 +130,12 @@ def _format_last_words(text: str) -> str:
 
 
 def parse_machine_oom_kills(vmstat: str) -> Optional[int]:
-    """``oom_kill`` of /proc/vmstat; None before Linux 4.13."""
+    """Return ``oom_kill`` of /proc/vmstat; None before Linux 4.13."""
     return _parse_counter(vmstat, "oom_kill")
 
 
 def parse_group_oom_kills(events: str) -> Optional[int]:
-    """``oom_kill`` of a control group's memory.events (version 2) or memory.oom_control (version 1)."""
+    """Return ``oom_kill`` of a control group's memory.events (version 2) or memory.oom_control (version 1)."""
     return _parse_counter(events, "oom_kill")
 
 
@@ -136,7 +148,11 @@ def _parse_counter(text: str, name: str) -> Optional[int]:
 
 
 def group_counter_paths(cgroup: str) -> List[str]:
-    """Where the counters of a process's control group may lie, most specific first, from its /proc/PID/cgroup."""
+    """Return the candidate paths of a process's control group counters, most specific first.
+
+    Args:
+        cgroup: Content of /proc/PID/cgroup.
+    """
     files: List[str] = []
     for controllers, path in _parse_groups(cgroup):
         if controllers == "":
@@ -149,15 +165,18 @@ def group_counter_paths(cgroup: str) -> List[str]:
 
 
 def _parse_groups(cgroup: str) -> List[Tuple[str, str]]:
-    """(controllers, path) of each line ``number:controllers:path``."""
+    """Return (controllers, path) of each line ``number:controllers:path``."""
     parts = [line.split(":", 2) for line in cgroup.splitlines()]
     return [(part[1], part[2].rstrip("/")) for part in parts if len(part) == 3]
 
 
 def restart_pause_s(young_deaths: int) -> float:
-    """How long to wait before the next start, after so many deaths in a row within ``YOUNG_S`` of their start.
+    """Return the seconds to wait before the next start.
 
-    The first two are followed at once (a round that kills the trainer may well be the next round too); from then on the
-    pause doubles, from half a second to ``LONGEST_PAUSE_S``.
+    The first two early deaths are followed at once (the next round may well kill the trainer for the same reason, which
+    a pause does not change); from then on the pause doubles, from half a second to ``LONGEST_PAUSE_S``.
+
+    Args:
+        young_deaths: Consecutive deaths within ``YOUNG_S`` of their start.
     """
     return 0.0 if young_deaths <= 2 else min(LONGEST_PAUSE_S, 0.5 * 2.0 ** min(young_deaths - 3, 20))

@@ -1,8 +1,8 @@
-"""The worker's wire: one frame is a short prefix, a JSON header, and the arrays' bytes one after the other.
+"""The worker's wire format: a frame is a short prefix, a JSON header, and the arrays' bytes one after the other.
 
-``FDGW``, header length (u32), body length (u64), both little endian; then the header; then the body. The header's field
-``arrays`` is a list of [name, dtype, shape]; their bytes follow in this order, C order, little endian. Nothing is
-pickled. Every length is checked against its bound and against the others before memory is taken for it.
+The prefix is ``FDGW``, header length (u32) and body length (u64), both little endian; then follow the header and the
+body. The header's field ``arrays`` is a list of [name, dtype, shape]; their bytes follow in this order, C order, little
+endian. Nothing is pickled. Every length is checked against its bound and against the others before memory is allocated.
 """
 
 import json
@@ -15,14 +15,14 @@ import numpy as np
 MAGIC = b"FDGW"
 PREFIX = struct.Struct("<4sIQ")
 
-# Bounds, chosen by us.
+# Bounds, so that a malformed frame cannot exhaust the memory: a body of 1 GiB holds 268 million float32 values.
 LONGEST_HEADER = 1 << 20
 LONGEST_BODY = 1 << 30
 MOST_ARRAYS = 4096
 MOST_DIMENSIONS = 8
 LONGEST_NAME = 256
 LONGEST_NUMBER = 40
-"""Digits of a number in a header; Python takes minutes over an integer of a million digits."""
+"""Digits of a number in a header: Python takes minutes to parse an integer of a million digits."""
 
 DTYPES = ("float32", "float64", "float16", "int64", "int32", "int16", "int8", "uint8", "bool")
 ITEM_BYTES: Dict[str, int] = {name: np.dtype(name).itemsize for name in DTYPES}
@@ -30,23 +30,23 @@ ITEM_BYTES: Dict[str, int] = {name: np.dtype(name).itemsize for name in DTYPES}
 EXTENT_RIGHT = f"lengths whose product, zeros left out, is at most {LONGEST_BODY} bytes"
 
 PIECE_BYTES = 1 << 16
-"""How much of an unwanted body is read at a time."""
+"""Bytes read at a time from an unwanted body."""
 MOST_PIECES = 512
-"""Buffers in one system call; the kernel's own limit is 1024."""
+"""Buffers per system call; the kernel's own limit (UIO_MAXIOV) is 1024."""
 
 Arrays = Dict[str, np.ndarray]
 
 
 class FrameError(Exception):
-    """What arrived is no frame; the connection is of no further use, since its next frame cannot be found."""
+    """Received bytes are not a valid frame; the connection is unusable, since the next frame cannot be found."""
 
 
 class TruncatedFrame(FrameError):
-    """The other side closed the connection in the middle of a frame."""
+    """The peer closed the connection in the middle of a frame."""
 
 
 class ArrayEntry(NamedTuple):
-    """One array as the header declares it."""
+    """One array as declared in the header."""
 
     name: str
     dtype: str
@@ -55,7 +55,7 @@ class ArrayEntry(NamedTuple):
 
 
 class FrameHead(NamedTuple):
-    """A frame whose header was read and checked; its body, ``body_bytes`` long, is still to be read."""
+    """A frame whose header has been read and checked; its body of ``body_bytes`` bytes is still to be read."""
 
     header: Dict[str, Any]
     entries: Tuple[ArrayEntry, ...]
@@ -65,7 +65,17 @@ class FrameHead(NamedTuple):
 def write(
     connection: socket.socket, header: Mapping[str, Any], arrays: Optional[Mapping[str, np.ndarray]] = None
 ) -> None:
-    """Send one frame; raises ``FrameError`` for what the wire cannot carry, and ``OSError``."""
+    """Send one frame.
+
+    Args:
+        connection: A connected stream socket.
+        header: Fields that JSON can represent, without ``arrays``.
+        arrays: Arrays by name, of the types in ``DTYPES``.
+
+    Raises:
+        FrameError: The header or the arrays exceed a bound or have an unsupported type; nothing was sent.
+        OSError: The connection failed.
+    """
     ready = {name: _to_wire_form(name, array) for name, array in (arrays or {}).items()}
     fields = dict(header)
     if ready:
@@ -82,7 +92,7 @@ def write(
 
 
 def _to_wire_form(name: str, array: np.ndarray) -> np.ndarray:
-    """The same array in C order and little endian; itself when it is so already."""
+    """Return the array in C order and little endian; the same object if it already is."""
     if array.dtype.name not in ITEM_BYTES:
         raise FrameError(f"array {name!r}: got {array.dtype.name}; one of {', '.join(DTYPES)}")
     if len(name) > LONGEST_NAME or array.ndim > MOST_DIMENSIONS:
@@ -94,12 +104,12 @@ def _to_wire_form(name: str, array: np.ndarray) -> np.ndarray:
 
 
 def _view_bytes(array: Any) -> memoryview:
-    """The memory of an array of bytes; Any, since older type information does not know that arrays are buffers."""
+    """Return the memory of a byte array; typed Any, since older type stubs do not know that arrays are buffers."""
     return memoryview(array)
 
 
 def _send_buffers(connection: socket.socket, buffers: List[memoryview]) -> None:
-    """Send buffers as they lie, without joining them."""
+    """Send buffers without joining them."""
     first = 0
     while first < len(buffers):
         sent = connection.sendmsg(buffers[first : first + MOST_PIECES])
@@ -111,13 +121,28 @@ def _send_buffers(connection: socket.socket, buffers: List[memoryview]) -> None:
 
 
 def read(connection: socket.socket) -> Optional[Tuple[Dict[str, Any], Arrays]]:
-    """The next frame's header and arrays; None when the other side has closed between frames. Raises ``FrameError``."""
+    """Read the next frame.
+
+    Returns:
+        The header and the arrays by name; None if the peer closed the connection between frames.
+
+    Raises:
+        FrameError: The bytes are not a valid frame.
+        OSError: The connection failed.
+    """
     head = read_head(connection)
     return None if head is None else (head.header, FrameBody(connection, head).read())
 
 
 def read_head(connection: socket.socket) -> Optional[FrameHead]:
-    """The next frame up to its body, so that a caller can refuse before it takes memory. Raises ``FrameError``."""
+    """Read the next frame up to its body, so that a caller can refuse it before memory is allocated.
+
+    Returns:
+        The checked header; None if the peer closed the connection between frames.
+
+    Raises:
+        FrameError: The bytes are not a valid frame.
+    """
     prefix = bytearray(PREFIX.size)
     got = _fill_buffer(connection, memoryview(prefix))
     if got == 0:
@@ -137,7 +162,11 @@ def read_head(connection: socket.socket) -> Optional[FrameHead]:
 
 
 def parse_header(text: bytes) -> Dict[str, Any]:
-    """A header's fields; raises ``FrameError`` for what is no JSON object."""
+    """Parse a header.
+
+    Raises:
+        FrameError: The text is not a JSON object.
+    """
     try:
         fields = json.loads(text.decode("utf-8"), parse_int=_parse_int, parse_float=_parse_float)
     except (ValueError, RecursionError) as error:
@@ -162,7 +191,15 @@ def _check_digits(text: str) -> str:
 
 
 def parse_entries(declared: Any, body_bytes: int) -> Tuple[ArrayEntry, ...]:
-    """The arrays that a header declares; raises ``FrameError`` unless they fill the body exactly."""
+    """Parse the declared arrays.
+
+    Args:
+        declared: The header's field ``arrays``: a list of [name, dtype, shape].
+        body_bytes: Length of the body.
+
+    Raises:
+        FrameError: An entry is invalid, a name occurs twice, or the arrays do not fill the body exactly.
+    """
     if not isinstance(declared, list) or len(declared) > MOST_ARRAYS:
         raise FrameError(f"arrays: a list of [name, dtype, shape], at most {MOST_ARRAYS}")
     entries = tuple(_parse_entry(one) for one in declared)
@@ -192,7 +229,7 @@ def _parse_entry(declared: Any) -> ArrayEntry:
 
 
 def _extent_product(shape: Sequence[int]) -> int:
-    """The product of the lengths, zeros left out: numpy refuses even an empty array when this is too large for it."""
+    """Return the product of the lengths without zeros: numpy refuses even an empty array if it is too large."""
     extent = 1  # Python's own integers: a product that overflows would pass for a small array
     for length in shape:
         extent *= length or 1
@@ -200,14 +237,11 @@ def _extent_product(shape: Sequence[int]) -> int:
 
 
 def do_not_wait() -> None:
-    """Before each piece of a body: nothing, so that the socket's own time limit is the only one."""
+    """Do nothing before each piece of a body, so that the socket's own timeout is the only one."""
 
 
 class FrameBody:
-    """The rest of a frame, still to be read or thrown away. Raises ``TruncatedFrame``, ``OSError``.
-
-    ``before`` is called before each piece; it may wait for the piece, and end the reading by an exception of its own.
-    """
+    """The body of a frame, still to be read or discarded."""
 
     def __init__(self, connection: socket.socket, head: FrameHead) -> None:
         self._connection = connection
@@ -215,9 +249,19 @@ class FrameBody:
         self.left = head.body_bytes
 
     def read(self, room: Optional[np.ndarray] = None, before: Callable[[], None] = do_not_wait) -> Arrays:
-        """The arrays of the frame, as writable views of one buffer. Raises ``MemoryError`` too.
+        """Read the arrays of the frame.
 
-        ``room`` is memory to read into, bytes, if it is large enough: what was there before is overwritten.
+        Args:
+            room: A byte buffer to read into if it is large enough; its content is overwritten.
+            before: Called before each piece; it may wait for the piece, and abort the reading by raising an exception.
+
+        Returns:
+            Writable arrays by name, views of one buffer.
+
+        Raises:
+            TruncatedFrame: The peer closed the connection.
+            MemoryError: There is no memory for the body.
+            OSError: The connection failed.
         """
         if room is None or len(room) < self._head.body_bytes:
             room = np.empty(self._head.body_bytes, np.uint8)  # not a bytearray, which would be filled with zeros first
@@ -233,7 +277,7 @@ class FrameBody:
         return arrays
 
     def drain(self, before: Callable[[], None] = do_not_wait) -> None:
-        """Read what is left and nobody wants, without taking memory for it."""
+        """Read and discard the remaining bytes without allocating memory for them; ``before`` as for ``read``."""
         piece = memoryview(bytearray(PIECE_BYTES))
         while self.left:
             self._receive_piece(piece[: min(self.left, PIECE_BYTES)], before)
@@ -256,7 +300,7 @@ def _view_array(piece: np.ndarray, entry: ArrayEntry) -> np.ndarray:
 
 
 def _fill_buffer(connection: socket.socket, target: memoryview) -> int:
-    """Fill a buffer; how many bytes came before the other side closed."""
+    """Fill a buffer and return the number of bytes received before the peer closed the connection."""
     got = 0
     while got < len(target):
         count = connection.recv_into(target[got:])

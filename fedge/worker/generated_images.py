@@ -1,4 +1,4 @@
-"""Images made on the spot: the same ones for the same numbers, as costly to read and decode as photographs."""
+"""Generated images: reproducible from their parameters, and as costly to read and decode as photographs."""
 
 import hashlib
 import io
@@ -21,47 +21,57 @@ else:
     Pixels = Field = Any
 
 VERSION = 1
-"""Of the recipe: another one makes other images, in another folder."""
+"""Version of the generator: another one makes other images, in another folder."""
 FOLDER = "fedge-images"
-"""Below the storage's path; in it a folder for each data set, named by its key."""
+"""Folder below the storage path; it contains one folder per data set, named by its key."""
 COMPLETE = ".complete"
-"""The file that marks a data set whose making came to its end."""
+"""File that marks a completely written data set."""
 ARRAY = "images.npy"
 FOLDERS = 8
-"""So many classes' folders, as the labels do not matter here. Chosen by us."""
+"""Number of class folders. Labels do not affect the timing, so that a few are enough."""
 BYTES_PER_PIXEL = 0.32
-"""Of a JPEG when nobody asks for a size; photographs of that many pixels have 0.25 to 0.4. Chosen by us."""
+"""Default size of a JPEG in bytes per pixel; photographs of that many pixels have 0.25 to 0.4."""
 HEADER_BYTES = 640
-"""Of a JPEG, whatever is in it: tables, mostly."""
+"""Constant part of a JPEG in bytes, mostly tables."""
 QUALITIES = (97, 90, 80, 65, 45, 25, 10)
-"""Of JPEG, from which the highest is taken at which an image without grain is small enough. Chosen by us."""
+"""JPEG qualities to try; the highest at which an image without noise is small enough is used."""
 MOST_GRAIN = 90.0
-"""Standard deviation of the noise that is laid over an image, in steps of 0 to 255, at most. Chosen by us."""
+"""Upper end of the search for the standard deviation of the noise added to an image, in levels of 0 to 255."""
 CANVASES = 4
-"""So many backgrounds, from which every image takes two pieces. Chosen by us."""
+"""Number of backgrounds; every image combines two. More would cost memory and start-up time only."""
 SIZE_TRIAL_IMAGES = 4
-"""Images by which the grain is set. Chosen by us."""
+"""Images encoded per trial while the noise level is calibrated to the wanted file size."""
 SPARE_BYTES = 64 << 20
-"""Left free on a storage, so that filling it up does not harm whoever else writes there. Chosen by us."""
+"""Bytes left free on a storage, so that other programs can still write there."""
 MOST_SIDE = 20000
 SUFFIXES = (".jpg", ".jpeg", ".png")
 
 ImageProgress = Callable[[int, int], None]
-"""Is told how many images of how many are made."""
+"""Callback with the number of images made and the total."""
 
 
 def ignore_image_progress(done: int, of: int) -> None:
-    """Hears it, and does nothing about it."""
+    """Ignore the progress."""
 
 
 class BadImages(Refusal):
-    """Images that cannot be made, or a folder that is none of images."""
+    """Images that cannot be generated, or a folder without usable images."""
 
     kind = "bad-source"
 
 
 class ImageSetSpec(NamedTuple):
-    """A data set to be made. ``in_memory``: one array in a file of its own, not JPEGs in a folder per class."""
+    """Parameters of a generated data set.
+
+    Attributes:
+        images: Number of images.
+        width: Width in pixels.
+        height: Height in pixels.
+        channels: 1 (grey) or 3 (colour).
+        seed: Seed of the generator.
+        kb: Mean size of a file in units of 1000 bytes; None: ``BYTES_PER_PIXEL`` decides.
+        in_memory: Whether to write one array in one file instead of JPEGs in a folder per class.
+    """
 
     images: int
     width: int
@@ -69,18 +79,18 @@ class ImageSetSpec(NamedTuple):
     channels: int = 3
     seed: int = 0
     kb: Optional[float] = None
-    """A file's mean size in 1000 bytes; None: ``BYTES_PER_PIXEL``."""
+    """Mean size of a file in units of 1000 bytes; None: ``BYTES_PER_PIXEL`` decides."""
     in_memory: bool = False
 
     @property
     def key(self) -> str:
-        """Twelve hex digits that name the content."""
+        """Twelve hex digits that identify the content."""
         told = json.dumps([VERSION, list(self)])
         return hashlib.sha256(told.encode("ascii")).hexdigest()[:12]
 
     @property
     def file_bytes(self) -> float:
-        """What a file is to have, on the mean."""
+        """Mean size of one image in bytes."""
         if self.in_memory:
             return float(self.width * self.height * self.channels)
         own = HEADER_BYTES + BYTES_PER_PIXEL * self.width * self.height
@@ -88,12 +98,16 @@ class ImageSetSpec(NamedTuple):
 
     @property
     def total_bytes(self) -> float:
-        """What all of it takes on the storage, blocks of 4096 bytes taken into account."""
+        """Size on the storage in bytes, with up to one block of 4096 bytes lost per file."""
         return self.images * (self.file_bytes + (0 if self.in_memory else 4096))
 
 
 def check_image_spec(wanted: ImageSetSpec) -> ImageSetSpec:
-    """What was asked for, if it can be meant so; raises ``BadImages``."""
+    """Return the specification unchanged if it is valid.
+
+    Raises:
+        BadImages: A value is out of range.
+    """
     for name, most in (("images", 1 << 31), ("width", MOST_SIDE), ("height", MOST_SIDE)):
         if not 1 <= getattr(wanted, name) <= most:
             raise BadImages("images." + name.replace("images", "count"), repr(getattr(wanted, name)), f"1 to {most}")
@@ -105,17 +119,17 @@ def check_image_spec(wanted: ImageSetSpec) -> ImageSetSpec:
 
 
 def image_set_folder(storage: str, wanted: ImageSetSpec) -> Path:
-    """Where the data set lies below a storage's path, made or not."""
+    """Return the folder of the data set below a storage path, whether it exists or not."""
     return Path(storage) / FOLDER / wanted.key
 
 
 def is_complete(place: Path) -> bool:
-    """Whether its making came to its end."""
+    """Return whether the data set was written completely."""
     return (place / COMPLETE).is_file()
 
 
 def explain_lack_of_space(storage: str, wanted: ImageSetSpec) -> Optional[str]:
-    """Why a data set that is not there yet has no room on the storage; None where it has."""
+    """Return why a missing data set does not fit on the storage; None if it exists or fits."""
     if is_complete(image_set_folder(storage, wanted)):
         return None
     needed, free = wanted.total_bytes + SPARE_BYTES, shutil.disk_usage(storage).free
@@ -126,10 +140,21 @@ def explain_lack_of_space(storage: str, wanted: ImageSetSpec) -> Optional[str]:
 
 
 def make_images(storage: str, wanted: ImageSetSpec, told: ImageProgress = ignore_image_progress) -> Path:
-    """The folder of the data set, made where it is not there yet; ``told`` hears how many images of how many are made.
+    """Generate the data set unless it exists, and return its folder.
 
-    Made under another name, which a killed making leaves behind and the next one clears. Raises ``BadImages`` for
-    numbers that make no images, without room, or without Pillow; ``OSError`` for a storage that cannot be written.
+    It is written under a temporary name; an interrupted run leaves that behind and the next one removes it.
+
+    Args:
+        storage: Path of a folder on the storage to test.
+        wanted: The data set.
+        told: Called with the number of images made and the total.
+
+    Returns:
+        The folder of the complete data set.
+
+    Raises:
+        BadImages: The parameters are invalid, there is too little space, or Pillow is missing.
+        OSError: The storage cannot be written.
     """
     check_image_spec(wanted)
     place = image_set_folder(storage, wanted)
@@ -151,9 +176,13 @@ def make_images(storage: str, wanted: ImageSetSpec, told: ImageProgress = ignore
 
 
 def list_image_files(folder: str) -> List[Tuple[str, int]]:
-    """Every image of a folder with a folder per class, with its class's number, both in sorted order.
+    """List every image of a folder that has one folder per class.
 
-    Raises ``BadImages`` where there is no such folder, or nothing in it.
+    Returns:
+        Pairs of path and class index, both in sorted order.
+
+    Raises:
+        BadImages: The folder does not exist or has no images.
     """
     if not Path(folder).is_dir():
         raise BadImages(folder, "no such folder", "a folder with a folder of images for each class")
@@ -170,7 +199,11 @@ def list_image_files(folder: str) -> List[Tuple[str, int]]:
 
 
 def choose_image_files(files: List[Tuple[str, int]], count: int, folder: str) -> List[Tuple[str, int]]:
-    """``count`` of a folder's files, spread over its classes; raises ``BadImages`` where there are fewer."""
+    """Return ``count`` files, spread evenly over the classes.
+
+    Raises:
+        BadImages: The folder has fewer files.
+    """
     if len(files) < count:
         raise BadImages(folder, f"{len(files)} images", f"at least the {count} of an epoch")
     return [files[k * len(files) // count] for k in range(count)]
@@ -209,7 +242,7 @@ def _write_file(path: Path, content: bytes) -> None:
 
 
 class _ImageGenerator:
-    """Makes image i: two pieces of a few backgrounds with detail at every scale, and as much grain as the size needs.
+    """Generator of image i: two transformed backgrounds with detail at every scale, and noise for the wanted file size.
 
     Photographs have about as much contrast in every octave of detail, which is what sets the cost of decoding them.
     """
@@ -227,11 +260,11 @@ class _ImageGenerator:
         self._quality, self._grain = self._choose_quality_and_grain()
 
     def make_jpeg(self, i: int) -> bytes:
-        """The file's content."""
+        """Return the content of file i."""
         return self._encode_jpeg(i, self._quality, self._grain)
 
     def _make_canvas(self, rng: Any, shape: Tuple[int, int]) -> Field:
-        """Noise of every octave, of the same strength in each; float32 of ``shape``, mean 0, standard deviation 1."""
+        """Return noise with equal power in every octave; float32 of ``shape``, mean 0, standard deviation 1."""
         height, width = shape
         total = np.zeros(shape, np.float32)
         step = 2
@@ -255,7 +288,7 @@ class _ImageGenerator:
 
     @staticmethod
     def _transform_canvas(canvas: Field, rng: Any) -> Field:
-        """The canvas, turned about and shifted round."""
+        """Flip and cyclically shift the canvas at random."""
         turned = canvas[:: rng.choice((1, -1)), :: rng.choice((1, -1))]
         return np.roll(turned, (rng.randint(canvas.shape[0]), rng.randint(canvas.shape[1])), axis=(0, 1))
 
@@ -292,6 +325,6 @@ def _import_pillow() -> Any:
 
 
 def read_image_counts(place: Path) -> Dict[str, int]:
-    """How many images a complete data set has (``images``), and of how many ``bytes``."""
+    """Return the number of images (``images``) and bytes (``bytes``) of a complete data set."""
     told: Dict[str, int] = json.loads((place / COMPLETE).read_text(encoding="ascii"))
     return told

@@ -1,4 +1,4 @@
-"""What an epoch did to the machine, read at its two ends: the page cache's share of the data, bytes read."""
+"""Host counters at the two ends of an epoch: share of the data in the page cache, and bytes read from the disk."""
 
 import math
 from pathlib import Path
@@ -8,25 +8,43 @@ from fedge.worker import page_cache
 
 DISKSTATS = "/proc/diskstats"
 SECTOR = 512
-"""Bytes of a sector in the kernel's statistics, whatever the disk's own."""
+"""Bytes per sector in the kernel's statistics, whatever the disk's own sector size."""
 
 
 class HostCounters(NamedTuple):
-    """At one end of an epoch; NaN where nothing tells."""
+    """Counters at one end of an epoch; NaN if they are not available.
+
+    Attributes:
+        resident: Share of the data set's pages in the page cache, 0 to 1.
+        read_bytes: Bytes that the disk has read since boot.
+    """
 
     resident: float
     read_bytes: float
 
 
 def read_host_counters(paths: Sequence[str], disk: Optional[str]) -> HostCounters:
-    """``paths`` are the data set's files, ``disk`` a block device's numbers ("8:0") or None."""
+    """Read the counters.
+
+    Args:
+        paths: Files of the data set.
+        disk: Device number of a block device, such as "8:0", or None.
+    """
     share = page_cache.resident_share(paths) if paths else None
     read = None if disk is None else parse_disk_read_bytes(disk, _read_diskstats())
     return HostCounters(math.nan if share is None else share, math.nan if read is None else read)
 
 
 def parse_disk_read_bytes(disk: str, lines: Sequence[str]) -> Optional[float]:
-    """Bytes that a block device has read since the machine's start, by ``/proc/diskstats``; None where it is not in."""
+    """Return the bytes that a block device has read since boot.
+
+    Args:
+        disk: Device number, such as "8:0".
+        lines: Lines of ``/proc/diskstats``.
+
+    Returns:
+        Bytes, or None if the device is not listed.
+    """
     wanted = disk.split(":")
     for line in lines:
         fields = line.split()

@@ -1,8 +1,8 @@
-"""Inference between the minibatches of a training: who comes next, and the loop that does it, on any clock.
+"""Inference between training steps: the scheduling decision, and the loop that applies it, on any clock.
 
-One thing at a time: a minibatch of training, or a batch of inference. A *service* collects requests up to its batch
-size. A full batch is served at the next chance; one that is not full once one more training minibatch would make its
-oldest request late. All times are seconds of one clock, real or virtual.
+The thread does one thing at a time: a training step or a batch of inference. A *service* collects requests up to its
+batch size. A full batch is served at the next opportunity, a partial one when one more training step would make its
+oldest request late. All times are seconds on one clock, real or simulated.
 """
 
 import bisect
@@ -14,33 +14,45 @@ from typing import Any, Callable, Deque, Dict, Iterator, List, Mapping, NamedTup
 from fedge.worker.latency_histogram import LatencyHistogram
 
 EPS_S = 1e-9
-"""Times closer than this are the same."""
+"""Times closer than this count as equal."""
 TRAINING_SHARE = 0.1
-"""Of the time of a training beside services that want more than there is, this share stays its own. Chosen by us."""
+"""Default share of the time that training keeps when services are overloaded: it slows to a tenth, but goes on."""
 CREDIT_S = 0.1
-"""So much training time in advance of its share is remembered, so that a burst may run. Chosen by us."""
+"""Training time ahead of its share that is carried over, in seconds, so that a short burst of requests may be
+served.
+"""
 RECENT_COUNT = 100
 QUANTILE = 0.98
-"""A minibatch or batch is expected to take as long as this quantile of the last ``RECENT_COUNT`` did. Chosen by us."""
+"""Planned duration of a step or batch: this quantile of the last ``RECENT_COUNT``. A default: a higher one lets fewer
+requests be late, but serves smaller batches.
+"""
 CAUTION = 0.5
-"""Of what a budget leaves beside the medians, counting on slow ones may take this share. Beyond it less is counted on:
-else nothing would ever be begun on a machine whose slow ones take longer than the whole budget. Chosen by us."""
+"""Largest part of the slack beyond the medians that may be reserved for slow steps and batches. Without this bound
+nothing would ever start on a machine whose slow steps exceed the whole latency budget.
+"""
 MIN_WAIT_SHARE = 0.5
-"""A request that has waited for less than this share of its budget is not dropped, however slow the batches were: only
-what is served can show that they are quicker again. Chosen by us."""
+"""A request that has waited for less than this share of its budget is never dropped, however slow recent batches were:
+only served batches can show that they have become faster again.
+"""
 MOST_WAITING = 1024
-"""Requests of a service that may wait; further ones are dropped at the door. Chosen by us."""
+"""Default queue length of a service; further requests are dropped on arrival."""
 ADMIT_LIMIT = 4096
-"""Requests that are let in at a time: after a long pause of a quick service memory stays bounded. Chosen by us."""
+"""Requests admitted at a time: bounds the memory after a long pause of a service with a high rate."""
 WHEN_LATE = ("serve", "drop")
 
 
 class HostedService(NamedTuple):
-    """A standing inference service: batches of up to ``batch_size``, each answer within ``latency_s`` of its arrival.
+    """An inference service: batches of up to ``batch_size``, each answer within ``latency_s`` of its arrival.
 
-    ``max_wait_s`` is a further bound on how long the oldest request waits for its batch to begin; ``(batch_size - 1) /
-    rate`` gives the plan with windows of ``batch_size / rate``. ``when_late`` says what becomes of a request that
-    cannot be answered in time any more: ``serve`` it late, or ``drop`` it unserved.
+    Attributes:
+        name: Name of the service.
+        batch_size: Largest batch.
+        latency_s: Latency budget from arrival to answer, in seconds.
+        max_wait_s: Further bound on how long the oldest request waits for its batch to begin, in seconds;
+            ``(batch_size - 1) / rate`` reproduces the policy with windows of ``batch_size / rate``. None: no such
+            bound.
+        when_late: What happens to a request that can no longer be answered in time: ``serve`` it late or ``drop`` it.
+        most_waiting: Queue length.
     """
 
     name: str
@@ -52,42 +64,45 @@ class HostedService(NamedTuple):
 
 
 class Request(NamedTuple):
-    """One sample to infer; ``payload`` is the caller's own."""
+    """One sample to infer; ``payload`` is opaque to the interleaver."""
 
     arrived_s: float
     payload: Any = None
 
 
 class PendingBatch(NamedTuple):
-    """What the decision knows of a service with requests waiting."""
+    """State of a service with waiting requests, as the scheduling decision needs it."""
 
     name: str
     full: bool
     deadline_s: float
-    """When its next batch has to be ready."""
+    """Time by which its next batch must be finished."""
     batch_s: float
-    """How long that batch is expected to take."""
+    """Expected duration of that batch in seconds."""
     full_at_s: float
-    """When the batch is expected to be full; infinite where nothing is known."""
+    """Time at which the batch is expected to be full; infinite if unknown."""
     turn_s: float = -math.inf
-    """A batch that is late anyway comes as if this were its deadline, if it is later: it is not to make others late."""
+    """Substitute deadline of a batch that is late anyway, if it is later: it must not make other batches late."""
 
 
 class DurationEstimate(NamedTuple):
-    """How long something takes, in seconds: the median, and a high quantile."""
+    """Estimated duration in seconds: the median, and a high quantile."""
 
     usual_s: float = 0.0
     slow_s: float = 0.0
 
     def planned_s(self, caution: float) -> float:
-        """What is counted on, from the median (0) to the quantile (1)."""
+        """Return the duration to plan with, interpolated between the median (``caution`` 0) and the quantile (1)."""
         return self.usual_s + caution * (self.slow_s - self.usual_s)
 
 
 class NextAction(NamedTuple):
-    """What comes next: ``serve`` the service ``name``, ``hold`` until ``until_s`` or a batch is full, or ``go`` on.
+    """The next action: serve a service, hold until a time or a full batch, or go on training.
 
-    For ``go``, ``until_s`` is the last moment at which the batches have to begin; infinite when nothing waits.
+    Attributes:
+        what: ``serve``, ``hold`` or ``go``.
+        name: The service to serve; empty otherwise.
+        until_s: For ``hold`` and ``go`` the last moment at which the batches must begin; infinite if nothing waits.
     """
 
     what: str
@@ -96,12 +111,17 @@ class NextAction(NamedTuple):
 
 
 def decide_next_action(now_s: float, next_s: float, waiting: Sequence[PendingBatch]) -> NextAction:
-    """What comes next, when a training minibatch that is expected to take ``next_s`` could begin; 0: nobody trains.
+    """Decide between serving, waiting and training when a training step could begin.
 
     A full batch is served, the earliest deadline first, unless batches with earlier deadlines would then be late: they
-    go first. Otherwise training goes on while all batches, one after the other in the order of their
-    deadlines, could still begin after its next minibatch. When they could not, and one of them is expected to fill up
-    in time, that is waited for: a batch more would cost more. Else the earliest deadline's batch is served as it is.
+    go first. Otherwise training goes on while all batches, run in the order of their deadlines, could still begin after
+    the next step. If they could not, and one of them is expected to fill up in time, the thread waits for that, because
+    an additional batch would cost more. Otherwise the batch with the earliest deadline is served as it is.
+
+    Args:
+        now_s: Current time.
+        next_s: Planned duration of the next training step in seconds; 0 if nothing is training.
+        waiting: The services with waiting requests.
     """
     if not waiting:
         return NextAction("go", "", math.inf)
@@ -121,7 +141,7 @@ def decide_next_action(now_s: float, next_s: float, waiting: Sequence[PendingBat
 
 
 def _latest_start(chain: Sequence[PendingBatch]) -> float:
-    """When the first of the batches has to begin, if they run one after the other, for none to be late."""
+    """Return the latest start of the first batch such that none is late if they run in sequence."""
     latest_s, ahead_s = math.inf, 0.0
     for one in chain:
         ahead_s += one.batch_s
@@ -130,7 +150,13 @@ def _latest_start(chain: Sequence[PendingBatch]) -> float:
 
 
 def compute_caution(latency_s: float, step: DurationEstimate, batch: DurationEstimate) -> float:
-    """How far slow minibatches and batches can be counted on within the budget, from 0 (medians alone) to 1."""
+    """Return how much of the slow quantile can be planned with inside the budget, from 0 (medians alone) to 1.
+
+    Args:
+        latency_s: Latency budget in seconds.
+        step: Estimated duration of a training step.
+        batch: Estimated duration of a full batch.
+    """
     usual_s = step.usual_s + batch.usual_s
     slower_s = step.slow_s + batch.slow_s - usual_s
     most_s = CAUTION * max(0.0, latency_s - usual_s)
@@ -138,53 +164,67 @@ def compute_caution(latency_s: float, step: DurationEstimate, batch: DurationEst
 
 
 class ServiceStatistics(NamedTuple):
-    """What a service did. Every request that arrived is served, dropped, or waits."""
+    """Statistics of a service. Every request that arrived is served, dropped or waiting.
+
+    Attributes:
+        requests: Requests that arrived.
+        served: Requests that were answered.
+        late: Answered requests that took longer than the latency budget.
+        dropped: Requests that were dropped.
+        batches: Batches that were run.
+        busy_s: Seconds spent in them.
+        waiting: Requests still waiting.
+        histogram: Latencies of the answered requests.
+        failed: Why the service has stopped; empty while it runs.
+    """
 
     requests: int
     served: int
     late: int
-    """Of the served ones, those that took longer than the budget."""
+    """Answered requests that took longer than the latency budget."""
     dropped: int
     batches: int
     busy_s: float
     waiting: int
     histogram: LatencyHistogram
     failed: str = ""
-    """Why it serves no more; empty while it does."""
+    """Why the service has stopped; empty while it runs."""
 
     def as_data(self) -> Dict[str, Any]:
-        """As JSON has it."""
+        """Return the statistics as JSON values."""
         return dict(self._asdict(), histogram=self.histogram.as_data())
 
     @classmethod
     def from_data(cls, data: Mapping[str, Any]) -> "ServiceStatistics":
-        """What ``as_data`` wrote."""
+        """Restore the statistics that ``as_data`` returned."""
         fields = {name: data[name] for name in cls._fields}
         return cls(**dict(fields, histogram=LatencyHistogram.from_data(data["histogram"])))
 
 
 class TimeBreakdown(NamedTuple):
-    """Where the time went since the interleaver was made: adds up to the time that passed in and between its calls."""
+    """Time spent since the interleaver was made, in seconds; the parts add up to the time in and between its calls.
+
+    Attributes:
+        working_s: Training steps, and other work announced by ``serve_before_step``.
+        serving_s: Batches of inference.
+        held_s: Time in which a training waited for a batch to fill up.
+        idle_s: Waiting without training.
+    """
 
     working_s: float = 0.0
-    """Training minibatches, and whatever else asked before each of its parts."""
+    """Training steps, and other work announced by ``serve_before_step``."""
     serving_s: float = 0.0
     held_s: float = 0.0
-    """A training waited for a batch to fill up."""
+    """Time in which a training waited for a batch to fill up."""
     idle_s: float = 0.0
 
 
 class ServiceFailed(Exception):
-    """Raised by ``infer``: this service cannot go on; its text is told."""
+    """Raised by ``infer`` if the service cannot go on; its text is reported."""
 
 
 class Interleaver:
-    """Services that stand beside whatever else this thread does; nothing but ``push`` may be called from another.
-
-    ``infer(service, requests)`` carries out one batch and returns when it is done; ``drop(service, requests)`` hears
-    of requests that will not be served. ``wait_s(seconds)`` waits at most so long (infinite: without limit) and may
-    return earlier.
-    """
+    """Runs inference services between the steps of this thread; only ``push`` may be called from another thread."""
 
     def __init__(
         self,
@@ -197,10 +237,17 @@ class Interleaver:
         drop: Callable[[HostedService, List[Request]], None] = lambda _service, _requests: None,
         training_share: float = TRAINING_SHARE,
     ) -> None:
-        """``arrivals`` gives services by name the times (of this clock, increasing) of requests without payload.
+        """Create the interleaver with its first services.
 
-        ``training_share``, from 0 to below 1, is what training keeps of its time however much is asked. With 0 a
-        ``between`` ends only by its ``stop`` where more is asked than can be done.
+        Args:
+            services: The services to start with.
+            arrivals: Increasing arrival times of requests without payload, by service name.
+            infer: Runs one batch and returns when it is done.
+            now_s: The clock.
+            wait_s: Waits at most the given seconds (infinite: no limit); may return earlier.
+            drop: Called with requests that will not be served.
+            training_share: Share of the time that training keeps under overload, from 0 to below 1. With 0,
+                ``serve_before_step`` returns under overload only when its ``stop`` is true.
         """
         self._infer, self._drop, self._now_s, self._wait_s = infer, drop, now_s, wait_s
         self.training_share = training_share
@@ -214,44 +261,56 @@ class Interleaver:
             self.add(service, arrivals.get(service.name))
 
     def add(self, service: HostedService, arrivals: Optional[Iterator[float]] = None) -> None:
-        """Let a service stand from now on; one of the same name makes room, as by ``remove``."""
+        """Add a service; one of the same name is removed first."""
         self.remove(service.name)
         self._stands[service.name] = _ServiceQueue(service, arrivals)
 
     def remove(self, name: str) -> Optional[ServiceStatistics]:
-        """Let a service stand no more: its waiting requests are dropped. What it did; None when there was none."""
+        """Remove a service and drop its waiting requests.
+
+        Returns:
+            Its statistics; None if there was no such service.
+        """
         stand = self._stands.pop(name, None)
         if stand is None:
             return None
-        self._admit(stand, self._now_s())  # what came since the last look counts as well
+        self._admit(stand, self._now_s())  # also count what arrived since the last call
         self._close_service(stand)
         return stand.total.to_statistics(stand)
 
     def push(self, name: str, payloads: Sequence[Any], arrived_s: float) -> bool:
-        """Requests have arrived, one for each payload; False when the service is not there or has no room for all.
+        """Enqueue requests, one for each payload; may be called from any thread.
 
-        May be called from any thread.
+        Args:
+            name: Name of the service.
+            payloads: The payloads of the requests.
+            arrived_s: Their common arrival time.
+
+        Returns:
+            False if the service does not exist or has no room for all of them.
         """
         stand = self._stands.get(name)
         return stand is not None and stand.push([Request(arrived_s, one) for one in payloads])
 
     def learn_batch(self, name: str, size: int, seconds: float) -> None:
-        """A batch of ``size`` was seen to take so long, as by warming up."""
+        """Record the duration of a batch of ``size`` requests, for example from warming up."""
         self._stands[name].times.add(size, seconds)
 
     def learn_step(self, seconds: float, kind: str = "train") -> None:
-        """A minibatch was seen to take so long."""
+        """Record the duration of a step."""
         self._expected.setdefault(kind, RecentDurations()).add(seconds)
 
     @property
     def has_services(self) -> bool:
-        """Whether any service stands that has not failed."""
+        """Whether any service is running that has not failed."""
         return any(not stand.failed for stand in list(self._stands.values()))
 
     def serve_before_step(self, stop: Callable[[], bool] = lambda: False, kind: str = "train") -> None:
-        """Serve what is due; called before every minibatch. What passes until the next call is that minibatch.
+        """Serve what is due; called before every step. The time until the next call counts as that step.
 
-        ``stop`` is asked before each batch. Training is let go on at once while it has had less than its share.
+        Args:
+            stop: Checked before each batch; true ends the serving.
+            kind: Kind of the step; durations are estimated per kind.
         """
         self.end_step()
         expected = self._expected.get(kind)
@@ -264,13 +323,13 @@ class Interleaver:
                 self._serve_batch(self._stands[choice.name])
             else:
                 self._wait_for_change(begin_s, choice.until_s, "held_s")
-            # What training owns of a time of which the rest has just been used.
+            # Training is owed its share of the total, of which services have just used the rest.
             self._owed_s += self.training_share / (1.0 - self.training_share) * (self._now_s() - begin_s)
         if not stop():
             self._working, self._since_s = kind, self._now_s()
 
     def end_step(self) -> None:
-        """The last minibatch is over, and what passes from now on is none."""
+        """End the current step; the following time does not count as one."""
         if self._working:
             seconds = self._now_s() - self._since_s
             self._add_time("working_s", seconds)
@@ -279,7 +338,12 @@ class Interleaver:
             self._working = ""
 
     def serve_while_idle(self, until_s: float = math.inf, stop: Callable[[], bool] = lambda: False) -> None:
-        """Nobody trains: serve what is due until then, or until ``stop``, which is asked after each wait and batch."""
+        """Serve what is due while nothing is training.
+
+        Args:
+            until_s: Time at which to return.
+            stop: Checked after each wait and batch; true ends the serving.
+        """
         self.end_step()
         while not stop():
             now_s = self._now_s()
@@ -292,11 +356,11 @@ class Interleaver:
                 self._wait_for_change(now_s, min(until_s, choice.until_s), "idle_s")
 
     def get_statistics(self) -> Dict[str, ServiceStatistics]:
-        """What each service has done since it was added."""
+        """Return each service's statistics since it was added."""
         return {name: stand.total.to_statistics(stand) for name, stand in list(self._stands.items())}
 
     def take_statistics(self) -> Dict[str, ServiceStatistics]:
-        """What each service has done since this was asked last."""
+        """Return each service's statistics since the last call of this method."""
         taken = {}
         for name, stand in self._stands.items():
             taken[name] = stand.recent.to_statistics(stand)
@@ -304,7 +368,7 @@ class Interleaver:
         return taken
 
     def get_time_breakdown(self) -> TimeBreakdown:
-        """Where the time went."""
+        """Return how the time was spent."""
         return self._spent
 
     def _choose_action(self, step: DurationEstimate) -> NextAction:
@@ -324,7 +388,7 @@ class Interleaver:
             more = stand.next_arrival_s(1) <= now_s + EPS_S
 
     def _wait_for_change(self, now_s: float, until_s: float, what: str) -> None:
-        """Wait until then, or until something arrives that may change the choice."""
+        """Wait until the given time, or until a request arrives that may change the decision."""
         for stand in self._stands.values():
             until_s = min(until_s, stand.next_change_s())
         if until_s > now_s:
@@ -355,7 +419,7 @@ class Interleaver:
         stand.in_hand = 0
 
     def _close_service(self, stand: "_ServiceQueue") -> None:
-        """Nothing comes any more, and what waits is dropped."""
+        """Admit no more requests and drop those that wait."""
         self._count_dropped(stand, stand.close())
 
     def _count_dropped(self, stand: "_ServiceQueue", dropped: List[Request]) -> None:
@@ -369,14 +433,14 @@ class Interleaver:
 
 
 class RecentDurations:
-    """The last durations of one kind of thing, and how long the next one is expected to take."""
+    """The last durations of one kind of work, and the estimate of the next one."""
 
     def __init__(self) -> None:
         self._order: Deque[float] = deque()
         self._sorted: List[float] = []
 
     def add(self, seconds: float) -> None:
-        """One more was seen."""
+        """Record one duration in seconds."""
         self._order.append(seconds)
         bisect.insort(self._sorted, seconds)
         if len(self._order) > RECENT_COUNT:
@@ -384,7 +448,7 @@ class RecentDurations:
 
     @property
     def estimate(self) -> DurationEstimate:
-        """What is expected by what was seen; zeros before anything was."""
+        """Estimate from the recorded durations; zeros if there are none."""
         seen = self._sorted
         if not seen:
             return DurationEstimate()
@@ -392,17 +456,20 @@ class RecentDurations:
 
 
 class BatchTimes:
-    """How long batches take, by their size to the next power of two."""
+    """Durations of batches by size, rounded up to the next power of two."""
 
     def __init__(self) -> None:
         self._seen: Dict[int, RecentDurations] = {}
 
     def add(self, size: int, seconds: float) -> None:
-        """A batch of this size was seen to take so long."""
+        """Record the duration of a batch."""
         self._seen.setdefault((size - 1).bit_length(), RecentDurations()).add(seconds)
 
     def estimate(self, size: int) -> DurationEstimate:
-        """For a batch of this size; where none was seen, of the next larger one, else of the largest; at first 0."""
+        """Estimate the duration of a batch of ``size``.
+
+        Without a record of its size class, the next larger one is used, else the largest; 0 without records.
+        """
         if not self._seen:
             return DurationEstimate()
         wanted = (size - 1).bit_length()
@@ -411,7 +478,7 @@ class BatchTimes:
 
 
 class ServiceCounts:
-    """What a service did over some time."""
+    """Counters of a service over some period."""
 
     def __init__(self, budget_s: float) -> None:
         self.requests = self.dropped = self.batches = 0
@@ -419,21 +486,21 @@ class ServiceCounts:
         self.histogram = LatencyHistogram(budget_s)
 
     def count_batch(self, batch: Sequence[Request], begin_s: float, end_s: float) -> None:
-        """One batch was served."""
+        """Count one served batch."""
         self.batches += 1
         self.busy_s += end_s - begin_s
         for request in batch:
             self.histogram.add(end_s - request.arrived_s)
 
     def to_statistics(self, stand: "_ServiceQueue") -> ServiceStatistics:
-        """As a record that changes no more."""
+        """Return an immutable record of the counters."""
         seen, waiting = self.histogram.copy(), stand.in_hand + len(stand.waiting)
         parts = (self.requests, seen.count, seen.late, self.dropped, self.batches, self.busy_s, waiting)
         return ServiceStatistics(*parts, histogram=seen, failed=stand.failed)
 
 
 class _ServiceQueue:
-    """One service with its queue: requests to come, in the inbox (filled by other threads), and waiting."""
+    """One service with its queues: future arrivals, the inbox (filled by other threads), and waiting requests."""
 
     def __init__(self, service: HostedService, coming: Optional[Iterator[float]]) -> None:
         self.service = service
@@ -443,17 +510,17 @@ class _ServiceQueue:
         self.inbox: Deque[Request] = deque()
         self.waiting: Deque[Request] = deque()
         self.in_hand = 0
-        """Requests of the batch that is being served: for those who look from another thread, they still wait."""
+        """Requests of the batch that is being served; other threads still count them as waiting."""
         self.times = BatchTimes()
         self.total, self.recent = ServiceCounts(service.latency_s), ServiceCounts(service.latency_s)
         self.failed = ""
         self.served_s = -math.inf
-        """When a batch of it was ready last."""
+        """Time at which its last batch was finished."""
         self._arrived: Deque[float] = deque(maxlen=RECENT_COUNT)
         self._door = threading.Lock()
 
     def push(self, requests: Sequence[Request]) -> bool:
-        """Put them into the inbox, all or none; whether there was room."""
+        """Put requests into the inbox, all or none; return whether there was room."""
         with self._door:
             if len(self.inbox) + len(self.waiting) + len(requests) > self.room:
                 return False
@@ -461,7 +528,7 @@ class _ServiceQueue:
             return True
 
     def close(self) -> List[Request]:
-        """Nothing comes in any more; those that are left."""
+        """Admit no more requests and return those that are left."""
         with self._door:
             self.coming, self.room = None, 0
         turned_away = self.admit(-math.inf)  # the inbox alone
@@ -470,7 +537,7 @@ class _ServiceQueue:
         return left
 
     def admit(self, now_s: float) -> List[Request]:
-        """Let in what has arrived, or a ``ADMIT_LIMIT`` of it; those for whom there was no room."""
+        """Admit what has arrived, at most about ``ADMIT_LIMIT`` requests; return those without room."""
         new = [self.inbox.popleft() for _ in range(len(self.inbox))]
         while len(new) < ADMIT_LIMIT and self.next_arrival_s(1) <= now_s + EPS_S:
             new.append(Request(self.ahead.popleft()))
@@ -485,11 +552,11 @@ class _ServiceQueue:
         return new[places:]
 
     def caution(self, step: DurationEstimate) -> float:
-        """As ``compute_caution``, beside a minibatch such as ``step``."""
+        """Return ``compute_caution`` beside a step of the given duration."""
         return compute_caution(self.service.latency_s, step, self.times.estimate(self.service.batch_size))
 
     def to_pending_batch(self, now_s: float, caution: float) -> PendingBatch:
-        """What the decision has to know of it."""
+        """Return the state that the scheduling decision needs."""
         service = self.service
         batch_s = self.times.estimate(service.batch_size).planned_s(caution)
         within_s = service.latency_s
@@ -509,7 +576,7 @@ class _ServiceQueue:
         )
 
     def take_hopeless(self, now_s: float) -> List[Request]:
-        """Take out the requests that cannot be answered in time any more, where the service drops those."""
+        """Remove and return the requests that can no longer be answered in time, if the service drops those."""
         gone: List[Request] = []
         latency_s = self.service.latency_s
         while self.service.when_late == "drop" and self.waiting:
@@ -520,23 +587,23 @@ class _ServiceQueue:
         return gone
 
     def next_batch(self) -> List[Request]:
-        """Take out the oldest requests, a batch of them at most."""
+        """Remove and return the oldest requests, at most one batch."""
         self.in_hand = min(self.service.batch_size, len(self.waiting))
         return [self.waiting.popleft() for _ in range(self.in_hand)]
 
     def next_change_s(self) -> float:
-        """When the next request comes that may change the choice: the first, or the one that fills the batch."""
+        """Return when the next request arrives that may change the decision: the first, or the last of a full batch."""
         missing = self.service.batch_size - len(self.waiting)
         return self.next_arrival_s(missing if self.waiting else 1)
 
     def next_arrival_s(self, number: int) -> float:
-        """When the so-manieth next request comes of itself; used to know when to look, never to decide."""
+        """Return when the ``number``-th next generated request arrives; used to schedule wake-ups, never to decide."""
         while self.coming is not None and len(self.ahead) < number:
             self.ahead.append(next(self.coming, math.inf))
         return self.ahead[number - 1] if self.coming is not None else math.inf
 
     def _expected_full_s(self, missing: int, now_s: float) -> float:
-        """When the batch is expected to be full, from how often requests came lately."""
+        """Return when the batch is expected to be full, from the recent arrival rate."""
         if missing <= 0:
             return now_s
         if len(self._arrived) < 2 or self._arrived[-1] <= self._arrived[0]:

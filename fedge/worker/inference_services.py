@@ -1,7 +1,7 @@
-"""The standing services of a worker: their networks, the requests that come over the socket, and what is told of them.
+"""The worker's inference services: their networks, the requests over the socket, and their statistics.
 
-The main thread alone serves, before the minibatches of its jobs and between these. Threads of connections put requests
-in, each with a ``RequestTicket`` on which they wait.
+Only the main thread serves, before the steps of its jobs and between jobs. Connection threads enqueue requests, each
+with a ``RequestTicket`` on which they wait.
 """
 
 import math
@@ -18,19 +18,19 @@ from fedge.worker.refusal import JobStopped, error_reply
 from fedge.worker.request_fields import BadField, NoTaskLoaded, get_count, get_number, get_object, get_seconds, get_text
 
 MOST_SIZES = 64
-"""Up to this batch size every size is warmed up; beyond, the powers of two and the batch size. Chosen by us."""
+"""Up to this batch size every size is warmed up; beyond it only powers of two and the batch size, to bound the time."""
 MOST_SERVICES = 16
-"""Each has a network in memory. Chosen by us."""
+"""Upper limit of services: each keeps a network in memory."""
 MOST_BATCH = 1024
-"""Chosen by us: a slip beyond it would fill the memory before it is noticed."""
+"""Upper limit of a batch: a mistyped size would otherwise exhaust the memory before it is noticed."""
 LEAST_SHARE, MOST_SHARE = 0.01, 0.99
-"""With less, a training beside too much to serve would wait for its first minibatch for ever. Chosen by us."""
+"""Range of ``training_share``. With less than 1 %, training beside overloaded services would practically never step."""
 WARM_RUNS = 2
-"""Of each size; the last one is timed, the first makes the device ready for it. Chosen by us."""
+"""Runs per batch size: the first one prepares the device, the last one is timed."""
 
 
 class LoadedService(NamedTuple):
-    """A service that stands: its fields, its network, and what comes to those who ask once it has failed."""
+    """A running service: its settings, its network (None once it has failed), and its description for ``status``."""
 
     service: inference_interleaver.HostedService
     net: Any
@@ -46,7 +46,7 @@ class RequestImage(NamedTuple):
 
 
 class RequestTicket:
-    """A request over the socket: answered once each of its images is; changed by the main thread alone."""
+    """A request over the socket: answered once all its images are; changed by the main thread only."""
 
     def __init__(self, job: WorkerJob, images: Any) -> None:
         self.job = job
@@ -57,12 +57,18 @@ class RequestTicket:
         self.samples = [RequestImage(self, place, image) for place, image in enumerate(images)]
 
     def set_scores(self, place: int, row: Any, latency_s: float) -> None:
-        """One image has its scores."""
+        """Record the scores of one image.
+
+        Args:
+            place: Index of the image in the request.
+            row: Its scores (classes,).
+            latency_s: Seconds from arrival to answer.
+        """
         self._rows[place], self._latency_s[place] = row, latency_s
         self._count_down()
 
     def refuse_image(self, reply: Reply) -> None:
-        """One image gets none."""
+        """Record that one image is refused, which refuses the request."""
         self._refusal = reply
         self._count_down()
 
@@ -76,12 +82,23 @@ class RequestTicket:
 
 
 class InferenceServices:
-    """All services of this process. ``pause(seconds)`` waits at most so long; what it is may be set later."""
+    """All inference services of this process.
+
+    Attributes:
+        pause: Waits at most the given seconds; may be replaced.
+        nudge: Ends a pause early; may be replaced.
+    """
 
     def __init__(
         self, judge: Callable[[str, BaseException], Reply], release: Callable[[], None], now_s: Callable[[], float]
     ) -> None:
-        """``judge`` makes an error the answer to a verb, ``release`` gives back memory after one."""
+        """Create an empty set of services.
+
+        Args:
+            judge: Converts an exception into the reply of a verb.
+            release: Frees memory after an error.
+            now_s: The clock.
+        """
         self.pause: Callable[[float], None] = _sleep
         self.nudge: Callable[[], None] = lambda: None
         self._judge, self._release, self._now_s = judge, release, now_s
@@ -92,17 +109,17 @@ class InferenceServices:
         )
 
     def serve_before_step(self, job: WorkerJob) -> None:
-        """Serve what is due before a minibatch of this job."""
+        """Serve what is due before a step of this job."""
         if self._standing:
-            # The first one takes longer than all others, and says nothing of them.
+            # The first step of a job takes longer than the others, so it is estimated as a kind of its own.
             self.loop.serve_before_step(job.cancelled.is_set, job.verb if job.done else job.verb + ", first minibatch")
 
     def end_step(self) -> None:
-        """The last minibatch of a job, or of a part of it, is over."""
+        """End the last step of a job, or of a part of it."""
         self.loop.end_step()
 
     def serve_while_idle(self, stop: Callable[[], bool]) -> None:
-        """No job runs: serve until ``stop``."""
+        """Serve between jobs until ``stop`` is true."""
         self.loop.serve_while_idle(math.inf, stop)
 
     def install(
@@ -112,9 +129,19 @@ class InferenceServices:
         net: Any,
         job: WorkerJob,
     ) -> Reply:
-        """Warm the network up and let the service stand; one of the same name goes on until then.
+        """Warm up the network and start the service; an existing one of the same name runs until then.
 
-        ``arrivals`` is called once it stands.
+        Args:
+            service: The settings.
+            arrivals: Called once the service runs; returns its generated arrival times, or None.
+            net: The network.
+            job: The ``serve`` job, for progress and cancellation.
+
+        Returns:
+            The reply: the warmed-up batch sizes and the seconds of each.
+
+        Raises:
+            JobStopped: The job was cancelled.
         """
         sizes = warm_sizes(service.batch_size)
         job.of = len(sizes)
@@ -130,7 +157,7 @@ class InferenceServices:
         self.end_step()
         about = {"batch_size": service.batch_size, "latency_s": service.latency_s, "device": str(net.device)}
         self._failures.pop(service.name, None)
-        # First the network, then the service: a request may come in between.
+        # First the network, then the service: a request may arrive in between.
         self.loop.remove(service.name)
         self._standing[service.name] = LoadedService(service, net, about)
         self.loop.add(service, arrivals())
@@ -139,7 +166,14 @@ class InferenceServices:
         return dict(about, ok=True, name=service.name, sizes=sizes, seconds=taken_s, classes=int(scores.shape[1])), {}
 
     def remove(self, name: Optional[str]) -> Dict[str, Any]:
-        """Let one service stand no more, or all: what each did. Raises ``BadField``."""
+        """Stop one service, or all if ``name`` is None.
+
+        Returns:
+            The statistics of each stopped service, by name.
+
+        Raises:
+            BadField: There is no service of this name.
+        """
         if name is not None and name not in self._standing:
             raise BadField("name", repr(name), "a service that stands: " + (", ".join(self._standing) or "none does"))
         gone = {}
@@ -152,12 +186,20 @@ class InferenceServices:
         return gone
 
     def check_room(self, name: str) -> None:
-        """Raises ``BadField`` where there is no room for one more service."""
+        """Check that there is room for one more service.
+
+        Raises:
+            BadField: ``MOST_SERVICES`` are running.
+        """
         if name not in self._standing and len(self._standing) >= MOST_SERVICES:
             raise BadField("name", repr(name), "one of the {} that stand; `unserve` one".format(MOST_SERVICES))
 
     def submit_request(self, job: WorkerJob) -> Optional[Reply]:
-        """Put a request's images in, from any thread; a refusal, or None: then ``job.ended`` tells of the answer."""
+        """Enqueue a request's images; may be called from any thread.
+
+        Returns:
+            A refusal, or None: then ``job.ended`` signals the answer.
+        """
         try:
             name = get_text(job.header, "name")
             standing = self._standing.get(name)
@@ -172,17 +214,17 @@ class InferenceServices:
         return self._failures.get(name) or _overload_reply(name)
 
     def describe_services(self) -> Dict[str, Any]:
-        """What each service is and did since it stands, for ``status``; from any thread."""
+        """Return each service's settings and statistics, for ``status``; may be called from any thread."""
         done = self.loop.get_statistics()
         return {name: dict(one.about, **_statistics_data(done.get(name))) for name, one in list(self._standing.items())}
 
     def take_statistics(self) -> Optional[Dict[str, Any]]:
-        """What each service did since this was asked last; None when none stands."""
+        """Return each service's statistics since the last call; None if there are no services."""
         taken = self.loop.take_statistics()
         return {name: told.as_data() for name, told in taken.items()} if taken else None
 
     def get_time_breakdown(self) -> inference_interleaver.TimeBreakdown:
-        """Where the main thread's time went."""
+        """Return how the main thread's time was spent."""
         return self.loop.get_time_breakdown()
 
     def _wait(self, wait_s: float) -> None:
@@ -197,7 +239,7 @@ class InferenceServices:
             raise ServiceFailed("{kind}: {text}".format(**reply[0]["error"]))
 
     def _answer_batch(self, service: inference_interleaver.HostedService, batch: List[Request]) -> Optional[Reply]:
-        """Score a batch and answer who asked; the answer to all who ask from now on when it fails."""
+        """Score a batch and answer its requests; on failure return the reply to all later requests."""
         try:
             images = [None if one.payload is None else one.payload.image for one in batch]
             scores = self._standing[service.name].net.scores(images)
@@ -214,11 +256,15 @@ class InferenceServices:
         if asked:
             reply = self._failures.get(service.name) or _dropped_reply(service)
             for sample in asked:
-                sample.ticket.refused(reply)
+                sample.ticket.refuse_image(reply)
 
 
 def parse_service(fields: Mapping[str, Any]) -> inference_interleaver.HostedService:
-    """The service that a ``serve`` describes; raises ``BadField``."""
+    """Parse the settings of a ``serve`` request.
+
+    Raises:
+        BadField: A field is missing, of the wrong type or out of range.
+    """
     budget_s, when_late = get_seconds(fields, "latency_s"), fields.get("when_late", "serve")
     batch_size = get_count(fields, "batch_size", 1)
     if budget_s is None:
@@ -242,14 +288,32 @@ def parse_service(fields: Mapping[str, Any]) -> inference_interleaver.HostedServ
 
 
 def parse_arrival_times(fields: Mapping[str, Any], now_s: float) -> Optional[Iterator[float]]:
-    """The times of a ``serve``'s own requests from now on; None: they come over the socket. Raises ``BadField``."""
+    """Parse the arrival process of a ``serve`` request.
+
+    Args:
+        fields: The request's fields.
+        now_s: Time at which the process begins.
+
+    Returns:
+        The arrival times in seconds; None if requests come over the socket.
+
+    Raises:
+        BadField: The arrival process is invalid.
+    """
     if fields.get("arrivals") is None:
         return None
     return arrival_times(parse_arrivals(get_object(fields, "arrivals")), now_s)
 
 
 def parse_training_share(fields: Mapping[str, Any]) -> Optional[float]:
-    """The share of the time that stays training's own, if it is to change; raises ``BadField``."""
+    """Parse the share of the time that training keeps.
+
+    Returns:
+        A share from ``LEAST_SHARE`` to ``MOST_SHARE``, or None if it is to stay as it is.
+
+    Raises:
+        BadField: The share is out of range.
+    """
     if fields.get("training_share") is None:
         return None
     share = get_number(fields, "training_share")
@@ -259,7 +323,7 @@ def parse_training_share(fields: Mapping[str, Any]) -> Optional[float]:
 
 
 def warm_sizes(batch_size: int) -> List[int]:
-    """The batch sizes to warm up."""
+    """Return the batch sizes to warm up, ascending."""
     if batch_size <= MOST_SIZES:
         return list(range(1, batch_size + 1))
     return sorted({1 << place for place in range(batch_size.bit_length()) if 1 << place < batch_size} | {batch_size})
@@ -267,7 +331,7 @@ def warm_sizes(batch_size: int) -> List[int]:
 
 def _check_images(job: WorkerJob, standing: LoadedService) -> Any:
     images, net = job.arrays.get("x"), standing.net
-    if net is None:  # it has failed: whoever asks hears why
+    if net is None:  # the service has failed: its requests get the reason
         return np.zeros((1, 1), np.uint8)
     wanted = (net.shape.channels, net.shape.side, net.shape.side)
     if images is None or images.dtype != np.uint8 or images.shape[1:] != wanted or not len(images):

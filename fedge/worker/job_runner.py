@@ -1,4 +1,4 @@
-"""The worker's jobs: what each verb does with the trainer, and what is told and mended when it fails."""
+"""The worker's jobs: the work of each verb, and how its failures are reported and cleaned up."""
 
 import json
 import logging
@@ -23,15 +23,25 @@ logger = logging.getLogger(__name__)
 
 JOB_VERBS = ("load", "train", "evaluate", "profile", "infer", "serve", "unserve")
 ASIDE_VERBS = ("serve", "unserve")
-"""These leave the training under way as it is, also when they fail."""
+"""Verbs that leave the current training as it is, also when they fail."""
 WHOLE_OPTIONS = ("steps", "batch_size")
 DEVICES = ("auto", "cpu", "cuda")
 BROKEN_CONTEXT = ("device-side assert", "illegal memory access", "unspecified launch failure", "misaligned address")
-"""After these every call to CUDA fails until the process ends."""
+"""Messages of CUDA errors after which every call to CUDA fails until the process ends."""
 
 
 class LoadedTask(NamedTuple):
-    """What ``load`` made and keeps warm."""
+    """A loaded task, kept warm.
+
+    Attributes:
+        key: The request and the source's stamp, as JSON; an equal request is answered from here.
+        name: Name of the task.
+        sha256: SHA-256 of the task file; empty for a built-in task.
+        device: Torch device, such as ``cuda``.
+        trainer: The trainer.
+        data: The data set.
+        reply: The answer of the first ``load``.
+    """
 
     key: str
     name: str
@@ -43,7 +53,13 @@ class LoadedTask(NamedTuple):
 
 
 class JobRunner:
-    """Carries out the jobs, in the thread that calls ``run``; its attributes may be read from others."""
+    """Runs the jobs in the thread that calls ``run``; its attributes may be read from other threads.
+
+    Attributes:
+        facts: Versions and device of torch, once imported.
+        loaded: The loaded task, or None.
+        broken: The CUDA error after which only a new process can help; empty while there is none.
+    """
 
     def __init__(self, parts: TrainerBackend, data_roots: Sequence[str], device: str) -> None:
         self._parts = parts
@@ -52,7 +68,7 @@ class JobRunner:
         self.facts = TorchFacts(None, None, None)
         self.loaded: Optional[LoadedTask] = None
         self.broken = ""
-        """Not empty once only a new process can help."""
+        """The CUDA error after which only a new process can help; empty while there is none."""
         self.serving = InferenceServices(self._make_failure_reply, parts.release, time.monotonic)
         self._training: Any = None
         self._peak = PeakMemoryMeter()
@@ -60,18 +76,18 @@ class JobRunner:
         self._of = 0
 
     def prepare(self) -> None:
-        """Import torch and wake the device, so that the first load is quick. Trouble is told by the load itself."""
+        """Import torch and initialise the device, so that the first load is fast; a failure shows in that load."""
         try:
             self.facts = self._parts.prepare(self.device)
-        except Exception as error:  # noqa: BLE001  the worker stays and says it to whoever asks for work
+        except Exception as error:  # noqa: BLE001  the worker stays up and reports it on the next load
             logger.warning("torch cannot be made ready: %s", describe_error(error))
 
     def used_cuda_mb(self) -> int:
-        """Memory that torch holds on the GPU."""
+        """Return the memory that torch has reserved on the GPU, in megabytes (1e6 bytes)."""
         return self._parts.used_cuda_mb()
 
     def run(self, job: WorkerJob) -> Reply:
-        """Carry out a job whatever happens in it: the answer, or an ``error`` of a kind on the wire."""
+        """Run a job and return its answer; any exception in it becomes an ``error`` reply."""
         job.before_step = self.serving.serve_before_step
         self.serving.take_statistics()
         begun = self.serving.get_time_breakdown()
@@ -89,7 +105,7 @@ class JobRunner:
         return self._add_service_report(reply, begun)
 
     def _add_service_report(self, reply: Reply, begun: TimeBreakdown) -> Reply:
-        """The answer, with what the services did meanwhile where any stands."""
+        """Add the statistics of the services during the job, if there are any."""
         header, arrays = reply
         done = self.serving.take_statistics()
         if done is None or not header["ok"]:
@@ -103,7 +119,7 @@ class JobRunner:
         except BadField as error:
             return error_reply(error.kind, f"{job.verb}: {error}"), False
         except (KeyboardInterrupt, SystemExit, Exception) as error:  # noqa: BLE001  a task may raise anything
-            # A load that was refused before it made room has touched nothing: what is loaded goes on.
+            # A load that was refused before it freed memory changed nothing: the loaded task stays.
             return self._make_failure_reply(job.verb, error), job.verb != "load" or self.loaded is None
 
     def _make_failure_reply(self, verb: str, error: BaseException) -> Reply:
@@ -116,12 +132,12 @@ class JobRunner:
             self.broken = describe_error(error)
         if not isinstance(error, Refusal):
             return error_reply("failed", describe_error(error))
-        # A task file's mistake that shows itself only at work is no matter of its source any more.
+        # An error in a task file that appears only during a job is no longer reported as a bad source.
         late = error.kind == "bad-source" and verb not in ("load", "serve")
         return error_reply("failed" if late else error.kind, str(error))
 
     def _release_after_failure(self) -> None:
-        """Give back what a failed job held."""
+        """Free the memory that a failed job held."""
         try:
             if self.loaded is None:
                 self._parts.release()
@@ -135,7 +151,7 @@ class JobRunner:
         device = job.header.get("device", "auto")
         if device not in DEVICES:
             raise BadField("device", repr(device), f"one of {', '.join(DEVICES)}")
-        # What is there now: a board's own samples grow, and a file without a hash may be another one.
+        # Compare with the present files: a board's own samples grow, and a file without a hash may be replaced.
         key = json.dumps([task, source, device, self._source_stamp(source)], sort_keys=True)
         if self.loaded is not None and self.loaded.key == key:
             header, arrays = self.loaded.reply
@@ -163,7 +179,7 @@ class JobRunner:
         return self._parts.from_source(get_text(task, "name"), get_text(task, "source"), get_text(task, "sha256"))
 
     def _check_source(self, source: Mapping[str, Any]) -> None:
-        """Raises ``BadSource`` for a path, or a link below it, that leads out of the roots."""
+        """Raise ``BadSource`` for a path, or a link below it, that leads out of the data roots."""
         allowed = ", ".join(self._roots) or "no folder (the worker has no --data-root)"
         for field in ("file", "folder"):
             path = get_text(source, field) if field in source else None
@@ -171,7 +187,7 @@ class JobRunner:
                 raise BadSource(field, stray, f"something below {allowed}")
 
     def _source_stamp(self, source: Mapping[str, Any]) -> Optional[str]:
-        """What tells that the source's files are no longer those they were; None where only its fields can tell."""
+        """Return a stamp that changes with the source's files; None if its fields identify it."""
         if "folder" in source:
             return compute_stamp(get_text(source, "folder"), self._roots)
         if "file" in source and source.get("sha256") is None:
@@ -261,7 +277,10 @@ class JobRunner:
         return reply
 
     def _choose_service_data(self, task: Any, fields: Mapping[str, Any]) -> Any:
-        """What a service's images are like: its own source, else what is loaded, else noise for a built-in task."""
+        """Return the data that defines a service's images.
+
+        The request's own source comes first, then the loaded data, then noise for a built-in task.
+        """
         if fields.get("data") is not None:
             source = get_object(fields, "data")
             self._check_source(source)
@@ -294,20 +313,20 @@ class JobRunner:
 
 
 def _check_not_cancelled(job: WorkerJob, otherwise: str) -> None:
-    """Between the parts of a load, none of which can be stopped: raises ``JobStopped`` once it is cancelled."""
+    """Raise ``JobStopped`` if the job is cancelled; called between the parts of a load, which are uninterruptible."""
     if job.cancelled.is_set():
         raise JobStopped(otherwise)
 
 
 def describe_error(error: BaseException) -> str:
-    """Type, text and the line where it was raised."""
+    """Return an exception's type, text and the line that raised it."""
     place = traceback.extract_tb(error.__traceback__)[-1:]
     where = "".join(f" ({Path(one.filename).name}:{one.lineno} in {one.name})" for one in place)
     return f"{type(error).__name__}: {str(error)[:2000]}{where}"
 
 
 def _iter_causes(error: Optional[BaseException]) -> Iterator[BaseException]:
-    """An exception and what caused it."""
+    """Yield an exception and its chain of causes."""
     while error is not None:
         yield error
         error = error.__cause__
@@ -325,7 +344,7 @@ def _stop_reason(job: WorkerJob) -> Optional[str]:
 
 
 def _count_steps(job: WorkerJob, done: Optional[Callable[[], int]] = None) -> Callable[[], bool]:
-    """``watch``, which also keeps the count of minibatches: from ``done``, else from its own calls."""
+    """Wrap ``should_stop`` so that it also updates the step count: from ``done``, else from its own calls."""
     calls = [0]
 
     def watch() -> bool:

@@ -1,4 +1,4 @@
-"""One job at a time: a request on its way, told to stop at its next minibatch, and the room that it has to claim."""
+"""Slot for one job at a time: a request in progress, its cancellation before the next step, and who holds the slot."""
 
 import os
 import threading
@@ -8,14 +8,14 @@ from typing import Any, Callable, Dict, Optional, Tuple
 from fedge.worker.frames import Arrays, FrameHead
 
 LONGEST_PAUSE_S = 3600.0
-"""Longer ones end early, which costs nothing; an infinite one cannot be waited for."""
+"""Longer pauses end early, which costs nothing; an infinite one cannot be passed to the condition variable."""
 
 Reply = Tuple[Dict[str, Any], Arrays]
-"""The header and the arrays of an answer."""
+"""Header and arrays of an answer."""
 
 
 class WorkerJob:
-    """One request on its way: who runs it calls ``watch`` before each minibatch, who serves it waits for ``ended``."""
+    """One request in progress: the runner calls ``should_stop`` before each step, a connection waits for ``ended``."""
 
     def __init__(self, verb: str, head: FrameHead, clock: Callable[[], float] = time.monotonic) -> None:
         self.verb = verb
@@ -29,13 +29,13 @@ class WorkerJob:
         self.cancelled = threading.Event()
         self.abandoned = False
         self.before_step: Callable[["WorkerJob"], None] = lambda _job: None
-        """What has to be done before each minibatch besides: standing services come first."""
+        """Called before each step; serves the inference requests that are due."""
         self._clock = clock
         self.arrived_s = clock()
         self.ended, self._end = os.pipe()
 
     def should_stop(self) -> bool:
-        """Whether to stop now; called before each minibatch, and so also the place where the first one is timed."""
+        """Return whether to stop now; called before each step, so that it also times the first one."""
         if not self.cancelled.is_set():
             self.before_step(self)
         if self.first_step_s is None:
@@ -43,27 +43,27 @@ class WorkerJob:
         return self.cancelled.is_set()
 
     def abandon(self) -> None:
-        """The client is gone: nobody will read the answer."""
+        """Cancel the job because the client is gone and nobody will read the answer."""
         self.abandoned = True
         self.cancelled.set()
 
     def finish(self, reply: Reply) -> None:
-        """The answer is ready: wakes who serves the request."""
+        """Set the reply and wake the connection that waits for it."""
         self.reply = reply
         os.write(self._end, b".")
 
     def get_reply(self) -> Reply:
-        """What ``finish`` was given."""
+        """Return the reply that ``finish`` set."""
         assert self.reply is not None
         return self.reply
 
     def close(self) -> None:
-        """Give the pipe back."""
+        """Close the pipe."""
         os.close(self.ended)
         os.close(self._end)
 
     def progress(self) -> Dict[str, Any]:
-        """How far it is, for ``status``."""
+        """Return the verb and the steps done and planned, for ``status``."""
         return {"verb": self.verb, "done": self.done, "of": self.of}
 
     def __str__(self) -> str:
@@ -71,7 +71,7 @@ class WorkerJob:
 
 
 class JobSlot:
-    """Room for one job, claimed before its arrays are read, so that never two bodies are in memory."""
+    """A slot for one job, claimed before its arrays are read, so that two bodies are never in memory."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -80,7 +80,7 @@ class JobSlot:
         self.job: Optional[WorkerJob] = None
 
     def claim(self, job: WorkerJob) -> Optional[WorkerJob]:
-        """Take the room; the job that has it already, or None when it is now this one's."""
+        """Claim the slot; return the job that holds it, or None if it is now this one's."""
         with self._changed:
             if self.job is None:
                 self.job = job
@@ -88,13 +88,13 @@ class JobSlot:
             return self.job
 
     def submit(self, job: WorkerJob) -> None:
-        """The job that claimed the room is complete and may run."""
+        """Mark the job that holds the slot as complete and ready to run."""
         with self._changed:
             self._ready = job
             self._changed.notify()
 
     def wait(self, limit_s: Optional[float] = None) -> Optional[WorkerJob]:
-        """The next job to run; None when none came within the limit."""
+        """Wait for the next job to run; return None if none came within ``limit_s`` seconds."""
         with self._changed:
             self._changed.wait_for(lambda: self._ready is not None, limit_s)
             job, self._ready = self._ready, None
@@ -102,29 +102,29 @@ class JobSlot:
 
     @property
     def has_ready_job(self) -> bool:
-        """Whether a job waits to be run."""
+        """Whether a job is ready to run."""
         return self._ready is not None
 
     def pause(self, limit_s: float) -> None:
-        """Wait until a job may run, until a ``nudge`` (also one since the last pause), or for so long."""
+        """Wait for a ready job or a ``nudge`` (also one since the last pause), at most ``limit_s`` seconds."""
         with self._changed:
             self._changed.wait_for(lambda: self._nudged or self.has_ready_job, min(limit_s, LONGEST_PAUSE_S))
             self._nudged = False
 
     def nudge(self) -> None:
-        """End the pause: there is something to look at."""
+        """End the pause: there is something to do."""
         with self._changed:
             self._nudged = True
             self._changed.notify()
 
     def release(self, job: WorkerJob) -> None:
-        """The job needs the room no longer."""
+        """Release the slot if this job holds it."""
         with self._changed:
             if self.job is job:
                 self.job = None
 
     def cancel(self) -> bool:
-        """Ask the running job to stop; whether there was one."""
+        """Ask the running job to stop; return whether there was one."""
         job = self.job
         if job is not None:
             job.cancelled.set()

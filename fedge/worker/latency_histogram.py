@@ -1,33 +1,33 @@
-"""A histogram of latencies: bins of equal ratio, small as data, and the late ones counted exactly."""
+"""Histogram of latencies with logarithmic bins: small when serialised; late answers are counted exactly."""
 
 import math
 from typing import Any, Dict, Mapping, Optional
 
 FIRST_S = 1e-4
 LAST_S = 1e3
-"""Latencies outside go into the first and last bin."""
+"""Latencies outside the range fall into the first and last bin."""
 RATIO = 1.05
-"""Each bin's upper edge over its lower one. Chosen by us: a percentile is told to 5 %."""
+"""Ratio of a bin's upper to its lower edge: percentiles have a resolution of 5 % with some 330 bins."""
 ROUNDING_S = 1e-9
-"""Nobody is late by so little: on a virtual clock an answer may come at the very moment of its deadline."""
+"""Tolerance of the budget: on a simulated clock an answer may come exactly at its deadline."""
 LAST_BIN = math.ceil(math.log(LAST_S / FIRST_S) / math.log(RATIO))
 
 
 class LatencyHistogram:
-    """Latencies in seconds, held against ``budget_s``; two merged ones may have had different budgets."""
+    """Latencies in seconds, compared with ``budget_s``; merged histograms may have had different budgets."""
 
     def __init__(self, budget_s: float) -> None:
         self.budget_s = budget_s
         self.count = 0
         self.late = 0
-        """How many took longer than the budget."""
+        """Number of latencies above the budget."""
         self.total_s = 0.0
         self.worst_s = 0.0
         self.bins: Dict[int, int] = {}
-        """How many in each bin that has any, by ``bin_index``."""
+        """Counts of the non-empty bins, by ``bin_index``."""
 
     def add(self, latency_s: float) -> None:
-        """Count one."""
+        """Count one latency."""
         self.count += 1
         self.late += latency_s > self.budget_s + ROUNDING_S
         self.total_s += latency_s
@@ -36,7 +36,7 @@ class LatencyHistogram:
         self.bins[place] = self.bins.get(place, 0) + 1
 
     def merge(self, other: "LatencyHistogram") -> None:
-        """Count all that ``other`` has counted."""
+        """Add all counts of ``other``."""
         self.count += other.count
         self.late += other.late
         self.total_s += other.total_s
@@ -45,9 +45,13 @@ class LatencyHistogram:
             self.bins[place] = self.bins.get(place, 0) + count
 
     def percentile(self, q: float) -> Optional[float]:
-        """Seconds within which ``q`` percent of the latencies lie: the upper edge of a bin, or the worst one.
+        """Return a percentile of the latencies in seconds.
 
-        None while nothing was counted.
+        Args:
+            q: Percentile from 0 to 100.
+
+        Returns:
+            The upper edge of the bin that contains it, at most the worst latency; None if nothing was counted.
         """
         if not self.count:
             return None
@@ -59,7 +63,7 @@ class LatencyHistogram:
         return self.worst_s
 
     def as_data(self) -> Dict[str, Any]:
-        """As JSON has it."""
+        """Return the histogram as JSON values."""
         bins = [[place, self.bins[place]] for place in sorted(self.bins)]
         data: Dict[str, Any] = {"budget_s": self.budget_s, "count": self.count, "late": self.late}
         data.update(total_s=self.total_s, worst_s=self.worst_s, bins=bins)
@@ -67,7 +71,7 @@ class LatencyHistogram:
 
     @classmethod
     def from_data(cls, data: Mapping[str, Any]) -> "LatencyHistogram":
-        """The one that ``as_data`` wrote."""
+        """Restore the histogram that ``as_data`` returned."""
         made = cls(float(data["budget_s"]))
         made.count, made.late = int(data["count"]), int(data["late"])
         made.total_s, made.worst_s = float(data["total_s"]), float(data["worst_s"])
@@ -75,7 +79,7 @@ class LatencyHistogram:
         return made
 
     def copy(self) -> "LatencyHistogram":
-        """Another one that holds the same."""
+        """Return an independent copy."""
         return LatencyHistogram.from_data(self.as_data())
 
     def __eq__(self, other: object) -> bool:
@@ -88,12 +92,12 @@ class LatencyHistogram:
 
 
 def bin_index(latency_s: float) -> int:
-    """The bin's number: bin 0 ends at ``FIRST_S``."""
+    """Return the index of a latency's bin; bin 0 ends at ``FIRST_S``."""
     if latency_s <= FIRST_S:
         return 0
     return min(LAST_BIN, math.ceil(math.log(latency_s / FIRST_S) / math.log(RATIO) - 1e-9))
 
 
 def bin_upper_s(place: int) -> float:
-    """A bin's upper edge in seconds."""
+    """Return a bin's upper edge in seconds."""
     return FIRST_S * RATIO**place

@@ -1,13 +1,13 @@
-"""A network with the leading channels of every layer alone: made from the full one, and proved against it.
+"""Narrow networks: keep the leading channels of every layer of a full network, and verify the result against it.
 
-Every channel count c that is not the network's input or output becomes f(c), the same f everywhere, so that branches
-that are added up still agree: f(c) = ceil(width c), rounded up to whole groups where a group normalisation has c
-channels. Whether that is a part of the full network is not guessed from its layers but tried: the full network with
-zeros everywhere outside the leading blocks has to say exactly what the narrow one says. Networks that put branches side
-by side, shuffle channels, normalise over all of them or split them into heads fail this and stay as they are.
+Every channel count c that is not the network's input or output becomes f(c), the same f everywhere, so that added
+branches still match: f(c) = ceil(width c), rounded up to whole groups where a group normalisation has c channels.
+Whether the result is a sub-network of the full one is not inferred from the layers but tested: the full network with
+zeros everywhere outside the leading blocks must compute exactly the same scores. Networks that concatenate branches,
+shuffle channels, normalise over all of them or split them into heads fail this test and cannot be narrowed.
 
-Inputs of which channels are missing are scaled up by full / kept, as dropout does it, so that sums stay about as large.
-Only what is not normalised right afterwards feels that.
+Inputs with missing channels are scaled by full / kept, as in dropout, so that sums keep their magnitude. It only
+matters for layers that are not followed by a normalisation.
 """
 
 import copy
@@ -20,26 +20,34 @@ from torch import Tensor, nn
 
 from fedge.worker.refusal import Refusal
 from fedge.worker.subnetwork_arrays import ShapeMismatch, write_leading
-from fedge.worker.tasks import Shape
+from fedge.worker.task_shape import Shape
 
 PROOF_IMAGES = 2
-"""Images on which a narrow network is held against the full one."""
+"""Random images on which a narrow network is compared with the full one."""
 SCORE_TOLERANCE = 1e-4
-"""How far their scores may lie apart, as a share of what tells two images apart: sums round otherwise
-when they are of other lengths. Chosen by us."""
+"""Largest difference of their scores, relative to the difference between two images. A default well above float32
+rounding, since sums of different lengths round differently, and below the effect of a missing channel.
+"""
 DENSE = (nn.Conv2d, nn.Linear)
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.GroupNorm)
 ONE_SLOPE = 1
 
 
 class CannotNarrow(Refusal):
-    """A network of which no narrow one can be made."""
+    """A network that cannot be narrowed."""
 
     kind = "narrow"
 
 
 class ExecutedLayer(NamedTuple):
-    """A layer as it ran: the channels before it of a tensor that was flattened since, with their pixels."""
+    """A layer in execution order, with the channels and pixels of the last image-shaped tensor before it.
+
+    Attributes:
+        name: Name of the module in the network.
+        module: The layer.
+        channels_before: Channels of that tensor; a later flattening multiplies them with the pixels.
+        pixels_before: Height times width of that tensor.
+    """
 
     name: str
     module: nn.Module
@@ -48,9 +56,18 @@ class ExecutedLayer(NamedTuple):
 
 
 def narrow_network(full: nn.Module, width: float, shape: Shape) -> nn.Module:
-    """A new network with a part ``width`` (above 0 to 1) of every layer's channels, the leading ones of ``full``.
+    """Build a network from the leading channels of every layer of ``full``.
 
-    ``shape`` is what the network sees and says. Raises ``CannotNarrow`` for one of which that cannot be made.
+    Args:
+        full: The full network.
+        width: Share of the channels to keep, above 0 to 1.
+        shape: Input and output of the network.
+
+    Returns:
+        A new network on the CPU.
+
+    Raises:
+        CannotNarrow: The result would not be a sub-network of the full one.
     """
     if not 0 < width <= 1:
         raise CannotNarrow("width", str(width), "a part above 0 and at most 1")
@@ -71,7 +88,7 @@ def _random_images(shape: Shape) -> Tensor:
 
 
 def _trace_layers(net: nn.Module, images: Tensor) -> List[ExecutedLayer]:
-    """The layers with weights in the order in which they first run."""
+    """Return the layers with weights in the order in which they first run."""
     _check_known(net)
     seen: List[ExecutedLayer] = []
     ran: Set[nn.Module] = set()
@@ -105,7 +122,7 @@ def _trace_layers(net: nn.Module, images: Tensor) -> List[ExecutedLayer]:
 
 
 def _check_known(net: nn.Module) -> None:
-    """Raise ``CannotNarrow`` for weights in layers that nothing is known of."""
+    """Raise ``CannotNarrow`` for layers with weights of an unsupported type."""
     for name, module in net.named_modules():
         own = [*module.parameters(recurse=False), *module.buffers(recurse=False)]
         slopes = isinstance(module, nn.PReLU) and module.num_parameters == ONE_SLOPE
@@ -115,7 +132,7 @@ def _check_known(net: nn.Module) -> None:
 
 
 def _make_channel_rule(layers: List[ExecutedLayer], width: float) -> Callable[[int], int]:
-    """f: how many of so many channels are kept."""
+    """Return f, which maps a channel count to the number kept."""
     steps: Dict[int, int] = {}
     for layer in layers:
         if isinstance(layer.module, nn.GroupNorm):
@@ -126,14 +143,14 @@ def _make_channel_rule(layers: List[ExecutedLayer], width: float) -> Callable[[i
 
     def kept(channels: int) -> int:
         step = steps.get(channels, 1)
-        # As many decimal places as a width may have: 0.7 * 10 is 7, not 8.
+        # Rounded before ceil, or floating-point error would make 0.55 * 100 keep 56 channels, not 55.
         return min(channels, math.ceil(round(width * channels, 9) / step) * step)
 
     return kept
 
 
 def _cut_layers(layers: List[ExecutedLayer], kept: Callable[[int], int]) -> List[Tuple[nn.Module, float]]:
-    """Cut the layers in place; those of whose inputs some are missing, with full / kept."""
+    """Cut the layers in place; return those with missing inputs and their scale factors full / kept."""
     dense = [layer.name for layer in layers if isinstance(layer.module, DENSE)]
     if len(dense) < 2:
         raise CannotNarrow("network", f"{len(dense)} layers with channels", "at least two: those between are narrowed")
@@ -172,7 +189,7 @@ def _cut_dense(layer: ExecutedLayer, first: bool, last: bool, kept: Callable[[in
 
 
 def _cut_groups(layer: ExecutedLayer, given: int, rows: int) -> Tuple[int, int]:
-    """A convolution's groups and the input channels of each: one group, or one for every channel."""
+    """Return a convolution's groups and input channels per group; supports one group, or one per channel."""
     module: Any = layer.module
     if module.groups == 1:
         return 1, given
@@ -195,7 +212,7 @@ def _cut_norm(norm: nn.Module, kept: Callable[[int], int]) -> None:
 
 
 def _cut_array(module: Any, name: str, *lengths: int) -> None:
-    """The leading block of one of a layer's arrays, where it has it."""
+    """Replace one of a layer's arrays by its leading block, if the layer has it."""
     array: Optional[Tensor] = getattr(module, name, None)
     if array is None:
         return
@@ -204,13 +221,13 @@ def _cut_array(module: Any, name: str, *lengths: int) -> None:
 
 
 def _check_equivalence(whole: nn.Module, net: nn.Module, shape: Shape) -> None:
-    """Raise ``CannotNarrow`` unless the narrow network is the full one with zeros outside the leading blocks."""
+    """Raise ``CannotNarrow`` unless the narrow network equals the full one with zeros outside the leading blocks."""
     right = "one whose narrow form is a part of it: no branches side by side, shuffled channels or attention"
     try:
         part = {name: tensor.numpy().copy() for name, tensor in net.state_dict().items()}
         zeros = {name: 0 * tensor.numpy() for name, tensor in whole.state_dict().items()}
         _copy_arrays(whole, write_leading(zeros, part))
-        # Normalised by the images themselves: else the scores of a fresh network are its biases and nothing more.
+        # Use batch statistics: with the initial running ones the scores of a fresh network are little more than biases.
         for module in (*whole.modules(), *net.modules()):
             module.train(isinstance(module, NORMS))
         images = _random_images(shape)

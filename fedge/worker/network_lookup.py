@@ -1,9 +1,9 @@
-"""The network of a workload: one of fedge's own, one of torchvision's, or the user's ``module:function``."""
+"""Find a workload's network by name: one of fedge's own, one of torchvision's, or the user's ``module:function``."""
 
 import importlib
 from typing import TYPE_CHECKING, Any, Callable, Tuple
 
-from fedge.worker.tasks import BadTask, Shape
+from fedge.worker.task_shape import BadTask, Shape
 
 if TYPE_CHECKING:
     from torch import nn
@@ -14,10 +14,18 @@ USER_FUNCTION_FORM = (
 
 
 def make_network(name: str, shape: Tuple[int, int, int], classes: int) -> "nn.Module":
-    """A freshly made network; ``shape`` is channels, height and width of its input, and it scores ``classes`` classes.
+    """Build a freshly initialised network.
 
-    Names are tried in this order: the user's ``module:function``, fedge's own (``networks.NETWORKS``,
-    ``models.MODELS``), torchvision's. Raises ``BadTask`` for one that is none of them, or does not fit the input.
+    Names are tried in this order: the user's ``module:function``, fedge's own (``builtin_tasks.NETWORKS``,
+    ``architectures.MODELS``), torchvision's.
+
+    Args:
+        name: Name of the network.
+        shape: Channels, height and width of its input.
+        classes: Number of classes that it scores.
+
+    Raises:
+        BadTask: There is no such network, or it does not fit the input.
     """
     from torch import nn
 
@@ -26,7 +34,7 @@ def make_network(name: str, shape: Tuple[int, int, int], classes: int) -> "nn.Mo
     except BadTask:
         raise
     except Exception as error:
-        # What a network's own code raises can be anything.
+        # A network's own code can raise anything.
         raise BadTask(
             "model", f"{name!r}, which raises {type(error).__name__}: {_one_line(error)}", "another input or network"
         ) from error

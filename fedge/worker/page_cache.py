@@ -1,4 +1,4 @@
-"""The page cache as far as some files go: what share of their pages it holds, dropping them from it, filling it."""
+"""Page cache of given files: measure the share of their pages in memory, drop them, or read them in."""
 
 import contextlib
 import ctypes
@@ -14,14 +14,18 @@ CHUNK = 1 << 20
 
 
 def ignore_file_progress(done: int) -> None:
-    """Hears how many files are done, and does nothing about it."""
+    """Ignore the progress."""
 
 
 def resident_share(paths: Sequence[str]) -> Optional[float]:
-    """The share (0 to 1) of the files' pages that is in the page cache, by ``mincore``.
+    """Return the share of the files' pages in the page cache, from ``mincore``.
 
-    None where nothing tells: no files, empty ones, or one that belongs to somebody else and cannot be written, of which
-    the kernel (5.2 and later) says that all of it is there. Raises ``OSError`` for a file that cannot be opened.
+    Returns:
+        A share from 0 to 1. None if it is unknown: no files, empty ones, or one of another user that cannot be written,
+        for which the kernel (5.2 and later) reports all pages as resident.
+
+    Raises:
+        OSError: A file cannot be opened.
     """
     libc = _load_libc()
     held = pages = 0
@@ -41,9 +45,16 @@ def resident_share(paths: Sequence[str]) -> Optional[float]:
 
 
 def drop(paths: Iterable[str], told: Callable[[int], None] = ignore_file_progress) -> None:
-    """Ask the kernel to forget the files' pages, written out first: no right is needed but that to read them.
+    """Write the files out and ask the kernel to drop their pages; needs only the right to read them.
 
-    Pages that another process has mapped stay. Raises ``OSError`` for a file that cannot be opened.
+    Pages that another process has mapped stay.
+
+    Args:
+        paths: The files.
+        told: Called with the number of files done.
+
+    Raises:
+        OSError: A file cannot be opened.
     """
     for done, path in enumerate(paths):
         handle = os.open(path, os.O_RDONLY)
@@ -57,7 +68,15 @@ def drop(paths: Iterable[str], told: Callable[[int], None] = ignore_file_progres
 
 
 def fill(paths: Iterable[str], told: Callable[[int], None] = ignore_file_progress) -> None:
-    """Read every file once; raises ``OSError`` for one that cannot be read."""
+    """Read every file once, which fills the page cache.
+
+    Args:
+        paths: The files.
+        told: Called with the number of files done.
+
+    Raises:
+        OSError: A file cannot be read.
+    """
     for done, path in enumerate(paths):
         with Path(path).open("rb", buffering=0) as file:
             while file.read(CHUNK):
@@ -79,7 +98,7 @@ def _load_libc() -> Any:
 
 
 def _count_resident_pages(libc: Any, handle: int, size: int) -> Optional[int]:
-    """How many pages of an open file are in the cache; mapping it reads none. None where the kernel does not say."""
+    """Count an open file's resident pages, which reads none of them; None if the kernel does not report it."""
     if size == 0:
         return 0
     at = libc.mmap(None, size, mmap.PROT_READ, mmap.MAP_SHARED, handle, 0)

@@ -1,6 +1,6 @@
-"""The most memory that this process held since it was last asked to forget: main memory, and what torch took on a GPU.
+"""Peak memory of this process since the last reset: main memory, and what torch reserved on a GPU.
 
-Main memory is the kernel's own high-water mark of resident pages. What CUDA itself takes for its context is in neither.
+Main memory is the kernel's high-water mark of resident pages (VmHWM). CUDA's own context is in neither figure.
 """
 
 import contextlib
@@ -11,11 +11,11 @@ from typing import Any, Callable, Optional
 STATUS = "/proc/self/status"
 CLEAR = "/proc/self/clear_refs"
 FORGET_PEAK = "5"
-"""What makes the kernel forget the high-water mark (Linux 4.0 and newer)."""
+"""Value for clear_refs that resets the high-water mark (Linux 4.0 and newer)."""
 
 
 def read_status() -> str:
-    """The kernel's lines on this process; empty where there are none."""
+    """Return this process's status file; empty if there is none."""
     try:
         return Path(STATUS).read_text()
     except OSError:
@@ -23,20 +23,20 @@ def read_status() -> str:
 
 
 def clear_peak() -> None:
-    """Ask the kernel to forget; some do not."""
+    """Ask the kernel to reset the high-water mark; some kernels do not."""
     with contextlib.suppress(OSError):
         Path(CLEAR).write_text(FORGET_PEAK)
 
 
 class PeakMemoryMeter:
-    """Tells the peak since the last ``forget``; where the kernel does not forget, only a peak above all before it."""
+    """Measures the peak since ``reset``; if the kernel cannot reset its mark, only a peak above all earlier ones."""
 
     def __init__(self, status: Callable[[], str] = read_status, clear: Callable[[], None] = clear_peak) -> None:
         self._status, self._clear = status, clear
         self._before_kb = 0
 
     def reset(self) -> None:
-        """Count anew from what is held now."""
+        """Start a new measurement from the memory held now."""
         before_kb = parse_high_water_kb(self._status())
         self._clear()
         after_kb = parse_high_water_kb(self._status())
@@ -46,7 +46,7 @@ class PeakMemoryMeter:
             _loaded_torch().cuda.reset_peak_memory_stats()
 
     def peak_mb(self) -> Optional[float]:
-        """Megabytes (1e6 bytes) of both together; None where nobody knows."""
+        """Return the sum of both peaks in megabytes (1e6 bytes), or None if it is unknown."""
         resident_kb = parse_high_water_kb(self._status())
         if resident_kb is None:
             return None
@@ -56,7 +56,7 @@ class PeakMemoryMeter:
 
 
 def parse_high_water_kb(status: str) -> Optional[int]:
-    """``VmHWM`` of a process's status, in units of 1,024 bytes."""
+    """Return ``VmHWM`` of a process's status, in units of 1,024 bytes; None if it is missing."""
     for line in status.splitlines():
         words = line.split()
         if len(words) == 3 and words[0] == "VmHWM:" and words[1].isdigit():

@@ -1,4 +1,4 @@
-"""What cannot be done, and its kind on the wire: what was got, what would be right, what to do."""
+"""Refused requests and their kinds on the wire: what was got, what would be right, what to do."""
 
 from typing import Any, Dict, Tuple
 
@@ -13,15 +13,16 @@ KINDS = {
     "narrow": "a network of which no narrow one can be made",
     "failed": "an exception in the task, or a test, a load or a request cancelled; the worker is usable again",
 }
-"""Every kind that an answer's ``error`` can have. The client adds two of its own, ``unreachable`` and ``died``."""
+"""Every kind of an answer's ``error``. The client adds two of its own, ``unreachable`` and ``died``."""
 LONGEST_TEXT = 4000
-"""Letters of an error's text. Chosen by us."""
+"""Upper limit of an error's text in characters, to keep the reply's header small."""
 
 
 class Refusal(Exception):
-    """``where`` is the field, file or part, with what was ``got`` and what would be ``right``.
+    """An error of the caller: ``where`` is the field, file or part, ``got`` the value, ``right`` what would be valid.
 
-    ``kind`` is one of ``KINDS``.
+    Attributes:
+        kind: One of ``KINDS``.
     """
 
     kind = "bad-request"
@@ -32,9 +33,14 @@ class Refusal(Exception):
 
 
 class JobStopped(Exception):
-    """A test was stopped before its end; it has no result."""
+    """A job was stopped before its end and has no result."""
 
 
 def error_reply(kind: str, text: str) -> Tuple[Dict[str, Any], Dict[str, Any]]:
-    """The answer to a request that was not carried out: its header, and no arrays."""
+    """Return the answer to a request that failed: its header, and no arrays.
+
+    Args:
+        kind: One of ``KINDS``; any other becomes ``failed``.
+        text: Description of the error; cut to ``LONGEST_TEXT`` characters.
+    """
     return {"ok": False, "error": {"kind": kind if kind in KINDS else "failed", "text": text[:LONGEST_TEXT]}}, {}

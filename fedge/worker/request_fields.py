@@ -1,4 +1,4 @@
-"""The fields of a request: each is what it should be, or the request is refused before anything is touched."""
+"""Validation of a request's fields: an invalid one is refused before any state is changed."""
 
 from typing import Any, Dict, Mapping, Optional
 
@@ -6,17 +6,21 @@ from fedge.worker.refusal import Refusal
 
 
 class BadField(Refusal):
-    """A request that cannot be meant so; nothing was touched."""
+    """An invalid field of a request; no state was changed."""
 
 
 class NoTaskLoaded(BadField):
-    """Work was asked for before a task was loaded."""
+    """A job that needs a loaded task, before any was loaded."""
 
     kind = "no-task"
 
 
 def get_object(fields: Mapping[str, Any], name: str) -> Dict[str, Any]:
-    """The JSON object called ``name``. Like all here: raises ``BadField``."""
+    """Return the JSON object called ``name``.
+
+    Raises:
+        BadField: The field is missing or not an object.
+    """
     value = fields.get(name)
     if not isinstance(value, dict):
         raise BadField(name, _shorten(value), "an object")
@@ -24,7 +28,11 @@ def get_object(fields: Mapping[str, Any], name: str) -> Dict[str, Any]:
 
 
 def get_text(fields: Mapping[str, Any], name: str) -> str:
-    """The text called ``name``, not empty."""
+    """Return the non-empty string called ``name``.
+
+    Raises:
+        BadField: The field is missing, empty or not a string.
+    """
     value = fields.get(name)
     if not isinstance(value, str) or not value:
         raise BadField(name, _shorten(value), "text")
@@ -32,7 +40,11 @@ def get_text(fields: Mapping[str, Any], name: str) -> str:
 
 
 def get_count(fields: Mapping[str, Any], name: str, least: int) -> int:
-    """The whole number called ``name``, ``least`` or more; ``least`` where it is missing."""
+    """Return the integer called ``name``; ``least`` if it is missing.
+
+    Raises:
+        BadField: The value is not an integer from ``least`` to 2**63 - 1.
+    """
     value = fields.get(name, least)
     if type(value) is not int or not least <= value < 2**63:
         raise BadField(name, _shorten(value), f"a whole number from {least}")
@@ -40,7 +52,11 @@ def get_count(fields: Mapping[str, Any], name: str, least: int) -> int:
 
 
 def get_number(fields: Mapping[str, Any], name: str) -> float:
-    """The finite number called ``name``."""
+    """Return the finite number called ``name``.
+
+    Raises:
+        BadField: The field is missing or not a finite number.
+    """
     value = fields.get(name)
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) < float("inf"):
         raise BadField(name, _shorten(value), "a number")
@@ -48,7 +64,11 @@ def get_number(fields: Mapping[str, Any], name: str) -> float:
 
 
 def get_seconds(fields: Mapping[str, Any], name: str) -> Optional[float]:
-    """The seconds called ``name``, above 0; None where there is no limit."""
+    """Return the seconds called ``name``; None (no limit) if the field is missing or null.
+
+    Raises:
+        BadField: The value is not a finite number above 0.
+    """
     value = fields.get(name)
     if value is None:
         return None

@@ -1,4 +1,4 @@
-"""The network of a standing service: its own weights, on the trainer's device, without a trace in the random state."""
+"""Network of an inference service: its own weights, on the trainer's device, without touching the random state."""
 
 from typing import TYPE_CHECKING, Any, List, Optional, Sequence
 
@@ -20,31 +20,50 @@ else:
     Images = Scores = Any
 
 OWN_IMAGES = 256
-"""So many of the source's images are kept for requests that bring none. Chosen by us."""
+"""Images of the source kept for requests that bring none. A default that bounds the memory of a service."""
 
 
 class ServiceNetwork:
-    """Scores images in evaluation mode; on a GPU it returns once the device has done everything."""
+    """Scores images in evaluation mode; on a GPU it returns once the device is idle."""
 
     def __init__(
         self, task: TrainingTask, data: Data, device: str, arrays: Optional[Arrays] = None, seed: int = 0, most: int = 1
     ) -> None:
-        """``arrays`` are the model's (None: freshly made by ``seed``); batches are of ``most`` samples at most.
+        """Build the network and its input buffer.
 
-        ``data`` gives the images' shape and scale, and those for requests without one. Raises ``BadCall`` for arrays
-        of another model, ``BadTask`` for a network that cannot be made or does not give one row of scores per image.
+        Args:
+            task: The task, which builds the network.
+            data: Defines the images' shape and scale, and supplies the images of requests without one.
+            device: Torch device, such as ``cuda``.
+            arrays: Weights by name; None: freshly initialised from ``seed``.
+            seed: Seed of the initialisation.
+            most: Largest batch.
+
+        Raises:
+            BadCall: The arrays belong to another model.
+            BadTask: The network cannot be built.
         """
         self.device = torch.device(device)
         self.shape = data_shape(data)
         self._net = self._make_network(task, seed, arrays)
         self._own = torch.from_numpy(data.train_x[:OWN_IMAGES].copy())
         self._mean, self._sd = (torch.tensor(v).reshape(1, -1, 1, 1).to(self.device) for v in (data.mean, data.sd))
-        # Kept, since fresh pinned memory is slow; it is used again only when the batch before is done.
+        # Kept, since allocating pinned memory is slow; it is reused only after the previous batch is done.
         self._x = torch.empty((most, *self._own.shape[1:]), dtype=torch.uint8, pin_memory=self.device.type == "cuda")
         self._next = 0
 
     def scores(self, images: "Sequence[Optional[Images]]") -> "Scores":
-        """Scores (n, classes) of as many images (channels, side, side) of bytes; None stands for one of its own."""
+        """Score a batch of images.
+
+        Args:
+            images: Images uint8 (channels, side, side); None stands for one of the network's own.
+
+        Returns:
+            Scores float32 (n, classes).
+
+        Raises:
+            BadScores: The network does not return one row of scores per image.
+        """
         x = self._x[: len(images)]
         for place, image in enumerate(images):
             x[place] = self._next_own_image() if image is None else torch.from_numpy(image)
@@ -77,6 +96,6 @@ class ServiceNetwork:
 
 
 class BadScores(Refusal):
-    """A network whose output is no row of scores for each image."""
+    """A network whose output is not one row of scores per image."""
 
     kind = "failed"

@@ -1,4 +1,4 @@
-"""Where a task's images come from: a checked .npz file, the board's own folder, or noise made on the spot."""
+"""Data sources of a task: an .npz file with an optional checksum, a folder on the board, or generated noise."""
 
 import contextlib
 import hashlib
@@ -37,26 +37,33 @@ __all__ = [
 
 ARRAY_NAMES = ("train_x", "train_y", "test_x", "test_y")
 SCALE_NAMES = ("mean", "sd", "classes")
-"""What a file may hold besides; otherwise found from the training images."""
+"""Optional arrays of a file; otherwise computed from the training images."""
 SUFFIXES = (".png", ".jpg", ".jpeg")
 CHUNK = 256
-"""Images looked at together: bounds memory, no influence on the result."""
+"""Images processed at a time: bounds memory, no influence on the result."""
 SYNTHETIC_SEED = 0
 MOST_SYNTHETIC_BYTES = 1 << 40
-"""More than any board has; what is less may still be too much, and is told by the lack of memory. Chosen by us."""
+"""More than any board's memory: rejects absurd sizes early; smaller ones may still fail with a lack of memory."""
 KINDS = '{"file": PATH, "sha256": HEX}, {"folder": PATH} or {"synthetic": {"samples", "channels", "side", "classes"}}'
 
 
 class BadSource(Refusal):
-    """A data source that is not there, or holds something else than images with labels."""
+    """A data source that is missing or does not hold images with labels."""
 
     kind = "bad-source"
 
 
 class Data(NamedTuple):
-    """A data set: images uint8 (n, channels, side, side), labels int64 (n,), classes counted from 0.
+    """A data set.
 
-    ``mean`` and ``sd`` are the training images' per channel, in the pixels' own unit.
+    Attributes:
+        train_x: Training images uint8 (n, channels, side, side).
+        train_y: Training labels int64 (n,), counted from 0.
+        test_x: Test images, as ``train_x``.
+        test_y: Test labels, as ``train_y``.
+        mean: Mean of the training images per channel, in units of 0 to 255.
+        sd: Standard deviation of the training images per channel, in units of 0 to 255.
+        classes: Number of classes.
     """
 
     train_x: Pixels
@@ -69,12 +76,15 @@ class Data(NamedTuple):
 
 
 def read(source: Dict[str, Any]) -> Data:
-    """The data set that ``source`` names; raises ``BadSource`` with what would be right.
+    """Read the data set that ``source`` describes.
 
-    ``{"file": path}`` is an .npz file with ``ARRAY_NAMES`` and, if it has them, ``SCALE_NAMES``; with ``"sha256"`` it
-    must be
-    that file. ``{"folder": path}`` holds ``ARRAY_NAMES`` as .npy files, or ``train/CLASS/`` and ``test/CLASS/`` with
-    images. ``{"synthetic": sizes}`` is ``make_synthetic``'s noise.
+    Args:
+        source: ``{"file": path}`` is an .npz file with ``ARRAY_NAMES`` and optionally ``SCALE_NAMES``; with
+            ``"sha256"`` its checksum is verified. ``{"folder": path}`` holds ``ARRAY_NAMES`` as .npy files, or images
+            in ``train/CLASS/`` and ``test/CLASS/``. ``{"synthetic": sizes}`` is the noise of ``make_synthetic``.
+
+    Raises:
+        BadSource: The source is missing or invalid; the text says what would be right.
     """
     keys = set(source)
     if "file" in keys and keys <= {"file", "sha256"}:
@@ -87,7 +97,12 @@ def read(source: Dict[str, Any]) -> Data:
 
 
 def find_strays(path: str, roots: Sequence[str]) -> Iterator[str]:
-    """The paths that lead out of ``roots`` (which are real paths): ``path`` itself, and every link below it."""
+    """Yield the paths that lead out of ``roots``: ``path`` itself, or any link below it.
+
+    Args:
+        path: A file or folder.
+        roots: Allowed folders, as real paths.
+    """
     given = Path(path).expanduser()
     if not _is_within(given, roots):
         yield str(given)
@@ -98,9 +113,11 @@ def find_strays(path: str, roots: Sequence[str]) -> Iterator[str]:
 
 
 def compute_stamp(path: str, roots: Sequence[str]) -> str:
-    """A hash over the names, sizes and times of a file, or of all files below a folder, but not over what they hold.
+    """Return a hash over the names, sizes and times of a file or of all files below a folder, but not their content.
 
-    Links to folders are followed inside ``roots`` (which are real paths), each folder once.
+    Args:
+        path: A file or folder.
+        roots: Folders as real paths, inside which links to folders are followed, each folder once.
     """
     found, given = hashlib.sha256(), str(Path(path).expanduser())
     waiting, seen = [given], set()
@@ -137,7 +154,7 @@ def _is_within(path: Path, roots: Sequence[str]) -> bool:
 
 
 def write_file(path: "os.PathLike[str]", data: Data) -> str:
-    """Write ``data`` as an .npz file that ``read`` reads, all or nothing; gives the file's SHA-256."""
+    """Write ``data`` atomically as an .npz file that ``read`` accepts, and return the file's SHA-256."""
     target = Path(path)
     unfinished = target.with_name(target.name + ".part")
     with unfinished.open("wb") as file:
@@ -147,7 +164,7 @@ def write_file(path: "os.PathLike[str]", data: Data) -> str:
 
 
 def file_sha256(path: Path) -> str:
-    """The SHA-256 of a file, in hexadecimal digits."""
+    """Return the SHA-256 of a file in hexadecimal digits."""
     found = hashlib.sha256()
     with path.open("rb") as file:
         for block in iter(lambda: file.read(1 << 20), b""):
@@ -156,9 +173,14 @@ def file_sha256(path: Path) -> str:
 
 
 def make_synthetic(samples: int, channels: int, side: int, classes: int, seed: int = SYNTHETIC_SEED) -> Data:
-    """Noise with random labels, the same for the same numbers: nothing to learn, but as much work as real images.
+    """Generate noise with random labels, reproducibly: nothing to learn, but as much work as real images.
 
-    ``samples`` for training and an eighth as many, at least one, for testing.
+    Args:
+        samples: Number of training images; an eighth as many, at least one, are added for testing.
+        channels: Channels per image.
+        side: Height and width in pixels.
+        classes: Number of classes.
+        seed: Seed of the noise.
     """
     rng = np.random.default_rng(seed)
     test = max(1, samples // 8)
@@ -171,7 +193,15 @@ def make_synthetic(samples: int, channels: int, side: int, classes: int, seed: i
 
 
 def check_data(data: Any, where: str) -> Data:
-    """``data`` if it is whole and fits together; raises ``BadSource`` naming the part that does not."""
+    """Return ``data`` if its arrays are complete and consistent.
+
+    Args:
+        data: A ``Data``, or a tuple in its order.
+        where: Name of the source for the error text.
+
+    Raises:
+        BadSource: An array has the wrong type, shape or range; the text names it.
+    """
     if not isinstance(data, tuple) or len(data) != len(Data._fields):
         got = f"{type(data).__name__} instead of a data set"
         raise BadSource(where, got, "a fedge.worker.sources.Data({})".format(", ".join(Data._fields)))
@@ -248,7 +278,7 @@ def _load_arrays(folder: Path) -> "Dict[str, NDArray[Any]]":
 
 
 def _complete_data(where: str, arrays: "Dict[str, NDArray[Any]]") -> Data:
-    """The data set of a file's arrays; labels may be any integers, and what a file need not hold is found."""
+    """Build the data set of a file's arrays; accept any integer labels and compute missing optional values."""
     missing = [part for part in ARRAY_NAMES if part not in arrays]
     if missing:
         raise BadSource(where, "nothing called " + ", ".join(missing), "arrays called " + ", ".join(ARRAY_NAMES))
@@ -275,7 +305,7 @@ def _count_classes(*labels: "NDArray[Any]") -> int:
 
 
 def _channel_statistics(images: Pixels) -> Tuple[Tuple[float, ...], Tuple[float, ...]]:
-    """Mean and standard deviation per channel, exact, without a copy of all images in floating point."""
+    """Return the exact mean and standard deviation per channel, without a floating-point copy of all images."""
     channels = images.shape[1]
     counts = np.zeros((channels, 256))
     for start in range(0, len(images), CHUNK):
@@ -303,12 +333,12 @@ def _from_images(folder: Path) -> Data:
 
 
 def _list_classes(folder: Path) -> List[str]:
-    """The folders' names in sorted order: a class's label is its place."""
+    """Return the folders' names in sorted order; a class's label is its index."""
     return sorted(path.name for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
 
 
 def _list_images(folder: Path, classes: List[str]) -> List[Tuple[Path, int]]:
-    """Every image below a folder with its label, in sorted order."""
+    """Return every image below a folder with its label, in sorted order."""
     found = [
         (path, label)
         for label, name in enumerate(classes)
@@ -322,7 +352,7 @@ def _list_images(folder: Path, classes: List[str]) -> List[Tuple[Path, int]]:
 
 
 def _common_mode(paths: List[Path]) -> str:
-    """How all images are to be decoded: grey (``L``) if all are, else ``RGB``; refuses more than one size."""
+    """Return the mode to decode all images with: ``L`` if all are grey, else ``RGB``; refuse different sizes."""
     first, grey = None, True
     for path in paths:
         with _open_image(path) as image:
@@ -336,7 +366,7 @@ def _common_mode(paths: List[Path]) -> str:
 
 
 def _decode_images(files: List[Tuple[Path, int]], mode: str) -> Tuple[Pixels, Labels]:
-    """Images (n, channels, side, side) and labels."""
+    """Return images (n, channels, side, side) and labels (n,)."""
     rows = []
     for path, _ in files:
         with _open_image(path) as image:

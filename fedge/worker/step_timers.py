@@ -1,32 +1,49 @@
-"""A minibatch's copy and computation on a device, each timed: by CUDA events on a GPU, by the monotonic clock else."""
+"""Timing of a step's copy and computation: by CUDA events on a GPU, otherwise by the monotonic clock."""
 
 from typing import Any, Callable, NamedTuple, Tuple
 
 import torch
 from torch import Tensor, nn
 
-from fedge.worker.tasks import BadTask, cross_entropy
+from fedge.worker.task_shape import BadTask
+from fedge.worker.tasks import cross_entropy
 from fedge.worker.timed_loader import now_s
 
 
 class StepOutcome(NamedTuple):
-    """What a minibatch gave and took; ``done_s`` is when the device had done everything."""
+    """Results and times of one step.
+
+    Attributes:
+        loss: Loss, a scalar tensor on the device.
+        scores: Scores (n, classes), on the device.
+        labels: Labels (n,), on the device.
+        copy_s: Seconds of the copy to the device; 0 on the host.
+        compute_s: Seconds of the computation.
+        done_s: When the device had finished, on the monotonic clock.
+    """
 
     loss: Tensor
     scores: Tensor
     labels: Tensor
-    """On the device."""
+    """Labels (n,), on the device."""
     copy_s: float
     compute_s: float
     done_s: float
 
 
 StepFunction = Callable[[Tensor, Tensor], Tuple[Tensor, Tensor]]
-"""Images and labels on the device -> loss and scores (n, classes)."""
+"""Maps images and labels on the device to loss and scores (n, classes)."""
 
 
 def make_step_function(net: nn.Module, kind: str, learning_rate: float, momentum: float) -> StepFunction:
-    """One step of SGD (``train``): forward, backward, update; or a forward pass (``infer``)."""
+    """Return a function that runs one step.
+
+    Args:
+        net: The network, on the device.
+        kind: ``train``: one step of SGD (forward, backward, update); ``infer``: a forward pass.
+        learning_rate: Learning rate of SGD.
+        momentum: Momentum of SGD.
+    """
     if kind == "infer":
         net.eval()
         return lambda images, labels: _infer_step(net, images, labels)
@@ -61,7 +78,7 @@ def _compute_scores(net: nn.Module, images: Tensor) -> Tensor:
 
 
 def time_on_host(work: StepFunction) -> Callable[[Tensor, Tensor], StepOutcome]:
-    """The device is the host: nothing is copied."""
+    """Return a timed step function for the CPU, where nothing is copied."""
 
     def step(images: Tensor, labels: Tensor) -> StepOutcome:
         begun_s = now_s()
@@ -73,9 +90,10 @@ def time_on_host(work: StepFunction) -> Callable[[Tensor, Tensor], StepOutcome]:
 
 
 def time_on_cuda(work: StepFunction, device: torch.device) -> Callable[[Tensor, Tensor], StepOutcome]:
-    """Copies from page-locked memory do not hold the host up; at the end of each minibatch the device is waited for.
+    """Return a timed step function for a GPU.
 
-    Without that wait the parts of a minibatch would overlap with those of the next, and not add up.
+    Copies from pinned memory do not block the host; at the end of each step the host waits for the device. Without that
+    wait the parts of a step would overlap with those of the next, and would not add up.
     """
     event: Any = torch.cuda.Event
     begun, copied, done = (event(enable_timing=True) for _ in range(3))

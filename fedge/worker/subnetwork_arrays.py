@@ -1,8 +1,11 @@
-"""A narrow network's arrays in the full one's: leading blocks, taken and put back; pure.
+"""Leading blocks of a full network's arrays: take them out for a narrow network and write them back; pure functions.
 
-Symbols: s a full array's shape, t the narrow one's, t_k <= s_k in every dimension k. A narrow array is the block
-[0, t_0) x [0, t_1) x ... of the full one: nested subsets of leading channels (HeteroFL, arXiv 2010.01264), so that all
-clients of a width agree without a message about which channels are theirs, and a wider one holds a narrower one's.
+Symbols: s is a full array's shape, t the narrow one's, with t_k <= s_k in every dimension k. A narrow array is the
+block [0, t_0) x [0, t_1) x ... of the full one: nested subsets of leading channels, so that all clients of a width
+agree without a message about which channels are theirs, and a wider network contains a narrower one.
+
+References:
+    Diao et al., "HeteroFL", arXiv:2010.01264.
 """
 
 from typing import TYPE_CHECKING, Any, Dict, Mapping, Tuple
@@ -25,16 +28,20 @@ Slices = Tuple[slice, ...]
 
 
 class ShapeMismatch(Refusal):
-    """Shapes that are no leading blocks of the full ones."""
+    """Shapes that are not leading blocks of the full ones."""
 
 
 def array_shapes(arrays: Arrays) -> Dict[str, Shape]:
-    """Every array's shape, by name."""
+    """Return every array's shape, by name."""
     return {name: tuple(np.shape(value)) for name, value in arrays.items()}
 
 
 def leading_slices(full: Shapes, narrow: Shapes) -> Dict[str, Slices]:
-    """Where each narrow array lies in the full one; raises ``ShapeMismatch`` that names the first that does not."""
+    """Return the slices of each narrow array in the full one.
+
+    Raises:
+        ShapeMismatch: A narrow array is not a leading block; the text names the first one.
+    """
     for name in sorted(set(full) | set(narrow)):
         outer, inner = full.get(name), narrow.get(name)
         if outer is None or inner is None:
@@ -45,15 +52,24 @@ def leading_slices(full: Shapes, narrow: Shapes) -> Dict[str, Slices]:
 
 
 def take_leading(arrays: Arrays, narrow: Shapes) -> OwnArrays:
-    """The leading block of every array, in the order of ``arrays``; raises ``ShapeMismatch``."""
+    """Return the leading block of every array, in the order of ``arrays``.
+
+    Args:
+        arrays: The full arrays, by name.
+        narrow: The shapes of the blocks, by name.
+
+    Raises:
+        ShapeMismatch: A shape is not a leading block.
+    """
     slices = leading_slices(array_shapes(arrays), narrow)
     return {name: np.asarray(value)[slices[name]] for name, value in arrays.items()}
 
 
 def write_leading(full: Arrays, narrow: Arrays) -> OwnArrays:
-    """Copies of the full arrays with the narrow ones in their leading blocks, of the full ones' types.
+    """Return copies of the full arrays with the narrow ones written into their leading blocks; types are kept.
 
-    Raises ``ShapeMismatch``.
+    Raises:
+        ShapeMismatch: A narrow array is not a leading block.
     """
     slices = leading_slices(array_shapes(full), array_shapes(narrow))
     whole = {name: np.array(value) for name, value in full.items()}

@@ -1,7 +1,7 @@
-"""The small parent of the trainer process: holds the socket, starts the trainer, finds why it ended, starts it again.
+"""Parent of the trainer process: owns the socket, starts the trainer, diagnoses why it ended, and restarts it.
 
-It never imports torch or numpy, so what kills the trainer leaves it alone. The listening socket outlives the trainer:
-who connects meanwhile is served by the next one, which is told the cause.
+It never imports torch or numpy, so that whatever kills the trainer spares it. The listening socket outlives the
+trainer: clients that connect meanwhile are served by the next one, which reports the cause.
 """
 
 import fcntl
@@ -38,26 +38,36 @@ SOCKET = "/run/fedge-worker/worker.sock"
 LONGEST_SOCKET_PATH = 107
 """Bytes of sun_path in unix(7), without its final zero."""
 REQUIRED_PACKAGES = ("numpy", "torch")
-"""What the trainer cannot do without; the supervisor itself imports neither."""
+"""Packages that the trainer requires; the supervisor itself imports neither."""
 WAITING = 64
-"""Connections that may wait while no trainer runs."""
+"""Backlog of the socket: connections that may wait while no trainer runs."""
 LOOK_S = 5.0
-"""How often the kernel's counters are noted, so that an old kill elsewhere is not taken for this one. Chosen by us."""
+"""Seconds between readings of the kernel's counters, so that an earlier kill elsewhere is not attributed to this
+one.
+"""
 STOPPED_TICK_S = 0.25
 STOPPED_TICKS = 4
-"""A trainer found stopped (SIGSTOP) at so many looks in a row is ended; its clients know within 2 s. Chosen by us."""
+"""A trainer found stopped (SIGSTOP) at this many consecutive polls is killed, so that its clients know within 2 s."""
 TERM_LIMIT_S = 2.0
-"""How long the trainer may take to end on SIGTERM. Chosen by us."""
+"""Seconds that the trainer has to end on SIGTERM, before SIGKILL."""
 LAST_WORDS_BYTES = 8192
 KERNEL_LOG = "/dev/kmsg"
 
 
 class UnusableSocket(Exception):
-    """The socket cannot be had; the text says what to do."""
+    """The socket cannot be created; the text says what to do."""
 
 
 class SupervisorSettings(NamedTuple):
-    """What the supervisor is asked for; ``command`` is how to start the trainer, its start record comes after it."""
+    """Settings of the supervisor.
+
+    Attributes:
+        socket_path: Path of the listening socket.
+        data_roots: Folders below which data may be read.
+        device: Device that ``auto`` in a load means.
+        command: Command that starts the trainer; its ``TrainerStart`` record is appended.
+        root: Folder that stands for / when the kernel's files are read.
+    """
 
     socket_path: str
     data_roots: Tuple[str, ...] = ()
@@ -67,13 +77,17 @@ class SupervisorSettings(NamedTuple):
 
 
 def run(settings: SupervisorSettings) -> int:
-    """Serve until SIGTERM or SIGINT; the exit status. Raises ``UnusableSocket``."""
+    """Run the supervisor until SIGTERM or SIGINT and return the exit status.
+
+    Raises:
+        UnusableSocket: The socket cannot be created, or another worker serves it.
+    """
     with SocketClaim(settings.socket_path) as claim:
         return Supervisor(settings, claim.listener).run()
 
 
 class SocketClaim:
-    """The listening socket, in a folder of its own and for this process alone; both go when it is left."""
+    """The listening socket and its lock, held by this process only; both files are removed on exit."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -101,7 +115,7 @@ class SocketClaim:
         if not path.parent.exists():
             path.parent.mkdir(parents=True)
             path.parent.chmod(0o750)
-        # Who holds the lock is alive; a socket that is still there without it was left by a crash.
+        # A live worker holds the lock; a socket without a locked file was left by a crash.
         self._lock = Path(f"{path}.lock").open("w")  # noqa: SIM115  held as long as the claim
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -134,7 +148,13 @@ class SocketClaim:
 
 
 class TrainerChild(NamedTuple):
-    """A trainer process that runs: its number, the pipe of its standard error, and when it began."""
+    """A running trainer process.
+
+    Attributes:
+        process: The process.
+        words: File descriptor of the pipe from its standard output and error.
+        begun_s: When it was started, on the monotonic clock.
+    """
 
     process: "subprocess.Popen[bytes]"
     words: int
@@ -156,7 +176,7 @@ class Supervisor:
         self._wake, self._woken = os.pipe()
 
     def run(self) -> int:
-        """Until SIGTERM or SIGINT."""
+        """Run until SIGTERM or SIGINT and return the exit status 0."""
         self._listen_to_signals()
         while not self._stopping:
             child = self._start_trainer()
@@ -205,7 +225,11 @@ class Supervisor:
         return TrainerChild(process, words, time.monotonic())
 
     def _wait_for_exit(self, child: TrainerChild) -> Tuple[int, OomCounters, float]:
-        """Wait for the child's end: its status, the counters shortly before it, and how long it had been stopped."""
+        """Wait for the child's end.
+
+        Returns:
+            Its wait status, the counters shortly before its end, and for how many seconds it had been stopped.
+        """
         pid = child.process.pid
         older = newer = read_oom_counters(pid, self._settings.root)
         stopped, looked_s = 0, time.monotonic()
@@ -227,7 +251,7 @@ class Supervisor:
         return status, older, STOPPED_TICKS * STOPPED_TICK_S if stopped > STOPPED_TICKS else 0.0
 
     def _forward_output(self, child: TrainerChild, limit_s: float) -> None:
-        """Pass on what the child writes, remember its end, and return when a signal comes or the time is up."""
+        """Forward the child's output and remember its end; return on a signal or after ``limit_s`` seconds."""
         ends_s = time.monotonic() + limit_s
         listening = [child.words, self._wake]
         while True:
@@ -241,7 +265,7 @@ class Supervisor:
                 return
 
     def _forward_chunk(self, words: int) -> bool:
-        """Whether there may be more."""
+        """Forward one chunk; return whether there may be more."""
         try:
             text = os.read(words, 65536)
         except BlockingIOError:
@@ -254,7 +278,7 @@ class Supervisor:
         return bool(text)
 
     def _end_trainer(self, child: TrainerChild) -> int:
-        """End the child; its status."""
+        """Terminate the child and return its wait status."""
         for number in (signal.SIGTERM, signal.SIGCONT):
             os.kill(child.process.pid, number)  # Popen.send_signal would wait for a child that has just ended
         ends_s = time.monotonic() + TERM_LIMIT_S
@@ -288,7 +312,7 @@ class Supervisor:
         logger.warning("%s; it is started again", self._last_exit.text)
 
     def _write_exit_cause(self, cause: ExitCause) -> None:
-        """Leave the cause beside the socket, so that clients know it before the next trainer has started."""
+        """Write the cause beside the socket, so that clients can read it before the next trainer has started."""
         path = Path(self._settings.socket_path + LAST_EXIT)
         unfinished = Path(f"{path}.new")
         try:
@@ -306,7 +330,7 @@ class Supervisor:
 
 
 def _poll_state(pid: int, was_stopped: bool) -> Tuple[bool, Optional[int]]:
-    """Whether the process is stopped, and its status if it has ended."""
+    """Return whether the process is stopped, and its wait status if it has ended."""
     changed, status = os.waitpid(pid, os.WNOHANG | os.WUNTRACED | os.WCONTINUED)
     if not changed:
         return was_stopped, None
@@ -318,14 +342,19 @@ def _poll_state(pid: int, was_stopped: bool) -> Tuple[bool, Optional[int]]:
 
 
 def _trainer_environment() -> Dict[str, str]:
-    """This process's own, with a path on which the trainer finds the same fedge."""
+    """Return this process's environment with a PYTHONPATH on which the trainer finds the same fedge."""
     here = str(Path(__file__).resolve().parents[2])
     others = os.environ.get("PYTHONPATH")
     return dict(os.environ, PYTHONPATH=os.pathsep.join([here, others] if others else [here]))
 
 
 def read_oom_counters(pid: int, root: str = "/") -> OomCounters:
-    """The kernel's counts of out-of-memory kills: on the machine, and in the control group of a process."""
+    """Read the kernel's counts of out-of-memory kills on the machine and in a process's control group.
+
+    Args:
+        pid: The process.
+        root: Folder that stands for /.
+    """
     machine = parse_machine_oom_kills(_read_text(root, "/proc/vmstat"))
     for path in group_counter_paths(_read_text(root, f"/proc/{pid}/cgroup")):
         found = parse_group_oom_kills(_read_text(root, path))
@@ -342,7 +371,7 @@ def _read_text(root: str, path: str) -> str:
 
 
 def _open_kernel_log(root: str) -> Optional[int]:
-    """The kernel's log from now on; None where it may not be read."""
+    """Open the kernel's log at its end; return None if it may not be read."""
     if root != "/":
         return None
     try:
@@ -354,7 +383,7 @@ def _open_kernel_log(root: str) -> Optional[int]:
 
 
 def _read_kernel_lines(log: Optional[int]) -> str:
-    """What the kernel has logged since this was asked last."""
+    """Return the lines that the kernel has logged since the last call."""
     lines: List[str] = []
     while log is not None:
         try:
@@ -375,7 +404,7 @@ def _drain_pipe(pipe: int) -> None:
 
 
 def main(settings: SupervisorSettings) -> int:
-    """``run`` for a command line: what is wrong is one line on standard error."""
+    """Run the supervisor for a command line; print errors as one line on standard error and return the exit code."""
     logging.basicConfig(level=logging.WARNING, format="fedge-worker: %(message)s")
     own = settings.command == SupervisorSettings(settings.socket_path).command  # another trainer may need less
     lacking = [name for name in REQUIRED_PACKAGES if own and importlib.util.find_spec(name) is None]
@@ -387,12 +416,12 @@ def main(settings: SupervisorSettings) -> int:
     try:
         return run(settings)
     except UnusableSocket as error:
-        logger.error("%s", error)  # noqa: TRY400  a user's mistake, told in one line
+        logger.error("%s", error)  # noqa: TRY400  a user's mistake, reported in one line
         return 2
 
 
 def parse_arguments(arguments: Sequence[str]) -> SupervisorSettings:
-    """The command line's settings."""
+    """Parse the command line."""
     import argparse
 
     parser = argparse.ArgumentParser(prog="python -m fedge.worker", description="The resident trainer of a board.")

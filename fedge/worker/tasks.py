@@ -1,4 +1,4 @@
-"""What is trained: a network, its loss and where its data comes from; built in, or a task file that a run ships."""
+"""Training tasks: a network, its loss and its data source; built in, or from a task file that a run ships."""
 
 import functools
 import hashlib
@@ -9,6 +9,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, Callable, Dict, NamedTuple, Optional
 
 from fedge.worker.refusal import Refusal
+from fedge.worker.task_shape import BadTask, Shape, WrongHash
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -18,59 +19,48 @@ else:
     Tensor = nn = Data = Any
 
 MODULE_PREFIX = "fedge_task_"
-"""A task file's module is called so, followed by the start of its hash: two files never share one."""
-
-
-class BadTask(Refusal):
-    """A task that cannot be had: an unknown name, or a task file with a mistake in it."""
-
-    kind = "bad-source"
-
-
-class WrongHash(BadTask):
-    """A task file that is not the one that was announced."""
-
-    kind = "hash"
-
-
-class Shape(NamedTuple):
-    """What a network sees and says: square images of ``side`` pixels with ``channels``, and ``classes`` scores."""
-
-    channels: int
-    side: int
-    classes: int
+"""Prefix of a task file's module name; the start of the file's hash follows, so that two files never share one."""
 
 
 class TrainingTask(NamedTuple):
-    """A network, its loss and, where the task brings it along, its data."""
+    """A network, its loss and, if the task brings it along, its data.
+
+    Attributes:
+        name: Name of the task or of its file.
+        sha256: SHA-256 of the task file's text; empty for a built-in task.
+        build: Builds a freshly initialised network from images (n, channels, side, side) to scores (n, classes).
+        loss: Mean loss of a minibatch, a scalar tensor, from scores (n, classes) and labels (n,).
+        data: The task's own reader of a source; None: ``sources.read``.
+    """
 
     name: str
     sha256: str
-    """Of the task file's text; empty for what is built in."""
+    """SHA-256 of the task file's text; empty for a built-in task."""
     build: "Callable[[Shape], nn.Module]"
-    """Makes a freshly initialised network: images (n, channels, side, side) to scores (n, classes)."""
+    """Builds a freshly initialised network: images (n, channels, side, side) to scores (n, classes)."""
     loss: "Callable[[Tensor, Tensor], Tensor]"
-    """The mean loss of a minibatch, a scalar tensor, from scores (n, classes) and labels (n,)."""
+    """Mean loss of a minibatch, a scalar tensor, from scores (n, classes) and labels (n,)."""
     data: Optional[Callable[[Dict[str, Any]], Data]]
-    """The task's own reading of a source; None: ``sources.read``."""
+    """The task's own reader of a source; None: ``sources.read``."""
 
 
 def data_shape(data: "Data") -> Shape:
-    """What a network for this data has to see and say."""
+    """Return the input shape and number of scores of a network for this data."""
     return Shape(int(data.train_x.shape[1]), int(data.train_x.shape[2]), data.classes)
 
 
 def cross_entropy(scores: Tensor, labels: Tensor) -> Tensor:
-    """The usual loss of a classifier, the mean over the minibatch."""
+    """Return the mean cross-entropy over the minibatch, from scores (n, classes) and labels (n,)."""
     from torch.nn import functional
 
     return functional.cross_entropy(scores, labels)
 
 
 def make_builtin_task(name: str) -> TrainingTask:
-    """The task of fedge's own called ``name``: one of ``networks.NETWORKS``.
+    """Return the built-in task called ``name``, one of ``builtin_tasks.NETWORKS``.
 
-    Raises ``BadTask`` for another name, and lists the known ones.
+    Raises:
+        BadTask: The name is unknown; the text lists the known ones.
     """
     from fedge.worker import builtin_tasks
 
@@ -78,11 +68,20 @@ def make_builtin_task(name: str) -> TrainingTask:
 
 
 def task_from_source(name: str, text: str, sha256: str) -> TrainingTask:
-    """The task in the file ``name``, whose text is ``text``.
+    """Load a task from the text of a task file.
 
-    The file defines ``model(shape)``, a torch module, and may define ``loss(scores, labels)``, a scalar tensor
-    (otherwise ``cross_entropy``), and ``data(source)``, a ``sources.Data`` (otherwise ``sources.read``). It runs as a
-    module of its own. Raises ``WrongHash``, or ``BadTask`` naming the line.
+    The file defines ``model(shape)``, which returns a torch module, and optionally ``loss(scores, labels)``, a scalar
+    tensor (default ``cross_entropy``), and ``data(source)``, a ``sources.Data`` (default ``sources.read``). It runs as
+    a module of its own.
+
+    Args:
+        name: Name of the file, for error texts.
+        text: Content of the file.
+        sha256: Expected SHA-256 of the text, in hexadecimal digits.
+
+    Raises:
+        WrongHash: The text has another SHA-256.
+        BadTask: The file has an error; the text names the line.
     """
     found = hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()
     if found != sha256:
@@ -111,7 +110,7 @@ SIGNATURES = {"model": "(shape)", "loss": "(scores, labels)", "data": "(source)"
 def _execute_source(name: str, text: str, module_name: str) -> ModuleType:
     module = ModuleType(module_name)
     module.__file__ = name
-    # So that a traceback shows the file's lines, and that records made in it find their module.
+    # So that tracebacks show the file's lines, and classes defined in it find their module.
     linecache.cache[name] = (len(text), None, text.splitlines(True), name)
     sys.modules[module_name] = module
     try:
@@ -123,7 +122,7 @@ def _execute_source(name: str, text: str, module_name: str) -> ModuleType:
 
 
 def _wrap_user_function(name: str, part: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """The user's function, whose errors say where in the file they come from."""
+    """Wrap the user's function so that its errors name the line in the task file."""
 
     @functools.wraps(function)
     def called(*given: Any) -> Any:

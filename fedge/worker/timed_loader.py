@@ -1,6 +1,6 @@
-"""What a minibatch is loaded with: samples stamped by whoever loads them, the stamps travelling with the batch.
+"""Data loading with time stamps: each sample is stamped where it is loaded, and the stamps travel with the batch.
 
-All stamps are of ``time.monotonic``, which on Linux is one clock for all processes of a machine, also in containers.
+All stamps are from ``time.monotonic``, which on Linux is one clock for all processes of a machine, also in containers.
 """
 
 import io
@@ -27,29 +27,37 @@ else:
 
 now_s = time.monotonic
 MEAN, SD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-"""Of ImageNet's channels, as torchvision's networks expect them; grey images get the middle one's."""
+"""ImageNet's channel statistics, as torchvision's networks expect them; grey images use the middle channel's."""
 FORK = "fork"
-"""How workers are started: as PyTorch on Linux does, whatever the Python."""
+"""Start method of loader workers: PyTorch's default on Linux, independent of the Python version."""
 
 Sample = Tuple[Tensor, int, float, float, float]
-"""Image, label; when its loading began, when it was read, when it was a tensor."""
+"""Image, label, and the times at which its loading began, it was read, and it was a tensor."""
 
 
 class BatchStamps(NamedTuple):
-    """Of one batch: seconds summed over its samples, and moments on the clock of ``now_s``."""
+    """Time stamps of one batch.
+
+    Attributes:
+        fetch_s: Seconds of reading, summed over the samples.
+        preprocess_s: Seconds of decoding and transforming, summed over the samples.
+        begun_s: When loading of the first sample began, on the clock of ``now_s``.
+        gathered_s: When the last sample was loaded.
+        made_s: When the batch was stacked.
+    """
 
     fetch_s: float
     preprocess_s: float
     begun_s: float
-    """When the first sample's loading began."""
+    """When loading of the first sample began."""
     gathered_s: float
-    """When the last sample was there."""
+    """When the last sample was loaded."""
     made_s: float
     """When the batch was stacked."""
 
 
 class TimedBatch(NamedTuple):
-    """A minibatch: images (n, channels, height, width) float32, labels (n,), and what its making took."""
+    """A minibatch: images (n, channels, height, width) float32, labels (n,), and its time stamps."""
 
     images: Tensor
     labels: Tensor
@@ -57,13 +65,13 @@ class TimedBatch(NamedTuple):
 
 
 class ImageTransform:
-    """Makes a network's input of an image, as torchvision's usual transforms do: resize, to tensor, normalise.
+    """Converts images to network inputs like torchvision's usual transforms: resize, to tensor, normalise.
 
     The whole image is scaled, without cropping; PIL decodes all of it.
     """
 
     def __init__(self, shape: Tuple[int, int, int]) -> None:
-        """``shape`` is the network's channels, height and width."""
+        """Prepare the transform; ``shape`` is the network's channels, height and width."""
         from PIL import Image
 
         channels, height, width = shape
@@ -75,11 +83,11 @@ class ImageTransform:
         self._sd = torch.tensor(SD if channels == 3 else SD[1:2]).reshape(-1, 1, 1)
 
     def decode(self, content: bytes) -> Tensor:
-        """The input that a file's content gives."""
+        """Decode a file's content to a float32 tensor (channels, height, width)."""
         return self._tensor(self._open(io.BytesIO(content)))
 
     def convert(self, pixels: Pixels) -> Tensor:
-        """The input that an array (height, width) or (height, width, 3) gives."""
+        """Convert an array (height, width) or (height, width, 3) to a float32 tensor (channels, height, width)."""
         return self._tensor(self._made(pixels))
 
     def _tensor(self, image: Any) -> Tensor:
@@ -94,10 +102,10 @@ class ImageTransform:
 
 
 class ImageFiles(_Set):
-    """Images in files: fetched by opening and reading all of the file, then decoded."""
+    """Data set of image files: a sample is fetched by reading its whole file, then decoded."""
 
     def __init__(self, files: Sequence[Tuple[str, int]], prepared: ImageTransform) -> None:
-        """``files`` are paths with their labels."""
+        """Store the files, pairs of path and label, and the transform."""
         self._files, self._prepared = files, prepared
 
     def __len__(self) -> int:
@@ -118,10 +126,16 @@ class ImageFiles(_Set):
 
 
 class ImageArray(_Set):
-    """Images in one array in memory: fetched by copying one out of it."""
+    """Data set of one array in memory: a sample is fetched by copying it."""
 
     def __init__(self, pixels: Pixels, classes: int, prepared: ImageTransform) -> None:
-        """``pixels`` is (n, height, width, channels)."""
+        """Store the images.
+
+        Args:
+            pixels: Images (n, height, width, channels).
+            classes: Number of classes; labels are assigned cyclically.
+            prepared: The transform.
+        """
         self._pixels = pixels[..., 0] if pixels.shape[-1] == 1 else pixels
         self._classes, self._prepared = classes, prepared
 
@@ -137,7 +151,7 @@ class ImageArray(_Set):
 
 
 def collate_timed(samples: Sequence[Sample]) -> TimedBatch:
-    """The batch of some samples; in a worker its tensors lie in shared memory from the start, as torch does it."""
+    """Stack samples into a batch; in a loader worker its tensors are in shared memory, as with torch's own function."""
     gathered_s = now_s()
     fetch_s = preprocess_s = 0.0
     for _, _, begun_s, fetched_s, done_s in samples:
@@ -153,7 +167,14 @@ def collate_timed(samples: Sequence[Sample]) -> TimedBatch:
 
 
 class TimedLoaderSettings(NamedTuple):
-    """The loader's settings."""
+    """Settings of the loader.
+
+    Attributes:
+        batch_size: Samples per batch.
+        workers: Number of worker processes; 0 loads in the training process.
+        prefetch: Batches prepared ahead by each worker.
+        pinned: Whether to copy batches to pinned memory.
+    """
 
     batch_size: int
     workers: int = 0
@@ -162,7 +183,15 @@ class TimedLoaderSettings(NamedTuple):
 
 
 def plan_batches(count: int, batch_size: int, most: Optional[int], seed: int, epoch: int) -> List[List[int]]:
-    """An epoch's batches of sample numbers, shuffled; whole ones alone, ``most`` at most."""
+    """Shuffle one epoch into batches of sample indices; an incomplete last batch is dropped.
+
+    Args:
+        count: Number of samples.
+        batch_size: Samples per batch.
+        most: Largest number of batches; None: no limit.
+        seed: Seed of the order, together with ``epoch``.
+        epoch: Index of the epoch.
+    """
     order = np.random.RandomState([seed & 0xFFFFFFFF, epoch]).permutation(count)
     whole = count // batch_size
     steps = whole if most is None else min(whole, most)
@@ -172,7 +201,14 @@ def plan_batches(count: int, batch_size: int, most: Optional[int], seed: int, ep
 def make_loader(
     samples: _Set, how: TimedLoaderSettings, batches: List[List[int]], collate: Any = collate_timed
 ) -> _Loader:
-    """PyTorch's own loader, which makes its workers anew for every epoch."""
+    """Return a PyTorch loader, which starts new workers for every epoch.
+
+    Args:
+        samples: The data set.
+        how: Settings of the loader.
+        batches: Sample indices of each batch.
+        collate: Stacks the samples of a batch.
+    """
     beside = {"prefetch_factor": how.prefetch, "multiprocessing_context": FORK} if how.workers else {}
     return DataLoader(
         samples,
@@ -185,6 +221,6 @@ def make_loader(
 
 
 def drain_iterator(iterator: Iterator[Any]) -> None:
-    """Take the end of an epoch's batches, upon which torch ends the workers."""
+    """Exhaust an epoch's iterator, upon which torch ends its workers."""
     for _ in iterator:
         pass

@@ -1,10 +1,10 @@
-"""The one door to torchvision, open even where torchvision's compiled part does not fit the torch that is installed.
+"""Import torchvision even if its compiled part does not fit the installed torch.
 
 A torchvision built for CUDA beside a torch without it (or the other way round) cannot load its compiled operators, and
-then ``import torchvision`` fails: it describes the shapes of ``torchvision::nms`` and ``torchvision::qnms`` to torch,
+then ``import torchvision`` fails: it registers the shapes of ``torchvision::nms`` and ``torchvision::qnms`` with torch,
 which knows no such operators. Declaring the two is enough, because models and data sets never call them; code that
-does call them still gets torchvision's own error. Where the compiled part loads, nothing is declared here, and neither
-with a torch that is too old to be told of operators (before 1.12), whose torchvision describes none.
+does call them still gets torchvision's own error. Nothing is declared where the compiled part loads, nor with a torch
+before 1.12, which cannot be extended this way and whose torchvision registers none.
 """
 
 import importlib.util
@@ -13,16 +13,20 @@ from typing import Any
 
 import torch
 
-from fedge.worker.tasks import BadTask
+from fedge.worker.task_shape import BadTask
 
 __all__ = ["datasets", "models", "require_function"]
 
 _DECLARED_ALWAYS = ("nms", "qnms")
-"""The operators that torchvision describes to torch whether or not its compiled part was loaded."""
+"""Operators that torchvision registers with torch whether or not its compiled part was loaded."""
 
 
 def require_function(module: Any, name: str) -> Any:
-    """The function ``name`` of a part of torchvision; raises ``BadTask`` where this release does not have it."""
+    """Return the function ``name`` of a torchvision module.
+
+    Raises:
+        BadTask: This release of torchvision does not have it.
+    """
     import torchvision
 
     if not hasattr(module, name):

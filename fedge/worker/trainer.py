@@ -1,4 +1,4 @@
-"""Trains, tests and profiles one task on arrays by name; the same code on a board and in an emulated client."""
+"""Train, test and profile one task on named arrays; the same code on a board and in an emulated client."""
 
 import copy
 import gc
@@ -26,15 +26,15 @@ else:
     Arrays = OwnArrays = Mapping
 
 TEST_BATCH = 500
-"""Test samples at once at most: bounds memory, no influence on the result."""
+"""Upper limit of test samples per batch: bounds memory, no influence on the result."""
 TEST_PIXELS = TEST_BATCH * 3 * 32 * 32
-"""Values at once at most, so that images of 224 x 224 pixels fit into a board's memory too. Chosen by us."""
+"""Upper limit of values per test batch, so that images of 224 x 224 pixels fit into a board's memory too."""
 MOST_BATCH = 1 << 16
-"""Samples of a minibatch at most: a slip beyond it would fill the memory before it is noticed. Chosen by us."""
+"""Upper limit of a minibatch: a mistyped size would otherwise exhaust the memory before it is noticed."""
 MOST_NARROW = 4
-"""Narrow networks that are kept; chosen by us."""
+"""Number of narrow networks kept: trades memory against building one again, which takes longer than a step."""
 PROFILE_RATE = 0.01
-"""Learning rate of a profile's steps, which train nothing: small, so that no number overflows. Chosen by us."""
+"""Learning rate of profiling steps, which train nothing: small, so that no number overflows."""
 TIGHT_MEMORY = (
     "out of memory",  # CUDA's allocator and CUDA itself
     "can't allocate memory",  # the CPU's allocator on Linux
@@ -45,19 +45,25 @@ TIGHT_MEMORY = (
     "NVML_SUCCESS == r",  # CUDA's allocator on boards whose NVML does not answer it
     "NvMapMem",  # the boards' own memory driver
 )
-"""What torch 1.10 to 2.x say in a ``RuntimeError`` when memory is short; the last two on Jetsons alone."""
+"""Messages of a ``RuntimeError`` of torch 1.10 to 2.x when memory is short; the last two occur on Jetsons only."""
 
 
 class BadCall(Refusal):
-    """Arrays of another model, no samples, no steps, a device that is not there."""
+    """Arrays of another model, no samples, no steps, or a missing device."""
 
     kind = "bad-request"
 
 
 class TrainingOptions(NamedTuple):
-    """How to train: ``steps`` minibatches of SGD; ``proximal_mu`` > 0 adds FedProx's pull to the start.
+    """Options of a training.
 
-    With ``width`` below 1 only so large a part of every layer's channels, the leading ones (``narrowing``).
+    Attributes:
+        steps: Steps of SGD.
+        batch_size: Samples per step.
+        learning_rate: Learning rate.
+        momentum: Momentum, 0 to below 1.
+        proximal_mu: Weight of FedProx's proximal term; 0: none.
+        width: Share of every layer's channels to train, above 0 to 1, the leading ones (``narrow_networks``).
     """
 
     steps: int
@@ -69,9 +75,13 @@ class TrainingOptions(NamedTuple):
 
 
 class TrainingResult(NamedTuple):
-    """What training gave: the new arrays, and the mean loss and accuracy over the minibatches done.
+    """Result of a training.
 
-    The arrays of a narrow network are the leading blocks of the full one's (``blocks``).
+    Attributes:
+        arrays: The trained arrays by name; of a narrow network the leading blocks of the full ones
+            (``subnetwork_arrays``).
+        loss: Mean loss over the steps done.
+        accuracy: Mean accuracy over the steps done, 0 to 1.
     """
 
     arrays: OwnArrays
@@ -80,19 +90,24 @@ class TrainingResult(NamedTuple):
 
 
 class StepTime(NamedTuple):
-    """Seconds of one minibatch: fetching it (gathering its images, copying them to the device), and the step."""
+    """Time of one step in seconds.
+
+    Attributes:
+        fetch_s: Gathering the images and copying them to the device.
+        step_s: The step itself.
+    """
 
     fetch_s: float
     step_s: float
 
 
 def never_stop() -> bool:
-    """The answer of a ``stop`` that does not stop."""
+    """Return False: never stop."""
     return False
 
 
 def is_oom(error: Optional[BaseException]) -> bool:
-    """Whether an error, or what caused it, is a lack of memory: torch 1.10 to 2.x, on a GPU or not, or Python's own."""
+    """Return whether an error, or one of its causes, is a lack of memory, on the CPU or a GPU."""
     while error is not None:
         if isinstance(error, MemoryError) or any(c.__name__ == "OutOfMemoryError" for c in type(error).__mro__):
             return True
@@ -103,7 +118,11 @@ def is_oom(error: Optional[BaseException]) -> bool:
 
 
 def resolve_device(device: str) -> str:
-    """The device meant by ``auto``, ``cpu``, ``cuda`` or ``cuda:N``; raises ``BadCall`` for one that is not there."""
+    """Return the torch device for ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
+
+    Raises:
+        BadCall: The name is invalid or the device is missing.
+    """
     if device == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     kind, _, number = device.partition(":")
@@ -122,9 +141,9 @@ def resolve_device(device: str) -> str:
 class Trainer:
     """A task with its data in memory and one network on a device, kept warm between rounds.
 
-    Nothing here is safe for two threads at once. On the CPU a seed fixes every bit, for a given number of torch's
-    threads. The global random state is left as it was found. An error of torch, such as a lack of memory, comes
-    through as it is; after ``recover()`` the trainer can be used again.
+    Not thread-safe. On the CPU a seed fixes every bit, for a given number of torch threads. The global random state is
+    left unchanged. Errors of torch, such as a lack of memory, are passed on; after ``recover()`` the trainer can be
+    used again.
     """
 
     def __init__(
@@ -136,7 +155,18 @@ class Trainer:
         threads: Optional[int] = None,
         now_s: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """``device`` is as ``resolve_device`` takes it; ``threads`` are torch's in this process, None: as they are."""
+        """Build the network and keep the data.
+
+        Args:
+            task: The task.
+            data: The data set.
+            device: Device as ``resolve_device`` takes it.
+            threads: Number of torch threads in this process; None: unchanged.
+            now_s: The clock, in seconds.
+
+        Raises:
+            BadCall: The device is missing.
+        """
         if threads is not None:
             torch.set_num_threads(threads)
         self.task = task
@@ -148,36 +178,44 @@ class Trainer:
         self._test_x, self._test_y = torch.from_numpy(data.test_x), torch.from_numpy(data.test_y)
         self._training: Optional[TrainingSession] = None
         self._narrow: Dict[float, nn.Module] = {}
-        """Narrow networks by their width; kept, since to make one takes longer than a minibatch."""
+        """Narrow networks by width; kept, since building one takes longer than a step."""
         self.labels = data.train_y
         self.n_classes = data.classes
 
     @property
     def buffers(self) -> FrozenSet[str]:
-        """The arrays that are statistics or counters: batch norm's."""
+        """Names of the arrays that are statistics or counters, such as batch norm's."""
         return frozenset(name for name, _ in self._net.named_buffers())
 
     @property
     def n_train(self) -> int:
-        """How many training samples there are."""
+        """Number of training samples."""
         return len(self.labels)
 
     @property
     def n_test(self) -> int:
-        """How many test samples there are."""
+        """Number of test samples."""
         return len(self._test_y)
 
     def initial_arrays(self, seed: int) -> OwnArrays:
-        """A freshly initialised model: parameters and buffers by name, in the model's own order; made on the CPU."""
+        """Return a freshly initialised model on the CPU: parameters and buffers by name, in the model's own order."""
         return _to_arrays(self._make_network(seed))
 
     def start(self, arrays: Arrays, share: Optional[Labels], seed: int, options: TrainingOptions) -> "TrainingSession":
-        """Begin ``options.steps`` minibatches of SGD from ``arrays`` on the samples ``share``; None: on all.
+        """Begin a training; one begun earlier is ended, as it is by ``evaluate``.
 
-        ``seed`` fixes the order of the samples and the dropout. ``arrays`` are the full model's, whatever the width.
-        Raises ``BadCall`` for no samples, samples that there are not, no steps, or arrays of another model,
-        ``CannotNarrow`` for a width that the network cannot have. Starting again, or testing, ends a training begun
-        before.
+        Args:
+            arrays: The full model's arrays by name, whatever the width.
+            share: Indices of the samples to train on; None: all.
+            seed: Seed of the sample order and of dropout.
+            options: Options of the training.
+
+        Returns:
+            The session, whose steps are still to be done.
+
+        Raises:
+            BadCall: There are no samples or steps, an index is out of range, or the arrays belong to another model.
+            CannotNarrow: The network cannot have the width.
         """
         chosen = self._check_share(share, options)
         net = self._prepare_network(arrays, options.width)
@@ -187,12 +225,26 @@ class Trainer:
         return self._training
 
     def narrow_shapes(self, width: float) -> Dict[str, Tuple[int, ...]]:
-        """The shapes of the arrays that training gives at a width below 1, by name; raises ``CannotNarrow``."""
+        """Return the shapes of a trained narrow model's arrays, by name.
+
+        Raises:
+            CannotNarrow: The network cannot have the width.
+        """
         return {name: tuple(tensor.shape) for name, tensor in self._get_narrow_network(width).state_dict().items()}
 
     def evaluate(self, arrays: Arrays, stop: Callable[[], bool] = never_stop) -> Tuple[float, float]:
-        """Mean loss and accuracy over the whole test set; raises ``JobStopped`` when ``stop`` says so before a
-        batch.
+        """Evaluate a model on the whole test set.
+
+        Args:
+            arrays: The model's arrays by name.
+            stop: Checked before each batch.
+
+        Returns:
+            Mean loss and accuracy (0 to 1).
+
+        Raises:
+            JobStopped: ``stop`` was true.
+            BadCall: The arrays belong to another model.
         """
         self._load_network(arrays)
         self._net.eval()
@@ -210,9 +262,19 @@ class Trainer:
     def profile(
         self, steps: int, batch_size: int, kind: str = "train", stop: Callable[[], bool] = never_stop
     ) -> List[StepTime]:
-        """Time ``steps`` minibatches of ``kind`` (``train`` or ``infer``), fewer when ``stop`` says so before one.
+        """Time steps on a copy of the model; model, training and random state stay as they are.
 
-        Runs on a copy of the model, so that model, training and random state stay as they are.
+        Args:
+            steps: Number of steps.
+            batch_size: Samples per step.
+            kind: ``train`` or ``infer``.
+            stop: Checked before each step; true ends the profile early.
+
+        Returns:
+            The time of each step done.
+
+        Raises:
+            BadCall: An argument is out of range.
         """
         if kind not in {"train", "infer"} or steps < 1 or not 1 <= batch_size <= MOST_BATCH:
             got = f"{steps} minibatches of {batch_size} to {kind!r}"
@@ -232,7 +294,7 @@ class Trainer:
         return times
 
     def recover(self) -> None:
-        """Give up the training begun and all memory that is not model or data.
+        """End the current training and free all memory that is not model or data.
 
         Call it when the error is no longer handled (after the ``except``): its traceback holds tensors.
         """
@@ -244,22 +306,22 @@ class Trainer:
 
     @contextmanager
     def isolate_random_state(self) -> Iterator[None]:
-        """Inside, random numbers can be drawn and seeds set without a trace outside."""
+        """Restore the global random state at the end of the block."""
         with torch.random.fork_rng(devices=[self.device] if self.device.type == "cuda" else []):
             yield
 
     def synchronized_time_s(self) -> float:
-        """The time, once the device has done all that it was given."""
+        """Return the time in seconds once the device has finished all its work."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
         return self.now_s()
 
     def minibatch(self, chosen: Labels) -> Tuple[Tensor, Tensor]:
-        """The training samples ``chosen``, scaled, and their labels, on the device."""
+        """Return the training samples ``chosen``, normalised, and their labels, on the device."""
         return self._feed.minibatch(chosen)
 
     def arrays(self) -> OwnArrays:
-        """The model as it is now: of the last training or test, or freshly made."""
+        """Return the current model: of the last training or test, or freshly initialised."""
         return _to_arrays(self._net)
 
     def _make_profile_step(self, kind: str, options: TrainingOptions) -> Callable[[Tensor, Tensor], object]:
@@ -305,7 +367,7 @@ class Trainer:
         load_arrays(self._net, arrays)
 
     def _prepare_network(self, arrays: Arrays, width: float) -> nn.Module:
-        """The network to train, with its arrays: the one kept warm, or a narrow one made for this training."""
+        """Return the network to train, with its arrays loaded: the full one, or a narrow one."""
         if width == 1.0:
             self._load_network(arrays)
             return self._net
@@ -326,7 +388,7 @@ class Trainer:
 
 
 class TrainingSession:
-    """A client's part of a round, done in parts; ended by the trainer's next start, test or recovery."""
+    """A client's training in a round, done in parts; ended by the trainer's next start, test or recovery."""
 
     def __init__(
         self, trainer: Trainer, net: nn.Module, order: Iterator[Labels], seed: int, options: TrainingOptions
@@ -343,17 +405,27 @@ class TrainingSession:
 
     @property
     def done(self) -> int:
-        """The minibatches done so far."""
+        """Number of steps done so far."""
         return len(self._seen)
 
     def advance(
         self, steps: int, stop: Callable[[], bool] = never_stop, limit_s: Optional[float] = None
     ) -> List[float]:
-        """Do the next ``steps`` minibatches, or those that are left, and give the seconds of each.
+        """Do the next steps.
 
-        ``stop`` is asked before each; the time that it takes counts for the limit, but for none of the minibatches.
-        With ``limit_s`` only as many are done as fit into so many seconds if the next
-        one takes as long as the last, but at least one. Raises ``BadCall`` when this training was ended.
+        With ``limit_s``, a step is begun only if it fits into the limit when it takes as long as the last one, but at
+        least one is done. The time spent in ``stop`` counts towards the limit, but not towards any step.
+
+        Args:
+            steps: Number of steps; fewer if fewer are left.
+            stop: Checked before each step.
+            limit_s: Time limit in seconds; None: no limit.
+
+        Returns:
+            Seconds of each step done.
+
+        Raises:
+            BadCall: This training was ended.
         """
         descent, trainer = self._require_open(), self._trainer
         seconds: List[float] = []
@@ -372,7 +444,11 @@ class TrainingSession:
         return seconds
 
     def result(self) -> TrainingResult:
-        """What all minibatches so far gave; raises ``BadCall`` when there were none or this training was ended."""
+        """Return the result of all steps so far.
+
+        Raises:
+            BadCall: No step was done, or this training was ended.
+        """
         self._require_open()
         if not self._seen:
             raise BadCall("training", "no minibatch done", "at least one before the result is asked for")
@@ -381,7 +457,7 @@ class TrainingSession:
         return TrainingResult(_to_arrays(self._net), float(loss), float(accuracy))
 
     def end(self) -> None:
-        """Let go of the memory that only training needs."""
+        """Free the memory that only training needs."""
         self._descent = self._net = None
 
     def _require_open(self) -> "SgdOptimizer":
@@ -391,21 +467,32 @@ class TrainingSession:
 
 
 class SgdOptimizer:
-    """Plain SGD with momentum, as ``torch.optim.SGD`` does it.
+    """SGD with momentum, equal to ``torch.optim.SGD``, with an optional proximal term.
 
-    Written out, because the first optimiser of a process imports torch's compiler, which takes as long as torch
-    itself. FedProx (Li et al. 2020, eq. 2) adds ``mu / 2 * |w - w_start|^2`` to the loss, here as its gradient.
+    Implemented here because the first torch optimiser of a process imports torch's compiler, which takes as long as
+    importing torch itself. FedProx adds ``mu / 2 * |w - w_start|^2`` to the loss, here as its gradient.
+
+    References:
+        Li et al., "Federated Optimization in Heterogeneous Networks", MLSys 2020, eq. 2.
     """
 
     def __init__(self, net: nn.Module, task: TrainingTask, options: TrainingOptions) -> None:
         self._net, self._loss, self._options = net, task.loss, options
         self._weights = [w for w in net.parameters() if w.requires_grad]
         self._starts = [w.detach().clone() for w in self._weights] if options.proximal_mu > 0 else []
-        # As large as the model, and fresh memory is slow: made by the first minibatch, not before it.
+        # As large as the model, and fresh memory is slow: allocated by the first step, not before it.
         self._speeds: List[Optional[Tensor]] = [None] * len(self._weights)
 
     def step(self, x: Tensor, y: Tensor) -> Tuple[float, float]:
-        """One minibatch: its loss and accuracy before the step."""
+        """Do one step.
+
+        Args:
+            x: Normalised images (n, channels, side, side).
+            y: Labels (n,).
+
+        Returns:
+            Loss and accuracy (0 to 1) of the minibatch before the step.
+        """
         scores = self._net(x)
         loss = self._loss(scores, y)
         gradients = torch.autograd.grad(loss, self._weights, allow_unused=True)
@@ -429,7 +516,7 @@ class SgdOptimizer:
 
 
 class MinibatchFeed:
-    """Makes minibatches of training images that stay bytes in main memory; to a GPU they go from pinned memory."""
+    """Makes minibatches from training images kept as bytes in main memory; copies to a GPU use pinned memory."""
 
     def __init__(self, data: Data, device: torch.device) -> None:
         self._x, self._y = torch.from_numpy(data.train_x), torch.from_numpy(data.train_y)
@@ -438,22 +525,29 @@ class MinibatchFeed:
         self._pinned: Optional[Tuple[Tensor, Tensor]] = None
 
     def minibatch(self, chosen: Labels) -> Tuple[Tensor, Tensor]:
-        """The samples ``chosen``: images float32 (n, c, h, w), scaled, and labels, on the device."""
+        """Return the samples ``chosen`` on the device.
+
+        Args:
+            chosen: Sample indices (n,).
+
+        Returns:
+            Normalised float32 images (n, channels, side, side) and labels (n,).
+        """
         index = torch.from_numpy(chosen)
         if self._device.type == "cpu":
             return self.normalize(self._x[index]), self._y[index]
-        # The memory is used again only after the step before, whose end the trainer waited for.
+        # The buffer is reused only after the previous step, whose end the trainer waited for.
         x, y = self._get_pinned_buffers(len(chosen))
         torch.index_select(self._x, 0, index, out=x)
         torch.index_select(self._y, 0, index, out=y)
         return self.normalize(x.to(self._device, non_blocking=True)), y.to(self._device, non_blocking=True)
 
     def normalize(self, x: Tensor) -> Tensor:
-        """Images of bytes on the device as the network wants them."""
+        """Convert byte images on the device to normalised float32."""
         return (x.to(torch.float32) - self._mean) / self._sd
 
     def release(self) -> None:
-        """Let go of the pinned memory."""
+        """Free the pinned memory."""
         self._pinned = None
 
     def _get_pinned_buffers(self, count: int) -> Tuple[Tensor, Tensor]:
@@ -464,7 +558,11 @@ class MinibatchFeed:
 
 
 def load_arrays(net: nn.Module, arrays: Arrays) -> None:
-    """Put a model's arrays into its network; raises ``BadCall`` for those of another model, before any is put."""
+    """Load a model's arrays into its network.
+
+    Raises:
+        BadCall: The arrays belong to another model; the network is unchanged.
+    """
     _check_arrays(net, arrays)
     for name, tensor in net.state_dict().items():
         array = np.asarray(arrays[name])
@@ -485,10 +583,16 @@ def _check_arrays(net: nn.Module, arrays: Arrays) -> None:
 
 
 def minibatches(share: Labels, steps: int, batch_size: int, rng: "np.random.Generator") -> Iterator[Labels]:
-    """``steps`` minibatches of exactly ``batch_size`` indices: the share over and over, newly shuffled each time.
+    """Yield minibatches of exactly ``batch_size`` indices from endless, newly shuffled passes over the share.
 
-    All are full, also across the end of an epoch and for a share smaller than one minibatch (whose samples then come
-    more than once), because a board's cost is counted in whole minibatches and batch norm needs more than one sample.
+    All are full, also across the end of an epoch and for a share smaller than one minibatch (whose samples then occur
+    more than once), because a board's cost is counted in full steps and batch norm needs more than one sample.
+
+    Args:
+        share: Sample indices (n,).
+        steps: Number of minibatches.
+        batch_size: Indices per minibatch.
+        rng: Source of the order.
     """
     left = share[:0]
     for _ in range(steps):
@@ -514,7 +618,7 @@ def _test_batch_size(images: Tensor) -> int:
 
 
 def _to_tensor(array: "NDArray[Any]") -> Tensor:
-    """The array as a tensor, not copied where torch can share its memory."""
+    """Return the array as a tensor, without a copy where torch can share its memory."""
     plain = np.asarray(array, dtype=array.dtype.newbyteorder("="), order="C")
     return torch.from_numpy(plain) if plain.flags.writeable else torch.tensor(plain)
 

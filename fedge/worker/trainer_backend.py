@@ -1,4 +1,4 @@
-"""The late door to torch: what the jobs need of the tasks and the trainer, imported when the first job needs it."""
+"""Late binding to torch: functions that jobs need from tasks and trainer, imported when first needed."""
 
 import gc
 import importlib
@@ -9,7 +9,13 @@ from fedge.worker import sources, tasks
 
 
 class TorchFacts(NamedTuple):
-    """What is known once torch is loaded."""
+    """Facts known once torch is imported; None before.
+
+    Attributes:
+        torch: Version of torch.
+        cuda_name: Name of the GPU; None on the CPU.
+        cuda_total_mb: Memory of the GPU in megabytes (1e6 bytes); None on the CPU.
+    """
 
     torch: Optional[str]
     cuda_name: Optional[str]
@@ -17,7 +23,7 @@ class TorchFacts(NamedTuple):
 
 
 class TrainerBackend(NamedTuple):
-    """What carries out the jobs, so that a test can put its own in. What a user did wrong they raise as ``Refusal``."""
+    """Functions that carry out jobs; a test can supply its own. They report a user's errors as ``Refusal``."""
 
     prepare: Callable[[str], TorchFacts]
     builtin: Callable[[str], Any]
@@ -33,15 +39,15 @@ class TrainerBackend(NamedTuple):
 
 
 def make_torch_backend() -> TrainerBackend:
-    """The trainer itself; loads torch only when ``prepare`` or a load runs."""
+    """Return the real backend; torch is imported only when ``prepare`` or a load runs."""
     return TrainerBackend(
         prepare=_prepare_torch,
         builtin=tasks.make_builtin_task,
         from_source=tasks.task_from_source,
         read=sources.read,
         make_trainer=lambda task, data, device: _import_trainer().Trainer(task, data, device),
-        options=lambda **fields: _import_trainer().Options(**fields),
-        choose_device=lambda device: str(_import_trainer().usable(device)),
+        options=lambda **fields: _import_trainer().TrainingOptions(**fields),
+        choose_device=lambda device: str(_import_trainer().resolve_device(device)),
         used_cuda_mb=_used_cuda_mb,
         release=_release_memory,
         is_oom=_is_oom,
@@ -54,11 +60,11 @@ def _import_trainer() -> Any:
 
 
 def _make_inference(*given: Any, **fields: Any) -> Any:
-    return importlib.import_module("fedge.worker.service_network").Inference(*given, **fields)
+    return importlib.import_module("fedge.worker.service_network").ServiceNetwork(*given, **fields)
 
 
 def _prepare_torch(device: str) -> TorchFacts:
-    chosen = _import_trainer().usable(device)
+    chosen = _import_trainer().resolve_device(device)
     torch: Any = importlib.import_module("torch")
     if chosen == "cpu":
         return TorchFacts(str(torch.__version__), None, None)
@@ -68,7 +74,7 @@ def _prepare_torch(device: str) -> TorchFacts:
 
 
 def _is_oom(error: BaseException) -> bool:
-    # Without torch the trainer cannot be asked; then Python's own sign is the only one.
+    # Without torch the trainer module is not loaded, and only Python's own MemoryError can occur.
     known: Any = sys.modules.get("fedge.worker.trainer")
     return isinstance(error, MemoryError) if known is None else bool(known.is_oom(error))
 

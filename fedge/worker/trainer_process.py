@@ -1,7 +1,7 @@
-"""The trainer process: the main thread trains, another accepts connections, and one thread serves each of them.
+"""The trainer process: the main thread trains, one thread accepts connections, and one thread serves each of them.
 
-Started by the supervisor, which gives it the listening socket. ``status`` and ``cancel`` answer at once; every other
-verb is a job, and while one runs the others are refused as busy.
+Started by the supervisor, which passes the listening socket. ``status``, ``cancel`` and ``request`` are answered beside
+a running job; every other verb is a job, and while one runs the others are refused as busy.
 """
 
 import contextlib
@@ -32,33 +32,42 @@ logger = logging.getLogger(__name__)
 
 VERSION = "0.1.0"
 STALL_S = 30.0
-"""A peer that neither sends nor takes a byte for so long in the middle of a frame is given up. Chosen by us."""
+"""A peer that neither sends nor receives a byte for this many seconds within a frame is disconnected."""
 LEAST_BYTES_PER_S = 4 << 20
-"""A peer that sends a body more slowly than this, after the first ``STALL_S``, is given up. Chosen by us."""
+"""Slowest accepted rate of a body, after the first ``STALL_S`` seconds: a local socket is far faster."""
 LOOK_S = 0.05
-"""How soon a cancel is seen by a job whose arrays have stopped coming. Chosen by us."""
+"""Seconds until a job whose arrays have stopped coming notices a cancellation; shorter polls more often."""
 MOST_CONNECTIONS = 32
-"""A board has one client and perhaps a person; each connection is a thread. Chosen by us."""
+"""Upper limit of connections, each of which is a thread: a board has one client and perhaps an operator."""
 MOST_ASKING = 16
-"""Connections that may wait for a service's answer, so that places are left for jobs and ``status``. Chosen by us."""
+"""Connections that may wait for a service's answer: half of all, so that some are left for jobs and ``status``."""
 MOST_REQUEST = 16 << 20
-"""Bytes of a request's images: many may come at once, beside a job's arrays. Chosen by us."""
+"""Upper limit of a request's images in bytes: several may arrive at once, beside a job's arrays."""
 MOST_ROOM = 256 << 20
-"""Bytes of memory for arrays that are kept from one request to the next. Chosen by us."""
+"""Largest array buffer in bytes that is kept between requests; larger ones are allocated anew each time."""
 GRACE_S = 0.25
-"""After a restart, clients that ask why come first: importing torch makes every thread wait. Chosen by us."""
+"""Seconds after a restart in which clients can ask for the cause: importing torch then blocks every thread."""
 BROKEN_EXIT = 70
 """Exit status of a process that only a new one can replace (EX_SOFTWARE)."""
 MOST_UNREAD = 1 << 20
-"""Bytes after something that is no frame that are read, so that its sender gets the answer. Chosen by us."""
+"""Bytes read after an invalid frame, so that its sender receives the answer."""
 OOM_SCORE_ADJUSTMENT = 500
-"""Added to the kernel's readiness to kill this process when memory is short, rather than another. Chosen by us."""
+"""Added to this process's OOM score (0 to 1000), so that the kernel kills it before other processes."""
 DIE_WITH_PARENT = 1
 """PR_SET_PDEATHSIG of prctl(2)."""
 
 
 class TrainerStart(NamedTuple):
-    """What the supervisor tells the process that it starts."""
+    """Start record that the supervisor passes to the trainer process.
+
+    Attributes:
+        socket_fd: File descriptor of the listening socket.
+        parent: Process number of the supervisor.
+        data_roots: Folders below which data may be read.
+        device: Device that ``auto`` in a load means.
+        restarts: Number of restarts so far.
+        last_exit: Cause of the last trainer's end, as ``ExitCause.as_dict`` returns it; None at the first start.
+    """
 
     socket_fd: int
     parent: int
@@ -69,19 +78,19 @@ class TrainerStart(NamedTuple):
 
 
 def main(arguments: Sequence[str], make_parts: Callable[[], TrainerBackend] = make_torch_backend) -> None:
-    """``python -m fedge.worker.trainer_process START``, with a ``TrainerStart`` as JSON; ends the process."""
+    """Run the process: ``python -m fedge.worker.trainer_process START``, with a ``TrainerStart`` as JSON."""
     status = serve_jobs(read_start(arguments[0]), make_parts)
     sys.stderr.flush()
     os._exit(status)  # a task may have left threads behind, for which an orderly end would wait
 
 
 def read_start(text: str) -> TrainerStart:
-    """The supervisor's record, from its JSON."""
+    """Parse the supervisor's start record from JSON."""
     return TrainerStart(**json.loads(text))
 
 
 def serve_jobs(start: TrainerStart, make_parts: Callable[[], TrainerBackend]) -> int:
-    """Serve until the parent ends this process, or until only a new process can help: then its exit status."""
+    """Serve until the parent ends this process, or until only a new process can help; return the exit status."""
     _protect_process(start.parent)
     runner = JobRunner(make_parts(), start.data_roots, start.device)
     service = JobServer(runner, start)
@@ -91,7 +100,7 @@ def serve_jobs(start: TrainerStart, make_parts: Callable[[], TrainerBackend]) ->
 
 
 def _protect_process(parent: int) -> None:
-    """Make this process end with its parent, be the kernel's first victim, and say where it crashes."""
+    """End with the parent, be the kernel's first out-of-memory victim, and print a traceback on a crash."""
     faulthandler.enable()
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C is the parent's to handle
@@ -106,7 +115,7 @@ def _protect_process(parent: int) -> None:
 
 
 class JobServer:
-    """What the threads share: the runner, the room for one job, and what is known of this process."""
+    """State shared by the threads: the runner, the job slot, and facts about this process."""
 
     def __init__(self, runner: JobRunner, start: TrainerStart) -> None:
         self._runner = runner
@@ -120,7 +129,7 @@ class JobServer:
         self._room = np.empty(0, np.uint8)
 
     def run_jobs(self) -> int:
-        """The main thread: get ready, then run one job after the other; between them the services are served."""
+        """Run one job after the other in the main thread and the services in between; return the exit status."""
         if self._start.last_exit is not None:
             time.sleep(GRACE_S)
         self._runner.prepare()
@@ -129,14 +138,14 @@ class JobServer:
             job = self._slot.wait(0.0)
             if job is not None:
                 reply = self._runner.run(job)
-                self._slot.release(job)  # before the answer: whoever has it may ask for the next thing at once
+                self._slot.release(job)  # before the answer, after which the client may send its next job at once
                 job.finish(reply)
         self._told.wait(STALL_S)
         sys.stderr.write(f"CUDA can be used again only by a new process: {self._runner.broken}\n")
         return BROKEN_EXIT
 
     def accept_connections(self, listener: socket.socket) -> None:
-        """The accepting thread: a thread for each connection."""
+        """Accept connections forever, with a thread for each."""
         while True:
             try:
                 connection, _ = listener.accept()
@@ -160,7 +169,7 @@ class JobServer:
             self._places.release()
 
     def _answer_next(self, connection: socket.socket) -> bool:
-        """Wait for a request and answer it; whether the connection can be used on."""
+        """Wait for a request and answer it; return whether the connection remains usable."""
         connection.settimeout(None)
         select.select([connection], [], [])
         connection.settimeout(STALL_S)
@@ -215,7 +224,7 @@ class JobServer:
             job.close()
 
     def _run_request(self, connection: socket.socket, job: WorkerJob) -> Reply:
-        """A request to a standing service: it waits beside the jobs, not for its turn among them."""
+        """Answer a request to an inference service, beside the jobs."""
         body, patience = frames.FrameBody(connection, job.head), BodyDeadline(connection, job.head.body_bytes)
         if job.head.body_bytes > MOST_REQUEST or not self._asking.acquire(blocking=False):
             body.drain(patience.wait)
@@ -237,7 +246,7 @@ class JobServer:
             job.close()
 
     def _receive_arrays(self, job: WorkerJob, body: frames.FrameBody, patience: "BodyDeadline") -> Optional[Reply]:
-        """Claim the room for a job and read its arrays; the refusal when it cannot become one."""
+        """Claim the slot for a job and read its arrays; return the refusal if that fails."""
         holder = self._slot.claim(job)
         if holder is not None:
             return error_reply("busy", f"the worker is busy with {holder}; ask again after it, or cancel it")
@@ -252,14 +261,14 @@ class JobServer:
         return None
 
     def _get_array_buffer(self, body_bytes: int) -> Optional[np.ndarray]:
-        """Memory that a model was read into before: fresh pages cost as long as the copying. One job at a time."""
+        """Return a reused buffer, since fresh pages cost as much as the copy; only one job at a time uses it."""
         if len(self._room) < body_bytes <= MOST_ROOM:
-            self._room = np.empty(0, np.uint8)  # never both
+            self._room = np.empty(0, np.uint8)  # free the old one first
             self._room = np.empty(body_bytes, np.uint8)
         return self._room
 
     def status(self) -> Dict[str, Any]:
-        """The answer to ``status``; takes no lock that a job holds."""
+        """Return the answer to ``status``; takes no lock that a job holds."""
         runner, job, loaded, facts = self._runner, self._slot.job, self._runner.loaded, self._runner.facts
         cuda: Optional[Dict[str, Any]] = None
         if facts.cuda_name is not None:
@@ -279,11 +288,11 @@ class JobServer:
 
 
 class SlowPeer(frames.FrameError):
-    """A body that does not come, or comes so slowly that it keeps others waiting."""
+    """A body that stalls, or comes so slowly that it keeps others waiting."""
 
 
 class BodyDeadline:
-    """How long the pieces of one body are waited for: ``STALL_S`` for each, and so long in all as its size allows."""
+    """Time limits of one body: ``STALL_S`` for each piece, and a total that depends on its size."""
 
     def __init__(self, connection: socket.socket, body_bytes: int, now_s: Callable[[], float] = time.monotonic) -> None:
         self._poll = select.poll()
@@ -293,7 +302,12 @@ class BodyDeadline:
         self._ends_s = now_s() + self._limit_s
 
     def wait(self, stop: Callable[[], bool] = lambda: False) -> None:
-        """Wait for the next piece; raises ``SlowPeer``, and ``JobStopped`` when ``stop`` says so."""
+        """Wait for the next piece.
+
+        Raises:
+            SlowPeer: A time limit passed.
+            JobStopped: ``stop`` was true.
+        """
         stalled_s = self._now_s() + STALL_S
         while True:
             if stop():
@@ -308,7 +322,7 @@ class BodyDeadline:
 
 
 def _wait_for_job(connection: socket.socket, job: WorkerJob) -> None:
-    """Wait until the job has ended; a client that closes its end meanwhile cancels it."""
+    """Wait until the job has ended; cancel it if the client disconnects."""
     poll = select.poll()
     poll.register(job.ended, select.POLLIN)
     poll.register(connection, 0)  # only the hang-up: a client may send its next request early, or close its half
@@ -322,7 +336,7 @@ def _wait_for_job(connection: socket.socket, job: WorkerJob) -> None:
 
 
 def _drain_socket(connection: socket.socket) -> None:
-    """Read what lies there unread: closing over it would take the answer back."""
+    """Read what is pending: closing the socket with unread data would discard the answer."""
     connection.setblocking(False)
     with contextlib.suppress(BlockingIOError):
         for _ in range(MOST_UNREAD // frames.PIECE_BYTES):

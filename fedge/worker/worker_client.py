@@ -1,4 +1,4 @@
-"""The worker's client: one call per verb, arrays in and out, and a clear word when the worker is not there or died.
+"""Client of the worker: one method per verb, arrays in and out, and a clear error if the worker is absent or has died.
 
 A client keeps one connection for its jobs. ``status`` and ``cancel`` use a short one of their own, so that any thread
 may call them while another waits for a job.
@@ -19,19 +19,21 @@ from fedge.worker import LAST_EXIT, PROTOCOL, frames
 
 SOCKET = "/run/fedge-worker/worker.sock"
 STATUS_TRY_S = 0.25
-"""So long a single try to hear of it from the next trainer lasts. Chosen by us."""
+"""Timeout of a single attempt to ask the next trainer for the cause, in seconds."""
 CAUSE_LIMIT_S = 2.0
-"""How long may be spent in all on finding out why the worker died. Chosen by us."""
+"""Total time spent on finding out why the worker died, in seconds."""
 CONTROL_LIMIT_S = 10.0
-"""``status`` and ``cancel`` answer at once, unless a slow board is just importing torch. Chosen by us."""
+"""Timeout of ``status`` and ``cancel`` in seconds: they answer at once, unless a slow board is importing torch."""
 
 Arrays = Dict[str, np.ndarray]
 
 
 class WorkerError(Exception):
-    """The worker did not do it; ``text`` says what to do.
+    """A failed request; ``text`` says what to do.
 
-    ``kind`` is one of ``refusal.KINDS``, or ``unreachable`` or ``died``.
+    Attributes:
+        kind: One of ``refusal.KINDS``, or ``unreachable`` or ``died``.
+        text: Description of the error.
     """
 
     def __init__(self, kind: str, text: str) -> None:
@@ -41,7 +43,10 @@ class WorkerError(Exception):
 
 
 class WorkerClient:
-    """Speaks to the worker at ``socket_path``. ``timeout_s`` limits the wait for a job's answer; None: no limit."""
+    """Client of the worker at ``socket_path``; ``timeout_s`` limits the wait for a job's answer (None: no limit).
+
+    All methods raise ``WorkerError``.
+    """
 
     def __init__(self, socket_path: str = SOCKET, timeout_s: Optional[float] = None) -> None:
         self._path = socket_path
@@ -50,15 +55,28 @@ class WorkerClient:
         self._turn = threading.Lock()
 
     def status(self) -> Dict[str, Any]:
-        """What the worker is and does; answered at once, also during a job."""
+        """Return the worker's state; answered at once, also during a job."""
         return self._send_control("status", CONTROL_LIMIT_S)
 
     def cancel(self) -> bool:
-        """Stop the running job at its next minibatch; whether there was one. May be called from any thread."""
+        """Stop the running job at its next step; may be called from any thread.
+
+        Returns:
+            Whether there was a job.
+        """
         return bool(self._send_control("cancel", CONTROL_LIMIT_S)["cancelled"])
 
     def load(self, task: Mapping[str, Any], data: Mapping[str, Any], device: str = "auto") -> Dict[str, Any]:
-        """Load a task and its data; ``labels``, the training samples' (n,), is an array. Again the same: ``warm``."""
+        """Load a task and its data, or do nothing if the same are loaded.
+
+        Args:
+            task: {"builtin": name}, or {"name", "source", "sha256"} of a task file.
+            data: A source in the form that ``sources.read`` takes.
+            device: ``auto``, ``cpu`` or ``cuda``.
+
+        Returns:
+            The reply, with the training samples' ``labels`` (n,); ``warm`` says whether the task was loaded already.
+        """
         reply, arrays = self._run_job("load", {"task": dict(task), "data": dict(data), "device": device})
         return dict(reply, labels=arrays["labels"])
 
@@ -71,10 +89,18 @@ class WorkerClient:
         limit_s: Optional[float] = None,
         finish: bool = False,
     ) -> Tuple[Dict[str, Any], Arrays]:
-        """Do ``steps`` minibatches; with ``begin`` of a new training from ``arrays`` on the samples ``share``.
+        """Do steps of the current training, or of a new one if ``begin`` is given.
 
-        ``begin`` is {"seed", "options": {"steps", "batch_size", "learning_rate", ...}}. The new arrays come with
-        ``finish``, else none.
+        Args:
+            begin: {"seed", "options": {"steps", "batch_size", "learning_rate", ...}} of a new training.
+            arrays: The model to begin from; None: freshly initialised.
+            share: Indices of the samples to train on; None: all.
+            steps: Steps to do now.
+            limit_s: Time limit of these steps in seconds; None: no limit.
+            finish: Whether to end the training and return its arrays.
+
+        Returns:
+            The reply, and the trained arrays (empty unless ``finish``).
         """
         fields: Dict[str, Any] = {"steps": steps, "limit_s": limit_s, "finish": finish}
         sent = dict(arrays or {})
@@ -85,15 +111,21 @@ class WorkerClient:
         return self._run_job("train", fields, sent)
 
     def evaluate(self, arrays: Mapping[str, np.ndarray]) -> Dict[str, Any]:
-        """``loss`` and ``accuracy`` of a model on the test ``samples``."""
+        """Return ``loss``, ``accuracy`` (0 to 1) and the number of test ``samples`` of a model."""
         return self._run_job("evaluate", {}, arrays)[0]
 
     def profile(self, steps: int, batch_size: int, kind: str = "train") -> Dict[str, Any]:
-        """``fetch_s`` and ``compute_step_s`` of each minibatch."""
+        """Return ``fetch_s`` and ``step_s`` of each step, in seconds.
+
+        Args:
+            steps: Number of steps.
+            batch_size: Samples per step.
+            kind: ``train`` or ``infer``.
+        """
         return self._run_job("profile", {"steps": steps, "batch_size": batch_size, "kind": kind})[0]
 
     def infer(self, batches: int, batch_size: int) -> Dict[str, Any]:
-        """``seconds`` of each batch."""
+        """Return ``seconds`` of each of ``batches`` batches of inference."""
         return self._run_job("infer", {"batches": batches, "batch_size": batch_size})[0]
 
     def serve(
@@ -105,22 +137,36 @@ class WorkerClient:
         arrays: Optional[Mapping[str, np.ndarray]] = None,
         **more: Any,
     ) -> Dict[str, Any]:
-        """Let a service stand: ``sizes`` that were warmed up and the ``seconds`` of each. Without ``arrays``: made new.
+        """Start an inference service.
 
-        ``more`` may have arrivals, data, device, max_wait_s, most_waiting, seed, training_share and when_late.
+        Args:
+            name: Name of the service; an existing one of this name is replaced.
+            task: The task, as for ``load``.
+            batch_size: Largest batch.
+            latency_s: Latency budget from arrival to answer, in seconds.
+            arrays: The model's arrays; None: freshly initialised.
+            **more: Optional arrivals, data, device, max_wait_s, most_waiting, seed, training_share and when_late.
+
+        Returns:
+            The reply, with the warmed-up batch ``sizes`` and the ``seconds`` of each.
         """
         fields = dict(more, name=name, task=dict(task), batch_size=batch_size, latency_s=latency_s)
         return self._run_job("serve", fields, arrays)[0]
 
     def unserve(self, name: Optional[str] = None) -> Dict[str, Any]:
-        """Let a service stand no more, or all of them: what each did, by name."""
+        """Stop one service, or all if ``name`` is None, and return the statistics of each by name."""
         services: Dict[str, Any] = self._run_job("unserve", {"name": name})[0]["services"]
         return services
 
     def request(self, name: str, images: np.ndarray) -> Tuple[np.ndarray, List[float]]:
-        """Scores (n, classes) of images uint8 (n, channels, side, side) by a service, and seconds from arrival of each.
+        """Send images to an inference service; uses a connection of its own, so that any thread may call it.
 
-        On a connection of its own, so that any thread may call it while another waits for a job.
+        Args:
+            name: Name of the service.
+            images: Images uint8 (n, channels, side, side).
+
+        Returns:
+            Scores (n, classes), and the latency of each image in seconds.
         """
         limit_s, asked_s = self._timeout_s, time.monotonic()
         connection = self._connect(limit_s)
@@ -138,7 +184,7 @@ class WorkerClient:
         return arrays["scores"], [float(one) for one in reply["latency_s"]]
 
     def close(self) -> None:
-        """Give the connection back; a job that runs on it is cancelled."""
+        """Close the connection; a job that runs on it is cancelled."""
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
@@ -171,7 +217,7 @@ class WorkerClient:
                 raise self._explain_disconnect(asked_s) from error
 
     def _get_connection(self) -> socket.socket:
-        """The connection for jobs: the one before, unless the worker has closed it since."""
+        """Return the connection for jobs, reopened if the worker has closed it."""
         if self._connection is not None and _is_closed_by_peer(self._connection):
             self.close()
         if self._connection is None:
@@ -189,7 +235,7 @@ class WorkerClient:
         return connection
 
     def _send_control(self, verb: str, limit_s: float) -> Dict[str, Any]:
-        """Ask on a connection of its own; once more when a trainer died over it, since the next one takes over."""
+        """Ask on a separate connection; try again once if the trainer died, since the next one takes over."""
         ends_s = time.monotonic() + limit_s
         try:
             return self._request_once(verb, limit_s)
@@ -212,7 +258,7 @@ class WorkerClient:
         return WorkerError("unreachable", text)
 
     def _explain_disconnect(self, asked_s: float) -> WorkerError:
-        """Why the connection ended in the middle of a request: from the supervisor's file, or the next trainer."""
+        """Return why the connection ended within a request, from the supervisor's file or the next trainer."""
         ends_s = time.monotonic() + CAUSE_LIMIT_S
         while time.monotonic() < ends_s:
             told = _read_last_exit(self._path + LAST_EXIT, asked_s)
@@ -234,7 +280,7 @@ class WorkerClient:
 
 
 def _read_last_exit(path: str, asked_s: float) -> Optional[WorkerError]:
-    """What the supervisor says of a trainer that ended after ``asked_s``; None when it says nothing of one."""
+    """Return the supervisor's report on a trainer that ended after ``asked_s``; None if there is none."""
     try:
         said = json.loads(Path(path).read_text(encoding="utf-8"))
         return _trainer_died_error(said) if float(said["at_s"]) >= asked_s else None
@@ -267,7 +313,7 @@ def _exchange(
 
 
 def _is_closed_by_peer(connection: socket.socket) -> bool:
-    """Whether the other side has closed; between requests it has nothing to say."""
+    """Return whether the peer has closed; between requests it sends nothing."""
     poll = select.poll()
     poll.register(connection, select.POLLIN)
     return bool(poll.poll(0))

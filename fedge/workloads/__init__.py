@@ -1,4 +1,4 @@
-"""What is really trained: a task is a model and a data set, loaded by name; importing this package loads no torch."""
+"""Learning tasks by name: a task is a model and a data set; importing this package loads no torch."""
 
 from __future__ import annotations
 
@@ -16,17 +16,22 @@ from fedge.worker.refusal import Refusal
 from fedge.workloads import datasets
 
 DEFAULT_DATA_DIR = "~/.cache/fedge/data"
-"""Where data sets are looked for, and put, when no folder is named."""
+"""Default folder of data sets."""
 TASK_FILE_SUFFIX = ".py"
-"""A task whose name ends so is the user's own file: it defines ``model(shape)``, see ``fedge.worker.tasks``."""
+"""Suffix of a user's own task file, which defines ``model(shape)``, see ``fedge.worker.tasks``."""
 
 _REQUIRED_ATTRIBUTES = ("buffers", "initial_arrays", "start", "evaluate", "labels")
 
 
 def check_task(name: str, where: str = "workload.task") -> None:
-    """Raise ``BadInput`` unless ``name`` is one of ``TASKS``, a .py file, or an importable ``module:Class``.
+    """Check a task's name without loading data or running the user's file.
 
-    Loads no data, and does not run the file.
+    Args:
+        name: One of ``TASKS``, a .py file, or an importable ``module:Class``.
+        where: Field of the name for error messages.
+
+    Raises:
+        BadInput: If the task cannot be found.
     """
     if name.endswith(TASK_FILE_SUFFIX):
         _read_text(name, where)
@@ -37,14 +42,21 @@ def check_task(name: str, where: str = "workload.task") -> None:
 def load_task(
     name: str, data_dir: str | Path | None = None, where: str = "workload.task", *, download: bool = True
 ) -> LearningTask:
-    """Build the task called ``name`` with its data in memory.
+    """Build a task with its data in memory.
 
-    Data sets are read from ``data_dir`` (default ``DEFAULT_DATA_DIR``); what is absent is fetched when ``download``.
-    A name that ends in ``.py`` is the path of the user's own task file, whose data comes from its own
-    ``data(source)``, or else from ``data_dir``, an .npz file or a folder (see ``fedge.worker.sources.read``).
-    The user's own ``module:Class`` is called as ``Class(data_dir=Path, download=bool)`` and must have the methods of
-    ``LearningTask``. Raises ``UnknownName`` or ``BadInput``; the latter also says which files are
-    missing and where they belong.
+    Args:
+        name: One of ``TASKS``; the path of the user's task file (``.py``), whose data comes from its own
+            ``data(source)``
+            or else from ``data_dir``; or the user's ``module:Class``, which is called as
+            ``Class(data_dir=Path, download=bool)`` and must have the methods of ``LearningTask``.
+        data_dir: Folder of data sets, ``DEFAULT_DATA_DIR`` if None; for a task file an .npz file or a folder (see
+            ``fedge.worker.sources.read``).
+        where: Field of the name for error messages.
+        download: Whether missing files are downloaded.
+
+    Raises:
+        UnknownName: If the name is unknown.
+        BadInput: If the task cannot be loaded or files are missing; the message says where they belong.
     """
     if name.endswith(TASK_FILE_SUFFIX):
         return _load_own_file(name, data_dir, where)
@@ -58,7 +70,7 @@ def load_task(
 
 
 def find_datasets(data_dir: str | Path | None = None) -> tuple[tuple[str, bool, str], ...]:
-    """Per data set: its name, whether its files are here, and the folder they are in or belong in."""
+    """Return per data set its name, whether its files are present, and their folder."""
     root = Path(data_dir or DEFAULT_DATA_DIR).expanduser()
     return (
         ("digits", datasets.digits_path() is not None, "inside scikit-learn"),
@@ -93,7 +105,7 @@ def _read_text(name: str, where: str) -> str:
 
 
 def _data_source(data_dir: str | Path | None) -> dict[str, str]:
-    """What a board would be told: its folder, or a file of arrays."""
+    """Return the data source in the worker's form: a folder or a file of arrays."""
     if data_dir is None:
         return {}
     path = Path(data_dir).expanduser()

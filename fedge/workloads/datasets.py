@@ -1,7 +1,7 @@
 """The data sets by name: images and labels in memory, split into training and test; importing this loads no torch.
 
-Images stay bytes until a minibatch is made of them: CIFAR-10 is 180 MB that way and 740 MB as float32, and every
-process that trains holds a copy.
+Images stay bytes until a step uses them: CIFAR-10 takes 180 MB as bytes and 740 MB as float32, and every training
+process holds a copy.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 DATA_FIELD = "data.dir"
 CONNECT_TIMEOUT_S = 15.0
-"""How long a download may stay silent before it counts as failed."""
+# Socket timeout of downloads: torchvision itself has none. Default; slow servers may need some seconds to respond.
 DIGITS_TEST_SHARE = 0.2
 DIGITS_SPLIT_SEED = 0
 DIGITS_ALTERNATIVES = (
@@ -39,22 +39,31 @@ DIGITS_ALTERNATIVES = (
 
 @dataclass(frozen=True, slots=True)
 class DatasetSource:
-    """A data set that torchvision reads: its class there, and the files that it looks for below the data folder."""
+    """A data set that torchvision reads.
+
+    Attributes:
+        title: Name of its class in torchvision.
+        subfolder: Folder of its files below the data folder.
+        files: Names of its files.
+        mean: Mean of the training images per channel, for pixels from 0 to 1.
+        sd: Standard deviation of the training images per channel.
+        classes: Number of classes.
+    """
 
     title: str
     subfolder: str
     files: tuple[str, ...]
     mean: tuple[float, ...]
-    """Of the training images, per channel, pixels from 0 to 1."""
+    """Mean of the training images per channel, for pixels from 0 to 1; ``sd`` is their standard deviation."""
     sd: tuple[float, ...]
     classes: int = 10
 
     def folder_below(self, root: Path) -> Path:
-        """Where its files belong."""
+        """Return the folder of its files below the data folder ``root``."""
         return root / self.subfolder
 
     def missing_files(self, root: Path) -> tuple[str, ...]:
-        """The files that are not there."""
+        """Return the names of the files that are missing."""
         return tuple(file for file in self.files if not (self.folder_below(root) / file).is_file())
 
 
@@ -79,11 +88,11 @@ SOURCES: Mapping[str, DatasetSource] = {
         sd=(0.2470, 0.2435, 0.2616),
     ),
 }
-"""Data sets that are files in the data folder. ``digits`` and ``synthetic`` need none."""
+"""Data sets stored as files in the data folder; ``digits`` and ``synthetic`` need none."""
 
 
 def _reading_errors() -> tuple[type[Exception], ...]:
-    """What torchvision raises for files that are absent or broken and for downloads that fail."""
+    """Return the errors that torchvision raises for missing or broken files and failed downloads."""
     from http.client import HTTPException
 
     broken = (ValueError, TypeError, AssertionError, LookupError, EOFError, pickle.UnpicklingError)
@@ -91,10 +100,19 @@ def _reading_errors() -> tuple[type[Exception], ...]:
 
 
 def load_dataset(name: str, root: Path, *, download: bool = True) -> Data:
-    """The data set called ``name`` (``digits``, ``synthetic`` or one of ``SOURCES``), from the folder ``root``.
+    """Load a data set.
 
-    Absent files are fetched when ``download``. Raises ``UnknownName``, or ``BadInput`` that says which files belong
-    where, or what to take instead of ``digits`` without scikit-learn.
+    Args:
+        name: ``digits``, ``synthetic`` or one of ``SOURCES``.
+        root: The data folder.
+        download: Whether missing files are downloaded.
+
+    Returns:
+        Training and test images as bytes, their labels, and mean and standard deviation per channel.
+
+    Raises:
+        UnknownName: If the name is unknown.
+        BadInput: If files are missing or broken, or scikit-learn is missing for ``digits``.
     """
     if name == "digits":
         return _load_digits()
@@ -113,7 +131,7 @@ def load_dataset(name: str, root: Path, *, download: bool = True) -> Data:
 
 
 def digits_path() -> Path | None:
-    """The digits' file inside scikit-learn; None when it is not where it used to be."""
+    """Return the digits' file inside scikit-learn, or None if it is not at the known place."""
     found = importlib.util.find_spec("sklearn")
     if found is None or found.origin is None:
         return None
@@ -122,7 +140,9 @@ def digits_path() -> Path | None:
 
 
 def _load_digits() -> Data:
-    """scikit-learn's 1,797 handwritten digits, 8 x 8 pixels from 0 to 16; every fifth of each class is for testing."""
+    """Load scikit-learn's 1,797 handwritten digits (8 x 8 pixels from 0 to 16), with a fifth of each class for
+    testing.
+    """
     import numpy as np
 
     from fedge.worker.sources import Data
@@ -138,7 +158,7 @@ def _load_digits() -> Data:
 
 
 def _load_digits_table() -> NDArray[np.uint8]:
-    """Rows of 64 pixels and the label. The file is read directly: importing scikit-learn takes as long as torch."""
+    """Return rows of 64 pixels and a label; read from the file because importing scikit-learn is as slow as torch."""
     import numpy as np
 
     path = digits_path()
@@ -157,7 +177,7 @@ def _load_digits_table() -> NDArray[np.uint8]:
 
 
 def _load_synthetic() -> Data:
-    """``synthetic``'s images, always the same ones; both parts have as many of every class."""
+    """Generate the images of ``synthetic``, which are always the same, with classes balanced in both parts."""
     import numpy as np
 
     from fedge.worker.sources import Data
@@ -210,14 +230,14 @@ def _missing_data_error(source: DatasetSource, root: Path, error: BaseException,
 
 @contextmanager
 def _lock_data_folder(root: Path) -> Iterator[bool]:
-    """Hold the data folder, so that processes that start together download once; yields whether it can be written.
+    """Lock the data folder, so that processes that start together download once; yield whether it can be written.
 
-    A download that nobody answers fails after ``CONNECT_TIMEOUT_S``: torchvision itself would wait for ever.
+    A download without a response fails after ``CONNECT_TIMEOUT_S``.
     """
     try:
         root.mkdir(parents=True, exist_ok=True)
         lock: Any = (root / ".lock").open("w", encoding="utf-8")
-    except OSError:  # a folder that others keep for us, read only
+    except OSError:  # a read-only folder
         yield False
         return
     before_s = socket.getdefaulttimeout()

@@ -1,4 +1,4 @@
-"""A learning task of an emulated client: the worker's own trainer in this process, the same bits for the same seed."""
+"""The learning task of an emulated client: the worker's trainer in this process, bit-identical for the same seed."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from fedge.worker.trainer import Trainer, TrainingOptions, TrainingSession
 
 
 class ImageTask:
-    """Classifies images with a task's network; implements ``fedge.protocols.LearningTask`` by ``Trainer``.
+    """An image classification task; implements ``fedge.protocols.LearningTask`` with ``Trainer``.
 
-    The data and one copy of the model stay in memory, so one task must not be used by two threads at once. Building a
+    The data and one copy of the model stay in memory, so a task must not be used by two threads at once. Building a
     task limits this process to one torch thread: sums split over threads round differently, and Ray's actors have one
-    thread each, so anything else would make a run depend on the machine.
+    thread each, so results would otherwise depend on the machine.
     """
 
     def __init__(self, task: TrainingTask, data: Data) -> None:
@@ -33,50 +33,57 @@ class ImageTask:
 
     @property
     def buffers(self) -> frozenset[str]:
-        """Batch norm's running statistics and step counters."""
+        """Return the names of batch normalisation's running statistics and step counters."""
         return self.trainer.buffers
 
     @property
     def n_train(self) -> int:
-        """How many training samples there are."""
+        """Return the number of training samples."""
         return self.trainer.n_train
 
     @property
     def n_test(self) -> int:
-        """How many test samples there are."""
+        """Return the number of test samples."""
         return self.trainer.n_test
 
     def initial_arrays(self, seed: int) -> NamedArrays:
-        """A freshly initialised model: parameters and buffers by name, in the model's own order."""
+        """Return a newly initialised model: parameters and buffers by name, in the model's order."""
         with _translate_refusals():
             return self.trainer.initial_arrays(seed)
 
     def narrow_shapes(self, width: float) -> Mapping[str, tuple[int, ...]]:
-        """The shapes of the arrays that training gives at a ``width`` below 1, by name.
+        """Return the shapes of the arrays that training at a ``width`` below 1 gives, by name.
 
-        Raises ``BadInput`` for a network that cannot be narrowed.
+        Raises:
+            BadInput: If the network cannot be narrowed.
         """
         with _translate_refusals():
             return self.trainer.narrow_shapes(width)
 
     def start(self, arrays: NamedArrays, share: NDArray[np.int64], seed: int, options: TrainOptions) -> ImageTraining:
-        """Begin ``options.steps`` minibatches of SGD from ``arrays`` on the samples ``share``.
+        """Begin training with SGD; starting again or evaluating ends a training that has not finished.
 
-        ``seed`` fixes the order of the samples and the dropout. Raises ``BadInput`` for an empty share, no steps, or
-        arrays of another model. Starting again, or evaluating, ends a training that was not finished.
+        Args:
+            arrays: Initial parameters and buffers by name.
+            share: Indices of the client's samples, shape (m,).
+            seed: Seed of the sample order and of dropout.
+            options: Options of the training.
+
+        Raises:
+            BadInput: If the share is empty, there are no steps, or the arrays belong to another model.
         """
         given = TrainingOptions(**dataclasses.asdict(options))
         with _translate_refusals():
             return ImageTraining(self.trainer.start(arrays, share, seed, given))
 
     def train(self, arrays: NamedArrays, share: NDArray[np.int64], seed: int, options: TrainOptions) -> TrainResult:
-        """All of ``start``'s minibatches at once."""
+        """Run all steps of ``start`` at once."""
         training = self.start(arrays, share, seed, options)
         training.advance(options.steps)
         return training.result()
 
     def evaluate(self, arrays: NamedArrays) -> tuple[float, float]:
-        """Mean loss and accuracy over the whole test set."""
+        """Return the mean loss and the accuracy (0 to 1) over the test set."""
         with _translate_refusals():
             return self.trainer.evaluate(arrays)
 
@@ -98,7 +105,7 @@ class ImageTraining:
 
 @contextmanager
 def _translate_refusals() -> Iterator[None]:
-    """The trainer's refusals as fedge's own errors."""
+    """Convert the trainer's refusals to ``BadInput``."""
     try:
         yield
     except Refusal as error:

@@ -1,4 +1,4 @@
-"""How the training samples are split over the clients: evenly, by a Dirichlet draw per class, or in shards of a class.
+"""Partitions of the training samples over the clients: IID, Dirichlet per class, or shards of a class.
 
 A partition is a function of the labels, the number of clients and a random generator. It returns one sorted int64 array
 of sample indices per client; every sample belongs to exactly one client and no client is empty.
@@ -17,14 +17,15 @@ from fedge.errors import BadInput, UnknownName
 
 Indices = NDArray[np.int64]
 Partition = Callable[[Indices, int, np.random.Generator], list[Indices]]
-"""``partition(labels, n_clients, rng)``; raises ``BadInput`` when there are fewer samples than clients."""
+"""``partition(labels, n_clients, rng)``; raises ``BadInput`` if there are fewer samples than clients."""
 
 MIN_CLIENT_SAMPLES = 16
-"""A Dirichlet draw leaves no client fewer samples than this (the default minibatch), or than an even share if less."""
+# Smallest number of samples per client after a Dirichlet draw (the default batch size), or an even share if that is
+# less.
 
 
 class PartitionSettings(Protocol):
-    """What a partition's numbers are read from, e.g. ``fedge.experiment.DataSpec``."""
+    """The settings of a partition, e.g. ``fedge.experiment.DataSpec``."""
 
     @property
     def partition(self) -> str: ...
@@ -37,7 +38,7 @@ class PartitionSettings(Protocol):
 
 
 def iid() -> Partition:
-    """Shuffled and cut into equal parts: sizes differ by one at most."""
+    """Return a partition into random, equal parts; sizes differ by at most one."""
 
     def partition(labels: Indices, n_clients: int, rng: np.random.Generator) -> list[Indices]:
         _check_clients(len(labels), n_clients)
@@ -47,11 +48,20 @@ def iid() -> Partition:
 
 
 def dirichlet(alpha: float) -> Partition:
-    """Each class is divided among the clients in proportions drawn from Dirichlet(alpha) (Hsu et al. 2019).
+    """Return a partition that divides each class in proportions drawn from a Dirichlet distribution.
 
-    Small ``alpha`` (0.1): a client sees few classes; large (100): all alike. Sizes differ between clients as well. A
-    client that gets fewer than ``MIN_CLIENT_SAMPLES`` is filled up by whoever has most at that moment, so the draw is
-    never repeated. Raises ``BadInput`` unless ``alpha`` is a finite number above 0.
+    A client with fewer than ``MIN_CLIENT_SAMPLES`` samples receives samples from the client that has most at that
+    moment,
+    so the draw never has to be repeated.
+
+    Args:
+        alpha: Concentration: small values (0.1) give each client few classes, large ones (100) make all clients alike.
+
+    Raises:
+        BadInput: If ``alpha`` is not a finite number above 0.
+
+    References:
+        Hsu et al. (2019).
     """
     if not (math.isfinite(alpha) and alpha > 0):
         raise BadInput("data.alpha", str(alpha), "a number above 0, such as 0.1 (few classes per client) or 100")
@@ -72,9 +82,16 @@ def dirichlet(alpha: float) -> Partition:
 
 
 def shards(per_client: int) -> Partition:
-    """Sorted by label, cut into equal shards, ``per_client`` dealt to each client (McMahan et al. 2017, section 3).
+    """Return a partition that sorts samples by label, cuts them into equal shards and deals them to the clients.
 
-    Raises ``BadInput`` unless ``per_client`` is at least 1 and there is a sample for every shard.
+    Args:
+        per_client: Shards per client.
+
+    Raises:
+        BadInput: If ``per_client`` is below 1; the partition raises it if there are fewer samples than shards.
+
+    References:
+        McMahan et al. (2017), section 3.
     """
     if per_client < 1:
         raise BadInput("data.shards_per_client", str(per_client), "a whole number of at least 1")
@@ -98,13 +115,24 @@ PARTITIONS: Mapping[str, Callable[[PartitionSettings], Partition]] = {
     "dirichlet": lambda settings: dirichlet(settings.alpha),
     "shards": lambda settings: shards(settings.shards_per_client),
 }
-"""Every partition by name, made from an experiment's settings."""
+"""Factories of the partitions by name; each reads an experiment's settings."""
 
 
 def split_samples(
     settings: PartitionSettings, labels: Indices, n_clients: int, rng: np.random.Generator
 ) -> list[Indices]:
-    """The shares of ``n_clients`` under the experiment's own partition; raises ``UnknownName`` or ``BadInput``."""
+    """Return the sample indices of every client under the experiment's partition.
+
+    Args:
+        settings: Name and parameters of the partition.
+        labels: Labels of the training samples, shape (n,).
+        n_clients: Number of clients.
+        rng: Random generator.
+
+    Raises:
+        UnknownName: If the partition is unknown.
+        BadInput: If a parameter is invalid or there are fewer samples than clients.
+    """
     if settings.partition not in PARTITIONS:
         raise UnknownName("data.partition", settings.partition, tuple(PARTITIONS))
     return PARTITIONS[settings.partition](settings)(labels, n_clients, rng)

@@ -1,8 +1,8 @@
-"""Small colour images made on the spot from a seed: ten classes of a striped shape, anywhere in the picture.
+"""Small colour images generated from a seed: ten classes of a striped shape at a random place.
 
-Class c is shape c // 2 (disc, square, triangle, ring, cross) with stripes across (c even) or along it (odd). Place,
-size, turn, colours, the stripes' phase and the noise are drawn anew for every image, so that only shape and stripes
-tell the class.
+Class c is shape c // 2 (disc, square, triangle, ring, cross) with stripes across (c even) or along it (odd). Position,
+size, rotation, colours, phase of the stripes and noise are random for every image, so that only shape and stripes
+determine the class.
 """
 
 from __future__ import annotations
@@ -23,22 +23,30 @@ TRAIN_IMAGES = 1_500
 TEST_IMAGES = 500
 SEED = 0
 RADIUS = (9.0, 12.0)
-"""Half the size of a shape, pixels. All numbers here were chosen by us: a small network is to learn the classes in tens
-of rounds, not in two, and not without errors."""
+# Range of half the size of a shape, pixels. The numbers of this file make the task neither trivial nor hopeless: a
+# small network learns the classes in tens of rounds and keeps some errors.
 TURN = 0.2
-"""The largest turn of a shape with its stripes, radians."""
+"""Largest rotation of a shape with its stripes, radians."""
 PERIODS = 2.0
-"""Stripes over half the size of a shape."""
+"""Periods of the stripes over half the size of a shape."""
 NOISE = 15.0
 """Standard deviation of every pixel's noise, in pixel values from 0 to 255."""
 DARK, BRIGHT = 130.0, 140.0
-"""The most of a dark colour's channels, and the least of a bright one's."""
+"""Largest channel value of a dark colour and smallest of a bright one."""
 
 Shape = Callable[["Floats", "Floats"], "NDArray[np.bool_]"]
 
 
 def make_images(count: int, rng: np.random.Generator) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """``count`` images, shape (count, 3, 32, 32), and their labels; classes differ by one image at most."""
+    """Generate images with balanced classes.
+
+    Args:
+        count: Number of images.
+        rng: Random generator.
+
+    Returns:
+        Images, uint8 of shape (count, 3, 32, 32), and labels, shape (count,); class counts differ by at most one.
+    """
     labels = rng.permutation(np.arange(count, dtype=np.int64) % CLASSES)
     across, down = _pixel_coordinates(count, rng)
     inside = np.select([labels[:, None, None] // 2 == i for i in range(len(SHAPES))], [s(across, down) for s in SHAPES])
@@ -51,7 +59,7 @@ def make_images(count: int, rng: np.random.Generator) -> tuple[NDArray[np.uint8]
 
 
 def _pixel_coordinates(count: int, rng: np.random.Generator) -> tuple[Floats, Floats]:
-    """Every pixel in the coordinates of its image's shape (centre 0, half its size 1), each (count, 32, 32)."""
+    """Return every pixel in the coordinates of its image's shape (centre 0, half its size 1), each (count, 32, 32)."""
     radius = rng.uniform(*RADIUS, (count, 1, 1))
     centre = rng.uniform(radius, SIDE - 1 - radius, (2, count, 1, 1))
     turn = rng.uniform(-TURN, TURN, (count, 1, 1))
@@ -62,14 +70,14 @@ def _pixel_coordinates(count: int, rng: np.random.Generator) -> tuple[Floats, Fl
 def _stripe_mask(
     upright: NDArray[np.bool_], across: Floats, down: Floats, rng: np.random.Generator
 ) -> NDArray[np.bool_]:
-    """Where the stripes are, shape (count, 32, 32): across the shape, or along it."""
+    """Return where the stripes are, shape (count, 32, 32): across the shape or along it."""
     phase = rng.uniform(0.0, 2.0 * np.pi, (len(across), 1, 1))
     bright: NDArray[np.bool_] = np.sin(2.0 * np.pi * PERIODS * np.where(upright, across, down) + phase) > -0.3
     return bright
 
 
 def _draw_colours(count: int, rng: np.random.Generator) -> Floats:
-    """The colours of ground, stripes (bright) and what is between them, shape (count, 3 colours, 3 channels)."""
+    """Draw the colours of background, stripes (bright) and gaps, shape (count, 3 colours, 3 channels)."""
     low, high = np.array([(0.0, DARK), (BRIGHT, 255.0), (0.0, DARK)]).T[:, :, None]
     colours: Floats = rng.uniform(low, high, (count, 3, 3))
     return colours

@@ -1,1 +1,1 @@
-"""Time, energy and the rows of a round."""
+"""Accounting of a round: time, energy, and the rows of the store."""

@@ -1,7 +1,7 @@
-"""The books of an asynchronous run: each task's row, from its board's last row on, and each model's row; pure.
+"""Accounting of an asynchronous run: one row per task and one per model. Pure functions.
 
-A board's rows follow each other without a gap: one begins to count where the one before it ended, so that waiting in
-between is counted once, in the row of the task that it waited for.
+The rows of a client follow each other without a gap: each starts where the client's previous row ended. Waiting time is
+therefore counted once, in the row of the task that follows it.
 """
 
 from __future__ import annotations
@@ -25,14 +25,20 @@ COMPARISON_COLUMNS = (
     *("maxn_work_s", "maxn_work_j", "oracle_work_s", "oracle_work_j"),
     *("oracle_energy_j", "maxn_energy_j", "maxn_parked_energy_j"),
 )
-"""What a task that was not finished has none of: there is nothing to compare it with."""
+"""Columns that compare a task with MAXN and the oracle; an unfinished task has no values for them."""
 
 
 @dataclass(frozen=True, slots=True)
 class TaskStart:
-    """How a task began: fleet time, its board's idle power, when the board goes away, and its battery (None: mains).
+    """State of a client at the start of a task.
 
-    The board waited for ``waited_s`` since its last row, which took ``waited_j``.
+    Attributes:
+        at_s: Simulated time at which the task starts.
+        idle_w: Idle power of the client's board, in watts.
+        leaves_s: Simulated time at which the client becomes unavailable; infinity if never.
+        charge: The battery, or None for a mains-powered board.
+        waited_s: Seconds since the client's last row.
+        waited_j: Energy drawn in those seconds, in joules.
     """
 
     at_s: float
@@ -45,7 +51,14 @@ class TaskStart:
 
 @dataclass(frozen=True, slots=True)
 class TaskBooking:
-    """A task's row, what in it is worth telling, the battery at its end, and the trace of the row's whole time."""
+    """Accounting of one task.
+
+    Attributes:
+        row: The task's row.
+        events: Events to store with it.
+        charge: The battery at the end of the task, or None for a mains-powered board.
+        traces: Power trace over the whole time of the row; empty if there is none.
+    """
 
     row: ClientRow
     events: tuple[EventRow, ...]
@@ -54,16 +67,30 @@ class TaskBooking:
 
 
 def compute_task_end_s(start: TaskStart, answer: ReplyMessage, retry_s: float) -> float:
-    """When a task is over: with its reply, when the board goes away or its battery is empty, or after ``retry_s``."""
+    """Return the simulated time at which a task ends.
+
+    It ends with the reply, or earlier if the client becomes unavailable or its battery runs empty.
+
+    Args:
+        start: State of the client when the task started.
+        answer: The client's reply.
+        retry_s: Seconds after which a task without a report is over.
+    """
     if answer.report is None:
         return start.at_s + retry_s
     return _settle_task(0, start, answer).until_s[answer.board]
 
 
 def book_finished_task(version: int, start: TaskStart, answer: ReplyMessage, end_s: float) -> TaskBooking:
-    """The row of a task that ended in the making of model ``version``.
+    """Build the row of a task that ended while model ``version`` was being made.
 
-    A task without a report failed, and its board is taken to have idled.
+    A task without a report counts as failed; its board is assumed to have idled until ``end_s``.
+
+    Args:
+        version: Number of the model that is being made.
+        start: State of the client when the task started.
+        answer: The client's reply.
+        end_s: Simulated time at which the task ended; used only if the reply has no report.
     """
     settled = _settle_task(version, start, answer)
     row, events, charge = settled.clients[0], settled.events, settled.charges.get(answer.board)
@@ -78,7 +105,14 @@ def book_finished_task(version: int, start: TaskStart, answer: ReplyMessage, end
 
 
 def book_cancelled_task(version: int, start: TaskStart, answer: ReplyMessage, at_s: float) -> TaskBooking:
-    """The row of a task that is under way when the run ends at ``at_s``: what it has cost by then."""
+    """Build the row of a task that is still running when the run ends, with the time and energy it used until then.
+
+    Args:
+        version: Number of the last model.
+        start: State of the client when the task started.
+        answer: The client's reply.
+        at_s: Simulated time at which the run ends.
+    """
     if answer.report is None:
         return book_finished_task(version, start, answer, at_s)
     row, length_s = _settle_task(version, start, answer).clients[0], at_s - start.at_s
@@ -105,10 +139,17 @@ def book_cancelled_task(version: int, start: TaskStart, answer: ReplyMessage, at
 def model_row(
     rows: Sequence[ClientRow], start_s: float, end_s: float, tested: tuple[float, float], resting_j: float
 ) -> RoundRow:
-    """The row of a model made from ``rows``, ``start_s`` being when the one before it was ready.
+    """Build the row of a model.
 
-    ``tested`` is its loss and accuracy on the held-out test set. A task's energy is counted whole in the model that it
-    ended in; ``resting_j`` is of boards that have no row any more. How the run would have gone at MAXN nobody knows.
+    The energy of a task counts in full towards the model during which it ended. Columns that compare with MAXN are
+    None, since an asynchronous run at MAXN would dispatch other tasks.
+
+    Args:
+        rows: Rows of all tasks that ended since the previous model; at least one.
+        start_s: Simulated time at which the previous model was ready.
+        end_s: Simulated time at which this model is ready.
+        tested: Loss and accuracy of the model on the held-out test set.
+        resting_j: Energy of idle clients that get no further row, in joules.
     """
     done = [row for row in rows if row.status == "done"]
     return RoundRow(
@@ -137,7 +178,7 @@ def model_row(
 
 
 def _settle_task(version: int, start: TaskStart, answer: ReplyMessage) -> RoundSettlement:
-    """The task as a round of its own."""
+    """Settle the task as a round with a single client."""
     board = answer.board
     opening = RoundStart(
         version,
@@ -158,5 +199,5 @@ def _build_booking(
 
 
 def _add_prior_wait(row: ClientRow, start: TaskStart) -> ClientRow:
-    """``row`` with the wait that came before it."""
+    """Add the wait before the task to the time and energy of ``row``."""
     return dataclasses.replace(row, wait_s=row.wait_s + start.waited_s, energy_j=row.energy_j + start.waited_j)

@@ -1,7 +1,7 @@
-"""A board's row of a round: what it did in the time that it is booked for, its columns, and what the truth would be.
+"""A client's row of a round: the work done within its booked time, its columns, and the comparison with the truth.
 
-A board's energy from the round's start to its end is work at its measured power, the radio, and idle power for the rest
-of the time (fetching, sending and waiting in the mode it rests in).
+A board's energy from the start to the end of a round is the work at its measured power, the radio, and idle power for
+the rest of the time (downloading, uploading and waiting in its idle mode).
 """
 
 from __future__ import annotations
@@ -23,10 +23,16 @@ from server.accounting.idle_energy import available_energy_j
 
 @dataclass(frozen=True, slots=True)
 class RoundStart:
-    """How a round began: its number, fleet time, planned deadline, and the boards' idle power as last known.
+    """State of the fleet at the start of a round.
 
-    ``wanted`` replies are enough (None: all are awaited). ``leaves_s`` are the fleet times at which boards go away, and
-    ``charges`` the batteries of those that have one.
+    Attributes:
+        round: Number of the round, from 1.
+        start_s: Simulated time at which the round starts.
+        deadline_s: Planned length of the round in seconds, or None without a deadline.
+        idle_w: Last known idle power of each client, in watts.
+        wanted: Number of replies that are enough, or None if all are awaited.
+        leaves_s: Simulated time at which each client becomes unavailable; infinity if missing.
+        charges: Batteries of the clients that have one.
     """
 
     round: int
@@ -40,20 +46,34 @@ class RoundStart:
 
 @dataclass(frozen=True, slots=True)
 class ClientPart:
-    """One board's part in a settled round, as its row tells it; ``until_s`` counts from the round's start."""
+    """One client's part in a settled round.
+
+    Attributes:
+        status: Outcome of the client in this round.
+        error: Reason for a status other than ``done``.
+        until_s: End of the client's booked time, in seconds from the start of the round.
+        round_s: Length of the round in seconds.
+        whole: True if the booked energy covers all of the requested work, so that it is comparable with MAXN.
+        flat: True if the battery ran empty, so that the board draws nothing after ``until_s``.
+    """
 
     status: Status
     error: str | None
     until_s: float
     round_s: float
     whole: bool
-    """Whether its energy is that of the whole share of work, so that it may be compared with MAXN's."""
     flat: bool = False
-    """Whether its battery ran empty, so that it draws nothing any more."""
 
 
 def client_row(opening: RoundStart, part: ClientPart, maxn_s: float | None, report: RoundReport) -> ClientRow:
-    """The row of a board that reported; ``maxn_s`` is how long the round would have been at MAXN."""
+    """Build the row of a client that reported.
+
+    Args:
+        opening: State of the fleet at the start of the round.
+        part: The client's part in the settled round.
+        maxn_s: Length of the round if every client ran at MAXN, in seconds; None if a truth is unknown.
+        report: The client's report.
+    """
     spent = compute_completed_work(report, part.until_s)
     done = part.status == "done"
     heard = done or (part.status == "late" and part.whole)
@@ -91,9 +111,13 @@ def client_row(opening: RoundStart, part: ClientPart, maxn_s: float | None, repo
 
 
 def failed_row(opening: RoundStart, round_s: float, answer: ReplyMessage, status: Status = "failed") -> ClientRow:
-    """A board that reported nothing: it is taken to have idled, since nothing else is known.
+    """Build the row of a client that did not report; its board is assumed to have idled for the whole round.
 
-    A real one that was cut off is ``late`` or ``cancelled``.
+    Args:
+        opening: State of the fleet at the start of the round.
+        round_s: Length of the round in seconds.
+        answer: The reply without a report.
+        status: ``failed``, or ``late`` or ``cancelled`` for a real board that was cut off.
     """
     idle_w = opening.idle_w.get(answer.board, 0.0)
     empty = {field.name: None for field in dataclasses.fields(ClientRow)}
@@ -119,7 +143,7 @@ def failed_row(opening: RoundStart, round_s: float, answer: ReplyMessage, status
 
 @dataclass(frozen=True, slots=True)
 class CompletedPart:
-    """What was done of one part of the work; ``steps`` are whole minibatches."""
+    """The completed share of one part of the work; ``steps`` counts whole steps only."""
 
     work_s: float
     work_j: float
@@ -128,7 +152,16 @@ class CompletedPart:
 
 @dataclass(frozen=True, slots=True)
 class CompletedWork:
-    """What a board did in its first seconds of a round: fetching, every part of the work, sending."""
+    """Time and energy that a client spent in the first seconds of a round.
+
+    Attributes:
+        down_s: Seconds of downloading.
+        work_s: Seconds of training, probes included.
+        up_s: Seconds of uploading.
+        work_j: Energy of training, in joules.
+        radio_j: Energy of the radio above idle, in joules.
+        parts: Completed share of each part of the report, in order; parts that were not started have zero steps.
+    """
 
     down_s: float
     work_s: float
@@ -136,30 +169,34 @@ class CompletedWork:
     work_j: float
     radio_j: float
     parts: tuple[CompletedPart, ...]
-    """One for each of the report's, those that were not begun among them."""
 
     @property
     def steps(self) -> int:
-        """Whole minibatches done."""
+        """Number of whole steps completed."""
         return sum(part.steps for part in self.parts)
 
 
 def compute_completed_work(report: RoundReport, until_s: float) -> CompletedWork:
-    """What the board had done ``until_s`` after the round's start, its parts one after the other."""
+    """Return the time and energy that a client had spent ``until_s`` seconds into the round.
+
+    Args:
+        report: The client's report of the whole round; its parts are taken to run one after the other.
+        until_s: Seconds from the start of the round.
+    """
     link = report.link
     down_s = min(link.down_s, until_s)
     work_s = min(report.work_s, max(0.0, until_s - link.down_s))
     up_s = min(link.up_s, max(0.0, until_s - link.down_s - work_s))
     radio_j = link.radio_j * (down_s + up_s) / (link.down_s + link.up_s)
     parts = _list_completed_parts(report, work_s)
-    # Of finished work the mean power gives the same joules; so computed, figures stay as recorded to their last bit.
+    # For finished work, both give the same energy; scaling the total keeps recorded figures bit for bit.
     whole_j = report.work_j * work_s / report.work_s
     work_j = sum(part.work_j for part in parts) if work_s < report.work_s else whole_j
     return CompletedWork(down_s, work_s=work_s, up_s=up_s, work_j=work_j, radio_j=radio_j, parts=parts)
 
 
 def _list_completed_parts(report: RoundReport, work_s: float) -> tuple[CompletedPart, ...]:
-    """Each part as far as it was done in the first ``work_s`` of the work; every part whole once all was done."""
+    """Split the first ``work_s`` seconds of the work into the parts of the report, in order."""
     left_s = work_s if work_s < report.work_s else math.inf
     parts = []
     for part in report.parts:
@@ -169,7 +206,7 @@ def _list_completed_parts(report: RoundReport, work_s: float) -> tuple[Completed
 
 
 def _truncate_part(part: Measurement, seconds: float) -> CompletedPart:
-    """A part's first ``seconds``: the change of mode and the warm-up, then one minibatch after the other."""
+    """Return the first ``seconds`` of a part: mode change and warm-up first, then one step after the other."""
     if seconds >= part.work_s:
         return CompletedPart(part.work_s, part.work_j, part.steps)
     before_s = part.lost_s + part.warm_up_s + (part.switch_s or 0.0)
@@ -178,7 +215,7 @@ def _truncate_part(part: Measurement, seconds: float) -> CompletedPart:
 
 
 def work_columns(report: RoundReport, spent: CompletedWork) -> dict[str, Any]:
-    """What was done, and how much of it in the probes and in the second mode."""
+    """Return the columns on completed work, including the share of the probes and of the second mode."""
     probes = [probe for probe in spent.parts[: len(report.probes)] if probe.work_s > 0]
     return service_columns(report, spent) | {
         "down_s": spent.down_s,
@@ -195,9 +232,13 @@ def work_columns(report: RoundReport, spent: CompletedWork) -> dict[str, Any]:
 
 
 def service_columns(report: RoundReport, spent: CompletedWork) -> dict[str, Any]:
-    """What the board's standing service did while the parts that were begun were worked; nothing without one.
+    """Return the columns on the board's inference service during the started parts; empty without a service.
 
-    Of a part that was cut short it is what the service did in the whole of it.
+    A part that was cut short counts with the service statistics of the whole part, since they are not split by time.
+
+    Args:
+        report: The client's report of the whole round.
+        spent: The work that was completed.
     """
     begun = [part for part, done in zip(report.parts, spent.parts, strict=True) if done.work_s > 0]
     use, last = merge_all_service_uses([part.service for part in begun]), report.measured.service
@@ -220,7 +261,7 @@ def service_columns(report: RoundReport, spent: CompletedWork) -> dict[str, Any]
 
 
 def _mode_columns(report: RoundReport) -> dict[str, Any]:
-    """The decision, and what was predicted and measured in its mode."""
+    """Return the columns on the decision and on its predicted and measured mode."""
     measured, predicted, mode = report.measured, report.predicted, report.measured.mode
     return {
         "feasible": report.decision.feasible,
@@ -241,7 +282,7 @@ def _mode_columns(report: RoundReport) -> dict[str, Any]:
 
 
 def _memory_columns(report: RoundReport) -> dict[str, Any]:
-    """What it trained at and why; nothing where nobody knows what a step needs."""
+    """Return the columns on batch size, width and memory; empty if the memory need of a step is unknown."""
     memory = report.memory
     if memory is None:
         return {}
@@ -260,9 +301,9 @@ def _memory_columns(report: RoundReport) -> dict[str, Any]:
 def _truth_columns(
     report: RoundReport, radio_j: float, round_s: float, maxn_s: float | None, whole: bool
 ) -> dict[str, Any]:
-    """The work and the whole round at MAXN and in the oracle's mode; None without the truth.
+    """Return the columns of the work and the round at MAXN and in the oracle's mode; None without the truth.
 
-    The round's figures are None too where not all of the work was done: there is nothing to compare them with.
+    The columns of the whole round are also None if not all of the work was done, since they would not be comparable.
     """
     truth = report.true_front
     if truth is None or maxn_s is None:

@@ -1,9 +1,9 @@
-"""A board's trace of a round, as its row books it: the joules of its stretches are the row's; pure.
+"""Power traces of a round, consistent with the client rows: a trace integrates to the energy of its row. Pure.
 
-The trace that a board sent counts from the round's start. Here it moves to the fleet's clock, ends where the row's time
-ends, and is followed by the wait until the round's end at idle power. Of a board that sent none, or one that makes no
-sense, the row itself is told in a few stretches. Boards at rest, which have no row, are left out: nothing was asked of
-them, and ``RoundRow.resting_energy_j`` holds their joules.
+A client's trace counts time from the start of the round. It is shifted to simulated time, clipped to the booked time of
+the row, and followed by the wait until the end of the round at idle power. If a client sent no trace, or an implausible
+one, a coarse trace is built from the row. Idle clients have no row and no trace; their energy is in
+``RoundRow.resting_energy_j``.
 """
 
 from __future__ import annotations
@@ -24,20 +24,24 @@ from fedge.types import EMPTY_TRACE, Trace
 from fedge.wire import ReplyMessage
 
 TRACE_EVENT = "trace"
-"""The kind of event that tells of a trace that was cut or dropped, or that is not of the row's energy."""
+"""Kind of the event for a trace that was clipped or dropped, or whose energy differs from that of the row."""
 ENERGY_TOLERANCE = 0.05
-"""From this share on the joules that a trace saw and those that were reported count as different; chosen by us."""
+"""Relative difference between traced and reported energy above which an event is stored. A default: smaller values
+report sensor noise, larger ones hide a sensor that measures other rails.
+"""
 MIN_DIFFERENCE_J = 0.1
-"""Fewer joules are not worth an event; chosen by us."""
+"""Smallest difference in joules that is stored as an event, so that very short rounds do not produce events."""
 MAX_OVERRUN_S = 1.0
-"""A trace that goes on for longer after its round's end is cut with an event; chosen by us."""
+"""Seconds by which a trace may exceed its round before it is clipped with an event. A default: it allows for the
+sampling period of the slowest sensor.
+"""
 ROUNDING = 1e-9
-"""Joules that differ by less than this share are the same."""
+"""Relative difference below which two energies count as equal (floating-point rounding)."""
 
 
 @dataclass(frozen=True, slots=True)
 class BookedTraces:
-    """What is kept of boards' traces, and what in them is worth telling."""
+    """Traces to store, and the events found while checking them."""
 
     traces: tuple[RoundTrace, ...] = ()
     events: tuple[EventRow, ...] = ()
@@ -47,15 +51,26 @@ NO_PRIOR_WAIT = (0.0, 0.0)
 
 
 def book_traces(rows: Iterable[ClientRow], answers: Mapping[str, ReplyMessage]) -> BookedTraces:
-    """The traces of a round's boards, in the order of their rows."""
+    """Build the traces of all clients of a round.
+
+    Args:
+        rows: The client rows of the round.
+        answers: Reply of every client that has a row, by client name.
+
+    Returns:
+        The traces in the order of the rows, and the events found while checking them.
+    """
     each = [book_trace(row, answers[row.board]) for row in rows]
     return BookedTraces(tuple(t for told in each for t in told.traces), tuple(e for told in each for e in told.events))
 
 
 def book_trace(row: ClientRow, answer: ReplyMessage, before: tuple[float, float] = NO_PRIOR_WAIT) -> BookedTraces:
-    """The trace of a board whose row of the round is ``row``, and who gave ``answer``.
+    """Build the trace of one client.
 
-    ``before`` are the seconds and joules of a wait before the round that its row is to hold besides.
+    Args:
+        row: The client's row of the round.
+        answer: The client's reply, with or without a trace.
+        before: Seconds and joules of a wait before the round that the row includes.
     """
     booked_s = _booked_work_s(row) if answer.report is not None else row.wait_s
     seen, events = _read_sent_trace(row, answer)
@@ -68,17 +83,17 @@ def book_trace(row: ClientRow, answer: ReplyMessage, before: tuple[float, float]
 
 
 def strip_trace(answer: ReplyMessage) -> ReplyMessage:
-    """The answer without its trace, for what is kept of it once that is in a row."""
+    """Return the reply without its trace, to keep it after the trace has been stored."""
     return dataclasses.replace(answer, trace=EMPTY_TRACE) if len(answer.trace) else answer
 
 
 def _booked_work_s(row: ClientRow) -> float:
-    """Seconds from the round's start for which the row books fetching, working and sending."""
+    """Seconds from the start of the round that the row books for downloading, training and uploading."""
     return row.down_s + row.work_s + row.up_s
 
 
 def _read_sent_trace(row: ClientRow, answer: ReplyMessage) -> tuple[Trace, tuple[EventRow, ...]]:
-    """The trace that the board sent; nothing, with an event, when it makes no sense; cut where it is too long."""
+    """Return the client's trace: empty with an event if it is implausible, clipped if it is too long."""
     trace = answer.trace
     if trace is EMPTY_TRACE or not len(trace):
         return EMPTY_TRACE, ()
@@ -95,7 +110,7 @@ def _read_sent_trace(row: ClientRow, answer: ReplyMessage) -> tuple[Trace, tuple
 
 
 def _build_trace_from_row(row: ClientRow) -> Trace:
-    """What the row alone tells: fetching, working and sending, each at its mean power."""
+    """Build a trace from the row alone: download, training and upload, each at its mean power."""
     link_s = row.down_s + row.up_s
     link_w = row.idle_w + (row.radio_j / link_s if link_s > 0 else 0.0)
     work_w = row.work_j / row.work_s if row.work_s > 0 else 0.0
@@ -105,9 +120,10 @@ def _build_trace_from_row(row: ClientRow) -> Trace:
 
 
 def _wait_after(row: ClientRow, answer: ReplyMessage, part: Trace) -> Trace:
-    """The wait until the round's end, at idle power or at what is left of the row's joules when its battery was empty.
+    """Build the trace of the wait until the end of the round.
 
-    Of a real board that was cut off without a report it begins where its trace ends.
+    Power is the idle power, or, if the battery ran empty, the mean of what is left of the row's energy. For a real
+    board that was cut off without a report, the wait starts where its trace ends.
     """
     begin_s, end_s = _booked_work_s(row), _booked_work_s(row) + row.wait_s
     if answer.report is None and len(part):
@@ -129,7 +145,7 @@ def _wait_before(before: tuple[float, float]) -> Trace:
 
 
 def _compare_energy(row: ClientRow, answer: ReplyMessage, part: Trace) -> tuple[EventRow, ...]:
-    """An event where the sensors saw other joules than the row books, of the work or of a board that was cut off."""
+    """Return an event if the energies of trace and row differ, for the work or for a client that was cut off."""
     seen_j, booked_j, what = clip_trace(part, row.down_s, row.down_s + row.work_s).energy_j, row.work_j, "work"
     if answer.report is None:
         seconds = sum(part.span_s)

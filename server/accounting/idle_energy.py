@@ -1,4 +1,4 @@
-"""Boards that take no part: what they draw, their batteries, and the clock moving on while nobody can be asked."""
+"""Energy and battery accounting of idle clients, and advancing the clock while no client is available."""
 
 from __future__ import annotations
 
@@ -16,7 +16,13 @@ from server.state.fleet_availability import FleetAvailability, get_idle_w
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ClockAdvance:
-    """A run at a time at which somebody can be asked, and what the boards drew while nobody could."""
+    """The state of a run at a time at which a client is available.
+
+    Attributes:
+        progress: The run, with its clock and batteries advanced.
+        waited_j: Energy that all boards drew while none was available, in joules.
+        events: An event about the wait, if there was one.
+    """
 
     progress: RunState
     waited_j: float = 0.0
@@ -24,7 +30,15 @@ class ClockAdvance:
 
 
 def advance_to_available(reach: FleetAvailability, progress: RunState) -> ClockAdvance:
-    """Move the clock to the first time at which a board can be asked; raises ``RunFailed`` when none ever can."""
+    """Move the clock to the first time at which a client is available.
+
+    Args:
+        reach: Availability of the fleet.
+        progress: The run before the round.
+
+    Raises:
+        RunFailed: No client will ever be available.
+    """
     at_s = reach.next_available_s(progress)
     number = progress.round + 1
     if at_s is None:
@@ -42,10 +56,19 @@ def advance_to_available(reach: FleetAvailability, progress: RunState) -> ClockA
 def charge_idle_clients(
     reach: FleetAvailability, progress: RunState, names: Iterable[str], until_s: float
 ) -> tuple[RunState, float]:
-    """The batteries of boards that rest until ``until_s``, from the clock on or from when they are free; their joules.
+    """Account for clients that idle until ``until_s``, each from the current time or from when its last work ends.
 
-    A board rests at the idle power that it last told, also when it cannot be reached; one whose battery is empty draws
-    no more than what charges it.
+    A board draws the idle power that it last reported, even while it is unreachable. A board with an empty battery
+    draws at most its charging power.
+
+    Args:
+        reach: Availability of the fleet.
+        progress: The run before the idle time; its clock is not advanced.
+        names: The idle clients.
+        until_s: Simulated time at which the idle time ends.
+
+    Returns:
+        The run with updated batteries, and the energy drawn in joules.
     """
     charges = reach.charges(progress.histories)
     histories, joules = dict(progress.histories), 0.0
@@ -63,5 +86,11 @@ def charge_idle_clients(
 
 
 def available_energy_j(wanted_j: float, seconds: float, charge: BatteryCharge | None) -> float:
-    """The joules that a board draws in ``seconds`` that would take ``wanted_j`` if its battery lasted; None: mains."""
+    """Return the energy that a board can draw, limited by its battery.
+
+    Args:
+        wanted_j: Energy that the work needs, in joules.
+        seconds: Duration, during which the battery is charged.
+        charge: The battery, or None for a mains-powered board.
+    """
     return wanted_j if charge is None else min(wanted_j, charge.left_j + charge.spec.charging_w * seconds)

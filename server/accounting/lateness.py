@@ -1,4 +1,4 @@
-"""Who counts in a round: done, late, cancelled or failed, by the fleet's clock and never by arrival; pure."""
+"""Classification of the clients of a round as done, late, cancelled or failed, by simulated time, not arrival. Pure."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ from fedge.telemetry.store_records import Status
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """When a board's part is over, seconds from the round's start: its reply is there, or it failed with ``error``.
+    """The end of a client's part in a round.
 
-    Infinity for a real board that was cut off before it was done.
+    Attributes:
+        at_s: Seconds from the start of the round; infinity for a real board that was cut off before it was done.
+        error: Reason if the part ended without a reply.
     """
 
     at_s: float
@@ -23,24 +25,32 @@ class Completion:
 
 @dataclass(frozen=True, slots=True)
 class RoundVerdict:
-    """How long a round lasted, and what became of every board in it."""
+    """The length of a round in seconds, and the status of every client in it."""
 
     round_s: float
     status: Mapping[str, Status]
 
 
 def compute_cutoff_s(late: LateReplySpec, deadline_s: float | None) -> float | None:
-    """Seconds after which a round goes on without the boards that are not done; None when it waits for them."""
+    """Return the seconds after which a round continues without unfinished clients, or None if it waits for all.
+
+    Args:
+        late: The experiment's rule for late replies.
+        deadline_s: Planned length of the round in seconds, or None.
+    """
     waits = late.action in ("accept", "partial")
     return None if deadline_s is None or waits else deadline_with_grace_s(late, deadline_s)
 
 
 @dataclass(frozen=True, slots=True)
 class RealCutoff:
-    """For real boards, seconds of their work; None: for ever.
+    """Limits on real boards, which cannot be interrupted by a message while they work; None means no limit.
 
-    After ``within_s`` a round goes on without a board, after ``cancel_s`` the board ends its work by itself, since no
-    message reaches it meanwhile. Once ``wanted`` boards replied that were done within ``counts_s`` it goes on, too.
+    Attributes:
+        within_s: Seconds after which a round continues without a client.
+        cancel_s: Seconds after which the client stops its own work.
+        wanted: Number of replies after which the round continues.
+        counts_s: Only replies that were ready within this many seconds count towards ``wanted``.
     """
 
     within_s: float | None = None
@@ -53,7 +63,13 @@ NO_CUTOFF = RealCutoff()
 
 
 def compute_real_cutoff(late: LateReplySpec, deadline_s: float | None, wanted: int | None) -> RealCutoff:
-    """When real boards that are not done are given up; ``wanted`` replies are enough where more boards are asked."""
+    """Return when a round of real boards continues without unfinished clients.
+
+    Args:
+        late: The experiment's rule for late replies.
+        deadline_s: Planned length of the round in seconds, or None.
+        wanted: Number of replies that are enough if more clients were asked, or None.
+    """
     counts_s = compute_cutoff_s(late, deadline_s)
     if deadline_s is None or late.action == "partial" or (late.action == "accept" and wanted is None):
         return RealCutoff(None, None, wanted, counts_s)
@@ -62,25 +78,36 @@ def compute_real_cutoff(late: LateReplySpec, deadline_s: float | None, wanted: i
 
 
 def has_enough_replies(cut: RealCutoff, replied_s: Iterable[float]) -> bool:
-    """Whether a round of real boards can go on once some have replied, each so long after the round's start."""
+    """Return True if a round of real boards can continue.
+
+    Args:
+        cut: Limits of the round.
+        replied_s: Seconds from the start of the round at which each reply was ready.
+    """
     latest_s = math.inf if cut.counts_s is None else cut.counts_s
     return cut.wanted is not None and sum(at_s <= latest_s for at_s in replied_s) >= cut.wanted
 
 
 def deadline_with_grace_s(late: LateReplySpec, deadline_s: float) -> float:
-    """The deadline with its grace."""
+    """Return the deadline extended by the grace period, in seconds."""
     return deadline_s * (1 + late.grace)
 
 
 def classify_clients(
     endings: Mapping[str, Completion], cut_s: float | None, wanted: int | None, empty_s: float
 ) -> RoundVerdict:
-    """What became of each board.
+    """Assign a status to every client of a round and determine its length.
 
-    With ``wanted`` the first so many replies count, by their time and then by name, and the round is over with the last
-    of them: boards that are still at it are cancelled. Otherwise it lasts until every board has replied or failed, at
-    most until ``cut_s``: boards that are not done by then are late. ``empty_s`` is the length of a round of no board,
-    and the least of one in which a board was cut off.
+    With ``wanted``, the first so many replies count, ordered by time and then by name, and the round ends with the last
+    of them; unfinished clients are cancelled. Otherwise the round lasts until every client has replied or failed, but
+    at most ``cut_s``; clients that are not done by then are late.
+
+    Args:
+        endings: End of each client's part, by client name.
+        cut_s: Seconds after which the round continues without unfinished clients, or None.
+        wanted: Number of replies that are enough, or None.
+        empty_s: Length in seconds of a round without clients, and the least length of one in which a client was cut
+            off.
     """
     in_order = sorted(endings, key=lambda board: (endings[board].at_s, board))
     latest_s = math.inf if cut_s is None else cut_s
@@ -94,7 +121,8 @@ def classify_clients(
     if cut_s is not None and len(in_time) < len(in_order):
         return RoundVerdict(cut_s, {b: _classify_client(b in counted, endings[b], cut_s, "late") for b in in_order})
     round_s = max((endings[b].at_s for b in in_time), default=empty_s)
-    if len(in_time) < len(in_order):  # cut off, though nothing but the deadline says when
+    if len(in_time) < len(in_order):
+        # A real board was cut off although the round has no cutoff: the round lasts at least until the deadline.
         round_s = max(round_s, empty_s)
     return RoundVerdict(round_s, {b: _classify_client(b in counted, endings[b], round_s, "late") for b in in_order})
 

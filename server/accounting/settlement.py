@@ -1,6 +1,6 @@
-"""A round's end: who was late, until when every board is booked, and the fleet's row; pure.
+"""Settlement of a round: who was late, the time that is booked for each client, and the fleet's row. Pure functions.
 
-A board whose late reply joins a later round is booked until it is done, so that every joule is in one row.
+A client whose late reply joins a later round is booked until it is done, so that all of its energy is in one row.
 """
 
 from __future__ import annotations
@@ -24,10 +24,19 @@ __all__ = ["RoundExtras", "RoundSettlement", "RoundStart", "compute_completed_wo
 
 @dataclass(frozen=True, slots=True)
 class RoundSettlement:
-    """A round's end on the fleet's clock and its rows, before aggregation; ``accepted`` boards may be aggregated.
+    """The end of a round and its rows, before aggregation. Times are simulated times in seconds.
 
-    ``until_s`` is when each board that reported was done, or stopped, on the fleet's clock; ``joining`` are the late
-    ones whose reply joins a later round.
+    Attributes:
+        start_s: Start of the round.
+        end_s: End of the round.
+        accepted: Clients whose results may be aggregated.
+        clients: One row per client asked.
+        events: Events of the round.
+        maxn_round_s: Length of the round if every client that reported ran at MAXN; None if a truth is unknown.
+        joining: Late clients whose reply joins a later round.
+        until_s: When each client that reported was done or was stopped.
+        charges: Batteries of the clients asked, after the energy in their rows.
+        lost: Clients that became unavailable or ran out of battery before they could reply.
     """
 
     start_s: float
@@ -36,22 +45,27 @@ class RoundSettlement:
     clients: tuple[ClientRow, ...]
     events: tuple[EventRow, ...]
     maxn_round_s: float | None
-    """How long the round would have been with every board that reported at MAXN; None without the truth."""
     joining: tuple[str, ...] = ()
     until_s: Mapping[str, float] = field(default_factory=dict)
     charges: Mapping[str, BatteryCharge] = field(default_factory=dict)
-    """The batteries of the boards asked, after what their rows book."""
     lost: tuple[str, ...] = ()
-    """Boards that went away or whose battery ran empty before they could reply, in the round or after it."""
 
     @property
     def energy_j(self) -> float:
-        """Joules of the boards asked."""
+        """Energy of all clients asked, in joules."""
         return sum(row.energy_j for row in self.clients)
 
 
 def settle_round(opening: RoundStart, answers: Mapping[str, ReplyMessage], late: LateReplySpec) -> RoundSettlement:
-    """Decide who is late and write every board's row; lateness is decided by reports, never by arrival."""
+    """Classify every client of a round and build its row.
+
+    Lateness follows from the reported durations, never from when a message arrived, so that it is reproducible.
+
+    Args:
+        opening: State of the fleet at the start of the round.
+        answers: Reply of every client asked, by client name.
+        late: The experiment's rule for late replies.
+    """
     reports = {board: answer.report for board, answer in sorted(answers.items()) if answer.report is not None}
     endings = {board: _find_completion(opening, report) for board, report in reports.items()}
     endings |= {board: Completion(math.inf) for board, answer in answers.items() if answer.cut}
@@ -88,7 +102,7 @@ def settle_round(opening: RoundStart, answers: Mapping[str, ReplyMessage], late:
 
 
 def _find_completion(opening: RoundStart, report: RoundReport) -> Completion:
-    """When the board replies, unless it goes away or its battery runs empty before."""
+    """Return when the client replies, or when it becomes unavailable or runs out of battery before that."""
     board = report.board
     away_s = opening.leaves_s.get(board, math.inf) - opening.start_s
     charge = opening.charges.get(board)
@@ -101,7 +115,7 @@ def _find_completion(opening: RoundStart, report: RoundReport) -> Completion:
 
 
 def _list_power_phases(report: RoundReport) -> tuple[tuple[float, float], ...]:
-    """Seconds and watts, one after the other: fetching, every part of the work, sending."""
+    """Seconds and mean power in watts of consecutive phases: download, every part of the work, upload."""
     link = report.link
     link_w = report.idle_w + link.radio_j / max(link.down_s + link.up_s, 1e-12)
     work = ((part.work_s, part.power_w) for part in report.parts)
@@ -109,7 +123,7 @@ def _list_power_phases(report: RoundReport) -> tuple[tuple[float, float], ...]:
 
 
 def _is_lost(ending: Completion, until_s: float) -> bool:
-    """Whether the board broke down in the time that it is booked for; later it may, once it was stopped."""
+    """Return True if the client failed within its booked time; a failure after it was stopped does not count."""
     return ending.error is not None and ending.at_s <= until_s
 
 
@@ -120,7 +134,7 @@ def _joins_later(ending: Completion, status: Status, late: LateReplySpec) -> boo
 def _build_part(
     answer: ReplyMessage, ending: Completion, status: Status, round_s: float, late: LateReplySpec
 ) -> ClientPart:
-    """What the row of a board that reported is to say."""
+    """Build the part in the round of a client that reported."""
     report, error = answer.report, answer.error
     assert report is not None
     if answer.cut:
@@ -152,7 +166,13 @@ def _compute_charge(
 
 @dataclass(frozen=True, slots=True)
 class RoundExtras:
-    """What a round's row tells besides the boards asked; None where nobody knows."""
+    """Columns of a round's row that do not come from the clients asked; None if unknown.
+
+    Attributes:
+        available: Number of clients that could have been selected.
+        stale: Number of late results that were merged.
+        resting_j: Energy of all idle clients, in joules.
+    """
 
     available: int | None = None
     stale: int = 0
@@ -160,7 +180,13 @@ class RoundExtras:
 
 
 def round_row(settled: RoundSettlement, tested: tuple[float, float], around: RoundExtras = RoundExtras()) -> RoundRow:
-    """The fleet's row; ``tested`` is the new model's loss and accuracy on the held-out test set."""
+    """Build the fleet's row of a round.
+
+    Args:
+        settled: The settled round.
+        tested: Loss and accuracy of the new model on the held-out test set.
+        around: Columns that do not come from the clients asked.
+    """
     rows = settled.clients
     done = [row for row in rows if row.status == "done"]
     return RoundRow(
@@ -190,20 +216,20 @@ def round_row(settled: RoundSettlement, tested: tuple[float, float], around: Rou
 
 
 def _maxn_round_s(reports: Mapping[str, RoundReport]) -> float | None:
-    """How long the round would have been at MAXN; None where a board's truth is not known."""
+    """Return the length of the round at MAXN in seconds, or None if the truth of a client is unknown."""
     fronts = [report.true_front for report in reports.values()]
     known = [front.link_s + front.maxn.work_s for front in fronts if front is not None]
     return max(known) if known and len(known) == len(fronts) else None
 
 
 def _sum_known(values: Sequence[float | None]) -> float | None:
-    """The sum; None where a part is not known."""
+    """Return the sum, or None if a value is None."""
     known = [value for value in values if value is not None]
     return sum(known) if len(known) == len(values) else None
 
 
 def _list_events(row: ClientRow, report: RoundReport | None) -> tuple[EventRow, ...]:
-    """What in a board's row is worth telling."""
+    """List the events that follow from a client's row."""
     memory = None if report is None else report.memory
     told = (
         (MEMORY, "" if memory is None else _describe_memory_change(memory), memory is not None and memory.changed),
@@ -221,5 +247,5 @@ def _list_events(row: ClientRow, report: RoundReport | None) -> tuple[EventRow, 
 
 
 def _describe_memory_change(memory: MemoryUse) -> str:
-    """What a board trains at from this round on."""
+    """Describe the batch size and width that a client trains with from this round on."""
     return memory.why or f"{memory.used}, as asked: {memory.predicted_mb:,.0f} MB are predicted now"

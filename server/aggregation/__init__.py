@@ -1,1 +1,1 @@
-"""Strategies and the weighting of results."""
+"""Aggregation: strategies, and the weighting of results."""

@@ -1,4 +1,4 @@
-"""Aggregation by a Flower strategy: what a round sends, what comes of its replies, and the strategy's own memory."""
+"""Aggregation by a Flower strategy: the arrays to send, the new model from the replies, and the strategy's state."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ STRATEGIES = {
     "FedBuff": "server.aggregation.async_strategies:FedBuff",
 }
 SELECT_ALL_OPTIONS = {"fraction_train": 1.0, "min_train_nodes": 1, "min_available_nodes": 1}
-"""The coordinator selects the clients; the strategy must not sample again, nor wait for more."""
+"""Options that switch off a strategy's own client sampling, since the coordinator has already selected the clients."""
 
 
 class ArrayMismatch(FedgeError):
@@ -38,9 +38,16 @@ class ArrayMismatch(FedgeError):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Contribution:
-    """One client's result: its arrays, and the samples that weigh them.
+    """One client's result, as it enters the aggregation.
 
-    ``steps`` minibatches made it; ``discount`` below 1 makes it weigh less than its samples (a late one).
+    Attributes:
+        board: Name of the client.
+        arrays: Trained arrays by name; may be the leading part of the model (a narrow network).
+        samples: Number of training samples, the client's weight before the discount.
+        loss: Training loss.
+        accuracy: Training accuracy, 0 to 1.
+        steps: Number of SGD steps; 0 if unknown.
+        discount: Factor on the weight, below 1 for a late result.
     """
 
     board: str
@@ -53,12 +60,12 @@ class Contribution:
 
     @property
     def weight(self) -> float:
-        """What weighs it: its samples, discounted."""
+        """Weight in the average: samples times discount."""
         return self.samples if self.discount == 1.0 else self.samples * self.discount
 
 
 class _SelectedNodes:
-    """Stands in for Flower's Grid where a strategy only asks for the node ids."""
+    """Replaces Flower's Grid in a strategy that only asks it for node ids."""
 
     def __init__(self, count: int) -> None:
         self._count = count
@@ -68,7 +75,15 @@ class _SelectedNodes:
 
 
 def build_strategy(spec: StrategySpec, where: str = "strategy") -> Strategy:
-    """The strategy that the experiment names; raises ``BadInput`` for an unknown class or option."""
+    """Build the strategy that the experiment names.
+
+    Args:
+        spec: Name and options of the strategy, and of the strategy that it wraps.
+        where: Field of the experiment, for error messages.
+
+    Raises:
+        BadInput: The class or an option is unknown, or an option has an invalid value.
+    """
     make = registry.load_named(f"{where}.name", spec.name, STRATEGIES)
     accepted = inspect.signature(make).parameters
     options: dict[str, Any] = {key: value for key, value in SELECT_ALL_OPTIONS.items() if key in accepted}
@@ -85,10 +100,15 @@ def build_strategy(spec: StrategySpec, where: str = "strategy") -> Strategy:
 
 
 class Aggregator:
-    """Wraps a strategy for one round at a time; seeds the global generator that Flower's noise is drawn from.
+    """Applies a strategy to one round at a time; seeds the global generator from which Flower draws its noise.
 
-    The strategy sees what is learnt. ``buffers`` (batch norm's statistics) are averaged by samples, since momentum or
-    noise would make a variance negative; of integers (step counters) the largest counts.
+    The strategy only sees trainable arrays. ``buffers`` (batch-norm statistics) are averaged by samples instead, since
+    momentum or noise could make a variance negative. For integer arrays (step counters) the maximum is used.
+
+    Args:
+        strategy: The Flower strategy.
+        seed: The experiment's seed.
+        buffers: Names of arrays that are not trained.
     """
 
     def __init__(self, strategy: Strategy, seed: int, buffers: Collection[str] = ()) -> None:
@@ -97,7 +117,16 @@ class Aggregator:
         self._buffers = frozenset(buffers)
 
     def configure(self, round_number: int, arrays: NamedArrays, clients: int) -> tuple[NamedArrays, dict[str, float]]:
-        """What the strategy sends to every client: arrays and numbers such as ``proximal-mu``."""
+        """Return what the strategy sends to every client of a round.
+
+        Args:
+            round_number: Number of the round, from 1.
+            arrays: The global model, by array name.
+            clients: Number of clients in the round.
+
+        Returns:
+            The arrays to send, and the strategy's numeric settings, such as ``proximal-mu``.
+        """
         ensure_identity()
         learnt = to_array_record(self._select_trainable(arrays))
         messages = self._strategy.configure_train(
@@ -117,9 +146,18 @@ class Aggregator:
         return _cast_like(arrays, from_array_record(sent)), numbers
 
     def aggregate(self, round_number: int, arrays: NamedArrays, contributions: Sequence[Contribution]) -> NamedArrays:
-        """The new global arrays, with the old ones' types; replies are taken in the order of board names.
+        """Return the new global model, with the data types of the old one.
 
-        Of several of one board, in the order given.
+        Contributions are aggregated in the order of client names, and those of one client in the order given, so that
+        the result does not depend on the order of arrival.
+
+        Args:
+            round_number: Number of the round, from 1.
+            arrays: The global model that was sent, by array name.
+            contributions: Results with the shapes of the model; at least one.
+
+        Raises:
+            FedgeError: The strategy gives no model.
         """
         ordered = sorted(contributions, key=lambda c: c.board)
         replies = [
@@ -135,11 +173,11 @@ class Aggregator:
         return _cast_like(arrays, from_array_record(record) | kept)
 
     def trainable_names(self, arrays: NamedArrays) -> frozenset[str]:
-        """The names of the arrays that a strategy averages or moves; the others are statistics and counters."""
+        """Return the names of the arrays that a strategy averages or moves; the others are statistics and counters."""
         return frozenset(self._select_trainable(arrays))
 
     def _select_trainable(self, arrays: NamedArrays) -> NamedArrays:
-        """What a strategy may average or move, at least one-dimensional."""
+        """Return the trainable arrays, with at least one dimension."""
         return {
             name: np.atleast_1d(value)
             for name, value in arrays.items()
@@ -147,16 +185,24 @@ class Aggregator:
         }
 
     def export_state(self) -> dict[str, np.ndarray]:
-        """The strategy's own arrays (momentum and the like), flat by name, for a checkpoint."""
+        """Return the strategy's own arrays (such as momentum) in a flat mapping, for a checkpoint."""
         return _export_state(self._strategy)
 
     def restore_state(self, memory: Mapping[str, np.ndarray]) -> None:
-        """Put back what ``memory`` gave."""
+        """Restore the strategy's state from the result of ``export_state``."""
         _restore_state(self._strategy, memory)
 
 
 def check_arrays(arrays: NamedArrays, contribution: Contribution) -> None:
-    """Raise ``ArrayMismatch`` unless names and shapes agree; Flower would broadcast some shapes without a word."""
+    """Check that a contribution fits the model; Flower would silently broadcast some mismatched shapes.
+
+    Args:
+        arrays: The model, or the leading part of it that the client trained.
+        contribution: The client's result.
+
+    Raises:
+        ArrayMismatch: Names or shapes differ, or a value is not finite.
+    """
     want = {name: np.shape(value) for name, value in arrays.items()}
     got = {name: np.shape(value) for name, value in contribution.arrays.items()}
     for name in sorted(want.keys() | got.keys()):
@@ -168,7 +214,7 @@ def check_arrays(arrays: NamedArrays, contribution: Contribution) -> None:
 
 
 def _average_buffer(name: str, contributions: Sequence[Contribution]) -> NDArray[np.generic]:
-    """A buffer's mean by samples; an integer's largest value."""
+    """Return the weighted mean of a floating-point buffer, or the maximum of an integer one."""
     values = [c.arrays[name] for c in contributions]
     if not np.issubdtype(values[0].dtype, np.floating):
         return np.asarray(np.max(values, axis=0))
@@ -177,7 +223,7 @@ def _average_buffer(name: str, contributions: Sequence[Contribution]) -> NDArray
 
 
 def _cast_like(arrays: NamedArrays, new: NamedArrays) -> NamedArrays:
-    """``new`` with the order, shapes and types of ``arrays``; what ``new`` lacks stays as it was."""
+    """Return ``new`` with the order, shapes and types of ``arrays``, which also fills in what ``new`` lacks."""
     return {
         name: np.asarray(new.get(name, old)).astype(old.dtype, copy=False).reshape(old.shape)
         for name, old in arrays.items()
@@ -194,9 +240,9 @@ def _build_content(contribution: Contribution, learnt: NamedArrays) -> RecordDic
 
 
 def _export_state(strategy: Any) -> dict[str, np.ndarray]:
-    """Every array and float among the strategy's attributes, as ``attribute/kind/place/key``.
+    """Collect every array and float among the strategy's attributes, keyed by ``attribute/kind/index/key``.
 
-    The place keeps the order: some strategies hold their momentum as a list that follows the order of the arrays.
+    The index keeps the order: some strategies hold their momentum as a list in the order of the arrays.
     """
     flat: dict[str, np.ndarray] = {}
     for name, value in vars(strategy).items():

@@ -1,4 +1,4 @@
-"""Asynchronous strategies: how a result that others have overtaken moves the model; FedAsync and FedBuff.
+"""Asynchronous strategies, which merge stale results: FedAsync and FedBuff.
 
 Symbols: x the model, v its version, x_i a client's result, v_i the version that it was trained from, tau = v - v_i its
 staleness, a the exponent, s(tau) = (1 + tau)^-a its weight, K the buffer's size.
@@ -25,13 +25,19 @@ from server.aggregation.narrow_results import expand_results
 from server.transport.flower_messages import build_message, from_array_record, to_array_record
 
 STALENESS = "staleness"
-"""The name under which a result's staleness stands among its metrics."""
+"""Key of a result's staleness among its metrics."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AsyncResult:
-    """A client's result on its way into the model: what ``prepare_upload`` made of its arrays, and how stale they
-    are.
+    """A client's result that is to be merged.
+
+    Attributes:
+        arrays: Output of ``prepare_upload``, by array name.
+        staleness: Number of models that were made since the one it was trained from.
+        samples: Number of training samples.
+        loss: Training loss.
+        accuracy: Training accuracy, 0 to 1.
     """
 
     arrays: NamedArrays
@@ -42,14 +48,21 @@ class AsyncResult:
 
 
 class AsyncStrategy(Strategy):
-    """A strategy that merges results as they come in; ``server/rounds/async_coordinator.py`` plays it.
+    """A strategy that merges results as they arrive; ``server/rounds/async_coordinator.py`` runs it.
 
-    ``buffer_size`` results make a new model, ``concurrency`` clients train at a time (None: all). A subclass says how
-    the results in its messages move the model (``moved``). Raises ``ValueError`` for an option out of range.
+    A subclass implements ``update_array``, which moves one array of the model by the results.
+
+    Args:
+        buffer_size: Number of results that make a new model.
+        concurrency: Number of clients that train at the same time; None means all.
+        staleness_exponent: The exponent a of the weight s(tau), at least 0.
+
+    Raises:
+        ValueError: An option is out of range.
     """
 
     uses_changes: ClassVar[bool] = False
-    """Whether the messages hold what training changed, x_i - x of version v_i, instead of x_i."""
+    """Whether messages carry the change x_i - x (of version v_i) instead of the result x_i."""
 
     def __init__(self, buffer_size: int, concurrency: int | None, staleness_exponent: float) -> None:
         self.buffer_size = _check_count("buffer_size", buffer_size)
@@ -60,12 +73,21 @@ class AsyncStrategy(Strategy):
 
     @abstractmethod
     def update_array(self, old: NDArray[np.generic], results: Sequence[NDArray[np.generic]], weights: Floats) -> Floats:
-        """One array of the new model, from the old one's, the results' in their order, and their weights s(tau)."""
+        """Compute one array of the new model.
+
+        Args:
+            old: The array in the current model.
+            results: The array in each result, in the order of completion; the same shape as ``old``.
+            weights: s(tau) of each result, shape (n,).
+
+        Returns:
+            The new array in float64.
+        """
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """The present model for every node of ``grid``; it is also what the next results are merged into."""
+        """Send the current model to every node of ``grid``; the next results are merged into this model."""
         self._arrays = arrays
         config["server-round"] = server_round
         if self.proximal_mu:
@@ -76,7 +98,7 @@ class AsyncStrategy(Strategy):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """The new model; replies are merged in the order given, which is that of their completion."""
+        """Return the new model; replies are merged in the order given, which is the order of completion."""
         contents = [reply.content for reply in replies if not reply.has_error()]
         if self._arrays is None or not contents:
             return None, None
@@ -92,29 +114,35 @@ class AsyncStrategy(Strategy):
         return to_array_record(new), MetricRecord({STALENESS: float(np.mean(staleness))})
 
     def weights(self, staleness: Sequence[float]) -> Floats:
-        """s(tau) of each, shape (n,)."""
+        """Return the weight s(tau) of each result, shape (n,)."""
         weights: Floats = (1.0 + np.asarray(staleness, dtype=np.float64)) ** -self.staleness_exponent
         return weights
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Nothing: the server tests the model itself."""
+        """Return no messages: the server evaluates the model itself."""
         return []
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        """Nothing."""
+        """Return None: clients do not evaluate."""
         return None
 
     def summary(self) -> None:
-        """Nothing: the run's rows tell."""
+        """Print nothing: the run's rows hold the results."""
 
 
 class FedAsync(AsyncStrategy):
-    """Every result is mixed in at once: x <- (1 - a_i) x + a_i x_i with a_i = mixing * s(tau_i).
+    """Merges every result at once: x <- (1 - a_i) x + a_i x_i with a_i = mixing * s(tau_i).
 
-    Xie, Koyejo, Gupta: Asynchronous Federated Optimization, arXiv 1903.03934, algorithm 1 with its polynomial s.
-    ``proximal_mu`` is the pull towards x that clients train with (the paper's rho).
+    Args:
+        mixing: The factor alpha, above 0 and at most 1.
+        staleness_exponent: The exponent a of s(tau), at least 0.
+        concurrency: Number of clients that train at the same time; None means all.
+        proximal_mu: Strength of the clients' proximal term (rho in the paper), at least 0.
+
+    References:
+        Xie, Koyejo, Gupta: Asynchronous Federated Optimization, arXiv 1903.03934, algorithm 1 with its polynomial s.
     """
 
     def __init__(
@@ -129,7 +157,7 @@ class FedAsync(AsyncStrategy):
         self.proximal_mu = _check_range("proximal_mu", proximal_mu, 0.0)
 
     def update_array(self, old: NDArray[np.generic], results: Sequence[NDArray[np.generic]], weights: Floats) -> Floats:
-        """One result after the other."""
+        """Mix the results into the array one after the other."""
         new: Floats = np.asarray(old, dtype=np.float64)
         for result, weight in zip(results, weights, strict=True):
             new = new + self.mixing * weight * (np.asarray(result, dtype=np.float64) - new)
@@ -137,10 +165,16 @@ class FedAsync(AsyncStrategy):
 
 
 class FedBuff(AsyncStrategy):
-    """K results make a step: x <- x + server_learning_rate * (1/K) sum_i s(tau_i) (x_i - x of version v_i).
+    """Merges K results at a time: x <- x + server_learning_rate * (1/K) sum_i s(tau_i) (x_i - x of version v_i).
 
-    Nguyen et al.: Federated Learning with Buffered Asynchronous Aggregation, arXiv 2106.06639, algorithm 1; K = 10 and
-    s with a = 0.5 as in its experiments.
+    Args:
+        buffer_size: The number K of results per model; 10 as in the paper's experiments.
+        concurrency: Number of clients that train at the same time; None means all.
+        staleness_exponent: The exponent a of s(tau), at least 0; 0.5 as in the paper's experiments.
+        server_learning_rate: Step size of the server, above 0.
+
+    References:
+        Nguyen et al.: Federated Learning with Buffered Asynchronous Aggregation, arXiv 2106.06639, algorithm 1.
     """
 
     uses_changes: ClassVar[bool] = True
@@ -156,7 +190,7 @@ class FedBuff(AsyncStrategy):
         self.server_learning_rate = _check_range("server_learning_rate", server_learning_rate, 0.0, open_low=True)
 
     def update_array(self, old: NDArray[np.generic], results: Sequence[NDArray[np.generic]], weights: Floats) -> Floats:
-        """A step along the mean of the weighed changes."""
+        """Move the array along the mean of the weighted changes."""
         total = sum(w * np.asarray(result, dtype=np.float64) for result, w in zip(results, weights, strict=True))
         new: Floats = np.asarray(old, dtype=np.float64) + self.server_learning_rate / len(results) * np.asarray(total)
         return new
@@ -165,7 +199,17 @@ class FedBuff(AsyncStrategy):
 def prepare_upload(
     strategy: AsyncStrategy, base: NamedArrays, trained: NamedArrays, buffers: Collection[str] = ()
 ) -> NamedArrays:
-    """What is kept of a result until it is merged: ``trained``, or what of it the strategy moves less ``base``."""
+    """Return the part of a result that is kept until it is merged.
+
+    Args:
+        strategy: The strategy that will merge it.
+        base: The model that the client started from, by array name.
+        trained: The client's result, by array name.
+        buffers: Names of arrays that are not trained.
+
+    Returns:
+        ``trained`` itself, or, for a strategy with ``uses_changes``, the change of its trainable arrays.
+    """
     if not strategy.uses_changes:
         return trained
     return compute_change(base, _list_trainable(strategy, base, buffers), trained)
@@ -178,11 +222,24 @@ def merge_results(
     results: Sequence[AsyncResult],
     buffers: Collection[str] = (),
 ) -> NamedArrays:
-    """The model of ``version``, with the types of ``arrays``; ``results`` are in the order of their completion.
+    """Merge results into the model.
 
-    A strategy that averages models averages ``buffers`` (batch norm's statistics) too. Where it moves the model by
-    changes, they become the results' mean weighed by s(tau). Of integers (step counters) the largest counts. Raises
-    ``FedgeError`` when the strategy gives no model.
+    A strategy that averages models also averages ``buffers`` (batch-norm statistics). A strategy that applies changes
+    replaces them by the mean of the results, weighted by s(tau). For integer arrays (step counters) the maximum is
+    used.
+
+    Args:
+        strategy: The asynchronous strategy.
+        version: Number of the new model, from 1.
+        arrays: The current model, by array name.
+        results: Results in the order of completion; at least one.
+        buffers: Names of arrays that are not trained.
+
+    Returns:
+        The new model, with the order, shapes and types of ``arrays``.
+
+    Raises:
+        FedgeError: The strategy gives no model.
     """
     learnt = _list_trainable(strategy, arrays, buffers)
     results = _fill_narrow_results(strategy, arrays, results, learnt)
@@ -209,7 +266,7 @@ def merge_results(
 def _fill_narrow_results(
     strategy: AsyncStrategy, arrays: NamedArrays, results: Sequence[AsyncResult], learnt: Collection[str]
 ) -> list[AsyncResult]:
-    """The results as large as the model; changes where nobody holds an element are none."""
+    """Expand narrow results to the size of the model; elements that no client trained do not change."""
     base = {name: np.zeros_like(v) if strategy.uses_changes and name in learnt else v for name, v in arrays.items()}
     weights = [float(weight) for weight in strategy.weights([result.staleness for result in results])]
     whole = expand_results(base, [result.arrays for result in results], weights)
@@ -217,14 +274,14 @@ def _fill_narrow_results(
 
 
 class _EmptyGrid:
-    """Stands in for Flower's Grid where nobody is to be asked."""
+    """Replaces Flower's Grid where no client is to be asked."""
 
     def get_node_ids(self) -> list[int]:
         return []
 
 
 def _list_trainable(strategy: AsyncStrategy, arrays: NamedArrays, buffers: Collection[str]) -> tuple[str, ...]:
-    """The names of what the strategy moves."""
+    """Return the names of the arrays that the strategy moves."""
     floats = [name for name, value in arrays.items() if np.issubdtype(value.dtype, np.floating)]
     return tuple(name for name in floats if not strategy.uses_changes or name not in buffers)
 

@@ -1,12 +1,15 @@
-"""Weighting results that are not alike: normalised averaging of unlike work, and late results on today's model; pure.
+"""Weighting of unequal results: normalised averaging (FedNova), and rebasing late results on the current model. Pure.
 
-Symbols: x the model sent, x_i a client's result, d_i = x_i - x, tau_i its minibatches, n_i its samples, p_i = n_i / sum
-n, a_i the norm of the weights with which its gradients entered d_i, eta the learning rate, rho the momentum, mu the
-proximal pull, s the rounds by which a result is late.
+Symbols: x the model sent, x_i a client's result, d_i = x_i - x, tau_i its number of steps, n_i its samples, p_i = n_i /
+sum n, a_i the norm of the weights with which its gradients enter d_i, eta the learning rate, rho the momentum, mu the
+coefficient of the proximal term, s the rounds by which a result is late.
 
-Normalised averaging (FedNova; Wang et al. 2020, arXiv 2007.07481, section 4): x + tau_eff sum_i p_i d_i / a_i with
-tau_eff = sum_i p_i a_i, as long a step as plain averaging makes. A client that did more minibatches then pulls no
-harder in its own direction.
+Normalised averaging computes x + tau_eff sum_i p_i d_i / a_i with tau_eff = sum_i p_i a_i, which is as long a step as
+plain averaging makes. A client that ran more steps then has no larger influence on the direction.
+
+References:
+    Wang et al. 2020: Tackling the Objective Inconsistency Problem in Heterogeneous Federated Optimization (FedNova),
+    arXiv 2007.07481, section 4.
 """
 
 from __future__ import annotations
@@ -24,18 +27,30 @@ from server.aggregation.narrow_results import take_leading_part
 
 @dataclass(frozen=True, slots=True)
 class LocalSgd:
-    """How clients descend: momentum rho, and eta times mu."""
+    """Parameters of the clients' SGD.
+
+    Attributes:
+        momentum: The momentum rho.
+        pull: The product of learning rate eta and proximal coefficient mu.
+    """
 
     momentum: float = 0.0
     pull: float = 0.0
 
 
 def gradient_norm(steps: int, sgd: LocalSgd) -> float:
-    """a_i: the sum of the weights with which ``steps`` gradients enter the client's change, in units of eta.
+    """Return a_i, the sum of the weights with which ``steps`` gradients enter the client's change, in units of eta.
 
     For plain SGD it is ``steps``; with momentum (steps - rho (1 - rho^steps) / (1 - rho)) / (1 - rho); with the
-    proximal pull (1 - (1 - eta mu)^steps) / (eta mu): the paper's section 4. Found by playing ``steps`` gradients of
-    one, which gives all of these and both together.
+    proximal term (1 - (1 - eta mu)^steps) / (eta mu). Computed by running SGD on ``steps`` gradients of one, which
+    covers these cases and their combination.
+
+    Args:
+        steps: Number of SGD steps, at least 0.
+        sgd: Momentum and proximal pull.
+
+    References:
+        Wang et al. 2020, arXiv 2007.07481, section 4.
     """
     speed = moved = 0.0
     for _ in range(steps):
@@ -47,10 +62,15 @@ def gradient_norm(steps: int, sgd: LocalSgd) -> float:
 def normalise_contributions(
     arrays: NamedArrays, learnt: Collection[str], contributions: Sequence[Contribution], sgd: LocalSgd
 ) -> tuple[Contribution, ...]:
-    """The contributions with x + d_i tau_eff / a_i in place of x_i; any strategy may average them then.
+    """Replace each result x_i by x + d_i tau_eff / a_i, so that any averaging strategy computes FedNova.
 
-    Untouched, to the last bit, when all did equally many steps. Only ``learnt`` arrays are scaled, the others are
-    statistics or counters.
+    Contributions are returned unchanged, bit for bit, if all clients ran the same number of steps.
+
+    Args:
+        arrays: The model that was sent, by array name.
+        learnt: Names of the trainable arrays; only these are scaled.
+        contributions: Results of the clients.
+        sgd: Parameters of the clients' SGD.
     """
     if len({contribution.steps for contribution in contributions}) <= 1:
         return tuple(contributions)
@@ -64,7 +84,7 @@ def normalise_contributions(
 
 
 def _scale_change(arrays: NamedArrays, learnt: Collection[str], result: NamedArrays, factor: float) -> NamedArrays:
-    """The change times ``factor``, x + factor (x_i - x), for the learnt arrays, worked out in float64."""
+    """Return x + factor (x_i - x) for the trainable arrays, computed in float64."""
     arrays = take_leading_part(arrays, result)
     return {
         name: _add_to(arrays[name], factor * _subtract(value, arrays[name])) if name in learnt else value
@@ -73,9 +93,12 @@ def _scale_change(arrays: NamedArrays, learnt: Collection[str], result: NamedArr
 
 
 def compute_change(arrays: NamedArrays, learnt: Collection[str], result: NamedArrays) -> NamedArrays:
-    """d_i for the learnt arrays in their own type, the others as they are: what is kept of a late result.
+    """Return the change d_i of the trainable arrays, in their own type, and the other arrays as they are.
 
-    Of a narrow result, like all here, the change of the part that it is about.
+    Args:
+        arrays: The model that was sent; for a narrow result, its leading part is used.
+        learnt: Names of the trainable arrays.
+        result: The client's result, by array name.
     """
     arrays = take_leading_part(arrays, result)
     return {
@@ -85,7 +108,13 @@ def compute_change(arrays: NamedArrays, learnt: Collection[str], result: NamedAr
 
 
 def apply_change(arrays: NamedArrays, learnt: Collection[str], changes: NamedArrays) -> NamedArrays:
-    """``arrays`` with the ``changes`` of an earlier round: today's model plus d_i."""
+    """Return the current model plus the changes d_i of an earlier round.
+
+    Args:
+        arrays: The current model; for a narrow result, its leading part is used.
+        learnt: Names of the trainable arrays.
+        changes: Output of ``compute_change``.
+    """
     arrays = take_leading_part(arrays, changes)
     return {
         name: _add_to(arrays[name], np.asarray(value, dtype=np.float64)) if name in learnt else value
@@ -94,7 +123,7 @@ def apply_change(arrays: NamedArrays, learnt: Collection[str], changes: NamedArr
 
 
 def staleness_discount(rounds_late: int, exponent: float) -> float:
-    """(1 + s)^-exponent."""
+    """Return the weight (1 + rounds_late)^-exponent of a late result."""
     return float((1 + rounds_late) ** -exponent)
 
 

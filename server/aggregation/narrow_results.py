@@ -1,10 +1,13 @@
-"""Narrow clients' results back in place, so that a strategy that averages gives each element's mean over its holders.
+"""Expansion of narrow clients' results, so that an averaging strategy yields each element's mean over its holders.
 
 Symbols, element by element: g the model sent, theta_i a client's result, n_i its weight, m_i 1 where the client's
 network holds the element and 0 where it does not. A strategy that averages by weight is given
     theta'_i = g + m_i (theta_i - g) sum_j n_j / sum_j n_j m_j,
-of which sum_i n_i theta'_i / sum_i n_i is g + sum_i n_i m_i (theta_i - g) / sum_i n_i m_i: the mean over those that
-hold the element (HeteroFL, arXiv 2010.01264, algorithm 1), and g where nobody does.
+of which sum_i n_i theta'_i / sum_i n_i is g + sum_i n_i m_i (theta_i - g) / sum_i n_i m_i: the mean over the clients
+that hold the element, and g where no client does.
+
+References:
+    Diao, Ding, Tarokh: HeteroFL, arXiv 2010.01264, algorithm 1.
 """
 
 from __future__ import annotations
@@ -21,17 +24,24 @@ from fedge.worker.subnetwork_arrays import Shapes, array_shapes, leading_slices,
 from server.aggregation.aggregator import Contribution
 
 NarrowShapes = Callable[[float], Mapping[str, tuple[int, ...]]]
-"""The shapes of a narrow network's arrays, by its width."""
+"""Function from the width of a narrow network to the shapes of its arrays, by name."""
 
 
 def take_leading_part(arrays: NamedArrays, like: NamedArrays) -> NamedArrays:
-    """The part of ``arrays`` that a result of the shapes of ``like`` is about; all of it, untouched, for a full one."""
+    """Return the leading part of ``arrays`` with the shapes of ``like``; ``arrays`` itself if shapes are equal."""
     shapes = array_shapes(like)
     return arrays if shapes == array_shapes(arrays) else take_leading(arrays, shapes)
 
 
 def expand_contributions(arrays: NamedArrays, contributions: Sequence[Contribution]) -> tuple[Contribution, ...]:
-    """The contributions as large as the model, ready to be averaged; untouched, to the last bit, when all are full."""
+    """Expand contributions to the size of the model, ready to be averaged.
+
+    Contributions are returned unchanged, bit for bit, if all have the shapes of the model.
+
+    Args:
+        arrays: The model that was sent, by array name.
+        contributions: Results, full or narrow.
+    """
     results = expand_results(arrays, [c.arrays for c in contributions], [c.weight for c in contributions])
     return tuple(dataclasses.replace(c, arrays=result) for c, result in zip(contributions, results, strict=True))
 
@@ -39,7 +49,13 @@ def expand_contributions(arrays: NamedArrays, contributions: Sequence[Contributi
 def expand_results(
     base: NamedArrays, results: Sequence[NamedArrays], weights: Sequence[float]
 ) -> tuple[NamedArrays, ...]:
-    """theta'_i of every result, with ``base`` as g; counters are put back and no more."""
+    """Return theta'_i of every result; integer arrays are only written into the leading part of ``base``.
+
+    Args:
+        base: The model g that was sent, by array name.
+        results: The results theta_i, full or narrow.
+        weights: The weight n_i of each result.
+    """
     full = array_shapes(base)
     shapes = [array_shapes(result) for result in results]
     if all(shape == full for shape in shapes):
@@ -53,7 +69,7 @@ def _is_float(value: NDArray[np.generic]) -> bool:
 
 
 def _compute_factors(name: str, full: Shapes, shapes: Sequence[Shapes], weights: Sequence[float]) -> Floats:
-    """sum_j n_j / sum_j n_j m_j, of the array's shape; exactly 1 where all hold the element."""
+    """Return sum_j n_j / sum_j n_j m_j, with the shape of the array; exactly 1 where all clients hold the element."""
     holders, held = np.zeros(full[name], dtype=np.int64), np.zeros(full[name])
     for shape, weight in zip(shapes, weights, strict=True):
         block = leading_slices({name: full[name]}, {name: shape[name]})[name]

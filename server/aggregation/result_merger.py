@@ -1,4 +1,4 @@
-"""A round's new model: which results go into it, fresh ones and late ones, and how they are weighed."""
+"""The new model of a round: which results are merged, current and late ones, and with which weights."""
 
 from __future__ import annotations
 
@@ -26,12 +26,19 @@ from server.state.checkpoint import PendingResult
 from server.transport.client_port import IncomingReply
 
 MAX_NAMED_BOARDS = 8
-"""So many boards' reasons are told when a run fails. Chosen by us."""
+"""Clients whose reasons are listed when a run fails; a default that keeps the message readable in a terminal."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MergedModel:
-    """A round's model, the results still to come, how many late ones went into it, and what is worth telling."""
+    """The outcome of aggregating a round.
+
+    Attributes:
+        arrays: The new model, by array name.
+        pending: Late results that join a later round.
+        stale: Number of late results that were merged.
+        events: Events of the aggregation.
+    """
 
     arrays: NamedArrays
     pending: tuple[PendingResult, ...]
@@ -41,7 +48,7 @@ class MergedModel:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ResultMerger:
-    """Merges results by the experiment's strategy and its rule for lateness."""
+    """Merges results with the experiment's strategy and its rule for late replies."""
 
     experiment: Experiment
     aggregator: Aggregator
@@ -54,10 +61,19 @@ class ResultMerger:
         pending: Sequence[PendingResult],
         others_at_work: bool = False,
     ) -> MergedModel:
-        """What comes of the results that are in by the round's end: the accepted ones and the late ones in ``pending``.
+        """Merge the accepted results of a round, and the pending late results that have arrived by its end.
 
-        Where there is none the model stays as it is. Raises ``RunFailed`` when no board so much as reported and there
-        are no ``others_at_work`` on an earlier round, or when the strategy fails.
+        The model is unchanged if there is no result.
+
+        Args:
+            task: The round's training task, with the model that was sent.
+            settled: The settled round.
+            replies: Reply of every client asked, by client name.
+            pending: Late results of earlier rounds.
+            others_at_work: True if clients are still working on an earlier round.
+
+        Raises:
+            RunFailed: No client reported and none is working on an earlier round, or the strategy fails.
         """
         learnt = self.aggregator.trainable_names(task.arrays)
         joining = [one for one in pending if one.end_s <= settled.end_s]
@@ -82,7 +98,7 @@ class ResultMerger:
             return self.aggregator.aggregate(task.round, task.arrays, expand_contributions(task.arrays, contributions))
 
     def _rebase_late_result(self, task: RoundTask, learnt: frozenset[str], one: PendingResult) -> Contribution:
-        """A late reply on today's model."""
+        """Apply the change of a late result to the current model and discount its weight."""
         trained = dataclasses.replace(one.trained, arrays=apply_change(task.arrays, learnt, one.trained.arrays))
         contribution = to_contribution(one.answer.board, IncomingReply(one.answer, trained))
         assert contribution is not None, "a late reply without a report is never kept"
@@ -92,7 +108,11 @@ class ResultMerger:
 
 @contextmanager
 def report_strategy_errors(experiment: Experiment, number: int) -> Iterator[None]:
-    """The strategy is the user's choice, and its errors are many: each ends the run with its name."""
+    """Convert any exception of the strategy, which is user code, to ``RunFailed`` with the strategy's name.
+
+    Raises:
+        RunFailed: The block raised an exception.
+    """
     try:
         yield
     except Exception as error:
@@ -101,7 +121,7 @@ def report_strategy_errors(experiment: Experiment, number: int) -> Iterator[None
 
 
 def describe_failures(errors: Mapping[str, str]) -> str:
-    """Why boards failed, each by its name; of many only the first."""
+    """List why clients failed, by name; the first ``MAX_NAMED_BOARDS`` of them."""
     reasons = [error if error.startswith(f"{board} ") else f"{board}: {error}" for board, error in errors.items()]
     more = [f"and {len(reasons) - MAX_NAMED_BOARDS} more"] if len(reasons) > MAX_NAMED_BOARDS else []
     return "; ".join((*reasons[:MAX_NAMED_BOARDS], *more))
@@ -110,7 +130,7 @@ def describe_failures(errors: Mapping[str, str]) -> str:
 def _collect_late_results(
     task: RoundTask, learnt: frozenset[str], settled: RoundSettlement, replies: Mapping[str, IncomingReply]
 ) -> tuple[PendingResult, ...]:
-    """The late replies that join a later round, as what training changed."""
+    """Return the late replies that join a later round, as changes of the trainable arrays."""
     kept = []
     for name in settled.joining:
         answer, trained = replies[name].answer, replies[name].trained
@@ -134,7 +154,11 @@ def _build_joined_event(task: RoundTask, settled: RoundSettlement, one: PendingR
 def _build_empty_event(
     task: RoundTask, settled: RoundSettlement, replies: Mapping[str, IncomingReply], others_at_work: bool
 ) -> EventRow:
-    """A round without a result; a failure of the run when every board failed and there is no other to hope for."""
+    """Return the event of a round without a result.
+
+    Raises:
+        RunFailed: Every client failed and none is working on an earlier round.
+    """
     reasons = describe_failures({row.board: row.error for row in settled.clients if row.error}) or "no board replied"
     failed = all(reply.answer.report is None and not reply.answer.cut for reply in replies.values())
     if failed and not others_at_work:

@@ -1,1 +1,1 @@
-"""The board page: live views, telemetry intake and metrics."""
+"""The dashboard: live views, telemetry ingest and metrics."""

@@ -1,4 +1,4 @@
-"""A real fleet as a source of the page: what its boards send all the time, and its newest run."""
+"""A real fleet as a source of the dashboard: continuous telemetry from its boards, and its newest run."""
 
 from __future__ import annotations
 
@@ -16,19 +16,26 @@ from server.dashboard.run_source import CURVE_COLUMNS, RunSource, board_conditio
 from server.dashboard.views import BoardHistory, FleetView, PowerCurve, RoundView
 
 RUN_SEARCH_PERIOD_S = 5.0
-"""So often a new run is looked for. Chosen by us."""
+"""Seconds between searches for a newer run; a default that trades how soon a run appears for file-system load."""
 CURVE_WINDOW_S = 3600.0
-"""A board's history shows so much of its samples. Chosen by us."""
+"""Seconds of samples that a board's history shows; a default that keeps the query fast."""
 
 
 class TelemetryStatus(Protocol):
-    """What is known of the boards that send telemetry."""
+    """The telemetry status of every board."""
 
     def board_telemetry(self) -> dict[str, BoardLedger]: ...
 
 
 class FleetSource:
-    """Boards are there whether a run is going or not; ``store`` holds their samples in unix time."""
+    """Shows the boards of a fleet whether a run is active or not.
+
+    Args:
+        hearing: Telemetry status of the boards.
+        store: Folder of the boards' samples, with times in unix seconds.
+        runs: Folder of the runs; None if there is none.
+        now_s: Clock in unix seconds.
+    """
 
     def __init__(
         self, hearing: TelemetryStatus, store: Path, runs: Path | None, now_s: Callable[[], float] = time.time
@@ -80,7 +87,7 @@ class FleetSource:
 
 
 def merge_last_sample(board: str, heard: BoardLedger) -> BoardProgress:
-    """A board's last word with its last sample; when it came is on the server's clock, which no board sets."""
+    """Merge a board's last progress report with its last sample; times are those of the server's clock."""
     said = heard.progress or BoardProgress(board, heard.heard_s, "idle")
     latest = heard.latest
     return replace(
@@ -92,18 +99,21 @@ def merge_last_sample(board: str, heard: BoardLedger) -> BoardProgress:
 
 
 def restrict_to_run(said: BoardProgress, folder: Path | None) -> BoardProgress:
-    """The word of a board that works for the run in ``folder``; rounds of another run are none of this one's."""
+    """Reset round and steps of a progress report that belongs to another run than that of ``folder``."""
     if not said.run or folder is None or f" ({folder.name}, " in said.run:
         return said
     return replace(said, round=0, steps=0, steps_done=0)
 
 
 def find_newest_run(runs: Path | None) -> Path | None:
-    """The run folder in ``runs``, or in a job's folder there, that was begun last; None when there is none."""
+    """Return the run folder below ``runs`` that was started last, or None.
+
+    Runs are searched directly in ``runs`` and in the folders of jobs.
+    """
     if runs is None or not runs.is_dir():
         return None
     begun: list[tuple[float, str, Path]] = []
-    # `fedge fleet run` has a folder for what it sends, with the run's beside that.
+    # `fedge fleet run` makes a job folder with the files that it sends and the run folder.
     for folder in (path for job in runs.iterdir() for path in (job, job / "run")):
         try:
             begun.append(((folder / run_folder.RUN_YAML).stat().st_mtime, folder.name, folder))

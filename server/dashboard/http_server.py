@@ -1,4 +1,4 @@
-"""Where the page's figures come from: a run's folder, a fleet that is live, or another board page."""
+"""The HTTP server of the dashboard, and the feed that passes a source's changes on to all readers."""
 
 from __future__ import annotations
 
@@ -21,29 +21,31 @@ from server.dashboard.views import BoardHistory, FleetView, RoundView, ViewChang
 
 
 class ViewSource(Protocol):
-    """Called from one thread at a time; what it cannot read it tells in ``FleetView.problem``."""
+    """A source of the dashboard's data, called by one thread at a time; reports problems in ``FleetView.problem``."""
 
     def view(self) -> FleetView:
-        """The fleet now; cheap when nothing has changed."""
+        """Return the current view; cheap if nothing has changed."""
         ...
 
     def history(self, board: str) -> BoardHistory | None:
-        """One board's rounds, power and events; None for a board that is not known."""
+        """Return one board's rounds, power and events, or None if the board is unknown."""
         ...
 
     def round(self, number: int) -> RoundView | None:
-        """One round's timeline; None for a round that is not there."""
+        """Return one round's timeline, or None if the round does not exist."""
         ...
 
 
 PERIOD_S = 0.5
-"""Between two looks at the source: readers hear of changes at most twice a second."""
+"""Seconds between polls of the source, so that readers get changes at most twice a second."""
 HEARTBEAT_S = 10.0
-"""A reader that hears nothing for longer knows that the connection is gone. Chosen by us."""
+"""Seconds without a change after which a heartbeat is sent; a reader that gets none knows that the connection is
+lost.
+"""
 MAX_BACKLOG = 32
-"""Messages kept for a reader that is slow; then it starts anew with a snapshot. Chosen by us."""
+"""Messages queued for a slow reader before it restarts with a snapshot; a default that bounds memory."""
 MAX_READERS = 128
-"""Streams at once. Chosen by us."""
+"""Number of simultaneous streams; a default that bounds memory and open sockets."""
 PORTS_TRIED = 50
 VIEW: TypeAdapter[FleetView] = TypeAdapter(FleetView)
 CHANGES: TypeAdapter[ViewChanges] = TypeAdapter(ViewChanges)
@@ -52,7 +54,13 @@ logger = logging.getLogger(__name__)
 
 
 class ViewFeed:
-    """The source's view for many readers; while nobody listens, nobody looks."""
+    """The source's view for many readers; the source is not polled while there are none.
+
+    Args:
+        source: The source.
+        period_s: Seconds between polls.
+        now_s: Monotonic clock in seconds.
+    """
 
     def __init__(
         self, source: ViewSource, period_s: float = PERIOD_S, now_s: Callable[[], float] = time.monotonic
@@ -70,26 +78,26 @@ class ViewFeed:
         return len(self._readers) >= MAX_READERS
 
     async def view(self) -> FleetView:
-        """The view, no older than one period."""
+        """Return the view, at most one period old."""
         await self._refresh()
         return self._view
 
     async def json(self) -> bytes:
-        """The same as JSON."""
+        """Return the view as JSON, at most one period old."""
         await self._refresh()
         return self._json
 
     async def ask(self, question: Callable[[ViewSource], T]) -> T:
-        """Ask the source something; one question at a time, away from the event loop."""
+        """Query the source outside the event loop, one query at a time."""
         async with self._turn:
             return await asyncio.to_thread(question, self._source)
 
     async def events(self) -> AsyncIterator[bytes]:
-        """Server-sent events: a snapshot, then what changed, and a beat when there is nothing to say."""
+        """Yield server-sent events: a snapshot, then changes, and heartbeats while nothing changes."""
         self._loop = asyncio.get_running_loop()
         waiting: asyncio.Queue[bytes | None] = asyncio.Queue(MAX_BACKLOG)
         await self._refresh()
-        # No await between these two: what happens after the snapshot is in the queue.
+        # No await between these two, so that the queue has every change since the snapshot.
         snapshot = _format_event("snapshot", self._json)
         self._readers.add(waiting)
         self._start()
@@ -127,7 +135,7 @@ class ViewFeed:
             await self._refresh()
 
     async def _refresh(self) -> None:
-        """Read the source unless that was just done, and tell every reader what changed."""
+        """Poll the source, unless that was just done, and send changes to every reader."""
         async with self._turn:
             if self._now_s() - self._looked_s < 0.9 * self._period_s:
                 return
@@ -147,10 +155,10 @@ class ViewFeed:
 
 
 def _poll_source(source: ViewSource, before: FleetView, before_json: bytes) -> tuple[FleetView, bytes | None, bytes]:
-    """The view now, the event that leads there from ``before`` (None: nothing changed), and the view as JSON."""
+    """Return the current view, the event with the changes since ``before`` (None without), and the view as JSON."""
     try:
         after = source.view()
-    except Exception as error:  # the process's edge: it becomes a line on the page, and the page goes on
+    except Exception as error:  # edge of the process: shown on the page, which goes on
         logger.debug("the source cannot be read", exc_info=True)
         after = replace(before, problem=f"{type(error).__name__}: {' '.join(str(error).split())[:300]}")
     change = compare_views(before, after)
@@ -171,7 +179,16 @@ def _format_heartbeat() -> bytes:
 
 
 def bind_socket(host: str, port: int | None, default: int) -> socket.socket:
-    """A listening socket: on ``port``, or where none was asked for on the first free one from ``default``."""
+    """Open a listening socket.
+
+    Args:
+        host: Address or name of this machine.
+        port: Port number; None for the first free one from ``default``.
+        default: First port to try if ``port`` is None.
+
+    Raises:
+        BadInput: The host is not on this machine, or the port is taken or not permitted.
+    """
     tried = [port] if port is not None else [*range(default, min(default + PORTS_TRIED, 65_536)), 0]
     for number in tried:
         try:
@@ -201,7 +218,7 @@ def _open_socket(host: str, port: int) -> socket.socket:
 
 
 class _SignalledServer(uvicorn.Server):
-    """Ends the streams first: an open one would keep the server from ending."""
+    """Ends the streams before shutting down: an open stream would keep the server from ending."""
 
     def __init__(self, config: uvicorn.Config, on_exit: Callable[[], None]) -> None:
         super().__init__(config)
@@ -213,7 +230,7 @@ class _SignalledServer(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Both signals end it, and that is all they do: whoever serves closes what it has open afterwards."""
+        """Stop the server on SIGINT and SIGTERM, but do not raise them again: the caller closes its resources."""
         before = {number: signal.signal(number, self.handle_exit) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
             yield
@@ -223,7 +240,7 @@ class _SignalledServer(uvicorn.Server):
 
 
 class _SecondaryServer(uvicorn.Server):
-    """A second server in the same process: it ends with the first, which alone hears signals."""
+    """A second server in the same process; it ends with the first, which alone handles signals."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -244,7 +261,14 @@ def _config(app: Any) -> uvicorn.Config:
 
 
 def serve(app: Any, listening: socket.socket, feed: ViewFeed, beside: tuple[Any, socket.socket] | None = None) -> None:
-    """Serve until SIGINT or SIGTERM; ``beside`` is another app on a unix socket of its own."""
+    """Serve until SIGINT or SIGTERM.
+
+    Args:
+        app: The ASGI application.
+        listening: Its socket.
+        feed: The feed, whose streams are ended first.
+        beside: Another application with its own socket, or None.
+    """
     page = _SignalledServer(_config(app), feed.close)
     try:
         asyncio.run(_serve_both(page, listening, beside))
@@ -253,7 +277,7 @@ def serve(app: Any, listening: socket.socket, feed: ViewFeed, beside: tuple[Any,
 
 
 def serve_alone(app: Any, listening: socket.socket) -> None:
-    """Serve an app that has no readers until SIGINT or SIGTERM."""
+    """Serve an application without streams until SIGINT or SIGTERM."""
     asyncio.run(_SignalledServer(_config(app), lambda: None).serve(sockets=[listening]))
 
 

@@ -1,4 +1,4 @@
-"""The fleet's figures as Prometheus metrics: few series whatever boards are called, and counters that only grow."""
+"""Prometheus metrics of the fleet, with a bounded number of series and counters that never decrease."""
 
 from __future__ import annotations
 
@@ -17,13 +17,15 @@ if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
 
 MAX_BOARD_SERIES = 1000
-"""Above so many boards the figures are those of each kind of board. Chosen by us."""
+"""Boards above which metrics are aggregated by board kind; a default that bounds the load on Prometheus."""
 MAX_KIND_LABELS = 64
-"""Kinds of boards that are told apart; the others are one, called ``OTHER_LABEL``. Chosen by us."""
+"""Board kinds with a label of their own; the others share ``OTHER_LABEL``. A default that bounds the number of
+series.
+"""
 MAX_LABEL_LENGTH = 64
-"""Characters. Chosen by us."""
+"""Characters of a label's value; a default that keeps labels readable."""
 MAX_COUNTERS = 20_000
-"""Of so many counters the value is remembered; more than two fleets of ``MAX_BOARD_SERIES`` have. Chosen by us."""
+"""Counters whose totals are kept; a default of more than two fleets of ``MAX_BOARD_SERIES`` boards, to bound memory."""
 OTHER_LABEL = "other"
 
 Labels = tuple[str, ...]
@@ -32,7 +34,7 @@ BOARD_LABELS: Labels = ("board", "device")
 
 @dataclass(frozen=True, slots=True)
 class MetricFamily:
-    """One metric: its series by the values of its labels."""
+    """One metric, with its values by label values."""
 
     name: str
     help: str
@@ -43,13 +45,18 @@ class MetricFamily:
 
 @dataclass(slots=True)
 class CounterTotals:
-    """What counters have counted since the service began: a run that begins anew, or is set back, adds to them."""
+    """Counter totals since the service started; they never decrease, even if a run restarts or resumes.
+
+    Attributes:
+        before: Sum of each counter before its last reset.
+        last: Last value of each counter.
+    """
 
     before: dict[tuple[str, Labels], float] = field(default_factory=dict)
     last: dict[tuple[str, Labels], float] = field(default_factory=dict)
 
     def accumulate(self, family: MetricFamily) -> MetricFamily:
-        """The family as it stands since the service began; a gauge as it is."""
+        """Return a counter's totals since the service started; a gauge is returned unchanged."""
         if family.kind != "counter":
             return family
         return replace(
@@ -59,7 +66,7 @@ class CounterTotals:
     def _accumulate_value(self, key: tuple[str, Labels], now: float) -> float:
         last = self.last.pop(key, 0.0)
         base = self.before.pop(key, 0.0) + (last if now < last else 0.0)
-        # Put in again, so that what was seen longest ago stands first.
+        # Inserted again, so that the least recently seen counter comes first.
         self.last[key], self.before[key] = now, base
         while len(self.last) > MAX_COUNTERS:
             oldest = next(iter(self.last))
@@ -68,9 +75,12 @@ class CounterTotals:
 
 
 def render_exposition(view: FleetView, now_s: float | None = None, totals: CounterTotals | None = None) -> bytes:
-    """The page that Prometheus reads, text of version 0.0.4; ``now_s`` is unix time, the present by default.
+    """Return the metrics in Prometheus' text format, version 0.0.4.
 
-    ``totals`` remembers from one call to the next; without it counters are those of the run that is shown.
+    Args:
+        view: The view.
+        now_s: Unix time in seconds; None for the present.
+        totals: Keeps counters from one call to the next; None shows the counters of the current run only.
     """
     from prometheus_client import CollectorRegistry, generate_latest
 
@@ -81,13 +91,18 @@ def render_exposition(view: FleetView, now_s: float | None = None, totals: Count
 
 
 def make_exposition(now_s: Callable[[], float] = time.time) -> Callable[[FleetView], bytes]:
-    """``render_exposition`` for as long as a service lives: its counters never go back."""
+    """Return a function that renders a view, with counters that never decrease during its lifetime."""
     totals = CounterTotals()
     return lambda view: render_exposition(view, now_s(), totals)
 
 
 def build_families(view: FleetView, now_s: float) -> list[MetricFamily]:
-    """Every metric of the view. A figure that is not known, or not finite, is left out."""
+    """Build every metric of a view; unknown and infinite values are left out.
+
+    Args:
+        view: The view.
+        now_s: Unix time in seconds.
+    """
     return [
         *_build_run_families(view, now_s),
         *_build_round_families(view),
@@ -97,7 +112,7 @@ def build_families(view: FleetView, now_s: float) -> list[MetricFamily]:
 
 
 class _Collector:
-    """What prometheus_client asks; it keeps nothing."""
+    """Passes prepared metrics to prometheus_client; stateless."""
 
     def __init__(self, found: Sequence[MetricFamily]) -> None:
         self._families = found
@@ -253,7 +268,7 @@ def _reduce_known(values: Iterable[float | None], over: Reducer) -> float | None
 
 
 def _count_by_reason(refused: Mapping[str, int]) -> Counter[str]:
-    """Counts by the reasons that there are; what was taken is not refused."""
+    """Count refused messages by known reason; accepted messages are left out."""
     counted: Counter[str] = Counter()
     for reason, count in refused.items():
         if reason != "taken" and count >= 0:
@@ -262,7 +277,7 @@ def _count_by_reason(refused: Mapping[str, int]) -> Counter[str]:
 
 
 def _label_kinds(boards: Sequence[BoardView]) -> dict[str, str]:
-    """Device -> label; the most frequent kinds have one of their own."""
+    """Return the label of each device; only the most frequent ones have their own."""
     counted = Counter(board.device for board in boards)
     ordered = sorted(counted, key=lambda device: (-counted[device], device))
     own = ordered if len(ordered) <= MAX_KIND_LABELS else ordered[: MAX_KIND_LABELS - 1]
@@ -270,9 +285,7 @@ def _label_kinds(boards: Sequence[BoardView]) -> dict[str, str]:
 
 
 def _group_boards(boards: Sequence[BoardView], kinds: Mapping[str, str]) -> dict[Labels, list[BoardView]]:
-    """Which boards make one series, by the labels ``BOARD_LABELS``: each its own, or, where they are many, each
-    kind.
-    """
+    """Group boards into series by ``BOARD_LABELS``: one per board, or one per board kind in a large fleet."""
     groups: dict[Labels, list[BoardView]] = {}
     for board in boards:
         name = to_label(board.name) if len(boards) <= MAX_BOARD_SERIES else ""
@@ -281,7 +294,7 @@ def _group_boards(boards: Sequence[BoardView], kinds: Mapping[str, str]) -> dict
 
 
 def to_label(text: str) -> str:
-    """``text`` as a label's value: short and printable; two that differ stay two."""
+    """Shorten ``text`` to a printable label value; different texts stay different."""
     plain = "".join(letter if letter.isprintable() else "?" for letter in text[:MAX_LABEL_LENGTH])
     if plain == text:
         return text

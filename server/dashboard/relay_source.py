@@ -1,4 +1,4 @@
-"""Another fedge board as a source of the page: asked over HTTP, believed only as far as it can be read."""
+"""Another dashboard as a source, polled over HTTP; its answers are validated."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from fedge.errors import RunFailed
 from server.dashboard.views import BoardHistory, FleetView, RoundView
 
 REQUEST_TIMEOUT_S = 10.0
-"""For one answer. Chosen by us."""
+"""Timeout of one request in seconds; a default that allows for a large view over a slow link."""
 MAX_RESPONSE_BYTES = 64 * 1024 * 1024
-"""Bytes of an answer; ten thousand boards take a tenth of it. Chosen by us."""
+"""Maximum size of an answer; ten thousand boards need a tenth of it."""
 PERIOD_S = 1.0
-"""The other page is asked at most so often. Chosen by us."""
+"""Least seconds between requests for the view; a default that bounds the load on the other dashboard."""
 ACCESS_ADVICE = "it needs its own token: --relay-token-file FILE, or #token=... at the end of the address"
 CA_ADVICE = "its certificate is of no CA that is known here: name the CA's file in SSL_CERT_FILE"
 VIEW: TypeAdapter[FleetView] = TypeAdapter(FleetView)
@@ -31,14 +31,20 @@ ROUND: TypeAdapter[RoundView] = TypeAdapter(RoundView)
 
 
 class _NoRedirect(HTTPRedirectHandler):
-    """The token goes to the address that was given, and nowhere else."""
+    """Follows no redirects, so that the token is sent to the given address only."""
 
     def redirect_request(self, *_: Any, **__: Any) -> None:
         return None
 
 
 class RelaySource:
-    """Shows what the page at ``url`` shows; ``token`` is that page's."""
+    """Shows the view of another dashboard.
+
+    Args:
+        url: Address of the other dashboard.
+        token: Its access token, or None.
+        now_s: Monotonic clock in seconds.
+    """
 
     def __init__(self, url: str, token: str | None = None, now_s: Callable[[], float] = time.monotonic) -> None:
         self._url, self._token, self._now_s = url.rstrip("/"), token, now_s
@@ -73,14 +79,18 @@ class RelaySource:
         return None if body is None else ROUND.validate_json(body)
 
     def _get(self, path: str, tag: str = "") -> bytes | None:
-        """The answer's body; None where there is none (404), or where it is what ``tag`` stands for."""
+        """Return the body of an answer; None for 404 (not found) and 304 (unchanged since ``tag``).
+
+        Raises:
+            RunFailed: The other dashboard does not answer, denies access, or its answer is too large.
+        """
         headers = {"Accept": "application/json"}
         if self._token:
             headers["Authorization"] = f"Bearer {self._token}"
         if tag:
             headers["If-None-Match"] = tag
         try:
-            with self._opener.open(Request(self._url + path, headers=headers), timeout=REQUEST_TIMEOUT_S) as answer:  # noqa: S310  the command takes http and https alone
+            with self._opener.open(Request(self._url + path, headers=headers), timeout=REQUEST_TIMEOUT_S) as answer:  # noqa: S310  the command only accepts http and https
                 body: bytes = answer.read(MAX_RESPONSE_BYTES + 1)
                 if path == "/api/view":
                     self._tag = answer.headers.get("ETag") or ""

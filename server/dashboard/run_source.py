@@ -1,4 +1,4 @@
-"""A run's folder as a source of the page, going on or finished: reads what is new, keeps what it knows."""
+"""A run folder as a source of the dashboard, for a running or finished run; only new rows are read."""
 
 from __future__ import annotations
 
@@ -36,9 +36,11 @@ from server.dashboard.views import (
 logger = logging.getLogger(__name__)
 
 LIVE_FOLDER = "live"
-"""The folder in a run's folder where its boards say what they do."""
+"""Folder of a run with the boards' progress files."""
 QUIET_AFTER_S = 900.0
-"""A run without a summary that said nothing for so long has probably ended. Chosen by us."""
+"""Seconds without news after which a run without a summary has probably ended; a default that trades an early notice
+for false alarms in long rounds.
+"""
 LAST_COLUMNS = tuple(item.name for item in fields(LastRow))
 CURVE_COLUMNS = "at_s, span_s, power_w, temperature_c"
 ProgressReader = Callable[[], Mapping[str, BoardProgress]]
@@ -47,16 +49,23 @@ RefusalReader = Callable[[], Mapping[str, Mapping[str, int]]]
 
 @dataclass(slots=True)
 class LoadedRows:
-    """What is kept of a run's rows; ``settled`` is the last finished round, whose rows no longer count as new."""
+    """The rows of a run, as far as the dashboard needs them.
+
+    Attributes:
+        rounds: Rows of all rounds.
+        last: Newest row of every board.
+        settled: Last finished round; its client rows are final.
+        settled_j: Energy of every board before round ``settled``, in joules.
+        open_j: Energy of every board from round ``settled`` on, in joules.
+        points: The rounds as points of the charts.
+        summary: Figures of the whole fleet.
+    """
 
     rounds: list[RoundRow] = field(default_factory=list)
     last: dict[str, LastRow] = field(default_factory=dict)
-    """Every board's newest row."""
     settled: int = 0
     settled_j: dict[str, float] = field(default_factory=dict)
-    """Every board's joules before the round ``settled``."""
     open_j: dict[str, float] = field(default_factory=dict)
-    """... and from it on."""
     points: tuple[views.RoundPoint, ...] = ()
     summary: views.Summary = field(default_factory=views.Summary)
 
@@ -69,10 +78,15 @@ class LoadedRows:
 
 
 def read_new_rows(folder: Path, before: LoadedRows) -> LoadedRows:
-    """The rows as they are now; only those from the last finished round on are read."""
+    """Update rows from the store; only those since the last finished round are read.
+
+    Args:
+        folder: The run folder.
+        before: The rows read so far. They are discarded if the run was resumed from an earlier round.
+    """
     tail = read_rows(folder, RoundRow, since_round=before.latest_round)
     if before.rounds and (not tail or tail[0] != before.rounds[-1]):
-        return read_new_rows(folder, LoadedRows())  # a run that was resumed plays rounds again
+        return read_new_rows(folder, LoadedRows())  # a resumed run repeats rounds
     rounds = [*before.rounds[:-1], *tail]
     settled = rounds[-1].round if rounds else 0
     found = read_newest_rows(folder, LAST_COLUMNS, before.settled, settled)
@@ -89,7 +103,15 @@ def read_new_rows(folder: Path, before: LoadedRows) -> LoadedRows:
 
 
 class RunSource:
-    """The page of one run. ``said`` and ``refused`` tell of its boards now; by default the run's own folder does."""
+    """Shows one run.
+
+    Args:
+        folder: The run folder; None if there is no run.
+        said: Returns the boards' progress; None reads it from the run folder.
+        refused: Returns the number of refused telemetry messages by board and reason.
+        now_s: Clock in unix seconds.
+        real: True for real boards, which can fall silent.
+    """
 
     def __init__(
         self,
@@ -116,7 +138,7 @@ class RunSource:
         try:
             self._refresh()
             self._view = self._build_view()
-        except Exception as error:  # noqa: BLE001  the process's edge: it becomes a line on the page
+        except Exception as error:  # noqa: BLE001  edge of the process: shown on the page
             problem = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
             if problem != self._view.problem:
                 logger.warning("%s cannot be read: %s", self._folder, problem)
@@ -160,7 +182,7 @@ class RunSource:
             return rows, events, to_curve(select_rows(run, CURVE_COLUMNS, "samples", f"{its} order by at_s"))
 
     def _refresh(self) -> None:
-        """Read again what changed."""
+        """Read the files that have changed."""
         if self._folder is None:
             return
         yaml_path, summary_path = self._folder / run_folder.RUN_YAML, self._folder / run_folder.SUMMARY
@@ -202,12 +224,12 @@ class RunSource:
     def _build_tile(
         self, name: str, said: BoardProgress | None, refused: Mapping[str, int], run: RunInfo, now_s: float
     ) -> views.BoardView:
-        """One board as it is now; made anew only when something that it is made of is another."""
+        """Return one board's tile, rebuilt only if one of its inputs has changed."""
         rows = self._rows
         silent = said is not None and views.is_silent(said, run, now_s)
         made_of = (rows.last.get(name), said, refused, rows.latest_round, run.state, rows.energy_j(name), silent)
         before = self._tiles.get(name)
-        # Rows and words are compared by identity first, so that what did not change costs nothing.
+        # Tuples compare their items by identity first, so that unchanged inputs are cheap to compare.
         if before is not None and before[0] == made_of:
             return before[1]
         tile = views.board_view(
@@ -243,20 +265,18 @@ class RunSource:
 
 
 def select_rows(run: RunReader, columns: str, table: str, where: str) -> Any:
-    """An Arrow table; a board's name comes from outside and is quoted by ``board_condition``, all else is the caller's
-    own.
-    """
+    """Query rows as an Arrow table; board names come from outside and must be quoted by ``board_condition``."""
     return run.query(f"select {columns} from {table} where {where}")  # noqa: S608  see above
 
 
 def board_condition(name: str) -> str:
-    """The condition in SQL, whatever the name is."""
+    """Return the SQL condition for a board, with its name quoted."""
     quoted = name.replace("'", "''")
     return f"board = '{quoted}'"
 
 
 def to_curve(samples: Any) -> PowerCurve:
-    """An Arrow table of ``CURVE_COLUMNS`` as a curve."""
+    """Convert an Arrow table of ``CURVE_COLUMNS`` to a curve."""
     columns = (tuple(samples.column(name).to_pylist()) for name in CURVE_COLUMNS.split(", "))
     return PowerCurve(*columns)
 

@@ -1,4 +1,4 @@
-"""Who may read the board page: a token where it is not bound to loopback, names it answers to, headers it sends."""
+"""Access control of the dashboard: tokens, accepted host names and security headers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pathlib import Path
 from fedge.errors import BadInput
 
 MIN_TOKEN_LENGTH = 16
-"""Characters; shorter ones could be guessed. Chosen by us."""
+"""Characters of a token; 16 random characters of base64 are 96 bits, too many to guess."""
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -31,7 +31,7 @@ HEADERS: Mapping[str, str] = {
     "permissions-policy": "camera=(), microphone=(), geolocation=()",
 }
 OPEN_TO_ALL = ("/", "/api/login")
-"""What needs no token: the page itself says nothing of the fleet."""
+"""Paths that need no token; the page itself contains nothing about the fleet."""
 
 
 WORLD_PERMISSIONS = stat.S_IROTH | stat.S_IWOTH
@@ -39,18 +39,24 @@ WORLD_PERMISSIONS = stat.S_IROTH | stat.S_IWOTH
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """``token`` None: everybody who can connect may read. ``names``: host names that the page answers to."""
+    """Access rules of a dashboard.
+
+    Attributes:
+        token: The token; None lets everybody read who can connect.
+        names: Host names that the dashboard answers to.
+        any_address: True if it answers to any IP address, not only to loopback addresses.
+        cookie: Name of the cookie that replaces the token in browsers.
+        secure: True if browsers connect over HTTPS, through a proxy.
+    """
 
     token: str | None = field(default=None, repr=False)
     names: frozenset[str] = frozenset({"localhost"})
     any_address: bool = False
-    """Whether it answers to any IP address, not to loopback's alone."""
     cookie: str = "fedge-board"
     secure: bool = False
-    """Whether browsers come over https, through a proxy."""
 
     def knows_host(self, header: str) -> bool:
-        """Whether a request's Host is the page's own: a foreign name that resolves here is somebody else's page."""
+        """Return True if a request's Host header names this dashboard, which prevents DNS rebinding."""
         name = parse_host(header)
         if name in self.names:
             return True
@@ -61,7 +67,7 @@ class Access:
         return self.any_address or address.is_loopback
 
     def may_read(self, authorization: str, cookies: str) -> bool:
-        """Whether a request carries the token, or the cookie that was given for it; compared in constant time."""
+        """Return True if a request has the token or its cookie; compared in constant time."""
         if self.token is None:
             return True
         kind, _, given = authorization.partition(" ")
@@ -71,12 +77,19 @@ class Access:
 
     @property
     def cookie_value(self) -> str:
-        """The cookie's value: shows that its holder knew the token, without being it."""
+        """Value of the cookie, an HMAC that proves knowledge of the token without containing it."""
         return hmac.new((self.token or "").encode(), b"fedge board page", sha256).hexdigest()
 
 
 def build_access(host: str, port: int, token: str | None, extra_names: tuple[str, ...] = ()) -> Access:
-    """What a page bound to ``host`` answers to."""
+    """Build the access rules of a dashboard.
+
+    Args:
+        host: Address or name that the dashboard is bound to.
+        port: Its port, part of the cookie's name.
+        token: The access token; None lets everybody read who can connect.
+        extra_names: Further host names that it answers to.
+    """
     wide = not is_loopback(host)
     own = {socket.gethostname().lower(), socket.getfqdn().lower()} if wide else set()
     names = frozenset({"localhost", *own, *(f"{name}.local" for name in own if "." not in name), *extra_names})
@@ -86,7 +99,7 @@ def build_access(host: str, port: int, token: str | None, extra_names: tuple[str
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only programs of this machine reach what is bound to ``host``."""
+    """Return True if only programs on this machine can connect to ``host``."""
     return host == "localhost" or (_is_address(host) and ipaddress.ip_address(host).is_loopback)
 
 
@@ -99,7 +112,7 @@ def _is_address(host: str) -> bool:
 
 
 def parse_host(header: str) -> str:
-    """The name or address in a Host header, without its port and brackets."""
+    """Return the name or address in a Host header, without port and brackets."""
     text = header.strip().lower()
     if text.startswith("["):
         return text[1:].partition("]")[0]
@@ -111,7 +124,14 @@ def generate_token() -> str:
 
 
 def read_or_create_token(path: Path) -> str:
-    """The token in a file that not everybody may read; where there is none, one is made for its owner alone."""
+    """Read the token from a file, or create the file with a new token that only its owner can read.
+
+    Args:
+        path: The token file.
+
+    Raises:
+        BadInput: The file is readable by everybody, cannot be read or created, or has an invalid token.
+    """
     try:
         if path.stat().st_mode & WORLD_PERMISSIONS:
             raise BadInput(str(path), "a token that everybody on this machine may read", f"chmod o= {path}")

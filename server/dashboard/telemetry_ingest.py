@@ -1,8 +1,8 @@
-"""Takes boards' telemetry: POST /telemetry, behind the proxy that knows each board by its certificate.
+"""Telemetry ingest: POST /telemetry, behind a proxy that authenticates each board by its certificate.
 
-The proxy names the board in the header ``X-Fedge-Board``; whoever may connect here could claim any name, so this
-listens on a unix socket of the proxy's alone. Rows are in the store before a message is acknowledged; what has come of
-many boards while the store was busy is appended at once.
+The proxy names the board in the header ``X-Fedge-Board``. Since anyone who can connect could claim any name, the server
+listens on a unix socket that only the proxy can open. Rows are stored before a message is acknowledged; messages that
+arrive while the store is busy are appended together.
 """
 
 from __future__ import annotations
@@ -33,24 +33,26 @@ from fedge.telemetry.strict_json import BOARD, MalformedJson
 
 HEADER = "x-fedge-board"
 BOOKS_FILE = "intake.json"
-"""What the server has of each board, beside the store."""
+"""File with the ledger of every board, beside the store."""
 SAVE_PERIOD_S = 5.0
-"""The books are written so often at most: what a crash takes of them is found again in the store. Chosen by us."""
+"""Least seconds between writes of the ledgers; what a crash loses of them is recovered from the store."""
 RETENTION_PERIOD_S = 3600.0
-"""So often what came becomes a part, and the store is held against its limits. Chosen by us."""
+"""Seconds between runs of the retention policy, before which open rows are sealed. A default that bounds the number of
+small files in the store.
+"""
 MAX_BODIES = 64
-"""So many messages are held in memory at once; others wait. Chosen by us."""
+"""Messages held in memory at the same time; others wait. A default that bounds memory."""
 MAX_READ_BYTES = 4 * 2**20
-"""No more of a message is read: beyond what the proxy lets through. Chosen by us."""
+"""Bytes read of a message, more than the proxy lets through."""
 BODY_TIMEOUT_S = 20.0
-"""The proxy sends a message when it has all of it, so that it comes at once. Chosen by us."""
+"""Seconds in which a message must arrive; the proxy buffers it and then sends it at once."""
 LAST_ENDS_QUERY = "SELECT board, max(at_s + span_s) AS end_s FROM samples GROUP BY board"
 
 logger = logging.getLogger(__name__)
 
 
 class SampleSink(Protocol):
-    """Where rows are kept; after ``append`` they survive the end of this process."""
+    """Store of samples; rows are durable once ``append`` returns."""
 
     def append(self, rows: Iterable[SampleRow]) -> None: ...
 
@@ -61,7 +63,7 @@ class SampleSink(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RetentionLimits:
-    """How much the fleet's store keeps: bytes of samples, and seconds."""
+    """Limits of the fleet's store: bytes of samples, and their age in seconds."""
 
     most_bytes: int = 20 * 10**9
     most_age_s: float = 90 * 86400.0
@@ -69,7 +71,7 @@ class RetentionLimits:
 
 @dataclass(frozen=True, slots=True)
 class IngestReply:
-    """The answer to one message: an HTTP status and its content."""
+    """The reply to one message: an HTTP status and its JSON content."""
 
     status: int
     content: Mapping[str, object]
@@ -80,7 +82,7 @@ RETRY_LATER = IngestReply(503, {"error": "the server's store cannot be written n
 
 @dataclass(frozen=True, slots=True)
 class RejectedMessage:
-    """A message that is none: how it is counted, and what is answered."""
+    """An invalid message: the kind under which it is counted, and the reply."""
 
     kind: intake.Kind
     reply: IngestReply
@@ -88,14 +90,22 @@ class RejectedMessage:
 
 @dataclass(frozen=True, slots=True)
 class BoardMessage:
-    """What came of ``board``, which the proxy has made sure of; None: more than a message may have."""
+    """A message of an authenticated board; ``body`` is None if it was too large."""
 
     board: str
     body: bytes | None
 
 
 class TelemetryIngest:
-    """Messages into rows and books; some messages at a time, from any thread."""
+    """Converts messages to rows and updates the boards' ledgers. Thread-safe.
+
+    Args:
+        folder: Folder of the store and the ledgers.
+        tables: The store.
+        books: The ledgers.
+        limits: Retention limits.
+        wall_s: Clock in unix seconds.
+    """
 
     def __init__(
         self, folder: Path, tables: SampleSink, books: Intake, limits: RetentionLimits, wall_s: Callable[[], float]
@@ -107,11 +117,18 @@ class TelemetryIngest:
         self._failing = False
 
     def accept(self, board: str, body: bytes) -> IngestReply:
-        """What becomes of one message."""
+        """Process one message."""
         return self.accept_all([BoardMessage(board, body)])[0]
 
     def accept_all(self, messages: Sequence[BoardMessage]) -> list[IngestReply]:
-        """What becomes of messages, of which no two are of the same board; the rows of all are appended at once."""
+        """Process messages and append their rows to the store together.
+
+        Args:
+            messages: At most one message of each board.
+
+        Returns:
+            One reply per message, in order.
+        """
         read = [_parse_message(message) for message in messages]
         now_s = self._wall_s()
         with self._turn:
@@ -135,29 +152,32 @@ class TelemetryIngest:
         return told
 
     def board_telemetry(self) -> dict[str, BoardLedger]:
-        """What is known of every board now."""
+        """Return the ledger of every board."""
         with self._turn:
             return self._books.boards()
 
     def counts(self, board: str) -> Mapping[str, int]:
-        """How many of the board's messages became what."""
+        """Return the number of the board's messages by outcome."""
         with self._turn:
             return self._books.counts(board)
 
     def close(self) -> None:
-        """Finish the store and the books."""
+        """Close the store and save the ledgers."""
         with self._turn:
             self._tables.close()
             self._save()
 
     def _store_rows(self, rows: Mapping[int, Sequence[SampleRow]]) -> set[int]:
-        """Whose rows are in the store now: all, or on a full disk nobody's; rows that it refuses spoil no others."""
+        """Store rows and return the indices of the messages whose rows are stored.
+
+        If the store rejects rows, each message is retried alone; if the disk is full, none is stored.
+        """
         told = [row for its in rows.values() for row in its]
         try:
             if told:
                 self._tables.append(told)
                 self._failing = False
-        except Exception as error:  # the process's edge: boards keep their batches, and the page goes on
+        except Exception as error:  # edge of the process: boards keep their batches, and the server goes on
             if len(rows) > 1 and not isinstance(error, OSError):
                 return set().union(*(self._store_rows({place: its}) for place, its in rows.items()))
             if not self._failing:
@@ -173,7 +193,7 @@ class TelemetryIngest:
         if not 0 <= now_s - self._forgot_s < RETENTION_PERIOD_S:
             self._forgot_s = now_s
             try:
-                self._tables.seal()  # only parts can be forgotten, and those of a small fleet are long in filling
+                self._tables.seal()  # only sealed files can be deleted, and a small fleet takes long to fill one
                 forget_old(
                     self._folder,
                     table="samples",
@@ -210,7 +230,16 @@ def _parse_message(message: BoardMessage) -> TelemetryBatch | RejectedMessage:
 def open_ingest(
     folder: Path, limits: RetentionLimits | None = None, wall_s: Callable[[], float] = time.time
 ) -> TelemetryIngest:
-    """The intake whose store and books lie in ``folder``, as it was left; raises ``BadInput`` for another's store."""
+    """Open the ingest in the state in which it was left.
+
+    Args:
+        folder: Folder of the store and the ledgers, created if missing.
+        limits: Retention limits; None for the defaults.
+        wall_s: Clock in unix seconds.
+
+    Raises:
+        BadInput: The folder has a store of another kind.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     tables = RunTables(folder)
     return TelemetryIngest(
@@ -219,7 +248,7 @@ def open_ingest(
 
 
 def _load_books(folder: Path) -> Intake:
-    """The books as they were saved, corrected by what the store has: rows are written first."""
+    """Load the ledgers, corrected by the store, to which rows are written first."""
     ends_s = _read_last_ends(folder)
     try:
         return intake.decode_intake((folder / BOOKS_FILE).read_bytes(), ends_s)
@@ -231,7 +260,7 @@ def _load_books(folder: Path) -> Intake:
 
 
 def _read_last_ends(folder: Path) -> dict[str, float]:
-    """When each board's last stretch in the store ends."""
+    """Return when each board's last stored sample ends, in unix seconds."""
     from fedge.telemetry import open_run
 
     with open_run(folder) as run:
@@ -239,7 +268,7 @@ def _read_last_ends(folder: Path) -> dict[str, float]:
 
 
 def ingest_app(ingest: TelemetryIngest) -> ASGIApp:
-    """The application behind the proxy: plain ASGI, since a board is heard every second and a fleet has a thousand."""
+    """Return the application behind the proxy; plain ASGI, because a thousand boards send a message every second."""
     queue = IngestQueue(ingest)
     room = asyncio.Semaphore(MAX_BODIES)
 
@@ -268,17 +297,17 @@ async def _answer_request(request: Request, queue: IngestQueue, room: asyncio.Se
 
 
 class IngestQueue:
-    """Messages that wait for the store: as many at once as have come since it was free, of each board one."""
+    """Queues messages for the store; those that arrive while it is busy are processed together, one per board."""
 
     def __init__(self, ingest: TelemetryIngest) -> None:
         self._ingest = ingest
         self._waiting: list[tuple[BoardMessage, asyncio.Future[IngestReply]]] = []
         self._busy: asyncio.Task[None] | None = None
-        # One worker: groups are taken one after the other, and the page's own threads stay free.
+        # One worker processes one group after the other, and leaves the dashboard's own threads free.
         self._worker = ThreadPoolExecutor(1, "fedge-ingest")
 
     async def submit(self, message: BoardMessage) -> IngestReply:
-        """Its answer, once its rows are in the store."""
+        """Process a message and return its reply once its rows are stored."""
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[IngestReply] = loop.create_future()
         self._waiting.append((message, answer))
@@ -292,11 +321,11 @@ class IngestQueue:
             messages = [message for message, _ in group]
             try:
                 told = await loop.run_in_executor(self._worker, self._ingest.accept_all, messages)
-            except Exception:  # the process's edge: whatever it is, no board waits for ever
+            except Exception:  # edge of the process: every board must get a reply
                 logger.exception("messages could not be taken")
                 told = [RETRY_LATER] * len(group)
             for (_, answer), one in zip(group, told, strict=True):
-                if not answer.done():  # a board that went away meanwhile
+                if not answer.done():  # the board may have disconnected
                     answer.set_result(one)
 
 
@@ -304,17 +333,17 @@ WaitingMessages = list[tuple[BoardMessage, "asyncio.Future[IngestReply]"]]
 
 
 def _split_first_per_board(waiting: WaitingMessages) -> tuple[WaitingMessages, WaitingMessages]:
-    """The first message of every board, and what has to wait for it."""
+    """Split messages into the first of every board, and the rest."""
     first: dict[str, tuple[BoardMessage, asyncio.Future[IngestReply]]] = {}
     later = [each for each in waiting if first.setdefault(each[0].board, each) is not each]
     return list(first.values()), later
 
 
 async def _read_body(request: Request) -> bytes | None:
-    """The message; None when it is too large.
+    """Return the body of a request, or None if it is too large.
 
-    What is too much is read all the same, and thrown away: a proxy that is cut off while it sends would tell the board
-    of its own trouble instead of the answer.
+    An oversized body is read to the end and discarded: if the connection were closed while the proxy sends, the board
+    would get the proxy's own error instead of the reply.
     """
     parts, size = [], 0
     async for part in request.stream():

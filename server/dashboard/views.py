@@ -1,4 +1,4 @@
-"""What the board page shows, as frozen records: built purely from a run's rows and what boards say of themselves."""
+"""The records that the dashboard shows, built from a run's rows and the boards' progress reports. Pure functions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from fedge.telemetry.store_records import ClientRow, EventRow, RoundRow, Status
 from fedge.types import PowerMode
 
 RunPhase = Literal["none", "waiting", "going", "quiet", "finished"]
-"""``none``: no run at all; ``waiting``: nothing played yet; ``quiet``: no news for long; ``finished``: it says so."""
+"""``none``: no run; ``waiting``: no round has ended; ``going``: running; ``quiet``: no news for long; ``finished``:
+has a summary.
+"""
 BoardActivity = Literal[
     "unknown",
     "idle",
@@ -28,31 +30,57 @@ BoardActivity = Literal[
     "cancelled",
     "offline",
 ]
-"""What a board does, or what became of it in the last round; ``resting``: not chosen in the last round."""
+"""Activity of a board, or its outcome in the last round; ``resting``: not selected in the last round."""
 TroubleMark = Literal["", "late", "failed", "cancelled", "offline"]
 SILENT_AFTER_S = 15.0
-"""A real board that said nothing for so long is offline; it speaks once a second. Chosen by us."""
+"""Seconds of silence after which a real board counts as offline; boards report once a second."""
 CURVE_POINTS = 800
-"""Stretches of a curve at most; more than a screen has columns to draw. Chosen by us."""
+"""Maximum number of samples in a curve, about the width of a chart in pixels."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunInfo:
-    """Which run it is; ``changed_at_s`` is the unix time of its last row. ``real``: boards that can fall silent."""
+    """Description of a run.
+
+    Attributes:
+        name: Name of the run.
+        policy: Name of the policy.
+        backend: Name of the backend.
+        state: Phase of the run.
+        rounds: Planned number of rounds.
+        changed_at_s: Unix time of the last row, in seconds.
+        real: True for real boards, which can fall silent.
+    """
 
     name: str = ""
     policy: str = ""
     backend: str = ""
     state: RunPhase = "none"
     rounds: int = 0
-    """As planned."""
     changed_at_s: float | None = None
     real: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """The figures of the whole fleet; None where a figure is not known. Savings are shares of what MAXN would take."""
+    """Figures of the whole fleet; None if unknown.
+
+    Attributes:
+        round: Last finished round.
+        accuracy: Accuracy of the model on the test set, 0 to 1.
+        loss: Loss of the model on the test set.
+        round_s: Length of the last round in seconds.
+        deadline_s: Deadline of the last round in seconds.
+        clock_s: Simulated time in seconds.
+        energy_j: Energy of the clients in their rounds, in joules.
+        resting_energy_j: Energy of idle clients, in joules.
+        saving: Share of energy saved against working and waiting at MAXN.
+        saving_parked: Share of energy saved against working at MAXN and waiting in the lowest mode.
+        compared: Number of rounds over which the savings are computed.
+        late: Number of late results.
+        failed: Number of failed results.
+        cancelled: Number of cancelled results.
+    """
 
     round: int = 0
     accuracy: float | None = None
@@ -63,11 +91,8 @@ class Summary:
     energy_j: float = 0.0
     resting_energy_j: float = 0.0
     saving: float | None = None
-    """Against working and waiting at MAXN."""
     saving_parked: float | None = None
-    """Against working at MAXN and waiting in the lowest mode."""
     compared: int = 0
-    """The rounds that the savings are of."""
     late: int = 0
     failed: int = 0
     cancelled: int = 0
@@ -95,7 +120,26 @@ class RoundPoint:
 
 @dataclass(frozen=True, slots=True)
 class BoardView:
-    """One tile. ``seen_at_s`` is the unix time of its last sample or word, ``told_s`` its last report's fleet time."""
+    """One board's tile.
+
+    Attributes:
+        name: Name of the board.
+        device: Device name of the catalogue.
+        state: Activity, or outcome in the last round.
+        mark: Problem to highlight, if any.
+        round: Round of the newest information.
+        mode: Power mode.
+        power_w: Power in watts.
+        temperature_c: Temperature in degrees Celsius.
+        progress: Share of the round's steps that is done, 0 to 1.
+        steps_done: Number of steps done.
+        steps: Number of steps in the round.
+        energy_j: Energy of all rounds so far, in joules.
+        seen_at_s: Unix time of its last sample or progress report, in seconds.
+        told_s: Simulated time of its last row, in seconds.
+        error: Error message.
+        refused: Number of refused telemetry messages by reason.
+    """
 
     name: str
     device: str = ""
@@ -106,22 +150,18 @@ class BoardView:
     power_w: float | None = None
     temperature_c: float | None = None
     progress: float | None = None
-    """The share of the round's minibatches that is done, 0 to 1."""
     steps_done: int | None = None
     steps: int | None = None
-    """The minibatches behind it."""
     energy_j: float = 0.0
-    """Of all its rounds so far."""
     seen_at_s: float | None = None
     told_s: float | None = None
     error: str = ""
     refused: Mapping[str, int] = field(default_factory=dict)
-    """Its telemetry that was not taken, by reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class LastRow:
-    """What a tile needs of a board's newest row; the fields are columns of ``ClientRow``."""
+    """The columns of a board's newest ``ClientRow`` that a tile needs."""
 
     board: str
     round: int
@@ -141,7 +181,7 @@ class LastRow:
 
 @dataclass(frozen=True, slots=True)
 class FigureOrigin:
-    """Where the figures of one kind of board come from: measured, calibrated or estimated."""
+    """Provenance of the figures of one fleet entry: measured, calibrated or estimated."""
 
     entry: str
     boards: int
@@ -152,7 +192,7 @@ class FigureOrigin:
 
 @dataclass(frozen=True, slots=True)
 class FleetView:
-    """Everything on the page except one board's history. ``problem``: why it is not up to date, in one line."""
+    """All data of the page except the histories of single boards; ``problem`` says why it is not up to date."""
 
     run: RunInfo = RunInfo()
     summary: Summary = Summary()
@@ -165,7 +205,7 @@ class FleetView:
 
 @dataclass(frozen=True, slots=True)
 class ViewChanges:
-    """What is new since the view before: rounds and boards that are there are replaced by name, all else as a whole."""
+    """Changes since the previous view: boards are replaced by name, rounds appended; None means unchanged."""
 
     run: RunInfo | None = None
     summary: Summary | None = None
@@ -178,7 +218,7 @@ class ViewChanges:
 
 @dataclass(frozen=True, slots=True)
 class TimelineBar:
-    """One board in a round's timeline, seconds from the round's start."""
+    """One board's bar in a round's timeline, in seconds from the start of the round."""
 
     board: str
     status: str
@@ -225,16 +265,16 @@ class BoardRound:
     latency_p99_s: float | None = None
     latency_budget_s: float | None = None
     train_steps_per_s: float | None = None
-    """Of its standing inference service; None without one. Late are those dropped, too."""
+    """Columns of the board's inference service, None without one; dropped requests count as late."""
     lowered: str | None = None
-    """What it lowered to fit into its memory, and why; None where nothing was."""
+    """Reduction of batch size or width to fit into memory, with its reason; None if there was none."""
     memory_mb: float | None = None
     memory_limit_mb: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class PowerCurve:
-    """Power and temperature over time, stretch by stretch; every column has the same length."""
+    """Power and temperature over time, one entry per sample; all columns have the same length."""
 
     at_s: tuple[float, ...] = ()
     span_s: tuple[float, ...] = ()
@@ -252,9 +292,15 @@ class EventLine:
 
 @dataclass(frozen=True, slots=True)
 class BoardHistory:
-    """One board's own page. ``sampled``: the curve is of sensor samples; otherwise it is drawn from round reports.
+    """One board's own page.
 
-    ``clock``: whether the curve's seconds are the fleet's, from the run's start, or unix time.
+    Attributes:
+        board: The board's tile.
+        rounds: The board's rounds.
+        curve: Power and temperature over time.
+        sampled: True if the curve consists of sensor samples, False if it is derived from round reports.
+        clock: Whether the curve's times are simulated time (``fleet``) or unix time.
+        events: The board's events.
     """
 
     board: BoardView
@@ -266,7 +312,7 @@ class BoardHistory:
 
 
 def parse_fleet(record: Mapping[str, Any]) -> dict[str, str]:
-    """Board -> device, in the order of a run's YAML; empty where that has no fleet that can be read."""
+    """Return the device of every board in the fleet of a run's YAML; empty if there is no readable fleet."""
     entries = record.get("fleet")
     found: dict[str, str] = {}
     for entry in entries if isinstance(entries, list) else []:
@@ -278,7 +324,13 @@ def parse_fleet(record: Mapping[str, Any]) -> dict[str, str]:
 
 
 def run_info(record: Mapping[str, Any], state: RunPhase, changed_at_s: float | None) -> RunInfo:
-    """The head of the page, from a run's YAML."""
+    """Build the description of a run.
+
+    Args:
+        record: Content of the run's YAML file.
+        state: Phase of the run.
+        changed_at_s: Unix time of the last row, in seconds; None if there is none.
+    """
     policy, rounds = record.get("policy"), record.get("rounds")
     return RunInfo(
         name=str(record.get("name") or ""),
@@ -292,12 +344,12 @@ def run_info(record: Mapping[str, Any], state: RunPhase, changed_at_s: float | N
 
 
 def round_point(row: RoundRow) -> RoundPoint:
-    """A round's row as far as the page shows it."""
+    """Convert a round's row to a point of the charts."""
     return RoundPoint(**{item.name: getattr(row, item.name) for item in dataclasses.fields(RoundPoint)})
 
 
 def summarise_rounds(rounds: Sequence[RoundRow]) -> Summary:
-    """The fleet's figures after the rounds so far; savings over rounds whose truth is known and that had none late."""
+    """Compute the figures of the whole fleet; savings cover rounds with known truth and without late clients."""
     if not rounds:
         return Summary()
     last = rounds[-1]
@@ -328,12 +380,12 @@ def _saving(rounds: Sequence[RoundRow], baseline_j: Sequence[float | None]) -> f
 
 
 def last_row(row: ClientRow) -> LastRow:
-    """A row as far as a tile shows it."""
+    """Extract the columns of a row that a tile needs."""
     return LastRow(**{item.name: getattr(row, item.name) for item in dataclasses.fields(LastRow)})
 
 
 def format_mode(row: ClientRow | LastRow) -> str:
-    """The mode of a board's round, as ``PowerMode`` prints it; empty where there was none."""
+    """Format the mode of a row like ``PowerMode``; empty if there was none."""
     if row.cores is None or row.cpu_mhz is None or row.gpu_mhz is None or row.mem_mhz is None:
         return ""
     return str(PowerMode(row.cores, row.cpu_mhz, row.gpu_mhz, row.mem_mhz))
@@ -351,7 +403,19 @@ def board_view(
     energy_j: float = 0.0,
     refused: Mapping[str, int] | None = None,
 ) -> BoardView:
-    """One tile from a board's last row and its last word, whichever is newer; ``latest`` is the last round's number."""
+    """Build a board's tile from its last row and its last progress report, whichever is newer.
+
+    Args:
+        name: Name of the board.
+        device: Device name from the run's YAML, used if the board has no row.
+        row: The board's newest row, or None.
+        told: The board's last progress report, or None.
+        run: Description of the run.
+        latest: Number of the last finished round.
+        now_s: Unix time in seconds.
+        energy_j: Energy of all rounds so far, in joules.
+        refused: Number of refused telemetry messages by reason.
+    """
     speaks = told if run.state != "finished" or run.real else None
     silent = speaks is not None and is_silent(speaks, run, now_s)
     fresh = speaks if speaks is not None and not silent and _is_newer(speaks, row) else None
@@ -380,12 +444,12 @@ def board_view(
 
 
 def is_silent(told: BoardProgress, run: RunInfo, now_s: float) -> bool:
-    """Whether a board that should speak all the time has stopped; emulated boards speak only while they work."""
+    """Return True if a real board has stopped reporting; emulated boards report only while they work."""
     return run.real and now_s - told.at_s > SILENT_AFTER_S
 
 
 def _is_newer(told: BoardProgress, row: LastRow | None) -> bool:
-    """Whether a board's word is of a later round than its row; of the same round the row is the last word."""
+    """Return True if a progress report is of a later round than the row; of the same round, the row is newer."""
     return row is None or told.round > row.round
 
 
@@ -398,7 +462,7 @@ def _derive_state(row: LastRow | None, fresh: BoardProgress | None, latest: int)
 
 
 def _derive_mark(state: BoardActivity, row: LastRow | None, latest: int) -> TroubleMark:
-    """What went wrong: now, or in the last round."""
+    """Return the problem to highlight: the present one, or that of the last round."""
     if state in {"offline", "failed"}:
         return "offline" if state == "offline" else "failed"
     if row is None or row.round < latest or row.status == "done":
@@ -407,7 +471,7 @@ def _derive_mark(state: BoardActivity, row: LastRow | None, latest: int) -> Trou
 
 
 def _count_steps(row: LastRow | None, fresh: BoardProgress | None, latest: int) -> tuple[int, int]:
-    """Minibatches that are done, of how many; nothing of none where neither is known."""
+    """Return the number of steps done and the number in the round; zeros if unknown."""
     if fresh is not None:
         return fresh.steps_done, fresh.steps
     if row is None or row.round < latest:
@@ -420,14 +484,14 @@ def _first_known(*values: float | None) -> float | None:
 
 
 def to_bar(row: ClientRow, round_start_s: float) -> TimelineBar:
-    """A board's row as a bar; a failed board has nothing but its reason."""
+    """Convert a row to a bar of the timeline."""
     parts = (row.down_s, row.work_s, row.up_s, row.wait_s)
     start_s = max(0.0, row.start_s - round_start_s)
     return TimelineBar(row.board, row.status, start_s, *parts, error=row.error or "")
 
 
 def board_round(row: ClientRow) -> BoardRound:
-    """What one board did in one round, with the errors of what was predicted."""
+    """Convert a row to a line of the board's history, with prediction errors."""
     return BoardRound(
         round=row.round,
         status=row.status,
@@ -465,7 +529,7 @@ def event_line(row: EventRow) -> EventLine:
 
 
 def reported_curve(rows: Iterable[ClientRow]) -> PowerCurve:
-    """Power over time as far as round reports tell it: the link, the work, then waiting; their joules are the row's."""
+    """Derive power over time from round reports: link, work, then waiting. Energies match the rows."""
     points: list[tuple[float, float, float, float | None]] = []
     for row in rows:
         link_s, at_s = row.down_s + row.up_s, row.start_s
@@ -485,7 +549,12 @@ def _build_curve(points: Sequence[tuple[float, float, float, float | None]]) -> 
 
 
 def thin_curve(curve: PowerCurve, points: int = CURVE_POINTS) -> PowerCurve:
-    """At most ``points`` stretches, by joining neighbours; their joules stay the same, their temperature is the top."""
+    """Merge neighbouring samples; energy is preserved, and temperature is the maximum.
+
+    Args:
+        curve: The curve.
+        points: Maximum number of samples in the result.
+    """
     count = len(curve.at_s)
     if count <= points:
         return curve
@@ -503,7 +572,7 @@ def _merge_stretches(curve: PowerCurve, first: int, end: int) -> tuple[float, fl
 
 
 def parse_origins(labels: Mapping[str, Any]) -> tuple[FigureOrigin, ...]:
-    """The labels of a run's summary, one line per entry of its fleet."""
+    """Parse the labels in a run's summary, one per fleet entry."""
     found = []
     for entry, told in labels.items():
         if isinstance(told, dict):
@@ -521,7 +590,11 @@ def _get_mapping(told: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 def compare_views(before: FleetView, after: FleetView) -> FleetView | ViewChanges | None:
-    """What a reader of ``before`` must hear to know ``after``: nothing, a part, or all of it where things vanished."""
+    """Return the changes from ``before`` to ``after``.
+
+    Returns:
+        None if nothing changed, the changes, or the whole view if boards or rounds were removed or changed.
+    """
     if before == after:
         return None
     known = {board.name: board for board in before.boards}

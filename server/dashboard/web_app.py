@@ -1,4 +1,4 @@
-"""The board page's web application: read-only, one page, its files, its figures as JSON and as a stream."""
+"""The dashboard's web application: read-only, with one page, its files, and its data as JSON and as a stream."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class AccessGuard:
-    """Before the application: is the request meant for this page, and may it read? After it: the headers of safety."""
+    """ASGI middleware that checks host and token of requests, and adds security headers to responses."""
 
     def __init__(self, app: ASGIApp, access: Access) -> None:
         self._app, self._access = app, access
@@ -67,7 +67,13 @@ def _problem(status: int, text: str, headers: dict[str, str] | None = None) -> R
 
 
 def build_dashboard_app(feed: ViewFeed, access: Access, exposition: Exposition | None = None) -> FastAPI:
-    """The application; ``/metrics`` is there when ``exposition`` is given."""
+    """Build the application.
+
+    Args:
+        feed: The feed of views.
+        access: Access rules.
+        exposition: Renders ``/metrics``; None omits it.
+    """
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
     app.add_middleware(AccessGuard, access=access)
     app.get("/")(_index)
@@ -84,7 +90,7 @@ async def _index() -> Response:
 
 
 class _RevalidatedFiles(StaticFiles):
-    """Asked for again at every load, so that a newer version is never half there."""
+    """Static files that browsers revalidate on every load, so that versions are never mixed."""
 
     def file_response(self, *args: Any, **kwargs: Any) -> Response:
         response = super().file_response(*args, **kwargs)
@@ -94,7 +100,7 @@ class _RevalidatedFiles(StaticFiles):
 
 def _login(access: Access) -> Callable[..., Any]:
     async def login(request: Request) -> Response:
-        """Change the token for a cookie that scripts cannot read."""
+        """Exchange the token for a cookie that scripts cannot read."""
         if not access.may_read(request.headers.get("authorization", ""), request.headers.get("cookie", "")):
             return _problem(401, "this is not the token")
         response = Response(status_code=204)
@@ -135,7 +141,7 @@ async def _answer_question(
 ) -> Response:
     try:
         found = await feed.ask(question)
-    except Exception as error:  # noqa: BLE001  the process's edge: the page goes on
+    except Exception as error:  # noqa: BLE001  edge of the process: the page goes on
         logger.warning("a question was not answered: %s", error)
         return _problem(503, "this cannot be read now")
     if found is None:
@@ -144,7 +150,7 @@ async def _answer_question(
 
 
 def _build_etag_response(request: Request, body: bytes) -> Response:
-    """The body, or only the word that it is the one the reader has."""
+    """Return the body, or status 304 if the reader already has it."""
     tag = f'"{sha256(body).hexdigest()[:32]}"'
     if request.headers.get("if-none-match") == tag:
         return Response(status_code=304, headers={"etag": tag})

@@ -1,4 +1,4 @@
-"""Where a run's rows go besides its store: one file per exporter, and the table of their names."""
+"""Exporters: destinations of a run's rows besides its store, one file each, and the table of their names."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ EXPORTERS: dict[str, str] = {
     "ray": "server.exporters.ray_mirror:RayMirror",
     "tensorboard": "server.exporters.tensorboard:TensorBoard",
 }
-"""Name in the YAML -> ``module:Class``."""
+"""Name in the YAML file -> ``module:Class``."""
 PACKAGES: dict[str, tuple[str, str]] = {
     "mlflow": ("mlflow", "mlflow"),
     "tensorboard": ("tensorboard", "tensorboard"),
 }
-"""Name in the YAML -> the module that it needs, and the extra of fedge that brings it."""
+"""Name in the YAML file -> the module that the exporter needs, and the extra of fedge that installs it."""
 
 
 class Exporter(Protocol):
-    """Hears of every row after the store has it; made as ``Class(experiment, folder, **options)``."""
+    """Receives every row after it is stored; constructed as ``Class(experiment, folder, **options)``."""
 
     def append(self, rows: Iterable[Row]) -> None:
-        """Pass ``rows`` on; whatever it raises ends this exporter, not the run."""
+        """Export rows; an exception ends this exporter, not the run."""
         ...
 
     def close(self) -> None:
-        """The run is over, well or not."""
+        """Finish the export at the end of the run, whether it succeeded or not."""
         ...

@@ -1,4 +1,4 @@
-"""An experiment as exporters tell it: flat names and values, its YAML, and how the boards' figures came about."""
+"""Descriptions of an experiment for exporters: flat parameters, YAML, and the provenance of the boards' figures."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ Plain = bool | int | float | str
 
 
 def flatten_experiment(experiment: Experiment) -> dict[str, Plain]:
-    """``policy.name`` -> ``balanced`` and so on; the fleet is one line, what was not given is left out."""
+    """Return the experiment as flat parameters, such as ``policy.name`` -> ``balanced``.
+
+    The fleet is summarised in one line; fields without a value are left out.
+    """
     record = experiment.model_dump(mode="json", exclude={"fleet", "exporters"})
     counts: Counter[str] = Counter()
     for entry in experiment.fleet:
@@ -38,14 +41,19 @@ def _flatten(record: Mapping[str, Any], prefix: str) -> dict[str, Plain]:
 
 
 def to_yaml(experiment: Experiment) -> str:
-    """The whole experiment but its exporters, whose options say nothing of the run."""
+    """Return the experiment as YAML, without its exporters, whose options do not affect the run."""
     return yaml.safe_dump(experiment.model_dump(mode="json", exclude={"exporters"}), sort_keys=False)
 
 
 def collect_labels(experiment: Experiment, recorded: Collection[str] = ()) -> dict[str, Label]:
-    """Per fleet entry, by what its boards are called: measured, calibrated or estimated figures.
+    """Return the label of each fleet entry's figures: measured, calibrated or estimated.
 
-    ``recorded`` are real boards that stood for a recorded folder: nothing was measured there.
+    Args:
+        experiment: The resolved experiment.
+        recorded: Names of real boards that are recorded folders, on which nothing is measured.
+
+    Returns:
+        Label by the name of the fleet entry.
     """
     told: dict[str, Label] = {}
     for board in list_boards(experiment):

@@ -1,4 +1,4 @@
-"""From an experiment's exporters to objects, and what can be known to be wrong with them before a run."""
+"""Construction of an experiment's exporters, and checks of their options before a run."""
 
 from __future__ import annotations
 
@@ -15,11 +15,19 @@ from fedge.experiment import Experiment, ExporterSpec
 from server.exporters import EXPORTERS, PACKAGES, Exporter
 
 FIXED_ARGUMENTS = 2
-"""The experiment and the run's folder come before an exporter's own options."""
+"""Number of positional arguments before an exporter's own options: the experiment and the run folder."""
 
 
 def check_exporter(spec: ExporterSpec, where: str) -> None:
-    """Raise ``BadInput`` for an unknown name, a package that is missing, or an option that the exporter has not."""
+    """Check that an exporter can be constructed.
+
+    Args:
+        spec: Name and options of the exporter.
+        where: Field of the experiment, for error messages.
+
+    Raises:
+        BadInput: The name or an option is unknown, an option is missing or invalid, or a package is not installed.
+    """
     made_by = _load_class(spec, where)
     if spec.name in PACKAGES:
         module, extra = PACKAGES[spec.name]
@@ -27,7 +35,7 @@ def check_exporter(spec: ExporterSpec, where: str) -> None:
             right = f"it needs a package that is not installed: pip install 'fedge[{extra}]'"
             raise BadInput(f"{where}.name", repr(spec.name), right)
     _check_options(made_by, spec, where)
-    checked = getattr(made_by, "checked", None)
+    checked = getattr(made_by, "check_options", None)
     if checked is not None:
         try:
             checked(**spec.options)
@@ -60,7 +68,11 @@ def _check_options(made_by: Callable[..., Exporter], spec: ExporterSpec, where: 
 
 
 def check_exporters(specs: Sequence[ExporterSpec]) -> None:
-    """``check_exporter`` each of them, and that none stands there twice."""
+    """Check every exporter, and that none is listed twice.
+
+    Raises:
+        BadInput: An exporter cannot be constructed or is listed twice.
+    """
     for i, spec in enumerate(specs):
         check_exporter(spec, f"exporters[{i}]")
         if spec in specs[:i]:
@@ -68,12 +80,15 @@ def check_exporters(specs: Sequence[ExporterSpec]) -> None:
 
 
 def build_exporter(spec: ExporterSpec, experiment: Experiment, folder: Path) -> Exporter:
-    """The exporter of a run in ``folder``."""
+    """Construct the exporter of a run in ``folder``."""
     return _load_class(spec, "exporters")(experiment, folder, **spec.options)
 
 
 def build_factories(experiment: Experiment, folder: Path) -> Mapping[str, Callable[[], Exporter]]:
-    """How to make each exporter, by what it is called in events: its name, with its place where there are several."""
+    """Return a function that constructs each exporter, keyed by its name in events.
+
+    The key is the exporter's name, with its position if several have the same name.
+    """
     names = [spec.name for spec in experiment.exporters]
     told = [name if names.count(name) == 1 else f"{name} ({place})" for place, name in enumerate(names, 1)]
     makers = [partial(build_exporter, spec, experiment, folder) for spec in experiment.exporters]

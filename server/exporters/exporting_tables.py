@@ -1,4 +1,4 @@
-"""The tables that a run writes: the store first, then every exporter; one that fails is ended and becomes an event."""
+"""The tables that a run writes: first the store, then every exporter; a failing exporter is ended with an event."""
 
 from __future__ import annotations
 
@@ -14,16 +14,23 @@ from server.exporters import Exporter
 from server.rounds.run_start import RowSink
 
 EXPORTER_EVENT = "exporter"
-"""The kind of event that tells of an exporter that was ended."""
+"""Kind of the event for an exporter that was ended."""
 LIVE_ONLY = ("ray",)
-"""Exporters that show what happens now: there is nothing to tell them afterwards."""
+"""Exporters that only show the present, so that ``fedge export`` cannot repeat them after the run."""
 MAX_REASON_LENGTH = 200
-"""Characters of an exporter's own message. Chosen by us."""
+"""Characters of an exporter's error message that are kept; a default that fits two terminal lines."""
 logger = logging.getLogger(__name__)
 
 
 class ExportingTables:
-    """What the store has, the exporters hear; each is made with the first rows. Close it when the run is over."""
+    """Stores rows and passes them on to the exporters, which are constructed with the first rows.
+
+    Use it as a context manager, or close it when the run is over.
+
+    Args:
+        tables: The store.
+        makers: Function that constructs each exporter, keyed by its name in events.
+    """
 
     def __init__(self, tables: RowSink, makers: Mapping[str, Callable[[], Exporter]]) -> None:
         self._tables, self._makers = tables, dict(makers)
@@ -31,7 +38,7 @@ class ExportingTables:
         self._round, self._at_s = 0, 0.0
 
     def append(self, rows: Iterable[Row]) -> None:
-        """Keep ``rows`` in the store, then tell them; only the store's own failure is raised."""
+        """Store rows, then export them; only an error of the store is raised."""
         rows = tuple(rows)
         self._tables.append(rows)
         if not rows or not (self._makers or self._exporters):
@@ -44,7 +51,7 @@ class ExportingTables:
             self._run_guarded(name, partial(exporter.append, rows))
 
     def close(self) -> None:
-        """Close every exporter that is still there."""
+        """Close every exporter that has not failed."""
         for name, exporter in tuple(self._exporters.items()):
             self._run_guarded(name, exporter.close)
         self._exporters.clear()
@@ -61,10 +68,10 @@ class ExportingTables:
         self._exporters[name] = self._makers.pop(name)()
 
     def _run_guarded(self, name: str, act: Callable[[], None]) -> None:
-        """Do it; when it fails, this exporter hears of nothing more."""
+        """Call ``act``; if it fails, end this exporter and store an event."""
         try:
             act()
-        except Exception as error:  # noqa: BLE001 -- others' code, and others' servers
+        except Exception as error:  # noqa: BLE001 -- third-party code and servers
             self._makers.pop(name, None)
             self._exporters.pop(name, None)
             reason = " ".join(f"{type(error).__name__}: {error}".split())[:MAX_REASON_LENGTH]

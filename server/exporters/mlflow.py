@@ -1,4 +1,4 @@
-"""MLflow: a run as an MLflow run; metrics by round, the experiment as parameters, labels as tags, files at the end."""
+"""MLflow exporter: one MLflow run per run, with metrics by round, parameters, label tags, and files at the end."""
 
 from __future__ import annotations
 
@@ -21,26 +21,35 @@ from server.exporters.round_metrics import RoundMetrics, build_collector
 
 FOLDER, STORE, RUNS = "mlflow", "mlflow.db", "runs.json"
 LAST_METRIC = "round/accuracy"
-"""Written last of a round: its last step says which rounds MLflow has."""
+"""Logged last in each round, so that its highest step is the last round that MLflow has completely."""
 IN_A_BATCH, PARAMS_IN_A_BATCH, LONGEST_PARAM = 900, 100, 500
-"""MLflow takes 1000 metrics and 100 parameters in one request, and parameters of 500 characters in its older forms."""
+# Metrics per request, parameters per request and characters per parameter; MLflow accepts 1000, 100 and, in older
+# versions, 500.
 MLFLOW_ENVIRONMENT = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
 }
-"""MLflow's own telemetry is off, and a server that does not answer holds a run up for seconds, not for many minutes."""
+"""Switches off MLflow's own telemetry, and lets an unreachable server block a run for seconds instead of many
+minutes.
+"""
 FORCED_SETTINGS = ("MLFLOW_DISABLE_TELEMETRY",)
 BUDGET_EVENT = "budget"
-"""The kind of event with which a run ends early and well."""
+"""Kind of the event with which a run ends early but successfully."""
 
 
 class MLflow:
-    """Writes to ``tracking_uri``; by default to a SQLite file in ``out``, the folder ``mlflow`` of the run.
+    """Exports a run to an MLflow tracking server or a local SQLite file.
 
-    ``name`` is that of MLflow's experiment, the fedge experiment's by default; the MLflow run is called like the run's
-    folder. The time of a metric is the fleet's clock.
+    The MLflow run has the name of the run folder. Timestamps of metrics are simulated time.
+
+    Args:
+        experiment: The resolved experiment.
+        folder: The run folder.
+        tracking_uri: Address of the tracking server; None for a SQLite file in ``out``.
+        out: Folder of the SQLite file, relative to the run folder.
+        name: Name of the MLflow experiment; None for the name of the fedge experiment.
     """
 
     def __init__(
@@ -64,7 +73,12 @@ class MLflow:
 
     @staticmethod
     def check_options(*, tracking_uri: str | None = None, out: str | None = None, **_others: object) -> None:
-        """Raise ``BadInput`` for options that do not go together, or a password that would lie in the run's folder."""
+        """Check the exporter's options.
+
+        Raises:
+            BadInput: Options exclude each other, or the address contains a password, which would be stored with the
+                run.
+        """
         if tracking_uri is not None and out is not None:
             raise BadInput("options.out", repr(out), "no folder beside a tracking_uri, which says where it all goes")
         if tracking_uri is not None and urlsplit(tracking_uri).password:
@@ -72,7 +86,7 @@ class MLflow:
             raise BadInput("options.tracking_uri", "an address with a password", right)
 
     def append(self, rows: Iterable[Row]) -> None:
-        """Log the rounds that are complete with ``rows``, each once."""
+        """Log the rounds that ``rows`` complete, each once."""
         if self._closed:
             raise ValueError("the exporter is closed")
         rows = tuple(rows)
@@ -83,7 +97,7 @@ class MLflow:
                 self._log_round(told)
 
     def close(self) -> None:
-        """Add the files that are there by now, and say whether every round was played."""
+        """Attach the report and the summary if they exist, and set the final status of the MLflow run."""
         if self._closed:
             return
         self._closed = True
@@ -93,7 +107,7 @@ class MLflow:
             self._client.set_terminated(self._run, "FINISHED" if over else "FAILED")
 
     def keep(self, files: Sequence[Path]) -> None:
-        """Those of ``files`` that are there as artefacts of the run; called again after the run, when they are made."""
+        """Attach the existing ones of ``files`` to the MLflow run; called again after the run for later files."""
         self._open()
         for path in files:
             if path.is_file():
@@ -108,14 +122,14 @@ class MLflow:
                     self._set_label_tags()
 
     def _mark_running(self) -> None:
-        """Open the MLflow run, which is under way from now on."""
+        """Open the MLflow run and mark it as running."""
         self._open()
         if not self._going:
             self._client.update_run(self._run, status="RUNNING")
             self._going = True
 
     def _open(self) -> None:
-        """Go on with the MLflow run that this folder knows at this address, or begin one."""
+        """Resume the MLflow run that this folder has at this address, or create one."""
         if self._client is not None:
             return
         self._out.mkdir(parents=True, exist_ok=True)
@@ -128,7 +142,7 @@ class MLflow:
         self._last = max((m.step for m in self._client.get_metric_history(self._run, LAST_METRIC)), default=0)
 
     def _find_active_run(self, run: str | None) -> str | None:
-        """``run``, if it is still there."""
+        """Return ``run`` if it still exists and is not deleted, else None."""
         from mlflow.exceptions import MlflowException
 
         try:
@@ -156,7 +170,7 @@ class MLflow:
         return run
 
     def _set_label_tags(self) -> None:
-        """How each kind of board's figures came about."""
+        """Tag the MLflow run with the label of each fleet entry's figures."""
         for name, label in collect_labels(self._experiment, self._recorded).items():
             self._client.set_tag(self._run, f"fedge.label.{name}", label)
 
@@ -178,7 +192,7 @@ def _split_batches(values: Iterable[Any], size: int) -> Iterator[list[Any]]:
 
 
 def build_mlflow_client(uri: str) -> Any:
-    """MLflow's client, quiet and without its own telemetry."""
+    """Return MLflow's client, with reduced logging and without telemetry."""
     for key, value in MLFLOW_ENVIRONMENT.items():
         if key in FORCED_SETTINGS:
             os.environ[key] = value

@@ -1,6 +1,7 @@
-"""What runs in an actor's process on a Ray cluster: a board, or the boards of one kind, as Ray's own metrics.
+"""The class of a Ray actor, which shows one board, or all boards of a kind, as Ray metrics.
 
-The class is sent to the cluster by value, so its machines need Ray and nothing of fedge: standard library and Ray only.
+The class is sent to the cluster by value, because its machines have Ray but not fedge: only the standard library and
+Ray may be imported here.
 """
 
 from __future__ import annotations
@@ -19,15 +20,20 @@ ENERGY = ("fedge_energy_joules", "Work, radio and waiting of the rounds that the
 MODE = ("fedge_mode_info", "1, with the power mode that the board is in")
 TAGS = ("run", "board", "device")
 SUMMED_FIELDS = ("power_w",)
-"""What is added up where there are too many boards for one series each."""
+"""Fields that are summed over the boards of a kind if there are too many boards for one series each."""
 
 
 GAUGE_REPEAT_S = 1.0
-"""Ray shows a gauge in the next scrape and then forgets it, so that every value is set again and again."""
+"""Seconds between repeats of a gauge: Ray exports a value in the next scrape and then forgets it."""
 
 
 class RepeatedGauges:
-    """Gauges that keep their values until other ones are set, repeated by a thread."""
+    """Gauges that keep their values until they are set again; a thread repeats them.
+
+    Args:
+        gauges: Name and description of each gauge, by field.
+        tags: Keys of the gauges' tags.
+    """
 
     def __init__(self, gauges: Mapping[str, tuple[str, str]], tags: tuple[str, ...]) -> None:
         import threading
@@ -39,7 +45,15 @@ class RepeatedGauges:
         threading.Thread(target=self._repeat, name="gauges", daemon=True).start()
 
     def set(self, field: str, value: float, tags: dict[str, str], key: str) -> None:
-        """Hold ``value``; it replaces what was held of the field under ``key``, whatever its tags were."""
+        """Set a gauge.
+
+        Args:
+            field: Key of the gauge.
+            value: The new value.
+            tags: The new tags.
+            key: Identifies the series: the value replaces the one last set for this field and key, whatever its tags
+                were.
+        """
         self._held[field, key] = value, tags
         self._gauges[field].set(value, tags)
 
@@ -53,7 +67,13 @@ class RepeatedGauges:
 
 
 class FedgeBoards:
-    """Holds what was told of its boards last; ``summed`` makes one series per kind instead of one per board."""
+    """Shows the latest figures of its boards as Ray metrics.
+
+    Args:
+        label: Name of the actor on Ray's dashboard.
+        run: Name of the run.
+        summed: True for one series per board kind instead of one per board.
+    """
 
     def __init__(self, label: str, run: str, summed: bool = False) -> None:
         from ray.util.metrics import Counter
@@ -67,12 +87,15 @@ class FedgeBoards:
         return self._label
 
     def show(self, told: Sequence[Mapping[str, Any]]) -> None:
-        """Take what is known of boards now: the fields of ``BoardFigures``; ``energy_j`` is the total since the
-        beginning.
+        """Update the metrics.
+
+        Args:
+            told: Fields of ``BoardFigures`` by name; ``energy_j`` is the total since the start of the run. None keeps
+                the last known value.
         """
         for shown in told:
             before = self._told.get(shown["board"], {})
-            # What is not known now is what was known last.
+            # A field without a new value keeps its last one.
             self._told[shown["board"]] = before | {key: value for key, value in shown.items() if value is not None}
             self._set(shown, before)
 

@@ -1,6 +1,6 @@
-"""A fleet's boards as named actors of a Ray cluster; as a program of its own it takes what to show from its input.
+"""The boards of a fleet as named actors of a Ray cluster; as a program, it reads what to show from its standard input.
 
-A program of its own, because Ray ends a process whose cluster is lost for a minute: no run may end for that reason.
+It is a separate program because Ray ends a process that has lost its cluster for a minute, which must not end a run.
 """
 
 from __future__ import annotations
@@ -19,9 +19,11 @@ from typing import Any, TextIO
 logger = logging.getLogger(__name__)
 
 MAX_SERIES = 1000
-"""Boards that have series of their own; the figures of more are added up by kind. Chosen by us."""
+"""Boards above which figures are summed by board kind; a default that bounds the number of time series."""
 MAX_PENDING_CALLS = 10_000
-"""Calls that an actor may be behind; beyond that it is told nothing until it has caught up. Chosen by us."""
+"""Calls that may queue at an actor; further updates are dropped until it has caught up. A default that bounds
+memory.
+"""
 FLEET_METRICS: dict[str, tuple[str, str]] = {
     "accuracy": ("fedge_accuracy_ratio", "The global model's accuracy"),
     "round": ("fedge_round", "The last round that is over"),
@@ -29,41 +31,56 @@ FLEET_METRICS: dict[str, tuple[str, str]] = {
 }
 """Field -> name and description of the metric."""
 CLOSE_TIMEOUT_S = 3.0
-"""How long the actors have to take what was told last, before they end. Chosen by us."""
+"""Seconds in which actors process their last update before they are ended; a default that bounds the end of a run."""
 
 
 @dataclass(frozen=True, slots=True)
 class BoardFigures:
-    """What is shown of one board; None and an empty mode mean that there is nothing new to say."""
+    """Figures of one board that are shown; None or an empty mode means no new value.
+
+    Attributes:
+        board: Name of the board.
+        device: Device name of the catalogue.
+        energy_j: Energy over the run so far, in joules.
+        power_w: Power in watts.
+        round_s: Duration of the last round, in seconds.
+        progress: Share of the steps that is done, 0 to 1.
+        temperature_c: Temperature in degrees Celsius.
+        mode: Power mode.
+        live: True if reported between two replies.
+    """
 
     board: str
     device: str
     energy_j: float = 0.0
-    """The board's total over the run so far."""
     power_w: float | None = None
     round_s: float | None = None
     progress: float | None = None
-    """From 0 to 1."""
     temperature_c: float | None = None
     mode: str = ""
     live: bool = False
-    """Told between two replies."""
 
 
 @dataclass(frozen=True, slots=True)
 class FleetFigures:
-    """What is shown of the whole fleet after a round."""
+    """Figures of the whole fleet after a round; ``energy_j`` is the total over the run so far."""
 
     round: int
     round_s: float
     energy_j: float
-    """The total over the run so far."""
     accuracy: float
 
 
 @dataclass(frozen=True, slots=True)
 class ActorLayout:
-    """Who is to be shown: the run's name, every board's kind, every kind's title, and how many get their own actor."""
+    """How boards are distributed over actors.
+
+    Attributes:
+        run: Name of the run.
+        devices: Device name of every board.
+        titles: Title of every device.
+        own_actors: Maximum number of boards that each get an actor; above it there is one actor per device.
+    """
 
     run: str
     devices: Mapping[str, str]
@@ -72,11 +89,11 @@ class ActorLayout:
 
     @property
     def by_kind(self) -> bool:
-        """Whether there are too many boards for an actor each."""
+        """True if there are too many boards for one actor each."""
         return len(self.devices) > self.own_actors
 
     def actor_name(self, board: str) -> str:
-        """The name of the actor that shows ``board``."""
+        """Return the name of the actor that shows ``board``."""
         device = self.devices[board]
         title = self.titles.get(device, device)
         if not self.by_kind:
@@ -86,7 +103,7 @@ class ActorLayout:
 
 
 class BoardActors:
-    """The actors of one run, in a namespace of their own on the cluster that this process is attached to."""
+    """The actors of one run, in their own namespace on the cluster that this process is connected to."""
 
     def __init__(self, cast: ActorLayout) -> None:
         from ray.util.metrics import Counter as Metric
@@ -102,7 +119,7 @@ class BoardActors:
             self._get_actor(cast.actor_name(board))
 
     def show(self, boards: Sequence[BoardFigures], fleet: FleetFigures | None) -> None:
-        """Tell the actors; returns at once. A board's figures of a round are a task of the board's name."""
+        """Send figures to the actors without waiting; each board's round is a Ray task with the board's name."""
         from ray.exceptions import PendingCallsLimitExceeded
 
         for name, task, told in _group_by_task(self._cast, boards):
@@ -113,7 +130,7 @@ class BoardActors:
             self._show_fleet(fleet)
 
     def close(self) -> None:
-        """Let the actors take what was told last, then end them."""
+        """Let the actors process their last update, then end them."""
         import ray
 
         if self._last:
@@ -147,7 +164,7 @@ class BoardActors:
 
 
 def _group_by_task(cast: ActorLayout, boards: Sequence[BoardFigures]) -> list[tuple[str, str, list[BoardFigures]]]:
-    """Actor, name of the task and what it tells; many boards' news between replies are one task of a kind."""
+    """Group figures into Ray tasks: actor name, task name, figures. Live figures of one actor share a task."""
     tasks = [(cast.actor_name(shown.board), shown.board, [shown]) for shown in boards if not shown.live]
     news: dict[tuple[str, str], list[BoardFigures]] = {}
     for shown in boards:
@@ -158,7 +175,7 @@ def _group_by_task(cast: ActorLayout, boards: Sequence[BoardFigures]) -> list[tu
 
 
 def _build_actor_class() -> Any:
-    """The actors' class, by value: a cluster's machines have no fedge."""
+    """Return the actor class, pickled by value, because the cluster's machines do not have fedge."""
     import ray
     from ray import cloudpickle
 
@@ -169,13 +186,13 @@ def _build_actor_class() -> Any:
 
 
 def encode_line(boards: Sequence[BoardFigures], fleet: FleetFigures | None) -> str:
-    """One line for the program's input."""
+    """Encode figures as one line of the program's input."""
     told = {"boards": [dataclasses.asdict(shown) for shown in boards]}
     return json.dumps(told | ({"fleet": dataclasses.asdict(fleet)} if fleet else {})) + "\n"
 
 
 def run_from_input(lines: TextIO) -> None:
-    """Attach to the cluster that the first line names, then show line after line until there are no more."""
+    """Connect to the cluster named in the first line, then show line after line until the end of the input."""
     import ray
 
     first = json.loads(lines.readline())

@@ -1,4 +1,4 @@
-"""The boards of a run on a Ray cluster: named actors with Ray's own metrics, told by a thread that holds nobody up."""
+"""Ray exporter: shows the boards of a run as named actors with Ray metrics, from a thread that never blocks the run."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from fedge.types import PowerMode
 from server.exporters.ray_boards import ActorLayout, BoardActors, BoardFigures, FleetFigures, encode_line
 
 MAX_OWN_ACTORS = 64
-"""Boards that each get an actor; above it one actor stands for all boards of a kind. Chosen by us."""
+"""Boards that each get an actor; above it there is one actor per board kind. A default: an actor takes about 60 MB."""
 POLL_S = 1.0
-"""How often the boards' statements between replies are read. Chosen by us."""
+"""Seconds between reads of the boards' progress files; a default that is as fast as Ray's gauges are repeated."""
 END_TIMEOUT_S = 10.0
 LIVE_FOLDER = "live"
-"""The folder of a run with the boards' statements."""
+"""Folder of a run with the boards' progress files."""
 
 
 class MirrorState:
-    """What is known of every board, and which of it is new."""
+    """The latest figures of every board, and which of them have changed."""
 
     def __init__(self, devices: Mapping[str, str]) -> None:
         self._shown = {board: BoardFigures(board, device) for board, device in devices.items()}
@@ -44,7 +44,12 @@ class MirrorState:
         self._fleet: FleetFigures | None = None
 
     def apply_rows(self, rows: Iterable[Row], at_s: float) -> None:
-        """Rows that the store has; ``at_s`` is the unix time."""
+        """Apply stored rows.
+
+        Args:
+            rows: New rows of the store.
+            at_s: Unix time of the rows in seconds; older progress is ignored from then on.
+        """
         for row in rows:
             if isinstance(row, ClientRow) and row.board in self._shown:
                 self._told_s[row.board] = at_s
@@ -54,14 +59,14 @@ class MirrorState:
                 self._fleet = FleetFigures(row.round, row.round_s, self._spent_j, row.accuracy)
 
     def apply_progress(self, statements: Mapping[str, BoardProgress]) -> None:
-        """What boards said between replies; nothing from before a board's last row counts."""
+        """Apply progress reported between replies; progress from before a board's last row is ignored."""
         for board, said in statements.items():
             if board in self._shown and said.at_s > self._told_s[board]:
                 self._told_s[board] = said.at_s
                 self._update_board(_update_from_progress(self._shown[board], said))
 
     def take_changes(self) -> tuple[list[BoardFigures], FleetFigures | None]:
-        """What changed since the last call."""
+        """Return the figures that changed since the last call; the fleet's are None if no round has ended."""
         boards_, fleet = list(self._news.values()), self._fleet
         self._news, self._fleet = {}, None
         return boards_, fleet
@@ -69,12 +74,12 @@ class MirrorState:
     def _update_board(self, shown: BoardFigures) -> None:
         before = self._news.get(shown.board)
         self._shown[shown.board] = shown
-        # A round's own figures are not hidden by a statement that came before anybody was told of them.
+        # A progress report must not hide the figures of a round that have not been sent yet.
         self._news[shown.board] = dataclasses.replace(shown, live=shown.live and (before is None or before.live))
 
 
 def _update_from_row(shown: BoardFigures, row: ClientRow) -> BoardFigures:
-    """The board after a round; one that failed told nothing but that."""
+    """Return a board's figures after a round; a failed board has no new mode."""
     known = row.cores is not None
     mode = PowerMode(row.cores or 0, row.cpu_mhz or 0.0, row.gpu_mhz or 0.0, row.mem_mhz or 0.0)
     return dataclasses.replace(
@@ -101,7 +106,7 @@ def _update_from_progress(shown: BoardFigures, said: BoardProgress) -> BoardFigu
 
 
 class ActorLink(Protocol):
-    """The way to the actors."""
+    """Connection to the actors, in this process or another."""
 
     def show(self, boards: Sequence[BoardFigures], fleet: FleetFigures | None) -> None: ...
 
@@ -109,7 +114,13 @@ class ActorLink(Protocol):
 
 
 class ActorProcess:
-    """The actors' driver as a process of its own, attached to the cluster at ``address``; its log is ``log``."""
+    """The actors' driver as a separate process.
+
+    Args:
+        address: Address of the Ray cluster.
+        cast: How boards are distributed over actors.
+        log: Log file of the process.
+    """
 
     def __init__(self, address: str, cast: ActorLayout, log: Path) -> None:
         self._log = log
@@ -123,18 +134,22 @@ class ActorProcess:
         self._write(json.dumps({"address": address, "cast": dataclasses.asdict(cast)}) + "\n")
 
     def show(self, boards: Sequence[BoardFigures], fleet: FleetFigures | None) -> None:
-        """Raises ``RunFailed`` when the process is gone."""
+        """Send figures to the process.
+
+        Raises:
+            RunFailed: The process has ended.
+        """
         self._write(encode_line(boards, fleet))
 
     def close(self) -> None:
-        """End of input, and the end of the process, at the latest after ``END_TIMEOUT_S``."""
+        """End the input and wait for the process to end, at most ``END_TIMEOUT_S``."""
         try:
             self._process.communicate(timeout=END_TIMEOUT_S)
         except (OSError, ValueError, subprocess.TimeoutExpired):
             self.kill()
 
     def kill(self) -> None:
-        """End the process now; its actors end with it."""
+        """Kill the process; its actors end with it."""
         self._process.kill()
         self._process.wait()
 
@@ -149,10 +164,16 @@ class ActorProcess:
 
 
 class RayMirror:
-    """Shows every board on the Ray cluster at ``address``, or on the one that the run itself is on.
+    """Shows every board on a Ray cluster.
 
-    Up to ``own_actors`` boards get an actor each, about 60 MB of memory; above it there is one per kind of board.
-    Without ``address``, a run whose Ray is its own and has no dashboard is not mirrored: nobody could see it.
+    Without ``address``, a run that started its own Ray without a dashboard is not mirrored, since nobody could see it.
+
+    Args:
+        experiment: The resolved experiment.
+        folder: The run folder.
+        address: Address of the cluster; None for the one that the run uses.
+        own_actors: Maximum number of boards that each get an actor (about 60 MB of memory each); above it there is one
+            per board kind.
     """
 
     def __init__(
@@ -170,16 +191,21 @@ class RayMirror:
 
     @staticmethod
     def check_options(*, address: str | None = None, own_actors: int = MAX_OWN_ACTORS) -> None:
-        """Raise ``BadInput`` for options that cannot be."""
+        """Check the exporter's options.
+
+        Raises:
+            BadInput: The address is empty or ``own_actors`` is negative.
+        """
         if address is not None and not address:
             raise BadInput("options.address", "nothing", "a Ray cluster's address, such as 10.0.0.5:6379")
         if own_actors < 0:
             raise BadInput("options.own_actors", str(own_actors), "a number of boards, 0 or more")
 
     def append(self, rows: Iterable[Row]) -> None:
-        """Note the rows and return; the thread tells the actors, from the first rows on.
+        """Record rows for the thread, which starts with the first rows; does not block.
 
-        Raises ``RunFailed`` once the mirror has ended for want of a cluster.
+        Raises:
+            RunFailed: The mirror has ended because of an error, such as a missing cluster.
         """
         if self._failure:
             raise RunFailed(self._failure)
@@ -195,7 +221,7 @@ class RayMirror:
         self._wake.set()
 
     def close(self) -> None:
-        """Tell what is left and end the actors; a cluster that hangs is not waited for."""
+        """Send the remaining figures and end the actors; an unresponsive cluster is waited for at most 20 s."""
         self._over.set()
         self._wake.set()
         if self._thread is not None:
@@ -204,7 +230,7 @@ class RayMirror:
             self._child.kill()
 
     def _mirror(self) -> None:
-        """The thread: attaches, tells and ends; whatever goes wrong ends the mirror alone."""
+        """Connect, send and end, in the thread; any error ends the mirror only."""
         try:
             link = self._attach()
             while not self._over.is_set():
@@ -213,7 +239,7 @@ class RayMirror:
                 self._wake.clear()
             self._send_changes(link)
             link.close()
-        except Exception as error:  # noqa: BLE001 - a cluster's trouble is not the run's
+        except Exception as error:  # noqa: BLE001 - problems of the cluster must not end the run
             self._failure = f"the boards are no longer shown on Ray: {str(error) or type(error).__name__}"
             if self._child is not None:
                 self._child.kill()

@@ -1,4 +1,4 @@
-"""What exporters tell of a round: its figures by name, gathered from rows in whatever portions they come."""
+"""Named metrics of a round for exporters, collected from rows in batches of any size."""
 
 from __future__ import annotations
 
@@ -11,14 +11,20 @@ from fedge.telemetry.store import Row
 from fedge.telemetry.store_records import ClientRow, RoundRow
 
 MAX_BOARD_METRICS = 64
-"""A larger fleet is told by kind of board. Chosen by us."""
+"""Boards above which metrics are means by board kind; a default that keeps the exporters' lists of metrics readable."""
 _UNFIT = re.compile(r"[^A-Za-z0-9_. -]")
-"""What the strictest of the exporters (MLflow) takes in no name."""
+"""Characters that the strictest exporter (MLflow) does not accept in a metric's name."""
 
 
 @dataclass(frozen=True, slots=True)
 class RoundMetrics:
-    """A round's figures by name; ``end_s`` is its end on the fleet's clock, seconds from the run's start."""
+    """Metrics of a round.
+
+    Attributes:
+        round: Number of the round.
+        end_s: Simulated time at which it ended, in seconds from the start of the run.
+        figures: Values by metric name.
+    """
 
     round: int
     end_s: float
@@ -46,7 +52,7 @@ ROUND_METRICS: dict[str, Callable[[RoundRow], float | None]] = {
     "boards/cancelled": lambda row: row.cancelled,
     "boards/stale": lambda row: row.stale,
 }
-"""Figures of a round; one that is not known is left out."""
+"""Metrics of a round; unknown values are left out."""
 BOARD_METRICS: dict[str, Callable[[ClientRow], float | None]] = {
     "power_w": lambda row: row.power_w,
     "work_s": lambda row: row.work_s if row.step_s is not None else None,
@@ -57,29 +63,29 @@ BOARD_METRICS: dict[str, Callable[[ClientRow], float | None]] = {
     "time_ape": lambda row: row.time_ape,
     "power_ape": lambda row: row.power_ape,
 }
-"""Figures of a board in a round, or the mean over the boards of a kind."""
+"""Metrics of a board in a round, or the mean over the boards of a kind."""
 
 
 def _saving(row: RoundRow, baseline_j: float | None) -> float | None:
-    """The share of the baseline's joules that was not spent; unknown where a board did less than its work."""
+    """Return the saved share of the baseline's energy; None if a client was late, since it did less than its work."""
     return None if not baseline_j or row.late else 1.0 - row.energy_j / baseline_j
 
 
 def _relative_error(predicted: float | None, measured: float | None) -> float | None:
-    """|predicted - measured| / measured."""
+    """Return |predicted - measured| / measured."""
     return None if predicted is None or not measured else abs(predicted - measured) / measured
 
 
 @dataclass(slots=True)
 class MetricCollector:
-    """Rows of rounds that are not over yet; a round is told once, when its own row comes, which is the last."""
+    """Collects the rows of unfinished rounds; a round is emitted once, with its own row, which is the last."""
 
     by_kind: bool
-    """One name per kind of board, with means, instead of one per board."""
+    """True for one metric per board kind (the mean) instead of one per board."""
     _clients: dict[int, list[ClientRow]] = field(default_factory=dict)
 
     def collect_rounds(self, rows: Iterable[Row]) -> Iterator[RoundMetrics]:
-        """The rounds that ``rows`` complete."""
+        """Yield the metrics of the rounds that ``rows`` complete."""
         for row in rows:
             if isinstance(row, ClientRow):
                 self._clients.setdefault(row.round, []).append(row)
@@ -93,7 +99,7 @@ class MetricCollector:
 
 
 def build_collector(experiment: Experiment) -> MetricCollector:
-    """By board, or by kind where the fleet is large."""
+    """Build a collector by board, or by board kind for a large fleet."""
     return MetricCollector(by_kind=len(list_boards(experiment)) > MAX_BOARD_METRICS)
 
 
@@ -102,10 +108,10 @@ def _compute_round_metrics(row: RoundRow) -> dict[str, float]:
 
 
 def _compute_board_metrics(rows: Iterable[ClientRow], by_kind: bool) -> dict[str, float]:
-    """``board_power_w/nano-1``, or ``kind_power_w/nano``: means where there are several rows of a name."""
+    """Return ``board_power_w/nano-1`` or ``kind_power_w/nano`` and so on; the mean if a name has several rows."""
     named: dict[str, list[ClientRow]] = {}
     for row in sorted(rows, key=lambda row: (row.board, row.start_s)):
-        # A board that never answered has no kind; it has no figures either.
+        # A board that never replied has no device and no metrics; its empty name is filtered out below.
         named.setdefault(row.device if by_kind else row.board, []).append(row)
     prefix, told = "kind" if by_kind else "board", {}
     for name in sorted(filter(None, named)):
@@ -117,5 +123,5 @@ def _compute_board_metrics(rows: Iterable[ClientRow], by_kind: bool) -> dict[str
 
 
 def sanitise_name(name: str) -> str:
-    """``name`` in characters that every exporter takes, still different from every other one."""
+    """Replace characters that an exporter does not accept; different names stay different."""
     return _UNFIT.sub(lambda found: f"-{ord(found[0]):x}-", name)

@@ -1,7 +1,7 @@
-"""TensorBoard: a run's figures as event files, written with TensorBoard's own writer; steps are round numbers.
+"""TensorBoard exporter: metrics as event files, written with TensorBoard's own writer; steps are round numbers.
 
-A file of a session is opened with the first round that it tells. It then says from which round on it begins, and
-readers forget what earlier files told of that round and later ones: so a round that is played again is there once.
+Each session writes a new file, opened with its first round. The file states its first round, and readers then discard
+later rounds of earlier files, so that a round that is repeated after a resume appears once.
 """
 
 from __future__ import annotations
@@ -17,13 +17,16 @@ from server.exporters.round_metrics import RoundMetrics, build_collector
 
 FOLDER = "tensorboard"
 FILE = "events.out.tfevents.{number:010d}.fedge"
-"""Readers take the files of a folder in the order of their names."""
+"""File name pattern; readers take the files of a folder in the order of their names."""
 
 
 class TensorBoard:
-    """Writes into ``out``, the folder ``tensorboard`` of the run by default; relative paths begin in the run folder.
+    """Exports a run to TensorBoard event files; the wall time of an event is simulated time in seconds.
 
-    The time of an event is the fleet's clock, in seconds from the run's start.
+    Args:
+        experiment: The resolved experiment.
+        folder: The run folder.
+        out: Folder of the event files, relative to the run folder.
     """
 
     def __init__(self, experiment: Experiment, folder: Path, *, out: str = FOLDER) -> None:
@@ -33,7 +36,7 @@ class TensorBoard:
         self._closed = False
 
     def append(self, rows: Iterable[Row]) -> None:
-        """Write the rounds that are complete with ``rows``; they are on disk when this returns."""
+        """Write the rounds that ``rows`` complete; they are on disk when this returns."""
         if self._closed:
             raise ValueError("the exporter is closed")
         for told in self._gathering.collect_rounds(rows):
@@ -49,7 +52,7 @@ class TensorBoard:
             self._writer = None
 
     def _open_writer(self, first: RoundMetrics) -> Any:
-        """A new file behind the earlier ones; the first one of all describes the experiment."""
+        """Open a new file after the existing ones; the first file also describes the experiment."""
         from tensorboard.compat.proto.event_pb2 import SessionLog
         from tensorboard.summary.writer.record_writer import RecordWriter
 
@@ -78,7 +81,7 @@ def _build_summary(figures: Mapping[str, float]) -> Any:
 
 
 def _build_descriptions(experiment: Experiment) -> tuple[Any, ...]:
-    """The experiment as text and as hyperparameters, and the labels of its boards' figures."""
+    """Return the experiment as text and hyperparameters, and the labels of the boards' figures."""
     from tensorboard.plugins.hparams import summary_v2 as hparams
     from tensorboard.plugins.text.summary_v2 import text_pb
 

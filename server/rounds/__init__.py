@@ -1,1 +1,1 @@
-"""The loops of synchronous rounds and asynchronous runs."""
+"""The loops of synchronous and asynchronous runs."""

@@ -1,7 +1,7 @@
-"""The asynchronous loop: whoever is done gets the newest model, and enough results make a new one; virtual clock.
+"""The asynchronous loop: a client that finishes gets the newest model, and enough results make a new model.
 
-A board's answer comes back at once in real time, and counts when its task ends on the fleet's clock. So dispatch and
-merging follow virtual completion, with ties by board name, on every backend.
+An emulated client's reply arrives at once in wall time, but takes effect when its task ends in simulated time.
+Dispatching and merging follow simulated completion times, with ties broken by client name, on every backend.
 """
 
 from __future__ import annotations
@@ -33,22 +33,33 @@ from server.state.fleet_availability import FleetAvailability
 from server.transport.client_port import ClientPort, IncomingReply
 
 RETRY_DELAY_S = 60.0
-"""After a failure a board is left alone for as long as the task would have taken at MAXN by its last front; for so long
-where it never told one. Chosen by us."""
+"""Seconds for which a failed client gets no task if it never sent a Pareto front; otherwise it pauses for as long as
+its task would have taken at MAXN. A default: shorter delays retry a broken client more often.
+"""
 MAX_FAILURES = 10
-"""The run ends when every board has failed since the last result, or this many times as many tasks as there are boards:
-a selector may leave some out. Chosen by us."""
+"""The run ends if every client has failed since the last result, or after this many failed tasks per client, since a
+selector may leave some clients out. A default that trades patience with flaky clients for an early error.
+"""
 MAX_REFUSALS = 10
-"""It ends too when the selector has left out whoever it was offered, this many times as often in a row as there are
-boards, while no task was under way. Chosen by us."""
+"""The run also ends if the selector has chosen no client this many times per client in a row while no task was running.
+A default that leaves room for selectors that skip some rounds.
+"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AsyncCoordinator:
-    """One asynchronous run's parts, like ``server.rounds.coordinator.Coordinator``; ``experiment.rounds`` counts
-    models.
+    """Runs an asynchronous experiment, like ``server.rounds.coordinator.Coordinator`` runs a synchronous one.
 
-    ``selector`` chooses who gets the next task among the boards that are free and within ``reach``.
+    Attributes:
+        experiment: The experiment; ``experiment.rounds`` is the number of models.
+        strategy: The asynchronous strategy.
+        port: Connection to the clients.
+        task: The learning task, which evaluates the model.
+        tables: Where rows are stored.
+        selector: Chooses the clients of the next tasks among those that are free and available.
+        reach: Availability of the fleet.
+        checkpoints: Folder of the checkpoints; None keeps nothing on disk.
+        on_round: Called with the number of every new model.
     """
 
     experiment: Experiment
@@ -62,7 +73,14 @@ class AsyncCoordinator:
     on_round: Callable[[int], None] = lambda _: None
 
     def run(self, progress: RunState | None = None) -> RunState:
-        """Make every model that is left; raises ``RunFailed`` when nothing more can come."""
+        """Make all remaining models.
+
+        Args:
+            progress: The state from a checkpoint; None starts the run.
+
+        Raises:
+            RunFailed: No further result can arrive.
+        """
         aggregator = Aggregator(self.strategy, self.experiment.seed, self.task.buffers)
         if progress is None:
             progress = start_run(self._requests, self.task, self.tables, self.reach.names)
@@ -82,12 +100,12 @@ class AsyncCoordinator:
 
     @property
     def _slots(self) -> int:
-        """How many boards train at a time."""
+        """Number of clients that train at the same time."""
         fleet, wanted = len(self.reach.boards), self.strategy.concurrency
         return fleet if wanted is None else min(wanted, fleet)
 
     def _advance(self, course: AsyncRunState) -> None:
-        """To the next moment at which something happens: a task's end, or a board's return while a slot is free."""
+        """Advance to the next event: the end of a task, or a client becoming available while a slot is free."""
         ready_s = course.next_ready_s() if len(course.in_flight) < self._slots else None
         if ready_s is not None and ready_s < course.next_end_s:
             course.clock_s = ready_s
@@ -101,14 +119,14 @@ class AsyncCoordinator:
             self._count_failure(course)
 
     def _finish_next_task(self, course: AsyncRunState) -> bool:
-        """The next task's end; to the selector, its board took part until the present moment."""
+        """Finish the next task; for the selector, its client took part until now."""
         done = course.finish_next_task()
         board = course.rows[-1].board
         course.histories[board] = dataclasses.replace(course.histories[board], last_round=count_dispatches(course))
         return done
 
     def _count_failure(self, course: AsyncRunState) -> None:
-        """Raise ``RunFailed`` when nobody gives a result any more."""
+        """Count a failed task; raise ``RunFailed`` if too many failed in a row."""
         course.failed_boards.append(course.rows[-1].board)
         names = self.reach.names
         if set(course.failed_boards) >= set(names) or len(course.failed_boards) >= MAX_FAILURES * len(names):
@@ -117,7 +135,7 @@ class AsyncCoordinator:
             raise RunFailed(f"model {course.version + 1}: no board gives a result; {'; '.join(reasons[-3:])}")
 
     def _dispatch(self, course: AsyncRunState, aggregator: Aggregator) -> bool:
-        """Give the newest model to as many boards as there are free slots; whether there was one."""
+        """Send the newest model to as many clients as there are free slots; return False if none was selected."""
         chosen = self._select_boards(course)
         if not chosen:
             return False
@@ -133,7 +151,7 @@ class AsyncCoordinator:
         return True
 
     def _build_goals(self, course: AsyncRunState, chosen: Sequence[str]) -> dict[str, RoundGoal]:
-        """Each board's goal, planned for it alone; the tasks that are to come are thought to be spread evenly."""
+        """Return each client's goal, planned for it alone; future tasks are assumed to be spread evenly."""
         wanted = (self.experiment.rounds - course.version) * self.strategy.buffer_size
         to_come = wanted - len(course.buffered) - len(course.in_flight) - len(chosen)
         left = max(0, to_come) // len(self.reach.boards)
@@ -141,7 +159,7 @@ class AsyncCoordinator:
         return {name: dataclasses.replace(plan.goals[name], rounds_left=left) for name, plan in plans.items()}
 
     def _select_boards(self, course: AsyncRunState) -> tuple[str, ...]:
-        """Who is asked now; to the selector, every moment at which somebody is asked is a round."""
+        """Select the clients of the next tasks; for the selector, every dispatch counts as a round."""
         count = self._slots - len(course.in_flight)
         offered = course.available() if count > 0 else ()
         if not offered:
@@ -167,7 +185,7 @@ class AsyncCoordinator:
         return tuple(name for name in offered if name in taken)
 
     def _record_selection_reason(self, course: AsyncRunState, why: str) -> None:
-        """What a selector has to say is an event, the same words once per model."""
+        """Store the selector's reason as an event, identical reasons once per model."""
         told = [event.message for event in course.events if event.kind == SELECTION_EVENT]
         if why and why not in told:
             course.events.append(
@@ -175,7 +193,7 @@ class AsyncCoordinator:
             )
 
     def _count_refusal(self, course: AsyncRunState, why: str) -> None:
-        """Raise ``RunFailed`` when the selector leaves out everybody for ever; an empty ``why`` is no refusal."""
+        """Count an empty selection; raise ``RunFailed`` after too many in a row. An empty ``why`` resets the count."""
         course.refusal_reasons = [*course.refusal_reasons, why] if why else []
         times = len(course.refusal_reasons)
         if times >= MAX_REFUSALS * len(self.reach.boards):
@@ -187,7 +205,7 @@ class AsyncCoordinator:
     def _build_pending(
         self, course: AsyncRunState, board: str, reply: IncomingReply, base: NamedArrays
     ) -> PendingResult:
-        """The task as it will end, with what is kept of its result; nothing when it ends without one."""
+        """Build the task as it will end, with the part of its result that is kept, if there is any."""
         start, front = course.build_task_start(board, course.clock_s), course.fronts.get(board)
         told = reply.answer
         failed = ReplyMessage(board, state=told.state, error=told.error or "no answer")
@@ -200,7 +218,7 @@ class AsyncCoordinator:
         return PendingResult(course.version, start_s=start.at_s, end_s=end_s, answer=answer, trained=trained)
 
     def _publish(self, course: AsyncRunState, aggregator: Aggregator) -> None:
-        """A new model from the buffer, with the rows of all tasks that ended since the last one."""
+        """Make a new model from the buffer, and store the rows of all tasks that ended since the previous one."""
         version = course.version + 1
         resting_j = course.cancel_in_flight() if version == self.experiment.rounds else 0.0
         self.tables.append((*course.rows, *course.events, *course.traces))
@@ -224,12 +242,12 @@ class AsyncCoordinator:
 
 
 def count_dispatches(course: AsyncRunState) -> int:
-    """At how many moments somebody was asked so far: whoever was asked at the last one remembers its number."""
+    """Return the number of dispatches so far, which is the highest one stored in a client's history."""
     return max((history.last_round or 0 for history in course.histories.values()), default=0)
 
 
 def _to_result(pending: PendingResult, version: int) -> AsyncResult:
-    """What a task gives to the model after ``version``; it was trained from that of ``pending.round``."""
+    """Return a task's result for the model after ``version``; it was trained from model ``pending.round``."""
     report, trained = pending.answer.report, pending.trained
     samples = 0 if report is None else report.samples
     return AsyncResult(

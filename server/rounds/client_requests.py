@@ -1,4 +1,4 @@
-"""Asks boards: puts each one's state and what others measured into its question, and checks what comes back."""
+"""Requests to clients: each with the client's state and measurements of its peers; replies are validated on arrival."""
 
 from __future__ import annotations
 
@@ -24,9 +24,14 @@ from server.transport.client_port import ClientPort, IncomingReply, OutgoingRequ
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RoundTask:
-    """What boards are to train: in which round, from when on, on which arrays, with how strong a proximal pull.
+    """The training task of a round.
 
-    ``cut`` is when real boards that are not done are given up.
+    Attributes:
+        round: Number of the round, from 1.
+        start_s: Simulated time at which the round starts.
+        arrays: The arrays to train, by name.
+        proximal_mu: Coefficient of the proximal term; 0 for none.
+        cut: When the round continues without unfinished real boards.
     """
 
     round: int
@@ -38,9 +43,12 @@ class RoundTask:
 
 @dataclass(frozen=True, slots=True)
 class FleetRequests:
-    """The questions of one experiment, asked through ``port``.
+    """Sends the requests of one experiment through ``port``.
 
-    ``narrow`` tells the shapes of narrow networks; None where nobody may train one.
+    Attributes:
+        experiment: The experiment.
+        port: Connection to the clients.
+        narrow: Shapes of narrow networks by width; None if no client may train one.
     """
 
     experiment: Experiment
@@ -48,14 +56,31 @@ class FleetRequests:
     narrow: NarrowShapes | None = None
 
     def request_fronts(self, names: Iterable[str], arrays: NamedArrays) -> Mapping[str, IncomingReply]:
-        """What each board offers before any round."""
+        """Request each client's Pareto front, before any round.
+
+        Args:
+            names: The clients to ask.
+            arrays: The initial model, whose size determines the transfer time.
+
+        Returns:
+            A reply for every client, with ``error`` if it failed.
+        """
         ask = RequestMessage("front", policy=self.experiment.policy.name, model_bytes=count_bytes(arrays))
         return self.port.ask({name: OutgoingRequest(ask) for name in names}, self.experiment.reply_timeout_s)
 
     def request_training(
         self, task: RoundTask, goals: Mapping[str, RoundGoal], states: Mapping[str, ClientState]
     ) -> Mapping[str, IncomingReply]:
-        """What each board of ``goals`` trained; arrays that do not fit the model are an answer with ``error``."""
+        """Request one round of training.
+
+        Args:
+            task: The round's training task.
+            goals: Goal of every client to ask.
+            states: What each client remembers; missing for a client without earlier rounds.
+
+        Returns:
+            A reply for every client; arrays that do not fit the model turn it into a reply with ``error``.
+        """
         ask = RequestMessage(
             "train",
             task.round,
@@ -75,7 +100,7 @@ class FleetRequests:
     def _build_requests(
         self, ask: RequestMessage, goals: Mapping[str, RoundGoal], states: Mapping[str, ClientState]
     ) -> dict[str, RequestMessage]:
-        """The question as every board gets it: its goal, its state, and what others of its kind measured."""
+        """Return the request for each client: its goal, its state, and measurements of peers of the same board kind."""
         told: Mapping[str, tuple[Measurement, ...]] = {}
         if self.experiment.share_samples:
             kinds = find_kinds(list_boards(self.experiment), self.experiment.workload.cost)
@@ -87,7 +112,7 @@ class FleetRequests:
 
 
 def to_contribution(board: str, reply: IncomingReply) -> Contribution | None:
-    """What a reply gives to aggregate; None when the board trained nothing."""
+    """Convert a reply to a contribution; None if the client did not train."""
     report, trained = reply.answer.report, reply.trained
     if report is None or trained is None:
         return None
@@ -98,7 +123,7 @@ def to_contribution(board: str, reply: IncomingReply) -> Contribution | None:
 
 
 def _count_equivalent_steps(report: RoundReport) -> int:
-    """Minibatches done, as many as of the size asked for: with smaller ones each moved the model by so much less."""
+    """Return the number of steps, scaled to the requested batch size: smaller batches move the model by less."""
     memory = report.memory
     if memory is None or memory.used.batch_size == memory.asked.batch_size:
         return report.steps
@@ -106,7 +131,7 @@ def _count_equivalent_steps(report: RoundReport) -> int:
 
 
 def _is_round_complete(task: RoundTask, narrow: NarrowShapes | None, replies: Collection[IncomingReply]) -> bool:
-    """Whether these replies are all that a round of real boards needs."""
+    """Return True if these replies are enough to end a round of real boards."""
     useful = [
         validate_reply(reply.answer.board, reply, task.arrays, narrow) for reply in replies if not reply.answer.cut
     ]
@@ -115,14 +140,24 @@ def _is_round_complete(task: RoundTask, narrow: NarrowShapes | None, replies: Co
 
 
 def count_bytes(arrays: NamedArrays) -> int:
-    """What a model weighs on the link."""
+    """Return the size of a model on the network link, in bytes."""
     return sum(value.nbytes for value in arrays.values())
 
 
 def validate_reply(
     board: str, reply: IncomingReply, arrays: NamedArrays, narrow: NarrowShapes | None = None
 ) -> IncomingReply:
-    """The reply; one with arrays neither like the model's nor like the narrow ones it declares is an ``error``."""
+    """Check a reply's arrays against the model, or against the narrow shapes that the reply declares.
+
+    Args:
+        board: Name of the client.
+        reply: The client's reply.
+        arrays: The model that was sent.
+        narrow: Shapes of narrow networks by width; None if no client may train one.
+
+    Returns:
+        The reply, or one with ``error`` if its arrays do not fit.
+    """
     contribution = to_contribution(board, reply)
     if contribution is None:
         return reply
@@ -134,7 +169,7 @@ def validate_reply(
 
 
 def _select_expected_arrays(reply: IncomingReply, arrays: NamedArrays, narrow: NarrowShapes | None) -> NamedArrays:
-    """The model, or the leading blocks of it that the reply's width is about; raises ``BadInput`` or ``Refusal``."""
+    """Return the model, or its leading part for the reply's width; raises ``BadInput`` or ``Refusal``."""
     report, trained = reply.answer.report, reply.trained
     width = 1.0 if report is None or report.memory is None else report.memory.used.width
     if width == 1.0 or narrow is None or trained is None or array_shapes(trained.arrays) == array_shapes(arrays):
@@ -143,6 +178,6 @@ def _select_expected_arrays(reply: IncomingReply, arrays: NamedArrays, narrow: N
 
 
 def find_narrow_shapes(experiment: Experiment, task: LearningTask) -> NarrowShapes | None:
-    """How large narrow results are; None where the strategy or the task allows none."""
+    """Return the shapes of narrow networks by width, or None if the strategy or task does not support them."""
     shapes: NarrowShapes | None = getattr(task, "narrow_shapes", None)
     return shapes if can_narrow_clients(experiment.workload, experiment.strategy.name) else None

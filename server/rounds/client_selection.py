@@ -1,4 +1,4 @@
-"""Selection: what the server knows of every board that can be asked, the selector's choice, and how many must reply."""
+"""Client selection: the status of every available client, the selector's choice, and how many replies are enough."""
 
 from __future__ import annotations
 
@@ -18,14 +18,18 @@ from server.state.checkpoint import ClientHistory, RunState
 from server.state.fleet_availability import FleetAvailability, get_charge, get_idle_w
 
 SELECTION_EVENT = "selection"
-"""The kind of event that holds what a selector has to say of its choice."""
+"""Kind of the event that holds the selector's reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class RoundSelection:
-    """The boards of a round in the fleet's order, how many replies are enough (None: all), and the selector's words.
+    """The selected clients of a round.
 
-    ``available`` is how many could have been chosen.
+    Attributes:
+        boards: Selected clients, in the order of the fleet.
+        wanted: Number of replies that are enough; None if all are awaited.
+        selected: The selector's own result, with its reason.
+        available: Number of clients that could have been selected.
     """
 
     boards: tuple[str, ...]
@@ -35,9 +39,15 @@ class RoundSelection:
 
 
 def select_clients(experiment: Experiment, reach: FleetAvailability, progress: RunState) -> RoundSelection:
-    """Who takes part in the next round, of the boards that can be asked now; pure.
+    """Select the clients of the next round among those that are available now. Pure.
 
-    Raises ``RunFailed`` when the selector names a board that was not offered, or none without an energy budget.
+    Args:
+        experiment: The experiment.
+        reach: Availability of the fleet.
+        progress: The run before the round.
+
+    Raises:
+        RunFailed: The selector chose a client that is not available, or, without an energy budget, no client.
     """
     number, spec = progress.round + 1, experiment.selection
     offered = reach.available(progress)
@@ -61,7 +71,7 @@ def select_clients(experiment: Experiment, reach: FleetAvailability, progress: R
 
 
 def count_asked_boards(experiment: Experiment, offered: int) -> int:
-    """How many boards are to be asked: the count times the over-commitment, at most all that were offered."""
+    """Return how many clients to ask: the count times the over-commitment, but at most all that are available."""
     spec = experiment.selection
     return offered if spec.count is None else min(offered, math.ceil(spec.count * spec.over_commit - 1e-9))
 
@@ -72,7 +82,7 @@ def _count_wanted_replies(experiment: Experiment, taken: Sequence[str]) -> int |
 
 
 def compute_limits(experiment: Experiment, progress: RunState) -> dict[str, float]:
-    """The policy's own numbers; with an energy budget also what is spent and how many rounds are left."""
+    """Return the policy's limits; with an energy budget, also the energy spent in joules and the remaining rounds."""
     limits = experiment.policy.limits
     if "budget_j" in limits:
         limits |= {"spent_j": progress.spent_j, "rounds_left": float(experiment.rounds - progress.round)}
@@ -80,7 +90,7 @@ def compute_limits(experiment: Experiment, progress: RunState) -> dict[str, floa
 
 
 def build_candidates(reach: FleetAvailability, progress: RunState, names: Sequence[str]) -> list[ClientStatus]:
-    """What is known of the boards in ``names``, in the fleet's order."""
+    """Return the status of the clients ``names``, in the order given."""
     wanted: Mapping[str, FleetBoard] = {board.name: board for board in reach.boards}
     return [_build_candidate(wanted[name], progress) for name in names]
 
@@ -104,7 +114,10 @@ def _build_candidate(board: FleetBoard, progress: RunState) -> ClientStatus:
 
 
 def estimate_temperature_c(board: FleetBoard, progress: RunState) -> float | None:
-    """What its temperature has come to since it last worked, resting; None before it told any."""
+    """Estimate the board's present temperature in degrees Celsius.
+
+    It cools at idle power since its last work. None if the client has not reported a temperature.
+    """
     state = progress.states.get(board.name)
     if state is None or state.temperature_c is None:
         return None

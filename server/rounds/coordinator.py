@@ -1,4 +1,4 @@
-"""The round loop: select, plan, ask, settle, store, aggregate, checkpoint; the same on every backend."""
+"""The synchronous loop: select, plan, request, settle, store, aggregate, checkpoint; the same on every backend."""
 
 from __future__ import annotations
 
@@ -35,9 +35,13 @@ from server.transport.client_port import NO_OVERDUE_REPLIES, ClientPort, Overdue
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PreparedRound:
-    """A round about to begin: what is known by now, who takes part, and the plan.
+    """A round that is ready to start.
 
-    ``waited_j`` are the joules of all boards while nobody could be asked before it.
+    Attributes:
+        progress: State of the run.
+        chosen: The selected clients.
+        plan: The planner's goals.
+        waited_j: Energy that all boards drew before the round while no client was available, in joules.
     """
 
     progress: RunState
@@ -47,15 +51,22 @@ class PreparedRound:
 
     @property
     def number(self) -> int:
-        """The round's, from 1 on."""
+        """Number of the round, from 1."""
         return self.progress.round + 1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Coordinator:
-    """One run's parts; ``checkpoints`` None keeps nothing on disk, ``on_round`` is called after every round.
+    """Runs a synchronous experiment.
 
-    ``overdue`` knows of real boards that were given up waiting for.
+    Attributes:
+        experiment: The experiment.
+        port: Connection to the clients.
+        task: The learning task, which evaluates the model.
+        tables: Where rows are stored.
+        checkpoints: Folder of the checkpoints; None keeps nothing on disk.
+        on_round: Called with the number of every finished round.
+        overdue: Replies of real boards that the server stopped waiting for.
     """
 
     experiment: Experiment
@@ -67,7 +78,17 @@ class Coordinator:
     overdue: OverdueReplies = NO_OVERDUE_REPLIES
 
     def run(self, progress: RunState | None = None) -> RunState:
-        """Play all rounds that are left; raises ``RunFailed`` when a round gives nothing to aggregate."""
+        """Run all remaining rounds.
+
+        Args:
+            progress: The state from a checkpoint; None starts the run.
+
+        Returns:
+            The state after the last round, or before the round that would exceed the energy budget.
+
+        Raises:
+            RunFailed: A round yields nothing to aggregate.
+        """
         aggregator = Aggregator(build_strategy(self.experiment.strategy), self.experiment.seed, self.task.buffers)
         reach = build_availability(self.experiment)
         progress = start_run(self._requests, self.task, self.tables, reach.names) if progress is None else progress
@@ -87,7 +108,7 @@ class Coordinator:
         return FleetRequests(self.experiment, self.port, find_narrow_shapes(self.experiment, self.task))
 
     def _run_round(self, before: RunState, reach: FleetAvailability, aggregator: Aggregator) -> RunState | None:
-        """The run after its next round; None when the energy budget does not allow one."""
+        """Run the next round; return None if the energy budget does not allow one."""
         self.overdue.wait(self.experiment.reply_timeout_s)
         ready = self._prepare_round(self._apply_late(before, aggregator), reach)
         if spent := self._find_budget_event(ready):
@@ -125,7 +146,7 @@ class Coordinator:
         )
 
     def _prepare_round(self, before: RunState, reach: FleetAvailability) -> PreparedRound:
-        """The clock at which somebody can be asked, who takes part, and the plan."""
+        """Advance the clock until a client is available, select the clients, and plan the round."""
         reach = self._exclude_busy(reach, before)
         up = advance_to_available(reach, before)
         self.tables.append(up.events)
@@ -141,7 +162,7 @@ class Coordinator:
         return PreparedRound(progress, chosen, plan, up.waited_j)
 
     def _exclude_busy(self, reach: FleetAvailability, before: RunState) -> FleetAvailability:
-        """The boards that are not still at work on an earlier question; raises ``RunFailed`` when all are."""
+        """Remove clients that are still working on an earlier request; raise ``RunFailed`` if none is left."""
         busy = self.overdue.busy_boards()
         free = tuple(board for board in reach.boards if board.name not in busy)
         if not free:
@@ -151,7 +172,7 @@ class Coordinator:
         return FleetAvailability(free, reach.presences)
 
     def _apply_late(self, progress: RunState, aggregator: Aggregator) -> RunState:
-        """``progress`` with the replies that came in after they were waited for."""
+        """Apply the replies that arrived after the server had stopped waiting for them."""
         late = self.overdue.take_late_replies()
         if not late:
             return progress
@@ -161,7 +182,7 @@ class Coordinator:
         return caught.progress
 
     def _build_task(self, ready: PreparedRound, aggregator: Aggregator) -> RoundTask:
-        """What the strategy gives the boards to train."""
+        """Build the round's training task from the strategy's arrays and settings."""
         progress = ready.progress
         with report_strategy_errors(self.experiment, ready.number):
             arrays, numbers = aggregator.configure(ready.number, progress.arrays, len(ready.chosen.boards))
@@ -174,20 +195,20 @@ class Coordinator:
         )
 
     def _compute_cutoff(self, ready: PreparedRound) -> RealCutoff:
-        """When real boards are given up; emulated ones answer at once, and the virtual clock tells who is late."""
+        """Return when real boards are given up; emulated ones reply at once and are late by simulated time only."""
         if self.experiment.backend != "fleet":
             return NO_CUTOFF
         return compute_real_cutoff(self.experiment.late, ready.plan.deadline_s, ready.chosen.wanted)
 
     def _build_goals(self, plan: FleetPlan, number: int) -> Mapping[str, RoundGoal]:
-        """The plan's goals; boards may stop by themselves only where partial work counts."""
+        """Return the plan's goals; clients may stop by themselves only if partial work counts."""
         late, left = self.experiment.late, self.experiment.rounds - number
         partial = late.action == "partial"
         stop_s = deadline_with_grace_s(late, plan.deadline_s) if partial and plan.deadline_s is not None else None
         return {name: dataclasses.replace(goal, stop_s=stop_s, rounds_left=left) for name, goal in plan.goals.items()}
 
     def _find_budget_event(self, ready: PreparedRound) -> EventRow | None:
-        """What there is to tell when the next round would exceed the run's energy budget; None when it would not."""
+        """Return an event if the next round would exceed the run's energy budget, else None."""
         policy, progress, chosen = self.experiment.policy, ready.progress, ready.chosen
         if policy.name != BUDGET_POLICY or policy.budget_j is None:
             return None
@@ -200,7 +221,7 @@ class Coordinator:
 
 
 def _list_decision_events(ready: PreparedRound) -> tuple[EventRow, ...]:
-    """What the selector has to say of its choice, and why the plan cannot keep its limits."""
+    """List the selector's reason, and why the plan cannot meet its limits."""
     words = {SELECTION_EVENT: ready.chosen.selected.why, "plan": "" if ready.plan.feasible else ready.plan.why}
     at_s = ready.progress.clock_s
     return tuple(
@@ -209,28 +230,29 @@ def _list_decision_events(ready: PreparedRound) -> tuple[EventRow, ...]:
 
 
 def _apply_arrivals(progress: RunState, after_s: float, until_s: float) -> RunState:
-    """``progress`` with what late replies told that came in after ``after_s`` and by ``until_s``."""
+    """Apply the reports of late replies that arrived after ``after_s`` and no later than ``until_s``."""
     return apply_late_reports(progress, select_arrived(progress.pending, after_s, until_s))
 
 
 def _update_after_round(
     ready: PreparedRound, reach: FleetAvailability, settled: RoundSettlement, answers: Mapping[str, ReplyMessage]
 ) -> tuple[RunState, float]:
-    """What is known of all boards at the round's end, and the joules of those that rested."""
+    """Return the run with all client histories at the end of the round, and the energy of idle clients in joules."""
     told = update_histories(ready.progress, settled, answers)
     told = _apply_arrivals(told, ready.progress.clock_s, settled.end_s)
     return charge_idle_clients(reach, told, (name for name in reach.names if name not in answers), settled.end_s)
 
 
 def _strip_traces(pending: Iterable[PendingResult]) -> tuple[PendingResult, ...]:
-    """Results that are still to join, without their traces: those of the whole task are in the store already."""
+    """Remove the traces from results that are still to join: the store already has them."""
     return tuple(dataclasses.replace(one, answer=strip_trace(one.answer)) for one in pending)
 
 
 def _expected_energy_j(progress: RunState, plan: FleetPlan) -> float:
-    """Joules of the planned round; where only its deadline is known, of the cheapest modes that keep it.
+    """Return the expected energy of the planned round, in joules.
 
-    Where not even that is known, as many as the last round took.
+    If only the deadline is known, it is the energy of the cheapest modes that meet it; if that is unknown too, the
+    energy of the last round.
     """
     fronts = [progress.fronts[name] for name in plan.goals if name in progress.fronts]
     if plan.energy_j is not None:

@@ -1,4 +1,4 @@
-"""What becomes of real boards' replies that came in after the round had gone on without them; pure."""
+"""Replies of real boards that arrived after their round had continued without them. Pure functions."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from server.state.checkpoint import PendingResult, RunState
 from server.transport.client_port import LateReply
 
 LATE_REPLY_EVENT = "late-reply"
-"""The kind of event that tells of such a reply."""
+"""Kind of the event for such a reply."""
 
 
 @dataclass(frozen=True, slots=True)
 class LateUpdate:
-    """The run with what late replies told, and an event for each of them."""
+    """The run after applying late replies, and an event for each of them."""
 
     progress: RunState
     events: tuple[EventRow, ...] = ()
@@ -34,11 +34,17 @@ def apply_late_replies(
     learnt: Collection[str],
     narrow: NarrowShapes | None = None,
 ) -> LateUpdate:
-    """``progress`` with the replies in ``late``, which came in now.
+    """Apply replies that have just arrived late.
 
-    What a board measured is kept. With ``joins`` its result joins the round that ends next; otherwise, and when the
-    board was asked again since or enough others were done before it, it is thrown away. ``learnt`` are the arrays that
-    are moved by training, ``narrow`` tells how large narrow ones are.
+    A reply is ignored if the client was asked again in the meantime. Otherwise its measurements are kept, and its
+    result joins the round that ends next if ``joins`` holds and the round had not continued with enough other clients.
+
+    Args:
+        progress: State of the run.
+        late: The late replies.
+        joins: True if the experiment merges late results.
+        learnt: Names of the trainable arrays.
+        narrow: Shapes of narrow networks by width; None if no client may train one.
     """
     events = []
     for one in late:
@@ -55,7 +61,7 @@ def apply_late_replies(
 
 
 def _was_asked_again(progress: RunState, one: LateReply) -> bool:
-    """Whether the board was asked again meanwhile: what it knows now was told then."""
+    """Return True if the client was asked again in the meantime, so that its newer state must not be overwritten."""
     history = progress.histories.get(one.board)
     return history is not None and (history.last_round or 0) > one.question.ask.round
 

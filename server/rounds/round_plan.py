@@ -1,4 +1,4 @@
-"""What the server asks of every client in a round: the goals, and what the policy's planner makes of the fronts."""
+"""The goals of a round: the policy's planner applied to the clients' Pareto fronts."""
 
 from __future__ import annotations
 
@@ -18,10 +18,14 @@ def plan_round(
     deadline_s: float | None = None,
     spent_j: float = 0.0,
 ) -> FleetPlan:
-    """The goals of a round; pure. Boards without a usable front take part without being planned for.
+    """Plan the goals of a round. Pure; clients without a usable front take part without being planned for.
 
-    ``deadline_s`` is the selector's, which wins over the planner's; ``spent_j`` is what the run has used so far, which
-    the goals carry where there is a budget.
+    Args:
+        policy: The policy, with its limits and deadline.
+        fronts: Pareto front of each client, as far as known.
+        selected: The clients of the round.
+        deadline_s: The selector's deadline in seconds, which overrides the planner's; None if it sets none.
+        spent_j: Energy that the run has used, in joules; passed on in the goals if there is a budget.
     """
     limits = policy.limits if policy.budget_j is None else {**policy.limits, "spent_j": spent_j}
     goal = RoundGoal(policy.name, steps=0, deadline_s=None, limits=limits)
@@ -39,7 +43,7 @@ def _plan_unconstrained(goal: RoundGoal, selected: Sequence[str]) -> FleetPlan:
 
 
 def _with_deadline(plan: FleetPlan, deadline_s: float | None) -> FleetPlan:
-    """The plan with a deadline that was not planned from the fronts, so that nothing is expected of the round."""
+    """Set a deadline that was not planned from the fronts, and drop the planner's expectations."""
     goals = {board: dataclasses.replace(goal, deadline_s=deadline_s) for board, goal in plan.goals.items()}
     return FleetPlan(
         goals,
@@ -52,7 +56,7 @@ def _with_deadline(plan: FleetPlan, deadline_s: float | None) -> FleetPlan:
 
 
 def _share_deadline(plan: FleetPlan, own_s: float | None) -> FleetPlan:
-    """The plan with its deadline in every goal; the round's is the shorter of it and the user's own."""
+    """Copy the plan's deadline into every goal; the round's deadline is the shorter of it and the user's."""
     goals = {
         board: goal if goal.deadline_s is not None else dataclasses.replace(goal, deadline_s=plan.deadline_s)
         for board, goal in plan.goals.items()

@@ -1,4 +1,4 @@
-"""What every run begins with: the initial model, and every board's front as far as its prior knows it."""
+"""The start of every run: the initial model, and each client's Pareto front from its prior."""
 
 from __future__ import annotations
 
@@ -17,15 +17,22 @@ NOTHING_MEASURED = "its files are a recorded folder: its watts were written ther
 
 
 class RowSink(Protocol):
-    """Where rows go."""
+    """Destination of rows."""
 
     def append(self, rows: Iterable[Row]) -> None: ...
 
 
 def start_run(asking: FleetRequests, task: LearningTask, tables: RowSink, names: Sequence[str]) -> RunState:
-    """The run before its first round; a board of ``names`` that fails is an event.
+    """Build the state of a run before its first round; a client that fails is stored as an event.
 
-    Raises ``RunFailed`` when all of them do.
+    Args:
+        asking: Sends the requests.
+        task: The learning task, which gives the initial model.
+        tables: Where rows are stored.
+        names: All clients of the fleet.
+
+    Raises:
+        RunFailed: All clients fail.
     """
     arrays = task.initial_arrays(asking.experiment.seed)
     answers = {name: reply.answer for name, reply in asking.request_fronts(names, arrays).items()}

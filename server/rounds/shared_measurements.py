@@ -1,7 +1,7 @@
-"""Which measurements boards of one kind share: a few of the others' for each, spread over boards and modes; pure.
+"""Measurements shared between boards of one kind, spread over boards and modes. Pure functions.
 
-Boards share when they have the same device, the same truth, the same cost of a minibatch and the same standing service
-(or none): then they differ by a few percent, mostly the same in every mode, which a predictor takes as an offset.
+Boards share if they have the same device, truth, step cost and inference service (or none). Such boards differ by a few
+percent, mostly by the same factor in every mode, which a predictor models as an offset.
 """
 
 from __future__ import annotations
@@ -22,19 +22,22 @@ from fedge.types import Measurement, PowerMode
 from fedge.wire import ClientState
 
 MAX_SHARED = 60
-"""Measurements that a board gets of others; chosen by us. The fit grows with the cube of their number: with 60 it takes
-half as long again as with none, with 240 six times as long, and from 60 on the error hardly falls."""
+"""Shared measurements per board. The time of a fit grows with the cube of their number: 60 take 1.5 times as long as
+none, 240 take six times as long, and the prediction error hardly falls beyond 60.
+"""
 MAX_DONORS = 12
-"""Boards that they are from; chosen by us. Boards differ in level, so that five modes of one board tell more of how
-modes differ than one mode each of five boards."""
+"""Boards that share with one board. Boards differ by an offset, so five modes of one board say more about how modes
+differ than one mode each of five boards.
+"""
 MAX_LOG_DIFFERENCE = 0.25
-"""Boards do not share when their measurements of a common mode lie further apart, log units: one of the two measures
-wrongly, and nobody knows which. Chosen by us; boards of one kind lie up to 8 % off their average."""
+"""Boards do not share if their measurements of common modes differ by more than this (log units), since one of them
+must be wrong. Boards of one kind differ from their average by up to 8 %, so two of them by up to 0.16.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class _ModeMeasurement:
-    """What a board knows of one mode: one of its measurements, and how many it has made since the latest there."""
+    """A board's median measurement of one mode, and the number of measurements since its latest one."""
 
     measurement: Measurement
     ago: int
@@ -42,11 +45,16 @@ class _ModeMeasurement:
 
 _KnownModes = Mapping[PowerMode, _ModeMeasurement]
 BoardKindKey = tuple[str, ...]
-"""The device, by its own name, what its truth is, the workload that its minibatches cost as, and what it serves."""
+"""Device (canonical name), truth, workload that determines the step cost, and service of a board."""
 
 
 def find_kinds(boards: Iterable[FleetBoard], cost: str) -> dict[str, BoardKindKey]:
-    """Board -> its kind; ``cost`` is that of boards whose entry names none."""
+    """Return the board kind of every board.
+
+    Args:
+        boards: The boards of the fleet.
+        cost: Workload that determines the step cost of boards whose entry names none.
+    """
     names = catalogue.aliases()
     return {
         board.name: (
@@ -65,12 +73,20 @@ def share_measurements(
     asked: Collection[str],
     limit: int = MAX_SHARED,
 ) -> dict[str, tuple[Measurement, ...]]:
-    """For each board of ``asked``, at most ``limit`` measurements of other boards of its kind, newest last.
+    """Select measurements of peers for each client.
 
-    Each says its ``board``. They come in turn from at most ``MAX_DONORS`` boards that do not contradict it: modes first
-    that it has not measured itself, then modes that few others told it of, then new ones. Throttled measurements are
-    not shared, nor what is no positive number. Depends on nothing else, also not on the boards' order or on who else is
-    asked.
+    They are taken in turn from at most ``MAX_DONORS`` consistent boards: first modes that the client has not measured,
+    then modes that few other donors have contributed, then recent ones. Throttled and invalid measurements are not
+    shared. The result depends neither on the order of boards nor on which other clients are asked.
+
+    Args:
+        kinds: Board kind of every client.
+        states: State of every client, with its own measurements, oldest first.
+        asked: The clients to select for.
+        limit: Maximum number of measurements per client.
+
+    Returns:
+        For each client of ``asked``, measurements with their ``board`` set, newest last.
     """
     alike: dict[BoardKindKey, list[str]] = {}
     for board in sorted(kinds.keys() & states.keys()):
@@ -83,7 +99,7 @@ def share_measurements(
 
 
 def _index_by_mode(board: str, measurements: Sequence[Measurement]) -> _KnownModes:
-    """Per mode the repeat of median time, which no outlier is as long as there are three."""
+    """Return one measurement per mode: the repeat with the median step time, which is robust to outliers."""
     repeats: dict[PowerMode, list[Measurement]] = {}
     latest: dict[PowerMode, int] = {}
     for place, measurement in enumerate(measurements):
@@ -109,7 +125,7 @@ def _pick_median(repeats: Sequence[Measurement]) -> Measurement:
 
 
 def _iterate_peers(board: str, alike: Sequence[str], known: Callable[[str], _KnownModes]) -> Iterator[_KnownModes]:
-    """The other boards of its kind, which are sorted, from its own place on: so not all take from the same ones."""
+    """Iterate over the other boards of the kind, from the board's own place on, so that donors differ."""
     start = bisect_left(alike, board)
     return (known(other) for other in chain(alike[start:], alike[:start]) if other != board)
 
@@ -136,9 +152,9 @@ def _pick_next_mode(donor: _KnownModes, own: _KnownModes, told: Mapping[PowerMod
 
 
 def _are_consistent(own: _KnownModes, other: _KnownModes) -> bool:
-    """Whether two boards read about the same in the modes that both have measured; also when there is none.
+    """Return True if two boards agree in the modes that both have measured, or have no such mode.
 
-    Minibatches of another size or width take other times.
+    Measurements at different batch sizes or widths are not compared.
     """
     both = [(own[mode].measurement, other[mode].measurement) for mode in own.keys() & other.keys()]
     pairs = [(a, b) for a, b in both if a.scale == b.scale]

@@ -1,1 +1,1 @@
-"""What the server keeps of the run and of every client."""
+"""State that the server keeps of the run and of every client."""

@@ -1,4 +1,4 @@
-"""Where an asynchronous run stands between two events: the clock, the model, the boards, what is under way; mutable."""
+"""State of an asynchronous run between two events: clock, model, clients and running tasks. Mutable."""
 
 from __future__ import annotations
 
@@ -26,9 +26,31 @@ from server.state.fleet_availability import FleetAvailability, get_charge
 
 @dataclass(slots=True, eq=False)
 class AsyncRunState:
-    """The asynchronous loop's own record, changed by it as it goes on; ``version`` models were made so far.
+    """State of the asynchronous loop, which changes it in place.
 
-    A board's history says up to when its rows reach (``free_at_s``) and what its battery held then.
+    A client's history records how far its rows reach (``free_at_s``) and the battery at that time. Times are simulated
+    times in seconds.
+
+    Attributes:
+        reach: Availability of the fleet.
+        boards: Fleet entry of every board, by name.
+        version: Number of models made so far.
+        clock_s: Current time.
+        arrays: The current model, by array name.
+        states: What each client remembers.
+        fronts: Newest Pareto front of each client.
+        histories: Each client's part in the run.
+        selection: The selector's own state.
+        spent_j: Energy used up to the current model, in joules.
+        model_ready_s: When the current model was ready.
+        in_flight: Running tasks, by client.
+        end_times: Heap of the end times of running tasks, with the client's name.
+        buffered: Results for the next model, in the order of completion.
+        failed_boards: Clients that failed since the last result.
+        refusal_reasons: Reasons of consecutive empty selections while no task was running.
+        rows: Rows since the current model.
+        events: Events since the current model.
+        traces: Traces of ``rows``.
     """
 
     reach: FleetAvailability
@@ -42,37 +64,31 @@ class AsyncRunState:
     selection: dict[str, float]
     spent_j: float
     model_ready_s: float
-    """When the present model was ready."""
     in_flight: dict[str, PendingResult] = field(default_factory=dict)
     end_times: list[tuple[float, str]] = field(default_factory=list)
-    """A heap of when the tasks under way end."""
     buffered: list[PendingResult] = field(default_factory=list)
-    """The buffer, in the order of completion; empty whenever a model is new."""
     failed_boards: list[str] = field(default_factory=list)
-    """Boards that failed since the last result."""
     refusal_reasons: list[str] = field(default_factory=list)
-    """Why the selector chose nobody while no task was under way, since it last chose somebody."""
     rows: list[ClientRow] = field(default_factory=list)
     events: list[EventRow] = field(default_factory=list)
     traces: list[RoundTrace] = field(default_factory=list)
-    """Those of ``rows``."""
 
     @property
     def next_end_s(self) -> float:
-        """When the next task ends; infinity when none is under way."""
+        """Time at which the next task ends; infinity if none is running."""
         return self.end_times[0][0] if self.end_times else math.inf
 
     @property
     def tasks_begun(self) -> int:
-        """Tasks that were begun."""
+        """Number of tasks started so far."""
         return sum(history.rounds for history in self.histories.values())
 
     def available(self) -> tuple[str, ...]:
-        """The boards that can be given a task now."""
+        """Return the clients that can be given a task now."""
         return self._free_boards.available(self._current_state)
 
     def next_ready_s(self) -> float | None:
-        """When, after now, the next free board can be given a task; None when none ever comes."""
+        """Return the first time after now at which a free client can be given a task, or None if there is none."""
         now = self._current_state
         later = [
             FleetAvailability((board,), self.reach.presences).next_available_s(now)
@@ -81,11 +97,11 @@ class AsyncRunState:
         return min((at_s for at_s in later if at_s is not None and at_s > self.clock_s), default=None)
 
     def build_candidates(self, names: tuple[str, ...]) -> list[ClientStatus]:
-        """The boards as a selector sees them."""
+        """Return the status of clients for a selector."""
         return build_candidates(self.reach, self._current_state, names)
 
     def build_task_start(self, board: str, at_s: float) -> TaskStart:
-        """How a task of ``board`` begins at ``at_s``."""
+        """Return the state of a client at the start of a task at ``at_s``."""
         leaves_s, waited_s = self.reach.presences[board].available_until_s(at_s), at_s - self.histories[board].free_at_s
         charge, waited_j = self._charge_at(board, at_s), self._waiting_energy_j(board, at_s)
         return TaskStart(
@@ -93,12 +109,16 @@ class AsyncRunState:
         )
 
     def begin_task(self, pending: PendingResult) -> None:
-        """A task is under way."""
+        """Record that a task is running."""
         self.in_flight[pending.answer.board] = pending
         heapq.heappush(self.end_times, (pending.end_s, pending.answer.board))
 
     def finish_next_task(self) -> bool:
-        """The task that ends next: the clock goes there, its row is kept; whether there is a result in the buffer."""
+        """Finish the task that ends next: advance the clock to its end and store its row.
+
+        Returns:
+            True if the task added a result to the buffer.
+        """
         self.clock_s, board = heapq.heappop(self.end_times)
         pending = self.in_flight.pop(board)
         start = self.build_task_start(board, pending.start_s)
@@ -112,7 +132,11 @@ class AsyncRunState:
         return done
 
     def cancel_in_flight(self) -> float:
-        """The rows of what is under way when the run ends; gives the joules of all boards from their last row on."""
+        """Book the tasks that are running when the run ends.
+
+        Returns:
+            The energy in joules that all boards drew while idle since their last rows.
+        """
         for _, board in sorted(self.end_times):
             pending = self.in_flight[board]
             start = self.build_task_start(board, pending.start_s)
@@ -120,13 +144,18 @@ class AsyncRunState:
         return sum(self._waiting_energy_j(name, self.clock_s) for name in self.reach.names)
 
     def publish_model(self, arrays: NamedArrays, spent_j: float) -> None:
-        """A new model is there; the next one's buffer and rows are empty."""
+        """Set a new model and clear the buffer and the rows of the previous one.
+
+        Args:
+            arrays: The new model, by array name.
+            spent_j: Energy of the new model's row, in joules.
+        """
         self.version, self.arrays, self.model_ready_s = self.version + 1, arrays, self.clock_s
         self.spent_j += spent_j
         self.buffered, self.rows, self.events, self.traces = [], [], [], []
 
     def to_run_state(self, memory: Mapping[str, NDArray[np.generic]]) -> RunState:
-        """The run as a checkpoint keeps it, when a model is new."""
+        """Return the state for a checkpoint; only valid right after a new model, when the buffer is empty."""
         return RunState(
             self.version,
             self.clock_s,
@@ -142,7 +171,7 @@ class AsyncRunState:
 
     @property
     def _current_state(self) -> RunState:
-        """What is known now, as synchronous rounds know it: batteries as they are, after waiting."""
+        """The run as the synchronous code sees it, with batteries updated for the time since the last row."""
         charged = {
             board.name: dataclasses.replace(self.histories[board.name], charge_j=charge.left_j)
             for board in self.reach.boards
@@ -164,22 +193,22 @@ class AsyncRunState:
         return 0.0 if front is None else front.idle_w
 
     def _charge_at(self, board: str, at_s: float) -> BatteryCharge | None:
-        """Its battery at ``at_s``, having waited since its last row; None on mains."""
+        """Return the battery at ``at_s`` after idling since the last row, or None on mains."""
         charge = self._last_charge(board)
         waited_s = at_s - self.histories[board].free_at_s
         return None if charge is None else battery.update_charge(charge, self._waiting_energy_j(board, at_s), waited_s)
 
     def _waiting_energy_j(self, board: str, at_s: float) -> float:
-        """What it drew until ``at_s``, waiting since its last row, as far as its battery went."""
+        """Return the energy drawn while idle from the last row until ``at_s``, limited by the battery, in joules."""
         waited_s = at_s - self.histories[board].free_at_s
         return available_energy_j(self._idle_w(board) * waited_s, waited_s, self._last_charge(board))
 
     def _last_charge(self, board: str) -> BatteryCharge | None:
-        """Its battery at the end of its last row; None on mains."""
+        """Return the battery at the end of the last row, or None on mains."""
         return get_charge(self.boards[board], self.histories[board])
 
     def _record_booking(self, booked: TaskBooking) -> None:
-        """Keep a row, which reaches up to its end."""
+        """Store a row and record its end in the client's history."""
         row = booked.row
         self.rows.append(row)
         self.events.extend(booked.events)
@@ -189,7 +218,7 @@ class AsyncRunState:
         self.histories[row.board] = dataclasses.replace(known, free_at_s=row.end_s, charge_j=charge_j)
 
     def _update_from_result(self, pending: PendingResult, done: bool) -> None:
-        """What a task's end tells of its board; of one that came to nothing that it rests since, and why it failed."""
+        """Update what is known of a client at the end of its task; a failed task only updates since when it is idle."""
         board, answer, report = pending.answer.board, pending.answer, pending.answer.report
         if not done or report is None:
             state = self.states.get(board) if report is not None or answer.state is None else answer.state
@@ -211,7 +240,7 @@ class AsyncRunState:
 
 
 def restore_async_state(reach: FleetAvailability, progress: RunState) -> AsyncRunState:
-    """The course as it was when ``progress`` was kept."""
+    """Rebuild the state of the loop from a checkpoint."""
     course = AsyncRunState(
         reach,
         {board.name: board for board in reach.boards},

@@ -1,4 +1,4 @@
-"""What the server keeps of a round: the boards' states, fronts and histories, with their batteries; pure."""
+"""Updates of client states, Pareto fronts, histories and batteries at the end of a round. Pure functions."""
 
 from __future__ import annotations
 
@@ -13,11 +13,16 @@ from server.state.checkpoint import ClientHistory, PendingResult, RunState
 
 
 def update_histories(progress: RunState, settled: RoundSettlement, answers: Mapping[str, ReplyMessage]) -> RunState:
-    """``progress`` with what the boards asked have told by the round's end, and their batteries; no new model yet.
+    """Update what the server knows of the clients of a round; the model is not changed.
 
-    A board that is done has told everything. One that was stopped keeps what it had measured by then. Of one that
-    failed, in the round or after it, nothing new is known but that it rests since; of one whose reply is still to come
-    nothing at all.
+    A client that is done has reported everything. One that was stopped keeps what it had measured by then. Of one that
+    failed, during the round or after it, only the time since which it is idle is known; a client whose reply is still
+    to come is not updated.
+
+    Args:
+        progress: The run before the round.
+        settled: The settled round.
+        answers: Reply of every client asked, by client name.
     """
     number = progress.round + 1
     states, fronts, histories = dict(progress.states), dict(progress.fronts), dict(progress.histories)
@@ -40,12 +45,12 @@ def update_histories(progress: RunState, settled: RoundSettlement, answers: Mapp
 
 
 def _received_part(name: str, status: Status, answer: ReplyMessage) -> ReplyMessage:
-    """What the server got of an answer: all of it, or nothing when the board broke down before it was sent."""
+    """Return what the server received of a reply: all of it, or nothing if the client failed before sending it."""
     return answer if status == "done" or answer.report is None else ReplyMessage(name)
 
 
 def apply_late_reports(progress: RunState, arrived: Iterable[PendingResult]) -> RunState:
-    """``progress`` with what the boards of these late replies told when they came in."""
+    """Apply the states, fronts and reports of late replies that have arrived."""
     states, fronts, histories = dict(progress.states), dict(progress.fronts), dict(progress.histories)
     for pending in arrived:
         name = pending.answer.board
@@ -55,7 +60,7 @@ def apply_late_reports(progress: RunState, arrived: Iterable[PendingResult]) -> 
 
 
 def select_arrived(pending: Sequence[PendingResult], after_s: float, until_s: float) -> tuple[PendingResult, ...]:
-    """The results that came in after ``after_s`` and by ``until_s``."""
+    """Return the results that arrived after ``after_s`` and no later than ``until_s`` (simulated times)."""
     return tuple(one for one in pending if after_s < one.end_s <= until_s)
 
 
@@ -67,13 +72,13 @@ def _store_answer(answer: ReplyMessage, states: dict[str, ClientState], fronts: 
 
 
 def _mark_rest_start(at_s: float, name: str, states: dict[str, ClientState]) -> None:
-    """A board that broke down was at work until then, so it has not cooled since its last reply."""
+    """Record when a failed board became idle: it was working until then, so it has not cooled since its last reply."""
     if name in states:
         states[name] = dataclasses.replace(states[name], rested_at_s=at_s)
 
 
 def _record_request(history: ClientHistory, number: int, settled: RoundSettlement, name: str) -> ClientHistory:
-    """A board's history after it was asked, before it is known what it said."""
+    """Update a client's history after it was asked, before its reply is applied."""
     charge = settled.charges.get(name)
     return dataclasses.replace(
         history,
@@ -94,10 +99,10 @@ def _record_report(history: ClientHistory, answer: ReplyMessage) -> ClientHistor
 
 
 def _truncate_answer(answer: ReplyMessage, before: ClientState | None, until_s: float) -> ReplyMessage:
-    """What a board tells that was stopped ``until_s`` after the round's start: the minibatches it had measured.
+    """Return the reply of a client that was stopped ``until_s`` seconds into the round: its completed measurements.
 
-    Its new front is believed only if the last part of the work had begun, on whose measurement it rests. A real board
-    that stopped by itself has told nothing but what it measured.
+    Its new front is kept only if the last part of the work had started, on whose measurement the front is based. A real
+    board that stopped by itself has reported only what it measured.
     """
     report, state = answer.report, answer.state
     if report is None:
@@ -114,6 +119,6 @@ def _truncate_answer(answer: ReplyMessage, before: ClientState | None, until_s: 
 
 
 def _truncate_measurements(report: RoundReport, until_s: float) -> tuple[Measurement, ...]:
-    """The parts of the work as far as they were done ``until_s`` after the round's start; whole minibatches only."""
+    """Return the parts of the work completed ``until_s`` seconds after the start of the round, in whole steps."""
     pairs = zip(report.parts, compute_completed_work(report, until_s).parts, strict=True)
     return tuple(dataclasses.replace(part, steps=done.steps) for part, done in pairs if done.steps > 0)

@@ -1,4 +1,4 @@
-"""Checkpoints: everything that the next round needs, in one safetensors file that appears whole or not at all."""
+"""Checkpoints: the state that the next round needs, in one safetensors file that is written atomically."""
 
 from __future__ import annotations
 
@@ -28,7 +28,18 @@ _MODEL, _STRATEGY, _PENDING, _TRACE = "model/", "strategy/", "pending/", "trace/
 
 @dataclass(frozen=True, slots=True)
 class ClientHistory:
-    """What the server remembers of a board's part in the run, for choosing clients; None before it is known."""
+    """A client's part in the run, for client selection; None if not known yet.
+
+    Attributes:
+        samples: Number of training samples.
+        loss: Training loss of the last report.
+        accuracy: Training accuracy of the last report, 0 to 1.
+        busy_s: Duration of the last work, in seconds.
+        last_round: Last round in which the client was asked.
+        rounds: Number of rounds in which it was asked.
+        free_at_s: Simulated time from which it can be asked again.
+        charge_j: Energy left in its battery, in joules; None on mains.
+    """
 
     samples: int | None = None
     loss: float | None = None
@@ -37,17 +48,20 @@ class ClientHistory:
     last_round: int | None = None
     rounds: int = 0
     free_at_s: float = 0.0
-    """Fleet time from which it can be asked again."""
     charge_j: float | None = None
-    """What is left in its battery; None on mains."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PendingResult:
-    """A result that has not reached the model yet: asked in ``round``, from ``start_s`` on, here at ``end_s``.
+    """A result that has not been merged into the model.
 
-    Of a late reply ``trained`` holds what training changed
-    (``server.aggregation.contribution_weights.compute_change``), since the model that it started from is not kept.
+    Attributes:
+        round: Round in which it was requested.
+        start_s: Simulated time at which the work started.
+        end_s: Simulated time at which the reply arrives.
+        answer: The reply.
+        trained: The result. For a late reply, its arrays are the output of ``compute_change`` in
+            ``contribution_weights``, because the model that it started from is not kept.
     """
 
     round: int
@@ -59,10 +73,20 @@ class PendingResult:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RunState:
-    """A run after ``round`` rounds: the fleet's clock, the global model, the strategy's memory, the boards' states.
+    """The state of a run after ``round`` rounds.
 
-    ``selection`` is what the selector remembers, ``spent_j`` the joules of the boards asked so far and ``last_j`` those
-    of the last round, ``pending`` the results that are under way: late ones, or all of an asynchronous run.
+    Attributes:
+        round: Number of finished rounds (models in an asynchronous run).
+        clock_s: Simulated time in seconds.
+        arrays: The global model, by array name.
+        memory: The strategy's state.
+        states: What each client remembers.
+        fronts: Newest Pareto front of each client.
+        histories: Each client's part in the run.
+        selection: The selector's own state.
+        spent_j: Energy of all clients asked so far, in joules.
+        pending: Late results, or the running tasks of an asynchronous run.
+        last_j: Energy of the clients asked in the last round, in joules.
     """
 
     round: int
@@ -79,7 +103,15 @@ class RunState:
 
 
 def save(folder: Path, progress: RunState) -> Path:
-    """Write the checkpoint of ``progress.round`` and drop all but the newest few."""
+    """Write a checkpoint and delete all but the newest ``MAX_CHECKPOINTS``.
+
+    Args:
+        folder: Folder of the checkpoints, created if missing.
+        progress: The state to save.
+
+    Returns:
+        The path of the new file.
+    """
     from safetensors.numpy import save_file
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -94,7 +126,7 @@ def save(folder: Path, progress: RunState) -> Path:
     save_file(tensors, part, metadata=_metadata(progress))
     with part.open("rb") as handle:
         os.fsync(handle.fileno())
-    part.chmod(0o644)  # safetensors keeps its files to their owner
+    part.chmod(0o644)  # safetensors creates files that only their owner can read
     part.replace(path)
     for old in _list_checkpoints(folder)[:-MAX_CHECKPOINTS]:
         old.unlink()
@@ -102,10 +134,16 @@ def save(folder: Path, progress: RunState) -> Path:
 
 
 def load_latest(folder: Path) -> RunState | None:
-    """The newest checkpoint of a run that can be read, None when there is none yet.
+    """Read the newest checkpoint that is not damaged.
 
-    A damaged file (a full disk, a power cut) is passed over for the one before it. Raises ``BadInput``, which names the
-    newest file, when none can be read.
+    Args:
+        folder: Folder of the checkpoints.
+
+    Returns:
+        The state, or None if there is no checkpoint.
+
+    Raises:
+        BadInput: There are checkpoints but none can be read; names the newest.
     """
     broken: BadInput | None = None
     for path in reversed(_list_checkpoints(folder)):
@@ -139,7 +177,7 @@ def _metadata(progress: RunState) -> dict[str, str]:
 
 
 def _describe_pending(pending: PendingResult) -> dict[str, Any]:
-    """A result under way, without its arrays and its trace: the header that this goes into has to stay small."""
+    """Describe a pending result without its arrays and trace, since the safetensors header has to stay small."""
     return {
         "round": pending.round,
         "start_s": pending.start_s,
@@ -153,13 +191,18 @@ def _describe_pending(pending: PendingResult) -> dict[str, Any]:
 
 
 def trace_to_matrix(trace: Trace) -> NDArray[np.float64]:
-    """A trace as float64 of shape (columns and rails, stretches); NaN where nobody knows."""
+    """Convert a trace to float64 of shape (columns + rails, samples); NaN where a value is unknown."""
     rows = (*(getattr(trace, name) for name in COLUMNS), *trace.rails_w.values())
     return np.array([[np.nan if value is None else value for value in row] for row in rows], dtype=np.float64)
 
 
 def trace_from_matrix(matrix: NDArray[np.generic], rails: Sequence[str]) -> Trace:
-    """The trace behind ``trace_to_matrix``."""
+    """Convert the output of ``trace_to_matrix`` back to a trace.
+
+    Args:
+        matrix: Shape (columns + rails, samples).
+        rails: Names of the power rails, in the order of their rows.
+    """
     rows = [tuple(None if math.isnan(value) else value for value in row) for row in matrix.tolist()]
     columns: dict[str, Any] = dict(zip(COLUMNS, rows, strict=False))
     return Trace(**columns, rails_w=dict(zip(rails, rows[len(COLUMNS) :], strict=True)))

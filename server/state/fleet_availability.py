@@ -1,4 +1,4 @@
-"""Which boards can be asked at a fleet time, until when each is there, and when the next one can be asked; pure."""
+"""Availability of the clients by simulated time and battery. Pure functions."""
 
 from __future__ import annotations
 
@@ -15,37 +15,42 @@ from server.state.checkpoint import ClientHistory, RunState
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FleetAvailability:
-    """The fleet's boards in the order of the YAML, and when each is there."""
+    """The boards of the fleet and when each is available.
+
+    Attributes:
+        boards: Fleet entries in the order of the YAML file.
+        presences: Availability of each board, by name.
+    """
 
     boards: tuple[FleetBoard, ...]
     presences: Mapping[str, Availability]
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All boards."""
+        """Names of all boards, in the order of the fleet."""
         return tuple(board.name for board in self.boards)
 
     def available(self, progress: RunState) -> tuple[str, ...]:
-        """The boards that can be asked now: free, there, and with enough in their battery."""
+        """Return the clients that can be asked now: not busy, present, and with enough charge."""
         return tuple(board.name for board in self.boards if self._next_ready_s(progress, board) == progress.clock_s)
 
     def next_available_s(self, progress: RunState) -> float | None:
-        """The first fleet time, now or later, at which a board can be asked; None when there is none ever again."""
+        """Return the first simulated time, now or later, at which a client can be asked; None if there is none."""
         times = (self._next_ready_s(progress, board) for board in self.boards)
         return min((time for time in times if time is not None), default=None)
 
     def departure_times_s(self, at_s: float) -> dict[str, float]:
-        """When each board that is there at ``at_s`` goes away, of those that ever do."""
+        """Return when each client that is present at ``at_s`` becomes unavailable, unless it never does."""
         until_s = {name: presence.available_until_s(at_s) for name, presence in self.presences.items()}
         return {name: time_s for name, time_s in until_s.items() if math.isfinite(time_s)}
 
     def charges(self, histories: Mapping[str, ClientHistory]) -> dict[str, BatteryCharge]:
-        """The batteries of the boards that have one."""
+        """Return the batteries of the boards that have one."""
         pairs = ((board, get_charge(board, histories.get(board.name))) for board in self.boards)
         return {board.name: charge for board, charge in pairs if charge is not None}
 
     def _next_ready_s(self, progress: RunState, board: FleetBoard) -> float | None:
-        """The first fleet time from the clock on at which ``board`` can be asked."""
+        """Return the first simulated time, now or later, at which ``board`` can be asked, or None."""
         history = progress.histories.get(board.name, ClientHistory())
         from_s = max(progress.clock_s, history.free_at_s)
         charge = get_charge(board, history)
@@ -62,13 +67,17 @@ class FleetAvailability:
 
 
 def build_availability(experiment: Experiment) -> FleetAvailability:
-    """The reach of an experiment's fleet; raises ``BadInput`` for a trace that cannot be used."""
+    """Build the availability of an experiment's fleet.
+
+    Raises:
+        BadInput: An availability trace is invalid.
+    """
     every = list_boards(experiment)
     return FleetAvailability(every, build_availabilities(experiment, every))
 
 
 def get_charge(board: FleetBoard, history: ClientHistory | None) -> BatteryCharge | None:
-    """A board's battery as it stands, full as its entry says before the first round; None on mains."""
+    """Return a board's battery: as in its fleet entry before the first round; None on mains."""
     spec = board.entry.battery
     if spec is None:
         return None
@@ -77,6 +86,6 @@ def get_charge(board: FleetBoard, history: ClientHistory | None) -> BatteryCharg
 
 
 def get_idle_w(progress: RunState, board: str) -> float:
-    """A board's idle power as it last told; 0 before it told any."""
+    """Return the idle power that a client last reported, in watts; 0 before its first report."""
     front = progress.fronts.get(board)
     return 0.0 if front is None else front.idle_w

@@ -1,1 +1,1 @@
-"""The way to clients, in process and over Flower."""
+"""Connections to clients: in process, and over Flower."""

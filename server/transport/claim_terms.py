@@ -1,4 +1,4 @@
-"""In whose name real boards are asked, and for how long after an answer each is kept for that run."""
+"""Claims on real boards: the run that holds a board, and for how long after its reply."""
 
 from __future__ import annotations
 
@@ -8,19 +8,24 @@ from dataclasses import dataclass
 from server.transport.client_port import OutgoingRequest
 
 MIN_CLAIM_S = 120.0
-"""So long at least; a run that died lets go of its boards after that."""
+"""Shortest claim in seconds. A default: boards of a run that died are blocked for this long."""
 CLAIM_FACTOR = 3.0
-"""So many times as long as a round is expected to take, since a board may be left out of one."""
+"""Claim length in multiples of the expected round length, since a board may be left out of one."""
 INITIAL_CLAIM_S = 300.0
-"""As long as nothing tells how long a round takes."""
+"""Claim length in seconds before the length of a round is known."""
 CLAIM_MARGIN_S = 60.0
-"""So much longer than the server waits for a reply, and no longer. All four are chosen by us."""
+"""Seconds by which a claim may exceed the reply timeout. A default that covers the time between two requests."""
 
 
 def claim_duration_s(round_s: float | None, planned_s: float | None, timeout_s: float) -> float:
-    """For how long a board is kept after its answer, by the last round's length, this one's plan and a reply's limit.
+    """Return the seconds for which a board stays claimed after its reply.
 
-    Nobody but the board itself can end the claim of a run that was stopped from outside, so it is short.
+    Claims are short because only their expiry frees the boards of a run that was killed.
+
+    Args:
+        round_s: Length of the last round in seconds of wall time; None before the first.
+        planned_s: Planned length of this round in seconds; None without a deadline.
+        timeout_s: Seconds that the server waits for a reply.
     """
     known_s = max((each for each in (round_s, planned_s) if each is not None), default=None)
     wanted_s = INITIAL_CLAIM_S if known_s is None else max(MIN_CLAIM_S, CLAIM_FACTOR * known_s)
@@ -29,7 +34,12 @@ def claim_duration_s(round_s: float | None, planned_s: float | None, timeout_s: 
 
 @dataclass(slots=True, eq=False)
 class ClaimTerms:
-    """The name of a run, kept when it is resumed, and how long its last round took in real time; mutable."""
+    """Claim of one run. Mutable: it measures the wall time of rounds.
+
+    Attributes:
+        run: Name of the run, the same after it is resumed.
+        timeout_s: Seconds that the server waits for a reply.
+    """
 
     run: str
     timeout_s: float = 600.0
@@ -37,13 +47,13 @@ class ClaimTerms:
     _round_s: float | None = None
 
     def begin_round(self, now_s: float) -> None:
-        """Boards are asked to train from now on."""
+        """Record that clients are asked to train at wall time ``now_s``."""
         if self._began_s is not None:
             self._round_s = now_s - self._began_s
         self._began_s = now_s
 
     def add_to_request(self, question: OutgoingRequest) -> OutgoingRequest:
-        """The question with the run in whose name it is asked."""
+        """Return the request with the name of the run and the length of the claim."""
         goal = question.ask.goal
         claim_s = claim_duration_s(self._round_s, None if goal is None else goal.deadline_s, self.timeout_s)
         return dataclasses.replace(question, ask=dataclasses.replace(question.ask, run=self.run, claim_s=claim_s))

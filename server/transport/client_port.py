@@ -1,4 +1,4 @@
-"""The port through which the coordinator talks to clients, whatever carries the messages; and its in-process form."""
+"""The coordinator's interface to clients, independent of the transport, and its in-process form."""
 
 from __future__ import annotations
 
@@ -12,9 +12,12 @@ from fedge.wire import ReplyMessage, RequestMessage
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OutgoingRequest:
-    """What one board is asked, and the global arrays when it is to train.
+    """A request to one client.
 
-    ``within_s`` are the board's seconds after which a round of real boards goes on without it; None: it waits.
+    Attributes:
+        ask: The message.
+        arrays: The global model if the client is to train, else None.
+        within_s: Seconds of the client's own time after which a round continues without it; None if the round waits.
     """
 
     ask: RequestMessage
@@ -24,7 +27,12 @@ class OutgoingRequest:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class IncomingReply:
-    """What one board answered, and what it trained; an answer with ``error`` has neither."""
+    """A client's reply.
+
+    Attributes:
+        answer: The message; its ``error`` is set if the request failed.
+        trained: The training result; None if the client did not train.
+    """
 
     answer: ReplyMessage
     trained: TrainResult | None = None
@@ -32,7 +40,14 @@ class IncomingReply:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LateReply:
-    """A reply that came in after its question was given up waiting for; ``spare``: enough others were done before."""
+    """A reply that arrived after the server had stopped waiting for it.
+
+    Attributes:
+        board: Name of the client.
+        question: The request that it answers.
+        reply: The reply.
+        spare: True if the round continued because enough other clients were done.
+    """
 
     board: str
     question: OutgoingRequest
@@ -41,32 +56,36 @@ class LateReply:
 
 
 ReplyPredicate = Callable[[Collection[IncomingReply]], bool]
-"""Whether these replies are all that a round of real boards needs, so that it goes on without the others."""
+"""Returns True if these replies are enough, so that a round of real boards continues without the others."""
 
 
 def never_enough(_: Collection[IncomingReply]) -> bool:
-    """A round waits for everybody that it asked."""
+    """Return False, so that a round waits for every client."""
     return False
 
 
 class OverdueReplies(Protocol):
-    """What is known of questions that are not waited for any more; real boards cannot be called back from them."""
+    """Requests that the server no longer waits for; a real board cannot be interrupted while it works on one."""
 
     def busy_boards(self) -> Mapping[str, int]:
-        """The boards that are still at work on such a question, and the round that it was of."""
+        """Return the clients that still work on such a request, with the number of its round."""
         ...
 
     def take_late_replies(self) -> Sequence[LateReply]:
-        """Their replies that came in since this was last asked, by board name."""
+        """Return the replies that arrived since the last call, ordered by client name."""
         ...
 
     def wait(self, timeout_s: float) -> None:
-        """Where every board that is there is busy: until one is free, ``timeout_s`` real seconds at most."""
+        """Wait until a client is free if all connected ones are busy.
+
+        Args:
+            timeout_s: Maximum wait in seconds of wall time.
+        """
         ...
 
 
 class NoOverdueReplies:
-    """Boards that answer at once."""
+    """``OverdueReplies`` for clients that always reply at once."""
 
     def busy_boards(self) -> Mapping[str, int]:
         return {}
@@ -82,20 +101,30 @@ NO_OVERDUE_REPLIES = NoOverdueReplies()
 
 
 class ClientPort(Protocol):
-    """Asks boards by their own names."""
+    """Sends requests to clients by their board names."""
 
     def ask(
         self, questions: Mapping[str, OutgoingRequest], timeout_s: float, enough: ReplyPredicate = never_enough
     ) -> Mapping[str, IncomingReply]:
-        """A reply for every question; a board silent for ``timeout_s`` real seconds is a reply with ``error``.
+        """Send requests and collect the replies.
 
-        So is a real board that is not done when the replies that are in are ``enough``.
+        Args:
+            questions: Request by client name.
+            timeout_s: Seconds of wall time after which a silent client counts as failed.
+            enough: Returns True if the replies so far are enough; unfinished real boards then get one with ``error``.
+
+        Returns:
+            A reply for every request, with ``error`` for a client that failed.
         """
         ...
 
 
 class LocalPort:
-    """Calls the clients in this process, one after the other."""
+    """Calls clients in this process, one after the other.
+
+    Args:
+        respond: Function that answers a request, by client name.
+    """
 
     def __init__(self, respond: Mapping[str, Callable[[OutgoingRequest], IncomingReply]]) -> None:
         self._respond = respond

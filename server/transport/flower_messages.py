@@ -1,4 +1,4 @@
-"""Builds Flower messages outside a Flower process too; the one file that touches Flower's private task identity."""
+"""Construction of Flower messages, also outside a Flower process; the only user of Flower's private task identity."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SERVER_NODE = 1
 
 
 def ensure_identity() -> None:
-    """Give this process a task identity when no Flower runtime has; without one a ``Message`` cannot be built."""
+    """Give this process a task identity if no Flower runtime has set one; a ``Message`` cannot be built without it."""
     try:
         _ = (TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id)
     except RuntimeError:
@@ -22,16 +22,16 @@ def ensure_identity() -> None:
 
 
 def build_message(content: RecordDict, message_type: str, node_id: int) -> Message:
-    """A message to ``node_id``."""
+    """Build a message to ``node_id``."""
     ensure_identity()
     return Message(content=content, message_type=message_type, dst_node_id=node_id)
 
 
 def to_array_record(arrays: NamedArrays) -> ArrayRecord:
-    """Flower's record of named numpy arrays, in their order."""
+    """Convert named arrays to Flower's record, in their order."""
     return ArrayRecord({name: Array(values) for name, values in arrays.items()})
 
 
 def from_array_record(record: ArrayRecord) -> dict[str, NDArray[np.generic]]:
-    """The named numpy arrays of a record."""
+    """Convert Flower's record to named arrays."""
     return {name: array.numpy() for name, array in record.items()}

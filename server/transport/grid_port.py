@@ -1,4 +1,4 @@
-"""The port over Flower's Grid: pushes questions to boards, pulls their replies until time is up or enough are there."""
+"""The client port over Flower's Grid: push requests, then pull replies until enough have arrived or time is up."""
 
 from __future__ import annotations
 
@@ -22,12 +22,15 @@ from server.transport.outstanding import GIVE_UP_FACTOR, MAX_OVERHEADS, Outstand
 
 POLL_S = 0.05
 FIRST_HELLO_WITHIN_S = 60.0
-"""A node is given so long to say who it is: it starts a process for every message, which takes a slow board a while."""
+"""Seconds that a node has to identify itself at the start of a run. A default: Flower starts a process for every
+message, which takes long on a slow board.
+"""
 HELLO_WITHIN_S = 30.0
-"""One that comes up while a run is on is given less, since the round waits for it; both are chosen by us."""
+"""Seconds that a node which appears during a run has to identify itself; shorter, because the round waits for it."""
 BYE_WITHIN_S = 10.0
-"""At the run's end its boards are given so long to hear of it; one that does not is free when its claim ends. Chosen by
-us."""
+"""Seconds in which boards are told that the run is over. A default: it delays the end of the run, and a board that
+misses the message is free when its claim expires.
+"""
 NO_HELLO_TEXT = "silence (a board that is at work for another run says nothing until its round is over)"
 REJECTED_TEXT = "the SuperLink did not take its message; its log says why (too large?)"
 
@@ -35,7 +38,7 @@ logger = logging.getLogger(__name__)
 
 
 class FlowerNode(Protocol):
-    """What Flower tells of a node that is up."""
+    """Flower's description of a connected node."""
 
     @property
     def node_id(self) -> int: ...
@@ -45,7 +48,7 @@ class FlowerNode(Protocol):
 
 
 class FlowerGrid(Protocol):
-    """The three calls of ``flwr.serverapp.Grid`` that are used."""
+    """The three methods of ``flwr.serverapp.Grid`` that are used."""
 
     def get_nodes(self) -> Iterable[FlowerNode]: ...
 
@@ -56,14 +59,14 @@ class FlowerGrid(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _ExchangeResult:
-    """What came of some messages: replies by node, and what is unanswered still, by message id."""
+    """Outcome of an exchange: replies by node, and unanswered requests by message id."""
 
     replies: dict[int, IncomingReply]
     waiting: dict[str, SentRequest]
 
 
 class GridPort:
-    """A ``ClientPort`` and its ``OverdueReplies``; boards are known by their own names, which they tell when asked."""
+    """A ``ClientPort`` and ``OverdueReplies`` over Flower; nodes are identified by the board names that they report."""
 
     def __init__(
         self,
@@ -74,9 +77,15 @@ class GridPort:
         least: int | None = None,
         claiming: ClaimTerms | None = None,
     ) -> None:
-        """``least`` boards must come up within ``connect_timeout_s``, all of them by default.
+        """Create the port.
 
-        ``claiming`` is what real boards are told of the run; emulated ones belong to it anyway.
+        Args:
+            grid: Flower's connection to the nodes.
+            boards: Names of all boards of the fleet.
+            clock: Wall clock.
+            connect_timeout_s: Seconds to wait for nodes at the start of a run.
+            least: Number of nodes that must connect in that time; None for all boards.
+            claiming: Claim of the run on real boards; None for emulated boards, which belong to the run anyway.
         """
         self._grid = grid
         self._clock = clock
@@ -86,7 +95,7 @@ class GridPort:
         self._roll = NodeRegistry(tuple(boards))
         self._outstanding = OutstandingRequests()
         self._overheads_s: deque[float] = deque(maxlen=MAX_OVERHEADS)
-        """What the newest replies took beyond their boards' work."""
+        """Seconds that the newest replies took beyond their boards' work."""
 
     def ask(
         self, questions: Mapping[str, OutgoingRequest], timeout_s: float, enough: ReplyPredicate = never_enough
@@ -122,7 +131,7 @@ class GridPort:
             self._pull_overdue()
 
     def release_boards(self) -> None:
-        """Tell the boards that were claimed that the run is over; never raises, since the run has ended anyway."""
+        """Tell the claimed boards that the run is over; never raises, since the run has ended anyway."""
         if self._claiming is None:
             return
         try:
@@ -133,20 +142,20 @@ class GridPort:
             self._exchange(
                 {seats[board].node: OutgoingRequest(RequestMessage("bye")) for board in boards}, BYE_WITHIN_S
             )
-        except Exception as error:  # noqa: BLE001 -- whatever Flower says now, the run's own end is told elsewhere
+        except Exception as error:  # noqa: BLE001 -- the outcome of the run must not depend on this message
             logger.warning("the boards could not be told that the run is over, their claims will end: %s", error)
 
     def _refresh_nodes(self) -> None:
-        """See which nodes are up now."""
+        """Update which nodes are connected."""
         self._roll.up = {node.node_id: node.last_activated_at for node in self._grid.get_nodes()}
 
     def _has_free_board(self) -> bool:
-        """Whether a board that is there, and is not another run's, can be asked."""
+        """Return True if a connected board is free and not claimed by another run."""
         busy = self.busy_boards()
         return any(board not in busy for board in self._roll.list_available(self._clock.now_s()))
 
     def _reply_without_asking(self, board: str, ask: RequestMessage) -> IncomingReply | None:
-        """What is known of a board without asking it; None when it can be asked."""
+        """Return an error reply for a board that cannot be asked; None if it can."""
         absence = self._roll.explain_absence(board, ask.round, self._clock.now_s())
         if absence is not None:
             told = absence if self._roll.find_address(board) else self._add_advice(board, absence)
@@ -157,7 +166,7 @@ class GridPort:
         )
 
     def _add_advice(self, board: str, error: str) -> str:
-        """The error with what to do about it, where that is a real board's."""
+        """Add to the error of a real board how to find its cause."""
         if self._claiming is None:
             return error
         return f"{error}; `fedge fleet status --limit {board}` says what is wrong"
@@ -165,7 +174,7 @@ class GridPort:
     def _ask_nodes(
         self, questions: Mapping[str, OutgoingRequest], timeout_s: float, enough: ReplyPredicate
     ) -> dict[str, IncomingReply]:
-        """A reply of every board; whoever has sent none by the end is outstanding."""
+        """Return a reply of every board; requests without a reply by the end become outstanding."""
         began_s, seen = self._clock.now_s(), tuple(self._overheads_s)
         within_s = min((reply_wait_s(timeout_s, each.within_s, seen) for each in questions.values()), default=timeout_s)
         seats = self._roll.list_addresses()
@@ -181,7 +190,7 @@ class GridPort:
         return silent | {self._roll.board_at(node): reply for node, reply in done.replies.items()}
 
     def _build_missing_reply(self, sent: SentRequest, within_s: float, waited_s: float, spare: bool) -> IncomingReply:
-        """The reply of a board that sent none in time; past the round's own cut it is late, otherwise it failed."""
+        """Build the reply of a board that sent none in time: cut off if the round has a cutoff, otherwise failed."""
         if spare:
             error = f"cancelled after {waited_s:.0f} s: enough other boards were done"
             return IncomingReply(ReplyMessage(sent.board, error=error, cut=True))
@@ -189,9 +198,10 @@ class GridPort:
         return IncomingReply(ReplyMessage(sent.board, error=error, cut=sent.question.within_s is not None))
 
     def _wait_for_nodes(self) -> None:
-        """See who is up; before any board is known it waits for the whole fleet, for a while.
+        """Update which nodes are connected; before any board is identified, wait for the whole fleet until the timeout.
 
-        Raises ``RunFailed`` when too few come up.
+        Raises:
+            RunFailed: Too few nodes connect.
         """
         started_s, wanted = self._clock.now_s(), len(self._roll.boards)
         self._refresh_nodes()
@@ -204,7 +214,7 @@ class GridPort:
             raise RunFailed(f"{len(self._roll.up)} of {wanted} nodes came up in {self._connect_timeout_s:.0f} s")
 
     def _identify_nodes(self) -> None:
-        """Ask every node that is new who it is; raises ``RunFailed`` when none is a board of the fleet."""
+        """Ask every new node for its board name; raise ``RunFailed`` if none belongs to the fleet."""
         unknown = self._roll.list_unidentified(self._clock.now_s())
         if not unknown:
             return
@@ -225,9 +235,13 @@ class GridPort:
         kept_s: float = 0.0,
         enough: ReplyPredicate = never_enough,
     ) -> _ExchangeResult:
-        """Push every question and pull replies until all are there, or enough, or the time is up.
+        """Push requests and pull replies until all or enough have arrived or the time is up.
 
-        ``kept_s`` is for how long after it was sent an unanswered one is outstanding, if it is to be.
+        Args:
+            questions: Request by node id.
+            timeout_s: Maximum wait in seconds of wall time.
+            kept_s: Seconds after sending for which an unanswered request stays outstanding.
+            enough: Returns True if the replies so far are enough.
         """
         at_s = self._clock.now_s()
         replies, waiting = self._push(questions, at_s, at_s + kept_s)
@@ -249,7 +263,7 @@ class GridPort:
     def _push(
         self, questions: Mapping[int, OutgoingRequest], at_s: float, until_s: float
     ) -> tuple[dict[int, IncomingReply], dict[str, SentRequest]]:
-        """What the SuperLink did not take, as replies by node, and what was sent, by message id."""
+        """Send requests; return error replies for those that the SuperLink refused, and the sent ones by message id."""
         if not questions:
             return {}, {}
         asked = {
@@ -257,7 +271,7 @@ class GridPort:
             for node, question in questions.items()
         }
         ids = list(self._grid.push_messages([encode_request(node, question) for node, question in asked.items()]))
-        ids += [""] * (len(asked) - len(ids))  # of a push that is too large as a whole nothing is told
+        ids += [""] * (len(asked) - len(ids))  # Flower returns no ids if the whole push is too large
         refused: dict[int, IncomingReply] = {}
         sent: dict[str, SentRequest] = {}
         for message_id, (node, question) in zip(ids, asked.items(), strict=True):
@@ -270,21 +284,21 @@ class GridPort:
         return refused, sent
 
     def _pull_overdue(self) -> None:
-        """Whatever has come in of the messages that are not waited for any more."""
+        """Pull replies to requests that are no longer waited for."""
         ids = self._outstanding.list_ids_except(())
         for message in self._grid.pull_messages(ids) if ids else ():
             self._receive_late(message)
         self._outstanding.drop_expired(self._clock.now_s())
 
     def _receive_late(self, message: Message) -> None:
-        """A reply that no round waits for; one to a message that is given up, or answered already, is nobody's."""
+        """Record a reply that no round waits for; a reply to a dropped or already answered request is ignored."""
         message_id = message.metadata.reply_to_message_id
         sent = self._outstanding.sent.get(message_id)
         if sent is not None:
             self._outstanding.record_reply(message_id, self._decode_timed(sent, message))
 
     def _decode_timed(self, sent: SentRequest, message: Message) -> IncomingReply:
-        """The reply to a message, from which it is learnt what comes on top of a board's work."""
+        """Decode a reply and record how much longer it took than the board's work."""
         reply = decode_reply(sent.board, message)
         if reply.answer.report is not None:
             self._overheads_s.append(max(0.0, self._clock.now_s() - sent.at_s - reply.answer.report.work_s))

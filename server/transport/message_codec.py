@@ -1,4 +1,4 @@
-"""Messages to and from boards: a question packed, a reply unpacked, and whatever is wrong with it as words."""
+"""Encoding of requests and decoding of replies; anything wrong with a reply becomes its ``error``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from server.transport.client_port import IncomingReply, OutgoingRequest
 from server.transport.flower_messages import build_message, from_array_record, to_array_record
 
 UNNAMED_PREFIX = "node "
-"""What a node is called before it has told its board's name."""
+"""Prefix of the name of a node that has not reported its board name."""
 _TYPES = {"train": MessageType.TRAIN}
 _ERROR_TEXTS = {
     5: "the board was lost: it is off or cut off, or its SuperNode ended",
@@ -20,7 +20,7 @@ _ERROR_TEXTS = {
 
 
 def encode_request(node: int, question: OutgoingRequest) -> Message:
-    """The message to a node."""
+    """Encode a request to a node as a Flower message."""
     content = RecordDict({"fedge": ConfigRecord({"ask": to_json(question.ask)})})
     if question.arrays is not None:
         content["arrays"] = to_array_record(question.arrays)
@@ -28,7 +28,15 @@ def encode_request(node: int, question: OutgoingRequest) -> Message:
 
 
 def decode_reply(board: str, reply: Message) -> IncomingReply:
-    """The reply's values; whatever is wrong with it is an answer with ``error``."""
+    """Decode a Flower message.
+
+    Args:
+        board: Name of the client that was asked; a reply in another name is rejected.
+        reply: The message.
+
+    Returns:
+        The reply, with ``error`` if Flower reports an error or the content is invalid.
+    """
     if reply.has_error():
         code, reason = reply.error.code, reply.error.reason
         words = (
@@ -37,7 +45,7 @@ def decode_reply(board: str, reply: Message) -> IncomingReply:
         return IncomingReply(ReplyMessage(board, error=words))
     try:
         return _decode_content(board, reply.content)
-    except Exception as error:  # noqa: BLE001 -- a board may send anything; none of it may end the server
+    except Exception as error:  # noqa: BLE001 -- a reply may contain anything, and must not end the server
         return IncomingReply(ReplyMessage(board, error=f"unreadable reply: {type(error).__name__}: {error}"))
 
 

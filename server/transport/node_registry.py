@@ -1,4 +1,4 @@
-"""Which node is which board: who has said so, who is gone, a stranger, silent or another run's; mutable."""
+"""The mapping of Flower nodes to boards, and which of them cannot be asked: gone, silent or claimed. Mutable."""
 
 from __future__ import annotations
 
@@ -10,17 +10,25 @@ from fedge.wire import ReplyMessage
 from server.transport.message_codec import UNNAMED_PREFIX
 
 SILENT_RETRY_S = 60.0
-"""A node that did not say who it is is asked again after so long, then after twice as long, and so on; chosen by us."""
+"""Seconds after which a node that did not identify itself is asked again; doubled after each failure. A default that
+trades quick recovery for rounds that do not wait for a broken node.
+"""
 MAX_FOREIGN_CLAIM_S = 300.0
-"""A board that another run holds is asked again when that ends, or after so long: its run may be over before. Asking
-may mean to wait for a round of the other run, so it is done seldom. Chosen by us."""
+"""Maximum seconds for which a board that another run claimed is not asked; its run may end early. A default: asking
+more often may make a round wait for one of the other run.
+"""
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class NodeAddress:
-    """Where a board is: its node, and Flower's mark of when that came up last, a new one whenever it comes up anew."""
+    """Address of a board.
+
+    Attributes:
+        node: Flower's node id.
+        since: Flower's mark of when the node last connected; it changes with every reconnect.
+    """
 
     node: int
     since: str
@@ -28,7 +36,7 @@ class NodeAddress:
 
 @dataclass(frozen=True, slots=True)
 class _Pause:
-    """For how long, and until when, a node is not asked who it is."""
+    """Seconds for which a node is not asked for its name, and the wall time at which the pause ends."""
 
     length_s: float
     until_s: float
@@ -36,7 +44,7 @@ class _Pause:
 
 @dataclass(frozen=True, slots=True)
 class _ForeignClaim:
-    """Until when a board is not asked, because it works for another run, and its own words for it."""
+    """Another run's claim on a board: the wall time until which the board is not asked, and the board's own message."""
 
     until_s: float
     error: str
@@ -44,48 +52,53 @@ class _ForeignClaim:
 
 @dataclass(slots=True, eq=False)
 class NodeRegistry:
-    """The nodes that are ``up``, each with its mark, and what they have told of the fleet's ``boards``."""
+    """The nodes that are connected, and the boards of the fleet that they have identified themselves as.
+
+    Attributes:
+        boards: Names of all boards of the fleet.
+        up: Connected nodes, with Flower's mark of when each connected.
+    """
 
     boards: tuple[str, ...]
     up: Mapping[int, str] = field(default_factory=dict)
     _node_of: dict[str, int] = field(default_factory=dict)
     _strangers: set[int] = field(default_factory=set)
-    """Nodes whose board is not of this fleet."""
+    """Nodes whose board is not in this fleet."""
     _silent: dict[int, _Pause] = field(default_factory=dict)
     _held: dict[str, _ForeignClaim] = field(default_factory=dict)
     _gone: dict[str, int] = field(default_factory=dict)
-    """The boards that were there and are not, and the round that missed each first."""
+    """Boards that are disconnected, and the first round that missed each."""
 
     @property
     def has_boards(self) -> bool:
-        """Whether any board of the fleet has said who it is."""
+        """True if any board of the fleet has identified itself."""
         return bool(self._node_of)
 
     def find_address(self, board: str) -> NodeAddress | None:
-        """Where a board is; None while it is not there."""
+        """Return a board's address, or None while it is disconnected."""
         node = self._node_of.get(board)
         return None if node is None or node not in self.up else NodeAddress(node, self.up[node])
 
     def list_addresses(self) -> dict[str, NodeAddress]:
-        """Of all boards that are there."""
+        """Return the addresses of all connected boards."""
         return {board: seat for board in self._node_of if (seat := self.find_address(board)) is not None}
 
     def list_available(self, now_s: float) -> tuple[str, ...]:
-        """The boards that are there and not another run's."""
+        """Return the boards that are connected and not claimed by another run."""
         return tuple(board for board in self.list_addresses() if self._find_claim_error(board, now_s) is None)
 
     def board_at(self, node: int) -> str:
-        """The board at a node; before it has told its name, one made of the node's number."""
+        """Return the board at a node, or a placeholder with the node's number before it has identified itself."""
         return next((board for board, known in self._node_of.items() if known == node), f"{UNNAMED_PREFIX}{node}")
 
     def list_unidentified(self, now_s: float) -> list[int]:
-        """The nodes that are to be asked who they are."""
+        """Return the nodes that are to be asked for their board name."""
         known = {*self._node_of.values(), *self._strangers}
         silent = {node for node, pause in self._silent.items() if now_s < pause.until_s}
         return [node for node in self.up if node not in known | silent]
 
     def explain_absence(self, board: str, round_: int, now_s: float) -> str | None:
-        """Why a board cannot be asked in ``round_``; None when it can."""
+        """Return why a board cannot be asked in round ``round_``, or None if it can."""
         if self.find_address(board) is None:
             if board not in self._node_of:
                 return "never connected"
@@ -95,17 +108,22 @@ class NodeRegistry:
         return self._find_claim_error(board, now_s)
 
     def record_foreign_claim(self, answer: ReplyMessage, now_s: float) -> None:
-        """Leave a board alone that another run holds."""
+        """Record that another run holds a board, if the reply says so."""
         if answer.held_s is not None:
             self._held[answer.board] = _ForeignClaim(
                 now_s + min(answer.held_s, MAX_FOREIGN_CLAIM_S), answer.error or "held by another run"
             )
 
     def record_hellos(self, asked: Collection[int], answers: Mapping[int, ReplyMessage], now_s: float) -> None:
-        """What the nodes in ``asked`` said when they were asked who they are.
+        """Record the replies of nodes that were asked for their board name.
 
-        A board that came back with another node is known by that one. A second node that claims the name of a board
-        whose node is up is a stranger: two boards with one settings file.
+        A board that reconnected through another node is known by the new one. A second node with the name of a
+        connected board is treated as a stranger: two boards share one settings file.
+
+        Args:
+            asked: The nodes that were asked.
+            answers: Replies by node; a missing node stays unidentified.
+            now_s: Wall time in seconds.
         """
         told = {node: answer for node, answer in answers.items() if _is_identified(answer)}
         self._pause_nodes(set(asked) - set(told), now_s)
@@ -120,12 +138,12 @@ class NodeRegistry:
                 logger.warning("a second node says that it is %s: left alone; give every board its own name", name)
 
     def _find_claim_error(self, board: str, now_s: float) -> str | None:
-        """Another run's claim on a board, in its own words."""
+        """Return the message of another run's claim on a board, or None."""
         held = self._held.get(board)
         return held.error if held is not None and now_s < held.until_s else None
 
     def _pause_nodes(self, nodes: Collection[int], now_s: float) -> None:
-        """Nodes that did not say who they are, each left alone twice as long as the last time."""
+        """Pause nodes that did not identify themselves, each twice as long as the last time."""
         for node in nodes:
             earlier = self._silent.get(node)
             length_s = SILENT_RETRY_S if earlier is None else 2 * earlier.length_s
@@ -133,5 +151,5 @@ class NodeRegistry:
 
 
 def _is_identified(answer: ReplyMessage) -> bool:
-    """Whether a node has said who it is; one that another run holds does, too."""
+    """Return True if a node has reported its board name; a board that another run holds does so too."""
     return answer.error is None or answer.held_s is not None

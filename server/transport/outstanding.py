@@ -1,4 +1,4 @@
-"""How long the server waits for real boards: their own time, and an allowance learnt from earlier replies; pure."""
+"""Outstanding requests to real boards, and how long to wait for a reply: the work plus a learnt allowance."""
 
 from __future__ import annotations
 
@@ -9,36 +9,55 @@ from server.transport.client_port import IncomingReply, LateReply, OutgoingReque
 from server.transport.node_registry import NodeAddress
 
 INITIAL_ALLOWANCE_S = 60.0
-"""Before any reply has shown what comes on top of a board's work: a slow board starts a process for every message."""
+"""Seconds allowed beyond a board's work before any reply was seen. A default: Flower starts a process for every
+message, which takes long on a slow board.
+"""
 MIN_ALLOWANCE_S = 15.0
-"""Flower polls on both sides, so that even a quick board's reply may take so long."""
+"""Least seconds allowed beyond a board's work: Flower polls on both sides, which delays even a quick board's reply."""
 ALLOWANCE_FACTOR = 1.5
-"""So many times what was seen is allowed, since the next message may take longer."""
+"""Allowance in multiples of the largest recent overhead; a default that leaves room for a slower next message."""
 MAX_OVERHEADS = 100
-"""What the newest so many replies took counts, so that one bad moment is forgotten. All four are chosen by us."""
+"""Number of recent replies whose overhead counts, so that a single slow reply is forgotten eventually."""
 
 
 def reply_allowance_s(overheads_s: Sequence[float]) -> float:
-    """What to allow on top of a board's work, from what the newest replies took on top of theirs, oldest first."""
+    """Return the seconds to allow beyond a board's work.
+
+    Args:
+        overheads_s: Overheads of earlier replies in seconds, oldest first.
+    """
     seen = overheads_s[-MAX_OVERHEADS:]
     return max(MIN_ALLOWANCE_S, ALLOWANCE_FACTOR * max(seen)) if seen else INITIAL_ALLOWANCE_S
 
 
 def reply_wait_s(timeout_s: float, within_s: float | None, overheads_s: Sequence[float]) -> float:
-    """Real seconds to wait for a reply that counts for ``within_s`` of its board's work (None: always)."""
+    """Return the seconds of wall time to wait for a reply.
+
+    Args:
+        timeout_s: Upper limit.
+        within_s: Seconds of the board's work within which the reply counts; None if it always counts.
+        overheads_s: Overheads of earlier replies in seconds, oldest first.
+    """
     return timeout_s if within_s is None else min(timeout_s, within_s + reply_allowance_s(overheads_s))
 
 
 GIVE_UP_FACTOR = 2.0
-"""A message unanswered for so many times as long as a reply may take is given up: something on its board hangs. Chosen
-by us."""
+"""A request that is unanswered for this many reply timeouts is dropped, since something on its board hangs. A default
+that allows for one request that waits behind another.
+"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SentRequest:
-    """A message: to where, which board that was, what it asked, when, and when it is given up.
+    """A request that was sent.
 
-    ``spare``: its round went on without it because enough other boards were done.
+    Attributes:
+        address: The node that it was sent to.
+        board: Name of the client at that node.
+        question: The request.
+        at_s: Wall time at which it was sent.
+        until_s: Wall time at which it is dropped.
+        spare: True if its round continued because enough other clients were done.
     """
 
     address: NodeAddress
@@ -51,17 +70,19 @@ class SentRequest:
 
 @dataclass(slots=True, eq=False)
 class OutstandingRequests:
-    """Unanswered messages by Flower's message id, and the replies that came in since somebody took them."""
+    """Unanswered requests by Flower's message id, and the late replies that have not been taken yet."""
 
     sent: dict[str, SentRequest] = field(default_factory=dict)
     _late: list[LateReply] = field(default_factory=list)
 
     def busy_boards(self, seats: Mapping[str, NodeAddress]) -> dict[str, int]:
-        """The boards that such a message keeps busy, and the newest round that one asked for.
+        """Return the boards that are busy with such a request, with its newest round.
 
-        A node handles one message after the other, so another question would only wait behind it. A board that came
-        back since, with another node or the same one, has forgotten it and is free; so is one that is not there, where
-        somebody else has to say so.
+        A node handles one message after the other, so another request would only queue behind it. A board that has
+        reconnected since, through the same or another node, has lost the request and is free.
+
+        Args:
+            seats: Addresses of all connected boards.
         """
         rounds: dict[str, int] = {}
         for each in self.sent.values():
@@ -70,19 +91,19 @@ class OutstandingRequests:
         return rounds
 
     def record_reply(self, message_id: str, reply: IncomingReply) -> None:
-        """The reply to one of them is in."""
+        """Record the reply to a request, which is no longer outstanding."""
         sent = self.sent.pop(message_id)
         self._late.append(LateReply(sent.board, sent.question, reply, sent.spare))
 
     def take_late_replies(self) -> Sequence[LateReply]:
-        """The replies that came in since the last time, by board name and then by round."""
+        """Return the replies since the last call, ordered by client name and then by round."""
         late, self._late = self._late, []
         return sorted(late, key=lambda one: (one.board, one.question.ask.round))
 
     def drop_expired(self, now_s: float) -> None:
-        """Give up what is too old."""
+        """Drop requests that are older than their limit."""
         self.sent = {message_id: each for message_id, each in self.sent.items() if now_s < each.until_s}
 
     def list_ids_except(self, ids: Collection[str]) -> tuple[str, ...]:
-        """The ids of all but ``ids``."""
+        """Return the message ids of all requests but ``ids``."""
         return tuple(message_id for message_id in self.sent if message_id not in ids)

@@ -34,36 +34,38 @@ nodes = _loaded()
 
 
 def node(name: str, key: str, status: str = "offline", node_id: str = "1"):
-    return nodes.Node(node_id, name, status, key)
+    return nodes.RegisteredNode(node_id, name, status, key)
 
 
 def test_a_new_board_is_registered() -> None:
-    assert nodes.plan([], {"nano-1": "key"}, ["nano-1"]) == nodes.Plan(("nano-1",), {}, ())
+    assert nodes.plan_registration([], {"nano-1": "key"}, ["nano-1"]) == nodes.RegistrationPlan(("nano-1",), {}, ())
 
 
 def test_a_board_that_is_registered_with_its_key_is_left_as_it_is() -> None:
-    assert nodes.plan([node("nano-1", "key")], {"nano-1": "key"}, ["nano-1"]) == nodes.Plan((), {}, ())
+    assert nodes.plan_registration([node("nano-1", "key")], {"nano-1": "key"}, ["nano-1"]) == nodes.RegistrationPlan(
+        (), {}, ()
+    )
 
 
 def test_the_former_key_of_a_board_with_a_new_one_is_unregistered() -> None:
-    plan = nodes.plan([node("nano-1", "old", node_id="7")], {"nano-1": "new"}, ["nano-1"])
+    plan = nodes.plan_registration([node("nano-1", "old", node_id="7")], {"nano-1": "new"}, ["nano-1"])
 
-    assert plan == nodes.Plan(("nano-1",), {"7": "nano-1"}, ())
+    assert plan == nodes.RegistrationPlan(("nano-1",), {"7": "nano-1"}, ())
 
 
 def test_a_board_that_is_not_in_the_inventory_is_left_alone_and_named() -> None:
-    plan = nodes.plan([node("nano-9", "key", node_id="7")], {}, ["nano-1"])
+    plan = nodes.plan_registration([node("nano-9", "key", node_id="7")], {}, ["nano-1"])
 
     assert (plan.register, dict(plan.unregister)) == ((), {})
     assert "nano-9 (node 7) is registered and not in the inventory" in plan.notes[0]
 
 
 def test_a_board_whose_key_is_not_on_the_control_node_is_neither_locked_out_nor_named() -> None:
-    assert nodes.plan([node("nano-1", "key")], {}, ["nano-1"]) == nodes.Plan((), {}, ())
+    assert nodes.plan_registration([node("nano-1", "key")], {}, ["nano-1"]) == nodes.RegistrationPlan((), {}, ())
 
 
 def test_a_key_that_a_person_locked_out_stays_out_and_the_cure_is_said() -> None:
-    plan = nodes.plan([node("nano-1", "key", "unregistered")], {"nano-1": "key"}, ["nano-1"])
+    plan = nodes.plan_registration([node("nano-1", "key", "unregistered")], {"nano-1": "key"}, ["nano-1"])
 
     assert (plan.register, dict(plan.unregister)) == ((), {})
     assert "never taken again" in plan.notes[0]
@@ -71,7 +73,7 @@ def test_a_key_that_a_person_locked_out_stays_out_and_the_cure_is_said() -> None
 
 
 def test_a_board_with_another_name_than_its_keys_is_told_of() -> None:
-    plan = nodes.plan([node("nano-1", "key")], {"nano-2": "key"}, ["nano-2"])
+    plan = nodes.plan_registration([node("nano-1", "key")], {"nano-2": "key"}, ["nano-2"])
 
     assert (plan.register, dict(plan.unregister)) == ((), {})
     assert len(plan.notes) == 1
@@ -82,7 +84,7 @@ def test_a_board_with_another_name_than_its_keys_is_told_of() -> None:
 
 def test_boards_that_changed_names_with_each_other_are_not_locked_out() -> None:
     found = [node("nano-1", "first", node_id="1"), node("nano-2", "second", node_id="2")]
-    plan = nodes.plan(found, {"nano-1": "second", "nano-2": "first"}, ["nano-1", "nano-2"])
+    plan = nodes.plan_registration(found, {"nano-1": "second", "nano-2": "first"}, ["nano-1", "nano-2"])
 
     assert (plan.register, dict(plan.unregister)) == ((), {})
     assert len(plan.notes) == 2
@@ -96,7 +98,7 @@ def test_only_the_boards_own_nodes_that_may_still_come_in_are_unregistered_with_
         node("nano-1", "fourth", "registered", "4"),
     ]
 
-    assert nodes.called(found, "nano-1") == ["1", "4"]
+    assert nodes.node_ids_named(found, "nano-1") == ["1", "4"]
 
 
 @pytest.mark.parametrize("text", ["nano-1", "=ecdsa-sha2-nistp384 AAAA", "nano-1=AAAA"])
@@ -119,13 +121,13 @@ _KNOWN = st.lists(
 @given(known=_KNOWN, keys=_BOARDS)
 def test_after_it_was_done_once_there_is_nothing_to_do(known: list[tuple[str, str, str]], keys: dict[str, str]) -> None:
     before = [node(name, key, status, str(i)) for i, (name, key, status) in enumerate(known)]
-    first = nodes.plan(before, keys, [*keys])
+    first = nodes.plan_registration(before, keys, [*keys])
     after = [
         node(found.name, found.public_key, "unregistered" if found.node_id in first.unregister else found.status)
         for found in before
     ]
     after += [node(board, keys[board], "registered") for board in first.register]
-    second = nodes.plan(after, keys, [*keys])
+    second = nodes.plan_registration(after, keys, [*keys])
 
     assert second.register == ()
     assert second.unregister == {}

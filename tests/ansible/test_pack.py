@@ -191,7 +191,7 @@ def test_a_server_is_sent_the_text_that_the_command_of_the_same_name_writes(
     written = CliRunner().invoke(fleet, [what, *options])
 
     assert written.exit_code == 0
-    assert pack._made(pack._parser().parse_args([what, *options])) == written.stdout
+    assert pack._make_answer(pack._parser().parse_args([what, *options])) == written.stdout
 
 
 def test_a_configuration_is_made_without_anything_but_python_installed() -> None:

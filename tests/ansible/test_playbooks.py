@@ -300,7 +300,7 @@ def test_a_line_in_a_file_of_the_systems_is_taken_out_again() -> None:
 def test_what_the_search_for_made_files_finds_is_not_nothing() -> None:
     assert "/etc/fedge/powerd.json" in _made("powerd")
     assert "/etc/systemd/system/fedge-superexec.service" in _made("supernode")
-    assert "/var/lib/fedge/client/data" in _made("jetson_base")
+    assert "/var/lib/fedge/node/data" in _made("jetson_base")
 
 
 def test_the_folders_that_systemd_makes_for_the_units_are_removed_again() -> None:

@@ -67,7 +67,7 @@ def tree(tmp_path: Path) -> Path:
     root = tmp_path / "root"
     put(
         root,
-        "etc/fedge/client.yaml",
+        "etc/fedge/node.yaml",
         f"board: nano-1\npower_socket: {tmp_path}/p.sock\nworker_socket: {tmp_path}/w.sock\n",
     )
     put(root, "etc/fedge/keys/node.pub", f"{KEY}\n")
@@ -78,7 +78,7 @@ def tree(tmp_path: Path) -> Path:
     put(root, f"{source}/powerd/__init__.py", '"""It."""\n\nPROTOCOL = 1\n')
     put(root, f"{source}/worker/__init__.py", '"""It."""\n\nPROTOCOL = 1\n')
     put(root, "usr/lib/fedge-node/venv/lib/python3.11/site-packages/flwr-1.41.0.dist-info/METADATA", "")
-    put(root, "var/lib/fedge/client/run_claim.json", json.dumps({"run": "exp", "until_s": NOW_S + 60}))
+    put(root, "var/lib/fedge/node/claim.json", json.dumps({"run": "exp", "until_s": NOW_S + 60}))
     return root
 
 
@@ -129,7 +129,7 @@ def test_a_private_key_in_place_of_the_public_one_stays_on_the_board(probe: Modu
 
 def test_a_link_in_place_of_the_claim_is_not_followed(probe: ModuleType, tree: Path) -> None:
     secret = put(tree, "secret", json.dumps({"run": "a secret", "until_s": NOW_S + 60}))
-    claim = tree / "var/lib/fedge/client/run_claim.json"
+    claim = tree / "var/lib/fedge/node/claim.json"
     claim.unlink()
     claim.symlink_to(secret)
 
@@ -137,7 +137,7 @@ def test_a_link_in_place_of_the_claim_is_not_followed(probe: ModuleType, tree: P
 
 
 def test_a_pipe_in_place_of_the_claim_holds_nobody_up(probe: ModuleType, tree: Path) -> None:
-    claim = tree / "var/lib/fedge/client/run_claim.json"
+    claim = tree / "var/lib/fedge/node/claim.json"
     claim.unlink()
     os.mkfifo(claim)
 
@@ -145,7 +145,7 @@ def test_a_pipe_in_place_of_the_claim_holds_nobody_up(probe: ModuleType, tree: P
 
 
 def test_a_claim_that_has_ended_is_none(probe: ModuleType, tree: Path) -> None:
-    put(tree, "var/lib/fedge/client/run_claim.json", json.dumps({"run": "exp", "until_s": NOW_S - 1}))
+    put(tree, "var/lib/fedge/node/claim.json", json.dumps({"run": "exp", "until_s": NOW_S - 1}))
 
     assert board(probe, tree)["claim"] is None
 
@@ -164,14 +164,14 @@ def test_on_an_empty_disk_every_part_fails_alone(probe: ModuleType, tmp_path: Pa
     assert (found["board"], found["claim"], found["superlink"], found["public_key"]) == (None, None, None, None)
 
 
-@pytest.mark.parametrize("path", ["etc/fedge/client.yaml", "usr/lib/fedge-node/client/fedge/powerd/__init__.py"])
+@pytest.mark.parametrize("path", ["etc/fedge/node.yaml", "usr/lib/fedge-node/client/fedge/powerd/__init__.py"])
 def test_a_file_of_rubbish_costs_its_part_alone(probe: ModuleType, tree: Path, path: str) -> None:
     (tree / path).write_bytes(b"\xff\x00rubbish\n" * 100)
 
     found = board(probe, tree)
 
     assert found["model"] == "NVIDIA Jetson Nano"
-    assert (found["board"] is None) == (path == "etc/fedge/client.yaml")
+    assert (found["board"] is None) == (path == "etc/fedge/node.yaml")
 
 
 @pytest.mark.parametrize(
@@ -239,8 +239,8 @@ def test_a_socket_of_the_wrong_group_is_denied_to_eyes_that_are_not_roots(
         if folder.stat().st_uid == os.geteuid() and str(folder).startswith("/tmp/"):
             folder.chmod(folder.stat().st_mode | 0o011)
 
-    root = probe.part(lambda: probe.as_user(getpass.getuser(), lambda: probe.powerd(path, 1), 20))
-    other = probe.part(lambda: probe.as_user("nobody", lambda: probe.powerd(path, 1), 20))
+    root = probe.try_read(lambda: probe.as_user(getpass.getuser(), lambda: probe.powerd(path, 1), 20))
+    other = probe.try_read(lambda: probe.as_user("nobody", lambda: probe.powerd(path, 1), 20))
 
     assert root["protocol"] == powerd.PROTOCOL
     assert other["error"] == "denied"
@@ -249,7 +249,7 @@ def test_a_socket_of_the_wrong_group_is_denied_to_eyes_that_are_not_roots(
 
 
 def test_eyes_of_nobody_known_are_an_error_of_that_part(probe: ModuleType) -> None:
-    found = probe.part(lambda: probe.as_user("no-such-user", lambda: 1, 5))
+    found = probe.try_read(lambda: probe.as_user("no-such-user", lambda: 1, 5))
 
     assert found["error"] == "absent"
 
@@ -257,7 +257,7 @@ def test_eyes_of_nobody_known_are_an_error_of_that_part(probe: ModuleType) -> No
 def test_one_that_never_answers_is_given_up(probe: ModuleType) -> None:
     began_s = time.monotonic()
 
-    found = probe.part(lambda: probe.as_user(None, lambda: time.sleep(60), 0.3))
+    found = probe.try_read(lambda: probe.as_user(None, lambda: time.sleep(60), 0.3))
 
     assert found["error"] == "timeout"
     assert time.monotonic() - began_s < 20
@@ -266,9 +266,9 @@ def test_one_that_never_answers_is_given_up(probe: ModuleType) -> None:
 def test_a_way_that_is_open_and_one_that_is_not(probe: ModuleType) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening:
         address = f"127.0.0.1:{listening.getsockname()[1]}"
-        assert probe.part(lambda: probe.reach(address)) == {"ok": True}
-    assert probe.part(lambda: probe.reach(address))["error"] == "refused"
-    assert probe.part(lambda: probe.reach("fleet.invalid:9443"))["error"] == "unresolved"
+        assert probe.try_read(lambda: probe.reach(address)) == {"ok": True}
+    assert probe.try_read(lambda: probe.reach(address))["error"] == "refused"
+    assert probe.try_read(lambda: probe.reach("fleet.invalid:9443"))["error"] == "unresolved"
 
 
 # The server
@@ -344,7 +344,7 @@ def test_a_board_service_that_is_down_costs_its_part_alone(probe: ModuleType, tm
 
 
 def test_until_when_a_certificate_holds(probe: ModuleType) -> None:
-    assert probe.ends_s("x", lambda _argv, _limit_s: "notAfter=Nov 21 23:42:01 2027 GMT\n") == 1826840521
+    assert probe.certificate_end_s("x", lambda _argv, _limit_s: "notAfter=Nov 21 23:42:01 2027 GMT\n") == 1826840521
 
 
 @pytest.mark.fleet
@@ -366,7 +366,7 @@ def test_a_real_superlink_names_its_nodes_with_their_keys(probe: ModuleType, tmp
             f'#!/bin/sh\nexport FLWR_HOME={home} PATH={sys.prefix}/bin:$PATH\nFLWR_TELEMETRY_ENABLED=0 exec "$@"\n'
         )
         put(tmp_path, probe.FLOWER, started).chmod(0o755)
-        nodes, runs = probe.nodes(tmp_path, probe.run), probe.played(tmp_path, probe.run)
+        nodes, runs = probe.nodes(tmp_path, probe.run), probe.list_unfinished_runs(tmp_path, probe.run)
 
     assert [(node["name"], node["status"]) for node in nodes] == [("nano-1", "registered")]
     assert nodes[0]["public_key"].startswith("ecdsa-sha2-nistp384 ")

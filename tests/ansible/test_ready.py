@@ -22,14 +22,14 @@ LIMIT_S = 30.0
 WAITS = """
 import os, runpy, sys
 ready = runpy.run_path({ready!r})
-listener = ready["listening"]({path!r})
+listener = ready["listen_at"]({path!r})
 sys.stderr.write("waits at\\n")
-ready["Waiting"](listener, lambda: exec(os.environ["PROGRAM"], {{}}), {most}).serve()
+ready["ForkServer"](listener, lambda: exec(os.environ["PROGRAM"], {{}}), {most}).serve()
 """
 """The process that waits, with a program out of the asker's environment in Flower's place."""
 ASKS = """
 import runpy, sys
-sys.exit(runpy.run_path({ready!r})["stand_in"](sys.argv[1:], {path!r}, {own!r}))
+sys.exit(runpy.run_path({ready!r})["run_in_fork"](sys.argv[1:], {path!r}, {own!r}))
 """
 OWN = '#!/bin/sh\necho own "$@"\n'
 
@@ -266,7 +266,7 @@ def test_another_user_is_neither_served_nor_believed(place: Place, monkeypatch: 
     ready = runpy.run_path(str(READY))
     monkeypatch.setattr(os, "getuid", lambda: 12345)
 
-    assert ready["_handed_over"]([], place.path) is None
+    assert ready["_hand_over"]([], place.path) is None
 
 
 def test_it_waits_only_in_a_folder_of_its_users_own(tmp_path: Path) -> None:
@@ -299,18 +299,18 @@ ready = runpy.run_path({ready!r})
 missing = ready["preimport"](ready["MODULES"])
 before = set(sys.modules)
 sys.path.insert(0, {root!r})
-from clients.app import _answer
+from clients.app import _compute_answer
 from fedge.experiment import Experiment
-from fedge.types import Goal
-from fedge.wire import Ask
+from fedge.types import RoundGoal
+from fedge.wire import RequestMessage as Ask
 experiment = Experiment.model_validate({{
     "fleet": [{{"device": "orin-nano", "name": "board", "count": 1}}],
     "workload": {{"task": "digits-cnn", "local_epochs": 1}},
     "exploration": {{"probes": 1, "probe_s": 0.1}},
 }})
-goal = Goal("balanced", 5, deadline_s=60.0)
+goal = RoundGoal("balanced", 5, deadline_s=60.0)
 for ask in (Ask("hello"), Ask("front", policy="balanced"), Ask("train", round=1, policy="balanced", goal=goal)):
-    answer, _ = _answer(experiment, {{"settings": {settings!r}}}, ask, None)
+    answer, _ = _compute_answer(experiment, {{"settings": {settings!r}}}, ask, None)
     assert answer.error is None, answer.error
 new = {{name.partition(".")[0] for name in sys.modules if name not in before}}
 print(json.dumps([missing, sorted(new)]))

@@ -33,7 +33,7 @@ class FakeBoard:
     def tables(self):
         return TABLES
 
-    def allowed(self):
+    def allowed_tables(self):
         return TABLES._replace(cores=(2, 3, 4), cpu_khz=(408000, 1479000))
 
     def emc_control(self):
@@ -61,7 +61,7 @@ class FakeBoard:
         for knob, value in mode.to_wire().items():
             if value not in getattr(TABLES, knob):
                 raise PowerdRefusal("off-table", f"got {knob} {value}")
-            if value not in getattr(self.allowed(), knob):
+            if value not in getattr(self.allowed_tables(), knob):
                 raise PowerdRefusal("below-floor", f"got {knob} {value}")
         if self.now == self.now._replace(**mode.to_wire()):
             return self.now

@@ -36,5 +36,5 @@ def test_a_loss_that_is_not_a_number_survives_the_journey() -> None:
 
 @pytest.mark.parametrize("text", ["", "{", '{"kind": "obey"}', '{"kind": "train", "round": "many"}', "[]"])
 def test_a_text_that_is_not_the_record_is_refused(text: str) -> None:
-    with pytest.raises(InvalidMessage, match="not a Ask"):
+    with pytest.raises(InvalidMessage, match="not a RequestMessage"):
         from_json(RequestMessage, text)

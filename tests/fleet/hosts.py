@@ -43,7 +43,7 @@ LISTING = "/usr/lib/fedge-server/flower python /usr/lib/fedge-server/nodes.py li
 """What the playbooks put on the server to list boards: Flower's own command tells no names."""
 CLOCKED = ("fedge-supernode", "fedge-ready", "fedge-superexec")
 """What lives by the board's clock: they refuse each other where only one of them is off."""
-STATE = "/var/lib/fedge/client"
+STATE = "/var/lib/fedge/node"
 FLEETS = 8
 START_LIMIT_S, RUN_LIMIT_S, END_LIMIT_S = 180.0, 120.0, 30.0
 

@@ -65,7 +65,7 @@ def test_a_full_disk_is_named_with_its_folder_and_the_board_works_again_when_the
     row = run.next_row("xavier-nx-1", lambda row: row.error is not None)
     board.empty_disk()
 
-    assert row.error == "no space left on xavier-nx-1 (/var/lib/fedge/client): free some"
+    assert row.error == "no space left on xavier-nx-1 (/var/lib/fedge/node): free some"
     done_again(run, "xavier-nx-1")
 
 

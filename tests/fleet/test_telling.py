@@ -93,7 +93,7 @@ def test_the_key_is_the_senders_alone_and_without_it_nobody_tells_anything(provi
     for host in provisioned.boards.values():
         owner = host.run("stat -c '%U %a' /etc/fedge/tell/board.key").strip()
         subject = host.run("openssl x509 -noout -subject -issuer -in /etc/fedge/tell/board.crt || true")
-        server = host.run("grep -o 'https://[^/]*' /etc/fedge/client.yaml").strip().removeprefix("https://")
+        server = host.run("grep -o 'https://[^/]*' /etc/fedge/node.yaml").strip().removeprefix("https://")
         knock = f"cat > /run/knock.py <<'END'\n{KNOCK}END\n/usr/lib/fedge-node/venv/bin/python /run/knock.py {server}"
 
         assert owner == "fedge-tell 400"

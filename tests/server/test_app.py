@@ -18,10 +18,10 @@ class Noted:
     made: list[tuple[object, ...]]
     farewells: int
 
-    def __init__(self, *given: object) -> None:
-        Noted.made.append(given)
+    def __init__(self, *given: object, **named: object) -> None:
+        Noted.made.append((*given, *named.values()))
 
-    def farewell(self) -> None:
+    def release_boards(self) -> None:
         Noted.farewells += 1
 
 

@@ -1,1 +1,1 @@
-"""A plain Flower app, made as Flower's own quickstart with PyTorch is, to compare fedge's rounds with."""
+"""A plain Flower app, like Flower's own quickstart with PyTorch, as the baseline for fedge's rounds."""

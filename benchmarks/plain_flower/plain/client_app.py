@@ -15,7 +15,7 @@ app = ClientApp()
 
 @app.train()
 def train(msg: Message, context: Context) -> Message:
-    """One round of training on the board's own samples, which lie beside its settings."""
+    """Run one round of training on the board's own samples, which are stored with its settings."""
     config = context.run_config
     model = network(str(config["model"]))
     model.load_state_dict(msg.content["arrays"].to_torch_state_dict())

@@ -15,7 +15,7 @@ app = ServerApp()
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    """All rounds; one phase of messages in each, since the test is the server's, as it is in fedge."""
+    """Run all rounds with one phase of messages each, since the server evaluates the model, as in fedge."""
     config = context.run_config
     name, folder = str(config["model"]), Path(str(config["samples"]))
 

@@ -1,4 +1,4 @@
-"""The model, its training and its test: what Flower's quickstart keeps in task.py; images come from files of arrays."""
+"""Model, training and test, which Flower's quickstart keeps in task.py; images come from files of arrays."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ import torch
 from torch import nn
 
 from fedge.worker.architectures import MODELS
-from fedge.worker.tasks import Shape
+from fedge.worker.task_shape import Shape
 
 
 def network(name: str) -> nn.Module:
-    """One of fedge's own networks for CIFAR's images, so that both sides train the same."""
+    """Return one of fedge's own networks for CIFAR's images, so that both sides train the same."""
     return MODELS[name](Shape(3, 32, 10))
 
 
 def images(folder: Path, part: str) -> tuple[torch.Tensor, torch.Tensor]:
-    """Images (n, 3, 32, 32) from -1 to 1, and labels."""
+    """Return images (n, 3, 32, 32) from -1 to 1, and labels (n,)."""
     x, y = (np.load(folder / f"{part}_{axis}.npy") for axis in "xy")
     return torch.from_numpy(x).float() / 127.5 - 1.0, torch.from_numpy(y)
 
 
 def train(net: nn.Module, folder: Path, steps: int, batch_size: int, rate: float, momentum: float) -> dict[str, float]:
-    """So many minibatches of SGD; the mean loss and the seconds that the minibatches took."""
+    """Run ``steps`` steps of SGD and return the mean loss and their seconds."""
     x, y = images(folder, "train")
     criterion = nn.CrossEntropyLoss()
     optimizer = torch.optim.SGD(net.parameters(), lr=rate, momentum=momentum)
@@ -45,7 +45,7 @@ def train(net: nn.Module, folder: Path, steps: int, batch_size: int, rate: float
 
 
 def test(net: nn.Module, folder: Path) -> dict[str, float]:
-    """Mean loss and accuracy over the test images."""
+    """Return mean loss and accuracy over the test images."""
     x, y = images(folder, "test")
     net.eval()
     with torch.no_grad():

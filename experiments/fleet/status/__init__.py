@@ -1,1 +1,1 @@
-"""What a fleet's facts mean: ``judging`` makes the records, ``rules`` and ``refusals`` say what is wrong."""
+"""The fleet's health: ``fleet_assessment`` builds the records, the ``*_rules`` modules find what is wrong."""

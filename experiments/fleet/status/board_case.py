@@ -1,4 +1,4 @@
-"""A board that answered, with everything that it is judged by; and the limits, chosen by us."""
+"""All inputs of the board rules, with their thresholds."""
 
 from __future__ import annotations
 
@@ -12,24 +12,32 @@ from experiments.fleet.status.superlink_nodes import SuperlinkNode, SuperlinkNod
 
 SERVICES = ("fedge-powerd", "fedge-worker", "fedge-supernode", "fedge-ready", "fedge-superexec")
 OPTIONAL_SERVICES = ("fedge-telemetry",)
-"""Services that an inventory may do without: told where they are installed."""
+"""Services that an inventory may omit; reported only where they are installed."""
 SUPERNODE = "fedge-supernode"
 TELEMETRY = "fedge-telemetry"
 
-# Chosen by us. Flower itself takes a board that is up to 5 s ahead and 300 s behind.
+# Default limits of a board's clock offset. Flower itself accepts boards up to 5 s ahead and 300 s behind.
 AHEAD_S, BEHIND_S = 2.0, 60.0
 HOT_C = 90.0
 LEAST_FREE_MB = 500
 RESTARTS = 3
 SILENT_S = 60.0
-"""A board tells of itself once a second, and tries again after at most half a minute."""
+"""Silence after which telemetry counts as lost: boards send once a second and retry after at most 30 s."""
 CERTIFICATE_DAYS = 14
-"""Provisioning makes a new one long before."""
+"""Remaining validity, in days, below which a warning is due; provisioning renews certificates much earlier."""
 
 
 @dataclass(frozen=True, slots=True)
 class SharedFacts:
-    """What all boards are judged by; ``twins`` are for each board the others that have its name or its key."""
+    """Facts that the rules of all boards share.
+
+    Attributes:
+        own: Versions and protocols of the control node.
+        nodes: Nodes registered at the SuperLink; None if the server did not report.
+        server_clock: The server's clock offset against the control node.
+        server_flwr: Flower's version on the server.
+        twins: For each board, the other boards with the same name or key.
+    """
 
     own: ControlNode
     nodes: SuperlinkNodes | None
@@ -37,12 +45,20 @@ class SharedFacts:
     server_flwr: str | None
     twins: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     ages_s: Facts | None = None
-    """For each board how long ago it last told of itself; None where the server does not say."""
+    """Seconds since each board's last telemetry; None if the server does not report it."""
 
 
 @dataclass(frozen=True, slots=True)
 class BoardCase:
-    """A board that answered: its facts, its node at the SuperLink, its clock against the server's."""
+    """A board that replied, as the rules see it.
+
+    Attributes:
+        name: Name in the inventory.
+        facts: The facts that the board reported.
+        common: Facts shared by all boards.
+        node: Its node at the SuperLink, if registered.
+        clock: Its clock offset against the server.
+    """
 
     name: str
     facts: Facts
@@ -66,18 +82,18 @@ class BoardCase:
 
     @property
     def heard_s(self) -> float | None:
-        """How long ago the server last heard of it."""
+        """Seconds since the server last received telemetry from the board."""
         return as_number(as_mapping(self.common.ages_s).get(self.name))
 
     @property
     def certificate_left_s(self) -> float | None:
-        """Seconds until the certificate of its telemetry ends."""
+        """Seconds until the board's telemetry certificate expires."""
         ends_s, now_s = as_number(self.facts.get("certificate")), as_number(self.facts.get("at_s"))
         return None if ends_s is None or now_s is None else ends_s - now_s
 
     @property
     def superlink(self) -> str:
-        """``host:port`` that its SuperNode dials."""
+        """SuperLink address (``host:port``) that the board's SuperNode is configured for."""
         return as_text(self.facts.get("superlink")) or "the SuperLink"
 
     @property
@@ -85,5 +101,5 @@ class BoardCase:
         return self.superlink.rpartition(":")[0]
 
     def cure_command(self, verb: str, *more: str) -> str:
-        """The command of ours that mends this board, and ``more`` hosts with it."""
+        """Return the ``fedge fleet`` command that fixes this board and, optionally, further hosts."""
         return f"fedge fleet {verb} --limit {','.join((*more, self.name))}"

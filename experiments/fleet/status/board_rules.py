@@ -1,4 +1,4 @@
-"""What can be wrong with a board: one small rule for each thing, all of them in ``BOARD_RULES`` at the end."""
+"""Health rules for a board, one small function each, collected in ``BOARD_RULES``."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from experiments.fleet.status.supernode_refusal import find_refusal
 
 BoardRule = Callable[[BoardCase], Iterator[HostFinding]]
 PROGRAMS = (("powerd", "power daemon", "fedge-powerd"), ("worker", "worker", "fedge-worker"))
-"""What the client on a board talks to: its part of the facts, its name, its service."""
+"""Programs on a board that the client talks to: key in the facts, display name, service unit."""
 
 
 def check_name(case: BoardCase) -> Iterator[HostFinding]:
-    """It calls itself otherwise than the inventory does."""
+    """Find a board whose own name differs from the inventory's."""
     called = as_text(case.facts.get("board"))
     if called is not None and called != case.name:
         yield make_problem(
@@ -39,7 +39,7 @@ def check_name(case: BoardCase) -> Iterator[HostFinding]:
 
 
 def check_twins(case: BoardCase) -> Iterator[HostFinding]:
-    """Another board has its name or its key."""
+    """Find another board with the same name or key."""
     for other in case.common.twins.get(case.name, ()):
         what = f"has the name or the key of {other} too: one was copied from the other, or both names lead to one board"
         again = case.cure_command("provision", "server")
@@ -49,7 +49,7 @@ def check_twins(case: BoardCase) -> Iterator[HostFinding]:
 
 
 def check_services(case: BoardCase) -> Iterator[HostFinding]:
-    """A service is not there, stopped, or does not stay up; said once where it is so of all."""
+    """Find services that are missing, stopped or restarting; one finding if all are affected alike."""
     states = {
         name: str(case.service(name).get("state")) for name in (*SERVICES, *OPTIONAL_SERVICES) if case.service(name)
     }
@@ -61,20 +61,20 @@ def check_services(case: BoardCase) -> Iterator[HostFinding]:
         return
     refused = find_refusal(case) is not None
     for name in states:
-        # Why a SuperNode is refused is said by another rule.
+        # A SuperNode that is refused is reported by check_supernode_refusal.
         if name != SUPERNODE or not refused:
             yield from service_rules.check_board_service(name, case.service(name), case.name)
 
 
 def check_client(case: BoardCase) -> Iterator[HostFinding]:
-    """The client's own files cannot be read."""
+    """Find a client whose own files cannot be read."""
     client = case.part("client")
     if error_kind(client):
         yield make_problem(f"the client on it cannot be read: {client.get('text')}", case.cure_command("provision"))
 
 
 def check_protocols(case: BoardCase) -> Iterator[HostFinding]:
-    """Half upgraded: two that must speak one protocol do not; or it is another than this control node's."""
+    """Find protocol versions that differ between two programs of the board, or from the control node's."""
     own = case.common.own
     for (part, who, _), mine in zip(PROGRAMS, (own.powerd_protocol, own.worker_protocol), strict=True):
         theirs, clients = (
@@ -92,7 +92,10 @@ def check_protocols(case: BoardCase) -> Iterator[HostFinding]:
 
 
 def check_flwr_version(case: BoardCase) -> Iterator[HostFinding]:
-    """Its Flower and the SuperLink's (else this control node's) do not speak to each other."""
+    """Find a Flower version whose major or minor number differs from the SuperLink's or the control node's.
+
+    At most one problem is found, that with the SuperLink first. Versions that are unknown are not compared.
+    """
     flwr = as_text(case.part("client").get("flwr"))
     for who, version in (("the SuperLink", case.common.server_flwr), ("this control node", case.common.own.flwr)):
         if flwr is not None and version is not None and _minor_version(flwr) != _minor_version(version):
@@ -107,18 +110,18 @@ def _minor_version(version: str) -> str:
 
 
 def check_fedge_version(case: BoardCase) -> Iterator[HostFinding]:
-    """Its fedge is another than this control node's."""
+    """Find a fedge version that differs from the control node's."""
     fedge, own = as_text(case.facts.get("fedge")), case.common.own.fedge
     if fedge is not None and fedge != own:
         yield make_note(f"has fedge {fedge}, this control node {own}", case.cure_command("upgrade"))
 
 
 def check_sockets(case: BoardCase) -> Iterator[HostFinding]:
-    """The user that trains may not ask the power daemon or the worker, or gets no answer."""
+    """Find a power daemon or worker that refuses the training user or does not respond."""
     for part, who, unit in PROGRAMS:
         kind, said = error_kind(case.part(part)), case.part(part).get("text")
         if kind == "denied":
-            # Its start makes the socket anew, with the right group.
+            # A restart recreates the socket with the right group.
             yield make_problem(
                 f"fedge-app may not ask the {who}: {said}",
                 f"{case.cure_command('down')}, then {case.cure_command('up')}",
@@ -129,14 +132,14 @@ def check_sockets(case: BoardCase) -> Iterator[HostFinding]:
 
 
 def check_supernode_refusal(case: BoardCase) -> Iterator[HostFinding]:
-    """Its SuperNode does not get in."""
+    """Find a SuperNode that the SuperLink refuses."""
     found = find_refusal(case)
     if found is not None:
         yield found
 
 
 def check_node(case: BoardCase) -> Iterator[HostFinding]:
-    """The SuperLink does not know its key, knows it by another name, or has not heard of it."""
+    """Find a board whose key is unknown to the SuperLink, registered under another name, or offline."""
     nodes, refused = case.common.nodes, find_refusal(case)
     if nodes is None or not nodes.has_names:
         return
@@ -154,7 +157,7 @@ def check_node(case: BoardCase) -> Iterator[HostFinding]:
 
 
 def check_earlier_key(case: BoardCase) -> Iterator[HostFinding]:
-    """A node has its name and a key of before."""
+    """Find a node that has the board's name but an earlier key."""
     nodes, refused = case.common.nodes, find_refusal(case)
     if nodes is None or (case.node is None and refused is not None and "not registered" in refused.what):
         return
@@ -165,7 +168,7 @@ def check_earlier_key(case: BoardCase) -> Iterator[HostFinding]:
 
 
 def check_clock(case: BoardCase) -> Iterator[HostFinding]:
-    """Its clock is off beyond doubt."""
+    """Find a clock whose offset exceeds the limits even at the favourable end of its uncertainty."""
     found = case.clock
     if found is None or (found.least_s <= AHEAD_S and found.most_s >= -BEHIND_S):
         return
@@ -179,14 +182,19 @@ def check_clock(case: BoardCase) -> Iterator[HostFinding]:
 
 
 def check_disk(case: BoardCase) -> Iterator[HostFinding]:
-    """A disk that fedge writes to is nearly full."""
+    """Find nearly full disks that fedge writes to."""
     yield from find_full_folders(
         case.part("disk_free_mb"), f"on the board: sudo du -xhd1 /var /srv | sort -h ({case.name})"
     )
 
 
 def find_full_folders(free_mb: Facts, cure: str) -> Iterator[HostFinding]:
-    """The folders in which too little is free."""
+    """Yield a problem for each folder with less than ``LEAST_FREE_MB`` free.
+
+    Args:
+        free_mb: Free space by folder, in MB.
+        cure: Remedy to report.
+    """
     for folder, value in free_mb.items():
         free = as_number(value)
         if free is not None and free < LEAST_FREE_MB:
@@ -194,7 +202,7 @@ def find_full_folders(free_mb: Facts, cure: str) -> Iterator[HostFinding]:
 
 
 def check_telemetry(case: BoardCase) -> Iterator[HostFinding]:
-    """It is to tell of itself, and the server has not heard of it for a while."""
+    """Find a board with telemetry enabled from which the server has not received any for a while."""
     if case.service(TELEMETRY).get("state") != "active" or case.common.ages_s is None:
         return
     age_s, cure = case.heard_s, f"on the board: journalctl -u {TELEMETRY}"
@@ -205,7 +213,7 @@ def check_telemetry(case: BoardCase) -> Iterator[HostFinding]:
 
 
 def check_certificate(case: BoardCase) -> Iterator[HostFinding]:
-    """The certificate by which it tells of itself has ended, or will soon."""
+    """Find a telemetry certificate that has expired or is about to."""
     left_s = case.certificate_left_s
     if left_s is None or left_s >= CERTIFICATE_DAYS * 86400:
         return
@@ -214,7 +222,7 @@ def check_certificate(case: BoardCase) -> Iterator[HostFinding]:
 
 
 def check_mode_holder(case: BoardCase) -> Iterator[HostFinding]:
-    """Somebody holds the board's mode."""
+    """Note a program that currently holds the board's power mode."""
     holder, left_s = as_text(case.part("powerd").get("holder")), as_number(case.part("powerd").get("holder_left_s"))
     if holder is not None:
         left = f" for {left_s:.0f} s more" if left_s is not None else ""
@@ -222,14 +230,14 @@ def check_mode_holder(case: BoardCase) -> Iterator[HostFinding]:
 
 
 def check_changes_allowed(case: BoardCase) -> Iterator[HostFinding]:
-    """The power daemon has stopped setting modes."""
+    """Find a power daemon that has stopped changing power modes."""
     stopped = as_text(case.part("powerd").get("stopped"))
     if stopped is not None:
         yield make_problem(f"the power daemon refuses changes: {stopped}", "on the board: journalctl -u fedge-powerd")
 
 
 def check_temperature(case: BoardCase) -> Iterator[HostFinding]:
-    """Heat limits the mode soon."""
+    """Note a temperature close to thermal throttling."""
     hot_c = as_number(case.part("powerd").get("temperature_c"))
     if hot_c is not None and hot_c >= HOT_C:
         yield make_note(f"{hot_c:.0f} C hot", "look at its fan and its surroundings; the mode may be limited by heat")
@@ -255,4 +263,4 @@ BOARD_RULES: Sequence[BoardRule] = (
     check_telemetry,
     check_certificate,
 )
-"""In the order in which their findings are shown."""
+"""Rules in the order in which their findings are shown."""

@@ -1,4 +1,4 @@
-"""How far a host's clock is off, known as a span: it was looked at between two looks at the control node's clock."""
+"""Clock offsets as intervals: each remote reading lies between two readings of the control node's clock."""
 
 from __future__ import annotations
 
@@ -11,7 +11,12 @@ UNITS = ((86400.0, "days"), (3600.0, "h"), (60.0, "min"))
 
 @dataclass(frozen=True, slots=True)
 class ClockOffset:
-    """How far a host's clock is ahead of another: between ``least_s`` and ``most_s``."""
+    """Bounds on how far one clock is ahead of another.
+
+    Attributes:
+        least_s: Lower bound, in seconds.
+        most_s: Upper bound, in seconds.
+    """
 
     least_s: float
     most_s: float
@@ -26,7 +31,15 @@ class ClockOffset:
 
 
 def measure_offset(told: Facts) -> ClockOffset | None:
-    """Against the control node's: from the host's two looks at its clock, between the two of the control node."""
+    """Bound a host's clock offset against the control node.
+
+    Args:
+        told: ``asked_at_s`` and ``answered_at_s`` by the control node's clock, and the host's ``facts`` with ``at_s``
+            and optionally ``done_at_s`` by the host's clock (Unix time, seconds).
+
+    Returns:
+        The bounds, or None if a reading is missing.
+    """
     facts = as_mapping(told.get("facts"))
     asked_s, answered_s, at_s = (
         as_number(told.get("asked_at_s")),
@@ -40,14 +53,14 @@ def measure_offset(told: Facts) -> ClockOffset | None:
 
 
 def subtract_offset(clock: ClockOffset | None, server: ClockOffset | None) -> ClockOffset | None:
-    """A board's clock against the server's, both known against the control node's."""
+    """Bound a board's clock offset against the server from both offsets against the control node."""
     if clock is None or server is None:
         return None
     return ClockOffset(clock.least_s - server.most_s, clock.most_s - server.least_s)
 
 
 def format_duration(seconds: float) -> str:
-    """A time span as people say it."""
+    """Format a duration for people, in the largest fitting unit."""
     for unit_s, unit in UNITS:
         if seconds >= 2 * unit_s:
             return f"{seconds / unit_s:.0f} {unit}"

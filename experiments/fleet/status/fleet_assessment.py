@@ -1,4 +1,4 @@
-"""From what the hosts told to the status of the fleet: each host's record, with what every rule finds of it."""
+"""Builds the fleet's status from the collected facts: one record per host with the findings of every rule."""
 
 from __future__ import annotations
 
@@ -35,10 +35,13 @@ NO_FACTS = "it answered with something else than facts"
 
 
 def assess_fleet(fleet: FleetHosts, told: Mapping[str, Any], own: ControlNode, lost: Mapping[str, str]) -> FleetStatus:
-    """The status of the boards asked.
+    """Assess the queried boards and, if it was queried, the server.
 
-    ``told`` has per host what was written of it ({"asked_at_s", "answered_at_s", "facts"}); ``lost`` says why a host
-    without it could not be reached. Nothing in ``told`` makes this raise.
+    Args:
+        fleet: Names in the inventory and which boards were queried.
+        told: Per host the collected record with ``asked_at_s``, ``answered_at_s`` and ``facts``; any is accepted.
+        own: Versions and protocols of the control node.
+        lost: Reason for each host that could not be reached.
     """
     server_told = as_mapping(told.get(fleet.server)) if fleet.server is not None else {}
     server = as_mapping(server_told.get("facts"))
@@ -60,13 +63,13 @@ def assess_fleet(fleet: FleetHosts, told: Mapping[str, Any], own: ControlNode, l
 
 
 def _read_ages_s(server: Facts) -> Facts | None:
-    """How long ago each board told of itself, where the server could say."""
+    """Return the seconds since each board's last telemetry, or None if the server does not report it."""
     ages_s = server.get("ages_s")
     return as_mapping(ages_s) if isinstance(ages_s, Mapping) and error_kind(ages_s) is None else None
 
 
 def find_twins(told: Mapping[str, Any], names: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    """For each board the others that have its name or its key."""
+    """Return for each board the other boards with the same name or key."""
     facts = {name: as_mapping(as_mapping(told.get(name)).get("facts")) for name in names}
     marks = {
         name: [
@@ -141,12 +144,12 @@ def _build_board_status(case: BoardCase, findings: tuple[HostFinding, ...]) -> B
 
 
 def _list_services(case: BoardCase) -> tuple[str, ...]:
-    """The services that it has to have, and those that it has beside them."""
+    """Return the required services and the optional ones that are installed."""
     return (*SERVICES, *(name for name in OPTIONAL_SERVICES if case.service(name)))
 
 
 def _list_versions(case: BoardCase) -> dict[str, str]:
-    """What is known of the versions on a board."""
+    """Return the known versions of the programs on a board, by program."""
     worker = case.part("worker")
     told = {
         "fedge": case.facts.get("fedge"),

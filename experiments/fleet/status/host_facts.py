@@ -1,4 +1,4 @@
-"""Facts are whatever a host said: each of these takes anything, and gives the kind of value that was hoped for."""
+"""Conversions of untrusted facts that a host reported: any input is accepted, the expected type is returned."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ Facts = Mapping[str, Any]
 
 
 def as_mapping(value: object) -> Facts:
-    """A mapping; an empty one in the place of anything else."""
+    """Return the value if it is a mapping, otherwise an empty one."""
     return value if isinstance(value, Mapping) else {}
 
 
 def as_rows(value: object) -> list[Facts]:
-    """The mappings of a list."""
+    """Return the mappings in a list; other items are dropped."""
     return [row for row in value if isinstance(row, Mapping)] if isinstance(value, list) else []
 
 
 def as_lines(value: object) -> list[str]:
-    """The texts of a list."""
+    """Return the strings in a list; other items are dropped."""
     return [line for line in value if isinstance(line, str)] if isinstance(value, list) else []
 
 
 def as_text(value: object) -> str | None:
-    """A text that is not empty."""
+    """Return the value if it is a non-empty string, otherwise None."""
     return value if isinstance(value, str) and value else None
 
 
 def as_number(value: object) -> float | None:
-    """A finite number."""
+    """Return the value as a finite float, otherwise None; booleans do not count as numbers."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     try:
@@ -41,12 +41,12 @@ def as_number(value: object) -> float | None:
 
 
 def error_kind(value: object) -> str | None:
-    """The kind of error that stands in place of a part."""
+    """Return the kind of error reported in place of a fact, or None."""
     found = as_mapping(value)
     return str(found["error"]) if "error" in found else None
 
 
 def least_free_mb(free_mb: object) -> float | None:
-    """The least free megabytes of several folders."""
+    """Return the smallest free space among several folders, in MB."""
     known = [free for value in as_mapping(free_mb).values() if (free := as_number(value)) is not None]
     return min(known, default=None)

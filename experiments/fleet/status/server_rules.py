@@ -1,4 +1,4 @@
-"""What can be wrong with the server: one small rule for each thing, all of them in ``SERVER_RULES`` at the end."""
+"""Health rules for the server, one small function each, collected in ``SERVER_RULES``."""
 
 from __future__ import annotations
 
@@ -14,13 +14,20 @@ from experiments.fleet.status.status_records import FleetHosts, HostFinding, mak
 from experiments.fleet.status.superlink_nodes import SuperlinkNodes, unregister_command
 
 CERTIFICATE_DAYS = 30
-"""So long before its end a certificate is reported; chosen by us."""
+"""Remaining validity, in days, below which a warning is due; the same month as ``key_folder.WARN_WITHIN``."""
 DAY_S = 86400.0
 
 
 @dataclass(frozen=True, slots=True)
 class ServerCase:
-    """A server that answered, with what it is judged by."""
+    """A server that replied, as the rules see it.
+
+    Attributes:
+        name: Name in the inventory.
+        facts: The facts that the server reported.
+        fleet: Names in the inventory.
+        nodes: Nodes registered at the SuperLink.
+    """
 
     name: str
     facts: Facts
@@ -32,12 +39,12 @@ class ServerCase:
 
 
 def check_services(case: ServerCase) -> Iterator[HostFinding]:
-    """The SuperLink or what stands before it is down."""
+    """Find a SuperLink or proxy that is down."""
     yield from service_rules.check_server_services(case.part("services"), case.name)
 
 
 def check_superlink_answer(case: ServerCase) -> Iterator[HostFinding]:
-    """A SuperLink that runs and does not say which nodes it knows."""
+    """Find a SuperLink that runs but does not list its nodes."""
     nodes, superlink = case.part("nodes"), as_mapping(case.part("services").get("fedge-superlink"))
     if error_kind(nodes) is not None and superlink.get("state") == "active":
         yield make_problem(
@@ -47,7 +54,7 @@ def check_superlink_answer(case: ServerCase) -> Iterator[HostFinding]:
 
 
 def check_node_names(case: ServerCase) -> Iterator[HostFinding]:
-    """Only the ids of nodes are known, so that no board is told by them."""
+    """Find a SuperLink that reports only node ids, by which no board can be identified."""
     if case.nodes is None or not case.nodes.known or case.nodes.has_names:
         return
     count = Counter(node.status for node in case.nodes.known)
@@ -56,7 +63,7 @@ def check_node_names(case: ServerCase) -> Iterator[HostFinding]:
 
 
 def find_unknown_nodes(case: ServerCase) -> Iterator[HostFinding]:
-    """A registered node that no board of the inventory has."""
+    """Find registered nodes that belong to no board of the inventory."""
     for node in (case.nodes.known if case.nodes is not None else None) or ():
         if node.name is not None and node.name not in case.fleet.boards:
             what = f"node {node.node_id}, registered as {node.name}, is not in the inventory"
@@ -64,12 +71,12 @@ def find_unknown_nodes(case: ServerCase) -> Iterator[HostFinding]:
 
 
 def check_disk(case: ServerCase) -> Iterator[HostFinding]:
-    """A disk that the SuperLink or a run writes to is nearly full."""
+    """Find nearly full disks that the SuperLink or a run writes to."""
     yield from find_full_folders(case.part("disk_free_mb"), "on the server: sudo du -xhd1 /var | sort -h")
 
 
 def check_certificates(case: ServerCase) -> Iterator[HostFinding]:
-    """A certificate has ended, or will soon."""
+    """Find certificates that have expired or are about to."""
     now_s = as_number(case.facts.get("at_s"))
     for name, value in case.part("certificates").items():
         ends_s = as_number(value)
@@ -90,4 +97,4 @@ SERVER_RULES: Sequence[Callable[[ServerCase], Iterator[HostFinding]]] = (
     check_disk,
     check_certificates,
 )
-"""In the order in which their findings are shown."""
+"""Rules in the order in which their findings are shown."""

@@ -1,4 +1,4 @@
-"""What the state of a host's services means, and which line of their logs tells why."""
+"""Rules on the state of systemd services, with the log line that explains a failure."""
 
 from __future__ import annotations
 
@@ -10,22 +10,28 @@ from experiments.fleet.status.host_facts import Facts, as_lines, as_mapping, as_
 from experiments.fleet.status.status_records import HostFinding, make_note, make_problem
 
 SERVER_SERVICES = {"fedge-superlink": "no board gets work", "nginx": "no board gets in"}
-"""The server's, and what their end means for the boards."""
+"""Services of the server, each with the consequence of its absence."""
 OPTIONAL_SERVER_SERVICES = {"fedge-board": "nothing that boards tell of themselves is taken, and there is no page"}
-"""Those that an inventory may do without: told where they are installed."""
+"""Services that an inventory may omit; reported only where they are installed."""
 SYSTEMD = re.compile(r"^(\S+\.service: |Started |Stopped |Stopping |Starting |Failed to start |Main process)")
 BAD = re.compile(r"(?i)error|exception|fail|refus|denied|cannot|no such|not found|killed")
 
 
 def find_reason_line(log: Sequence[str]) -> str:
-    """The line of a service's log that most likely says why it ended; "" when there is none."""
+    """Return the log line that most likely explains why a service ended, or "" for an empty log."""
     own = [line for line in log if not SYSTEMD.match(line)] or list(log)
     bad = [line for line in own if BAD.search(line)]
     return (bad or own or [""])[-1]
 
 
 def check_board_service(unit: str, has: Facts, board: str) -> Iterator[HostFinding]:
-    """What is wrong with one of a board's services."""
+    """Yield the findings on one of a board's services.
+
+    Args:
+        unit: Name of the systemd unit.
+        has: The reported facts of the unit: ``state``, ``restarts``, ``log``.
+        board: The board's name in the inventory, for the remedies.
+    """
     state, restarts, words = str(has.get("state")), as_number(has.get("restarts")) or 0, _quote_log(has)
     provision, up = f"fedge fleet provision --limit {board}", f"fedge fleet up --limit {board}"
     look = f"on the board: journalctl -u {unit}; then {up}"
@@ -46,7 +52,12 @@ def check_board_service(unit: str, has: Facts, board: str) -> Iterator[HostFindi
 
 
 def check_server_services(services: Facts, server: str) -> Iterator[HostFinding]:
-    """What is wrong with the server's services."""
+    """Yield the findings on the server's services.
+
+    Args:
+        services: Reported facts by systemd unit.
+        server: The server's name in the inventory, for the remedies.
+    """
     for unit, effect in (SERVER_SERVICES | OPTIONAL_SERVER_SERVICES).items():
         has = as_mapping(services.get(unit))
         state = has.get("state")

@@ -1,4 +1,4 @@
-"""The status of a fleet as records: one per board, one of the server, and what was found of each with its cure."""
+"""Status records of a fleet: one per board and one for the server, each with findings and remedies."""
 
 from __future__ import annotations
 
@@ -12,7 +12,13 @@ HostState = Literal["up", "bare", "failed", "unreachable"]
 
 @dataclass(frozen=True, slots=True)
 class HostFinding:
-    """One thing about a host: how bad it is, in words, and the command or deed that mends it."""
+    """A finding on a host.
+
+    Attributes:
+        severity: How serious it is.
+        what: Description for people.
+        cure: The command or action that fixes it; empty if there is none.
+    """
 
     severity: Severity
     what: str
@@ -20,18 +26,18 @@ class HostFinding:
 
 
 def make_problem(what: str, cure: str = "") -> HostFinding:
-    """Something that keeps the host from its work."""
+    """Create a finding that keeps the host from working."""
     return HostFinding("wrong", what, cure)
 
 
 def make_note(what: str, cure: str = "") -> HostFinding:
-    """Something worth knowing of a host that works."""
+    """Create an informative finding on a host that works."""
     return HostFinding("note", what, cure)
 
 
 @dataclass(frozen=True, slots=True)
 class ControlNode:
-    """What the control node itself has: its versions, the protocols that it speaks."""
+    """Versions and protocol numbers of the control node."""
 
     fedge: str
     flwr: str
@@ -41,7 +47,13 @@ class ControlNode:
 
 @dataclass(frozen=True, slots=True)
 class FleetHosts:
-    """The names in the inventory; ``asked`` are those of ``boards`` that were asked this time."""
+    """Host names in the inventory.
+
+    Attributes:
+        boards: All boards.
+        asked: The boards that were queried this time.
+        server: The server, if it is in the inventory.
+    """
 
     boards: tuple[str, ...]
     asked: tuple[str, ...]
@@ -50,7 +62,21 @@ class FleetHosts:
 
 @dataclass(frozen=True, slots=True)
 class BoardStatus:
-    """One board. What is not known is None; ``offset_s`` is its clock minus the server's, give or take ``give_s``."""
+    """Status of one board; unknown values are None.
+
+    Attributes:
+        node_id: Its node id at the SuperLink.
+        node: The node's state at the SuperLink.
+        services: State by systemd unit.
+        powerd: State of the power daemon.
+        worker: State of the worker.
+        mode: Current power mode, value by knob.
+        holder: Program that holds the power mode.
+        free_mb: Smallest free disk space, in MB.
+        offset_s: The board's clock minus the server's, in seconds.
+        give_s: Uncertainty of ``offset_s``, in seconds.
+        run_left_s: Remaining time of the current run, in seconds.
+    """
 
     name: str
     state: HostState
@@ -72,9 +98,9 @@ class BoardStatus:
     run: str | None = None
     run_left_s: float | None = None
     heard_s: float | None = None
-    """Seconds since the server last heard of it, where it tells of itself."""
+    """Seconds since the server last received telemetry from the board, if it sends any."""
     certificate_left_s: float | None = None
-    """Until the certificate ends by which it does; negative: it has ended."""
+    """Seconds until its telemetry certificate expires; negative if it has."""
 
     @property
     def is_healthy(self) -> bool:
@@ -83,7 +109,7 @@ class BoardStatus:
 
 @dataclass(frozen=True, slots=True)
 class ServerStatus:
-    """The server; ``runs`` are those that have not ended."""
+    """Status of the server; ``runs`` lists the runs that have not ended."""
 
     name: str
     state: HostState
@@ -103,7 +129,7 @@ def _are_harmless(findings: tuple[HostFinding, ...]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class FleetStatus:
-    """The whole fleet; ``server`` is None where it was not asked."""
+    """Status of the whole fleet; ``server`` is None if it was not queried."""
 
     boards: tuple[BoardStatus, ...]
     server: ServerStatus | None = None

@@ -1,4 +1,4 @@
-"""The nodes that the SuperLink knows, found by a board's name or by its public key."""
+"""Nodes registered at the SuperLink, looked up by a board's name or public key."""
 
 from __future__ import annotations
 
@@ -10,12 +10,19 @@ from experiments.fleet.status.host_facts import Facts, as_rows, as_text
 
 GONE_STATES = frozenset({"unregistered", "deleted"})
 POINT_BYTES = 64
-"""So much of a public key tells it from all others."""
+"""Trailing bytes of an encoded public key that identify it: the two coordinates of the curve point."""
 
 
 @dataclass(frozen=True, slots=True)
 class SuperlinkNode:
-    """One registered node; ``key`` as ``parse_public_key`` gives it."""
+    """One registered node.
+
+    Attributes:
+        node_id: Flower's id of the node.
+        name: Name under which it was registered, if known.
+        status: Flower's status of the node.
+        key: Point of its public key, see ``parse_public_key``.
+    """
 
     node_id: str
     name: str | None
@@ -34,7 +41,7 @@ class SuperlinkNode:
 
 @dataclass(frozen=True, slots=True)
 class SuperlinkNodes:
-    """The nodes that the SuperLink knows; None for ``known`` where it did not say."""
+    """The registered nodes; ``known`` is None if the SuperLink did not list them."""
 
     known: tuple[SuperlinkNode, ...] | None
 
@@ -47,21 +54,21 @@ class SuperlinkNodes:
 
     @property
     def has_names(self) -> bool:
-        """Whether names or keys were told; ids alone say nothing of boards."""
+        """Whether names or keys are known; ids alone do not identify boards."""
         return self.known is not None and (not self.known or any(node.name or node.key for node in self.known))
 
     def find_by_name(self, name: str) -> list[SuperlinkNode]:
         return [node for node in self.known or () if node.name == name]
 
     def find_board_node(self, name: str, key: bytes | None) -> SuperlinkNode | None:
-        """A board's node is the one with its key; of a board without a known key, the one with its name."""
+        """Return the node with the board's key or, if its key is unknown, the one with its name."""
         if key is not None:
             return next((node for node in self.known or () if node.key == key), None)
         return next(iter(self.find_by_name(name)), None)
 
 
 def parse_public_key(told: str | None) -> bytes | None:
-    """The point of an elliptic-curve key: the end of both OpenSSH's form and of a PEM's."""
+    """Return the curve point of a public key, which ends both OpenSSH's and PEM's encodings, or None if unreadable."""
     if told is None:
         return None
     pem = "-----" in told
@@ -75,5 +82,5 @@ def parse_public_key(told: str | None) -> bytes | None:
 
 
 def unregister_command(node_id: str) -> str:
-    """The command that makes the SuperLink forget a node."""
+    """Return the command that unregisters a node from the SuperLink."""
     return f"on the server: sudo /usr/lib/fedge-server/flower flwr supernode unregister {node_id} fleet"

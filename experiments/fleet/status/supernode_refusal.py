@@ -1,4 +1,4 @@
-"""Why a SuperNode does not get in: the words that Flower 1.41 logs, and what each of them means, as one table."""
+"""Reasons why a SuperLink refuses a SuperNode: the log lines of Flower 1.41 and what each of them means."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from experiments.fleet.status.status_records import HostFinding, make_note, make
 
 START_LINE = "Starting Flower SuperNode"
 START_LINES = 8
-"""What a SuperNode says before its first word with the SuperLink."""
+"""Lines that a SuperNode logs before it first contacts the SuperLink."""
 TRYING_STATES = ("active", "activating", "failed")
-"""The states in which a SuperNode's last words count; one that was stopped was not refused."""
+"""Unit states in which a SuperNode's last log lines count; a stopped one was not refused."""
 
 RefusalMeaning = Callable[[BoardCase], HostFinding | None]
-"""What a log's words mean of one board; None: nothing is wrong after all."""
+"""Finding that a log line stands for on a board; None if nothing is wrong."""
 
 
 def find_refusal(case: BoardCase) -> HostFinding | None:
-    """Why the SuperLink does not know the board as online, from the SuperNode's last try; None when nothing says so."""
+    """Explain from the SuperNode's last attempt why it is not online, or return None if its log shows no reason."""
     service = case.service(SUPERNODE)
     if case.is_online or service.get("state") not in TRYING_STATES:
         return None
@@ -33,9 +33,9 @@ def find_refusal(case: BoardCase) -> HostFinding | None:
 
 
 def list_last_start_lines(log: Sequence[str]) -> list[str]:
-    """The lines since the SuperNode's last start, if they say when that was."""
+    """Return the log lines since the SuperNode's last start, or all of them if no start is logged."""
     starts = [number for number, line in enumerate(log) if START_LINE in line]
-    # A try that has only just begun says nothing yet: then those before it, too.
+    # An attempt that has only just begun has logged nothing useful yet, so the one before it counts as well.
     told = [number for number in starts if len(log) - number > START_LINES]
     return list(log[told[-1] :]) if told else list(log)
 
@@ -90,7 +90,7 @@ def _explain_not_activated(case: BoardCase) -> HostFinding:
 
 
 def _explain_bad_signature(case: BoardCase) -> HostFinding | None:
-    """It ends without a word and with exit code 0, as it does when it is told to stop."""
+    """A rejected signature ends the SuperNode silently with exit code 0, like an ordinary stop."""
     if not as_number(case.service(SUPERNODE).get("restarts")):
         return None
     clock = case.clock
@@ -104,7 +104,7 @@ def _explain_bad_signature(case: BoardCase) -> HostFinding | None:
 
 
 def _explain_unreachable(case: BoardCase) -> HostFinding:
-    """It cannot connect; why, only the probe's own try says."""
+    """The SuperNode cannot connect; only the status probe's own attempt shows why."""
     way, host = case.part("way"), case.superlink_host
     kind = error_kind(way)
     if kind == "unresolved":
@@ -133,4 +133,4 @@ REFUSALS: Sequence[tuple[str, RefusalMeaning]] = (
     (r"terminated gracefully|401 unauthorized", _explain_bad_signature),
     (r"connection attempt failed", _explain_unreachable),
 )
-"""What Flower 1.41's SuperNode logs when it does not get in; the first that fits is the cause."""
+"""Log patterns of Flower 1.41's SuperNode with their explanations; the first match is the cause."""

@@ -1,1 +1,1 @@
-"""Pages and tables of the analyses."""
+"""Pages and terminal tables of the analysis commands."""

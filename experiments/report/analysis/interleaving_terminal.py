@@ -1,4 +1,4 @@
-"""A plan for a terminal: the choice and why, what came of playing it, what else there is, what more would buy."""
+"""Terminal view of an interleaving plan: the choice, its reason and simulation, alternatives, relaxed limits."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rich.console import Group
     from rich.table import Table
 
-    from experiments.cli.concurrent_plan import InterleavingAdvice
+    from fedge.studies.serving.interleaving_advice import InterleavingAdvice
 
 LIMIT_UNITS = {"power": "W", "latency": "s", "rate": "requests/s"}
 SHORT_UNITS = {"power": "W", "latency": "s", "rate": "/s"}
@@ -24,16 +24,16 @@ ARRIVAL_WORDS = {"constant": "even arrivals", "poisson": "Poisson arrivals", "bu
 OPTION_HEADINGS = ("batch", "per\nwindow", "per s", "infer\nms")
 EMPTY_CELL = "-"
 MAX_TRIALS = 30
-"""Trials of a strategy that are told; chosen by us."""
+"""Default number of a strategy's trials listed, so that they fit on one screen."""
 FACTOR_THRESHOLD = 3.0
-"""From this factor on a change is told as a factor, not in percent. Chosen by us."""
+"""From this ratio on, a change reads better as a factor ("3.2 times") than in percent."""
 
 LabelledLine = tuple[str, str]
-"""What a line is about, empty where it goes on with the one before; and what it says."""
+"""Label, empty if the line continues the one before, and text."""
 
 
 def render_interleaving(advice: InterleavingAdvice) -> Group:
-    """Everything that the plan says."""
+    """Render the whole plan."""
     from rich.console import Group
     from rich.text import Text
 
@@ -53,7 +53,7 @@ def render_interleaving(advice: InterleavingAdvice) -> Group:
 
 
 def _lines_table(lines: Iterator[LabelledLine]) -> Table:
-    """What wraps in a narrow terminal stays right of the labels."""
+    """Lay out labelled lines in two columns, so that wrapped text stays right of the labels."""
     from rich.table import Table
     from rich.text import Text
 
@@ -190,7 +190,7 @@ def _neighbour_cells(option: ServingOption | None, now: ServingOption | None) ->
 
 
 def _format_count(number: float) -> str:
-    """Three digits, and never an exponent."""
+    """Format with three digits, never with an exponent."""
     return f"{number:.3g}" if abs(number) < 1000 else f"{number:,.0f}"
 
 
@@ -199,7 +199,7 @@ def _format_mode(mode: PowerMode) -> str:
 
 
 def _option_cells(option: ServingOption) -> tuple[str, str, str, str]:
-    """Batch sizes, minibatches per window and per second, milliseconds of the batches."""
+    """Return batch sizes, steps per window, steps per second and inference times in ms."""
     trains, serves = option.train_s is not None, bool(option.batch_sizes)
     return (
         "+".join(map(str, option.batch_sizes)) or EMPTY_CELL,
@@ -249,7 +249,7 @@ def _describe_sources(advice: InterleavingAdvice) -> Iterator[str]:
 
 
 def _options_table(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
-    """Without the columns of which no row has anything."""
+    """Build a table without the columns that are empty in all rows."""
     kept = [i for i in range(len(headings)) if any(row[i] != EMPTY_CELL for row in rows)]
     table = make_text_table(title)
     for i in kept:

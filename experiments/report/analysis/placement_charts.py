@@ -1,4 +1,4 @@
-"""Charts of a placement: every combination's throughput over the batch size, power against latency, the fit; pure."""
+"""Charts of a placement: throughput over batch size, power over latency, and the fit."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from fedge.analysis.placement.accelerators import Placement
 from fedge.analysis.placement.placement_outcome import PlacementOutcome
 
 if TYPE_CHECKING:
-    from experiments.cli.place_plan import PlacementAdvice
+    from fedge.analysis.placement.placement_advice import PlacementAdvice
 
 
 def throughput_chart(advice: PlacementAdvice) -> Chart:
-    """Images per second over the batch size, a line per combination; measured rows as hollow marks."""
+    """Plot images per second over the batch size, one line per combination; measured rows are hollow marks."""
     names = [curve.combination for curve in advice.curves]
     colour, symbol = assign_colours(names), assign_symbols(names)
     data: list[Trace] = [
@@ -61,7 +61,7 @@ def throughput_chart(advice: PlacementAdvice) -> Chart:
 
 
 def power_latency_chart(advice: PlacementAdvice) -> Chart:
-    """Power against latency, a mark per combination and batch size as large as its throughput, and the chosen one."""
+    """Plot power over latency with marks sized by throughput; the chosen placement is highlighted."""
     names = [curve.combination for curve in advice.curves]
     colour, symbol = assign_colours(names), assign_symbols(names)
     most = max(one.images_per_s for curve in advice.curves for one in curve.outcomes)
@@ -111,7 +111,7 @@ def power_latency_chart(advice: PlacementAdvice) -> Chart:
 
 
 def placement_fit_chart(advice: PlacementAdvice) -> Chart:
-    """Predicted against measured images per second of every row."""
+    """Plot predicted over measured images per second for every measured row."""
     seen = [row.images_per_s for row in advice.measured]
     found = predict_images_per_s(
         advice.board_fitted, advice.network, [row.placement for row in advice.measured]
@@ -158,7 +158,7 @@ def placement_fit_chart(advice: PlacementAdvice) -> Chart:
 
 
 def _measured_traces(advice: PlacementAdvice, colour: dict[str, str]) -> list[Trace]:
-    """Measured rows that stand on one of the lines."""
+    """Return the measured rows that belong to one of the lines."""
     lines = {(curve.combination, str(one.placement)) for curve in advice.curves for one in curve.outcomes}
     rows = [row for row in advice.measured if (row.placement.combination, str(row.placement)) in lines]
     if not rows:
@@ -183,7 +183,7 @@ def _measured_traces(advice: PlacementAdvice, colour: dict[str, str]) -> list[Tr
 
 
 def _limit_traces(advice: PlacementAdvice) -> list[Trace]:
-    """The goal's limits as lines."""
+    """Return the goal's limits as lines."""
     goal, latencies = advice.plan.goal, [1e3 * one.latency_s for curve in advice.curves for one in curve.outcomes]
     lines: list[Trace] = []
     if goal.max_power_w is not None:
@@ -212,10 +212,10 @@ def _batch_size(placement: Placement) -> int:
 
 
 def _line_dash(place: int) -> str:
-    """Lines whose colours repeat differ in their dashes."""
+    """Return a dash pattern that distinguishes lines whose colours repeat."""
     return "solid" if place < 8 else "dot"
 
 
 def _log_range(values: Sequence[float]) -> tuple[float, float]:
-    """A range of a logarithmic axis, a little wider than the values."""
+    """Return the range of a logarithmic axis (powers of ten), slightly wider than the values."""
     return float(np.log10(min(values))) - 0.08, float(np.log10(max(values))) + 0.08

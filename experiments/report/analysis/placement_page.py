@@ -1,4 +1,4 @@
-"""Writes a plan of inference as one HTML file: the choice, every combination's curve, power and latency, sources."""
+"""Writes an inference placement as one HTML file: the choice, all combinations, power over latency, sources."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from experiments.report.run.run_page import render_page
 from fedge.telemetry import run_folder
 
 if TYPE_CHECKING:
-    from experiments.cli.place_plan import PlacementAdvice
+    from fedge.analysis.placement.placement_advice import PlacementAdvice
 
 
 def write_placement_page(advice: PlacementAdvice, out: Path) -> None:
-    """Write the page of a plan, replacing ``out`` as a whole."""
+    """Write the page atomically."""
     title = f"{advice.network.name} on {advice.board.name}"
     foot = f"Accelerators: {escape(advice.board.source)}."
     run_folder.write_text(
@@ -113,7 +113,7 @@ def _instances_table(advice: PlacementAdvice) -> str:
 
 
 def _winners_table(advice: PlacementAdvice) -> str:
-    """Which combination does most at each batch size, and the gain over the best single accelerator."""
+    """Build a table of the fastest combination per batch size and its gain over the best single accelerator."""
     colour = assign_colours([curve.combination for curve in advice.curves])
     rows: list[tuple[TableCell, ...]] = []
     for i, one in enumerate(advice.curves[0].outcomes):

@@ -1,4 +1,4 @@
-"""A placement for a terminal: the choice, what each instance does beside the others, other combinations, sources."""
+"""Terminal view of a placement: the choice, each instance's share, other combinations, sources."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ if TYPE_CHECKING:
     from rich.console import Group
     from rich.table import Table
 
-    from experiments.cli.place_plan import PlacementAdvice
     from fedge.analysis.placement.accelerator_fit import FittedBoard
+    from fedge.analysis.placement.placement_advice import PlacementAdvice
 
 AIM_WORDS = {"throughput": "most images per second", "latency": "least latency", "energy": "least joules per image"}
 
 
 def render_placement(advice: PlacementAdvice) -> Group:
-    """Everything that the plan says."""
+    """Render the whole plan."""
     from rich.console import Group
     from rich.text import Text
 
@@ -43,7 +43,7 @@ def _describe_choice(advice: PlacementAdvice) -> Iterator[str]:
 
 
 def describe_load(advice: PlacementAdvice) -> tuple[str, str]:
-    """What watts and joules are for, and what the latency is of."""
+    """Return what power and energy refer to (the load), and what the latency covers."""
     rate_hz = advice.plan.goal.rate_hz
     if rate_hz is None:
         return "at full load", "a batch that is ready"
@@ -51,7 +51,7 @@ def describe_load(advice: PlacementAdvice) -> tuple[str, str]:
 
 
 def describe_limits(advice: PlacementAdvice) -> str:
-    """The limits in words, empty without any."""
+    """Describe the limits in words; empty without any."""
     goal = advice.plan.goal
     words = [
         f"{text} {value:g} {unit}"
@@ -100,7 +100,7 @@ def _combinations_table(advice: PlacementAdvice) -> Table:
 
 
 def shorten_combination(combination: str) -> str:
-    """Without the word that all cores share."""
+    """Shorten a combination by the suffix that all kinds of cores share."""
     return combination.replace("-cores", "")
 
 
@@ -111,7 +111,7 @@ def _describe_sources(advice: PlacementAdvice) -> Iterator[str]:
 
 
 def describe_fit_and_notes(advice: PlacementAdvice) -> Iterator[str]:
-    """How good the fit is, where there is one, and what a reader should know besides."""
+    """Yield a sentence on the quality of the fit, if there is one, and the plan's notes."""
     if advice.fitted is not None:
         yield _describe_fit(advice.fitted)
     yield from advice.notes

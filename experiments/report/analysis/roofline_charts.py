@@ -1,4 +1,4 @@
-"""The pictures of a roofline page: both rooflines with the network and its layers, and time and energy of all modes."""
+"""Charts of a roofline page: both rooflines with network and layers, and time over energy of all modes."""
 
 from __future__ import annotations
 
@@ -17,23 +17,31 @@ from fedge.costs.layers.network_cost import LayerCost
 from fedge.types import Floats
 
 if TYPE_CHECKING:
-    from experiments.cli.roofline_network import RooflineAnalysis
+    from fedge.analysis.roofline.roofline_analysis import RooflineAnalysis
 
 MAX_BACKGROUND_MODES = 1500
-"""Modes drawn behind the front; chosen by us, so that the page stays quick."""
+"""Default number of modes drawn behind the front: more make the page slow without showing more."""
 MAX_FRONT_MODES = 12
-"""Modes of the front in the menus; chosen by us."""
+"""Default number of front modes in the menus, so that a menu fits on the screen."""
 MAX_LAYER_KINDS = 7
-"""Kinds of layers with a colour of their own; the others are grey together."""
+"""Number of layer kinds with a colour of their own; the rest is grey."""
 ROOF_POINTS = 80
-"""Points of a roof."""
+"""Number of points of a roof's line."""
 MAX_TIME_RATIO = 1.6
-"""The plane ends at so many times MAXN's time; what is slower still is seen by zooming out. Chosen by us."""
+"""Default end of the time axis, as a multiple of MAXN's time; slower modes appear when zooming out."""
 
 
 @dataclass(frozen=True, slots=True)
 class _RooflineAxis:
-    """One of the two rooflines: its key, titles, unit, and what a mode reaches at an intensity."""
+    """One of the two rooflines.
+
+    Attributes:
+        key: Identifier in the page.
+        title: Heading.
+        unit: Unit of the vertical axis.
+        roof: Attainable value of a mode at an intensity (FLOP per byte).
+        balance: A mode's balance point, in FLOP per byte.
+    """
 
     key: str
     title: str
@@ -59,7 +67,7 @@ ENERGY_AXIS = _RooflineAxis(
 
 
 def roofline_chart(found: RooflineAnalysis, side: _RooflineAxis) -> Chart:
-    """Performance, or performance per joule, over intensity; a menu of modes."""
+    """Plot performance, or performance per joule, over intensity, with a menu of modes."""
     frames = tuple(_mode_frame(found, side, word, row) for word, row in _list_menu_modes(found))
     other = (
         "Dotted: MAXN's roof. Marks: layers, at the best that the roof allows. Star: the whole network as predicted, "
@@ -71,7 +79,7 @@ def roofline_chart(found: RooflineAnalysis, side: _RooflineAxis) -> Chart:
 
 
 def time_energy_chart(found: RooflineAnalysis) -> Chart:
-    """Time against energy of every mode; MAXN, the chosen mode and the front; the allowed slowdown as a line."""
+    """Plot time over energy of every mode, with MAXN, the chosen mode, the front and the allowed slowdown."""
     spent_ms, joules = 1e3 * found.batch_times.total_s, found.joules
     maxn, chosen = found.choice.maxn_row, found.choice.row
     front = found.front
@@ -116,7 +124,7 @@ def time_energy_chart(found: RooflineAnalysis) -> Chart:
 
 
 def _list_menu_modes(found: RooflineAnalysis) -> list[tuple[str, int]]:
-    """The chosen mode first, then what was asked for, MAXN, the presets and some of the front."""
+    """Return the menu's modes: the chosen one, the requested one, MAXN, the presets and part of the front."""
     spec, modes = found.basis.spec, found.basis.modes
     rows: dict[int, str] = {}
     asked = [("asked for", found.shown_row)] if found.options.mode is not None else []
@@ -166,14 +174,14 @@ def _mode_frame(found: RooflineAnalysis, side: _RooflineAxis, word: str, row: in
 
 
 def _intensity_range(found: RooflineAnalysis, line: Roofline) -> tuple[float, float]:
-    """Intensities that show every layer, the network and the balance."""
+    """Return a range of intensities that covers every layer, the network and the balance point."""
     seen = [at for layer in found.network.layers if (at := _layer_intensity(found, layer)) > 0]
     seen += [batch_to_work(found.batch).intensity, line.balance, line.energy_balance]
     return 0.6 * max(min(seen), 1e-2), 1.8 * max(seen)
 
 
 def _height_range(found: RooflineAnalysis, side: _RooflineAxis, low: float, high: float) -> tuple[float, float]:
-    """The same for every mode, so that going through the menu shows what changes."""
+    """Return a range that is the same for all modes, so that switching modes shows what changes."""
     lines = [found.lines.mode_roofline(row) for _, row in _list_menu_modes(found)]
     least = min(side.roof(line, low) for line in lines)
     whole = min(_network_height(found, side, row) for _, row in _list_menu_modes(found))
@@ -194,7 +202,7 @@ def _roof_trace(name: str, side: _RooflineAxis, line: Roofline, along: Floats, s
 
 
 def _layer_traces(found: RooflineAnalysis, side: _RooflineAxis, line: Roofline) -> list[Trace]:
-    """One trace per kind of layer, those with most FLOP first."""
+    """Return one trace per kind of layer, those with most FLOP first."""
     layers = [layer for layer in found.network.layers if layer.flop > 0 and _layer_intensity(found, layer) > 0]
     flop: dict[str, float] = {}
     for layer in layers:

@@ -1,4 +1,4 @@
-"""Writes a network's rooflines on a board as one HTML file: the choice and why, both rooflines, the plane, sources."""
+"""Writes a network's rooflines on a board as one HTML file: the choice, both rooflines, time over energy, sources."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from fedge.analysis.roofline.roofline_model import describe_implication
 from fedge.telemetry import run_folder
 
 if TYPE_CHECKING:
-    from experiments.cli.roofline_network import RooflineAnalysis
+    from fedge.analysis.roofline.roofline_analysis import RooflineAnalysis
 
 WIDE_CARDS = ("MAXN", "Chosen")
-"""Cards whose two figures need the whole width of a narrow screen."""
+"""Cards whose two values need the full width of a narrow screen."""
 
 
 def write_roofline_page(found: RooflineAnalysis, out: Path) -> None:
-    """Write the page, replacing ``out`` as a whole."""
+    """Write the page atomically."""
     sections = [
         Section(
             "Rooflines",
@@ -91,7 +91,7 @@ def _describe_implication(found: RooflineAnalysis) -> str:
 
 
 def _modes_table(found: RooflineAnalysis) -> str:
-    from experiments.cli.roofline_network import MODE_HEADINGS, format_mode_cells, list_shown_rows
+    from experiments.report.analysis.roofline_terminal import MODE_HEADINGS, format_mode_cells, list_shown_rows
 
     rows = []
     for word, row in list_shown_rows(found):
@@ -101,7 +101,7 @@ def _modes_table(found: RooflineAnalysis) -> str:
 
 
 def _sources_table(found: RooflineAnalysis) -> str:
-    from experiments.cli.roofline_network import describe_constants
+    from experiments.report.analysis.roofline_terminal import describe_constants
 
     spec, network = found.basis.spec, found.network
     rows = [

@@ -1,4 +1,4 @@
-"""What a terminal shows while training and inference run side by side; elsewhere one plain line now and then."""
+"""Terminal view of training and inference side by side; without a terminal, one plain line at intervals."""
 
 from __future__ import annotations
 
@@ -18,11 +18,18 @@ if TYPE_CHECKING:
 BAR_GLYPHS = " ▁▂▃▄▅▆▇█"
 STRIP_WIDTH = 48
 LINE_EVERY_S = 5.0
-"""Chosen by us."""
+"""Default interval of plain lines, in seconds: often enough to show progress, rare enough for a log."""
 
 
 class SideBySideProgress:
-    """Shows how far a turn is: ``view(outcome)`` may be called as often as one likes."""
+    """Show the progress of a turn; may be called with a new outcome as often as desired.
+
+    Args:
+        title: Heading of the display.
+        seconds: Planned duration of the turn.
+        console: Console to write to.
+        now_s: Monotonic clock, in seconds.
+    """
 
     def __init__(
         self, title: str, seconds: float, console: Console, now_s: Callable[[], float] = time.monotonic
@@ -47,7 +54,7 @@ class SideBySideProgress:
             self._live = None
 
     def __call__(self, outcome: SideBySideOutcome) -> None:
-        """The turn so far."""
+        """Show the outcome so far."""
         if self._live is not None:
             self._live.update(self._view(outcome), refresh=True)
         elif self._now_s() - self._told_s >= LINE_EVERY_S:
@@ -72,7 +79,7 @@ class SideBySideProgress:
 
 
 def format_outcome(outcome: SideBySideOutcome) -> str:
-    """A turn's figures in one line."""
+    """Format the results of a turn in one line: requests, latencies in ms, violations, training throughput."""
     training = f"training {outcome.minibatches_hz:.1f} minibatches/s"
     told = outcome.service
     if told is None:
@@ -87,14 +94,19 @@ def format_outcome(outcome: SideBySideOutcome) -> str:
 
 
 def format_histogram(histogram: LatencyHistogram, width: int = STRIP_WIDTH) -> str:
-    """The histogram as one line of bars, the budget marked: latencies from left to right, equal ratios apart."""
+    """Draw a latency histogram as one line of bars on a logarithmic scale, with the budget marked.
+
+    Args:
+        histogram: Counts by latency bin, with the latency budget.
+        width: Number of characters.
+    """
     budget = bin_index(histogram.budget_s)
     first, last = min(*histogram.bins, budget), max(*histogram.bins, budget)
     step = max(1, -(-(last - first + 1) // width))
     columns = [0] * ((last - first) // step + 1)
     for place, count in histogram.bins.items():
         columns[(place - first) // step] += count
-    # Every bar that stands for any is seen, however few they are.
+    # Non-empty bins stay visible, however few requests they hold.
     bars = [BAR_GLYPHS[-(-count * (len(BAR_GLYPHS) - 1) // max(columns))] for count in columns]
     bars.insert((budget - first) // step + 1, "|")
     return (
@@ -104,7 +116,12 @@ def format_histogram(histogram: LatencyHistogram, width: int = STRIP_WIDTH) -> s
 
 
 def build_outcome_table(outcomes: list[SideBySideOutcome], latency_s: float) -> Table:
-    """All turns side by side."""
+    """Build a table of all turns.
+
+    Args:
+        outcomes: One outcome per turn.
+        latency_s: The latency budget, in seconds.
+    """
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
@@ -128,10 +145,10 @@ def _service_cells(outcome: SideBySideOutcome) -> list[str]:
 
 
 def format_milliseconds(seconds: float | None) -> str:
-    """Three figures, or a dash."""
+    """Format milliseconds with three digits, or a dash if unknown."""
     return "-" if seconds is None else f"{1e3 * seconds:.3g}" if seconds < 1.0 else f"{1e3 * seconds:.0f}"
 
 
 def format_percent(share: float | None) -> str:
-    """A share in percent, or a dash."""
+    """Format a share in percent, or a dash if unknown."""
     return "-" if share is None else f"{100.0 * share:.2f} %"

@@ -1,4 +1,4 @@
-"""What strategies reached, for a terminal: per pair and family one table, one line per strategy and seed."""
+"""Terminal tables of strategy results: per pair and problem family one table, with one line per strategy and seed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ EMPTY_CELL = "-"
 
 
 def build_strategy_tables(rows: Sequence[StrategyRow]) -> Group:
-    """Per pair and family what every strategy reached."""
+    """Build one table of results per pair and problem family."""
     from rich.console import Group
     from rich.text import Text
 
@@ -55,7 +55,7 @@ StrategyColumn = tuple[str, Callable[[StrategyRow], str]]
 
 
 def _select_columns(rows: Sequence[StrategyRow]) -> list[StrategyColumn]:
-    """Those that the family has; the seed only where there are several, the total only with reuse."""
+    """Return the columns that the family has; the seed only if there are several, the total only with reuse."""
     family = rows[0].family
     found: list[StrategyColumn] = [("seed", lambda row: str(row.seed))] if len({row.seed for row in rows}) > 1 else []
     found += [

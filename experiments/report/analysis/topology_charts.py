@@ -1,4 +1,4 @@
-"""The pictures of a search for smaller networks: memory and time over width, batch sizes, layers, a loss; pure."""
+"""Charts of a search for smaller networks: memory and time over width, batch sizes, layers, training loss."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from fedge.analysis.topology.variant_search import VariantFit
 from fedge.analysis.topology.variant_training import TrainingCheck
 
 if TYPE_CHECKING:
-    from experiments.cli.topology_variants import TopologyResult
+    from fedge.analysis.topology.topology_result import TopologyResult
 
 VariantFigure = Callable[[VariantFit], float]
 
 
 def memory_chart(answer: TopologyResult) -> Chart:
-    """Predicted memory over what is kept, with the margin and the limit."""
+    """Plot predicted memory over the kept share of parameters, with margin and limit."""
     limits = answer.limits
     return _need_chart(
         answer,
@@ -29,7 +29,7 @@ def memory_chart(answer: TopologyResult) -> Chart:
 
 
 def time_chart(answer: TopologyResult) -> Chart:
-    """Predicted time of a minibatch over what is kept, with the margin and the limit."""
+    """Plot the predicted step time over the kept share of parameters, with margin and limit."""
     limits = answer.limits
     return _need_chart(
         answer,
@@ -114,7 +114,7 @@ def _limit_trace(limit: float) -> Trace:
 
 
 def batch_size_chart(answer: TopologyResult) -> Chart:
-    """The largest variant that fits over batch size."""
+    """Plot the size of the largest variant that fits over the batch size."""
     found = answer.largest_by_batch
     bars = {
         "type": "bar",
@@ -140,7 +140,7 @@ def batch_size_chart(answer: TopologyResult) -> Chart:
 
 
 def sample_time_chart(answer: TopologyResult) -> Chart:
-    """Time per sample of the largest variant that fits, over batch size."""
+    """Plot the time per sample of the largest variant that fits over the batch size."""
     found = answer.largest_by_batch
     line = {
         "type": "scatter",
@@ -167,7 +167,7 @@ def _batch_size_labels(found: Sequence[VariantFit]) -> list[str]:
 
 
 def layer_width_chart(found: VariantFit) -> Chart:
-    """Output channels that every cut convolution and dense layer keeps, beside those it had."""
+    """Plot the output channels of every pruned layer, kept and original."""
     plan = found.variant.plan
     cuts = [(layer.name, plan[layer.name]) for layer in found.variant.cost.layers if layer.name in plan]
     cuts = [(name, one) for name, one in cuts if one.outputs is not None and one.of is not None]
@@ -205,7 +205,7 @@ def _bar_trace(name: str, layers: Sequence[str], counts: Sequence[int], colour: 
 
 
 def loss_chart(trained: TrainingCheck) -> Chart:
-    """The loss of every step."""
+    """Plot the loss of every step."""
     data = [
         {
             "type": "scatter",

@@ -1,4 +1,4 @@
-"""Writes a search as one HTML file: need over width and limits, the front over batch sizes, the layers' widths."""
+"""Writes a topology search as one HTML file: needs over width, variants over batch sizes, layer widths."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from fedge.analysis.topology.variant_training import TrainingCheck
 from fedge.telemetry import run_folder
 
 if TYPE_CHECKING:
-    from experiments.cli.topology_variants import TopologyResult
+    from fedge.analysis.topology.topology_result import TopologyResult
 
 
 def write_topology_page(answer: TopologyResult, trained: TrainingCheck | None, out: Path) -> None:
-    """Write the page, replacing ``out`` as a whole."""
+    """Write the page atomically; the training section is omitted if ``trained`` is None."""
     asked = answer.options
     title = escape(f"{asked.model} on {answer.device.name}: variants that fit")
     foot = "Made by fedge topology."

@@ -1,4 +1,4 @@
-"""What fits a board, for a terminal: the variants, the front over batch sizes, and what a variant keeps."""
+"""Terminal view of a topology search: the variants that fit, the front over batch sizes, a variant's layers."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from experiments.cli.topology_variants import TopologyResult
+    from fedge.analysis.topology.topology_result import TopologyResult
 
 MAX_LAYERS = 12
-"""Layers of a variant that are shown unless all are asked for."""
+"""Number of a variant's layers shown unless all are requested."""
 AT_MAXN_NOTE = "Seconds are at MAXN, the board's top power mode, as the tables behind the prediction were measured."
 
 
 def print_topology(answer: TopologyResult, folders: Sequence[Path], trained: TrainingCheck | None) -> None:
-    """Print the whole answer."""
+    """Print the whole result."""
     console = _make_console()
     for line in describe_request(answer):
         console.print(line, highlight=False, markup=False, soft_wrap=True)
@@ -39,7 +39,7 @@ def print_topology(answer: TopologyResult, folders: Sequence[Path], trained: Tra
 
 
 def describe_request(answer: TopologyResult) -> list[str]:
-    """What was asked, and the whole network beside it."""
+    """Describe the request and the needs of the unpruned network."""
     asked, limits, whole = answer.options, answer.limits, answer.whole_network
     allowed = [f"{number(limits.memory_mb)} MB ({answer.memory_limit_source})"]
     if limits.step_s is not None:
@@ -59,7 +59,7 @@ def describe_request(answer: TopologyResult) -> list[str]:
 
 
 def describe_limitations(answer: TopologyResult) -> list[str]:
-    """What stays whole, and how far the figures can be trusted."""
+    """Describe the layers that cannot be pruned, and the uncertainty of the predictions."""
     reasons = Counter(one.reason for one in answer.uncut_layers)
     stays = "; ".join(f"{count} x {reason}" if count > 1 else reason for reason, count in reasons.items())
     need = answer.whole_network.need
@@ -141,7 +141,7 @@ def _variant_cells(found: VariantFit, limits: StepLimits | None) -> tuple[str, .
 
 
 def print_variant_record(variant: NetworkVariant, every: bool) -> None:
-    """Print a variant's record, with some of its layers or all of them."""
+    """Print a variant's record with some of its layers, or with all."""
     from experiments.report.text_tables import fit_to_content, make_text_table
 
     console = _make_console()
@@ -169,7 +169,7 @@ def _describe_shares(variant: NetworkVariant) -> str:
 
 
 def select_layers(variant: NetworkVariant) -> list[tuple[str, LayerCut]]:
-    """Some of the layers that compute, evenly over the network, in its order."""
+    """Return some layers that compute, evenly spaced over the network and in its order."""
     names = [layer.name for layer in variant.cost.layers if layer.name in variant.plan]
     count = min(MAX_LAYERS, len(names))
     places = [round(i * (len(names) - 1) / max(1, count - 1)) for i in range(count)]
@@ -177,7 +177,7 @@ def select_layers(variant: NetworkVariant) -> list[tuple[str, LayerCut]]:
 
 
 def channel_cells(one: LayerCut) -> tuple[str, str, str, str]:
-    """Inputs kept, of how many, outputs kept, of how many."""
+    """Return kept inputs, original inputs, kept outputs and original outputs."""
     inputs, outputs = one.of or (0, 0)
     kept_in = inputs if one.inputs is None else len(one.inputs)
     kept_out = outputs if one.outputs is None else len(one.outputs)

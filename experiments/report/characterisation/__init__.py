@@ -1,1 +1,1 @@
-"""The page of a characterisation: where the time and the energy of training go on a board, and what to turn next."""
+"""The page of a characterisation: where time and energy go on a board, and which knob to change next."""

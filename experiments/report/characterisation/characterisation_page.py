@@ -1,4 +1,4 @@
-"""The top of the page: what was characterised, how far it is, and whether its figures are measured."""
+"""The page of a characterisation: its head (what was measured, progress, labels), its sections, style and script."""
 
 from __future__ import annotations
 
@@ -36,7 +36,11 @@ MAX_SOURCES = 3
 
 
 def build_head(told: CharacterisationSummary) -> str:
-    """Title, facts, cards, and each label with what stands behind it."""
+    """Build title, facts, cards, and the meaning and sources of each label.
+
+    Returns:
+        HTML.
+    """
     plan = told.result.plan
     kinds = tuple(dict.fromkeys(KIND_NAMES[one.kind] for one in plan.points))
     facts = (
@@ -115,14 +119,14 @@ def _format_span(words: Sequence[str]) -> str:
 
 
 def _format_brief(seconds: float) -> str:
-    """In one unit, so that two of them fit a card."""
+    """Format a duration in one unit, so that two of them fit a card."""
     if seconds < 120:
         return number(seconds, 3, "s")
     return number(seconds / 60, 3, "min") if seconds < 7200 else number(seconds / 3600, 3, "h")
 
 
 def _build_label_lines(told: CharacterisationSummary) -> str:
-    """One line per label and source, for time and for power; one for both where they are the same."""
+    """Build one line per label for time and for power, or one for both if they are the same."""
     time, power = (_group_sources(told, field) for field in ("label", "power_label"))
     lines = []
     for label in dict.fromkeys([*time, *power]):
@@ -140,7 +144,7 @@ def _build_label_lines(told: CharacterisationSummary) -> str:
 
 
 def _group_sources(told: CharacterisationSummary, field: str) -> dict[str, list[str]]:
-    """The sources of every label, each once."""
+    """Return the distinct sources of every label."""
     found: dict[str, list[str]] = {}
     for one in told.result.points:
         label = getattr(one, field)
@@ -268,7 +272,14 @@ document.addEventListener("DOMContentLoaded", () => {
 
 
 def build_style_and_script(same: Mapping[str, str]) -> str:
-    """As HTML; ``same``: of a repeat's key the key of its setting's first one, which the pictures have."""
+    """Build the page's style, script and table of contents.
+
+    Args:
+        same: For a repeat's key, the key of its setting's first repeat, which the charts use.
+
+    Returns:
+        HTML.
+    """
     told = json.dumps(dict(same), separators=(",", ":")).replace("<", "\\u003c")
     return (
         f'<style>{PAGE_STYLE}</style><script type="application/json" id="same-setting">{told}</script>'
@@ -284,7 +295,12 @@ BREAKDOWN_LEAD = (
 
 
 def write_page(told: CharacterisationSummary, out: Path) -> None:
-    """Write the page, replacing ``out`` as a whole."""
+    """Write the page, replacing ``out`` atomically.
+
+    Args:
+        told: The sweep's results.
+        out: The HTML file.
+    """
     plan = told.result.plan
     same = {one.key: setting.key for setting in told.settings for one in setting.repeats[1:]}
     foot = f"Folder: {escape(str(told.result.folder))}. Seed {plan.seed}."
@@ -298,7 +314,11 @@ def write_page(told: CharacterisationSummary, out: Path) -> None:
 
 
 def build_sections(told: CharacterisationSummary) -> list[Section]:
-    """What the page shows, from the words to the figures behind them."""
+    """Build the page's sections, from the findings to the tables behind them.
+
+    Args:
+        told: The sweep's results.
+    """
     names = point_table.name_points(told, make_short_names(told.settings))
     points = len(told.stats)
     spoken = [
@@ -315,7 +335,7 @@ def build_sections(told: CharacterisationSummary) -> list[Section]:
 
 
 def _keep_percents_together(section: Section) -> Section:
-    """No line of its sentences and titles begins with a percent sign; tables are left as they are, to be copied."""
+    """Prevent line breaks before percent signs in sentences and titles; tables stay as they are, for copying."""
     charts = tuple(replace(chart, title=_join_percents(chart.title)) for chart in section.charts)
     return replace(section, charts=charts, html=section.html if charts else _join_percents(section.html))
 

@@ -1,4 +1,4 @@
-"""Everything that the page tells, worked out once: the sweep's figures, findings, advice, effects and variability."""
+"""All results of a sweep, computed once for page and JSON: statistics, findings, advice, effects and variability."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fedge.characterisation.tuning_advice import TuningAdvice
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CharacterisationSummary:
-    """A sweep with all that was made of it; ``stats`` are in the order of ``result.points``."""
+    """A sweep with all results; ``stats`` are in the order of ``result.points``."""
 
     result: SweepResult
     stats: tuple[PointStats, ...]
@@ -28,28 +28,32 @@ class CharacterisationSummary:
     advice: tuple[TuningAdvice, ...]
     effects: tuple[KnobEffect, ...]
     effects_from_first: tuple[KnobEffect, ...]
-    """Of knobs with an order, from the first value to later ones."""
+    """Effects of ordered knobs, from the first value to later ones."""
     variability: tuple[Variability, ...]
 
     @property
     def finished_by_key(self) -> Mapping[str, FinishedPoint]:
-        """By key."""
+        """Finished points by key."""
         return {one.point.key: one for one in self.result.points}
 
     @property
     def has_power(self) -> bool:
-        """Whether anybody metered the power of any point."""
+        """Whether the power of any point was metered."""
         return any(one.energy_j is not None for one in self.stats)
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """Of time and of power, each once."""
+        """The distinct labels of time and power."""
         given = (label for one in self.result.points for label in (one.label, one.power_label) if label)
         return tuple(dict.fromkeys(given))
 
 
 def summarise_result(result: SweepResult) -> CharacterisationSummary:
-    """Work it out; reads every point's minibatches once."""
+    """Compute all results of a sweep, reading every point's minibatches once.
+
+    Raises:
+        BadInput: A point's file is missing or damaged.
+    """
     from fedge.characterisation.knob_effects import compute_effects_from_first, compute_pooled_effects
     from fedge.characterisation.point_statistics import compute_point_stats
     from fedge.characterisation.pooled_settings import pool_repeats
@@ -73,7 +77,7 @@ def summarise_result(result: SweepResult) -> CharacterisationSummary:
 
 
 def summary_to_json(told: CharacterisationSummary) -> dict[str, Any]:
-    """Everything that is not finite is null."""
+    """Convert the results to JSON-compatible data; numbers that are not finite become null."""
     result = told.result
     data = {
             "plan": result.plan.name,
@@ -114,7 +118,7 @@ def _interval_to_json(amount: Estimate, name: str, unit: str) -> dict[str, float
 
 
 def _quantity_unit(quantity: str) -> str:
-    """``s`` of ``e2e_s``."""
+    """Return the unit at the end of a quantity's name: ``s`` for ``e2e_s``."""
     return quantity.rpartition("_")[2]
 
 
@@ -123,7 +127,7 @@ def _drop_keys(data: dict[str, Any], *names: str) -> dict[str, Any]:
 
 
 def _labels_to_json(told: CharacterisationSummary) -> list[dict[str, Any]]:
-    """Each label of time and power with its source, and of how many points."""
+    """Return the labels of time and power with their source and number of points."""
     counts: dict[tuple[str, str | None, str], int] = {}
     for one in told.result.points:
         key = (one.label, one.power_label, one.source)
@@ -135,7 +139,7 @@ def _labels_to_json(told: CharacterisationSummary) -> list[dict[str, Any]]:
 
 
 def replace_non_finite(value: Any) -> Any:
-    """JSON-able: tuples as lists, what is not finite as null."""
+    """Convert a value to JSON-compatible data: tuples become lists, numbers that are not finite become None."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):

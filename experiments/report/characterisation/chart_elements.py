@@ -1,4 +1,4 @@
-"""The parts that an epoch's time is made of: their names, and the colour that each has everywhere on the page."""
+"""Elements that the charts share: the parts of an epoch with their colours, error bars, and thinning of long series."""
 
 from __future__ import annotations
 
@@ -18,7 +18,13 @@ from fedge.types import Floats
 
 @dataclass(frozen=True, slots=True)
 class EpochPart:
-    """One part of an epoch or of a minibatch; ``field`` is its name in the records, in seconds."""
+    """One part of an epoch or minibatch.
+
+    Attributes:
+        field: Name of the field in the records, in seconds.
+        name: Name on the page.
+        colour: Colour in every chart.
+    """
 
     field: str
     name: str
@@ -32,17 +38,26 @@ OVERHEAD = EpochPart("overhead_s", "overhead", GREY)
 FETCH = EpochPart("fetch_s", "fetch", "#56B4E9")
 PREPROCESS = EpochPart("preprocess_s", "preprocess", "#7A6FAC")
 REST_OF_EPOCH = EpochPart("rest_s", "rest of the epoch", "#c4cad1")
-"""End to end less the timed parts: starting and ending the loader, and what nobody timed."""
+"""End to end minus the timed parts: start and shutdown of the loader, and gaps between timers."""
 STACKED_PARTS = (STALL, COPY, COMPUTE, OVERHEAD)
-"""What follows one another in a minibatch, and adds up to it."""
+"""Parts that follow one another in a minibatch and add up to it."""
 TIMELINE_PARTS = (STALL, COMPUTE, FETCH, PREPROCESS)
-"""What the timeline shows; the last two overlap with training where workers load, else they make the stall."""
+"""Parts shown over time; the last two overlap with training if there are workers, else they make up the stall."""
 LINE_COLOURS = ("#009E73", "#D55E00", "#8C8C1A", "#8b4a2b", "#117a8b", "#c2185b")
-"""Of boards and workloads; none is a part's."""
+"""Colours of boards and workloads, none of which is that of a part."""
 
 
 def make_error_bars(amounts: Sequence[Estimate | None], per: float = 1.0, colour: str = GREY) -> dict[str, Any]:
-    """For ``error_y`` or ``error_x``; every amount is divided by ``per``; none goes below nought."""
+    """Make Plotly's ``error_x`` or ``error_y`` from intervals.
+
+    Args:
+        amounts: Estimates; None and unbounded ones have no bar.
+        per: Divisor of all values, to convert units.
+        colour: Colour of the bars.
+
+    Returns:
+        The dictionary; bars do not extend below zero.
+    """
     above = [one.high - one.value if one is not None and one.is_bounded else None for one in amounts]
     below = [one.value - max(one.low, 0.0) if one is not None and one.is_bounded else None for one in amounts]
     if not any(one is not None for one in above):
@@ -55,7 +70,7 @@ def make_error_bars(amounts: Sequence[Estimate | None], per: float = 1.0, colour
 
 
 def format_with_interval(amount: Estimate | None, unit: str) -> str:
-    """``12.3 s (11.9 to 12.7)``; alone where its scatter is not known."""
+    """Format a value with its interval: "12.3 s (11.9 to 12.7)"; without it if it is unbounded."""
     if amount is None:
         return "not metered"
     value = number(amount.value, 3, unit)
@@ -63,11 +78,17 @@ def format_with_interval(amount: Estimate | None, unit: str) -> str:
 
 
 def select_extremes(series: Sequence[Floats], most: int) -> NDArray[np.int64]:
-    """Rows to draw, rising, ``most`` of them at the most: both ends, and the extremes of equally long stretches.
+    """Select the rows to draw of long series, so that no peak is lost: both ends, and the extremes of equal stretches.
 
-    The series have one length n; a row that is not a number is no extreme. With n <= ``most`` every row stays. The
-    least and the greatest value of every series are always among the rows. Raises ``ValueError`` where ``most`` is too
-    few for that: two per series, and the ends.
+    Args:
+        series: Arrays of the same length n; NaN is never an extreme.
+        most: Maximum number of rows.
+
+    Returns:
+        Ascending row indices; all n rows if n <= ``most``. Minimum and maximum of each series are always among them.
+
+    Raises:
+        ValueError: ``most`` is less than two per series plus both ends.
     """
     n = len(series[0])
     if n <= most:

@@ -1,4 +1,4 @@
-"""Where an epoch's time goes: stacked bars of its parts, grouped by what else is the same, one chart per swept knob."""
+"""Breakdown of an epoch's time: stacked bars of its parts, one chart per varied knob, grouped by the other knobs."""
 
 from __future__ import annotations
 
@@ -37,17 +37,18 @@ from experiments.report.palette import GREY
 from experiments.report.quantities import number, percent
 
 MAX_BARS = 18
-"""Of one view; more families are behind the menu. Chosen by us, as are the next three."""
+"""Bars per view, with further families in the menu; with the next three constants, a default that keeps bars
+readable."""
 MAX_VIEWS = 8
 LONGEST_NAME, LONGEST_GROUP = 26, 58
 MIN_REST_SHARE = 0.005
-"""The rest of an epoch is drawn where it is at least such a share of any."""
+"""Share of an epoch from which its rest is drawn."""
 BAR_PX, GROUP_PX, AROUND_PX = 27, 30, 78
 
 
 @dataclass(frozen=True, slots=True)
 class _Bar:
-    """One bar, at its height."""
+    """One bar and its vertical position."""
 
     setting: SettingSummary
     name: str
@@ -56,7 +57,7 @@ class _Bar:
 
 @dataclass(frozen=True, slots=True)
 class _BarView:
-    """Bars that are seen together: rows, and the groups' names at their heights."""
+    """Bars that are shown together, and the groups' names with their vertical positions."""
 
     rows: tuple[_Bar, ...]
     groups: tuple[tuple[str, float], ...]
@@ -65,14 +66,18 @@ class _BarView:
 
 @dataclass(frozen=True, slots=True)
 class _BarStyle:
-    """What all views of a chart share."""
+    """Style that all views of a chart share."""
 
     parts: tuple[EpochPart, ...]
     basis: FigureBasis
 
 
 def build_breakdown_charts(settings: Sequence[SettingSummary]) -> tuple[Chart, ...]:
-    """One chart per knob that was turned; one of all points where none was."""
+    """Build one chart per varied knob, or one of all settings if no knob was varied.
+
+    Args:
+        settings: All settings.
+    """
     axes = find_axes(settings)
     if axes:
         return tuple(_build_knob_chart(settings, one) for one in axes)
@@ -94,7 +99,7 @@ def build_breakdown_charts(settings: Sequence[SettingSummary]) -> tuple[Chart, .
 
 
 def build_part_legend(settings: Sequence[SettingSummary]) -> str:
-    """The parts' colours as HTML, once for all the bars."""
+    """Build one legend of the parts' colours for all charts, as HTML."""
     shown = "".join(
         f'<span class="key"><i class="swatch" style="background:{part.colour}"></i>{part.name}</span>'
         for part in _list_visible_parts(settings)
@@ -119,7 +124,7 @@ def _build_knob_chart(settings: Sequence[SettingSummary], knob: str) -> Chart:
 
 
 def _build_views(families: Sequence[SettingFamily]) -> tuple[dict[str, _BarView], int]:
-    """As many views as are allowed, each with as many whole families as fit, and how many families they hold."""
+    """Fill up to ``MAX_VIEWS`` views with whole families; return them and the number of families in them."""
     views: dict[str, _BarView] = {}
     shown = 0
     for alike in split_by_scale(families):
@@ -134,7 +139,7 @@ def _build_views(families: Sequence[SettingFamily]) -> tuple[dict[str, _BarView]
 
 
 def _take_fitting(families: Sequence[SettingFamily]) -> list[SettingFamily]:
-    """The first one, and those after it that a view still has room for."""
+    """Return the first family and those after it that fit into one view."""
     taken = [families[0]]
     for following in families[1:]:
         if sum(len(one.settings) for one in (*taken, following)) > MAX_BARS:
@@ -171,7 +176,7 @@ def _build_chart(key: str, title: str, caption: str, views: dict[str, _BarView],
 
 
 def _list_visible_parts(settings: Sequence[SettingSummary]) -> tuple[EpochPart, ...]:
-    """Those that are anything at all; the rest only where it can be seen."""
+    """Return the parts that are not zero everywhere, and the rest of the epoch only if it is visible."""
     timed = [part for part in STACKED_PARTS if any((one.get_mean(part.field) or 0.0) > 0 for one in settings)]
     rest = any(one.stats.untimed_s > MIN_REST_SHARE * one.stats.e2e_s.value for one in settings)
     return (*timed, *((REST_OF_EPOCH,) if rest else ()))
@@ -198,7 +203,7 @@ def _make_bar_traces(view: _BarView, style: _BarStyle) -> list[Trace]:
 
 
 def _make_total_traces(view: _BarView, basis: FigureBasis) -> list[Trace]:
-    """The interval of every bar's whole length, and the figure to the right of it."""
+    """Draw the interval of each bar's total, and the total to the right of it."""
     totals = [basis.get_estimate(row.setting, "e2e_s") for row in view.rows]
     heights = [row.at for row in view.rows]
     whole: Trace = {
@@ -252,7 +257,7 @@ def _make_layout(view: _BarView, style: _BarStyle) -> dict[str, Any]:
 
 
 def _bar_end_s(setting: SettingSummary, basis: FigureBasis) -> float:
-    """To the interval's end, at most three times the figure: what is longer is cut and in the words."""
+    """Return the end of the bar's interval, cut at three times the total; the hover text has the full interval."""
     found = basis.get_estimate(setting, "e2e_s")
     if found is None:
         return 0.0

@@ -1,4 +1,4 @@
-"""The findings in plain sentences, the strongest first, each with its evidence behind a small unfold."""
+"""The sections of findings and advice: sentences by decreasing strength, with their evidence in an expandable part."""
 
 from __future__ import annotations
 
@@ -15,12 +15,19 @@ from fedge.characterisation.sweep_findings import SweepFinding
 from fedge.characterisation.tuning_advice import TuningAdvice
 
 FIRST_SHOWN = 10
-"""The others are behind an unfold. Chosen by us, as is the next."""
+"""Findings shown at first, with the others expandable; with the next constant, a default that limits the page's
+length."""
 MAX_FINDINGS = 60
 
 
 def build_findings_section(found: Sequence[SweepFinding], names: Mapping[str, str], points: int) -> Section:
-    """``names``: short names of the points by key; ``points``: how many are finished."""
+    """Build the section of findings.
+
+    Args:
+        found: All findings.
+        names: Short names of the points by key.
+        points: Number of finished points.
+    """
     title = "What was found"
     if not found:
         why = (
@@ -54,27 +61,36 @@ def _make_finding_html(one: SweepFinding, names: Mapping[str, str]) -> str:
     evidence = "".join(f"<li>{escape(sentence)}</li>" for sentence in one.evidence)
     about = ", ".join(word for word in (one.workload, one.board) if word)
     aside = f'<p class="caption">{label_badge(one.label)} {escape(about)}</p>'
-    return f"<details><summary>{escape(one.title)}</summary><ul>{evidence}</ul>{link_points(one.points, names)}{aside}</details>"
+    return (
+        f"<details><summary>{escape(one.title)}</summary><ul>{evidence}</ul>{link_points(one.points, names)}"
+        f"{aside}</details>"
+    )
 
 
 NO_ADVICE_TEXT = "No knob is known that would make an epoch shorter or cheaper."
 QUANTITY_TITLES = {"e2e_s": "time per epoch", "energy_j": "energy per epoch"}
 CLOCK_KNOBS = ("cpu_mhz", "gpu_mhz", "mem_mhz")
 MAX_CARDS = 9
-"""Cards; the others are in findings.json. Chosen by us, as is the next."""
+"""Cards on the page, with all advice in findings.json; a default that limits the page's length, as is the next one."""
 MAX_OTHER_PLACES = 4
-"""So many other places are named in a card."""
+"""Other settings that a card names."""
 
 
 def build_advice_section(found: Sequence[TuningAdvice], names: Mapping[str, str], points: int) -> Section:
-    """The largest saving first; one card for the same turn, wherever it helps."""
+    """Build the section of advice, the largest saving first, with one card per change of a knob wherever it helps.
+
+    Args:
+        found: All advice.
+        names: Short names of the points by key.
+        points: Number of finished points.
+    """
     title = "What to turn next"
     if not found:
         why = "No point is finished yet." if not points else NO_ADVICE_TEXT
         return Section(title, why, ())
     turns: dict[Hashable, dict[str, list[TuningAdvice]]] = {}
     for one in sorted(found, key=lambda one: -one.saving):
-        turn = (one.knob, one.now, one.then, one.label, one.expected.n > 0)  # what was seen and what is expected apart
+        turn = (one.knob, one.now, one.then, one.label, one.expected.n > 0)  # measured apart from predicted
         turns.setdefault(turn, {}).setdefault(one.point, []).append(one)
     lead = (
         "One knob turned, all else as it is. What the sweep has seen comes with its own interval, what the pipeline "
@@ -87,7 +103,7 @@ def build_advice_section(found: Sequence[TuningAdvice], names: Mapping[str, str]
 
 
 def _make_card(places: Sequence[Sequence[TuningAdvice]], names: Mapping[str, str]) -> str:
-    """A turn and, for every place that one would turn it from, what it saves of time and energy."""
+    """Build the card of one change and, for every setting to start from, its saving of time and energy."""
     best, *_ = first = places[0]
     unit = " MHz" if best.knob in CLOCK_KNOBS else ""
     turned = (
@@ -113,7 +129,7 @@ def _describe_place(one: TuningAdvice) -> str:
 
 
 def _describe_savings(found: Sequence[TuningAdvice]) -> str:
-    """Of time and of energy."""
+    """Describe the savings of time and energy."""
     return ", ".join(f"{_describe_saving(one)} {QUANTITY_TITLES.get(one.quantity, '')}" for one in found)
 
 
@@ -133,7 +149,7 @@ def _describe_saving(one: TuningAdvice) -> str:
 
 
 def _to_sentence(words: str) -> str:
-    """With a capital, and a full stop."""
+    """Add a capital letter and a full stop."""
     return f"{words[:1].upper()}{words[1:]}" + ("" if words.endswith(".") else ".")
 
 

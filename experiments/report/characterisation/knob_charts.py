@@ -1,4 +1,4 @@
-"""Titles that say what is seen: how much a quantity changes along a knob, where it is least, how much is stall."""
+"""Charts of time and energy against each knob, with titles that state the change, the minimum, or the stall."""
 
 from __future__ import annotations
 
@@ -38,20 +38,27 @@ from experiments.report.quantities import UnitScale, energy_scale, percent, time
 from fedge.characterisation.confidence_interval import Estimate
 
 MIN_CHANGE = 0.02
-"""A smaller change is not called one; chosen by us."""
+"""Relative change below which a title says "unchanged", as for findings."""
 NEAR_ZERO = 0.005
-"""A ratio below which next to nothing is left."""
+"""Ratio below which a title says that nothing is left."""
 UNCHANGED_TEXT = "changes by less than 2 %"
 OVERLAP_TEXT = " (intervals overlap)"
-"""Where intervals overlap."""
+"""Added if the 95 % intervals overlap."""
 MAX_TITLE_FAMILIES = 6
-"""Families that a title may speak of; chosen by us."""
+"""Number of families that a title may describe: those that are drawn."""
 MULTIPLE_FROM = 2.0
-"""From here on a rise is told as a multiple."""
+"""Ratio from which a rise is written as a multiple."""
 
 
 def describe_change(title: str, families: Sequence[SettingFamily], field: str, basis: FigureBasis) -> str:
-    """Of a quantity along the families' axis; of all families where it is a number, else where most is seen."""
+    """Describe how a quantity changes along the families' axis, for a chart's title.
+
+    Args:
+        title: Name of the quantity.
+        families: Families of one axis; all are described if it is numeric, else the one with the largest range.
+        field: A field of ``PointStats``.
+        basis: Whether values are per epoch or per number of samples.
+    """
     knob = families[0].axis
     if knob in NUMERIC_KNOBS:
         found = _describe_numbers(families, field, basis)
@@ -71,7 +78,7 @@ def _family_suffix(family: SettingFamily, families: Sequence[SettingFamily]) -> 
 
 
 def _describe_numbers(families: Sequence[SettingFamily], field: str, basis: FigureBasis) -> str:
-    """From the least to the greatest value on the axis."""
+    """Describe the change from the lowest to the highest value on the axis."""
     both = [tuple(basis.get_estimate(family.settings[end], field) for end in (0, -1)) for family in families]
     ends = [(first, last) for first, last in both if first is not None and last is not None and first.value > 0]
     if not ends:
@@ -86,7 +93,7 @@ def _describe_numbers(families: Sequence[SettingFamily], field: str, basis: Figu
 
 
 def are_disjoint(one: Estimate, other: Estimate) -> bool:
-    """Whether two intervals have nothing in common; where nothing is known of the scatter nothing speaks against it."""
+    """Return whether two intervals do not overlap; True if either is unbounded."""
     if not (one.is_bounded and other.is_bounded):
         return True
     return one.high < other.low or other.high < one.low
@@ -99,7 +106,7 @@ def _knob_unit(knob: str) -> str:
 
 
 def _describe_ratios(low: float, high: float) -> str:
-    """In words, of the least and the greatest ratio."""
+    """Describe a range of ratios, given the smallest and the largest."""
     if max(abs(low - 1), abs(high - 1)) < MIN_CHANGE:
         return UNCHANGED_TEXT
     if high < NEAR_ZERO:
@@ -143,15 +150,16 @@ def _describe_categories(family: SettingFamily, field: str, basis: FigureBasis) 
 
 
 def _format_position(setting: SettingSummary, knob: str) -> str:
-    """``4 loader workers`` without its unit where the knob stands beside it; ``cache dropped``, ``DVFS on``."""
+    """Format a value for a title: "4 loader workers" without its unit; "cache dropped", "DVFS on"."""
     word = format_axis_value(setting, knob)
     return f"{KNOB_TITLES[knob]} {word}" if knob in {"pinned", "dvfs", "cache"} else word
 
 
 def describe_stall(families: Sequence[SettingFamily]) -> str:
-    """How much of an epoch is stall, at both ends of a number's axis, else where it is most and least.
+    """Describe the stall's share of an epoch at both ends of a numeric axis, else at its maximum and minimum.
 
-    Of the near families that in which it differs most.
+    Args:
+        families: Families of one axis, nearest to the reference first; the one with the largest range is described.
     """
     family = max(
         families[:MAX_TITLE_FAMILIES], key=lambda one: _value_range([_stall_share(each) for each in one.settings])
@@ -182,23 +190,29 @@ def _stall_share(setting: SettingSummary) -> float:
 
 
 MAX_FAMILIES = 6
-"""Drawn per knob; as many as there are colours. Chosen by us, as are the next two."""
+"""Lines per chart, as many as there are colours."""
 MAX_UPRIGHT_NAME = 9
-"""Characters of a value's name from which bars lie."""
+"""Length of a value's name above which bars are horizontal."""
 HEIGHT_PX = 270
 
 
 @dataclass(frozen=True, slots=True)
 class ChartQuantity:
-    """What is drawn over the knob: a figure of an epoch."""
+    """A quantity that is drawn against a knob.
+
+    Attributes:
+        field: A field of ``PointStats``.
+        title: Name of the quantity in titles.
+        unit: SI unit.
+    """
 
     field: str
     title: str
-    """Before "of an epoch"."""
+    """Followed by "of an epoch"."""
     unit: str
 
     def full_title(self, basis: FigureBasis) -> str:
-        """With what it is of."""
+        """Return the title including what the quantity refers to."""
         if self is POWER:
             return self.title
         if self in FIRST_EPOCH:
@@ -206,7 +220,7 @@ class ChartQuantity:
         return f"{self.title} of {basis.title}"
 
     def axis_label(self, basis: FigureBasis, unit: str) -> str:
-        """The title of its axis."""
+        """Return the label of the axis, with the given unit."""
         if self is POWER:
             return f"mean power ({unit})"
         of = f"per {basis.unit_name}"
@@ -223,11 +237,16 @@ FIRST_EPOCH = (
     ChartQuantity("first_e2e_s", "Time of the first", "s"),
     ChartQuantity("first_stall_s", "Stall of the first", "s"),
 )
-"""Where the page cache may be empty: what storage and cache are about."""
+"""Of the first epoch, whose page cache may be empty: relevant for storage and cache."""
 
 
 def build_knob_sections(settings: Sequence[SettingSummary], metered: bool) -> list[Section]:
-    """One per knob."""
+    """Build one section per knob that the sweep varied.
+
+    Args:
+        settings: All settings.
+        metered: Whether the power of any point was metered.
+    """
     return [_build_knob_section(settings, knob, metered) for knob in find_axes(settings)]
 
 
@@ -258,7 +277,7 @@ def _build_knob_section(settings: Sequence[SettingSummary], knob: str, metered: 
 
 @dataclass(frozen=True, slots=True)
 class _FamilyGroup:
-    """Families that share their charts; ``mark`` makes the charts' keys differ, ``workload`` is for their titles."""
+    """Families that share their charts; ``mark`` distinguishes the charts' keys, ``workload`` is for their titles."""
 
     families: Sequence[SettingFamily]
     basis: FigureBasis
@@ -267,7 +286,7 @@ class _FamilyGroup:
 
 
 def _build_legend(families: Sequence[SettingFamily]) -> str:
-    """One for all charts of the section, so that it never covers any."""
+    """Build one legend for all charts of a section, outside of the charts, so that it never covers a line."""
     shown = "".join(
         f'<span class="key"><i class="swatch" style="background:{LINE_COLOURS[i]}"></i>{escape(one.name)}</span>'
         for i, one in enumerate(families)
@@ -276,7 +295,7 @@ def _build_legend(families: Sequence[SettingFamily]) -> str:
 
 
 def _build_chart(some: _FamilyGroup, quantity: ChartQuantity) -> Chart | None:
-    """None where nobody knows the quantity of any of the settings."""
+    """Build the chart of one quantity, or None if it is unknown for all settings."""
     families, basis, knob = some.families, some.basis, some.families[0].axis
     values = [basis.get_mean(one, quantity.field) for family in families for one in family.settings]
     if not any(value is not None for value in values):
@@ -316,7 +335,7 @@ def _choose_scale(quantity: ChartQuantity, values: Sequence[float | None]) -> Un
 
 
 def _make_knob_axis(families: Sequence[SettingFamily], knob: str) -> dict[str, Any]:
-    """The values themselves, where there are few; sizes that double stand at equal distances."""
+    """Build a numeric axis with the values as ticks if there are few; logarithmic for batch sizes that double."""
     found = sorted({float(value) for family in families for value in family.values})
     log = knob == "batch_size" and found[0] > 0 and found[-1] > 8 * found[0]
     ticks = {"tickvals": found, "ticktext": [f"{one:g}" for one in found]} if len(found) <= 10 else {}
@@ -325,7 +344,7 @@ def _make_knob_axis(families: Sequence[SettingFamily], knob: str) -> dict[str, A
 
 @dataclass(frozen=True, slots=True)
 class _KnobChartStyle:
-    """What all traces of a chart share; ``flat`` bars lie, so that long words have room."""
+    """Style that all traces of a chart share; ``flat`` bars are horizontal, which leaves room for long names."""
 
     quantity: ChartQuantity
     basis: FigureBasis
@@ -334,7 +353,7 @@ class _KnobChartStyle:
 
 
 def _make_family_trace(family: SettingFamily, place: int, style: _KnobChartStyle) -> Trace:
-    """A line over numbers, bars over words."""
+    """Draw a family as a line over numbers, as bars over names."""
     colour = LINE_COLOURS[place % len(LINE_COLOURS)]
     amounts = [style.basis.get_estimate(one, style.quantity.field) for one in family.settings]
     heights = [None if one is None else one.value / style.scale.per for one in amounts]

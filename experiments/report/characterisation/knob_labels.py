@@ -1,4 +1,4 @@
-"""How knobs, their values and points are called on the page: short words, which are not yet escaped."""
+"""Short names of knobs, their values and points on the page; the caller escapes them for HTML."""
 
 from __future__ import annotations
 
@@ -37,23 +37,23 @@ AXIS_TITLES: Mapping[str, str] = {
     "workers": "loader workers (processes)",
     "prefetch": "prefetch (batches per worker)",
 }
-"""Of the axis, where it needs more than the title."""
+"""Titles of axes that differ from the knob's title."""
 KIND_NAMES = {"train": "training", "infer": "inference"}
 MODE_PARTS = ("cores", "cpu_mhz", "gpu_mhz", "mem_mhz")
 
 
 def format_mode(mode: PowerMode) -> str:
-    """``8c/2265.6/1377/2133``: cores, CPU, GPU and memory MHz."""
+    """Format a power mode as cores, CPU, GPU and memory MHz: "8c/2265.6/1377/2133"."""
     return str(mode).removesuffix(" MHz")
 
 
 def get_axis_title(knob: str) -> str:
-    """With its unit."""
+    """Return the title of a knob's axis with its unit."""
     return AXIS_TITLES.get(knob, KNOB_TITLES.get(knob, knob))
 
 
 def format_knob_value(knob: str, value: Any) -> str:
-    """A value alone, where the knob is known: ``4``, ``training``, ``on``."""
+    """Format a value whose knob is clear from the context: "4", "training", "on"."""
     if value is None:
         return "as found"
     if isinstance(value, bool):
@@ -68,7 +68,7 @@ def format_knob_value(knob: str, value: Any) -> str:
 
 
 def format_knob_phrase(knob: str, value: Any) -> str:
-    """A value beside others: ``4 workers``, ``batch 16``, ``cache warm``."""
+    """Format a value among those of other knobs: "4 workers", "batch 16", "cache warm"."""
     word = format_knob_value(knob, value)
     phrases = {
         "workers": f"{word} worker{'s' * (value != 1)}",
@@ -87,7 +87,7 @@ def format_knob_phrase(knob: str, value: Any) -> str:
 
 
 def collect_knobs(point: SweepPoint) -> dict[str, Any]:
-    """Every knob by its name, the power mode as its four parts; without the repeat."""
+    """Return every knob but the repeat by name, with the power mode as its four parts."""
     mode = point.mode
     parts = dict.fromkeys(MODE_PARTS) if mode is None else {name: getattr(mode, name) for name in MODE_PARTS}
     plain = ("batch_size", "workers", "prefetch", "pinned", "storage", "cache", "runtime", "dvfs")
@@ -101,7 +101,7 @@ def collect_knobs(point: SweepPoint) -> dict[str, Any]:
 
 
 def format_setting(point: SweepPoint) -> str:
-    """The whole setting in one line."""
+    """Format the whole setting in one line."""
     mode = [] if point.mode is None else [str(point.mode)]
     ahead, named = point.workers > 0, point.storage != DEFAULT_STORAGE
     plain = ("batch_size", "workers", *(("prefetch",) if ahead else ()), *(("storage",) if named else ()), "cache")
@@ -113,13 +113,20 @@ def format_setting(point: SweepPoint) -> str:
 
 
 def kind_of_board(board: str) -> str:
-    """``agx-xavier`` of ``agx-xavier-1``; a board without a number is a kind of its own."""
+    """Return the kind of a board, ``agx-xavier`` for ``agx-xavier-1``; a board without a number is its own kind."""
     kind, dash, number = board.rpartition("-")
     return kind if dash and number.isdigit() else board
 
 
 def preset_names(board: str) -> dict[PowerMode, str]:
-    """The presets of the board's kind; none for a board that the catalogue does not know."""
+    """Return the names of a board's preset modes.
+
+    Args:
+        board: The board's name.
+
+    Returns:
+        The first name of each mode; empty for a board that is not in the catalogue.
+    """
     from fedge.devices.catalogue import find
 
     try:
@@ -133,6 +140,6 @@ def preset_names(board: str) -> dict[PowerMode, str]:
 
 
 def is_same_mode(first: PowerMode, second: PowerMode) -> bool:
-    """Whether they are the same setting, whatever way their clocks were written."""
+    """Return whether two modes are equal up to rounding of their clocks."""
     pairs = zip(MODE_PARTS, MODE_PARTS, strict=True)
     return all(math.isclose(getattr(first, a), getattr(second, b), rel_tol=1e-6) for a, b in pairs)

@@ -1,4 +1,4 @@
-"""The time-energy plane: every setting's epoch, those that no other beats, and the power modes that have a name."""
+"""The section of the time-energy plane: all settings, the Pareto front, and the named power modes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from experiments.report.quantities import UnitScale, energy_scale, time_scale
 from fedge.pareto import front_mask
 
 MAX_DOTS = 1200
-"""Dominated settings drawn in one view. Chosen by us, as are the next two."""
+"""Dominated settings drawn in one view; with the next two constants, a default that limits the page's size."""
 MAX_VIEWS = 24
 MAX_DOTS_IN_ALL = 8000
 """Dominated settings drawn in all views together."""
@@ -27,7 +27,7 @@ PlaneGroup = tuple[str, str, str]
 
 @dataclass(frozen=True, slots=True)
 class _PlaneStyle:
-    """What all marks of a view share: what figures are per, and the axes' units."""
+    """Style that all marks of a view share: the basis of the values and the axes' units."""
 
     basis: FigureBasis
     times: UnitScale
@@ -35,7 +35,14 @@ class _PlaneStyle:
 
 
 def build_plane_section(settings: Sequence[SettingSummary]) -> Section | None:
-    """The plane with a menu of what was run where; None where nobody metered power, as the page's head says."""
+    """Build the plane with a menu of workload, board and kind.
+
+    Args:
+        settings: All settings.
+
+    Returns:
+        The section, or None if no power was metered.
+    """
     title = "Time and energy"
     both = [one for one in settings if one.get_mean("energy_j") is not None]
     if not both:
@@ -163,7 +170,7 @@ def _make_front_trace(front: Sequence[SettingSummary], style: _PlaneStyle) -> Tr
 
 
 def _find_named_modes(settings: Sequence[SettingSummary], basis: FigureBasis) -> list[tuple[str, SettingSummary]]:
-    """Of every named mode the fastest setting."""
+    """Return the fastest setting of each named power mode."""
     found: dict[str, SettingSummary] = {}
     presets = preset_names(settings[0].point.board)
     for one in settings:

@@ -1,4 +1,4 @@
-"""Links from words to points: a point's key leads to its row in the table and marks it in the pictures."""
+"""The table of points, the list of omitted points, and links that lead to a point's row and mark it in the charts."""
 
 from __future__ import annotations
 
@@ -24,21 +24,26 @@ from fedge.characterisation.point_statistics import PointStats
 from fedge.characterisation.sweep_plan import KNOBS, SweepPoint
 
 MAX_LINKS = 8
-"""Links of one finding; chosen by us."""
+"""Maximum number of links of one finding; a default that keeps them on about two lines."""
 
 
 def point_anchor(key: str) -> str:
-    """The id of a point's row."""
+    """Return the HTML id of a point's row."""
     return f"point-{key}"
 
 
 def link_point(key: str, word: str) -> str:
-    """To the point's row; ``word`` is escaped here."""
+    """Return a link to the point's row; ``word`` is escaped here."""
     return f'<a class="point" href="#{point_anchor(key)}" data-point="{escape(key)}">{escape(word)}</a>'
 
 
 def link_points(keys: Sequence[str], names: Mapping[str, str]) -> str:
-    """To each point that the page has, by its short name, and how many more there are."""
+    """Return links to the points by their short names, and how many more there are.
+
+    Args:
+        keys: Keys of points; those without a name are left out.
+        names: Short names by key.
+    """
     known = [key for key in dict.fromkeys(keys) if key in names]
     if not known:
         return ""
@@ -48,13 +53,14 @@ def link_points(keys: Sequence[str], names: Mapping[str, str]) -> str:
 
 
 MAX_REASONS = 60
-"""Skipped or failed points that are named one by one; of more, how many had each reason. Chosen by us."""
+"""Skipped or failed points up to which each one is listed; above it, points are counted by reason. A default that
+limits the page's length."""
 MAX_NOTE_CHARS = 40
-"""Characters of notes that are shown unfolded."""
+"""Length of notes above which they are folded."""
 
 
 def build_points_section(told: CharacterisationSummary) -> Section:
-    """Every finished point, one row each."""
+    """Build the section with one row per finished point."""
     if not told.stats:
         return Section("All points", "No point is finished.", ())
     course = told.result.plan.course
@@ -70,14 +76,14 @@ def build_points_section(told: CharacterisationSummary) -> Section:
 
 
 def _find_common_notes(stats: Sequence[PointStats]) -> tuple[str, ...]:
-    """Notes that all points have, of which there are several; they are not repeated in every row."""
+    """Return the notes that all of several points share, which the rows then omit."""
     if len(stats) < 2:
         return ()
     return tuple(note for note in dict.fromkeys(stats[0].notes) if all(note in one.notes for one in stats))
 
 
 def build_points_table(told: CharacterisationSummary) -> ReportTable:
-    """Knobs that are the same for all are left out of it; the plan has them."""
+    """Build the table of points, without knobs that have the same value everywhere."""
     shown = _list_shown_knobs(told.stats)
     repeats = len({one.point.repeat for one in told.stats}) > 1
     heads = (
@@ -94,7 +100,7 @@ def build_points_table(told: CharacterisationSummary) -> ReportTable:
 
 
 def _point_sort_key(one: PointStats) -> tuple[Any, ...]:
-    """By the knobs, in their order; the plan's own order is random."""
+    """Sort by the knobs in their order, since the plan's order is random."""
     known = [(value is not None, value) for value in collect_knobs(one.point).values()]
     return tuple(known), one.point.repeat
 
@@ -166,7 +172,7 @@ def _make_folded_cell(word: str, said: str) -> TableCell:
 
 
 def build_omitted_section(told: CharacterisationSummary) -> Section | None:
-    """What was skipped or failed; None where nothing was."""
+    """Build the section of skipped and failed points, or None if there are none."""
     result = told.result
     parts = [
         _build_reasons_table(word, some)
@@ -192,7 +198,12 @@ def _build_reasons_table(word: str, some: Sequence[tuple[SweepPoint, str]]) -> s
 
 
 def name_points(told: CharacterisationSummary, short: Mapping[str, str]) -> dict[str, str]:
-    """Of every finished point: its setting's short name, with its repeat where there are several."""
+    """Name every finished point by its setting's short name, with the repeat if there are several.
+
+    Args:
+        told: The sweep's results.
+        short: Short names of settings by key.
+    """
     names = {}
     for setting in told.settings:
         for one in setting.repeats:

@@ -1,8 +1,7 @@
-"""Every minibatch of one point over time: fetch, preprocess, stall, compute; warm-up and outliers are marked.
+"""Charts of one point over time: its minibatches (with warm-up and outliers marked) and its sensors.
 
-Of a long series 2,000 minibatches at the most are drawn: of every stretch those with the least and the greatest of each
-part, so that nothing that stands out is lost. The axis ends above the steady minibatches; what is higher is drawn at
-its top, marked, with its figure.
+Of a long series, ``MAX_MINIBATCHES`` are drawn: from each stretch those with the extremes of each part, so that no peak
+is lost. The axis ends above the steady minibatches; higher values are drawn at its top, marked and labelled.
 """
 
 from __future__ import annotations
@@ -34,16 +33,16 @@ from fedge.types import Floats
 
 MAX_MINIBATCHES = 2_000
 MAX_TIMELINE_POINTS = 12
-"""Behind the menu; at most 100 kB each. Chosen by us, as are the next two."""
+"""Points in the menu, each up to 100 kB of the page. Default limits of the page's size, as are the next two."""
 MAX_MARKED = 500
-"""Outliers marked; all are counted."""
+"""Maximum number of marked outliers; the caption counts all of them."""
 AXIS_HEADROOM = 1.25
-"""The axis ends at so many times what 99.5 % of the minibatches that are drawn do not exceed."""
+"""The axis ends at this multiple of the 99.5th percentile of the drawn minibatches."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _MarkedMinibatches:
-    """All minibatches, and which of them belong to a start or are outliers; bool arrays of shape (n,)."""
+    """All minibatches with masks of warm-up and outliers; Boolean arrays of shape (n,)."""
 
     every: MinibatchTimes
     starts: NDArray[np.bool_]
@@ -53,7 +52,16 @@ class _MarkedMinibatches:
 def build_timeline_section(
     settings: Sequence[SettingSummary], finished: Mapping[str, FinishedPoint], discard: int
 ) -> Section:
-    """With a menu of points; the first is the typical one."""
+    """Build the section of minibatch times with a menu of points, the typical one first.
+
+    Args:
+        settings: The settings to choose from.
+        finished: Finished points by key.
+        discard: Number of first epochs that are shaded because they are not counted.
+
+    Returns:
+        The section, which lists points whose files cannot be read.
+    """
     title = "Minibatch by minibatch"
     frames: list[ChartFrame | None] = []
     lost: list[str] = []
@@ -120,7 +128,7 @@ def _mark_minibatches(every: MinibatchTimes) -> _MarkedMinibatches:
 
 
 def _axis_end_ms(every: MinibatchTimes, judged: _MarkedMinibatches, rows: NDArray[np.int64]) -> float:
-    """Where the axis ends: over nearly all that is drawn and is not warm-up."""
+    """Return the upper end of the axis: above nearly all drawn minibatches after warm-up."""
     drawn = np.maximum.reduce([getattr(every, part.field)[rows] for part in TIMELINE_PARTS])
     steady = drawn[~judged.starts[rows]]
     return 1e3 * AXIS_HEADROOM * float(np.quantile(steady if len(steady) else drawn, 0.995)) or 1.0
@@ -143,7 +151,7 @@ def _list_steps(every: MinibatchTimes, rows: NDArray[np.int64]) -> list[list[int
 
 
 def _longest_part_ms(every: MinibatchTimes) -> Floats:
-    """Of the parts that are drawn, minibatch by minibatch, milliseconds."""
+    """Return the longest drawn part of each minibatch in milliseconds."""
     longest: Floats = 1e3 * np.maximum.reduce([getattr(every, part.field) for part in TIMELINE_PARTS])
     return longest
 
@@ -165,7 +173,7 @@ def _make_outlier_trace(judged: _MarkedMinibatches, top_ms: float) -> Trace:
 
 
 def _make_cut_traces(every: MinibatchTimes, rows: NDArray[np.int64], top_ms: float) -> list[Trace]:
-    """What is higher than the axis, at its top."""
+    """Draw values above the axis as markers at its top."""
     high = [row for row in rows if _longest_part_ms(every)[row] > top_ms]
     if not high:
         return []
@@ -187,7 +195,7 @@ def _make_cut_traces(every: MinibatchTimes, rows: NDArray[np.int64], top_ms: flo
 
 
 def _make_shades(judged: _MarkedMinibatches, finished: FinishedPoint, discard: int) -> list[dict[str, Any]]:
-    """Epochs that do not count as a whole, of the others the start."""
+    """Shade epochs that are not counted as a whole, and the warm-up of the others."""
     shades = []
     every = judged.every
     counted = {one.epoch for one in finished.epochs[discard:] or finished.epochs}
@@ -221,14 +229,22 @@ def _describe_timeline(
 
 
 MAX_SENSOR_POINTS = 40
-"""Behind the menu. Chosen by us, as are the next two: 1.5 MB of the page at most."""
+"""Points in the menu; with the next two constants, a default that limits the section to 1.5 MB of the page."""
 MAX_SAMPLES = 400
 STRIP_PX, AROUND_PX = 92, 70
 
 
 @dataclass(frozen=True, slots=True)
 class SensorStrip:
-    """One strip: a field of ``SensorTrace``, what it is called, and what its values are multiplied by."""
+    """One strip of the sensor chart.
+
+    Attributes:
+        field: A field of ``SensorTrace``.
+        name: Name on the page.
+        unit: Unit on the page.
+        factor: Multiplies the field's values to give this unit.
+        colour: Colour of the line.
+    """
 
     field: str
     name: str
@@ -248,7 +264,15 @@ SENSORS = (
 
 
 def build_sensor_section(settings: Sequence[SettingSummary], finished: Mapping[str, FinishedPoint]) -> Section:
-    """With a menu of points; the first is the typical one."""
+    """Build the section of sensor traces with a menu of points, the typical one first.
+
+    Args:
+        settings: The settings to choose from.
+        finished: Finished points by key.
+
+    Returns:
+        The section, which lists points whose files cannot be read.
+    """
     title = "Loads, memory, disk, power, temperature"
     frames, lost = [], []
     picked, names = choose_settings(settings, MAX_SENSOR_POINTS), make_short_names(settings)
@@ -282,7 +306,7 @@ def build_sensor_section(settings: Sequence[SettingSummary], finished: Mapping[s
 
 
 def _build_sensor_frame(key: str, label: str, strip: SensorTrace) -> ChartFrame | None:
-    """None without a sample of any sensor."""
+    """Build a point's strips; None if it has no samples of any sensor."""
     there = [one for one in SENSORS if np.isfinite(getattr(strip, one.field)).any()]
     if not there:
         return None
@@ -306,7 +330,7 @@ def _make_sensor_trace(sensor: SensorStrip, strip: SensorTrace, rows: Any, place
 
 
 def _make_sensor_layout(there: Sequence[SensorStrip], at_s: Floats) -> dict[str, Any]:
-    """One below the other, the first at the top, all over one axis of time."""
+    """Stack the strips over one time axis, the first at the top."""
     height = 1.0 / len(there)
     layout: dict[str, Any] = {"showlegend": False, "hovermode": "closest", "annotations": []}
     for place, one in enumerate(there):

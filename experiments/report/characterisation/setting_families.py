@@ -1,6 +1,6 @@
-"""Families: settings that differ in one knob alone, which is what a line, or a group of bars, is made of.
+"""Families: settings that differ in one knob alone, drawn as one line or one group of bars.
 
-A sweep over several knobs has very many of them. Those nearest to the reference (``settings``) are drawn.
+A sweep over several knobs has many families; those nearest to the reference (``setting_summary``) are drawn.
 """
 
 from __future__ import annotations
@@ -36,46 +36,48 @@ KNOB_AXES = (
     "kind",
     "workload",
 )
-"""What can be looked along, in the order of the page."""
+"""Possible axes in the order of the page."""
 NUMERIC_KNOBS = frozenset({"workers", "prefetch", "batch_size", *MODE_PARTS})
 COMPARED_KNOBS = frozenset({"board", "workload", "kind"})
-"""What families may differ in without being further from the reference: it is what one compares."""
+"""Knobs whose differences do not count towards a family's distance, since they are what is compared."""
 FIRST_VALUES = ("dropped", "train", "bare", False)
-"""Values from which one compares."""
+"""Values that others are compared with, drawn first."""
 OPTIONAL_KNOBS = ("pinned", "storage", "runtime", "dvfs")
-"""Knobs that are told of only where a sweep has them at another value than the usual one."""
+"""Knobs mentioned only if a sweep has them at another value than the usual one."""
 SAME_NAME = "all else the same"
-"""The name of a family that is nowhere away from the reference, where only what is away is named."""
+"""Name of a family at the reference, since names list differences from it."""
 MAX_NAMED_KNOBS = 2
-"""Knobs up to which every family says where each is; of more it says where it is not at the reference."""
+"""Up to this number of varied knobs, each family's name lists all of them; above it, only those off the reference."""
 MAX_EPOCH_RATIO = 8.0
-"""From here on the longest epochs of two families are unlike; chosen by us."""
+"""Ratio of the longest epochs of two families from which they get separate charts; a default at which the shorter
+one is still readable."""
 MAX_MODE_BARS = 16
-"""Modes up to which they are bars beside each other; more are seen along their clocks, and in the plane."""
+"""Maximum number of modes drawn as bars; more are shown along their clocks and in the plane."""
 
 
 @dataclass(frozen=True, slots=True)
 class SettingFamily:
-    """Settings along an axis, in its order; ``name`` says in what it differs from the other families."""
+    """Settings in order along an axis; ``name`` says how the family differs from others."""
 
     axis: str
     name: str
     settings: tuple[SettingSummary, ...]
     distance: int
-    """In how many knobs it is not at the reference."""
+    """Number of knobs that differ from the reference."""
 
     @property
     def values(self) -> tuple[Any, ...]:
+        """The values on the axis."""
         return tuple(get_axis_value(one, self.axis) for one in self.settings)
 
 
 def get_axis_value(setting: SettingSummary, axis: str) -> Any:
-    """The setting's value on the axis."""
+    """Return the setting's value on the axis."""
     return setting.point.mode if axis == "mode" else collect_knobs(setting.point)[axis]
 
 
 def format_axis_value(setting: SettingSummary, axis: str) -> str:
-    """The value on the axis as it is written there; a power mode by its preset's name, where it has one."""
+    """Format the setting's value on the axis; a power mode by the name of its preset, if it has one."""
     value = get_axis_value(setting, axis)
     if not isinstance(value, PowerMode):
         return format_knob_value(axis, value)
@@ -84,7 +86,7 @@ def format_axis_value(setting: SettingSummary, axis: str) -> str:
 
 
 def find_axes(settings: Sequence[SettingSummary]) -> tuple[str, ...]:
-    """The axes along which there is anything to see."""
+    """Return the axes along which the settings vary."""
     return tuple(axis for axis in KNOB_AXES if _is_worth_drawing(settings, axis))
 
 
@@ -93,7 +95,7 @@ def _is_worth_drawing(settings: Sequence[SettingSummary], axis: str) -> bool:
     if len(values) < 2 or (axis == "mode" and len(values) > MAX_MODE_BARS):
         return False
     groups = [group for group in _group_along(settings, axis).values() if len(group) > 1]
-    # modes that differ in one clock alone are seen along this clock
+    # Modes that differ in one clock alone are drawn along that clock instead.
     return any(map(_differs_in_several_parts, groups)) if axis == "mode" else bool(groups)
 
 
@@ -103,7 +105,12 @@ def _differs_in_several_parts(group: Sequence[SettingSummary]) -> bool:
 
 
 def build_families(settings: Sequence[SettingSummary], axis: str) -> tuple[SettingFamily, ...]:
-    """All families along the axis with two values or more, the nearest to the reference first."""
+    """Build all families along an axis with at least two values, the nearest to the reference first.
+
+    Args:
+        settings: All settings.
+        axis: One of ``KNOB_AXES``.
+    """
     compared = [
         name for name in ("workload", "board", "kind") if len({getattr(one.point, name) for one in settings}) > 1
     ]
@@ -119,7 +126,7 @@ def build_families(settings: Sequence[SettingSummary], axis: str) -> tuple[Setti
 
 
 def _list_knobs_off_reference(setting: SettingSummary, axis: str) -> tuple[str, ...]:
-    """The knobs that are not at the reference."""
+    """Return the knobs that differ from the reference."""
     knobs = {name: value for name, value in collect_knobs(setting.point).items() if name not in _axis_knobs(axis)}
     return tuple(
         name for name, value in knobs.items() if name not in COMPARED_KNOBS and value != setting.reference[name]
@@ -127,7 +134,7 @@ def _list_knobs_off_reference(setting: SettingSummary, axis: str) -> tuple[str, 
 
 
 def _describe_family(setting: SettingSummary, compared: Sequence[str], knobs: Sequence[str]) -> list[str]:
-    """What families are compared by, and where these knobs are; a power mode by its preset, where it has one."""
+    """Describe a family by the compared knobs and the given ones; a power mode by its preset, if it has one."""
     at = collect_knobs(setting.point)
     preset = format_axis_value(setting, "mode")
     mode = [name for name in knobs if name in MODE_PARTS]
@@ -137,14 +144,18 @@ def _describe_family(setting: SettingSummary, compared: Sequence[str], knobs: Se
 
 
 def _family_rank(family: SettingFamily) -> tuple[int, int, bool, str]:
-    """The nearest first, of equally near ones those with more values, then those of the plan's own workload."""
+    """Rank by distance, then by number of values, then the plan's own workload first."""
     first = family.settings[0]
     usual = first.point.workload == first.reference["workload"]
     return family.distance, -len(family.settings), not usual, family.name
 
 
 def split_by_scale(families: Sequence[SettingFamily]) -> tuple[tuple[SettingFamily, ...], ...]:
-    """The families, apart by workload where their epochs are so unlike that one axis would hide some of them."""
+    """Split families by workload if their epochs differ so much that one axis would hide some of them.
+
+    Args:
+        families: Families of one axis.
+    """
     if len({family.settings[0].point.workload for family in families}) < 2 or families[0].axis == "workload":
         return (tuple(families),)
     longest = [max(one.stats.e2e_s.value for one in family.settings) for family in families]
@@ -169,7 +180,7 @@ def _group_along(settings: Sequence[SettingSummary], axis: str) -> dict[Hashable
 
 
 def _order_settings(group: Sequence[SettingSummary], axis: str) -> tuple[SettingSummary, ...]:
-    """Numbers rising; power modes from slow to fast; words as they are compared, else by the alphabet."""
+    """Order numbers ascending, power modes from slow to fast, names with the reference first, then alphabetically."""
     if axis in NUMERIC_KNOBS:
         return tuple(sorted(group, key=lambda one: float(get_axis_value(one, axis))))
     if axis == "mode":
@@ -180,9 +191,11 @@ def _order_settings(group: Sequence[SettingSummary], axis: str) -> tuple[Setting
 
 
 def describe_fixed_knobs(family: SettingFamily, settings: Sequence[SettingSummary]) -> str:
-    """What the knobs that are not compared are at in the family, in one line, among all ``settings``.
+    """Describe the values of the knobs that are not compared, in one line.
 
-    What nobody turned away from its usual value is no setting that anybody chose, and is left out.
+    Args:
+        family: The family.
+        settings: All settings; optional knobs that have their usual value in all of them are left out.
     """
     first = family.settings[0]
     skipped = {family.axis, *COMPARED_KNOBS, *(MODE_PARTS if family.axis == "mode" else ())}
@@ -196,7 +209,14 @@ def describe_fixed_knobs(family: SettingFamily, settings: Sequence[SettingSummar
 
 
 def make_short_names(settings: Sequence[SettingSummary]) -> dict[str, str]:
-    """Of every setting, by its key, the values of the knobs that differ among them; else workload and board."""
+    """Name each setting by the knobs that vary among the settings, else by workload and board.
+
+    Args:
+        settings: All settings.
+
+    Returns:
+        Names by key.
+    """
     every = [collect_knobs(one.point) for one in settings]
     varied = [name for name in (every[0] if every else {}) if len({knobs[name] for knobs in every}) > 1]
     modes = [name for name in varied if name in MODE_PARTS]

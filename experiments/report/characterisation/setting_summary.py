@@ -1,7 +1,7 @@
-"""Settings: points that differ in nothing but the repeat are one, with the mean and an interval of all its repeats.
+"""Settings on the page: the repeats of a point as one, with their mean and interval, and their distance to a reference.
 
-A setting's reference is where its board's knobs are when a sweep does not turn them: where the plan's base has them,
-else where most of the board's settings have them, of equals the largest number.
+A setting's reference is the usual value of each of its board's knobs: that of the plan's base if present, else the most
+frequent one among the board's settings, of equally frequent numbers the largest.
 """
 
 from __future__ import annotations
@@ -20,35 +20,35 @@ from fedge.characterisation.sweep_plan import SweepPoint
 
 @dataclass(frozen=True, slots=True)
 class SettingSummary:
-    """A point whatever its repeat, its figures over all repeats, and what was found in each of them (at least one)."""
+    """A setting with its statistics over all repeats and those of each repeat (at least one)."""
 
     stats: PointStats
     repeats: tuple[PointStats, ...]
     reference: Mapping[str, Any]
-    """Of every knob, by the names of ``collect_knobs``."""
+    """The usual value of every knob, by the names of ``collect_knobs``."""
 
     @property
     def point(self) -> SweepPoint:
-        """The first repeat's."""
+        """The first repeat."""
         return self.stats.point
 
     @property
     def key(self) -> str:
-        """Of the first repeat."""
+        """Key of the first repeat."""
         return self.stats.point.key
 
     @property
     def distance(self) -> int:
-        """How many knobs are not at the reference."""
+        """Number of knobs that differ from the reference."""
         return sum(value != self.reference[name] for name, value in collect_knobs(self.point).items())
 
     def get_estimate(self, field: str) -> Estimate | None:
-        """Of ``e2e_s``, ``stall_s``, ...; None where nobody metered it."""
+        """Return an estimate by the name of its field, such as ``e2e_s``, or None if not metered."""
         found: Estimate | None = getattr(self.stats, field)
         return found
 
     def get_mean(self, field: str) -> float | None:
-        """The mean alone."""
+        """Return the value of an estimate without its interval."""
         found = self.get_estimate(field)
         return None if found is None else found.value
 
@@ -56,8 +56,12 @@ class SettingSummary:
 def summarise_settings(
     stats: Sequence[PointStats], base: Mapping[str, Any], points: Sequence[PooledSetting] | None = None
 ) -> tuple[SettingSummary, ...]:
-    """In the order in which they were first seen; ``base`` is the plan's, ``points`` what ``pool_repeats`` makes of
-    them.
+    """Summarise settings in the order in which they first occur.
+
+    Args:
+        stats: Statistics of all points.
+        base: The plan's base, a value per knob.
+        points: The result of ``pool_repeats``, if known already.
     """
     by_key = {one.key: one for one in stats}
     points = pool_repeats(stats) if points is None else points
@@ -88,41 +92,43 @@ def _most_common(values: Sequence[Any], base: Any) -> Any:
 
 BASIS_SAMPLES = 1000.0
 MAX_SIZE_DIFFERENCE = 0.05
-"""Epochs whose numbers of samples differ by less (relative) are of one size: the last minibatch may not be full."""
+"""Relative difference of samples per epoch up to which epochs have the same size, since the last minibatch may be
+incomplete."""
 TOTAL_SUFFIXES = ("_s", "_j")
-"""Ends of the names of what grows with an epoch; watts do not."""
+"""Suffixes of quantities that grow with an epoch; power does not."""
 
 
 @dataclass(frozen=True, slots=True)
 class FigureBasis:
-    """``words`` are for titles and axes; ``whole`` says whether figures are an epoch's own."""
+    """Reference of the values on a chart: a whole epoch or, if epochs differ in size, ``BASIS_SAMPLES`` samples."""
 
     whole: bool
 
     @property
     def unit_name(self) -> str:
+        """Name of the reference: "epoch" or "1,000 samples"."""
         return "epoch" if self.whole else f"{BASIS_SAMPLES:,.0f} samples"
 
     @property
     def title(self) -> str:
-        """After "time of"."""
+        """Follows "time of"."""
         return "an epoch" if self.whole else self.unit_name
 
     def get_estimate(self, setting: SettingSummary, field: str) -> Estimate | None:
-        """A figure of the setting on this basis; None where nobody metered it."""
+        """Return an estimate of the setting on this basis, or None if not metered."""
         found = setting.get_estimate(field)
         if found is None or self.whole or not field.endswith(TOTAL_SUFFIXES):
             return found
         return found.scale(BASIS_SAMPLES / setting.stats.samples)
 
     def get_mean(self, setting: SettingSummary, field: str) -> float | None:
-        """The mean alone."""
+        """Return the value of an estimate without its interval."""
         found = self.get_estimate(setting, field)
         return None if found is None else found.value
 
 
 def choose_basis(settings: Sequence[SettingSummary]) -> FigureBasis:
-    """The epoch where a workload's are of about one size; not where they were cut after so many minibatches."""
+    """Choose whole epochs if those of each workload have about the same size; epochs cut by minibatches do not."""
     sizes: dict[str, list[float]] = {}
     for one in settings:
         sizes.setdefault(one.point.workload, []).append(one.stats.samples)
@@ -130,18 +136,23 @@ def choose_basis(settings: Sequence[SettingSummary]) -> FigureBasis:
 
 
 def has_later_epochs(settings: Sequence[SettingSummary]) -> bool:
-    """Whether there is more to the figures of an epoch than the first one, or they leave it out."""
+    """Return whether the statistics include more than the first epoch, or exclude it."""
     return any(one.stats.epochs != (0,) for one in settings)
 
 
 MAX_UNSETTLED = 2
-"""Points that did not settle, of those that are chosen; chosen by us."""
+"""Maximum number of chosen points that are not steady; a default that leaves room for other points in a menu."""
 
 
 def choose_settings(settings: Sequence[SettingSummary], most: int) -> list[tuple[SettingSummary, str]]:
-    """All of them where there are few; else what is typical, the extremes, and then evenly spaced ones.
+    """Choose settings for a menu: all if there are few, else a typical one, the extremes, and evenly spaced ones.
 
-    Each with why it is here, in a word or two; empty where it is one of many.
+    Args:
+        settings: All settings.
+        most: Maximum number to choose.
+
+    Returns:
+        Settings with the reason in a word or two; empty for those chosen by spacing.
     """
     found: dict[str, tuple[SettingSummary, str]] = {}
     for one, why in _list_notable(settings):

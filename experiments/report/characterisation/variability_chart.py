@@ -1,4 +1,4 @@
-"""How much the same setting varies: on a board from repeat to repeat, and between boards of a kind."""
+"""The section of variability: how much one setting varies between repeats on a board, and between boards of a kind."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from experiments.report.quantities import percent
 from fedge.characterisation.reliability import Variability
 
 MAX_LINES = 60
-"""Settings drawn per picture: those that vary most. Chosen by us, as is the next."""
+"""Settings per chart, those that vary most; with the next constant, a default that keeps the charts readable."""
 MAX_ROWS = 12
 QUANTITY_TITLES = {"e2e_s": "time", "energy_j": "energy"}
 NO_REPEATS_TEXT = (
@@ -24,7 +24,11 @@ NO_REPEATS_TEXT = (
 
 
 def build_variability_section(found: Sequence[Variability]) -> Section:
-    """Deviations from the mean, and a table of the settings that vary most."""
+    """Build charts of deviations from the mean, and a table of the settings that vary most.
+
+    Args:
+        found: All variations.
+    """
     if not found:
         return Section("Variability", NO_REPEATS_TEXT, ())
     charts = tuple(
@@ -58,14 +62,14 @@ def _build_chart(scope: str, field: str, found: Sequence[Variability]) -> Chart:
 
 
 def _axis_range(drawn: Sequence[Variability]) -> tuple[float, float]:
-    """Symmetrical, and never so narrow that noise of a hundredth of a percent looks like something."""
+    """Return a symmetrical range of at least +-0.5 %, so that negligible noise does not look large."""
     most = max(abs(off) for one in drawn for off in _deviations_percent(one))
     reach = max(1.15 * most, 0.5)
     return -reach, reach
 
 
 def _deviations_percent(one: Variability) -> list[float]:
-    """Each figure's distance from the mean, percent of it."""
+    """Return each value's deviation from the mean in percent of the mean."""
     mean = sum(one.values) / len(one.values)
     return [100.0 * (value / mean - 1.0) if mean else 0.0 for value in one.values]
 
@@ -75,7 +79,8 @@ def _make_board_trace(board: str, place: int, drawn: Sequence[Variability]) -> T
     colour = LINE_COLOURS[place % len(LINE_COLOURS)]
     return {
         "type": "scatter", "mode": "markers", "name": escape(board),
-        "x": [_to_axis_position(name) for one in own for name in one.names], "y": [off for one in own for off in _deviations_percent(one)],
+        "x": [_to_axis_position(name) for one in own for name in one.names],
+        "y": [off for one in own for off in _deviations_percent(one)],
         "marker": {"color": colour, "size": 8, "symbol": SYMBOLS[place % len(SYMBOLS)], "opacity": 0.75},
         "hovertext": [
             f"{escape(f'{one.workload}, {one.setting}')}<br>{escape(name)}: {off:+.2f} %"
@@ -87,7 +92,7 @@ def _make_board_trace(board: str, place: int, drawn: Sequence[Variability]) -> T
 
 
 def _to_axis_position(name: str) -> int | str:
-    """A repeat's number, or a board's name."""
+    """Return the number of a repeat, or the name of a board."""
     return int(name) if name.isdigit() else escape(name)
 
 

@@ -1,1 +1,1 @@
-"""Pages and tables about predictors and mode choice."""
+"""Pages and terminal tables of predictors and mode choice."""

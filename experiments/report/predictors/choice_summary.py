@@ -1,4 +1,4 @@
-"""The figures of a study's runs over their seeds: one run of one board, columns, the mean and the worst seed."""
+"""Aggregates a study's runs over their seeds: columns with mean and worst seed."""
 
 from __future__ import annotations
 
@@ -12,12 +12,19 @@ if TYPE_CHECKING:
     from fedge.studies.mode_choice_study import ModeChoiceResult
 
 FigureRow = Mapping[str, str | int | float | None]
-"""A row of JSON."""
+"""One run's values by field, as in JSON."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PolicyRun:
-    """One run of one board: under which policy, deadline ratio and seed, and its rounds."""
+    """One run of the mode-choice study.
+
+    Attributes:
+        policy: Name of the policy.
+        ratio: Upper end of the drawn deadlines, as a multiple of the fastest round.
+        seed: Seed of the run.
+        result: The rounds and their costs.
+    """
 
     policy: str
     ratio: float
@@ -26,7 +33,7 @@ class PolicyRun:
 
     @property
     def row(self) -> dict[str, str | int | float | None]:
-        """The run's figures, as JSON has them; none from round 10 on where there is no such round."""
+        """Return the run's values for JSON; those from round 10 on are None in shorter runs."""
         from fedge.studies.mode_choice_study import SETTLED_ROUND
 
         settled = any(one.round >= SETTLED_ROUND for one in self.result.rounds)
@@ -44,21 +51,28 @@ class PolicyRun:
 
 @dataclass(frozen=True, slots=True)
 class ChoiceColumn:
-    """One figure of a table; ``worst`` picks the worst seed's, where that is worth showing."""
+    """A column of a table.
+
+    Attributes:
+        heading: Column heading.
+        field: Field of the rows.
+        digits: Digits after the decimal point.
+        worst: Selects the worst seed's value, or None to show only the mean.
+    """
 
     heading: str
     field: str
     digits: int = 2
     worst: Callable[[Sequence[float]], float] | None = max
     factor: float = 1.0
-    """From the field's unit to the heading's."""
+    """Factor from the field's unit to the heading's."""
     is_whole_number: bool = False
-    """Whether one seed's figure is a whole number: then the worst is shown without digits."""
+    """Whether single values are whole numbers; the worst is then shown without decimals."""
     total_field: str = ""
-    """The field that says of how many, where that is worth showing; a dash where it is of none."""
+    """Field with the total that the value is a part of ("3 of 20"); a dash is shown if the total is zero."""
 
     def format_cell(self, rows: Sequence[FigureRow]) -> str:
-        """The mean, and the worst in brackets; a dash where no seed has the figure."""
+        """Format the mean and, in brackets, the worst value over the seeds; a dash if no seed has a value."""
         values = [self.factor * float(value) for row in rows if (value := row.get(self.field)) is not None]
         if not values:
             return UNKNOWN
@@ -73,7 +87,7 @@ class ChoiceColumn:
 
 
 def _format_figure(value: float, digits: int) -> str:
-    """The figure; from 100 on with one digit at most, so that columns stay narrow."""
+    """Format a value, with at most one decimal from 100 on to keep columns narrow."""
     return f"{value:,.{min(digits, 1) if abs(value) >= 100.0 else digits}f}"
 
 
@@ -110,16 +124,16 @@ BASELINE_NAMES = {
     "preset_": "each board's best preset within the limit",
     "preset_but_maxn_": "each board's best preset but MAXN",
 }
-"""A baseline's prefix in the rows -> what it is called."""
+"""Display name of each baseline, by its prefix in the rows."""
 
 
 def select_baseline(rows: Sequence[FigureRow], prefix: str) -> list[FigureRow]:
-    """The round and energy of a baseline, under the plain names."""
+    """Return the round time and energy of a baseline as rows with the plain field names."""
     return [{name: row[prefix + name] for name in ("round_s", "energy_j")} for row in rows]
 
 
 def describe_infeasible_limits(rows: Sequence[FigureRow]) -> list[str]:
-    """A sentence per policy whose limits not even the oracle can keep."""
+    """Return a sentence per policy whose limits even the oracle cannot meet in some rounds."""
     told = []
     for (policy,), group in group_rows(rows, "policy").items():
         beyond, played = (sum(int(row.get(key) or 0) for row in group) for key in ("limits_out_of_reach", "rounds"))
@@ -130,7 +144,7 @@ def describe_infeasible_limits(rows: Sequence[FigureRow]) -> list[str]:
 
 
 def group_rows(rows: Sequence[FigureRow], *keys: str) -> dict[tuple[object, ...], list[FigureRow]]:
-    """The rows of all seeds together, in the order of the rows."""
+    """Group rows by the values of ``keys``, in the order of first occurrence."""
     found: dict[tuple[object, ...], list[FigureRow]] = {}
     for row in rows:
         found.setdefault(tuple(row[key] for key in keys), []).append(row)

@@ -1,4 +1,4 @@
-"""The studies' figures for a terminal: means over the seeds, the worst seed in brackets."""
+"""Terminal tables of the studies: means over the seeds, with the worst seed in brackets."""
 
 from __future__ import annotations
 
@@ -28,7 +28,13 @@ if TYPE_CHECKING:
 
 
 def mode_choice_table(table: ProfileTable, steps: int, choices: Sequence[PolicyRun]) -> Group:
-    """Per policy and deadline ratio: regret, saving, deadlines missed, modes tried."""
+    """Build the table of the mode-choice study: regret, saving, missed deadlines and explored modes.
+
+    Args:
+        table: The measured table that served as truth.
+        steps: SGD steps per round.
+        choices: All runs.
+    """
     from rich.console import Group
     from rich.text import Text
 
@@ -41,7 +47,7 @@ def mode_choice_table(table: ProfileTable, steps: int, choices: Sequence[PolicyR
 
 
 def fleet_table(runs: Sequence[FleetRun]) -> Group:
-    """Per policy its rounds, energy and distance from the oracle; below it what others would have taken."""
+    """Build the fleet study's tables: rounds, energy and gap to the oracle per policy, and the baselines."""
     from rich.console import Group
     from rich.text import Text
 
@@ -62,7 +68,7 @@ def fleet_table(runs: Sequence[FleetRun]) -> Group:
 
 
 def _empty_table(title: str, heads: Sequence[str], columns: Sequence[ChoiceColumn], *, narrow: bool = False) -> Table:
-    """An empty table; a ``narrow`` one has many columns of figures, short names, and single spaces between."""
+    """Build an empty table; a narrow one has short headings and single spaces, to fit many columns."""
     from rich import box
     from rich.table import Table
 

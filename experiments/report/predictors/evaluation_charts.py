@@ -1,4 +1,4 @@
-"""Charts of a study: error over modes profiled, predicted against measured, fronts laid over each other; pure."""
+"""Charts of a predictor study: error over profiled modes, predicted over measured values, Pareto fronts."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from fedge.studies.prediction_cells import CellResult, PredictionRow, Prediction
 from fedge.types import Floats, Predictions
 
 MAX_SCATTER_POINTS = 700
-"""Modes drawn per method in a scatter; all are counted in the figures."""
+"""Modes drawn per method in a scatter plot; the error figures use all of them."""
 METHOD_SHIFT_DECADES = 0.012
-"""Shift between methods at one number of modes, in decades, so that their bars do not hide each other."""
+"""Horizontal shift between methods, in decades, so that their error bars do not overlap."""
 
 
 def build_error_charts(key: str, rows: Sequence[PredictionRow]) -> tuple[Chart, Chart]:
-    """Mean error over the number of modes profiled, per method, bars from the best to the worst seed."""
+    """Plot the mean errors of time and power over the number of profiled modes; bars span the seeds."""
     return (
         _error_chart(f"{key}-time", "Error of predicted time", "time_mape", rows),
         _error_chart(f"{key}-power", "Error of predicted power", "power_mape", rows),
@@ -32,7 +32,7 @@ def build_error_charts(key: str, rows: Sequence[PredictionRow]) -> tuple[Chart, 
 
 
 def build_scatter_charts(key: str, target: PredictionTarget, outcomes: Sequence[CellResult]) -> tuple[Chart, Chart]:
-    """Predicted against measured values of modes that were not profiled, seed 0; a slider picks how many were."""
+    """Plot predicted over measured time and power of modes not profiled (seed 0), with a slider over profiled modes."""
     table = target.table
     return (
         _scatter_chart(
@@ -50,7 +50,7 @@ def build_scatter_charts(key: str, target: PredictionTarget, outcomes: Sequence[
 
 
 def build_fronts_chart(key: str, target: PredictionTarget, outcomes: Sequence[CellResult]) -> Chart:
-    """The measured front, every method's predicted one, and what the modes on the latter measure; seed 0."""
+    """Plot the measured front, each method's predicted front, and measured values of the latter's modes (seed 0)."""
     frames = []
     for count in _list_counts(outcomes):
         data = [_measured_front_trace(target)]
@@ -131,7 +131,7 @@ def _hover_text(method: str, count: int, values: Sequence[float]) -> str:
 
 
 def _log_range(values: Sequence[float]) -> list[float]:
-    """A range of a logarithmic axis, a little wider than the values."""
+    """Return the range of a logarithmic axis, slightly wider than the values."""
     positive = [value for value in values if value > 0]
     if not positive:
         return [0.0, 1.0]
@@ -215,7 +215,7 @@ def _points_trace(
 
 
 def _select_rows(count: int, profiled: Sequence[int]) -> list[int]:
-    """The rows to draw, the same ones for every method as far as they profiled others."""
+    """Return the rows to draw, the same for every method except for the modes it profiled."""
     seen = {*profiled}
     order = np.random.default_rng(0).permutation(count)[: MAX_SCATTER_POINTS + len(seen)].tolist()
     return [row for row in order if row not in seen][:MAX_SCATTER_POINTS]
@@ -279,7 +279,7 @@ def _predicted_front_traces(target: PredictionTarget, outcome: CellResult, metho
 
 
 def _front_rows(step_s: Floats, power_w: Floats) -> NDArray[np.intp]:
-    """The rows that none beats in time and power, from fastest to slowest."""
+    """Return the rows on the Pareto front of time and power, from fastest to slowest."""
     rows = np.flatnonzero(front_mask(step_s, power_w))
     return rows[np.argsort(step_s[rows])]
 

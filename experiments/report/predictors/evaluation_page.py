@@ -1,4 +1,4 @@
-"""Writes a study as one HTML file: per target its errors, predictions, fronts and choices; nothing is fetched."""
+"""Writes a predictor study as one HTML file: errors, predictions, fronts and mode choices per target."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ CHOICE_DESCRIPTIONS = {
 
 
 def write_evaluation_page(study: PredictionStudy, outcomes: Sequence[CellResult], out: Path) -> None:
-    """Write the page of a played study, replacing ``out`` as a whole."""
+    """Write the page atomically."""
     rows = [outcome.row for outcome in outcomes]
     names = name_targets(rows)
     sections = [

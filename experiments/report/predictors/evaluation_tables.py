@@ -1,4 +1,4 @@
-"""The figures of a study's rows over their seeds: which rows belong together, their mean and the worst of them."""
+"""Aggregates a predictor study's rows over their seeds: grouping, mean and worst value."""
 
 from __future__ import annotations
 
@@ -15,22 +15,29 @@ if TYPE_CHECKING:
 
 
 EvaluationKey = tuple[str, str, int]
-"""What a target is called, method, number of modes."""
+"""Display name of a target, method, number of profiled modes."""
 
 
 @dataclass(frozen=True, slots=True)
 class EvaluationColumn:
-    """One figure of a table; ``worst`` picks the worst seed's, where that is worth showing."""
+    """A column of a table.
+
+    Attributes:
+        heading: Column heading.
+        field: Field of the rows.
+        digits: Digits after the decimal point.
+        worst: Selects the worst seed's value, or None to show only the mean.
+    """
 
     heading: str
     field: str
     digits: int = 1
     worst: Callable[[Sequence[float]], float] | None = max
     factor: float = 1.0
-    """From the field's unit to the heading's."""
+    """Factor from the field's unit to the heading's."""
 
     def format_cell(self, rows: Sequence[PredictionRow]) -> str:
-        """The mean, and the worst in brackets; a dash where no seed has the figure."""
+        """Format the mean and, in brackets, the worst value over the seeds; a dash if no seed has a value."""
         values = [self.factor * value for value in list_known_values(rows, self.field)]
         if not values:
             return UNKNOWN
@@ -42,13 +49,13 @@ class EvaluationColumn:
 
 
 def list_known_values(rows: Sequence[PredictionRow], field: str) -> list[float]:
-    """The figures that could be had."""
+    """Return the values of a field that are not None."""
     found = [getattr(row, field) for row in rows]
     return [float(value) for value in found if value is not None]
 
 
 def group_seeds(rows: Sequence[PredictionRow]) -> dict[EvaluationKey, list[PredictionRow]]:
-    """The rows of all seeds together, in the order of the rows."""
+    """Group rows that differ only in the seed, in the order of the rows."""
     names = name_targets(rows)
     found: dict[EvaluationKey, list[PredictionRow]] = {}
     for row in rows:
@@ -57,7 +64,7 @@ def group_seeds(rows: Sequence[PredictionRow]) -> dict[EvaluationKey, list[Predi
 
 
 def name_targets(rows: Sequence[PredictionRow]) -> dict[str, str]:
-    """A target's path -> ``device/workload``, or the path where two targets would be called the same."""
+    """Return ``device/workload`` for each target's path, or the path where that name is ambiguous."""
     short = {row.target: f"{row.device}/{row.workload}" for row in rows}
     names = list(short.values())
     return {path: name if names.count(name) == 1 else path for path, name in short.items()}
@@ -82,7 +89,7 @@ CHOICE_COLUMNS = (
 
 
 def build_evaluation_tables(rows: Sequence[PredictionRow]) -> Group:
-    """Per target, method and number of modes the mean over the seeds, and the worst seed in brackets."""
+    """Build tables per target with one line per method and number of modes: mean over the seeds, worst in brackets."""
     from rich.console import Group
     from rich.text import Text
 

@@ -1,4 +1,4 @@
-"""Writes the study of a fleet as one HTML file: the plane of time and energy, rounds, and every board's energy."""
+"""Writes a fleet study as one HTML file: time over energy, rounds, and the energy of every board."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ BASELINE_MARKS = {
     "preset_": "square-open",
     "preset_but_maxn_": "diamond-open",
 }
-"""How a baseline is marked in the plane."""
+"""Marker of each baseline in the time-energy chart."""
 MAX_BOARDS_DRAWN = 120
 
 
 def write_fleet_page(experiment: Experiment, runs: Sequence[FleetRun], out: Path) -> None:
-    """Write the page, replacing ``out`` as a whole."""
+    """Write the page atomically."""
     by_policy = {policy: [run for run in runs if run.policy == policy] for policy in _list_policies(runs)}
     sections = [
         Section(
@@ -77,7 +77,7 @@ def _render_head(experiment: Experiment, runs: Sequence[FleetRun]) -> str:
 
 
 def _describe_truths(experiment: Experiment) -> str:
-    """How the boards' true figures came about, and of how many boards."""
+    """Describe the provenance of the boards' true costs, with the number of boards."""
     labels: Counter[str] = Counter(
         build_kind(board, experiment.workload).truth_label for board in list_boards(experiment)
     )
@@ -129,7 +129,7 @@ def _baselines_table(runs: Sequence[FleetRun]) -> str:
 
 
 def _plane_chart(runs: Sequence[FleetRun]) -> Chart:
-    """Mean round and energy of every policy, and of what it is held against, in percent of MAXN's."""
+    """Plot mean round time over mean energy of every policy and baseline, in percent of MAXN's."""
     policies = _list_policies(runs)
     colour, symbol = assign_colours(policies), assign_symbols(policies)
     data: list[Trace] = []
@@ -151,7 +151,7 @@ def _plane_chart(runs: Sequence[FleetRun]) -> Chart:
 
 
 def _has_implausible_modes(rows: Mapping[str, Sequence[FigureRow]]) -> bool:
-    """Whether the oracle of all rows differs from the oracle, without which it need not be drawn."""
+    """Return whether the oracle over all rows differs from the oracle over plausible rows; otherwise one is drawn."""
     return any(
         row[f"oracle_all_rows_{what}"] != row[f"oracle_{what}"]
         for group in rows.values()
@@ -163,7 +163,7 @@ def _has_implausible_modes(rows: Mapping[str, Sequence[FigureRow]]) -> bool:
 def _baseline_traces(
     prefix: str, name: str, rows: Mapping[str, Sequence[FigureRow]], colour: Mapping[str, str]
 ) -> list[Trace]:
-    """A baseline's marks: once where it is the same for every policy, else in each policy's colour."""
+    """Return a baseline's marks: one if it is equal for all policies, otherwise one per policy in its colour."""
 
     def places(of_policy: Sequence[FigureRow]) -> list[tuple[float, float]]:
         return [
@@ -198,7 +198,7 @@ def _percent_of_maxn(row: FigureRow, prefix: str, what: str) -> float:
 
 
 def _gap_chart(by_policy: Mapping[str, Sequence[FleetRun]]) -> Chart:
-    """Energy and time of every round against the oracle's, mean of the seeds."""
+    """Plot energy and time of every round relative to the oracle's, averaged over the seeds."""
     colour = assign_colours(tuple(by_policy))
     data: list[Trace] = []
     for policy, runs in by_policy.items():
@@ -265,7 +265,7 @@ def _explored_chart(by_policy: Mapping[str, Sequence[FleetRun]]) -> Chart:
 
 
 def _boards_section(place: int, policy: str, run: FleetRun) -> Section:
-    """Every board's mean energy over the rounds that are not learning, one seed."""
+    """Build a section with every board's mean energy over the rounds after exploration, for one seed."""
     rounds = [one for one in run.rounds if one.round >= SETTLED_FROM] or list(run.rounds)
     names = list(rounds[0].chosen.energies_j)[:MAX_BOARDS_DRAWN]
     ways = (

@@ -1,4 +1,4 @@
-"""Writes the study of one board as one HTML file: energy over deadlines, regret over rounds, modes tried."""
+"""Writes the mode-choice study of one board as one HTML file: energy over deadline, regret, modes tried."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MODE_CHOICE_TITLE = "Modes under deadlines"
 
 
 def write_mode_choice_page(target: ProfileTable, steps: int, choices: Sequence[PolicyRun], out: Path) -> None:
-    """Write the page, replacing ``out`` as a whole."""
+    """Write the page atomically."""
     ratios = list(dict.fromkeys(choice.ratio for choice in choices))
     sections = [
         Section("Figures", "Means over the seeds, the worst seed in brackets.", (), _figures_table(choices)),
@@ -76,7 +76,7 @@ def _ratio_charts(key: str, choices: Sequence[PolicyRun]) -> Iterator[Chart]:
 
 
 def _energy_chart(key: str, choices: Sequence[PolicyRun]) -> Chart:
-    """Every round's energy over its deadline, one seed."""
+    """Plot every round's energy over its deadline, for one seed."""
     first = choices[0].result.rounds
     scale = energy_scale([one.maxn_j for one in first])
     colour, symbol = assign_colours(_list_policies(choices)), assign_symbols(_list_policies(choices))
@@ -121,7 +121,7 @@ def _deadline_trace(name: str, points: Sequence[tuple[float, float]], dash: str)
 
 
 def _regret_chart(key: str, choices: Sequence[PolicyRun]) -> Chart:
-    """Energy beyond the oracle's, all rounds so far, mean of the seeds."""
+    """Plot the cumulative energy in excess of the oracle's, averaged over the seeds."""
 
     def so_far(choice: PolicyRun) -> list[float]:
         spent = list(accumulate(one.energy_j for one in choice.result.rounds))
@@ -135,7 +135,7 @@ def _regret_chart(key: str, choices: Sequence[PolicyRun]) -> Chart:
 
 
 def _explored_chart(key: str, choices: Sequence[PolicyRun]) -> Chart:
-    """How many different modes the board had tried after each round, mean of the seeds."""
+    """Plot the number of distinct modes tried up to each round, averaged over the seeds."""
 
     def tried(choice: PolicyRun) -> list[float]:
         return [float(one.explored) for one in choice.result.rounds]

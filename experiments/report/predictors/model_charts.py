@@ -1,4 +1,4 @@
-"""The pictures of a front: time against power or energy with 90 % bars, and the knobs along it; pure."""
+"""Charts of a predicted front: time over power or energy with 90 % intervals, and the knobs along it."""
 
 from __future__ import annotations
 
@@ -16,23 +16,24 @@ from fedge.knowledge.model_summary import ModelSummary
 from fedge.types import Measurement, Predictions
 
 MAX_BACKGROUND_MODES = 1500
-"""Candidates drawn behind the front; chosen by us, so that the page stays quick."""
+"""Default number of candidates drawn behind the front: more make the page slow without showing more."""
 BARS = 20
 GROUPS = 40
-"""Points of the front with bars, and groups of its modes in the picture of the knobs; chosen by us."""
+"""Default number of front points with error bars, and of mode groups in the knob chart, so that bars stay apart."""
 TAIL_SHARE = 0.03
-"""The picture ends where all but this share of what the front saves is saved; chosen by us: the last watt may take a
-hundred times as long. Zooming out shows the rest."""
+"""The chart omits the tail of the front with this share of its total saving, because the last watt may take a hundred
+times as long. A default; zooming out shows the rest.
+"""
 LOG_AXIS_RATIO = 6.0
-"""From this ratio of slowest to fastest on, the axis of time is logarithmic; chosen by us."""
+"""From this ratio of slowest to fastest on, the time axis is logarithmic (default)."""
 INTERVAL_COLOUR = "rgba(0,114,178,0.35)"
-"""The 90 % bars: the front's own colour, faint."""
+"""Colour of the 90 % intervals: the front's own, faint."""
 KNOB_TITLES = (("cores", "cores"), ("cpu_mhz", "CPU clock"), ("gpu_mhz", "GPU clock"), ("mem_mhz", "memory clock"))
 
 
 @dataclass(frozen=True, slots=True)
 class _CostAxis:
-    """What is dear: its title and unit, and where a point and a measurement have it."""
+    """The front's cost axis: title and unit, and how to read it from a point and from a measurement."""
 
     title: str
     unit: str
@@ -47,7 +48,13 @@ COST_AXES = {
 
 
 def front_chart(front: ModeFront, facts: ModelSummary, predictions: Predictions) -> Chart:
-    """Time against what is dear: all modes faintly, the front with its bars, what was measured, MAXN and the knee."""
+    """Plot time over cost: all modes, the front with intervals, the measurements, MAXN and the knee.
+
+    Args:
+        front: The predicted front.
+        facts: The model's summary, with its measurements.
+        predictions: Predictions of every candidate mode.
+    """
     cost = COST_AXES[front.against]
     points = front.points
     near = _cut_tail(points, cost)
@@ -77,7 +84,7 @@ def front_chart(front: ModeFront, facts: ModelSummary, predictions: Predictions)
 
 
 def knobs_chart(front: ModeFront) -> Chart:
-    """Each knob along the front, as a share of the board's top."""
+    """Plot each knob along the front, as a share of the board's maximum."""
     points = _cut_tail(front.points, COST_AXES[front.against])
     groups = _group_points(points)
     data = [
@@ -96,7 +103,7 @@ def knobs_chart(front: ModeFront) -> Chart:
 
 
 def _time_axis(low_ms: float, high_ms: float) -> dict[str, Any]:
-    """Logarithmic where there is a long way to show."""
+    """Return the time axis, logarithmic if it spans more than ``LOG_AXIS_RATIO``."""
     title = "time per minibatch (ms)"
     if high_ms < LOG_AXIS_RATIO * low_ms:
         return axis(title, range=[low_ms, high_ms])
@@ -105,7 +112,7 @@ def _time_axis(low_ms: float, high_ms: float) -> dict[str, Any]:
 
 
 def _cut_tail(points: Sequence[ModePoint], cost: _CostAxis) -> list[ModePoint]:
-    """From the fastest to the first that costs hardly more than the cheapest."""
+    """Return the points from the fastest to the first that costs hardly more than the cheapest."""
     dearest, cheapest = cost.point_interval(points[0]).value, cost.point_interval(points[-1]).value
     enough = cheapest + TAIL_SHARE * (dearest - cheapest)
     last = next(i for i, point in enumerate(points) if cost.point_interval(point).value <= enough)
@@ -113,14 +120,14 @@ def _cut_tail(points: Sequence[ModePoint], cost: _CostAxis) -> list[ModePoint]:
 
 
 def _space_points(points: Sequence[ModePoint], count: int) -> list[ModePoint]:
-    """At most ``count`` of the points, evenly over the logarithm of time, both ends among them."""
+    """Return at most ``count`` points, evenly spaced in the logarithm of time, both ends included."""
     places = np.log([point.step_s.value for point in points])
     rows = {int(np.abs(places - place).argmin()) for place in np.linspace(places[0], places[-1], count)}
     return [points[row] for row in sorted(rows)]
 
 
 def _group_points(points: Sequence[ModePoint]) -> list[list[ModePoint]]:
-    """Neighbours put together, evenly over the logarithm of time."""
+    """Group neighbouring points, evenly in the logarithm of time."""
     places = np.log([point.step_s.value for point in points])
     edges = np.linspace(places[0], places[-1], GROUPS + 1)[1:-1]
     which = np.digitize(places, edges)
@@ -223,7 +230,7 @@ def _hover_text(point: ModePoint) -> str:
 def _axis_range(
     points: Sequence[ModePoint], of: Callable[[ModePoint], PredictionInterval], factor: float
 ) -> tuple[float, float]:
-    """A little more than the intervals of all points."""
+    """Return an axis range slightly wider than the intervals of all points."""
     low = min(factor * of(point).low90 for point in points)
     high = max(factor * of(point).high90 for point in points)
     return low / 1.06, high * 1.06

@@ -1,4 +1,4 @@
-"""Writes the front of a model's modes as one HTML file: the picture, the knobs along it, the modes, their source."""
+"""Writes a model's predicted front as one HTML file: the front, the knobs along it, the modes, their source."""
 
 from __future__ import annotations
 
@@ -25,11 +25,18 @@ from fedge.telemetry import run_folder
 from fedge.types import Predictions
 
 MAX_PAGE_ROWS = 60
-"""Modes in the page's table; chosen by us, --csv holds all."""
+"""Default number of modes in the page's table; --csv writes all."""
 
 
 def write_front_page(front: ModeFront, facts: ModelSummary, predictions: Predictions, out: Path) -> None:
-    """Write the page, replacing ``out`` as a whole; ``predictions`` are those of every candidate."""
+    """Write the page atomically.
+
+    Args:
+        front: The predicted front.
+        facts: The model's summary.
+        predictions: Predictions of every candidate mode.
+        out: The HTML file.
+    """
     about = facts.about
     sections = [
         Section("The front", _describe_front(front, facts), (model_charts.front_chart(front, facts, predictions),)),
@@ -71,7 +78,7 @@ def _describe_labels(facts: ModelSummary) -> str:
 
 
 def _render_cards(front: ModeFront, facts: ModelSummary) -> str:
-    """The headline figures: what it is, the figure, and what it is to be held against."""
+    """Render the headline figures, each with a reference value."""
     knee, fastest, maxn = front.knee, front.points[0], front.maxn
     held_out = facts.about.held_out
     spread = f"spread ±{percent(facts.time_spread.median)} and ±{percent(facts.power_spread.median)} in the median"

@@ -1,4 +1,4 @@
-"""A learnt model on the terminal: what it knows, a choice beside MAXN, the front; from records to rich tables."""
+"""Terminal view of a fitted model: its data and prior, a chosen mode beside MAXN, the front."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 MAX_TABLE_ROWS = 20
-"""Rows of a table on the terminal; --json and --csv hold all."""
+"""Rows of a table on the terminal; --json and --csv write all."""
 KNOB_HEADINGS = ("cores", "CPU MHz", "GPU MHz", "mem. MHz")
 
 
 def describe_model(about: ModelInfo) -> str:
-    """Which board and workload, and by what they are predicted."""
+    """Describe a model's board, workload and predictor in one line."""
     return f"{about.device}, {about.workload}, batch size {about.batch_size}, predicted by {about.method}"
 
 
 def facts_table(facts: ModelSummary) -> Table:
-    """What a model was learnt from, what it knew beforehand and how sure it is: a word and a sentence per line."""
+    """Build a table of the model's training data, prior and uncertainty."""
     from rich.table import Table
     from rich.text import Text
 
@@ -40,7 +40,7 @@ def facts_table(facts: ModelSummary) -> Table:
 
 
 def measured_table(facts: ModelSummary) -> Table:
-    """Measured beside predicted; of many measurements those that are farthest off."""
+    """Build a table of measured and predicted values; of many measurements, those with the largest errors."""
     rows = sorted(range(len(facts.measurements)), key=lambda row: -_log_error(facts, row))
     few = len(rows) <= MAX_TABLE_ROWS
     word = "measured" if facts.about.origin.label == "measured" else "emulated"
@@ -58,7 +58,7 @@ def measured_table(facts: ModelSummary) -> Table:
 
 
 def meaning_table(meaning: PhysicalBreakdown) -> Table:
-    """Where time and power go at MAXN."""
+    """Build a table of the physical model's time and power terms at MAXN, in ms and W."""
     from rich.table import Table
 
     table = Table(
@@ -72,7 +72,7 @@ def meaning_table(meaning: PhysicalBreakdown) -> Table:
 
 
 def choice_table(word: str, chosen: ModePoint, maxn: ModePoint) -> Table:
-    """The chosen mode beside MAXN, knob by knob and quantity by quantity, and what differs."""
+    """Build a table that compares the chosen mode with MAXN, by knob and by quantity."""
     from rich.table import Table
 
     table = Table(box=_table_box(), padding=(0, 2, 0, 0))
@@ -88,7 +88,7 @@ def choice_table(word: str, chosen: ModePoint, maxn: ModePoint) -> Table:
 
 
 def front_table(front: ModeFront, shown: Sequence[ModePoint]) -> Table:
-    """Modes of a front with their 90 % intervals, each with a word after it."""
+    """Build a table of front modes with 90 % intervals (ms, W, J) and a remark each."""
     table = _modes_table("", "ms", "W", "J", "")
     table.columns[-1].justify = "left"
     for point in shown:
@@ -98,9 +98,9 @@ def front_table(front: ModeFront, shown: Sequence[ModePoint]) -> Table:
 
 
 def thin_front(front: ModeFront, most: int = MAX_TABLE_ROWS) -> list[ModePoint]:
-    """About ``most`` points of a front: evenly over their ranks, both ends, knee and MAXN among them.
+    """Return about ``most`` points of a front, evenly over the ranks, including both ends, the knee and MAXN.
 
-    MAXN comes last where it does not lie on the front.
+    MAXN is last if it is not on the front.
     """
     points = front.points
     last = len(points) - 1
@@ -110,13 +110,13 @@ def thin_front(front: ModeFront, most: int = MAX_TABLE_ROWS) -> list[ModePoint]:
 
 
 def describe_point(point: ModePoint, front: ModeFront) -> str:
-    """What is special about a point of the front."""
+    """Return a remark on a point of the front, e.g. that it is the knee; empty for an ordinary one."""
     words = {"MAXN": point == front.maxn, "knee": point == front.knee, "measured": point.measured}
     return ", ".join(word for word, holds in words.items() if holds)
 
 
 def compare_with_maxn(point: ModePoint, maxn: ModePoint) -> str:
-    """Seconds, watts and joules relative to MAXN, e.g. ``+12 % ms, −38 % W, −30 % J``."""
+    """Format time, power and energy relative to MAXN, e.g. ``+12 % ms, −38 % W, −30 % J``."""
     return ", ".join(
         f"{_format_change(ours.value / top.value)} {unit}" for unit, ours, top in _pair_quantities(point, maxn)
     )
@@ -133,7 +133,11 @@ def _pair_quantities(
 
 
 def nvpmodel_lines(values: Mapping[str, int]) -> Iterator[str]:
-    """The four knobs in the units of nvpmodel's files; ``values`` are those of ``knob_values``."""
+    """Yield the lines of an nvpmodel file for the four knobs.
+
+    Args:
+        values: Knob values as returned by ``knob_values``.
+    """
     yield f"CPU_ONLINE   cores 0 to {values['cpu_online'] - 1}: 1, all others: 0"
     yield f"CPU MAX_FREQ {values['cpu_max_freq_khz']} (kHz, every cluster)"
     yield f"GPU MAX_FREQ {values['gpu_max_freq_hz']} (Hz)"
@@ -141,7 +145,7 @@ def nvpmodel_lines(values: Mapping[str, int]) -> Iterator[str]:
 
 
 def knob_values(mode: PowerMode) -> dict[str, int]:
-    """A mode as a board's files take it: kHz for the CPU, Hz for GPU and memory."""
+    """Convert a mode to the units of a board's control files: kHz for the CPU, Hz for GPU and memory."""
     return {
         "cpu_online": mode.cores,
         "cpu_max_freq_khz": round(1e3 * mode.cpu_mhz),
@@ -151,7 +155,7 @@ def knob_values(mode: PowerMode) -> dict[str, int]:
 
 
 def describe_facts(facts: ModelSummary) -> Iterator[tuple[str, str]]:
-    """What there is to say of a model, a word and a sentence each."""
+    """Yield the facts on a model, as pairs of label and sentence."""
     about, origin = facts.about, facts.about.origin
     which = f"all {origin.rows:,}" if facts.modes == origin.rows else f"{facts.modes:,} of {origin.rows:,}"
     picked = f", picked by {origin.explorer}" if origin.explorer else ""
@@ -207,7 +211,7 @@ def _describe_error(about: ModelInfo) -> str:
 
 
 def _log_error(facts: ModelSummary, row: int) -> float:
-    """How far a prediction lies off what it was learnt from, in log units."""
+    """Return the larger absolute log error of time and power at a measurement."""
     seen, known = facts.measurements[row], facts.predicted[row]
     return max(abs(math.log(known.step_s / seen.step_s)), abs(math.log(known.power_w / seen.power_w)))
 
@@ -217,7 +221,7 @@ def _part_cells(parts: Sequence[ModelTerm], i: int, factor: float) -> tuple[str,
 
 
 def _modes_table(title: str, *headings: str) -> Table:
-    """A table whose rows begin with a mode."""
+    """Build an empty table whose first columns are the knobs."""
     from rich.table import Table
 
     table = Table(
@@ -235,12 +239,12 @@ def _table_box() -> Box:
 
 
 def format_knobs(mode: PowerMode) -> tuple[str, ...]:
-    """The four knobs in the order of ``KNOB_HEADINGS``."""
+    """Format the four knobs in the order of ``KNOB_HEADINGS``."""
     return (str(mode.cores), *(f"{clock:g}" for clock in (mode.cpu_mhz, mode.gpu_mhz, mode.mem_mhz)))
 
 
 def format_interval(value: PredictionInterval, factor: float = 1.0) -> str:
-    """A value and what holds it with 90 %: ``134 (125–143)``."""
+    """Format a value with its 90 % interval: ``134 (125–143)``."""
     low, high = number(factor * value.low90), number(factor * value.high90)
     return f"{number(factor * value.value)} ({low}–{high})"
 

@@ -1,1 +1,1 @@
-"""The report of a run."""
+"""The report of a run or of several runs."""

@@ -1,4 +1,4 @@
-"""Accuracy of one run: over its rounds, over the fleet's clock and over its energy; pure, from rows to plain data."""
+"""Accuracy of one run over rounds, simulated time and energy."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from experiments.report.run.loaded_runs import LoadedRun
 
 
 def build_accuracy_charts(run: LoadedRun) -> tuple[Chart, Chart, Chart]:
-    """The same accuracies over rounds, over the fleet's clock and over energy, beside what MAXN would have needed."""
+    """Plot accuracy over rounds, simulated time and energy, each beside the costs that MAXN would have had."""
     times, joules = time_scale([run.rounds[-1].end_s]), energy_scale([sum(row.energy_j for row in run.rounds)])
     spent = list(accumulate(row.energy_j for row in run.rounds))
     caption = "Each point is the aggregated model after a round, on test samples that no board trains on."

@@ -1,4 +1,4 @@
-"""Energy of one run, board by board, beside what the oracle and MAXN (waiting high or low) would have spent; pure."""
+"""Energy of one run by board, beside the oracle's and that of MAXN (waiting at high or low clocks)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ENERGY_CAPTION = (
 
 
 def client_energy_chart(run: LoadedRun) -> Chart:
-    """Energy per board (in large fleets, per kind the mean board), and what other modes would have cost."""
+    """Plot the energy per board, or per average board of each kind in large fleets, with the baselines."""
     groups = _group_bars(run)
     sums = {name: _sum_energy(rows, share) for name, (_, rows, share) in groups.items()}
     scale = energy_scale([value for one in sums.values() for value in (one["total"], one["maxn"])])
@@ -64,7 +64,7 @@ BarGroups = dict[str, tuple[str, list[ClientRow], float]]
 
 
 def _group_bars(run: LoadedRun) -> BarGroups:
-    """Bar's name -> kind, rows, and by how many boards their sums are divided."""
+    """Return each bar's kind, rows and number of boards that its sums are divided by, by the bar's name."""
     counted = {row.round for row in run.compared_rounds or run.rounds}
     clients = [row for row in run.clients if row.round in counted]
     if len(run.device_by_board) <= MAX_BOARDS:
@@ -89,7 +89,7 @@ def _sum_energy(rows: Sequence[ClientRow], share: float) -> dict[str, float | No
 
 
 def _sum_known(rows: Sequence[ClientRow], column: str, share: float) -> float | None:
-    """The sum of what another way would have cost; None without the truth."""
+    """Return the sum of a baseline's energy; None if the truth is unknown."""
     known = [value for row in rows if (value := getattr(row, column)) is not None]
     return sum(known) / share if known and len(known) == len(rows) else None
 

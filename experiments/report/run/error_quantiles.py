@@ -1,4 +1,4 @@
-"""How far predictions missed the meter: quantiles of the error per kind of board, over boards and rounds; pure."""
+"""Quantiles of prediction errors against measurements, per kind of board, over boards and rounds."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ QUANTILES = (0.5, 0.9, 0.95, 1.0)
 
 
 def interpolate_quantile(values: Sequence[float], p: float) -> float | None:
-    """The quantile by straight lines between the sorted values; None of none."""
+    """Return the quantile ``p`` by linear interpolation between the sorted values; None if there are none."""
     if not values:
         return None
     place = p * (len(values) - 1)
@@ -25,7 +25,7 @@ def interpolate_quantile(values: Sequence[float], p: float) -> float | None:
 
 
 def error_quantile_table(run: LoadedRun) -> ReportTable:
-    """One row per kind of board and quantity; no row where nothing was both predicted and measured."""
+    """Build a table with one row per kind of board and quantity that was both predicted and measured."""
     colour = assign_colours(run.devices)
     rows = []
     for column, key, *_ in prediction_charts.PREDICTED_QUANTITIES:
@@ -55,7 +55,7 @@ def _percent_cell(miss: float | None) -> TableCell:
 
 
 def render_error_quantiles(run: LoadedRun) -> str:
-    """The table and how to read it."""
+    """Render the table with a reading aid."""
     found = error_quantile_table(run)
     said = (
         "Every board and round above the diagonals: by how much predictions missed what was measured. So many of them "

@@ -1,4 +1,4 @@
-"""What a terminal shows while a run goes on: the round, the fleet's clock and energy, and every board's last mode."""
+"""Terminal view of a running experiment: round, simulated time, energy, and every board's last mode."""
 
 from __future__ import annotations
 
@@ -22,15 +22,21 @@ from fedge.telemetry.store_records import ClientRow, RoundRow
 
 STATUS_MARKS = {"late": " [red]late[/red]", "cancelled": " [yellow]cancelled[/yellow]"}
 MAX_ROWS = 20
-"""Boards listed one by one; a larger fleet is shown by kind."""
+"""Largest fleet listed board by board; larger ones are shown by kind."""
 MAX_LOWERED_NAMES = 3
-"""Boards that are told by name of those that lowered something; chosen by us."""
+"""Boards with reduced memory settings that the summary names; a default that keeps the list on one line."""
 
 
 class LiveView:
-    """A table in a terminal; where the output is a file or a pipe, one plain line per round instead.
+    """Live table on a terminal, or one plain line per round otherwise.
 
-    ``refresh`` may be called as often as one likes: the tables are read again only after they changed.
+    ``refresh`` may be called as often as desired; the store is read again only after it changed.
+
+    Args:
+        folder: The run folder.
+        experiment: The experiment.
+        console: Console to write to; standard output by default.
+        now_s: Monotonic clock, in seconds.
     """
 
     def __init__(
@@ -67,7 +73,7 @@ class LiveView:
             self._live = None
 
     def refresh(self) -> None:
-        """Show what the run folder holds now."""
+        """Show the current contents of the run folder."""
         changed = self._read()
         if self._live is not None:
             self._live.update(self._render(), refresh=True)
@@ -75,7 +81,7 @@ class LiveView:
             self._print_new_rounds()
 
     def _read(self) -> bool:
-        """Read the tables if there is a new round; the round's row is written after those of its clients."""
+        """Read the store if there is a new round, whose row is written after its clients' rows."""
         seen = compute_store_stamp(self._folder, RoundRow)
         if seen == self._stamp:
             return False
@@ -99,12 +105,12 @@ class LiveView:
 
 
 def _read_round_clients(folder: Path, number_: int) -> list[ClientRow]:
-    """One round's rows only: a long run of a large fleet has many."""
+    """Return the client rows of one round, without reading the others."""
     return [row for row in read_rows(folder, ClientRow, since_round=number_) if row.round == number_]
 
 
 def _format_round(row: RoundRow, rounds: int, spent_j: float) -> Text:
-    """One round in one line, for logs."""
+    """Format one round in one line, for logs."""
     deadline = "" if row.deadline_s is None else f" of {duration(row.deadline_s)}"
     trouble = "".join(f"  {count} {word}" for count, word in _count_losses(row))
     return Text(
@@ -115,7 +121,7 @@ def _format_round(row: RoundRow, rounds: int, spent_j: float) -> Text:
 
 
 def _count_losses(row: RoundRow) -> tuple[tuple[int, str], ...]:
-    """How many boards were late, failed or cancelled, where there were any."""
+    """Return the nonzero numbers of late, failed and cancelled clients, each with its word."""
     counts = ((row.late, "late"), (row.failed, "failed"), (row.cancelled, "cancelled"))
     return tuple((count, word) for count, word in counts if count)
 
@@ -123,7 +129,14 @@ def _count_losses(row: RoundRow) -> tuple[tuple[int, str], ...]:
 def render_fleet(
     experiment: Experiment, rounds: Sequence[RoundRow], clients: Sequence[ClientRow], elapsed_s: float
 ) -> RenderableType:
-    """The fleet's line and the boards' table, as of the last round."""
+    """Render the fleet's line and the table of boards after the last round.
+
+    Args:
+        experiment: The experiment.
+        rounds: All finished rounds.
+        clients: Client rows of the last round.
+        elapsed_s: Wall time since the start, in seconds.
+    """
     played = rounds[-1].round if rounds else 0
     head = Table.grid(padding=(0, 2))
     title = Text.assemble(
@@ -173,7 +186,7 @@ def _board_table(experiment: Experiment, clients: Sequence[ClientRow]) -> Table:
 
 
 def _kind_table(kinds: dict[str, str], clients: Sequence[ClientRow]) -> Table:
-    """Means per kind, for fleets with more boards than fit a screen."""
+    """Build a table of means per kind, for fleets too large for a list of boards."""
     table = _make_table("kind", "boards", "mean work", "mean power", "time error", "power error")
     for kind in dict.fromkeys(kinds.values()):
         rows = [row for row in clients if (row.device or kinds.get(row.board)) == kind]
@@ -205,7 +218,7 @@ def _format_mode(row: ClientRow) -> str:
 
 
 def _format_figures(rows: Sequence[ClientRow]) -> tuple[str, str, str, str]:
-    """Mean work time and power, and the mean errors of their predictions."""
+    """Format mean work time and power, and the mean errors of their predictions."""
     return (
         duration(mean(row.work_s for row in rows)),
         number(mean(row.power_w for row in rows), 3, "W"),
@@ -219,7 +232,7 @@ def _relative_error(predicted: float | None, measured: float | None) -> float | 
 
 
 def summary_table(summary: dict[str, Any]) -> RenderableType:
-    """A finished run's headline figures, as in its report."""
+    """Render a finished run's headline figures, as in its report."""
     length = summary.get("round_vs_maxn")
     against_maxn = "" if length is None else f", {length:.2f} × MAXN's"
     facts = {
@@ -245,7 +258,7 @@ def summary_table(summary: dict[str, Any]) -> RenderableType:
 
 
 def _format_energy(summary: dict[str, Any]) -> str:
-    """The joules of the boards that were asked, and of those that were not, in one unit."""
+    """Format the energy of selected and of idle clients in one unit."""
     spent_j, resting_j = summary.get("energy_j"), summary.get("resting_energy_j")
     if spent_j is None or not resting_j:
         return energy(spent_j)
@@ -254,7 +267,7 @@ def _format_energy(summary: dict[str, Any]) -> str:
 
 
 def _format_budget(summary: dict[str, Any]) -> str | None:
-    """How much of the budget was spent; what boards at rest drew is not counted."""
+    """Format the spent share of the energy budget, which excludes idle clients."""
     budget_j, resting_j = summary.get("budget_j"), summary.get("resting_energy_j")
     if not budget_j:
         return None
@@ -264,7 +277,7 @@ def _format_budget(summary: dict[str, Any]) -> str | None:
 
 
 def _optional_facts(summary: dict[str, Any]) -> dict[str, str]:
-    """What only some runs have: boards lost, stale results, an energy budget."""
+    """Return the facts that only some runs have: lost boards, stale results, an energy budget."""
     lost = [str(summary.get(key) or 0) for key in ("late", "failed", "cancelled")]
     staleness = summary.get("mean_staleness")
     facts = {
@@ -279,7 +292,7 @@ def _optional_facts(summary: dict[str, Any]) -> dict[str, str]:
 
 
 def _format_service(summary: dict[str, Any]) -> str | None:
-    """What standing inference services did while their boards worked."""
+    """Describe the inference services that ran during training; None without any."""
     requests = summary.get("requests")
     if requests is None:
         return None
@@ -290,7 +303,7 @@ def _format_service(summary: dict[str, Any]) -> str | None:
 
 
 def _format_lowered(summary: dict[str, Any]) -> str | None:
-    """Which boards trained smaller minibatches or narrower networks, the first few by name."""
+    """Describe which boards reduced batch size or width, the first few by name; None without any."""
     lowered, failures = summary.get("lowered"), summary.get("out_of_memory")
     if not lowered:
         return f"nothing; ran out of memory {failures} times" if failures else None
@@ -300,7 +313,7 @@ def _format_lowered(summary: dict[str, Any]) -> str | None:
 
 
 def _format_saving(summary: dict[str, Any], baseline: str) -> str:
-    """The saving, how much that is of what a planner knowing the truth would save, and over how many rounds."""
+    """Format the saving, its share of the oracle's saving, and the number of rounds that it covers."""
     saving, best = summary.get(f"saving_vs_{baseline}"), summary.get(f"oracle_saving_vs_{baseline}")
     if saving is None:
         return UNKNOWN

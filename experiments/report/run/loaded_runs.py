@@ -1,4 +1,4 @@
-"""A run as a report reads it: its folder's experiment, rows and summary in one record."""
+"""Run folders loaded for a report: experiment, rows and summary in one record."""
 
 from __future__ import annotations
 
@@ -19,12 +19,23 @@ from fedge.telemetry.store_reader import read_rows
 from fedge.telemetry.store_records import ClientRow, EventRow, RoundRow
 
 LabelsByEntry = dict[str, dict[str, Any]]
-"""Fleet entry -> ``truth`` and ``prior``, each with ``label`` and ``source``; in older runs, the device -> the same."""
+"""By fleet entry (in older runs, by device), the labels ``truth`` and ``prior``, each with ``label`` and ``source``."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedRun:
-    """One run; ``clients`` holds finished rounds only, and every row of it knows its board's kind."""
+    """One run.
+
+    Attributes:
+        folder: The run folder.
+        name: Display name, unique among the loaded runs.
+        experiment: The experiment.
+        rounds: Finished rounds.
+        clients: Client rows of finished rounds; ``device`` is filled in for all of them.
+        events: All events.
+        summary: The stored summary, or one computed from the rows.
+        labels: Provenance of costs and priors.
+    """
 
     folder: Path
     name: str
@@ -35,32 +46,36 @@ class LoadedRun:
     summary: dict[str, Any]
     labels: LabelsByEntry
     device_by_board: dict[str, str]
-    """Board -> device, in the order of the fleet."""
+    """Device by board name, in the order of the fleet."""
 
     @property
     def devices(self) -> tuple[str, ...]:
-        """The kinds of board, in the order of the fleet."""
+        """Distinct devices, in the order of the fleet."""
         return tuple(dict.fromkeys(self.device_by_board.values()))
 
     @property
     def asynchronous(self) -> bool:
-        """Whether boards began their tasks at times of their own, not at the round's start."""
+        """Whether clients started their tasks at individual times rather than with the round."""
         return bool(self.summary["asynchronous"])
 
     @property
     def compared_rounds(self) -> tuple[RoundRow, ...]:
-        """The rounds that can be held against MAXN and the oracle."""
+        """Rounds that can be compared with MAXN and the oracle."""
         return select_comparable(self.rounds)
 
     @property
     def compared_note(self) -> str:
-        """Over how many rounds a saving is, where that is not all of them."""
+        """Number of rounds that savings refer to; empty if it is all of them."""
         count = len(self.compared_rounds)
         return f"over {count} of {len(self.rounds)} rounds" if 0 < count < len(self.rounds) else ""
 
 
 def load_run(folder: Path) -> LoadedRun:
-    """Read a run folder; raises ``BadInput`` when it is none, or has no finished round yet."""
+    """Load a run folder.
+
+    Raises:
+        BadInput: If it is not a run folder, or has no finished round.
+    """
     if not (folder / run_folder.RUN_YAML).is_file():
         raise BadInput(str(folder), f"no {run_folder.RUN_YAML} in it", "the folder of a run")
     experiment = load_experiment(folder / run_folder.RUN_YAML)
@@ -91,7 +106,11 @@ def load_run(folder: Path) -> LoadedRun:
 
 
 def load_runs(folders: Sequence[Path]) -> tuple[LoadedRun, ...]:
-    """Several runs, each with a name that none of the others has."""
+    """Load several runs and give each a unique name.
+
+    Raises:
+        BadInput: If a folder is not a run folder, or has no finished round.
+    """
     runs = [load_run(folder) for folder in folders]
     by_strategy = len({run.experiment.strategy.name for run in runs}) > 1
     for name_of in ((_name_by_strategy if by_strategy else _name_by_policy), _name_by_folder, _name_by_path):
@@ -120,14 +139,14 @@ def _name_by_path(run: LoadedRun) -> str:
 
 
 def _map_devices(folder: Path, experiment: Experiment) -> dict[str, str]:
-    """Board -> device: by the name that its rows have, which is not that of the experiment for an alias or a file."""
+    """Map board names to devices by the stored rows, which may differ from the experiment for an alias or a file."""
     told = {row.board: row.device for row in read_rows(folder, ClientRow) if row.device}
     by_entry = {board.entry.device: told[board.name] for board in list_boards(experiment) if board.name in told}
     return {board.name: by_entry.get(board.entry.device, board.entry.device) for board in list_boards(experiment)}
 
 
 def _read_clients(folder: Path, kinds: dict[str, str], rounds: set[int]) -> tuple[ClientRow, ...]:
-    """The rows of finished rounds; a failed board's row does not say its kind, the experiment does."""
+    """Return the client rows of finished rounds; failed clients' rows get their device from the experiment."""
     place = {board: i for i, board in enumerate(kinds)}
     rows = [
         row if row.device else dataclasses.replace(row, device=kinds.get(row.board, ""))

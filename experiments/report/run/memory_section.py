@@ -1,4 +1,4 @@
-"""What boards lowered to fit into their memory, and what their training was thought to take and took; pure."""
+"""Memory section of a report: reduced batch sizes and widths, predicted and measured peak memory."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MEMORY_LEAD = (
 
 
 def build_memory_sections(run: LoadedRun) -> tuple[Section, ...]:
-    """The section, where any board lowered anything or ran out of memory."""
+    """Build the section, if any board reduced its settings or ran out of memory."""
     shown = _list_reduced_boards(run)
     if not shown:
         return ()
@@ -38,7 +38,7 @@ def build_memory_sections(run: LoadedRun) -> tuple[Section, ...]:
 
 
 def memory_reduction_table(run: LoadedRun) -> ReportTable:
-    """Per board and stretch of rounds at one scale: what it trained at, and why."""
+    """Build a table per board and series of rounds with equal settings: the settings and their reason."""
     heads = ("board", "rounds", "batch", "width", "predicted", "allowed", "peak", "out of memory", "lost", "why")
     colour = assign_colours(run.devices)
     rows = []
@@ -49,7 +49,7 @@ def memory_reduction_table(run: LoadedRun) -> ReportTable:
 
 
 def _split_by_scale(rows: list[ClientRow]) -> list[list[ClientRow]]:
-    """Rows of one board that trained at the same scale, one after the other."""
+    """Split one board's rows into consecutive series with the same batch size and width."""
     found: list[list[ClientRow]] = []
     for row in rows:
         if found and (found[-1][-1].batch_size, found[-1][-1].width) == (row.batch_size, row.width):
@@ -85,7 +85,7 @@ def _list_reduced_boards(run: LoadedRun) -> tuple[str, ...]:
 
 
 def _describe_memory_labels(run: LoadedRun) -> str:
-    """How the predictions of each kind of board came about."""
+    """Describe the provenance of the memory predictions per kind of board."""
     told = {}
     for name in dict.fromkeys(board.rpartition("-")[0] for board in _list_reduced_boards(run)):
         label = run.labels.get(name, {}).get("memory", {})
@@ -100,7 +100,7 @@ def _describe_memory_labels(run: LoadedRun) -> str:
 
 
 def _memory_chart(run: LoadedRun) -> Chart:
-    """Peak and prediction as shares of what is allowed."""
+    """Plot measured and predicted peak memory as shares of the limit."""
     data = [
         *_board_traces(run, "peak", lambda row: _percent_of_limit(row.memory_mb, row), 2.2),
         *_board_traces(run, "predicted", lambda row: _percent_of_limit(row.predicted_memory_mb, row), 0.8),

@@ -1,4 +1,4 @@
-"""The power modes that one run's boards chose, knob by knob, as heatmaps; pure, from rows to plain data."""
+"""Power modes that one run's boards chose, as one heatmap per knob."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ KNOB_TITLES = (
     ("mem_mhz", "Memory clock", " MHz"),
 )
 MAX_LABELLED_ROUNDS = 12
-"""Rounds up to which a heatmap's cells hold their number."""
+"""Number of rounds up to which a heatmap's cells show their value."""
 
 
 def build_mode_charts(run: LoadedRun) -> tuple[Chart, ...]:
-    """Per knob a heatmap, boards by rounds, as a share of the board's maximum; and what was done in a second mode.
+    """Plot one heatmap (boards by rounds) per knob as a share of its maximum, and one of the second mode's share.
 
-    Of a board that worked several times in the making of one model, the last time is drawn.
+    If a board completed several tasks for one model version, the last one counts.
     """
     view = sample_run(run)
     rows = {(row.board, row.round): row for row in view.select_rows(run)}
@@ -77,7 +77,7 @@ def _describe_mix(row: ClientRow) -> str:
 
 
 def _mix_percent(row: ClientRow | None) -> float | None:
-    """Percent of the minibatches in the second mode; None for a board that did not work."""
+    """Return the percentage of steps in the second mode; None for a board that did not train."""
     return None if row is None or row.cores is None or not row.steps else 100.0 * (row.mix_steps or 0) / row.steps
 
 
@@ -86,7 +86,7 @@ def _knob_value(row: ClientRow | None, knob: str) -> float | None:
 
 
 def _knob_maxima(run: LoadedRun, knob: str) -> dict[str, float]:
-    """The knob's maximum per kind: from the catalogue, else the largest value seen."""
+    """Return the knob's maximum per kind of board: the catalogue's, otherwise the largest observed value."""
     tops = {}
     for device in run.devices:
         seen = [value for row in run.clients if row.device == device and (value := _knob_value(row, knob)) is not None]

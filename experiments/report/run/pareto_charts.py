@@ -1,4 +1,4 @@
-"""Time against energy of the whole fleet, one mark per run or group of seeds: who is beaten in both by whom; pure."""
+"""Time over energy of the whole fleet, one mark per run or group of seeds, with the Pareto front."""
 
 from __future__ import annotations
 
@@ -28,14 +28,20 @@ GOAL_CAPTION = "The same up to the accuracy that all runs reached: {}."
 
 @dataclass(frozen=True, slots=True)
 class RunPoint:
-    """Where a run or group lies: seconds and joules, with their intervals over seeds."""
+    """A run or group in the time-energy plane.
+
+    Attributes:
+        name: Display name.
+        time: Seconds, with the interval over seeds.
+        energy: Joules, with the interval over seeds.
+    """
 
     name: str
     time: ConfidenceInterval
     energy: ConfidenceInterval
 
     def find_dominating(self, others: Sequence[RunPoint]) -> str | None:
-        """The name of one that is no worse in both and better in one; None on the front."""
+        """Return the name of a point that dominates this one (no worse in both, better in one), or None."""
         t, j = self.time.mean, self.energy.mean
         return next(
             (
@@ -48,18 +54,18 @@ class RunPoint:
 
 
 def fleet_energy_j(run: LoadedRun) -> float:
-    """The joules of all boards, also of those at rest."""
+    """Return the energy of all boards, idle ones included, in joules."""
     return float(run.summary["energy_j"] + (run.summary["resting_energy_j"] or 0.0))
 
 
 def list_run_points(groups: Sequence[SeedGroup], time: RunFigure, joules: RunFigure) -> list[RunPoint]:
-    """The groups whose time and energy are known."""
+    """Return the points of the groups whose time and energy are known."""
     found = [(group.name, group.mean_interval(time), group.mean_interval(joules)) for group in groups]
     return [RunPoint(name, t, j) for name, t, j in found if t is not None and j is not None]
 
 
 def build_pareto_charts(groups: Sequence[SeedGroup]) -> tuple[Chart, Chart]:
-    """Of the whole runs, and up to the accuracy that all reached."""
+    """Plot time over energy of the whole runs, and up to the accuracy that all of them reached."""
     runs = [run for group in groups for run in group.runs]
     goal = find_common_goal(runs)
     references = [one for group in groups for one in _list_references(group)]
@@ -80,11 +86,11 @@ def build_pareto_charts(groups: Sequence[SeedGroup]) -> tuple[Chart, Chart]:
 
 
 ReferencePoint = tuple[str, str, ConfidenceInterval, ConfidenceInterval]
-"""The group's name, what it is, seconds, joules."""
+"""Name of the group, name of the baseline, seconds, joules."""
 
 
 def _list_references(group: SeedGroup) -> list[ReferencePoint]:
-    """MAXN's and the oracle's point of the same rounds; only where every round is compared and no board was at rest."""
+    """Return MAXN and the oracle for the same rounds; empty unless all rounds are comparable and no board was idle."""
     runs = group.runs
     if any(len(run.compared_rounds) != len(run.rounds) or run.summary["resting_energy_j"] for run in runs):
         return []
@@ -157,7 +163,7 @@ def _point_trace(one: RunPoint, found: list[RunPoint], colour: str, symbol: str,
 
 
 def _error_bar(found: ConfidenceInterval, per: float, colour: str) -> Trace:
-    """Never below nought, where nothing can lie."""
+    """Return an error bar that does not extend below zero."""
     style = {"color": colour, "thickness": 1.2, "width": 4}
     half = found.half_width or 0.0
     ends = {"array": [half / per], "arrayminus": [min(half, found.mean) / per], "symmetric": False}
@@ -183,7 +189,7 @@ def _reference_trace(
 
 
 def _front_trace(found: list[RunPoint], per_s: float, per_j: float) -> Trace:
-    """The front from fast to cheap, as steps: nothing that was played lies below or left of them."""
+    """Return the front as steps from fast to frugal: no run lies below or left of them."""
     best = sorted((one for one in found if not one.find_dominating(found)), key=lambda one: one.time.mean)
     return {
         "type": "scatter",

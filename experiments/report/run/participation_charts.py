@@ -1,4 +1,4 @@
-"""Who took part in one run's rounds, and what its batteries held; pure, from rows to plain data."""
+"""Participation in one run's rounds, and the charge of its batteries."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from experiments.report.run.run_sample import sample_run
 from fedge.experiment import FleetBoard, list_boards
 
 OUTCOMES = (("done", COLOURS[0]), ("late", COLOURS[1]), ("cancelled", "#b8c0c9"), ("failed", ALARM))
-"""What can become of a board in a round, and its colour."""
+"""Possible outcomes of a client in a round, with their colours."""
 LINE_DASHES = ("solid", "dash", "dot", "dashdot")
-"""Of lines in the order of the boards, since boards of one kind have one colour."""
+"""Dash patterns by board, because boards of one kind share a colour."""
 
 
 def build_participation_charts(run: LoadedRun) -> tuple[Chart, ...]:
-    """Who was asked and what became of them, where that is not simply everybody; and the batteries."""
+    """Plot the clients' outcomes, unless all clients finish every round, and the batteries."""
     plain = all(row.selected == row.done == len(run.device_by_board) for row in run.rounds)
     counted = () if plain or run.asynchronous else (_outcome_chart(run),)
     return (*counted, *((_battery_chart(run),) if any(row.charge is not None for row in run.clients) else ()))
 
 
 def _outcome_chart(run: LoadedRun) -> Chart:
-    """Per round a stack of the boards asked, below the line of those that could have been."""
+    """Plot a stack of the selected clients by outcome per round, below the number of available clients."""
     numbers = [row.round for row in run.rounds]
     stacks: list[Trace] = [
         {
@@ -64,7 +64,7 @@ def _outcome_chart(run: LoadedRun) -> Chart:
 
 
 def _stale_trace(run: LoadedRun, numbers: list[int]) -> Trace:
-    """Late results of earlier rounds that joined a round, as marks."""
+    """Mark the late results of earlier rounds that were aggregated in a round."""
     return {
         "type": "scatter",
         "mode": "markers",
@@ -77,7 +77,7 @@ def _stale_trace(run: LoadedRun, numbers: list[int]) -> Trace:
 
 
 def _battery_chart(run: LoadedRun) -> Chart:
-    """What every battery held after its board's rounds, and the floors below which boards rest."""
+    """Plot the charge of every battery after its board's rounds, with the levels below which boards pause."""
     view, scale = sample_run(run), time_scale([run.rounds[-1].end_s])
     powered = [board for board in list_boards(run.experiment) if board.entry.battery and board.name in view.boards]
     data = [_battery_trace(run, board, LINE_DASHES[i % len(LINE_DASHES)], scale) for i, board in enumerate(powered)]
@@ -98,7 +98,7 @@ def _battery_chart(run: LoadedRun) -> Chart:
 
 
 def _battery_trace(run: LoadedRun, board: FleetBoard, dash: str, scale: UnitScale) -> Trace:
-    """One board's charge, from the run's start on."""
+    """Return one board's charge over time, from the start of the run."""
     ends = {row.round: row.end_s for row in run.rounds}
     told = [row for row in run.clients if row.board == board.name and row.charge is not None]
     times = [row.end_s if run.asynchronous else max(row.end_s, ends[row.round]) for row in told]

@@ -1,7 +1,7 @@
-"""Power over time, of the fleet by kind and of every board: the store's samples, averaged over cells of equal length.
+"""Power over time, of the fleet by kind and of every board: the stored samples, averaged over cells of equal length.
 
-A cell's power is the joules of all samples in it over its length, so the area under a line is the samples' energy,
-however much was averaged. Symbols: ``cell_s`` the length of a cell, ``cells`` how many there are.
+A cell's power is the energy of its samples divided by its length, so the area under a line equals the samples' energy
+for any averaging. Symbols: ``cell_s`` is the length of a cell, ``cells`` their number.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from experiments.report.quantities import UnitScale, duration, energy, number, t
 from experiments.report.run.loaded_runs import LoadedRun
 
 MOST_CELLS, FEWEST_CELLS = 600, 20
-"""As many as a wide screen tells apart; as few as still show a run. Chosen by us."""
+"""Default bounds on the cells per line: as many as a wide screen resolves, and enough to show the course of a run."""
 MAX_NUMBERS = 150_000
-"""Cells of all boards together: at most 1.5 MB of the page. Chosen by us."""
+"""Bound on the cells of all boards together, which limits them to 1.5 MB of the page."""
 NO_SAMPLES_NOTE = (
     "<p>This run has no samples, so there is no power over time to draw: an older version wrote it, or no board "
     "told any.</p>"
@@ -40,24 +40,30 @@ from pieces group by board, cell
 
 @dataclass(frozen=True, slots=True)
 class PowerCurves:
-    """Watts per board and cell; None where a board told nothing in the cell."""
+    """Power of every board over time.
+
+    Attributes:
+        begin_s: Start of the first cell, in seconds.
+        cell_s: Length of a cell, in seconds.
+        boards: Watts per cell by board name; None for a cell without samples.
+    """
 
     begin_s: float
     cell_s: float
     boards: Mapping[str, Sequence[float | None]]
 
     def energy_j(self, board: str) -> float:
-        """The area under the board's line."""
+        """Return the area under the board's line, in joules."""
         return self.cell_s * sum(power or 0.0 for power in self.boards[board])
 
 
 def count_cells(boards: int) -> int:
-    """How many cells a line has, so that the page stays small."""
+    """Return the number of cells per line that keeps the page small."""
     return max(FEWEST_CELLS, min(MOST_CELLS, MAX_NUMBERS // max(1, boards)))
 
 
 def read_power_curves(run: LoadedRun) -> PowerCurves | None:
-    """What the samples of the finished rounds tell; None without any."""
+    """Read the power curves from the samples of finished rounds; None if there are no samples."""
     from fedge.telemetry import open_run
 
     last = run.rounds[-1].round
@@ -76,7 +82,7 @@ def read_power_curves(run: LoadedRun) -> PowerCurves | None:
 def _build_curves(
     run: LoadedRun, binned: Mapping[str, list[Any]], cells: int, cell_s: float
 ) -> dict[str, list[float | None]]:
-    """The boards in the order of the fleet."""
+    """Assemble the curves in the order of the fleet."""
     lines: dict[str, list[float | None]] = {}
     for board, cell, joules in zip(binned["board"], binned["cell"], binned["joules"], strict=True):
         if joules is not None:
@@ -86,7 +92,7 @@ def _build_curves(
 
 
 def build_power_section(run: LoadedRun) -> Section:
-    """The fleet's power by kind, and one board's, chosen from a menu; a sentence for a run without samples."""
+    """Build the section: power by kind, and one board's from a menu; only a note if there are no samples."""
     found = read_power_curves(run)
     if found is None:
         return Section("Power", "What the boards drew over time.", (), NO_SAMPLES_NOTE)
@@ -100,7 +106,7 @@ def build_power_section(run: LoadedRun) -> Section:
 
 
 def power_by_kind(run: LoadedRun, found: PowerCurves) -> dict[str, list[float]]:
-    """Watts of all boards of a kind, cell by cell."""
+    """Return the summed power of each kind of board, in watts per cell."""
     cells = len(next(iter(found.boards.values())))
     sums: dict[str, list[float]] = {}
     for board, line in found.boards.items():
@@ -172,7 +178,7 @@ def _time_scale(found: PowerCurves) -> UnitScale:
 
 
 def _curve_trace(found: PowerCurves, line: Sequence[float | None], scale: UnitScale) -> Trace:
-    """A step per cell; the last one is drawn to its end."""
+    """Return a step per cell, with the last one drawn to its end."""
     return {
         "type": "scatter",
         "mode": "lines",

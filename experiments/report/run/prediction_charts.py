@@ -1,4 +1,4 @@
-"""Predictions of one run against what was measured and, emulated, against the truth: how their error shrinks; pure."""
+"""Predictions of one run against measurements and, if emulated, the truth, with the errors over the rounds."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ OLD_TABLES_NOTE = (
 )
 NO_TRUTH_NOTE = "How far predictions are off over all modes is not known: nobody measured all modes of these boards."
 SAMPLE_BINS = (0, 1, 3, 6, 11, 21, 51)
-"""Where the rows of the table by own measurements begin."""
+"""Lower bounds of the table's bins, in a board's own measurements."""
 
 
 def build_prediction_charts(run: LoadedRun) -> tuple[Chart, ...]:
-    """Predicted against measured, then two errors over the rounds, each for time and for power.
+    """Plot predicted over measured values, then two errors over the rounds, each for time and power.
 
-    The error over all modes needs the truth, and columns that older runs do not have; see ``explain_missing_errors``.
+    The error over all modes needs the truth, and columns that older runs lack; see ``explain_missing_errors``.
     """
     return (
         *(_scatter_chart(run, *quantity) for quantity in PREDICTED_QUANTITIES),
@@ -43,7 +43,7 @@ def build_prediction_charts(run: LoadedRun) -> tuple[Chart, ...]:
 
 
 def explain_missing_errors(run: LoadedRun) -> str:
-    """Why the error over all modes is not drawn; empty when it is."""
+    """Explain why the error over all modes is not drawn; empty if it is."""
     told = [row for row in run.clients if row.status != "failed"]
     if any(is_known(row.time_ape) for row in told):
         return ""
@@ -51,7 +51,15 @@ def explain_missing_errors(run: LoadedRun) -> str:
 
 
 def error_over_all_modes(run: LoadedRun, key: str) -> tuple[float | None, ...]:
-    """The fleet's median error over all modes, before the first round and in every one; ``key`` is time or power."""
+    """Return the fleet's median relative error over all modes.
+
+    Args:
+        run: The run.
+        key: ``time`` or ``power``.
+
+    Returns:
+        The error before the first round, then that of each round, as shares; None where unknown.
+    """
     prior = _median_known(getattr(row, f"prior_{key}_ape") for row in run.clients)
     found = _group_by_round(run.clients)
     by_round = [found.get(played.round, ()) for played in run.rounds]
@@ -67,7 +75,16 @@ def _group_by_round(rows: Iterable[ClientRow]) -> dict[int, list[ClientRow]]:
 
 @dataclass(frozen=True, slots=True)
 class ErrorsBySamples:
-    """Median errors of some rows: where the board worked, against the meter, and over all modes, against the truth."""
+    """Median relative errors of rows with similar numbers of measurements.
+
+    Attributes:
+        samples: The range of the board's own measurements, as text.
+        rows: Number of rows.
+        worked_time: Error of time in the modes used, against measurements.
+        worked_power: Error of power in the modes used, against measurements.
+        every_time: Error of time over all modes, against the truth.
+        every_power: Error of power over all modes, against the truth.
+    """
 
     samples: str
     rows: int
@@ -78,7 +95,7 @@ class ErrorsBySamples:
 
 
 def errors_by_samples(run: LoadedRun) -> tuple[ErrorsBySamples, ...]:
-    """The errors by how many measurements of its own a board had; empty for older runs, which do not tell."""
+    """Return the errors by the number of a board's own measurements; empty for older runs, which lack the column."""
     rows = [row for row in run.clients if row.own_samples is not None]
     found = []
     for low, above in pairwise((*SAMPLE_BINS, math.inf)):
@@ -114,15 +131,30 @@ def _relative_error(measured: float, predicted: float) -> float:
 
 
 def _median_known(values: Iterable[float | None]) -> float | None:
-    """The median of what is known; None when nothing is."""
+    """Return the median of the known values, or None if there is none."""
     given = [value for value in values if value is not None and math.isfinite(value)]
     return median(given) if given else None
 
 
 def pair_predictions(rows: Sequence[ClientRow], column: str) -> list[tuple[ClientRow, float, float]]:
-    """Rows with a measurement and the prediction made before it."""
+    """Return the rows with both a measurement and a prediction made before it, with the two values."""
     found = [(row, getattr(row, column), getattr(row, f"predicted_{column}")) for row in rows]
     return [(row, float(m), float(p)) for row, m, p in found if is_known(m) and is_known(p) and m > 0 and p > 0]
+
+
+def _device_trace(
+    device: str, pairs: Sequence[tuple[ClientRow, float, float]], marker: Trace, *, factor: float, unit: str
+) -> Trace:
+    return {
+        "type": "scatter",
+        "mode": "markers",
+        "name": escape(device),
+        "x": [measured * factor for _, measured, _ in pairs],
+        "y": [predicted * factor for _, _, predicted in pairs],
+        "marker": marker,
+        "hovertext": [_hover_text(row, m * factor, p * factor, unit) for row, m, p in pairs],
+        "hoverinfo": "text",
+    }
 
 
 def _scatter_chart(run: LoadedRun, column: str, key: str, title: str, unit: str, factor: float) -> Chart:
@@ -132,26 +164,16 @@ def _scatter_chart(run: LoadedRun, column: str, key: str, title: str, unit: str,
     low, high = _pad_range([value * factor for _, measured, predicted in shown for value in (measured, predicted)])
     data: list[Trace] = [_diagonal_trace(low, high)]
     for device in run.devices:
-        # Latest first: the legend takes its mark from the first point, and should show a filled one.
+        # Latest first: the legend copies the first point's mark and should show a filled one.
         own = [pair for pair in reversed(shown) if pair[0].device == device]
-        data.append(
-            {
-                "type": "scatter",
-                "mode": "markers",
-                "name": escape(device),
-                "x": [measured * factor for _, measured, _ in own],
-                "y": [predicted * factor for _, _, predicted in own],
-                "marker": {
-                    "color": colour[device],
-                    "symbol": [symbol[device] + ("-open" if row.round == first else "") for row, _, _ in own],
-                    "size": 8,
-                    "opacity": 0.8,
-                    "line": {"width": 1.5, "color": colour[device]},
-                },
-                "hovertext": [_hover_text(row, m * factor, p * factor, unit) for row, m, p in own],
-                "hoverinfo": "text",
-            }
-        )
+        marker = {
+            "color": colour[device],
+            "symbol": [symbol[device] + ("-open" if row.round == first else "") for row, _, _ in own],
+            "size": 8,
+            "opacity": 0.8,
+            "line": {"width": 1.5, "color": colour[device]},
+        }
+        data.append(_device_trace(device, own, marker, factor=factor, unit=unit))
     ticks = _log_ticks(low, high)
     ends = {
         "type": "log",
@@ -180,12 +202,12 @@ def _scatter_chart(run: LoadedRun, column: str, key: str, title: str, unit: str,
 
 
 def _pad_range(values: Sequence[float]) -> tuple[float, float]:
-    """A little more than the range of the values, the same for both axes."""
+    """Return a range slightly wider than the values, to be used for both axes."""
     return (min(values) / 1.15, max(values) * 1.15) if values else (1.0, 10.0)
 
 
 def _log_ticks(low: float, high: float) -> list[float]:
-    """1, 2 and 5 of each decade; where that would be too few, round numbers at even steps."""
+    """Return 1, 2 and 5 of each decade, or round numbers at equal steps if those would be too few."""
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     ticks = [factor * 10.0**decade for decade in decades for factor in (1, 2, 5)]
     shown = [tick for tick in ticks if low <= tick <= high]
@@ -262,7 +284,7 @@ def _error_layout(title: str, ends: tuple[int, int], key: str) -> dict[str, Any]
 def _error_traces(
     run: LoadedRun, error: Callable[[Sequence[ClientRow]], float | None], prior: str | None = None
 ) -> list[Trace]:
-    """One line per kind of board; ``prior`` is the column that a point at 0 is taken from."""
+    """Return one line per kind of board; ``prior`` is the column of the point at round 0."""
     colour, symbol = assign_colours(run.devices), assign_symbols(run.devices)
     numbers = [row.round for row in run.rounds]
     data: list[Trace] = []

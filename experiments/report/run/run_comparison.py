@@ -1,4 +1,4 @@
-"""Several runs side by side: accuracy over time and energy, energy and round time, and what sets the runs apart."""
+"""Comparison of several runs: accuracy over time and energy, energy and round time, differing settings."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ from experiments.report.run.seed_groups import flatten_experiment
 
 @dataclass(frozen=True, slots=True)
 class AccuracyGoal:
-    """An accuracy that every run reached: their best, taken of the worst of them."""
+    """An accuracy reached by every run: the minimum over the runs of their best."""
 
     accuracy: float
 
     def time_to_goal_s(self, run: LoadedRun) -> float | None:
-        """The fleet's time when the run first had it."""
+        """Return the simulated time at which the run first reached it, in seconds."""
         return next((row.end_s for row in run.rounds if row.accuracy >= self.accuracy), None)
 
     def energy_to_goal_j(self, run: LoadedRun) -> float | None:
-        """The fleet's energy until then."""
+        """Return the fleet's energy up to that time, in joules."""
         spent = accumulate(row.energy_j for row in run.rounds)
         return next((j for row, j in zip(run.rounds, spent, strict=True) if row.accuracy >= self.accuracy), None)
 
 
 def find_common_goal(runs: Sequence[LoadedRun]) -> AccuracyGoal:
-    """The highest accuracy that all of the runs reached at some time."""
+    """Return the highest accuracy that all runs reached at some time."""
     return AccuracyGoal(min(max(row.accuracy for row in run.rounds) for run in runs))
 
 
 def accuracy_over_cost_charts(runs: Sequence[LoadedRun]) -> tuple[Chart, Chart]:
-    """Accuracy over the fleet's clock and over its energy, one line per run."""
+    """Plot accuracy over simulated time and over energy, one line per run."""
     times = time_scale([run.rounds[-1].end_s for run in runs])
     joules = energy_scale([sum(row.energy_j for row in run.rounds) for run in runs])
     over_time = {run.name: [row.end_s / times.per for row in run.rounds] for run in runs}
@@ -92,7 +92,7 @@ def _accuracy_chart(
 
 
 def cost_bar_charts(runs: Sequence[LoadedRun]) -> tuple[Chart, Chart]:
-    """Energy and mean round time of each run, beside the oracle's, MAXN's and that of MAXN with low waiting."""
+    """Plot energy and mean round time of each run with the oracle's and MAXN's (waiting at high or low clocks)."""
     joules = energy_scale([value for run in runs for value in (run.summary["energy_j"], run.summary["maxn_energy_j"])])
     times = time_scale([run.summary["mean_round_s"] for run in runs])
     return (
@@ -113,6 +113,18 @@ def cost_bar_charts(runs: Sequence[LoadedRun]) -> tuple[Chart, Chart]:
             per=times.per,
         ),
     )
+
+
+def _reference_trace(name: str, runs: list[str], values: list[float], marker: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "type": "scatter",
+        "mode": "markers",
+        "name": f"the same rounds: {name}",
+        "y": runs,
+        "x": values,
+        "marker": marker,
+        "hovertemplate": f"%{{y}}, {name}: %{{x:.4~g}}<extra></extra>",
+    }
 
 
 def _cost_bar_chart(runs: Sequence[LoadedRun], key: str, title: str, column: str, maxn: str, per: float) -> Chart:
@@ -136,19 +148,10 @@ def _cost_bar_chart(runs: Sequence[LoadedRun], key: str, title: str, column: str
         references.append(("oracle", "oracle_energy_j", "diamond", 1.5))
     for name, reference, symbol, width in references:
         shown = [run for run in runs if run.summary[reference] is not None and not run.compared_note]
-        mark = {"symbol": symbol, "size": 11, "color": "white", "line": {"color": GREY, "width": width}}
         if shown:
-            data.append(
-                {
-                    "type": "scatter",
-                    "mode": "markers",
-                    "name": f"the same rounds: {name}",
-                    "y": [escape(run.name) for run in shown],
-                    "x": [run.summary[reference] / per for run in shown],
-                    "marker": mark,
-                    "hovertemplate": f"%{{y}}, {name}: %{{x:.4~g}}<extra></extra>",
-                }
-            )
+            mark = {"symbol": symbol, "size": 11, "color": "white", "line": {"color": GREY, "width": width}}
+            values = [run.summary[reference] / per for run in shown]
+            data.append(_reference_trace(name, [escape(run.name) for run in shown], values, mark))
     layout = {
         "xaxis": axis(title, rangemode="tozero"),
         "yaxis": {"autorange": "reversed", "type": "category", "showgrid": False, "fixedrange": True},
@@ -171,13 +174,13 @@ def _cost_bar_chart(runs: Sequence[LoadedRun], key: str, title: str, column: str
 
 
 def prediction_error_charts(runs: Sequence[LoadedRun]) -> tuple[Chart, ...]:
-    """How far predictions are off over all modes, round by round, one line per run whose tables tell."""
+    """Plot the prediction error over all modes by round, one line per run that recorded it."""
     told = [run for run in runs if not prediction_charts.explain_missing_errors(run)]
     return tuple(_prediction_error_chart(runs, told, key) for key in ("time", "power")) if told else ()
 
 
 def describe_left_out_runs(runs: Sequence[LoadedRun]) -> str:
-    """A sentence per run that ``prediction_error_charts`` does not draw."""
+    """Return a sentence per run that ``prediction_error_charts`` omits."""
     missing = [(run, prediction_charts.explain_missing_errors(run)) for run in runs]
     return "".join(f'<p class="caption">{escape(run.name)}: {why}</p>' for run, why in missing if why)
 
@@ -217,7 +220,7 @@ def _prediction_error_chart(runs: Sequence[LoadedRun], told: Sequence[LoadedRun]
 
 
 def find_experiment_differences(runs: Sequence[LoadedRun]) -> dict[str, tuple[str, ...]]:
-    """Field of the experiment -> its value in each run, for the fields in which the runs differ."""
+    """Return the experiment fields that differ, each with its value per run."""
     flat = [dict(flatten_experiment(run)) for run in runs]
     keys = dict.fromkeys(key for one in flat for key in one)
     values = {key: tuple(str(one.get(key, "")) for one in flat) for key in keys}

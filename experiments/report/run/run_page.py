@@ -1,4 +1,4 @@
-"""Writes a report: one HTML file that holds its figures, its data and Plotly, and needs nothing else."""
+"""Writes a report as one HTML file with figures, data and Plotly, which needs no network."""
 
 from __future__ import annotations
 
@@ -37,9 +37,14 @@ from fedge.telemetry import run_folder
 
 
 def write_report(folders: Sequence[Path], out: Path) -> None:
-    """Write the report of one run folder, or of several side by side, replacing ``out`` as a whole.
+    """Write the report of one run folder, or a comparison of several, atomically.
 
-    Raises ``BadInput`` for a folder that is not a run's or has no finished round.
+    Args:
+        folders: One or more run folders.
+        out: The HTML file.
+
+    Raises:
+        BadInput: If a folder is not a run folder, or has no finished round.
     """
     if not folders:
         raise BadInput("report", "no run folder", "one or more")
@@ -139,7 +144,7 @@ def _describe_common_emulation(runs: Sequence[LoadedRun]) -> str:
 
 
 def _render_headline_cards(run: LoadedRun) -> str:
-    """The headline figures: what it is, the figure, and what it is to be held against."""
+    """Render the headline figures, each with a reference value."""
     figure = run.summary
     length = figure["round_vs_maxn"]
     compared = (
@@ -172,14 +177,14 @@ def _render_headline_cards(run: LoadedRun) -> str:
 
 
 def _describe_round_lengths(run: LoadedRun) -> str:
-    """The mean round and MAXN's, of the same rounds where they can be compared."""
+    """Describe the mean round time and MAXN's, over the same rounds if they can be compared."""
     rounds = run.compared_rounds or run.rounds
     mean_s = sum(row.round_s for row in rounds) / len(rounds)
     return f"{duration(mean_s)}; MAXN: {duration(run.summary['maxn_mean_round_s'])}"
 
 
 def _list_special_cards(run: LoadedRun) -> Iterator[tuple[str, str, str]]:
-    """Figures that only some runs have: stale results, cancelled boards, boards at rest, an energy budget."""
+    """Yield cards that only some runs have: stale results, cancelled clients, idle boards, an energy budget."""
     figure = run.summary
     if run.asynchronous:
         yield "Time per model", duration(figure["mean_round_s"]), f"{len(run.rounds)} models on average"
@@ -265,7 +270,7 @@ def render_page(title: str, head: str, sections: Sequence[Section], foot: str) -
 
 
 def _chart_data(chart: Chart) -> dict[str, object]:
-    """What the page's program needs of a chart; headings and captions are in the HTML."""
+    """Return a chart's data for the page's script; headings and captions are in the HTML."""
     plain = {name: getattr(chart, name) for name in ("key", "data", "layout", "height_px", "spans")}
     return {**plain, "frames": [dataclasses.asdict(frame) for frame in chart.frames]}
 

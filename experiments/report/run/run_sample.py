@@ -1,4 +1,4 @@
-"""What of a large run is drawn: some boards, the latest rounds, and a sentence that says so."""
+"""Selection of boards and rounds of a large run for drawing, with a note on what was left out."""
 
 from __future__ import annotations
 
@@ -13,14 +13,20 @@ from fedge.telemetry.store_records import ClientRow, RoundRow
 
 MAX_BOARDS = 40
 MAX_CELLS = 1_600
-"""Board-rounds drawn in a timeline: four bars each, which a browser still draws at once."""
+"""Largest number of board-rounds in a timeline: with four bars each, about as many as a browser draws without delay."""
 MAX_POINTS = 3_000
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class RunSample:
-    """The boards (in the order of the fleet) and rounds that are drawn, and how that was chosen, if it had to be."""
+    """The part of a run that is drawn.
+
+    Attributes:
+        boards: Board names, in the order of the fleet.
+        rounds: The latest rounds.
+        note: How the part was selected; empty if it is the whole run.
+    """
 
     boards: tuple[str, ...]
     rounds: tuple[RoundRow, ...]
@@ -32,7 +38,7 @@ class RunSample:
 
 
 def sample_run(run: LoadedRun) -> RunSample:
-    """As much of the run as stays readable."""
+    """Select as much of the run as stays readable."""
     boards = _sample_boards(run)
     rounds = run.rounds[-max(1, MAX_CELLS // len(boards)) :]
     parts = []
@@ -60,6 +66,6 @@ def _sample_boards(run: LoadedRun) -> tuple[str, ...]:
 
 
 def thin_rows(rows: Sequence[T], limit: int = MAX_POINTS) -> tuple[Sequence[T], str]:
-    """Every n-th row, and a sentence about it when rows were left out."""
+    """Return every n-th row, so that at most ``limit`` remain, and a note if rows were left out."""
     step = -(-len(rows) // limit) if rows else 1
     return rows[::step], "" if step <= 1 else f"One in {step} of {len(rows):,} points is drawn."

@@ -1,4 +1,4 @@
-"""What boards lowered to fit into their memory, as a run's summary and its YAML tell it; pure but for one file."""
+"""Summary of a run: energy, savings, prediction errors, outcomes, inference services and reduced memory settings."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MEMORY_NOTE_HEADER = "# What boards lowered to fit into their memory, as far as 
 
 
 def collect_lowered(clients: Sequence[ClientRow]) -> dict[str, Any]:
-    """Per board that lowered anything or ran out of memory, as of its last such row; nothing where none did."""
+    """Return per board its last reduced settings or out-of-memory failure; empty if there were none."""
     told = {row.board: _lowered_to_dict(row) for row in clients if row.lowered}
     failures = sum(row.out_of_memory or 0 for row in clients)
     failed = [row for row in clients if _ran_out_of_memory(row)]
@@ -44,7 +44,7 @@ def _lowered_to_dict(row: ClientRow) -> dict[str, Any]:
 
 
 def write_memory_notes(folder: Path, summary: Mapping[str, Any]) -> None:
-    """Write what was lowered as comments at the end of the run's YAML, in place of what stood there before."""
+    """Replace the comments on reduced settings at the end of the run's YAML."""
     path = folder / run_folder.RUN_YAML
     text = path.read_text(encoding="utf-8")
     plain = text.partition(MEMORY_NOTE_HEADER)[0]
@@ -56,17 +56,17 @@ def write_memory_notes(folder: Path, summary: Mapping[str, Any]) -> None:
 
 
 BUDGET_EVENT = "budget"
-"""The event of a run that its energy budget ended; it has the number of the round that was not played."""
+"""Kind of the event that the energy budget ended the run, stored with the number of the round that did not start."""
 
 
 def find_budget_end(rounds: Sequence[RoundRow], events: Sequence[EventRow]) -> str | None:
-    """How the energy budget ended the run after ``rounds``; None when it did not."""
+    """Return the message with which the energy budget ended the run after ``rounds``, or None."""
     played = max((row.round for row in rounds), default=0)
     return next((event.message for event in events if event.kind == BUDGET_EVENT and event.round == played + 1), None)
 
 
 def select_comparable(rounds: Sequence[RoundRow]) -> tuple[RoundRow, ...]:
-    """The rounds that can be held against MAXN: every board did all of its work by the end, and its truth is known."""
+    """Return the rounds comparable with MAXN: every client finished its work in time, and the truth is known."""
     return tuple(row for row in rounds if row.maxn_energy_j is not None and not row.late)
 
 
@@ -77,7 +77,18 @@ def summarise_run(
     wall_s: float,
     events: Sequence[EventRow] = (),
 ) -> dict[str, Any]:
-    """The summary of a run; seconds on the fleet's clock except ``wall_s``, None where a figure is not known."""
+    """Compute the summary of a run.
+
+    Args:
+        experiment: The experiment.
+        rounds: Finished rounds.
+        clients: Client rows of these rounds.
+        wall_s: Wall time of the run, in seconds.
+        events: Events of the run.
+
+    Returns:
+        Values by name for ``summary.json``. Times other than ``wall_s`` are simulated; unknown values are None.
+    """
     figures = {
         "name": experiment.name,
         "policy": experiment.policy.name,
@@ -103,7 +114,7 @@ def summarise_run(
 
 
 def _energy_figures(experiment: Experiment, rounds: Sequence[RoundRow]) -> dict[str, Any]:
-    """What was spent, and what the same rounds would have taken otherwise."""
+    """Return the energy spent, and that of the baselines for the same rounds."""
     compared = select_comparable(rounds)
     energy_j = sum(row.energy_j for row in rounds)
     return {
@@ -126,7 +137,7 @@ def _energy_figures(experiment: Experiment, rounds: Sequence[RoundRow]) -> dict[
 
 
 def _prediction_errors(clients: Sequence[ClientRow]) -> dict[str, float | None]:
-    """How far predictions were off, before anything was measured and at the end."""
+    """Return the prediction errors before the first measurement and in the last round."""
     return {
         "prior_time_mape": _mean_known([row.prior_time_ape for row in clients if row.prior_time_ape is not None]),
         "prior_power_mape": _mean_known([row.prior_power_ape for row in clients if row.prior_power_ape is not None]),
@@ -138,7 +149,7 @@ def _prediction_errors(clients: Sequence[ClientRow]) -> dict[str, float | None]:
 
 
 def _outcome_counts(experiment: Experiment, rounds: Sequence[RoundRow], clients: Sequence[ClientRow]) -> dict[str, Any]:
-    """What became of the boards' rounds."""
+    """Count the outcomes of client rounds."""
     return {
         "asked": len(clients),
         "asynchronous": is_asynchronous(rounds, clients),
@@ -153,7 +164,7 @@ def _outcome_counts(experiment: Experiment, rounds: Sequence[RoundRow], clients:
 
 
 def _service_figures(clients: Sequence[ClientRow]) -> dict[str, Any]:
-    """What standing inference services did while their boards worked; nothing where no board has one."""
+    """Return the statistics of the inference services during training; empty without services."""
     rows = [row for row in clients if row.requests is not None]
     if not rows:
         return {}
@@ -171,25 +182,25 @@ def _service_figures(clients: Sequence[ClientRow]) -> dict[str, Any]:
 
 
 def _count_lost_late(experiment: Experiment, rounds: Sequence[RoundRow]) -> int:
-    """Late replies that joined no round: under way when the run ended, or of a board that went away."""
+    """Count the late replies that were never aggregated: pending at the end of the run, or from a lost board."""
     late, joined = sum(row.late for row in rounds), sum(row.stale for row in rounds)
     return max(0, late - joined) if experiment.late.action == "discount" else 0
 
 
 def is_asynchronous(rounds: Sequence[RoundRow], clients: Sequence[ClientRow]) -> bool:
-    """Whether boards began their tasks at times of their own, not at the round's start."""
+    """Return whether clients started their tasks at individual times rather than with the round."""
     starts = {row.round: row.start_s for row in rounds}
     return any(row.status == "done" and row.start_s != starts.get(row.round, row.start_s) for row in clients)
 
 
 def _round_vs_maxn(compared: Sequence[RoundRow]) -> float | None:
-    """The length of the rounds in which all did their whole work, as a multiple of what MAXN would have taken."""
+    """Return the duration of comparable rounds as a multiple of MAXN's."""
     maxn_s = _sum_known([row.maxn_round_s for row in compared])
     return None if not maxn_s else sum(row.round_s for row in compared) / maxn_s
 
 
 def _saving(rounds: Sequence[RoundRow], spent: str, baseline: str) -> float | None:
-    """The share of the baseline's joules that was not spent, over rounds in which every board's truth is known."""
+    """Return the share of the baseline's energy that was saved, over rounds in which every board's truth is known."""
     if not rounds:
         return None
     spent_j, baseline_j = (_sum_known([getattr(row, name) for row in rounds]) for name in (spent, baseline))
@@ -207,13 +218,13 @@ def _mean_known(values: Sequence[float | None]) -> float | None:
 
 
 def _last_round_mape(clients: Sequence[ClientRow], column: str) -> float | None:
-    """The boards' mean error over all modes in the last round, of those whose truth is known."""
+    """Return the boards' mean error over all modes in the last round, among boards with known truth."""
     last = max((row.round for row in clients), default=0)
     return _mean_known([value for row in clients if row.round == last and (value := getattr(row, column)) is not None])
 
 
 def _last_round_error(clients: Sequence[ClientRow], quantity: str) -> float | None:
-    """Mean |predicted - measured| / measured over the boards of the last round."""
+    """Return the mean of |predicted - measured| / measured over the boards of the last round."""
     last = max((row.round for row in clients), default=0)
     errors = [
         abs(predicted - measured) / measured

@@ -1,4 +1,4 @@
-"""The tables of a report: of one run, and of several side by side."""
+"""Tables of a report, for one run and for several side by side."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from fedge.telemetry.store_records import ClientRow
 
 MAX_EVENTS, MAX_CLIENTS = 200, 100
 MAX_SOURCE = 120
-"""Characters of a source shown at once; the rest unfolds."""
+"""Characters of a source shown at first; the rest can be unfolded."""
 
 
 def provenance_table(run: LoadedRun) -> ReportTable:
-    """Per fleet entry: where its boards' costs and their predictors' start come from."""
+    """Build a table of the provenance of costs and priors per fleet entry."""
     colour = assign_colours(run.devices)
     rows = []
     for entry in run.experiment.fleet:
@@ -54,7 +54,12 @@ def _origin_cell(found: Mapping[str, str] | None) -> TableCell:
 
 
 def last_round_table(run: LoadedRun, most: int | None = None) -> ReportTable:
-    """Every board in the last round (or the first ``most`` of them), and why it chose its mode."""
+    """Build a table of the boards in the last round, with the reason for each mode.
+
+    Args:
+        run: The run.
+        most: Maximum number of boards, or None for all.
+    """
     last = run.rounds[-1].round
     rows = [row for row in run.clients if row.round == last]
     colour = assign_colours(run.devices)
@@ -81,13 +86,18 @@ def _client_row(row: ClientRow, colour: str) -> tuple[TableCell, ...]:
 
 
 def render_last_round(run: LoadedRun) -> str:
-    """As much of it as a page shows."""
+    """Render as much of the last round's table as a page shows."""
     count = sum(row.round == run.rounds[-1].round for row in run.clients)
     return last_round_table(run, MAX_CLIENTS).html + _truncation_note(count, MAX_CLIENTS, "boards")
 
 
 def events_table(run: LoadedRun, most: int = 0) -> ReportTable:
-    """What went otherwise than planned, latest last; with ``most``, so many of the last."""
+    """Build a table of the run's events, latest last.
+
+    Args:
+        run: The run.
+        most: Maximum number of events, the latest ones; 0 for all.
+    """
     rows = tuple(
         (
             value_cell(str(event.round), event.round),
@@ -102,7 +112,7 @@ def events_table(run: LoadedRun, most: int = 0) -> ReportTable:
 
 
 def render_events(run: LoadedRun) -> str:
-    """As many of them as a page shows."""
+    """Render as many of the events as a page shows."""
     if not run.events:
         return (
             "<p>Nothing: no board failed, was dropped or throttled, and every goal was in reach. "
@@ -118,7 +128,7 @@ def _truncation_note(count: int, limit: int, what: str) -> str:
 
 
 def errors_by_samples_table(run: LoadedRun) -> ReportTable:
-    """How far off predictions were, by how many measurements of its own a board had; no row where it is not known."""
+    """Build a table of prediction errors by a board's own measurements; without rows if they are unknown."""
     heads = ("own measurements", "rounds", "time, where it worked", "power", "time, over all modes", "power, all modes")
     rows = tuple(
         (
@@ -133,7 +143,7 @@ def errors_by_samples_table(run: LoadedRun) -> ReportTable:
 
 
 def render_errors_by_samples(run: LoadedRun) -> str:
-    """The table, or a note where it is not known."""
+    """Render the table of errors, or a note if they are unknown."""
     found, missing = errors_by_samples_table(run), prediction_charts.explain_missing_errors(run)
     said = (
         "Median errors of all boards: where they worked, against the meter; over all modes, against the emulated truth."
@@ -151,14 +161,21 @@ def _percent_cell(share: float | None) -> TableCell:
 
 @dataclass(frozen=True, slots=True)
 class RunColumn:
-    """A figure that runs are compared by; ``better`` is ``max``, ``min`` or None."""
+    """A column of the table that compares runs.
+
+    Attributes:
+        heading: Column heading.
+        value: The column's value of a run.
+        format: Formats a value.
+        find_best: Selects the best value (``max`` or ``min``), or None.
+    """
 
     heading: str
     value: Callable[[LoadedRun], float | None]
     format: Callable[[float | None], str]
     find_best: Callable[[Sequence[float]], float] | None = None
     unit: str = ""
-    """Of the value."""
+    """Unit of the value."""
 
     def build_cells(self, runs: Sequence[LoadedRun]) -> list[TableCell]:
         values = [self.value(run) for run in runs]
@@ -171,7 +188,7 @@ class RunColumn:
 
 
 def list_run_columns(runs: Sequence[LoadedRun]) -> tuple[RunColumn, ...]:
-    """What the table of several runs shows."""
+    """Return the columns of the comparison table."""
     goal = find_common_goal(runs)
     reached = f"{100 * goal.accuracy:.1f}\u00a0%"
     return (
@@ -203,12 +220,17 @@ def _format_count(value: float | None) -> str:
 
 
 def share_of_oracle_saving(run: LoadedRun, baseline: str) -> float | None:
-    """How much of the saving that a planner knowing the truth would reach was reached; ``maxn`` or ``maxn_parked``."""
+    """Return the saving as a share of the oracle's saving, or None if unknown.
+
+    Args:
+        run: The run.
+        baseline: ``maxn`` or ``maxn_parked`` (MAXN that waits at low clocks).
+    """
     return ratio(run.summary[f"saving_vs_{baseline}"], run.summary[f"oracle_saving_vs_{baseline}"])
 
 
 def runs_table(runs: Sequence[LoadedRun]) -> ReportTable:
-    """One row per run, the best figure of each column marked."""
+    """Build a table with one row per run, the best value of each column highlighted."""
     colour = assign_colours([run.name for run in runs])
     shown = list_run_columns(runs)
     by_column = [column.build_cells(runs) for column in shown]
@@ -224,12 +246,12 @@ def runs_table(runs: Sequence[LoadedRun]) -> ReportTable:
 
 
 def _describe_rounds(run: LoadedRun) -> str:
-    """How many, and how many of them the savings are over, where that is fewer."""
+    """Describe the number of rounds and, if it is smaller, the number that savings cover."""
     return f"{len(run.rounds)}" + (f" (savings: {len(run.compared_rounds)})" if run.compared_note else "")
 
 
 def differences_table(runs: Sequence[LoadedRun]) -> ReportTable:
-    """The fields in which the experiments differ; no row where they do not."""
+    """Build a table of the experiment fields that differ; without rows if none does."""
     rows = tuple(
         (text_cell(key), *(text_cell(value) for value in values))
         for key, values in find_experiment_differences(runs).items()
@@ -238,13 +260,13 @@ def differences_table(runs: Sequence[LoadedRun]) -> ReportTable:
 
 
 def render_differences(runs: Sequence[LoadedRun]) -> str:
-    """The table, or a sentence."""
+    """Render the table of differences, or a sentence if there are none."""
     found = differences_table(runs)
     return found.html if found.rows else "<p>These runs come from the same experiment, field by field.</p>"
 
 
 def labels_table(runs: Sequence[LoadedRun]) -> ReportTable:
-    """How each run's figures came about: its kinds of board by the label of their costs, and of their priors."""
+    """Build a table of each run's provenance: its kinds of board by the label of their costs and priors."""
     colour = assign_colours([run.name for run in runs])
     rows = tuple(
         (swatch_cell(colour[run.name], run.name), *(_labels_cell(run, which) for which in ("truth", "prior")))
@@ -268,7 +290,7 @@ def _labels_cell(run: LoadedRun, which: str) -> TableCell:
 
 
 def prediction_errors_table(runs: Sequence[LoadedRun]) -> ReportTable:
-    """Errors before the first and in the last round, per run."""
+    """Build a table of each run's prediction errors before the first and in the last round."""
     colour = assign_colours([run.name for run in runs])
     parts = (
         "prior_time_mape",

@@ -1,4 +1,4 @@
-"""Groups of runs over their seeds: headline figures with intervals, paired differences, lines with bands; pure."""
+"""Groups of runs over their seeds: figures with confidence intervals, paired differences, lines with bands."""
 
 from __future__ import annotations
 
@@ -27,7 +27,10 @@ from experiments.report.run.run_comparison import find_common_goal
 from experiments.report.run.seed_groups import RunFigure, SeedGroup, group_by_experiment, list_repeated_runs
 
 MAX_PAIRED_GROUPS = 4
-"""Groups of which every pair is compared; with more, each is with the first. Chosen by us."""
+"""Number of groups up to which all pairs are compared; with more, each is compared with the first.
+
+A default that bounds the table's length.
+"""
 UNDECIDED_NOTES = {
     "undecided": "not decided",
     "one seed": "one common seed: no interval",
@@ -49,18 +52,26 @@ PAIRED_LEAD = (
 
 @dataclass(frozen=True, slots=True)
 class HeadlineFigure:
-    """A figure that groups are compared by; the interval is told in ``unit``, of which the figure has ``per``."""
+    """A figure by which groups are compared.
+
+    Attributes:
+        heading: Column heading.
+        figure: The figure's value of a run.
+        unit: Unit in which the interval is shown.
+        per: Divisor from the figure's unit to ``unit``.
+        more_is_better: Whether larger values are better.
+    """
 
     heading: str
     figure: RunFigure
     format: Callable[..., tuple[str, ...]]
-    """Figures in words, all in one unit where that can be."""
+    """Formats one or several values in a common unit."""
     unit: str
     per: float = 1.0
     more_is_better: bool = False
 
     def build_cell(self, found: ConfidenceInterval | None, seeds: int) -> TableCell:
-        """The mean and its interval; of how many seeds, where not all know it."""
+        """Build a cell with mean and interval, and the number of seeds if not all have the figure."""
         if found is None:
             return TableCell(UNKNOWN, numeric=True)
         value, half = found.mean / self.per, None if found.half_width is None else found.half_width / self.per
@@ -71,14 +82,14 @@ class HeadlineFigure:
         return TableCell(escape(told), numeric=True, value=value, unit=self.unit, half_interval=half)
 
     def build_difference_cell(self, found: ConfidenceInterval) -> TableCell:
-        """The same of a difference: that of two shares is in points."""
+        """Build a cell of a difference; differences of shares are in percentage points."""
         points = self.unit == "%"
         cell = self.build_cell(found, found.n)
         return replace(cell, html=cell.html.replace("%", "points"), unit="points") if points else cell
 
 
 def list_headline_figures(runs: Sequence[LoadedRun]) -> tuple[HeadlineFigure, ...]:
-    """The figures of a table over seeds."""
+    """Return the figures of the tables over seeds."""
     goal = find_common_goal(runs)
     reached = f"{100 * goal.accuracy:.1f}\u00a0%"
 
@@ -108,7 +119,7 @@ def list_headline_figures(runs: Sequence[LoadedRun]) -> tuple[HeadlineFigure, ..
 
 
 def _format_percents(*shares: float) -> tuple[str, ...]:
-    """Two digits where one would say nought."""
+    """Format shares in percent, with two decimals if one would show zero."""
     digits = 2 if any(0 < abs(share) < 0.001 for share in shares) else 1
     return tuple(percent(share, digits) for share in shares)
 
@@ -118,12 +129,12 @@ def _format_durations(*seconds: float) -> tuple[str, ...]:
 
 
 def has_several_seeds(groups: Sequence[SeedGroup]) -> bool:
-    """Whether there is anything to say over seeds."""
+    """Return whether any group has more than one seed."""
     return any(len(group.by_seed) > 1 for group in groups)
 
 
 def seed_summary_table(runs: Sequence[LoadedRun], groups: Sequence[SeedGroup]) -> ReportTable:
-    """One row per group: how many seeds, and every headline figure with its interval."""
+    """Build a table with one row per group: number of seeds, and every headline figure with its interval."""
     colour = assign_colours([group.name for group in groups])
     shown = list_headline_figures(runs)
     rows = tuple(
@@ -138,14 +149,14 @@ def seed_summary_table(runs: Sequence[LoadedRun], groups: Sequence[SeedGroup]) -
 
 
 def list_group_pairs(groups: Sequence[SeedGroup]) -> list[tuple[SeedGroup, SeedGroup]]:
-    """The pairs that are compared."""
+    """Return the pairs of groups to compare."""
     return (
         list(combinations(groups, 2)) if len(groups) <= MAX_PAIRED_GROUPS else [(one, groups[0]) for one in groups[1:]]
     )
 
 
 def paired_difference_table(runs: Sequence[LoadedRun], groups: Sequence[SeedGroup]) -> ReportTable:
-    """One row per pair of groups and figure, with what can be said of them."""
+    """Build a table with one row per pair of groups and figure: the paired difference and its interpretation."""
     rows = tuple(
         _difference_row(a, b, one, found)
         for a, b in list_group_pairs(groups)
@@ -170,7 +181,7 @@ def _difference_row(
 
 
 def build_band_charts(groups: Sequence[SeedGroup]) -> tuple[Chart, ...]:
-    """Accuracy, and energy and time so far, over the rounds: the mean over the seeds with its interval."""
+    """Plot accuracy, cumulative energy and cumulative time over the rounds: means over the seeds with intervals."""
     runs = [run for group in groups for run in group.runs]
     joules = energy_scale([sum(row.energy_j for row in run.rounds) for run in runs])
     times = time_scale([run.rounds[-1].end_s for run in runs])
@@ -219,7 +230,7 @@ def _band_chart(
 def _band_traces(
     key: str, group: SeedGroup, colour: str, values: Callable[[LoadedRun], list[float]], per: float
 ) -> Iterator[Trace]:
-    """The interval as an outline that is filled, then the line of means."""
+    """Yield the interval as a filled outline, then the line of means."""
     by_round: dict[int, list[float]] = {}
     for run in group.runs:
         for row, value in zip(run.rounds, values(run), strict=True):
@@ -258,7 +269,7 @@ def _hover_text(name: str, at: int, found: ConfidenceInterval) -> str:
 
 
 def build_seed_sections(runs: Sequence[LoadedRun]) -> list[Section]:
-    """What a comparison says over seeds; nothing when no group has two."""
+    """Build the sections of a comparison over seeds; empty if no group has two."""
     groups = group_by_experiment(runs)
     if not has_several_seeds(groups):
         return []

@@ -1,4 +1,4 @@
-"""Runs that differ in nothing but the seed, as one group: its name is what the groups differ in; pure."""
+"""Groups of runs that differ only in the seed, named after the fields in which the groups differ."""
 
 from __future__ import annotations
 
@@ -10,13 +10,18 @@ from experiments.report.confidence_intervals import ConfidenceInterval, mean_int
 from experiments.report.run.loaded_runs import LoadedRun
 
 MAX_NAME_FIELDS = 3
-"""Of a group's name; with more, groups are numbered as well."""
+"""Largest number of fields in a group's name; beyond it, groups are numbered as well."""
 RunFigure = Callable[[LoadedRun], float | None]
 
 
 @dataclass(frozen=True, slots=True)
 class SeedGroup:
-    """One experiment played with several seeds; of each seed the first run."""
+    """Runs of one experiment with several seeds; if a seed was run twice, the first run counts.
+
+    Attributes:
+        name: Display name.
+        by_seed: The run of each seed.
+    """
 
     name: str
     by_seed: Mapping[int, LoadedRun]
@@ -26,17 +31,17 @@ class SeedGroup:
         return tuple(self.by_seed.values())
 
     def mean_interval(self, figure: RunFigure) -> ConfidenceInterval | None:
-        """The figure's mean over the seeds, with its interval."""
+        """Return the mean of a figure over the seeds with its confidence interval, or None if unknown."""
         return mean_interval([figure(run) for run in self.runs])
 
     def paired_difference(self, other: SeedGroup, figure: RunFigure) -> ConfidenceInterval | None:
-        """The figure's mean difference to ``other``, seed by seed."""
+        """Return the mean of the figure's paired difference to ``other`` over common seeds."""
         ours, theirs = ({seed: figure(run) for seed, run in one.by_seed.items()} for one in (self, other))
         return paired_interval(ours, theirs)
 
 
 def group_by_experiment(runs: Sequence[LoadedRun]) -> tuple[SeedGroup, ...]:
-    """The groups in the order of their first runs."""
+    """Group the runs that differ only in the seed, in the order of their first runs."""
     found: dict[str, dict[int, LoadedRun]] = {}
     for run in runs:
         key = run.experiment.model_copy(update={"seed": 0}).model_dump_json()
@@ -46,7 +51,7 @@ def group_by_experiment(runs: Sequence[LoadedRun]) -> tuple[SeedGroup, ...]:
 
 
 def list_repeated_runs(runs: Sequence[LoadedRun], groups: Sequence[SeedGroup]) -> tuple[LoadedRun, ...]:
-    """Runs that no group counts, because one of the same experiment and seed came before them."""
+    """Return the runs that no group contains, because an earlier one has the same experiment and seed."""
     counted = {id(run) for group in groups for run in group.runs}
     return tuple(run for run in runs if id(run) not in counted)
 
@@ -65,12 +70,12 @@ def _name_groups(firsts: Sequence[LoadedRun]) -> list[str]:
 
 
 def _describe_field(key: str, value: str) -> str:
-    """A name tells for itself; another value needs its field."""
+    """Describe a field: names stand for themselves, other values are preceded by their field."""
     return value if key == "name" or key.endswith(".name") else f"{key} {value}"
 
 
 def flatten_experiment(run: LoadedRun) -> Iterator[tuple[str, Any]]:
-    """Every field of the run's experiment that is set, by its path: ``policy.name``, ``fleet[0].count``."""
+    """Yield every field that is set in the run's experiment, by its path: ``policy.name``, ``fleet[0].count``."""
     return _flatten("", run.experiment.model_dump(mode="json"))
 
 

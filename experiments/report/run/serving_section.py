@@ -1,4 +1,4 @@
-"""What standing inference services did beside training: latency against its budget, what was left; pure."""
+"""Inference services during training: latency against the budget, throughput and dropped requests."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fedge.experiment import FleetBoard, list_boards
 from fedge.telemetry.store_records import ClientRow
 
 MAX_SERVING_ROWS = 100
-"""Rows of the table on the page: the last rounds'."""
+"""Rows of the table in the page: those of the last rounds."""
 SERVING_LEAD = (
     "What the boards' standing inference services did while the boards worked: every request's time from its arrival "
     "to its answer, against the budget, and what was left for training. While a board fetches, sends and waits it "
@@ -25,7 +25,7 @@ SERVING_LEAD = (
 
 
 def build_serving_sections(run: LoadedRun) -> tuple[Section, ...]:
-    """The section, where any board of the run serves."""
+    """Build the section, if any board of the run has an inference service."""
     if not _list_serving_rows(run):
         return ()
     table, count = serving_table(run, MAX_SERVING_ROWS), len(_list_serving_rows(run))
@@ -41,7 +41,12 @@ def build_serving_sections(run: LoadedRun) -> tuple[Section, ...]:
 
 
 def serving_table(run: LoadedRun, most: int = 0) -> ReportTable:
-    """Per round and board what its service did; with ``most``, so many of the last rows."""
+    """Build a table of each service's results per round and board.
+
+    Args:
+        run: The run.
+        most: Maximum number of rows, the latest ones; 0 for all.
+    """
     heads = ("round", "board", "requests", "late", "dropped", "budget", "median", "95 %", "99 %", "worst", "batch")
     colour = assign_colours(run.devices)
     rows = tuple(_serving_row(row, colour[run.device_by_board[row.board]]) for row in _list_serving_rows(run)[-most:])
@@ -70,7 +75,7 @@ def _count_cell(value: int | None) -> TableCell:
 
 
 def _latency_cell(value_s: float | None, budget_s: float | None) -> TableCell:
-    """A latency, in the colour of an alarm where it is over the budget."""
+    """Build a cell of a latency, highlighted if it exceeds the budget."""
     over = value_s is not None and budget_s is not None and value_s > budget_s
     shown = escape(duration(value_s))
     html = f'<span class="status late">{shown}</span>' if over else shown
@@ -87,7 +92,7 @@ def _list_serving_boards(run: LoadedRun) -> list[FleetBoard]:
 
 
 def _describe_services(run: LoadedRun) -> str:
-    """What was asked of each kind of board, in words."""
+    """Describe the service of each kind of board in words."""
     told = dict[str, str]()
     for board in list_boards(run.experiment):
         spec = board.entry.serving
@@ -109,7 +114,7 @@ def _describe_services(run: LoadedRun) -> str:
 
 
 def _latency_chart(run: LoadedRun) -> Chart:
-    """The 99th percentile as a share of the budget; the median as the thin line of the same board."""
+    """Plot the 99th percentile of the latency as a share of the budget, and the median as a thin line."""
     data = [
         *_board_traces(run, "99 %", lambda r: _percent_of_whole(r.latency_p99_s, r.latency_budget_s), 2.2),
         *_board_traces(run, "median", lambda r: _percent_of_whole(r.latency_p50_s, r.latency_budget_s), 0.8),
@@ -154,7 +159,7 @@ def _percent_of_whole(part: float | None, whole: float | None) -> float | None:
 
 
 def _board_traces(run: LoadedRun, name: str, value: Callable[[ClientRow], float | None], width: float) -> list[Trace]:
-    """One line per board; boards of one kind have one colour and different dashes."""
+    """Return one line per board; boards of one kind share a colour and differ in their dashes."""
     colour, rows = assign_colours(run.devices), _list_serving_rows(run)
     return [
         {
@@ -179,7 +184,15 @@ def _board_traces(run: LoadedRun, name: str, value: Callable[[ClientRow], float 
 def _serving_chart(
     run: LoadedRun, words: tuple[str, str, str], data: Sequence[Trace], unit: str, limit: float | None
 ) -> Chart:
-    """``words`` are its key, title and caption; ``limit`` is drawn as a line."""
+    """Build a chart.
+
+    Args:
+        run: The run.
+        words: Key, title and caption.
+        data: Plotly traces.
+        unit: Title of the vertical axis.
+        limit: Value at which a horizontal line is drawn, or None.
+    """
     key, title, caption = words
     line = {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "line": {"color": ALARM, "width": 1.2, "dash": "dot"}}
     highest = max((y for trace in data for y in trace["y"] if y is not None), default=0.0)

@@ -1,4 +1,4 @@
-"""Every table of a report as two files: NAME.csv and NAME.tex."""
+"""Writes every table of a report as NAME.csv and NAME.tex."""
 
 from __future__ import annotations
 
@@ -14,7 +14,18 @@ from fedge.telemetry import run_folder
 
 
 def write_report_tables(folders: Sequence[Path], out: Path) -> tuple[Path, ...]:
-    """Write them all into ``out``, each replaced as a whole; raises ``BadInput`` for a folder that is no run's."""
+    """Write all tables of a report.
+
+    Args:
+        folders: One or more run folders.
+        out: The folder to write to; existing files are replaced atomically.
+
+    Returns:
+        The files written.
+
+    Raises:
+        BadInput: If a folder is not a run folder.
+    """
     if not folders:
         raise BadInput("report", "no run folder", "one or more")
     found = list_run_tables(load_run(folders[0])) if len(folders) == 1 else list_comparison_tables(load_runs(folders))
@@ -28,7 +39,7 @@ def write_report_tables(folders: Sequence[Path], out: Path) -> tuple[Path, ...]:
 
 
 def list_run_tables(run: LoadedRun) -> tuple[ReportTable, ...]:
-    """The tables of one run's report, with every row."""
+    """Return the tables of one run's report with all their rows."""
     found = (
         run_tables.provenance_table(run),
         run_tables.errors_by_samples_table(run),
@@ -42,7 +53,7 @@ def list_run_tables(run: LoadedRun) -> tuple[ReportTable, ...]:
 
 
 def list_comparison_tables(runs: Sequence[LoadedRun]) -> tuple[ReportTable, ...]:
-    """The tables of a comparison; those over seeds where there are several."""
+    """Return the tables of a comparison; those over seeds only if there are several."""
     groups = group_by_experiment(runs)
     seeds = seed_comparison.has_several_seeds(groups)
     found = (

@@ -1,4 +1,4 @@
-"""The timeline of rounds: what every board did when, who was last, and how far that was from the deadline."""
+"""Timeline of rounds: each client's phases, the straggler, and the slack to the deadline."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fedge.telemetry.store_records import ClientRow, RoundRow
 
 BAR_WIDTH = 0.72
 ROUNDS_IN_VIEW = 10
-"""Rounds in view at first."""
+"""Number of rounds visible at first."""
 ROW_PX, FRAME_PX = 24, 120
 SYNCHRONOUS = (
     "Every round begins at a dotted line, when the model is fetched, and ends when the last board that is waited for "
@@ -30,7 +30,7 @@ TIMELINE_LEADS = {
     False: "Who worked when, and for whom the others waited.",
     True: "Who worked when, and what made each model.",
 }
-"""What the timeline shows, by whether the run is asynchronous."""
+"""Introduction of the timeline, by whether the run is asynchronous."""
 ONE_ROUND = (
     "The dashed line is the deadline the server planned from the boards' offers; the outlined stretch up to it is a "
     "board's slack. ★ marks the straggler. A board that could have worked through its slack in a cheaper mode spent "
@@ -40,7 +40,7 @@ ONE_MODEL = "The tasks that ended while this model was made; those that had begu
 
 
 def build_timeline_charts(run: LoadedRun) -> tuple[Chart, Chart]:
-    """All rounds on the fleet's clock, and one round at a time with the slack to its deadline."""
+    """Plot all rounds over simulated time, and single rounds with the slack to their deadline."""
     view = sample_run(run)
     return _all_rounds_chart(run, view), _one_round_chart(run, view)
 
@@ -99,7 +99,7 @@ def _round_frame(run: LoadedRun, view: RunSample, one: RoundRow, rows: Sequence[
 def _phase_traces(
     run: LoadedRun, view: RunSample, rows: Sequence[ClientRow], scale: UnitScale, start: Callable[[ClientRow], float]
 ) -> list[Trace]:
-    """Fetching, working (one colour per kind), sending and waiting, each a trace; failed boards have their own."""
+    """Return the traces of download, work (one colour per kind), upload and waiting; failed clients have their own."""
     alive = [row for row in rows if row.status != "failed" or row.work_s > 0]
     colour = assign_colours(run.devices)
     work = [
@@ -136,7 +136,7 @@ def _phase_traces(
 
 
 def _phase_span(row: ClientRow, phase: str) -> tuple[float, float]:
-    """Seconds from the task's start to the phase's, and its length; an asynchronous board rests before its task."""
+    """Return a phase's offset from the task's start and its length, in seconds; asynchronous clients may idle first."""
     sent_s = row.down_s + row.work_s + row.up_s
     return {
         "fetch": (0.0, row.down_s),
@@ -189,7 +189,7 @@ STOP_MARKERS: dict[str, dict[str, Any]] = {
     "late": {"symbol": "x", "color": ALARM, "size": 8},
     "cancelled": {"symbol": "line-ns", "size": 11, "line": {"color": "#30363d", "width": 2.5}},
 }
-"""The marks of boards that were not done, where they stopped."""
+"""Markers at the point where unfinished clients stopped, by status."""
 
 
 def _stop_trace(
@@ -211,7 +211,7 @@ def _stop_trace(
 def _straggler_trace(
     run: LoadedRun, view: RunSample, rounds: Sequence[RoundRow], scale: UnitScale, end: Callable[[RoundRow], float]
 ) -> Trace:
-    """The board that a round waited for last; in an asynchronous run, whose result made the model complete."""
+    """Mark the client that finished a round last; in asynchronous runs, the one whose result completed the model."""
     name, told = ("completed a model", "completed model") if run.asynchronous else ("straggler", "straggler of round")
     shown = [row for row in rounds if row.straggler in view.boards]
     return {
@@ -228,7 +228,7 @@ def _straggler_trace(
 
 
 def _round_start_trace(view: RunSample, scale: UnitScale) -> Trace:
-    """A dotted line where each round begins."""
+    """Return a dotted line at the start of each round."""
     low, high = -0.6, len(view.boards) - 0.4
     xs = [row.start_s / scale.per for row in view.rounds]
     return {
@@ -243,7 +243,7 @@ def _round_start_trace(view: RunSample, scale: UnitScale) -> Trace:
 
 
 def _slack_trace(view: RunSample, rows: Sequence[ClientRow]) -> Trace:
-    """From a board's end to the deadline, outlined."""
+    """Return outlined bars from each client's end to the deadline."""
     ends = [
         (row, row.end_s - row.start_s, row.deadline_s)
         for row in rows

@@ -1,9 +1,9 @@
-"""A board's few parameters fitted to measured placements, so that it predicts those that were not measured.
+"""Fit a board's parameters to measured placements, in order to predict placements that were not measured.
 
-Fitted, as logarithms beside what the board says already: the speed of every accelerator in every precision that was
-measured, its launches, its spill batch, the bandwidth, and the overlap where two kinds of cores of one GPU were
-measured together. Cores of the same make are one. What no row touches stays as it was, no better known than before.
-Bad rows weigh little (Student-t). Watts, where there are any: idle, and every accelerator's.
+Fitted, as logarithms relative to the board's own figures: the speed of every accelerator in every measured precision,
+its launches, its spill batch, the bandwidth, and the overlap if two kinds of cores of one GPU were measured together.
+Cores of the same make share parameters. Parameters that no row touches keep their value and uncertainty. Outliers have
+little weight (Student-t). If power was measured: idle power, and every accelerator's.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ from fedge.physics.robust_fit import Curve, GaussianPrior, fit_curve
 from fedge.types import Floats, Label
 
 ParameterKey = tuple[str, ...]
-"""("speed", kind, precision), ("launch", kind), ("spill", kind), ("hindrance", engine), ("bandwidth",), ("overlap",);
-("watts", kind), ("idle",)."""
+"""A parameter: ("speed", kind, precision), ("launch", kind), ("spill", kind), ("hindrance", engine), ("bandwidth",),
+("overlap",), ("watts", kind) or ("idle",).
+"""
 PRIOR_SD = {
     "speed": 1.5,
     "launch": 1.0,
@@ -38,47 +39,62 @@ PRIOR_SD = {
     "watts": 0.7,
     "idle": 0.3,
 }
-"""Log units; chosen by us: how far a parameter may be off before anything is measured."""
+"""Default prior standard deviations, in log units: how far a parameter may be off before anything is measured.
+
+Smaller values trust the catalogue's figures more and need more rows to be corrected.
+"""
 NOISE_SD = 0.03
-"""Log units, of images per second and of watts from run to run: the least that is believed. Chosen by us."""
+"""Least standard deviation of the noise from run to run, in log units, of images per second and of watts.
+
+A default: a smaller one lets a few lucky rows dominate the fit.
+"""
 ANNEALING_SD = (0.5, 0.15)
-"""Noise of the fits before: from far off, a fit that trusts its rows would take half of them for bad ones."""
+"""Noise of the preceding fits: far from the solution, a fit with small noise treats half of the rows as outliers."""
 MAD_TO_SD = 1.4826
-"""From the median absolute deviation to the standard deviation of a normal law."""
+"""Ratio of the standard deviation of a normal distribution to its median absolute deviation."""
 DOUBTFUL_WEIGHT = 0.4
-"""A row that weighs less than this, of at most 1.25, is said to be doubtful. Chosen by us."""
+"""Default weight, out of at most 1.25, below which a row is reported as doubtful."""
 FEWEST_ROWS, MOST_REFITS = 3, 30
 _SLOPE_STEP = 1e-4
 
 
 @dataclass(frozen=True, slots=True)
 class FittedBoard:
-    """The board as it was measured. Errors are mean absolute ones in percent; None where nothing could be judged."""
+    """The board with fitted parameters. Errors are mean absolute ones in percent, None if they are unknown."""
 
     board: PlacementBoard
     rows: int
     error: float
     left_out_error: float | None
-    """Each row predicted from a fit to all others."""
+    """Error of each row predicted from a fit to all others."""
     power_error: float | None
     measured: frozenset[tuple[str, str]]
-    """Accelerators and precisions that rows touched."""
+    """Kinds of accelerators and precisions with rows."""
     doubtful: tuple[int, ...]
-    """Rows, from 1, that lie so far off that they hardly count."""
+    """Numbers, from 1, of rows that lie so far off that they hardly count."""
 
     def label_placement(self, placement: Placement) -> Label:
-        """Calibrated where everything in use was measured."""
+        """Return ``calibrated`` if everything in use was measured, else ``estimated``."""
         used = {(accelerator_kind(one.accelerator), one.precision) for one in placement.instances}
         return "calibrated" if used <= self.measured else "estimated"
 
 
 def accelerator_kind(name: str) -> str:
-    """What accelerators of the same make are called: ``dla`` for ``dla-1``."""
+    """Return the kind of an accelerator, shared by those of the same make: ``dla`` for ``dla-1``."""
     return re.sub(r"-\d+$", "", name)
 
 
 def fit_board(board: PlacementBoard, network: NetworkCost, rows: Sequence[PlacementMeasurement]) -> FittedBoard:
-    """The board's parameters after these rows. Raises ``BadInput`` for fewer than three, or what it does not have."""
+    """Fit the board's parameters to measured placements of a network.
+
+    Args:
+        board: The board with its estimated figures.
+        network: Costs of the network's layers.
+        rows: Measured placements, at least three.
+
+    Raises:
+        BadInput: For fewer than three rows, or a placement that the board does not have.
+    """
     if len(rows) < FEWEST_ROWS:
         raise BadInput("--measurements", f"{len(rows)} rows", f"{FEWEST_ROWS} or more")
     for i, row in enumerate(rows, 1):
@@ -107,12 +123,12 @@ def fit_board(board: PlacementBoard, network: NetworkCost, rows: Sequence[Placem
 
 
 def predict_images_per_s(board: PlacementBoard, network: NetworkCost, placements: Sequence[Placement]) -> Floats:
-    """Images per second of placements, (n,)."""
+    """Return images per second of placements, shape (n,)."""
     return _PlacementTable(network, tuple(PlacementMeasurement(one, 1.0) for one in placements)).images_per_s(board)
 
 
 def apply_parameters(board: PlacementBoard, keys: Sequence[ParameterKey], values: Floats) -> PlacementBoard:
-    """The board with parameters moved by ``values``, log units."""
+    """Return the board with the parameters ``keys`` scaled by exp(``values``)."""
     moved = dict(zip(keys, np.exp(values).tolist(), strict=True))
     return replace(
         board,
@@ -146,7 +162,7 @@ def _scale_accelerator(place: Accelerator, moved: dict[ParameterKey, float]) -> 
 
 
 def _offer_measured_precisions(board: PlacementBoard, measured: frozenset[tuple[str, str]]) -> PlacementBoard:
-    """What was measured may be planned with."""
+    """Offer the measured precisions to planners."""
     places = tuple(
         replace(
             place,
@@ -161,7 +177,7 @@ def _offer_measured_precisions(board: PlacementBoard, measured: frozenset[tuple[
 
 
 def find_parameter_keys(board: PlacementBoard, rows: Sequence[PlacementMeasurement]) -> Iterator[ParameterKey]:
-    """The parameters that these rows say something about."""
+    """Yield the parameters that these rows depend on."""
     used = {(one.accelerator, one.precision) for row in rows for one in row.placement.instances}
     yield from dict.fromkeys(("speed", accelerator_kind(name), precision) for name, precision in sorted(used))
     kinds = dict.fromkeys(accelerator_kind(name) for name, _ in sorted(used))
@@ -180,18 +196,18 @@ def find_parameter_keys(board: PlacementBoard, rows: Sequence[PlacementMeasureme
 
 
 def _list_engine_instances(board: PlacementBoard, placement: Placement, engine: str) -> list[str]:
-    """The accelerators of a placement's instances on one engine, one for each instance."""
+    """Return the accelerators of a placement's instances on one engine, one for each instance."""
     return [one.accelerator for one in placement.instances if board.accelerator(one.accelerator).engine == engine]
 
 
 def _uses_two_kinds(board: PlacementBoard, placement: Placement) -> bool:
-    """Whether two accelerators of one engine are in use."""
+    """Return whether two accelerators of one engine are in use."""
     engines = {place.engine for place in board.accelerators}
     return any(len(set(_list_engine_instances(board, placement, engine))) > 1 for engine in engines)
 
 
 class _PlacementTable:
-    """Rows as arrays of places in the board: built once, asked for many boards with other parameters."""
+    """Rows as arrays over the board's accelerators: built once, evaluated for many boards with other parameters."""
 
     def __init__(self, network: NetworkCost, rows: tuple[PlacementMeasurement, ...]) -> None:
         self.rows = rows
@@ -205,17 +221,17 @@ class _PlacementTable:
         self.names = [name for name in sorted(widest) for _ in range(widest[name])]
 
     def select_rows(self, which: Sequence[int]) -> _PlacementTable:
-        """Some of the rows."""
+        """Return the table of some of the rows."""
         return _PlacementTable(self._network, tuple(self.rows[i] for i in which))
 
     def images_per_s(self, board: PlacementBoard) -> Floats:
-        """What a board predicts, (n,)."""
+        """Return the images per second that a board predicts, shape (n,)."""
         return evaluate_at_full_load(
             build_contention_columns(board, self.names), stack_demands(self._demands(board))
         ).images_per_s
 
     def dynamic_w(self, board: PlacementBoard) -> Floats:
-        """Watts above idle that a board predicts, (n,)."""
+        """Return the watts above idle that a board predicts, shape (n,)."""
         return evaluate_at_full_load(
             build_contention_columns(board, self.names), stack_demands(self._demands(board))
         ).dynamic_w
@@ -258,7 +274,7 @@ class _FitResult:
 
 
 def _anneal_fit(curve: Curve, data: Floats, keys: Sequence[ParameterKey]) -> _FitResult:
-    """A fit to more and more trusted rows, at last with the noise that they show, but no less than ``NOISE_SD``."""
+    """Fit with decreasing noise, at last with the noise that the rows show, but no less than ``NOISE_SD``."""
     start = np.zeros(len(keys))
     for noise_sd in ANNEALING_SD:
         found = _fit_once(curve, data=data, keys=keys, start=start, noise_sd=noise_sd)
@@ -271,7 +287,7 @@ def _estimate_noise_sd(residuals: Floats) -> float:
 
 
 def _build_images_curve(board: PlacementBoard, table: _PlacementTable, keys: Sequence[ParameterKey]) -> Curve:
-    """Log images per second of the table's rows over the parameters."""
+    """Return the function from parameters to the log images per second of the table's rows."""
     return lambda values: _differentiate(
         lambda at: np.log(table.images_per_s(apply_parameters(board, keys, at))), values
     )
@@ -284,7 +300,7 @@ def _fit_once(curve: Curve, data: Floats, keys: Sequence[ParameterKey], start: F
 
 
 def _differentiate(function: Callable[[Floats], Floats], values: Floats) -> tuple[Floats, Floats]:
-    """A function's values and its slopes by differences, (n,) and (k, n)."""
+    """Return a function's values, shape (n,), and its slopes by finite differences, shape (k, n)."""
     here = function(values)
     slopes = [(function(values + _SLOPE_STEP * axis) - here) / _SLOPE_STEP for axis in np.eye(len(values))]
     return here, np.array(slopes)
@@ -293,7 +309,7 @@ def _differentiate(function: Callable[[Floats], Floats], values: Floats) -> tupl
 def _compute_left_out_error(
     board: PlacementBoard, table: _PlacementTable, keys: Sequence[ParameterKey], full: _FitResult
 ) -> float | None:
-    """The error on rows that a fit did not see: every row once, in at most ``MOST_REFITS`` parts."""
+    """Return the cross-validated error: every row is left out once, in at most ``MOST_REFITS`` parts."""
     count = len(table.rows)
     if count <= FEWEST_ROWS:
         return None
@@ -313,7 +329,7 @@ def _compute_left_out_error(
 
 
 def _fit_watts(board: PlacementBoard, table: _PlacementTable) -> tuple[PlacementBoard, float | None]:
-    """Idle and every accelerator's watts; the board as it is where nobody read any."""
+    """Fit idle power and every accelerator's power; the board is unchanged if too few rows have a power."""
     known = [i for i, row in enumerate(table.rows) if row.watts is not None]
     if len(known) < FEWEST_ROWS:
         return board, None

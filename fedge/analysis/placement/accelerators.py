@@ -1,4 +1,4 @@
-"""A board's accelerators as they matter to inference, instances of a network on them, and a placement of instances."""
+"""A board's accelerators for inference, instances of a network on them, and placements of instances."""
 
 from __future__ import annotations
 
@@ -12,48 +12,52 @@ NEVER = float("inf")
 
 @dataclass(frozen=True, slots=True)
 class PrecisionSpeed:
-    """What an accelerator reaches in one precision."""
+    """The speed of an accelerator in one precision."""
 
     precision: str
     flop_per_s: float
-    """FLOP per second that are reached while nothing else holds it up; peaks are above it."""
+    """Attained FLOP per second without other limits; below the peak."""
     bytes_scale: float
     """Bytes moved per byte counted at four bytes per element."""
     launch_s: float
-    """Seconds per operator during which the accelerator is held without computing."""
+    """Seconds per operator during which the accelerator is occupied without computing."""
     batch_s: float = 0.0
     """The same per batch."""
     offered: bool = True
-    """Whether a planner may choose it: not before something is known of it."""
+    """Whether a planner may choose it; not before it has a measured or known speed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Accelerator:
-    """A place where an instance can run. Accelerators of one ``engine`` share it, as two kinds of cores of a GPU do."""
+    """Hardware on which an instance can run. Accelerators of one ``engine`` share it, as two kinds of GPU cores do."""
 
     name: str
     engine: str
     speeds: tuple[PrecisionSpeed, ...]
     bandwidth_share: float = 1.0
-    """The share of the board's usable memory bandwidth that it can draw."""
+    """Share of the board's usable memory bandwidth that it can draw."""
     spill_batch: float = NEVER
-    """The batch size at which its caches no longer help and activations are moved twice."""
+    """Batch size at which its caches no longer help and activations are moved twice."""
     hindrance: float = 1.0
-    """How much an instance that holds the engine holds up another one: 1, but less on a processor of several cores."""
+    """How much an instance that occupies the engine delays another: 1, but less on a processor with several cores."""
     full_w: float = 0.0
-    """Watts above idle while it works: computes, or moves bytes."""
+    """Watts above idle while it computes or moves bytes."""
     waiting_w: float = 0.0
-    """Watts above idle while it is held without working."""
+    """Watts above idle while it is occupied without working."""
     supported: frozenset[str] | None = None
     """Kinds of operators that it runs; the others fall back to the GPU. None: all."""
 
     @property
     def precisions(self) -> tuple[str, ...]:
-        """What a planner may choose from."""
+        """The precisions that a planner may choose."""
         return tuple(speed.precision for speed in self.speeds if speed.offered)
 
     def speed(self, precision: str) -> PrecisionSpeed:
-        """Its speed in a precision; raises ``KeyError``."""
+        """Return its speed in a precision.
+
+        Raises:
+            KeyError: If it does not have the precision.
+        """
         for speed in self.speeds:
             if speed.precision == precision:
                 return speed
@@ -62,7 +66,7 @@ class Accelerator:
 
 @dataclass(frozen=True, slots=True)
 class GpuFallback:
-    """Where operators run that an accelerator does not support: seconds per switch there or back, watts meanwhile."""
+    """The engine for operators that an accelerator does not support, with seconds per switch and watts meanwhile."""
 
     engine: str
     speed: PrecisionSpeed
@@ -72,7 +76,7 @@ class GpuFallback:
 
 @dataclass(frozen=True, slots=True)
 class PlacementBoard:
-    """Accelerators that share a memory. ``bandwidth`` is what of it can be used, bytes per second."""
+    """Accelerators that share a memory; ``bandwidth`` is the usable one in bytes per second."""
 
     name: str
     accelerators: tuple[Accelerator, ...]
@@ -80,7 +84,7 @@ class PlacementBoard:
     corner: float
     """How sharply time turns from computing to moving bytes: (compute^n + memory^n)^(1/n)."""
     overlap: float
-    """How much two kinds of cores of one engine hold each other up: 0 not at all, 1 as if they were one."""
+    """How much two kinds of cores of one engine delay each other: 0 not at all, 1 as if they were one."""
     idle_w: float
     memory_j: float
     """Joules per byte moved."""
@@ -88,14 +92,18 @@ class PlacementBoard:
     label: Label = "estimated"
     source: str = ""
     figures: tuple[tuple[str, LabelledValue], ...] = field(default=())
-    """Where every number comes from."""
+    """Every number with its source."""
 
     @property
     def accelerator_names(self) -> tuple[str, ...]:
         return tuple(accelerator.name for accelerator in self.accelerators)
 
     def accelerator(self, name: str) -> Accelerator:
-        """By its name; raises ``KeyError``."""
+        """Return the accelerator of this name.
+
+        Raises:
+            KeyError: If there is none.
+        """
         for accelerator in self.accelerators:
             if accelerator.name == name:
                 return accelerator
@@ -126,5 +134,5 @@ class Placement:
 
     @property
     def combination(self) -> str:
-        """The accelerators in use, as the paper's figure names its lines."""
+        """The accelerators in use, as the paper's figure labels its lines."""
         return " + ".join(dict.fromkeys(instance.accelerator for instance in self.instances))

@@ -1,4 +1,4 @@
-"""From a board of the catalogue to its accelerators: counts out of its text, peaks and shares from ``boards.yaml``."""
+"""Build the accelerators of a catalogue board: counts from its text, peaks and shares from ``boards.yaml``."""
 
 from __future__ import annotations
 
@@ -19,16 +19,20 @@ from fedge.types import DeviceSpec, LabelledValue
 GPU, CUDA, TENSOR = "gpu", "cuda-cores", "tensor-cores"
 FP32, TF32, MIXED, FP16, INT8 = "fp32", "tf32", "mixed", "fp16", "int8"
 MAX_POWER_FIGURE = "maximum watts"
-"""What the catalogue's figure is called here."""
+"""Name of the catalogue's maximum power among a board's figures."""
 UNIT_SUFFIXES = {"us": "us", "ms": "ms", "mb": "MB", "gflop": "GFLOP", "gflops": "GFLOP/s", "gbps": "GB/s"}
-"""Ends of the file's names, and how the units are written."""
+"""Suffixes of the file's names, and how their units are written."""
 AMPERE_FLOP_PER_CLOCK = 256
-"""Tensor cores above it know TF32."""
-SOURCE = "PyTorch, and TensorRT on DLA, after arXiv 2503.09546 (fedge/analysis/placement/catalogue_accelerators.yaml)"
+"""Tensor cores above this support TF32."""
+SOURCE = "PyTorch, and TensorRT on DLA, after arXiv 2503.09546 (fedge/analysis/placement/boards.yaml)"
 
 
 def build_placement_board(spec: DeviceSpec) -> PlacementBoard:
-    """The accelerators of a board at MAXN, estimated. Raises ``BadInput`` for a board of the user's own."""
+    """Return the estimated accelerators of a board at MAXN.
+
+    Raises:
+        BadInput: For a board outside the catalogue of accelerators.
+    """
     stack, boards = _load_figures()
     if spec.name not in boards:
         right = f"one of {', '.join(boards)}: nothing is known of another board's accelerators"
@@ -67,7 +71,7 @@ def build_placement_board(spec: DeviceSpec) -> PlacementBoard:
 
 
 def _count_units(spec: DeviceSpec, what: str) -> int:
-    """How many of something the catalogue's text of accelerators names."""
+    """Return the number of units of a kind in the catalogue's text of accelerators."""
     found = [re.match(rf"(\d+) {what}", text) for text in spec.accelerators]
     return next((int(one.group(1)) for one in found if one), 0)
 
@@ -75,7 +79,7 @@ def _count_units(spec: DeviceSpec, what: str) -> int:
 def _build_tensor_cores(
     spec: DeviceSpec, own: Mapping[str, Any], fp32: PrecisionSpeed, solved: AnchorSolution
 ) -> tuple[tuple[Accelerator, ...], tuple[tuple[str, LabelledValue], ...]]:
-    """Tensor cores in mixed precision; TF32 is known to them, but no figure of it: not offered until measured."""
+    """Build tensor cores in mixed precision; TF32 has no known figure and is not offered until measured."""
     cores = _count_units(spec, "tensor cores")
     if not cores:
         return (), ()
@@ -107,7 +111,7 @@ def _build_tensor_cores(
 def _build_dlas(
     spec: DeviceSpec, own: Mapping[str, Any]
 ) -> tuple[tuple[Accelerator, ...], tuple[tuple[str, LabelledValue], ...]]:
-    """One accelerator per DLA core. The paper does not say in which of the two precisions it ran: both are alike."""
+    """Build one accelerator per DLA core; the paper does not name its precision, hence both have the same speed."""
     count = _count_units(spec, "DLA")
     if not count:
         return (), ()
@@ -135,7 +139,7 @@ def _build_dlas(
 
 
 def _common_figures(spec: DeviceSpec) -> tuple[tuple[str, LabelledValue], ...]:
-    """The catalogue's figures and the stack's, for showing."""
+    """Return the catalogue's and the software stack's figures for display."""
     catalogue = (
         ("CUDA cores' fp32 peak, GFLOP/s", spec.gpu_gflops),
         ("memory bandwidth, GB/s", spec.mem_gbps),
@@ -147,7 +151,7 @@ def _common_figures(spec: DeviceSpec) -> tuple[tuple[str, LabelledValue], ...]:
 
 
 def _format_figure_name(name: str) -> str:
-    """A name of the file in words, its unit after a comma: ``cuda launch, us``."""
+    """Return a name of the file in words, its unit after a comma: ``cuda launch, us``."""
     words = name.split("_")
     unit = UNIT_SUFFIXES.get(words[-1])
     return " ".join(words) if unit is None else f"{' '.join(words[:-1])}, {unit}"
@@ -159,7 +163,7 @@ def _anchor_value(name: str) -> float:
 
 @lru_cache(maxsize=1)
 def _solve_cuda_anchor() -> AnchorSolution:
-    """CUDA cores' speed and spill batch on the board of the anchor."""
+    """Return the CUDA cores' speed and spill batch on the board of the anchor measurement."""
     stack = _load_figures()[0]
     return solve_anchor(
         ThroughputAnchor(
@@ -177,7 +181,7 @@ def _solve_cuda_anchor() -> AnchorSolution:
 
 @lru_cache(maxsize=1)
 def _load_figures() -> tuple[dict[str, LabelledValue], dict[str, dict[str, Any]]]:
-    """The stack's figures, the anchor's with ``anchor`` before their names, and every board's."""
+    """Return the software stack's figures, the anchor's prefixed with ``anchor``, and every board's."""
     text = (resources.files("fedge.analysis.placement") / "boards.yaml").read_text(encoding="utf-8")
     raw = yaml.safe_load(text)
     stack = dict(raw["stack"])
@@ -187,7 +191,7 @@ def _load_figures() -> tuple[dict[str, LabelledValue], dict[str, dict[str, Any]]
 
 
 def _parse_figure(value: dict[str, Any]) -> Any:
-    """A figure, or a record that holds figures and plain numbers."""
+    """Parse a figure, or a record that holds figures and plain numbers."""
     if "value" in value:
         return LabelledValue(**value)
     return {key: _parse_figure(inner) if isinstance(inner, dict) else inner for key, inner in value.items()}

@@ -1,4 +1,4 @@
-"""Every combination of accelerators over the batch size, one instance on each, as the paper's figure has them."""
+"""Every combination of accelerators over the batch size, one instance on each, as in the paper's figure."""
 
 from __future__ import annotations
 
@@ -15,21 +15,28 @@ from fedge.costs.layers.network_cost import NetworkCost
 
 @dataclass(frozen=True, slots=True)
 class CombinationCurve:
-    """A combination's outcomes at full load, one per batch size, which all its instances have."""
+    """A combination's outcomes at full load, one per batch size, which all its instances share."""
 
     combination: str
     outcomes: tuple[PlacementOutcome, ...]
 
     @property
     def best_outcome(self) -> PlacementOutcome:
-        """The one with the most images per second."""
+        """The outcome with most images per second."""
         return max(self.outcomes, key=lambda one: one.images_per_s)
 
 
 def compute_combination_curves(
     board: PlacementBoard, network: NetworkCost, batch_sizes: Sequence[int], rate_hz: float | None = None
 ) -> tuple[CombinationCurve, ...]:
-    """All combinations; of two DLA alike, the second is not shown without the first."""
+    """Return the curves of all combinations; of two equal DLAs, the second does not appear without the first.
+
+    Args:
+        board: The board.
+        network: Costs of the network's layers.
+        batch_sizes: The batch sizes of a curve's points.
+        rate_hz: Images requested per second; None for full load.
+    """
     found = []
     for chosen in _generate_combinations(board, network):
         placements = [

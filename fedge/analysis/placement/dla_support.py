@@ -1,8 +1,11 @@
-"""Which operators a DLA runs itself, from NVIDIA's lists; the others fall back to the GPU, at the cost of switching.
+"""Operators that a DLA runs itself, from NVIDIA's lists; the others fall back to the GPU, at the cost of switching.
 
-Sources: TensorRT's "DLA Supported Layers and Restrictions" and the operator matrix of NVIDIA's Deep-Learning-
-Accelerator-SW repository (operators that are native through TensorRT). Parameters may forbid more (kernels above 32,
-say); what really falls back is told by TensorRT when it builds the engine. So this is an estimate.
+Parameters may exclude more (kernels above 32, say); only TensorRT knows the real fallback when it builds the engine.
+So this is an estimate.
+
+References:
+    TensorRT, "DLA Supported Layers and Restrictions"; the operator matrix of NVIDIA's Deep-Learning-Accelerator-SW
+    repository (operators that are native through TensorRT).
 """
 
 from __future__ import annotations
@@ -14,21 +17,21 @@ from fedge.analysis.placement.accelerators import Accelerator
 from fedge.costs.layers.network_cost import BatchWork, LayerCost, NetworkCost
 
 VIEW_OPERATORS = frozenset({"view"})
-"""Another way of looking at the same elements: nothing runs."""
+"""Operators that only change the view of the same elements: nothing runs."""
 DLA_1 = frozenset({
     "conv", "conv_transpose", "linear", "batch_norm", "max_pool", "avg_pool", "adaptive_avg_pool", "mean", "relu",
     "relu6", "clamp", "leaky_relu", "prelu", "sigmoid", "tanh", "silu", "add", "sub", "mul", "max_of", "abs", "cat",
     "upsample_nearest", "upsample_linear", "local_response_norm",
 })  # fmt: skip
-"""Xavier's. A dense layer runs as a convolution, a mean over an image as pooling, SiLU as sigmoid and product."""
+"""DLA 1.0 (Xavier). A dense layer runs as a convolution, a mean over an image as pooling, SiLU as sigmoid times x."""
 DLA_2 = DLA_1 | {"softmax"}
-"""Orin's."""
+"""DLA 2.0 (Orin)."""
 DLA_GENERATIONS = {1: DLA_1, 2: DLA_2}
 
 
 @dataclass(frozen=True, slots=True)
 class NetworkSplit:
-    """What an accelerator runs itself and what falls back, per sample; weights per batch; how often it changes."""
+    """Work that an accelerator runs itself and work that falls back: per sample, weights per batch; and switches."""
 
     flop: float
     activation_bytes: float
@@ -40,11 +43,11 @@ class NetworkSplit:
     fallback_launches: int = 0
     switches: int = 0
     fallen: tuple[str, ...] = ()
-    """The kinds that fell back."""
+    """The kinds of operators that fall back."""
 
 
 def split_network(network: NetworkCost, supported: frozenset[str] | None) -> NetworkSplit:
-    """The network's work on an accelerator that runs the ``supported`` kinds itself; None: all of them."""
+    """Split the network's work by the ``supported`` kinds of an accelerator; None supports all."""
     running = [layer for layer in network.layers if layer.kind not in VIEW_OPERATORS]
     own = [layer for layer in running if supported is None or layer.kind in supported]
     other = [layer for layer in running if not (supported is None or layer.kind in supported)]
@@ -64,17 +67,17 @@ def split_network(network: NetworkCost, supported: frozenset[str] | None) -> Net
 
 
 def can_run(place: Accelerator, network: NetworkCost) -> bool:
-    """Whether an accelerator runs anything of a network itself."""
+    """Return whether an accelerator runs any part of a network itself."""
     return split_network(network, place.supported).launches > 0
 
 
 def _sum_work(layers: list[LayerCost]) -> tuple[BatchWork, float]:
-    """FLOP and activation bytes per sample; bytes of weights per batch."""
+    """Return FLOP and activation bytes per sample, and bytes of weights per batch."""
     moved = sum(layer.read_bytes + layer.written_bytes for layer in layers)
     return BatchWork(sum(layer.flop for layer in layers), moved), sum(layer.weight_bytes for layer in layers)
 
 
 def _count_switches(layers: list[LayerCost], supported: frozenset[str] | None) -> int:
-    """How often the work changes place, when it begins and ends on the accelerator's side."""
+    """Return the number of switches between accelerator and GPU; the work begins and ends on the accelerator."""
     sides = [True, *(supported is None or layer.kind in supported for layer in layers), True]
     return sum(a != b for a, b in pairwise(sides))

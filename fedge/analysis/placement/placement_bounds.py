@@ -1,12 +1,12 @@
-"""What no placement of a set can be better than, so that a search may leave it out; arrays over many placements.
+"""Bounds on the figures of placements, with which a search can skip them; arrays over many placements.
 
-The shares of contention.py are monotone in the stretches: u and v rise with K and fall with S and F, m rises with S and
-falls with K and F, w rises with F and falls with K and S. So from intervals that hold every stretch follow intervals
-of the shares, and from them narrower ones of the stretches: whatever the fixed point is, it lies inside.
-
-A board is looked at in two halves, the engine of its first accelerator and all others. They meet in memory and in what
-falls back alone. So each half is bounded beside any other half that draws a given share of the bandwidth at least, for
-a ladder of shares; a pair is bounded by adding what stands on the highest rung that the other half surely reaches.
+The shares of ``placement_contention`` are monotone in the stretch factors: u and v rise with K and fall with S and F,
+m rises with S and falls with K and F, w rises with F and falls with K and S. So intervals that hold every stretch
+factor give intervals of the shares, and these give narrower ones of the factors: the fixed point lies inside.
+A board is split into two halves, the engine of its first accelerator and all others. They meet only in memory and in
+fallback operators. So each half is bounded beside any other half that draws at least a given share of the bandwidth,
+for a ladder of shares; a pair is bounded by the sum of the bounds on the highest rung that the other half surely
+reaches.
 """
 
 from __future__ import annotations
@@ -29,18 +29,21 @@ from fedge.analysis.placement.placement_goals import PlacementGoal
 from fedge.types import Floats
 
 BOUND_SLACK = 1e-6
-"""Relative: how much a bound may be off by rounding, and by a fixed point that is found to so much. Chosen by us."""
+"""Relative slack of a bound, for rounding and for the tolerance of the fixed point."""
 _NARROWING_STEPS = 8
-"""How often intervals are narrowed. Chosen by us: more does not help."""
+"""Number of times that intervals are narrowed; further steps narrow them very little."""
 BANDWIDTH_LADDER = (0.0, 0.03, 0.06, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.2, 1.5)
-"""Shares of the bandwidth, time-averaged and summed over instances. Chosen by us."""
+"""Shares of the bandwidth, averaged over time and summed over instances: a default grid.
+
+A finer ladder gives tighter bounds and costs one narrowing per rung.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class OtherHalfLoad:
-    """The most that the other half can add: shares of the bandwidth, instances on the GPU, instances that fall back.
+    """The largest load of the other half: shares of the bandwidth, instances on the GPU, instances that fall back.
 
-    ``bandwidth_least`` is what it draws at least.
+    ``bandwidth_least`` is its smallest share of the bandwidth.
     """
 
     bandwidth: float = 0.0
@@ -51,7 +54,15 @@ class OtherHalfLoad:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PlacementBounds:
-    """(n,): most and least images per second, least slowest batch, least mean joules per image, least watts."""
+    """Bounds of n placements, each of shape (n,).
+
+    Attributes:
+        most_images: Upper bound of images per second.
+        least_images: Lower bound of images per second.
+        slowest_s: Lower bound of the slowest instance's batch, in seconds.
+        joules: Lower bound of the mean dynamic energy per image, in joules.
+        dynamic_w: Lower bound of the power above idle, in watts.
+    """
 
     most_images: Floats
     least_images: Floats
@@ -62,7 +73,7 @@ class PlacementBounds:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HalfBounds:
-    """The bounds of n halves beside any other, and those that depend on what the other draws, (n, rungs).
+    """The bounds of n halves beside any other, and those that depend on the other's bandwidth, shape (n, rungs).
 
     ``rung`` (n,) is the highest that a half surely reaches itself.
     """
@@ -73,7 +84,7 @@ class HalfBounds:
     rung: NDArray[np.intp]
 
     def select(self, which: NDArray[np.intp]) -> HalfBounds:
-        """A part of them."""
+        """Return the bounds of some halves."""
         any_other = PlacementBounds(*(getattr(self.unconditional, name)[which] for name in _BOUND_FIELDS))
         return HalfBounds(any_other, self.most_images[which], self.slowest_s[which], self.rung[which])
 
@@ -82,7 +93,7 @@ _BOUND_FIELDS = ("most_images", "least_images", "slowest_s", "joules", "dynamic_
 
 
 def compute_other_half_load(columns: ContentionColumns, d: DemandArrays) -> OtherHalfLoad:
-    """The most that any of these placements adds to another half."""
+    """Return the largest load that any of these placements adds to another half."""
     falling = (d.count * (d.fallback_s > 0)).sum(axis=1)
     return OtherHalfLoad(
         bandwidth=float((d.count * d.share).sum(axis=1).max(initial=0.0)),
@@ -92,7 +103,7 @@ def compute_other_half_load(columns: ContentionColumns, d: DemandArrays) -> Othe
 
 
 def compute_half_bounds(columns: ContentionColumns, d: DemandArrays, outside: OtherHalfLoad) -> HalfBounds:
-    """The bounds of n halves."""
+    """Return the bounds of n halves."""
     fastest_s, slowest_s, moving = _enclose_fixed_point(columns, d, outside)
     used = d.count > 0
     most, least = d.count * d.batch / fastest_s, d.count * d.batch / slowest_s
@@ -115,7 +126,7 @@ def compute_half_bounds(columns: ContentionColumns, d: DemandArrays, outside: Ot
 
 
 def combine_half_bounds(one: HalfBounds, other: HalfBounds) -> PlacementBounds:
-    """The bounds of every pair of halves, (n, m)."""
+    """Return the bounds of every pair of halves, shape (n, m)."""
     a, b = one.unconditional, other.unconditional
     cheaper = a.joules[:, None] <= b.joules[None, :]
     first = np.where(cheaper, a.most_images[:, None], a.least_images[:, None])
@@ -131,7 +142,13 @@ def combine_half_bounds(one: HalfBounds, other: HalfBounds) -> PlacementBounds:
 
 
 def compute_least_cost(goal: PlacementGoal, idle_w: float, found: PlacementBounds) -> Floats:
-    """The least cost that a goal can hope for, per placement; infinite where a limit cannot be met."""
+    """Return a lower bound of the goal's cost per placement; infinite if a limit cannot be met.
+
+    Args:
+        goal: The objective and limits.
+        idle_w: Idle power of the board in watts.
+        found: Bounds of the placements.
+    """
     images, rate = np.maximum(found.most_images, 1e-300), goal.rate_hz
     if rate is None:
         latency, watts = found.slowest_s, idle_w + found.dynamic_w
@@ -159,10 +176,10 @@ def compute_least_cost(goal: PlacementGoal, idle_w: float, found: PlacementBound
 def _enclose_fixed_point(
     columns: ContentionColumns, d: DemandArrays, outside: OtherHalfLoad
 ) -> tuple[Floats, Floats, Floats]:
-    """The least and the most seconds that a batch can take, and the least share of the bandwidth."""
+    """Return the least and the most seconds of a batch, and the least share of the bandwidth."""
     one = np.ones_like(d.count)
     low = StretchFactors(one, one + outside.bandwidth_least, one)
-    # At most an instance holds its engine all the time, which is in others' way more than computing is.
+    # Worst case: an instance occupies its engine all the time, which delays others more than computing does.
     everything = TimeShares(one, 0.0 * one, d.share, np.where(d.fallback_s > 0, 1.0, 0.0))
     high = _add_other_half(compute_stretch_factors(columns, d, everything), columns, outside)
     for _ in range(_NARROWING_STEPS):
@@ -182,7 +199,7 @@ def _enclose_fixed_point(
 
 
 def _add_other_half(found: StretchFactors, columns: ContentionColumns, outside: OtherHalfLoad) -> StretchFactors:
-    """The stretches with the most that the other half can add."""
+    """Add the largest load of the other half to the stretch factors."""
     return StretchFactors(
         found.engine + columns.hindrance * columns.on_fallback * outside.falling,
         found.memory + outside.bandwidth,
@@ -203,12 +220,12 @@ def _elementwise_min(a: StretchFactors, b: StretchFactors) -> StretchFactors:
 
 
 def _multiply_finite(joules: Floats, images: Floats) -> Floats:
-    """Their product; 0 where there are no images, whose joules are infinite."""
+    """Return the product, 0 where there are no images, whose joules are infinite."""
     return np.where(images > 0, np.where(np.isfinite(joules), joules, 0.0) * images, 0.0)
 
 
 def _compute_least_mean_j(joules: Floats, least: Floats, most: Floats) -> Floats:
-    """The least mean of joules per image when each column does between least and most: the cheap ones most."""
+    """Return the least mean energy per image if each column runs between least and most: most for the cheapest."""
     order = np.argsort(joules, axis=1)
     cheap, low, high = (np.take_along_axis(array, order, axis=1) for array in (joules, least, most))
     best = np.full(len(joules), np.inf)

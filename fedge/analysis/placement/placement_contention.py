@@ -1,19 +1,17 @@
-"""Instances beside each other: how much each is held up by the others, as a fixed point; many placements at once.
+"""Contention between instances: how much each is delayed by the others, as a fixed point; many placements at once.
 
-Arrays are (n placements, g columns); a column is a place in the board, with ``count`` instances alike.
-
-    K  how much an engine's share stretches an instance's time on it; S the same for memory
+Arrays are (n placements, g columns); a column is an accelerator of the board, with ``count`` equal instances.
+    K  stretch of an instance's time on its engine by sharing it; S the same for memory
     T  = K fixed + ((K compute)^n + (S memory)^n)^(1/n) + F fallback
-    u  = K fixed / T, v = K compute / T     shares of its time in which it holds, and computes on, its engine
-    m  = S memory / T, w = F fallback / T   ... in which it moves bytes, and runs on the GPU what fell back
+    u  = K fixed / T, v = K compute / T     shares of its time in which it occupies, and computes on, its engine
+    m  = S memory / T, w = F fallback / T   ... in which it moves bytes, and runs fallback operators on the GPU
     K  = 1 + h (sum over the others on the engine of u + o v, and of w from elsewhere)
     S  = 1 + sum over the others of m times their share of the bandwidth
     F  = 1 + sum over the others on the GPU of u + v, and of w
-
-o is 1 between instances of one accelerator, and the board's overlap between two kinds of cores of one GPU; h is 1 but
-on a processor of several cores. Whoever holds an engine or moves bytes shares it evenly with those that do so at that
-moment: processor sharing, by mean numbers. So what is drawn never exceeds an engine (o = h = 1), nor the bandwidth: a
-sum of shares over their stretches is convex in every share taken singly, so largest where all are 0 or 1: there 1.
+o is 1 between instances of one accelerator, and the board's overlap between two kinds of cores of one GPU; h is 1
+except on a processor with several cores. An instance that occupies an engine or moves bytes shares it evenly with those
+that do so at that moment: processor sharing, in mean values. So the load never exceeds an engine (o = h = 1), nor the
+bandwidth: a sum of shares over their stretches is convex in each share, so largest where all are 0 or 1: there 1.
 """
 
 from __future__ import annotations
@@ -30,31 +28,34 @@ from fedge.analysis.placement.batch_demand import InstanceDemand
 from fedge.types import Floats
 
 STEPS, TOLERANCE, DAMPING = 400, 1e-10, 0.35
-"""The fixed point is taken as found when no stretch changes by more than the tolerance, relative. Chosen by us."""
+"""The fixed point is found if no stretch changes by more than the relative tolerance.
+
+Defaults: stronger damping needs more steps, weaker damping may oscillate between contending instances.
+"""
 CHECK_EVERY = 8
-"""Steps between two looks at what stands still: looking takes as long as a third of a step. Chosen by us."""
+"""Steps between two tests for convergence: a test takes about a third of a step."""
 DEMAND_FIELDS = ("batch_size", "fixed_s", "compute_s", "memory_s", "fallback_s", "joules", "bandwidth_share")
-"""Of a ``InstanceDemand``, in the order of ``DemandArrays`` after its count."""
+"""Fields of an ``InstanceDemand``, in the order of those of ``DemandArrays`` after its count."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ContentionColumns:
-    """Which accelerator each column stands for, as matrices of who holds up whom."""
+    """The accelerator of each column, as matrices of which column delays which."""
 
     same_engine: Floats
     """(g, g): 1 where two columns share an engine."""
     compute: Floats
-    """(g, g): how much a column's computing holds up another on its engine: 1, the overlap, or 0."""
+    """(g, g): how much a column's computing delays another on its engine: 1, the overlap, or 0."""
     on_fallback: Floats
     """(g,): 1 for columns on the engine to which operators fall back."""
     hindrance: Floats
-    """(g,): h."""
+    """(g,): h of the module's head."""
     corner: float
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DemandArrays:
-    """Of every placement and column: how many instances, and what a batch of one asks for; all (n, g)."""
+    """Number of instances and demand of a batch, by placement and column; all of shape (n, g)."""
 
     count: Floats
     batch: Floats
@@ -68,7 +69,7 @@ class DemandArrays:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StretchFactors:
-    """K, S and F of this file's head, (n, g)."""
+    """K, S and F of the module's head, shape (n, g)."""
 
     engine: Floats
     memory: Floats
@@ -77,7 +78,7 @@ class StretchFactors:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TimeShares:
-    """u, v, m times the share of the bandwidth, and w, (n, g)."""
+    """u, v, m times the share of the bandwidth, and w, of the module's head, shape (n, g)."""
 
     held: Floats
     computing: Floats
@@ -89,7 +90,7 @@ Arrays = TypeVar("Arrays", DemandArrays, StretchFactors)
 
 
 def build_contention_columns(board: PlacementBoard, names: Sequence[str]) -> ContentionColumns:
-    """The matrices for columns that stand for the accelerators ``names``, which may repeat."""
+    """Return the matrices for columns that stand for the accelerators ``names``, which may repeat."""
     places = [board.accelerator(name) for name in names]
     engine: NDArray[np.bool_] = np.array([[a.engine == b.engine for b in places] for a in places])
     same: NDArray[np.bool_] = np.array([[a.name == b.name for b in places] for a in places])
@@ -104,7 +105,7 @@ def build_contention_columns(board: PlacementBoard, names: Sequence[str]) -> Con
 
 
 def stack_demands(rows: Sequence[Sequence[tuple[int, InstanceDemand]]]) -> DemandArrays:
-    """Arrays from counts and demands, (n placements) x (g columns)."""
+    """Return arrays from counts and demands of n placements by g columns."""
     count = np.array([[n for n, _ in row] for row in rows], dtype=np.float64)
     arrays = [
         np.array([[getattr(one, name) for _, one in row] for row in rows], dtype=np.float64) for name in DEMAND_FIELDS
@@ -113,9 +114,9 @@ def stack_demands(rows: Sequence[Sequence[tuple[int, InstanceDemand]]]) -> Deman
 
 
 def solve_batch_seconds(columns: ContentionColumns, demands: DemandArrays) -> Floats:
-    """Seconds of a batch (n, g) at the fixed point of this file's head, found from nobody in anybody's way, damped.
+    """Return the seconds of a batch at the fixed point of the module's head, shape (n, g).
 
-    Placements that stand still are set aside, so that the slowest ones hold up no others; nor do they change them.
+    The damped iteration starts without contention. Placements that converged are set aside, which does not change them.
     """
     settled = np.empty_like(demands.count)
     left = np.arange(len(settled))
@@ -137,14 +138,14 @@ def solve_batch_seconds(columns: ContentionColumns, demands: DemandArrays) -> Fl
 
 
 def compute_batch_seconds(columns: ContentionColumns, d: DemandArrays, by: StretchFactors) -> Floats:
-    """T."""
+    """Return T, the seconds of a batch, shape (n, g)."""
     roof = _rounded_roofline_s(by.engine * d.compute_s, by.memory * d.memory_s, columns.corner)
     result: Floats = by.engine * d.fixed_s + roof + by.fallback * d.fallback_s
     return result
 
 
 def _rounded_roofline_s(compute_s: Floats, memory_s: Floats, corner: float) -> Floats:
-    """(compute^n + memory^n)^(1/n); of the shipped corner without powers, which take most of a search's time."""
+    """Return (compute^n + memory^n)^(1/n), without powers for the shipped corner: they take most of a search's time."""
     if corner == 3.0:
         root: Floats = np.cbrt(compute_s * compute_s * compute_s + memory_s * memory_s * memory_s)
         return root
@@ -153,7 +154,7 @@ def _rounded_roofline_s(compute_s: Floats, memory_s: Floats, corner: float) -> F
 
 
 def compute_time_shares(columns: ContentionColumns, d: DemandArrays, by: StretchFactors) -> TimeShares:
-    """Which shares of its time an instance spends where."""
+    """Return the shares of its time that an instance spends in each resource."""
     batch_s = compute_batch_seconds(columns, d, by)
     return TimeShares(
         by.engine * d.fixed_s / batch_s,
@@ -164,14 +165,14 @@ def compute_time_shares(columns: ContentionColumns, d: DemandArrays, by: Stretch
 
 
 def compute_stretch_factors(columns: ContentionColumns, d: DemandArrays, by: TimeShares) -> StretchFactors:
-    """How much every instance is held up by the others. Its own part is taken out of the sums."""
+    """Return how much every instance is delayed by the others; its own part is taken out of the sums."""
     everyone = np.ones((d.count.shape[1], 1))  # products add short rows up in a fifth of the time of sums
     fallen_all = (d.count * by.fallen) @ everyone
     own = by.held + by.computing
     on_engine = (d.count * by.held) @ columns.same_engine + (d.count * by.computing) @ columns.compute - own
     elsewhere = columns.on_fallback * (fallen_all - by.fallen)
     gpu = (d.count * own) @ columns.on_fallback[:, None] - own * columns.on_fallback
-    # Columns without an instance would have their own part taken out of nothing.
+    # Without an instance there is no own part to subtract: the factor would fall below 1.
     used = d.count > 0
     return StretchFactors(
         engine=1.0 + np.where(used, columns.hindrance * (on_engine + elsewhere), 0.0),
@@ -189,7 +190,7 @@ def _damp_array(old: Floats, new: Floats) -> Floats:
 
 
 def _relative_changes(a: StretchFactors, b: StretchFactors) -> Floats:
-    """The largest relative change of every placement, (n,)."""
+    """Return the largest relative change of every placement, shape (n,)."""
     changes = [np.abs(new / old - 1.0).max(axis=1, initial=0.0) for old, new in _pair_fields(a, b)]
     return np.max(changes, axis=0)  # type: ignore[no-any-return]
 
@@ -199,5 +200,5 @@ def _pair_fields(a: StretchFactors, b: StretchFactors) -> tuple[tuple[Floats, Fl
 
 
 def _select_placements(arrays: Arrays, which: NDArray[np.bool_]) -> Arrays:
-    """Some of the placements."""
+    """Return some of the placements."""
     return type(arrays)(*(getattr(arrays, name)[which] for name in arrays.__slots__))

@@ -1,4 +1,4 @@
-"""What a placement is chosen for: an objective, and limits of rate, power and latency; judged for many at once."""
+"""The goal of a placement: an objective, and limits of rate, power and latency; evaluated for many at once."""
 
 from __future__ import annotations
 
@@ -15,17 +15,23 @@ from fedge.types import Floats
 
 PlacementObjective = Literal["throughput", "latency", "energy", "power", "rate"]
 USER_OBJECTIVES: tuple[PlacementObjective, ...] = ("throughput", "latency", "energy")
-"""What a user may ask for; ``power`` and ``rate`` (the highest that holds the limits) serve to say what is nearest."""
+"""Objectives for users; ``power`` and ``rate`` (the highest within the limits) serve to find the nearest limits."""
 LIMIT_TOLERANCE = 1e-9
-"""Relative: a limit that is met to so much counts as met, so that a figure is its own limit."""
+"""Relative excess up to which a limit counts as met, so that a figure can be its own limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlacementGoal:
-    """Most images per second, or least latency, joules per image or watts; within the limits that are given.
+    """An objective (most images per second, or least latency, energy or power) within the given limits.
 
-    With ``rate_hz`` a placement must keep up with it, and latency, joules and watts are those at that rate; without
-    one they are those at full load. The objective ``rate`` is the highest rate at which power and latency hold.
+    With ``rate_hz`` a placement must keep up with it, and latency, energy and power are those at that rate; without one
+    they are those at full load. The objective ``rate`` is the highest rate at which power and latency hold.
+
+    Attributes:
+        objective: The figure to optimise.
+        rate_hz: Images requested per second.
+        max_power_w: Limit of the board's power in watts.
+        max_latency_s: Limit of the latency in seconds.
     """
 
     objective: PlacementObjective = "throughput"
@@ -46,7 +52,13 @@ class PlacementGoal:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PlacementScores:
-    """(n,): what is made small, infinite where a limit is broken; watts, and the rate that they are for."""
+    """Scores of n placements, each of shape (n,).
+
+    Attributes:
+        cost: The value to minimise, infinite where a limit is broken.
+        power_w: Power in watts at ``rate_hz``.
+        rate_hz: Images per second.
+    """
 
     cost: Floats
     power_w: Floats
@@ -54,7 +66,13 @@ class PlacementScores:
 
 
 def score_placements(goal: PlacementGoal, idle_w: float, found: OutcomeArrays) -> PlacementScores:
-    """Every placement's cost from what comes of it at full load."""
+    """Return every placement's cost.
+
+    Args:
+        goal: The objective and limits.
+        idle_w: Idle power of the board in watts.
+        found: Outcomes of the placements at full load.
+    """
     images, slowest_s, dynamic_w = found.images_per_s, found.slowest_s, found.dynamic_w
     rate = _resolve_rate_hz(goal, idle_w, images, dynamic_w)
     if goal.rate_hz is None and goal.objective != "rate":
@@ -78,7 +96,7 @@ def score_placements(goal: PlacementGoal, idle_w: float, found: OutcomeArrays) -
 
 
 def _resolve_rate_hz(goal: PlacementGoal, idle_w: float, images: Floats, dynamic_w: Floats) -> Floats:
-    """The rate that latency and power are for: the goal's, full load, or the highest within the power limit."""
+    """Return the rate of latency and power: the goal's, full load, or the highest within the power limit."""
     if goal.objective != "rate":
         return images if goal.rate_hz is None else np.full_like(images, goal.rate_hz)
     if goal.max_power_w is None:

@@ -1,11 +1,11 @@
-"""What was measured of placements, as a table (CSV): one row per run of some instances together.
+"""Measurements of placements as a table (CSV): one row per run of several instances together.
 
     instances,batch_sizes,precisions,images_per_s,watts
     cuda-cores,64,fp32,415.2,55.1
     cuda-cores+dla-0,8+8,fp32+fp16,346.0,
 
-Cells of several instances are joined by ``+``; one batch size or precision stands for all. ``watts`` may be empty, or
-left out; further columns are not read.
+Cells of several instances are joined by ``+``; one batch size or precision stands for all. ``watts`` may be empty or
+absent; further columns are ignored.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from fedge.errors import BadInput
 MEASUREMENT_COLUMNS = ("instances", "batch_sizes", "precisions", "images_per_s", "watts")
 REQUIRED_COLUMNS = MEASUREMENT_COLUMNS[:4]
 MOST_ROWS, MOST_INSTANCES, LARGEST_BATCH = 1000, 64, 4096
-"""What a table may have, and a row of it. Chosen by us: a thousand rows take minutes to fit."""
+"""Upper limits of a table and of a row: a thousand rows already take minutes to fit."""
 LEAST, MOST = 1e-3, 1e9
-"""Images per second and watts that can be meant. Chosen by us."""
+"""Plausible range of images per second and of watts, to catch wrong units."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlacementMeasurement:
-    """One run: images per second of all instances together, and the board's watts where they were read."""
+    """One run: images per second of all instances together, and the board's power in watts if measured."""
 
     placement: Placement
     images_per_s: float
@@ -38,7 +38,11 @@ class PlacementMeasurement:
 
 
 def read_measurements(path: Path) -> tuple[PlacementMeasurement, ...]:
-    """The rows of a file; raises ``BadInput`` in one line for everything that is wrong with it."""
+    """Read the rows of a file.
+
+    Raises:
+        BadInput: For an unreadable file, or the first error in it.
+    """
     try:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
@@ -48,7 +52,11 @@ def read_measurements(path: Path) -> tuple[PlacementMeasurement, ...]:
 
 
 def parse_measurements(text: str, where: str) -> tuple[PlacementMeasurement, ...]:
-    """The rows of a table; ``where`` is named in errors."""
+    """Parse the rows of a table; ``where`` is named in errors.
+
+    Raises:
+        BadInput: For the first error in the table.
+    """
     try:
         reader = csv.DictReader(io.StringIO(text), strict=True)
         heads = [head.strip() for head in reader.fieldnames or ()]
@@ -65,7 +73,7 @@ def parse_measurements(text: str, where: str) -> tuple[PlacementMeasurement, ...
 
 
 def measurements_to_csv(rows: Sequence[PlacementMeasurement], more: Sequence[Mapping[str, object]] = ()) -> str:
-    """The table; ``more`` has further columns of each row."""
+    """Return the table as CSV; ``more`` has further columns of each row."""
     out = io.StringIO()
     extra = list(dict.fromkeys(name for each in more for name in each))
     writer = csv.writer(out, lineterminator="\n")
@@ -110,7 +118,11 @@ def _parse_row(row: Mapping[str, str | None], where: str) -> PlacementMeasuremen
 
 
 def parse_batch_size(text: str, where: str) -> int:
-    """A batch size that somebody typed. Raises ``BadInput``."""
+    """Parse a batch size that a user typed.
+
+    Raises:
+        BadInput: If it is no whole number from 1 to ``LARGEST_BATCH``.
+    """
     digits = len(text) <= len(str(LARGEST_BATCH)) and text.isascii() and text.isdigit()
     if not (digits and 1 <= int(text) <= LARGEST_BATCH):
         raise BadInput(where, repr(text)[:80], f"a whole number from 1 to {LARGEST_BATCH}")
@@ -118,7 +130,7 @@ def parse_batch_size(text: str, where: str) -> int:
 
 
 def _broadcast(words: list[str], names: list[str], where: str) -> list[str]:
-    """As many as there are instances."""
+    """Return one value per instance."""
     if len(words) == 1:
         return words * len(names)
     if len(words) != len(names):

@@ -1,7 +1,7 @@
-"""What comes of a placement: images per second, latency, watts, joules per image; also for many placements at once.
+"""The outcome of a placement: images per second, latency, power, energy per image; also for many at once.
 
 X   images per second when every instance always has a full batch: sum of b / T
-R   the rate that is asked for, spread over the instances by what each can do; without one, R = X
+R   the requested rate, split over the instances by their throughput; without one, R = X
 latency  with a rate: the slowest instance's b / R_i + T, the wait of a batch's first image and the batch itself,
          which is T (1 + X / R); without one: the slowest T. T is that of full load, so at a lower rate it is a
          little too long.
@@ -31,7 +31,14 @@ from fedge.types import Floats
 
 @dataclass(frozen=True, slots=True)
 class InstanceOutcome:
-    """One instance among the others: its share, and by how much the others stretch its batch."""
+    """One instance among the others.
+
+    Attributes:
+        instance: The instance.
+        images_per_s: Its images per second.
+        batch_s: Seconds of a batch while the others run.
+        alone_s: Seconds of a batch without the others.
+    """
 
     instance: Instance
     images_per_s: float
@@ -41,7 +48,17 @@ class InstanceOutcome:
 
 @dataclass(frozen=True, slots=True)
 class PlacementOutcome:
-    """What this file's head defines; ``rate_hz`` is what it was computed for."""
+    """The figures that the module's head defines.
+
+    Attributes:
+        placement: The placement.
+        images_per_s: Images per second at full load.
+        latency_s: Latency in seconds at ``rate_hz``.
+        power_w: Power of the board in watts at ``rate_hz``.
+        joules_per_image: Energy per image in joules.
+        rate_hz: The requested rate; None for full load.
+        instances: Its instances.
+    """
 
     placement: Placement
     images_per_s: float
@@ -53,7 +70,7 @@ class PlacementOutcome:
 
     @property
     def keeps_up(self) -> bool:
-        """Whether it can do the rate at all."""
+        """Whether it reaches the requested rate."""
         return self.rate_hz is None or self.images_per_s >= self.rate_hz
 
 
@@ -70,7 +87,17 @@ class OutcomeArrays:
 def evaluate_placement(
     board: PlacementBoard, network: NetworkCost, placement: Placement, rate_hz: float | None = None
 ) -> PlacementOutcome:
-    """What comes of ``placement``; raises ``BadInput`` for instances that the board cannot have."""
+    """Return the outcome of a placement.
+
+    Args:
+        board: The board.
+        network: Costs of the network's layers.
+        placement: At least one instance.
+        rate_hz: Images requested per second; None for full load.
+
+    Raises:
+        BadInput: For instances that the board cannot have.
+    """
     if not placement.instances:
         raise BadInput("placement", "no instance", "one at least")
     check_placement(board, network, placement)
@@ -95,7 +122,7 @@ def evaluate_placement(
 
 
 def evaluate_at_full_load(columns: ContentionColumns, demands: DemandArrays) -> OutcomeArrays:
-    """What comes of n placements at full load."""
+    """Return the outcomes of n placements at full load."""
     batch_s = solve_batch_seconds(columns, demands)
     return OutcomeArrays(
         images_per_s=(demands.count * demands.batch / batch_s).sum(axis=1),
@@ -108,7 +135,7 @@ def evaluate_at_full_load(columns: ContentionColumns, demands: DemandArrays) -> 
 def check_placement(
     board: PlacementBoard, network: NetworkCost, placement: Placement, where: str = "placement"
 ) -> None:
-    """Raise ``BadInput`` for what the board does not have, a batch below one, or a DLA that would run nothing."""
+    """Raise ``BadInput`` for hardware that the board lacks, a batch below one, or a DLA that would run nothing."""
     for one in placement.instances:
         if one.accelerator not in board.accelerator_names:
             raise BadInput(where, repr(one.accelerator), f"on {board.name}: {', '.join(board.accelerator_names)}")

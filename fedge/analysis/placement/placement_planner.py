@@ -1,7 +1,7 @@
-"""The best placement for a goal, exactly: every placement is bounded, the promising ones are computed, best hope first.
+"""Find the best placement for a goal exactly: every placement is bounded, promising ones are evaluated in full.
 
-A placement is left out only when its bound shows that it breaks a limit, or cannot be better than one already found;
-so the answer is that of trying everything.
+A placement is skipped only if its bound shows that it breaks a limit, or cannot be better than one already found; so
+the result equals that of trying everything.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from fedge.types import Floats
 
 DEFAULT_BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
 DEFAULT_MAX_INSTANCES = 2
-"""Per accelerator, where nothing else is asked for. Chosen by us."""
+"""Default number of instances per accelerator; each further one multiplies the search space."""
 MAX_SPACE = 1e8
-"""Placements beyond which planning would take minutes. Chosen by us."""
+"""Number of placements beyond which planning would take minutes."""
 COST_TIE = 1e-9
-"""Relative: costs that differ by less are equal."""
+"""Relative difference below which costs are equal."""
 _PAIRS, _CHUNK, _FIRST = 500_000, 4096, 64
 
 
 @dataclass(frozen=True, slots=True)
 class PlacementPlan:
-    """The best placement and how many were looked at; ``chosen`` is None when none holds the limits."""
+    """The best placement, None if none keeps the limits, and how many were bounded and evaluated."""
 
     goal: PlacementGoal
     chosen: PlacementOutcome | None
@@ -50,7 +50,7 @@ class PlacementPlan:
 
 @dataclass(frozen=True, slots=True)
 class RelaxedLimit:
-    """A limit that cannot hold beside the others: what it would have to be, and the placement that reaches it."""
+    """A limit that cannot hold beside the others: its reachable value, and the placement that reaches it."""
 
     option: str
     asked: float
@@ -65,9 +65,17 @@ def plan_placement(
     batch_sizes: Sequence[int] = DEFAULT_BATCH_SIZES,
     most_instances: int = DEFAULT_MAX_INSTANCES,
 ) -> PlacementPlan:
-    """The best placement. Of equals, that with fewer instances, then the less watts.
+    """Find the best placement; ties go to fewer instances, then to less power.
 
-    Raises ``BadInput`` when there are more placements than ``MAX_SPACE``.
+    Args:
+        board: The board.
+        network: Costs of the network's layers.
+        goal: The objective and limits.
+        batch_sizes: Batch sizes to choose from.
+        most_instances: Instances per accelerator at most.
+
+    Raises:
+        BadInput: If there are more placements than ``MAX_SPACE``.
     """
     space = build_placement_space(board, network, batch_sizes, most_instances)
     if space.size > MAX_SPACE:
@@ -87,7 +95,10 @@ def relax_limits(
     batch_sizes: Sequence[int] = DEFAULT_BATCH_SIZES,
     most_instances: int = DEFAULT_MAX_INSTANCES,
 ) -> tuple[RelaxedLimit, ...]:
-    """For each limit of a goal that nothing holds: what it would have to be, with the others kept; those that help."""
+    """Return, for each limit of an infeasible goal, the value that it would need with the others kept.
+
+    Limits whose change alone is not enough are left out.
+    """
     relaxed = (
         ("--rate", goal.rate_hz, replace(goal, objective="rate", rate_hz=None)),
         ("--max-power-w", goal.max_power_w, replace(goal, objective="power", max_power_w=None)),
@@ -119,7 +130,7 @@ class _BoardHalf:
 
 @dataclass(slots=True)
 class _PlacementSearch:
-    """The best so far, and how many were looked at. Cost, then instances, then watts decide."""
+    """The best placement so far, by cost, then instances, then power, and the numbers bounded and evaluated."""
 
     space: PlacementSpace
     columns: ContentionColumns
@@ -131,9 +142,9 @@ class _PlacementSearch:
     computed: int = 0
 
     def run(self) -> None:
-        """Look at every pair of halves."""
+        """Search every pair of halves."""
         one, other = _split_board(self.space, self.columns)
-        # Those that promise most first: what they reach rules most of the others out.
+        # Best bounds first: their outcomes rule most of the others out.
         order = np.argsort(_compute_half_cost(self.goal, self.space.board.idle_w, one.bounds), kind="stable")
         lines = max(1, _PAIRS // len(other.rows))
         for begin in range(0, len(order), lines):
@@ -141,7 +152,7 @@ class _PlacementSearch:
             self._search_pairs(_BoardHalf(one.rows[some], one.bounds.select(some)), other)
 
     def _search_pairs(self, one: _BoardHalf, other: _BoardHalf) -> None:
-        """Compute those pairs that may be better than the best so far, best hope first."""
+        """Evaluate the pairs that may be better than the best so far, best bound first."""
         hope = compute_least_cost(self.goal, self.space.board.idle_w, combine_half_bounds(one.bounds, other.bounds))
         self.considered += hope.size
         first, second = np.nonzero(np.isfinite(hope) & (hope <= self._cost_threshold()))
@@ -156,7 +167,7 @@ class _PlacementSearch:
             begin, size = end, _CHUNK
 
     def _cost_threshold(self) -> float:
-        """The largest hope that is worth a computation."""
+        """Return the largest bound that is worth an evaluation."""
         return self.key[0] + BOUND_SLACK * abs(self.key[0]) if np.isfinite(self.key[0]) else np.inf
 
     def _compute_rows(self, rows: OptionRows) -> None:
@@ -175,19 +186,19 @@ class _PlacementSearch:
 
 
 def _compute_half_cost(goal: PlacementGoal, idle_w: float, half: HalfBounds) -> Floats:
-    """What a half can hope for without the other; what it cannot do alone comes last."""
+    """Return a half's bound without the other half; halves that are infeasible alone come last."""
     return compute_least_cost(replace(goal, rate_hz=None), idle_w, half.unconditional)
 
 
 def _is_better(one: tuple[float, float, float], other: tuple[float, float, float]) -> bool:
-    """Whether a key is better; costs that differ by rounding alone are equal."""
+    """Return whether a key is better; costs that differ only by rounding are equal."""
     if not np.isfinite(other[0]) or abs(one[0] - other[0]) > COST_TIE * abs(other[0]):
         return one[0] < other[0]
     return one[1:] < other[1:]
 
 
 def _split_board(space: PlacementSpace, columns: ContentionColumns) -> tuple[_BoardHalf, _BoardHalf]:
-    """The engine of the board's first accelerator, and all others; adding two rows puts a placement together."""
+    """Split into the engine of the board's first accelerator and all others; two rows add up to a placement."""
     engine = space.board.accelerators[0].engine
     inside = [place.engine == engine for place in space.board.accelerators]
     rows = [_enumerate_rows(space, [is_in == here for is_in in inside]) for here in (True, False)]
@@ -198,7 +209,7 @@ def _split_board(space: PlacementSpace, columns: ContentionColumns) -> tuple[_Bo
 
 
 def _enumerate_rows(space: PlacementSpace, mine: Sequence[bool]) -> OptionRows:
-    """All choices for some accelerators, 0 for the others; of two that swap twins, the one whose first has more."""
+    """Return all choices for some accelerators, 0 for the others; of two choices that swap twins, one is kept."""
     shape = tuple(len(some) if own else 1 for some, own in zip(space.options, mine, strict=True))
     rows: OptionRows = np.stack(np.unravel_index(np.arange(int(np.prod(shape))), shape), axis=1)
     for first, second in find_twins(space.board):

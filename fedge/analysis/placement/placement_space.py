@@ -1,7 +1,7 @@
-"""Everything that may be placed: per accelerator nothing, or so many instances of one batch size and precision.
+"""The space of placements: per accelerator nothing, or a number of instances of one batch size and precision.
 
-Instances of one accelerator are alike (chosen by us): it serves them in turn, so that a mixture lies between its parts.
-Two DLA of the same make are interchangeable: of two placements that differ by swapping them one is kept.
+Instances of one accelerator are equal: it serves them in turn, so that a mixture lies between its parts. Two DLAs of
+the same make are interchangeable: of two placements that differ by swapping them one is kept.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from fedge.costs.layers.network_cost import NetworkCost
 from fedge.types import Floats
 
 OptionRows = NDArray[np.intp]
-"""(n, g): per placement and accelerator, which of its options."""
+"""Per placement and accelerator, the index of its option; shape (n, g)."""
 
 
 @dataclass(frozen=True, slots=True)
 class InstanceOption:
-    """``count`` instances alike on one accelerator; 0 for none, where the demand means nothing."""
+    """``count`` equal instances on one accelerator; 0 for none, whose demand has no meaning."""
 
     count: int
     batch_size: int
@@ -35,7 +35,7 @@ class InstanceOption:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PlacementSpace:
-    """Per accelerator its options, and the same as arrays (fields, options)."""
+    """Options per accelerator, also as arrays of shape (fields, options)."""
 
     board: PlacementBoard
     options: tuple[tuple[InstanceOption, ...], ...]
@@ -43,18 +43,18 @@ class PlacementSpace:
 
     @property
     def size(self) -> int:
-        """Placements in all, before interchangeable ones are left out."""
+        """Number of placements, including interchangeable ones."""
         return int(np.prod([len(some) for some in self.options], dtype=np.float64))
 
     def select_demands(self, rows: OptionRows) -> DemandArrays:
-        """What the placements ask for."""
+        """Return the demands of the placements."""
         stacked = [self.columns[g][:, rows[:, g]] for g in range(len(self.columns))]
         return DemandArrays(
             *(np.stack([column[i] for column in stacked], axis=1) for i in range(1 + len(DEMAND_FIELDS)))
         )
 
     def build_placement(self, row: Sequence[int]) -> Placement:
-        """One of them."""
+        """Return the placement of one row."""
         chosen = [
             (place, self.options[g][i]) for g, (place, i) in enumerate(zip(self.board.accelerators, row, strict=True))
         ]
@@ -70,7 +70,7 @@ class PlacementSpace:
 def build_placement_space(
     board: PlacementBoard, network: NetworkCost, batch_sizes: Sequence[int], most_instances: int
 ) -> PlacementSpace:
-    """All options of a board for a network."""
+    """Return all options of a board for a network."""
     options = tuple(
         tuple(
             _generate_options(
@@ -108,7 +108,7 @@ def _options_to_array(options: Sequence[InstanceOption]) -> Floats:
 
 
 def find_twins(board: PlacementBoard) -> tuple[tuple[int, int], ...]:
-    """Pairs of accelerators, by place, that differ in their names alone."""
+    """Return pairs of accelerators, by index, that differ in their names only."""
     pairs = []
     for j, one in enumerate(board.accelerators):
         for i in range(j - 1, -1, -1):

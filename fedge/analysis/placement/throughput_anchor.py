@@ -1,4 +1,4 @@
-"""CUDA cores' speed and spill batch from one known point: the best throughput and the batch size that reaches it."""
+"""Solve for CUDA cores' speed and spill batch from one known point: the best throughput and its batch size."""
 
 from __future__ import annotations
 
@@ -10,7 +10,18 @@ _BISECTION_STEPS = 200
 
 @dataclass(frozen=True, slots=True)
 class ThroughputAnchor:
-    """The best of an accelerator alone: images per second at a batch size, and the network's work per image."""
+    """The best throughput of an accelerator alone.
+
+    Attributes:
+        images_per_s: The throughput.
+        batch_size: The batch size that reaches it.
+        flop: FLOP per image.
+        weight_bytes: Bytes of weights per batch.
+        activation_bytes: Bytes of activations per image.
+        fixed_s: Seconds of launches per batch.
+        bandwidth: Usable bandwidth in bytes per second.
+        corner: The board's corner exponent.
+    """
 
     images_per_s: float
     batch_size: float
@@ -24,17 +35,20 @@ class ThroughputAnchor:
 
 @dataclass(frozen=True, slots=True)
 class AnchorSolution:
-    """FLOP per second that are reached, and the batch size at which activations are moved twice."""
+    """Attained FLOP per second, and the batch size at which activations are moved twice."""
 
     flop_per_s: float
     spill_batch: float
 
 
 def solve_anchor(anchor: ThroughputAnchor) -> AnchorSolution:
-    """The speed and spill batch of which the anchor is the maximum over the batch size.
+    """Return the speed and spill batch for which the anchor is the maximum over the batch size.
 
-    With Z = compute^n + memory^n the time beyond launches, throughput is largest where what a larger batch saves of
-    the launches, fixed / b^2 per image, is what it costs by spilling. Raises ``ValueError`` where no speed reaches it.
+    With Z = compute^n + memory^n the time beyond launches, throughput is largest where the saving of launches by a
+    larger batch, fixed / b^2 per image, equals its cost by spilling.
+
+    Raises:
+        ValueError: If no speed reaches the anchor.
     """
     low, high = SMALLEST_SPILL, LARGEST_SPILL
     for _ in range(_BISECTION_STEPS):
@@ -54,14 +68,14 @@ def _memory_s(anchor: ThroughputAnchor, spill: float, batch: float) -> float:
 
 
 def _compute_s(anchor: ThroughputAnchor, spill: float) -> float | None:
-    """Seconds of computing in a batch that leave the anchor's throughput; None when its bytes alone take longer."""
+    """Return the compute seconds of a batch at the anchor's throughput, or None if its bytes alone take longer."""
     left_s = anchor.batch_size / anchor.images_per_s - anchor.fixed_s
     rest = left_s**anchor.corner - _memory_s(anchor, spill, anchor.batch_size) ** anchor.corner
     return float(rest ** (1 / anchor.corner)) if left_s > 0 and rest > 0 else None
 
 
 def _is_rising(anchor: ThroughputAnchor, spill: float) -> bool:
-    """Whether throughput still rises with the batch size at the anchor: fixed + w (weights and spill) > 0."""
+    """Return whether throughput still rises with the batch size at the anchor: fixed + w (weights and spill) > 0."""
     compute_s = _compute_s(anchor, spill)
     if compute_s is None:
         return False

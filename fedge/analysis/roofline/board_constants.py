@@ -1,14 +1,12 @@
-"""A board's constants: every mode's roofline from a handful of numbers that follow the clocks, and how networks differ.
+"""A board's constants: every mode's roofline from a few numbers that follow the clocks, and factors of networks.
 
-Symbols: c, f, g, m the cores and the CPU, GPU and memory clocks as shares of the board's top, as in ``physics.model``.
+Symbols: c, f, g, m the cores and the CPU, GPU and memory clocks as shares of the board's top.
 At the top clocks every constant has its own value; elsewhere
-
 tau_f, kernel_s ~ 1/g;  tau_m ~ 1/m;  launch_s ~ (1/f + r/m)(1 + k (1/c - 1));  sample_s ~ c^-x / f;  copy_s ~ 1/f
-eps_f ~ (s + g^v) / (s + 1) (below some clock the voltage no longer falls);  eps_m as it is;  launch_j, sample_j ~ f^w
+eps_f ~ (s + g^v) / (s + 1) (below some clock the voltage no longer falls);  eps_m constant;  launch_j, sample_j ~ f^w
 pi_0 = static + (core c + host) f^(1+w) + gpu g^(1+v) + mem m^(1+u)
-
-A network reaches a part of what the board can do (small and grouped convolutions reach less): its own factors on some
-of the constants, learnt from its tables. An unseen network gets those of the networks around it in intensity.
+A network reaches a part of the board's capability (small and grouped convolutions reach less): it has its own factors
+on some of the constants, fitted to its tables. An unseen network gets those of the networks around it in intensity.
 """
 
 from __future__ import annotations
@@ -33,7 +31,7 @@ ENERGY_NAMES = (
 )  # fmt: skip
 TIME_FACTORS = ("tau_f", "tau_m", "launch_s", "sample_s")
 ENERGY_FACTORS = ("eps_f", "eps_m", "sample_j")
-"""The constants on which a network has a factor of its own. Copying a sample is not among them: it is the image's."""
+"""Constants on which a network has its own factor. Copying a sample has none: it depends on the image alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +45,7 @@ class NetworkEfficiency:
 
 @dataclass(frozen=True, slots=True)
 class BoardConstants:
-    """A board's constants at its top clocks; ``*_sd_log`` is how far its rows lie off them, robustly, in log units."""
+    """A board's constants at its top clocks; ``*_sd_log`` is the robust deviation of its rows from them (log)."""
 
     device: str
     maxn: PowerMode
@@ -63,7 +61,7 @@ Values = Mapping[str, float] | Mapping[str, Floats]
 
 
 def interpolate_factors(constants: BoardConstants, intensity: float) -> Mapping[str, float]:
-    """The factors of a network of this intensity: between its neighbours' on logarithms, beyond them the last one's."""
+    """Return the factors of a network of this intensity: interpolated in logarithms, constant beyond the ends."""
     ordered = sorted(constants.networks, key=lambda one: one.intensity)
     if not ordered:
         return {}
@@ -76,14 +74,26 @@ def interpolate_factors(constants: BoardConstants, intensity: float) -> Mapping[
 
 
 def compute_rooflines(constants: BoardConstants, modes: Modes, intensity: float | None = None) -> ModeRooflines:
-    """The rooflines of all modes, for a network of an intensity (FLOP per byte without weights) or for the board."""
+    """Return the rooflines of all modes.
+
+    Args:
+        constants: The board's constants.
+        modes: The modes.
+        intensity: FLOP per byte of the network without weights; None for the board without factors.
+    """
     factors = {} if intensity is None else interpolate_factors(constants, intensity)
     values = {name: value * factors.get(name, 1.0) for name, value in constants.values.items()}
     return rooflines_at_clocks(values, knob_shares(constants.maxn, modes), constants.label)
 
 
 def rooflines_at_clocks(values: Mapping[str, Any], x: Floats, label: Label) -> ModeRooflines:
-    """The rooflines at clocks ``x`` (n, 4); each value is a number or an array of shape (n,)."""
+    """Return the rooflines at clocks ``x``.
+
+    Args:
+        values: Constants by name, each a number or an array of shape (n,).
+        x: Cores and CPU, GPU and memory clocks as shares of the top ones, shape (n, 4).
+        label: Source of the constants.
+    """
     c, f, g, m = x.T
     v = values
     cpu_on, gpu_on = f ** v["cpu_exponent"], g ** v["gpu_exponent"]
@@ -112,7 +122,7 @@ def rooflines_at_clocks(values: Mapping[str, Any], x: Floats, label: Label) -> M
 
 
 def constants_to_dict(constants: BoardConstants) -> dict[str, Any]:
-    """The constants as JSON has them."""
+    """Return the constants for JSON."""
     return asdict(constants)
 
 

@@ -1,8 +1,8 @@
-"""Fits a board's constants to tables of several networks and batch sizes together, with the counted work of each.
+"""Fit a board's constants to tables of several networks and batch sizes together, with the counted work of each.
 
-First the times, then, with the measured times, the energies: both on logarithms, with a Gaussian prior around what the
-data sheet says and with Student-t noise, so that rows in which something else ran on the board cannot bend the fit.
-Every table has noise of its own, learnt from its residuals.
+First the times, then, with the measured times, the energies: both on logarithms, with a Gaussian prior around the data
+sheet's figures and with Student-t noise, so that rows disturbed by other load cannot bend the fit. Every table has its
+own noise, estimated from its residuals.
 """
 
 from __future__ import annotations
@@ -36,11 +36,13 @@ from fedge.types import DeviceSpec, Floats, Label, PowerMode, ProfileTable
 
 NOISE_TIME_SD = 0.015
 NOISE_POWER_SD = 0.02
-"""The least scale of a row's noise, log units; chosen by us, about that of a clean table's rows. A table that lies
-farther off as a whole has more, so that it does not outweigh the others."""
+"""Least noise of a row in time and power, in log units, about that of a clean table's rows.
+
+A table that is off as a whole gets more, so that it does not outweigh the others.
+"""
 FIT_STARTS = 3
 REFIT_ROUNDS = 2
-"""How often the fit is repeated with every table's own noise, learnt from the fit before; then it hardly moves."""
+"""Number of refits with every table's own noise, estimated from the fit before; further ones change very little."""
 _START_SHIFT_SD = 0.5
 _SLOPE_STEP = 1e-5
 _TOLERANCE = 1e-6
@@ -64,7 +66,7 @@ _TYPICAL_VALUES: dict[str, tuple[float, float]] = {
     "launch_j": (1e-4, 0.8),
     "sample_j": (1e-2, 1.0),
 }
-"""Typical values and their spreads in log units, where the data sheet says nothing; chosen by us."""
+"""Prior means and standard deviations (log units) without data-sheet figures: orders of magnitude, wide on purpose."""
 NETWORK_FACTOR_SD = {
     "tau_f": 1.0,
     "tau_m": 0.4,
@@ -74,9 +76,9 @@ NETWORK_FACTOR_SD = {
     "eps_m": 0.3,
     "sample_j": 0.4,
 }
-"""How far networks lie apart, log units; chosen by us."""
+"""Prior standard deviation of networks' factors, in log units; smaller values tie networks closer together."""
 PEAK_OVER_REACHED = 1.3
-"""Kernels reach the peak's share 1 / ``PEAK_OVER_REACHED``; a guess to start from, chosen by us."""
+"""Prior mean of the ratio of peak to attained speed; tables correct it."""
 _POWER_SHARES = {
     "static_w": (0.15, 0.25),
     "core_w": (0.02, 0.8),
@@ -84,12 +86,12 @@ _POWER_SHARES = {
     "gpu_w": (0.07, 0.8),
     "mem_w": (0.025, 0.8),
 }
-"""Constant power as shares of the board's largest."""
+"""Prior of constant power as shares of the board's largest power, with standard deviations in log units."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _StackedRows:
-    """All tables' rows below each other: clocks (n, 4), their work, which network each is of, and what was measured."""
+    """All tables' rows stacked: clocks (n, 4), their work, each row's network and table, and the measured values."""
 
     x: Floats
     batch: RooflineBatch
@@ -106,9 +108,17 @@ def fit_constants(
     label: Label = "calibrated",
     source: str = "",
 ) -> BoardConstants:
-    """The constants of the board that ``tables`` of inference are of; ``networks`` has each workload's layers.
+    """Fit the constants of a board to its tables of inference.
 
-    Raises ``BadInput`` for a workload without a network.
+    Args:
+        tables: Measured tables of the board.
+        networks: Layers of each table's workload, by name.
+        spec: The board's specification, for priors.
+        label: Source label of the result.
+        source: Description of the source; by default the tables' workloads and batch sizes.
+
+    Raises:
+        BadInput: For a workload without a network.
     """
     names = tuple(dict.fromkeys(table.workload for table in tables))
     for name in names:
@@ -156,7 +166,7 @@ def fit_constants(
 
 
 def activation_intensity(network: NetworkCost) -> float:
-    """FLOP per byte of activations: what a network's intensity tends to as the batch grows."""
+    """Return FLOP per byte of activations, the limit of a network's intensity for large batches."""
     return network.flop / network.activation_bytes
 
 
@@ -187,7 +197,7 @@ def _stack_rows(
 
 Values = Mapping[str, Floats | float]
 _Predict = Callable[[Values, Mapping[str, Floats]], Floats]
-"""The board's values and every network's factors to the logarithm of what is predicted per row."""
+"""Map the board's values and every network's factors to the log of the prediction per row."""
 
 
 def _build_log_time_model(rows: _StackedRows) -> _Predict:
@@ -224,7 +234,7 @@ def _fit_values_and_factors(  # noqa: PLR0917 - one caller, twice
     predict: _Predict,
     noise_sd: float,
 ) -> tuple[dict[str, float], dict[str, Floats], float]:
-    """The board's values, the networks' factors by name, and the robust spread of the residuals."""
+    """Return the board's values, the networks' factors by name, and the robust standard deviation of residuals."""
     scales, networks = {**_TYPICAL_VALUES, **_data_sheet_priors(spec)}, int(rows.network.max()) + 1
     middle = np.concatenate([np.log([scales[name][0] for name in names]), np.zeros(networks * len(factor_names))])
     spread = np.array(
@@ -263,14 +273,14 @@ def _fit_values_and_factors(  # noqa: PLR0917 - one caller, twice
 def _estimate_row_noise(
     residuals: Floats, tables: np.ndarray[tuple[int], np.dtype[np.intp]], least_sd: float
 ) -> Floats:
-    """Every row's noise: the robust spread of its own table's residuals, at least ``least_sd``; shape (rows,)."""
+    """Return every row's noise, the robust deviation of its table's residuals but at least ``least_sd``."""
     spreads = [1.4826 * float(np.median(np.abs(residuals[tables == i]))) for i in range(tables.max() + 1)]
     noise: Floats = np.maximum(spreads, least_sd)[tables]
     return noise
 
 
 def _data_sheet_priors(spec: DeviceSpec) -> dict[str, tuple[float, float]]:
-    """Where the board's own figures say what to expect."""
+    """Return the priors that follow from the board's data sheet."""
     watts = {name: (share * spec.max_w.value, sd) for name, (share, sd) in _POWER_SHARES.items()}
     return {
         "tau_f": (PEAK_OVER_REACHED / (1e9 * spec.gpu_gflops.value), 0.4),

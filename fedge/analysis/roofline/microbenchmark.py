@@ -2,7 +2,7 @@
 
 A product of (rows, DEPTH) and (DEPTH, n) does 2 rows DEPTH n FLOP and moves 4 (rows DEPTH + DEPTH n + rows n) bytes,
 nearly n/2 FLOP per byte as long as n is small. The large matrix is far larger than any cache, so that its bytes come
-from memory. One thread or all: as torch is set.
+from memory. The number of threads is torch's own setting.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ if TYPE_CHECKING:
 
 
 ARRAY_MB = {"cpu": 128.0, "cuda": 512.0}
-"""An operand's size; chosen by us, several times the largest cache."""
+"""Size of an operand in MB: several times the largest cache of common processors and GPUs."""
 PRODUCT_DEPTH = 512
 PRODUCT_COLUMNS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
-"""n of the products: 0.5 to 85 FLOP per byte."""
+"""Columns n of the products: 0.5 to 85 FLOP per byte."""
 FLOAT_BYTES = 4
 FEWEST, MOST = 3, 50
-"""Repeats of a kernel."""
+"""Least and largest number of repeats of a kernel."""
 
 KernelEnergyMeter = Callable[[], float | None]
-"""Joules since any start; None where nothing meters."""
+"""Return joules since an arbitrary start, or None without a meter."""
 
 
 @dataclass(frozen=True, slots=True)
 class BenchmarkKernel:
-    """One kernel: its name, what it holds, and how it is run once."""
+    """One kernel: its name, FLOP, bytes, and the function that runs it once."""
 
     name: str
     flop: float
@@ -55,9 +55,18 @@ def run_microbenchmark(
     told: Callable[[str], None] | None = None,
     array_mb: float | None = None,
 ) -> list[KernelPoint]:
-    """Run every kernel on ``where`` (``cpu`` or ``cuda``) for about its share of ``seconds``; medians of the repeats.
+    """Run every kernel and return the medians of the repeats.
 
-    Raises ``BadInput`` where torch sees no such device.
+    Args:
+        where: ``cpu`` or ``cuda``.
+        seconds: Total duration, shared evenly by the kernels.
+        now_s: The clock, in seconds.
+        meter: Reads the energy in joules.
+        told: Called with each kernel's name before it runs.
+        array_mb: Size of an operand in MB; by default ``ARRAY_MB`` of the device.
+
+    Raises:
+        BadInput: If torch sees no such device.
     """
     import torch
 
@@ -98,7 +107,7 @@ def _time_kernel(
 
 
 def _generate_kernels(device: torch.device, array_bytes: float) -> Iterator[BenchmarkKernel]:
-    """The sweep, one kernel after the other, so that only one's arrays are held."""
+    """Yield the kernels one after the other, so that only one's arrays are held."""
     import torch
 
     count = int(array_bytes / FLOAT_BYTES)
@@ -112,7 +121,7 @@ def _generate_kernels(device: torch.device, array_bytes: float) -> Iterator[Benc
 
 
 def _generate_streaming_kernels(device: torch.device, count: int) -> Iterator[BenchmarkKernel]:
-    """Kernels that do next to nothing with what they read and write."""
+    """Yield kernels that do next to nothing with the data that they read and write."""
     import torch
 
     x, y = torch.rand(count, device=device), torch.rand(count, device=device)
@@ -122,20 +131,20 @@ def _generate_streaming_kernels(device: torch.device, count: int) -> Iterator[Be
 
 
 def _skip_synchronisation() -> None:
-    """A processor's calls return when they are done."""
+    """Do nothing: CPU calls return when they are done."""
 
 
 TARGET_KERNEL_S = 0.05
-"""A kernel is repeated until it takes about so long, so that launching it does not count; chosen by us."""
+"""Emulated duration of a kernel in seconds, long enough for its launch not to matter."""
 EMULATED_TIME_NOISE_SD = 0.008
 EMULATED_POWER_NOISE_SD = 0.010
-"""As of an emulated board at work."""
+"""Noise in log units, the same as that of an emulated board at work."""
 KERNEL_INTENSITIES = (1.0 / 12.0, 1.0 / 8.0, *(n / 2.0 for n in PRODUCT_COLUMNS))
-"""FLOP per byte, as of the kernels of ``bench``."""
+"""FLOP per byte of the emulated kernels, the same as of the real ones."""
 
 
 def emulate_microbenchmark(board: ModeRooflines, row: int, rng: np.random.Generator) -> list[KernelPoint]:
-    """The sweep's points in the mode of ``row``; what a network needs beside its kernels is left out."""
+    """Return the sweep's points in the mode of ``row``, without a network's overheads besides its kernels."""
     at = _strip_overheads(board, row)
     points = []
     for intensity in KERNEL_INTENSITIES:
@@ -174,14 +183,14 @@ POWERCAP = Path("/sys/class/powercap")
 
 @dataclass(slots=True)
 class PackageEnergyMeter:
-    """Counts joules of all packages since it was made; counters that wrap around are followed."""
+    """Energy meter over all CPU packages, in joules since it was created; follows counters that wrap around."""
 
     folders: tuple[Path, ...]
     _joules: float = 0.0
     _last_uj: dict[Path, int] = field(default_factory=dict)
 
     def __call__(self) -> float | None:
-        """Joules since the first call; None where a counter cannot be read."""
+        """Return joules since the first call, or None if a counter cannot be read."""
         try:
             for folder in self.folders:
                 now_uj = int((folder / "energy_uj").read_text())
@@ -196,7 +205,7 @@ class PackageEnergyMeter:
 
 
 def open_package_meter(root: Path = POWERCAP) -> PackageEnergyMeter | None:
-    """A counter over the packages under ``root``; None where there is none that this user may read."""
+    """Return a meter over the packages under ``root``, or None if there is none that this user may read."""
     folders = tuple(sorted(folder for folder in root.glob("intel-rapl:*") if folder.name.count(":") == 1))
     counter = PackageEnergyMeter(folders)
     return counter if folders and counter() is not None else None

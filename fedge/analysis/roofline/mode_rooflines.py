@@ -1,17 +1,16 @@
-"""The rooflines of many power modes at once, what a batch adds to them beyond Pagoda, and time and energy per mode.
+"""Rooflines of many power modes at once, a batch's overheads beyond Pagoda's model, and time and energy per mode.
 
-Symbols beside those of ``model``: N launches (one per operator of the network), b samples. Beyond the five constants
-
+Symbols besides those of ``roofline_model``: N launches (one per operator of the network), b samples. Beyond the five
+constants
 =====================  ====================================================================================
-``kernel_s``           per launch on the GPU: what a kernel takes however small it is
-``launch_s``           per launch on the CPU, hidden behind the GPU as far as this is the slower of the two
+``kernel_s``           per launch on the GPU: the least time of a kernel, however small it is
+``launch_s``           per launch on the CPU, hidden behind the GPU unless this is the slower of the two
 ``sample_s``           per sample on the CPU: loading and preprocessing, hidden likewise
-``copy_s``             per sample on the CPU, hidden by nothing
+``copy_s``             per sample on the CPU, not hidden
 ``fixed_s``            per batch, whatever the clocks
 ``launch_j sample_j``  joules per launch and per sample on the CPU
 ``overlap_*``          the norm that joins two times: 1 one after the other, infinite one hidden behind the other
 =====================  ====================================================================================
-
 G = |W tau_f, Q tau_m| + N kernel_s;  T = |G, N launch_s, b sample_s| + b copy_s + fixed_s
 E = eps_f W + eps_m Q + N launch_j + b sample_j + pi_0 T
 Without overheads (``RooflineOverheads`` None) this is Pagoda's own model: T = max(W tau_f, Q tau_m).
@@ -32,7 +31,14 @@ from fedge.types import Floats, Label
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RooflineBatch:
-    """What a minibatch holds; numbers, or arrays of one shape that are taken together with the modes'."""
+    """The work of one batch; numbers, or arrays of one shape that broadcast with the modes' arrays.
+
+    Attributes:
+        flop: FLOP of the batch.
+        bytes: Bytes moved between processor and memory.
+        launches: Kernel launches.
+        samples: Samples.
+    """
 
     flop: Floats | float
     bytes: Floats | float
@@ -42,7 +48,7 @@ class RooflineBatch:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RooflineOverheads:
-    """What Pagoda leaves out, per mode: arrays of shape (n,), seconds and joules."""
+    """Overheads beyond Pagoda's model per mode: arrays of shape (n,) in seconds and joules, and the two norms."""
 
     kernel_s: Floats
     launch_s: Floats
@@ -68,7 +74,7 @@ class ModeRooflines:
     overheads: RooflineOverheads | None = None
 
     def mode_roofline(self, row: int) -> Roofline:
-        """The roofline of one mode."""
+        """Return the roofline of one mode."""
         return Roofline(
             float(self.tau_f[row]),
             tau_m=float(self.tau_m[row]),
@@ -81,7 +87,7 @@ class ModeRooflines:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BatchDurations:
-    """A batch's seconds in every mode, and what they are made of: on the GPU, launching, preparing samples."""
+    """Seconds of a batch in every mode, and its parts: on the GPU, launching, preparing samples; shape (n,)."""
 
     total_s: Floats
     gpu_s: Floats
@@ -92,19 +98,19 @@ class BatchDurations:
 def build_roofline_batch(
     network: NetworkCost, batch_size: int, kind: Literal["train", "infer"] = "infer"
 ) -> RooflineBatch:
-    """A minibatch of a network; every layer is launched once, in training ``TRAINING_PASSES`` times."""
+    """Return a batch of a network; every layer is launched once, in training ``TRAINING_PASSES`` times."""
     work = network.batch_work(batch_size, kind)
     passes = TRAINING_PASSES if kind == "train" else 1.0
     return RooflineBatch(work.flop, work.bytes, passes * len(network.layers), float(batch_size))
 
 
 def batch_to_work(batch: RooflineBatch) -> BatchWork:
-    """The work of a batch that holds numbers."""
+    """Return the work of a batch that holds numbers."""
     return BatchWork(float(batch.flop), float(batch.bytes))
 
 
 def compute_batch_times(rooflines: ModeRooflines, batch: RooflineBatch) -> BatchDurations:
-    """Seconds of a batch in every mode."""
+    """Return the seconds of a batch in every mode, shape (n,)."""
     math_s, mem_s = batch.flop * rooflines.tau_f, batch.bytes * rooflines.tau_m
     extra = rooflines.overheads
     if extra is None:
@@ -117,7 +123,7 @@ def compute_batch_times(rooflines: ModeRooflines, batch: RooflineBatch) -> Batch
 
 
 def batch_energy_j(rooflines: ModeRooflines, batch: RooflineBatch, total_s: Floats) -> Floats:
-    """Joules of a batch that takes ``total_s`` in every mode."""
+    """Return the joules of a batch that takes ``total_s`` seconds in every mode, shape (n,)."""
     joules = rooflines.eps_f * batch.flop + rooflines.eps_m * batch.bytes + rooflines.pi_0_w * total_s
     extra = rooflines.overheads
     if extra is not None:

@@ -1,9 +1,9 @@
-"""From kernels of many intensities, each timed and metered, to the five constants; what is not metered stays open.
+"""Fit the five roofline constants to kernels of many intensities; without a power meter the energies stay unknown.
 
 Time: tau_f and tau_m with the least sum of weighted |log error|; such a sum is least where the model meets two of the
-kernels, so that all pairs are tried. A roof is what the best kernels reach: one that is faster than it weighs more than
-one that is slower, which may only be a poor kernel. Energy: eps_f, eps_m and pi_0 by non-negative
-least squares on relative errors, with a little regularisation, since FLOP, bytes and time go together.
+kernels, so that all pairs are tried. A roof is the performance of the best kernels: one that is faster weighs more than
+one that is slower, which may only be a poor kernel. Energy: eps_f, eps_m and pi_0 by non-negative least squares on
+relative errors, with slight regularisation, since FLOP, bytes and time are correlated.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from fedge.physics.nonnegative_least_squares import solve_nonnegative
 from fedge.types import Floats, Label, ProfileTable
 
 ROOF_SHARE = 0.1
-"""About this share of the kernels may be faster than the roof; 0.5 would be the middle of them. Chosen by us."""
+"""Quantile of the fit: about this share of the kernels may be faster than the roof; 0.5 would be their median."""
 RIDGE = 1e-3
-"""Weight of the constants' own squares beside the relative errors', each in units of its mean share; chosen by us."""
+"""Weight of the constants' own squares relative to the errors', in units of their mean share: keeps them unique."""
 
 
 @dataclass(frozen=True, slots=True)
 class KernelPoint:
-    """One kernel: what it is, FLOP, bytes, seconds, and joules where there is a meter."""
+    """One measured kernel: its name, FLOP, bytes, seconds, and joules if there is a meter."""
 
     kernel: str
     flop: float
@@ -55,11 +55,11 @@ class RooflineSweep:
     eps_m: float | None
     pi_0_w: float | None
     reached: float
-    """How much of the roof a kernel reaches, in the median."""
+    """Median share of the roof that a kernel reaches."""
     energy_mape: float | None
     label: Label
     note: str
-    """What metered the energy, or why it is not known."""
+    """Source of the energy, or why it is unknown."""
 
     @property
     def roofline(self) -> Roofline | None:
@@ -72,7 +72,18 @@ class RooflineSweep:
 
 
 def fit_sweep(device: str, mode: str, points: Sequence[KernelPoint], label: Label, note: str) -> RooflineSweep:
-    """The constants from the points of one sweep; raises ``RunFailed`` for fewer than three."""
+    """Fit the constants to the points of one sweep.
+
+    Args:
+        device: Name of the device.
+        mode: Description of its power mode.
+        points: At least three kernels.
+        label: Source label of the constants.
+        note: Source of the energy, or why it is unknown.
+
+    Raises:
+        RunFailed: For fewer than three points.
+    """
     if len(points) < 3:
         raise RunFailed(f"the micro-benchmark of {device} gave {len(points)} points; give it more --seconds")
     works = [point.work for point in points]
@@ -105,14 +116,17 @@ def fit_sweep(device: str, mode: str, points: Sequence[KernelPoint], label: Labe
 
 
 def sweep_to_dict(sweep: RooflineSweep) -> dict[str, Any]:
-    """The sweep as JSON has it."""
+    """Return the sweep for JSON."""
     return asdict(sweep)
 
 
 def fit_paces(works: Sequence[BatchWork], seconds: Floats, roof: float = 0.5) -> tuple[Floats, Floats]:
-    """tau_f and tau_m, each (n,), from ``seconds`` of shape (works, n), for each of n modes by itself.
+    """Return tau_f and tau_m, each of shape (n,), fitted for each of n modes separately.
 
-    About the share ``roof`` of the works is faster than what is fitted.
+    Args:
+        works: FLOP and bytes of each work.
+        seconds: Measured seconds, shape (works, n).
+        roof: About this share of the works is faster than the fit.
     """
     flop, size = (np.array([getattr(work, name) for work in works])[:, None] for name in ("flop", "bytes"))
     best = np.full(seconds.shape[1], np.inf)
@@ -129,7 +143,7 @@ def fit_paces(works: Sequence[BatchWork], seconds: Floats, roof: float = 0.5) ->
 
 
 def fit_energies(works: Sequence[BatchWork], seconds: Floats, joules: Floats) -> Floats:
-    """eps_f, eps_m and pi_0, none of them negative, from seconds and joules of shape (works,)."""
+    """Return eps_f, eps_m and pi_0, all non-negative, from seconds and joules of shape (works,)."""
     terms = np.array([(work.flop, work.bytes, s) for work, s in zip(works, seconds, strict=True)])
     relative = terms / joules[:, None]
     scale = relative.mean(axis=0)
@@ -144,7 +158,11 @@ def fit_energies(works: Sequence[BatchWork], seconds: Floats, joules: Floats) ->
 def fit_per_mode(
     tables: Sequence[ProfileTable], networks: Mapping[str, NetworkCost], label: Label = "calibrated"
 ) -> ModeRooflines:
-    """Rooflines of the modes that all ``tables`` have, row by row; raises ``BadInput`` where they differ."""
+    """Return rooflines of the modes that all ``tables`` have, fitted row by row.
+
+    Raises:
+        BadInput: If the tables hold different modes.
+    """
     first = tables[0]
     if any(not np.array_equal(table.modes.knobs, first.modes.knobs) for table in tables):
         raise BadInput("tables", "tables with other modes", "tables that all hold the same modes in the same order")

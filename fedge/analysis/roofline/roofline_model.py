@@ -1,7 +1,6 @@
-"""The time and the energy roofline of one power mode, after Pagoda (arXiv 2509.20189) and Choi et al. (IPDPS 2013).
+"""The time and the energy roofline of one power mode.
 
 Symbols: W FLOP, Q bytes between processor and memory, I = W/Q intensity, T seconds, E joules; of a mode
-
 ======  ===========  ==================================================================
 tau_f   ``tau_f``    seconds per FLOP
 tau_m   ``tau_m``    seconds per byte
@@ -9,14 +8,15 @@ eps_f   ``eps_f``    joules per FLOP, beyond the constant power
 eps_m   ``eps_m``    joules per byte, beyond the constant power
 pi_0    ``pi_0_w``   constant power, watts
 ======  ===========  ==================================================================
-
 T = max(W tau_f, Q tau_m), with the balance beta = tau_m / tau_f;  E = eps_f W + eps_m Q + pi_0 T.
 Closed form: e = eps_f + pi_0 tau_f; eta = eps_f / e; B_eps = eps_m / eps_f;
 B(I) = eta B_eps + (1 - eta) max(0, beta - I);  E / W = e (1 + B(I) / I).
+The energy balance is the I at which B(I) = I, where as much energy goes into bytes and waiting for them as into FLOP:
+at or above it a kernel needs less than twice the least energy per FLOP. If eta B_eps <= beta it lies at or below beta,
+so that whatever is bound by FLOP in time (I >= beta) is so in energy: time-efficient implies energy-efficient.
 
-The energy balance is the I at which B(I) = I, where as much goes into bytes and waiting for them as into FLOP: at or
-above it a kernel needs less than twice the least energy per FLOP. If eta B_eps <= beta it lies at or below beta, so
-that whatever is bound by FLOP in time (I >= beta) is so in energy: time-efficient implies energy-efficient.
+References:
+    Pagoda, arXiv 2509.20189; Choi et al., "A roofline model of energy", IPDPS 2013.
 """
 
 from __future__ import annotations
@@ -29,7 +29,16 @@ from fedge.types import Label
 
 @dataclass(frozen=True, slots=True)
 class Roofline:
-    """The five constants of one power mode, in seconds, joules and watts; none is negative, ``tau_f`` is above 0."""
+    """The five constants of one power mode; none is negative, and ``tau_f`` is above 0.
+
+    Attributes:
+        tau_f: Seconds per FLOP.
+        tau_m: Seconds per byte.
+        eps_f: Joules per FLOP beyond the constant power.
+        eps_m: Joules per byte beyond the constant power.
+        pi_0_w: Constant power in watts.
+        label: Source of the constants.
+    """
 
     tau_f: float
     tau_m: float
@@ -40,27 +49,27 @@ class Roofline:
 
     @property
     def balance(self) -> float:
-        """beta, FLOP per byte: below it a kernel waits for memory, above it for arithmetic."""
+        """Balance beta in FLOP per byte: below it a kernel is bound by memory, above it by arithmetic."""
         return self.tau_m / self.tau_f
 
     @property
     def flop_j(self) -> float:
-        """e, joules per FLOP where arithmetic alone sets the pace."""
+        """Joules per FLOP, e, of a kernel bound by arithmetic."""
         return self.eps_f + self.pi_0_w * self.tau_f
 
     @property
     def flop_share(self) -> float:
-        """eta, the share of ``flop_j`` that the arithmetic itself takes; the rest is constant power meanwhile."""
+        """Share eta of ``flop_j`` that the arithmetic itself takes; the rest is constant power meanwhile."""
         return self.eps_f / self.flop_j if self.flop_j > 0 else 0.0
 
     @property
     def byte_weight(self) -> float:
-        """The energy weight of a byte, eta B_eps = eps_m / e, FLOP per byte."""
+        """The energy of a byte in units of a FLOP's, eta B_eps = eps_m / e, FLOP per byte."""
         return self.eps_m / self.flop_j if self.flop_j > 0 else 0.0
 
     @property
     def energy_balance(self) -> float:
-        """The intensity at which bytes, and waiting for them, take as much energy as FLOP."""
+        """The intensity in FLOP per byte at which bytes, and waiting for them, take as much energy as FLOP."""
         eta, own = self.flop_share, self.byte_weight
         if own >= self.balance:
             return own
@@ -72,25 +81,25 @@ class Roofline:
         return self.byte_weight <= self.balance
 
     def time_s(self, work: BatchWork) -> float:
-        """Seconds: the slower of arithmetic and memory, as if the other were hidden behind it."""
+        """Return the seconds of the work: the slower of arithmetic and memory, with the other hidden behind it."""
         return max(work.flop * self.tau_f, work.bytes * self.tau_m)
 
     def energy_j(self, work: BatchWork) -> float:
-        """Joules: of the FLOP, of the bytes, and of the constant power for as long as it takes."""
+        """Return the joules of the work: its FLOP, its bytes, and the constant power for its duration."""
         return self.eps_f * work.flop + self.eps_m * work.bytes + self.pi_0_w * self.time_s(work)
 
     def flop_per_s(self, intensity: float) -> float:
-        """The time roofline: FLOP/s at an intensity in FLOP per byte."""
+        """Return the time roofline: FLOP/s at an intensity in FLOP per byte."""
         return 1.0 / max(self.tau_f, self.tau_m / intensity)
 
     def flop_per_j(self, intensity: float) -> float:
-        """The energy roofline in its closed form: FLOP/J at an intensity in FLOP per byte."""
+        """Return the energy roofline in its closed form: FLOP/J at an intensity in FLOP per byte."""
         waiting_j = self.pi_0_w * self.tau_f * max(0.0, self.balance - intensity)
         return 1.0 / (self.flop_j + (self.eps_m + waiting_j) / intensity)
 
 
 def describe_balance_side(roofline: Roofline, work: BatchWork) -> str:
-    """In words: on which side of both balance points the work lies."""
+    """Describe on which side of both balance points the work lies."""
     bound = "arithmetic" if work.intensity >= roofline.balance else "memory"
     dear = "FLOP" if work.intensity >= roofline.energy_balance else "bytes and waiting for them"
     return (
@@ -100,7 +109,7 @@ def describe_balance_side(roofline: Roofline, work: BatchWork) -> str:
 
 
 def describe_implication(roofline: Roofline) -> str:
-    """In words: whether time-efficient implies energy-efficient in this mode, and why."""
+    """Describe whether time-efficient implies energy-efficient in this mode, and why."""
     own, beta = roofline.byte_weight, roofline.balance
     if roofline.time_implies_energy:
         return (

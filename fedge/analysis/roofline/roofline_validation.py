@@ -1,7 +1,7 @@
-"""Judges choices by a measured table: what the chosen mode saves and costs there, beside an oracle that read it.
+"""Validate choices on a measured table: the chosen mode's true savings and slowdown, compared with an oracle's.
 
-Three protocols say what the constants were fitted to: all tables without the judged network at the judged batch size
-(``case``), without the judged network at all (``network``), or all of them (``none``).
+Three protocols decide on the tables that constants are fitted to: all tables without the evaluated network at the
+evaluated batch size (``case``), without the evaluated network at all (``network``), or all of them (``none``).
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class RooflineChoiceScore:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RooflinePrediction:
-    """A case's table, and what was predicted for its modes by constants fitted to other tables."""
+    """A case's table, and the rooflines predicted for its modes by constants fitted to other tables."""
 
     table: ProfileTable
     lines: ModeRooflines
@@ -64,9 +64,15 @@ def predict_left_out(
     method: Method = "fedge",
     judged: Sequence[ProfileTable] | None = None,
 ) -> list[RooflinePrediction]:
-    """Each of ``judged`` (all by default), predicted from the other ``tables`` of its board.
+    """Predict each of the evaluated tables from other tables of its board.
 
-    All hold MAXN, and the same modes for ``pagoda``.
+    Args:
+        tables: All tables of the board. All hold MAXN, and the same modes for ``pagoda``.
+        networks: Layers of each table's workload, by name.
+        spec: The board's specification.
+        left_out: Which tables are left out of the fit.
+        method: fedge's constants, or Pagoda's fit per mode.
+        judged: The tables to evaluate; all by default.
     """
     found: list[RooflinePrediction] = []
     for table in tables if judged is None else judged:
@@ -83,7 +89,13 @@ def predict_left_out(
 def score_choice(
     case: RooflinePrediction, max_slowdown: float = DEFAULT_MAX_SLOWDOWN, margin: float = 0.0
 ) -> RooflineChoiceScore:
-    """What choosing by the prediction saves and costs in the measured table."""
+    """Return the savings and slowdown in the measured table of the mode chosen by the prediction.
+
+    Args:
+        case: The table with its prediction.
+        max_slowdown: Limit of the time relative to MAXN's.
+        margin: Margin on predicted times, in log units.
+    """
     table, row = case.table, case.maxn_row
     batch = build_roofline_batch(case.network, table.batch_size)
     seconds = compute_batch_times(case.lines, batch).total_s
@@ -104,13 +116,13 @@ def score_choice(
 
 
 def find_oracle_row(table: ProfileTable, maxn_row: int, max_slowdown: float = DEFAULT_MAX_SLOWDOWN) -> int:
-    """The mode of least measured energy among those whose measured time is within the slowdown."""
+    """Return the mode of least measured energy among those whose measured time is within the slowdown."""
     within = table.step_s <= max_slowdown * table.step_s[maxn_row]
     return int(np.argmin(np.where(within, table.step_s * table.power_w, np.inf)))
 
 
 def oracle_saving_share(verdicts: Sequence[RooflineChoiceScore]) -> float:
-    """The sum of what the choices save by the sum of what the oracle saves."""
+    """Return the sum of the choices' savings divided by the sum of the oracle's savings."""
     return sum(one.saving for one in verdicts) / sum(one.oracle_saving for one in verdicts)
 
 
@@ -122,7 +134,7 @@ def _is_left_out(other: ProfileTable, judged: ProfileTable, left_out: LeftOutPro
 
 
 def _measured_slowdown_and_saving(table: ProfileTable, row: int, maxn_row: int) -> tuple[float, float]:
-    """Slowdown and saving beside MAXN."""
+    """Return slowdown and saving relative to MAXN."""
     joules = table.step_s * table.power_w
     return float(table.step_s[row] / table.step_s[maxn_row]), 1.0 - float(joules[row] / joules[maxn_row])
 

@@ -1,6 +1,6 @@
-"""The mode with least predicted energy whose predicted time stays within a slowdown of the fastest; and why, in words.
+"""Choose the mode of least predicted energy whose predicted time stays within a slowdown of MAXN, and explain it.
 
-Pure. Predictions are not exact, so a knob is lowered only where that pays: each lowered knob has to save
+Predictions are not exact, so a knob is lowered only where that pays: each lowered knob has to save
 ``MIN_KNOB_SAVING`` of the energy, or it stays at its top.
 """
 
@@ -17,9 +17,9 @@ from fedge.errors import BadInput
 from fedge.types import Floats, Modes, PowerMode
 
 MIN_KNOB_SAVING = 0.01
-"""What lowering one knob must save; chosen by us, well below what the predicted power may be off."""
+"""Default share of the energy that lowering one knob must save, well below the error of predicted power."""
 DEFAULT_MAX_SLOWDOWN = 1.05
-"""How much slower than MAXN by default."""
+"""Default limit of the time relative to MAXN's."""
 _KNOBS = (
     ("cores", "cores", ""),
     ("cpu_mhz", "CPU clock", " MHz"),
@@ -30,14 +30,14 @@ _KNOBS = (
 
 @dataclass(frozen=True, slots=True)
 class SlowdownChoice:
-    """The rows of the chosen mode and of MAXN, and what choosing costs and saves beside MAXN, as predicted."""
+    """The rows of the chosen mode and of MAXN, and the predicted slowdown and saving relative to MAXN."""
 
     row: int
     maxn_row: int
     slowdown: float
-    """Predicted time over MAXN's."""
+    """Predicted time divided by MAXN's."""
     saving: float
-    """Share of MAXN's energy that is saved."""
+    """Predicted share of MAXN's energy that is saved."""
 
 
 def choose_within_slowdown(
@@ -48,9 +48,18 @@ def choose_within_slowdown(
     max_slowdown: float = DEFAULT_MAX_SLOWDOWN,
     margin: float = 0.0,
 ) -> SlowdownChoice:
-    """The row of least energy among those whose time, a ``margin`` (log units) longer, is within the slowdown.
+    """Choose the row of least energy among those within the slowdown; MAXN always is.
 
-    MAXN itself always is. Raises ``BadInput`` for a slowdown below 1.
+    Args:
+        modes: The modes.
+        time_s: Predicted seconds, shape (modes,).
+        joules: Predicted energy in joules, shape (modes,).
+        maxn_row: Row of MAXN.
+        max_slowdown: Limit of the time relative to MAXN's, at least 1.
+        margin: Margin on predicted times, in log units.
+
+    Raises:
+        BadInput: For a slowdown below 1.
     """
     if not (math.isfinite(max_slowdown) and max_slowdown >= 1.0):
         raise BadInput("--max-slowdown", f"{max_slowdown:g}", "1 or more, as 1.05 for at most 5 % slower than MAXN")
@@ -66,7 +75,7 @@ def choose_within_slowdown(
 def explain_choice(
     choice: SlowdownChoice, modes: Modes, roofline: Roofline, batch: RooflineBatch, spent: BatchDurations
 ) -> str:
-    """What the batch is bound by at MAXN, what was lowered therefore, and what that costs; ``roofline`` is MAXN's."""
+    """Explain the choice: the bottleneck at MAXN, the knobs lowered, and their cost; ``roofline`` is MAXN's."""
     chosen, maxn = modes[choice.row], modes[choice.maxn_row]
     bound, paced_by = _describe_bound(choice.maxn_row, roofline, batch, spent)
     lowered = {
@@ -82,7 +91,7 @@ def explain_choice(
 
 
 def _describe_bound(row: int, roofline: Roofline, batch: RooflineBatch, spent: BatchDurations) -> tuple[str, set[str]]:
-    """What sets the pace, in words, and the knobs that it follows."""
+    """Return a description of the bottleneck, and the knobs that it depends on."""
     gpu_ms, launch_ms, sample_ms = (1e3 * float(part[row]) for part in (spent.gpu_s, spent.launch_s, spent.sample_s))
     if launch_ms >= max(gpu_ms, sample_ms):
         words = f"launching on the CPU sets the pace ({launch_ms:.3g} ms beside {gpu_ms:.3g} ms on the GPU)"
@@ -102,7 +111,11 @@ def _format_percent(share: float) -> str:
 
 
 def parse_mode(text: str, where: str = "--mode") -> PowerMode:
-    """``12/2201.6/1300.5/3199`` as cores and CPU, GPU and memory MHz; raises ``BadInput``."""
+    """Parse ``12/2201.6/1300.5/3199`` as cores and CPU, GPU and memory clocks in MHz.
+
+    Raises:
+        BadInput: For any other form.
+    """
     wanted = "cores/CPU/GPU/memory in MHz, as 12/2201.6/1300.5/3199"
     try:
         cores, cpu_mhz, gpu_mhz, mem_mhz = (float(part) for part in text.split("/"))

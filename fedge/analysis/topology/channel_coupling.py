@@ -1,8 +1,8 @@
-"""Channels that can only go together, as plain arrays: what a network's dependency graph says, asked for once.
+"""Channels that can only be removed together, as plain arrays built once from a network's dependency graph.
 
-A *unit* is the smallest thing that can be removed from a group of layers: one output channel of a convolution, with
-what reads it (the next layer's input, its BatchNorm, every branch of a residual sum). Of a grouped convolution it is
-one channel of each of its groups.
+A *unit* is the smallest removable part of a group of layers: one output channel of a convolution, with everything that
+reads it (the next layer's input, its BatchNorm, every branch of a residual sum). Of a grouped convolution it is one
+channel of each of its groups.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GroupMember:
-    """One side of a layer that a group reaches: ``channels[i]`` of it goes when unit ``units[i]`` goes."""
+    """One side of a layer that a group reaches: ``channels[i]`` of it is removed with unit ``units[i]``."""
 
     layer: str
     side: LayerSide
@@ -41,14 +41,14 @@ class ChannelGroup:
     members: tuple[GroupMember, ...]
 
     def select_removed(self, count: int) -> list[tuple[str, LayerSide, Ints]]:
-        """What goes with the ``count`` least important units: layer, side, its channels."""
+        """Return the layers, sides and channels that are removed with the ``count`` least important units."""
         gone = self.order[:count]
         return [(one.layer, one.side, one.channels[np.isin(one.units, gone)]) for one in self.members]
 
 
 @dataclass(frozen=True, slots=True)
 class LayerWidth:
-    """How wide a layer is: channels in and out, and its groups (a BatchNorm has as many in as out)."""
+    """Width of a layer: input and output channels, and its groups (a BatchNorm has as many inputs as outputs)."""
 
     inputs: int
     outputs: int
@@ -56,13 +56,13 @@ class LayerWidth:
 
     @property
     def is_depthwise(self) -> bool:
-        """Whether every output channel has one input channel of its own: then both are cut as one."""
+        """Whether every output channel has its own input channel: then both are cut as one."""
         return self.groups > 1 and self.groups == self.outputs
 
 
 @dataclass(frozen=True, slots=True)
 class UncutGroup:
-    """A group of which nothing is removed, and why."""
+    """A group that is not cut, and why."""
 
     root: str
     reason: str
@@ -70,7 +70,7 @@ class UncutGroup:
 
 @dataclass(frozen=True, slots=True)
 class ChannelCoupling:
-    """A network's groups, those that stay as they are, and the width of every layer that is cut."""
+    """A network's groups, those that are not cut, and the width of every layer that can be cut."""
 
     groups: tuple[ChannelGroup, ...]
     kept: tuple[UncutGroup, ...]
@@ -78,7 +78,7 @@ class ChannelCoupling:
 
 
 def is_evenly_grouped(member: GroupMember, width: LayerWidth) -> bool:
-    """Whether a grouped convolution loses the same places in each of its groups, whatever units go."""
+    """Return whether a grouped convolution loses the same channels in each of its groups, whatever units go."""
     if width.groups == 1 or width.is_depthwise:
         return True
     whole = width.inputs if member.side == "in" else width.outputs
@@ -91,39 +91,39 @@ def is_evenly_grouped(member: GroupMember, width: LayerWidth) -> bool:
 
 
 def rank_units(importance: Sequence[float] | NDArray[np.float64], units: int) -> Ints:
-    """Units by importance, the least first; a unit of several channels counts as their mean."""
+    """Return the units by importance, the least first; a unit of several channels has their mean importance."""
     scores = np.asarray(importance, dtype=np.float64).reshape(-1, units).mean(axis=0)
     return np.argsort(scores, kind="stable").astype(np.int64)
 
 
 def is_convolution(layer: Any) -> bool:
-    """A convolution of one, two or three dimensions, not a transposed one."""
+    """Return whether a layer is a convolution of one to three dimensions, not a transposed one."""
     from torch import nn
 
     return isinstance(layer, nn.Conv1d | nn.Conv2d | nn.Conv3d)
 
 
 def is_batch_norm(layer: Any) -> bool:
-    """A BatchNorm of any number of dimensions."""
+    """Return whether a layer is a BatchNorm of any number of dimensions."""
     from torch import nn
 
     return isinstance(layer, nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d)
 
 
 def is_group_norm(layer: Any) -> bool:
-    """A GroupNorm: its groups lose the same places, as those of a grouped convolution."""
+    """Return whether a layer is a GroupNorm, which loses the same channels in each of its groups."""
     from torch import nn
 
     return isinstance(layer, nn.GroupNorm)
 
 
 def is_norm(layer: Any) -> bool:
-    """A layer that keeps the number of channels."""
+    """Return whether a layer keeps the number of channels."""
     return is_batch_norm(layer) or is_group_norm(layer)
 
 
 def list_layer_widths(module: nn.Module) -> Iterator[tuple[str, LayerWidth]]:
-    """Every layer of a module that can be cut, with its width."""
+    """Yield every layer of a module that can be cut, with its width."""
     from torch import nn
 
     for name, part in module.named_modules():

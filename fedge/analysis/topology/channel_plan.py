@@ -1,4 +1,4 @@
-"""Which channels of every layer stay: from coupled channels and a share of them to a plan; pure."""
+"""Plan the channels that every layer keeps, from coupled channels and the share to keep."""
 
 from __future__ import annotations
 
@@ -15,15 +15,12 @@ Channels = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class LayerCut:
-    """What stays of one layer: places of its input and output channels in the whole network, in order.
-
-    None: all of them.
-    """
+    """Channels that one layer keeps: ascending indices of its inputs and outputs in the whole network; None for all."""
 
     inputs: Channels | None = None
     outputs: Channels | None = None
     of: tuple[int, int] | None = None
-    """How many inputs and outputs the whole network's layer has."""
+    """Number of inputs and outputs of the whole network's layer."""
 
     @property
     def is_whole(self) -> bool:
@@ -31,13 +28,16 @@ class LayerCut:
 
 
 ChannelPlan = Mapping[str, LayerCut]
-"""By the layer's name; a layer that is not named stays as it is."""
+"""Cuts by layer name; other layers keep all channels."""
 
 
 def count_kept_units(units: int, share: float, round_to: int = 1) -> int:
-    """How many of ``units`` stay at a share of them: at least one, a multiple of ``round_to`` where there are as many.
+    """Return how many of ``units`` stay at a share of them, rounded down so that a plan never keeps more.
 
-    Rounded down, so that a plan never keeps more than was asked for.
+    Args:
+        units: Number of units.
+        share: Share to keep, 0 to 1.
+        round_to: The result is a multiple of this if there are as many units, and at least one.
     """
     if share >= 1.0:
         return units
@@ -48,7 +48,16 @@ def count_kept_units(units: int, share: float, round_to: int = 1) -> int:
 
 
 def plan_channels(coupling: ChannelCoupling, share: float, round_to: int = 1) -> dict[str, LayerCut]:
-    """Every group keeps the same share of its units, the most important ones."""
+    """Plan the cuts that keep the same share of every group's units, the most important ones.
+
+    Args:
+        coupling: The network's groups.
+        share: Share of the units to keep, 0 to 1.
+        round_to: Layers keep multiples of this number of channels where possible.
+
+    Returns:
+        Cuts by layer name, without layers that keep all channels.
+    """
     gone: dict[tuple[str, str], list[Ints]] = {}
     for group in coupling.groups:
         count = len(group.order) - count_kept_units(
@@ -64,7 +73,7 @@ def plan_channels(coupling: ChannelCoupling, share: float, round_to: int = 1) ->
 
 
 def _round_units_to(group: ChannelGroup, widths: Mapping[str, LayerWidth], round_to: int) -> int:
-    """Of units that are one channel in each of several groups, fewer make a multiple of ``round_to`` channels."""
+    """Return the multiple for units of one channel in each of several groups, which need fewer units."""
     channels = max(widths[group.root].outputs // len(group.order), 1)
     return ceil(round_to / channels)
 

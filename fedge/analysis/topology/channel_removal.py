@@ -1,4 +1,4 @@
-"""Cuts a module after a plan, and proves it: the cut one computes what the whole does with those channels at zero."""
+"""Cut a module by a plan, and verify that it computes the same as the whole module with those channels at zero."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ if TYPE_CHECKING:
 
 
 def cut_module(module: nn.Module, plan: ChannelPlan) -> nn.Module:
-    """A copy of ``module`` with the plan's channels alone, each with the weights that it had.
+    """Return a copy of ``module`` with the plan's channels only, each with its original weights.
 
-    Raises ``BadInput`` for a plan that names a layer or a channel which the module does not have.
+    Raises:
+        BadInput: For a layer or a channel that the module does not have.
     """
     copied = deepcopy(module)
     for name, one in plan.items():
@@ -111,7 +112,7 @@ def _slice_tensors(layer: nn.Module, names: Sequence[str], dim: int, kept: Chann
 
 
 def zero_channels(module: nn.Module, plan: ChannelPlan) -> nn.Module:
-    """A copy of ``module`` as wide as it was, with zeros for the channels that the plan leaves out."""
+    """Return a copy of ``module`` with its original width, and zeros for the channels that the plan removes."""
     import torch
 
     copied = deepcopy(module)
@@ -135,9 +136,10 @@ def _list_removed_channels(kept: Channels, whole: int) -> list[int]:
 
 
 def randomize_weights(module: nn.Module, seed: int = 0) -> nn.Module:
-    """A copy whose weights are all drawn anew: a head of zeros or a scale near zero would hide what goes wrong.
+    """Return a copy with random weights, because a head of zeros or a scale near zero would hide errors.
 
-    Its GroupNorms only scale and shift: their statistics mix channels by design, and would hide who reads which.
+    Its GroupNorms only scale and shift: their statistics mix channels by design, and would hide which layer reads
+    which.
     """
     import torch
 
@@ -158,7 +160,7 @@ def randomize_weights(module: nn.Module, seed: int = 0) -> nn.Module:
 
 @cache
 def _scaling_norm_class() -> type:
-    """A GroupNorm without statistics."""
+    """Return a GroupNorm class without statistics."""
     from torch import nn
 
     class Scaling(nn.GroupNorm):
@@ -172,9 +174,14 @@ def _scaling_norm_class() -> type:
 
 
 def is_cut_equivalent(module: nn.Module, plan: ChannelPlan, sample: Tensor) -> bool:
-    """Whether the cut module computes what the silenced one does, on ``sample`` (batch, ...), to 0.1 % of its spread.
+    """Return whether the cut module computes the same as the zeroed one, within 0.1 % of the output's range.
 
-    Both run with BatchNorm as in training and without chance; a shape that does not fit counts as no.
+    Both run with BatchNorm in training mode and without dropout; a mismatch of shapes counts as False.
+
+    Args:
+        module: The whole module.
+        plan: The channels to keep.
+        sample: Input of shape (batch, ...).
     """
     import torch
 

@@ -1,4 +1,4 @@
-"""Asks torch-pruning's dependency graph for a network's coupled channels: their structure and importance, no more."""
+"""Extract a network's coupled channels, their structure and importance, from torch-pruning's dependency graph."""
 
 from __future__ import annotations
 
@@ -27,18 +27,25 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 IMPORTANCE_METHODS = ("l1", "l2", "random")
-"""How channels are ranked: by the size of the weights that go with them, or by lot."""
+"""Rankings of channels: by the norm of the weights that are removed with them, or random."""
 TRACED_BATCH = 2
-"""Samples in the traced step: as few as BatchNorm can train with."""
+"""Samples in the traced step: the fewest with which BatchNorm can train."""
 INSTALL_COMMAND = 'pip install "fedge[pruning]"'
 
 
 def find_coupling(
     module: nn.Module, input_shape: tuple[int, ...], method: str = "l1", seed: int = 0
 ) -> ChannelCoupling:
-    """The coupled channels of ``module`` for samples of ``input_shape`` (without the batch); it is not changed.
+    """Return the coupled channels of a module, which is not changed.
 
-    Raises ``BadInput`` for an unknown method, a missing library, and a network that cannot be traced.
+    Args:
+        module: The network.
+        input_shape: Shape of one sample, without the batch.
+        method: One of ``IMPORTANCE_METHODS``.
+        seed: Seed of the random ranking.
+
+    Raises:
+        BadInput: For an unknown method, a missing library, and a network that cannot be traced.
     """
     pruning = _import_torch_pruning()
     if method not in IMPORTANCE_METHODS:
@@ -57,7 +64,7 @@ def _import_torch_pruning() -> Any:
 
 
 def _trace_dependencies(pruning: Any, module: nn.Module, input_shape: tuple[int, ...]) -> Any:
-    """The graph of a forward pass, with heads that only training has."""
+    """Return the graph of a forward pass, including heads that exist in training only."""
     import torch
 
     def step(network: nn.Module, sample: Tensor) -> Any:
@@ -82,7 +89,7 @@ def _trace_dependencies(pruning: Any, module: nn.Module, input_shape: tuple[int,
 
 
 def flatten_tensors(output: Any) -> list[Any]:
-    """Every tensor of an output, whatever holds them."""
+    """Return every tensor of an output, whatever holds them."""
     if hasattr(output, "grad_fn"):
         return [output]
     parts = output.values() if isinstance(output, dict) else output
@@ -118,9 +125,9 @@ def _build_coupling(pruning: Any, graph: Any, module: nn.Module, importance: Cal
 
 
 def _find_reachable(graph: Any, root: nn.Module) -> list[tuple[Any, LayerSide]]:
-    """Everything that could be touched when channels of ``root`` go, without asking which channels: quick, and no less.
+    """Return everything that removing channels of ``root`` could affect, without following single channels.
 
-    Following the channels themselves through an attention's reshapes can take hours.
+    This is quick and complete; following the channels themselves through an attention's reshapes can take hours.
     """
     first = graph.get_pruner_of_module(root).prune_out_channels
     found, left = [(graph.module2node[root], first)], [(graph.module2node[root], first)]
@@ -138,7 +145,7 @@ def _layer_side(graph: Any, handler: Any) -> LayerSide:
 
 
 def _find_obstacle(pruning: Any, reached: Sequence[tuple[Any, LayerSide]]) -> str | None:
-    """Why a group stays whole; None when it can be cut."""
+    """Return why a group cannot be cut, or None if it can."""
     kinds = pruning.ops.OPTYPE
     reasons = {
         kinds.OUTPUT: "the network's output",

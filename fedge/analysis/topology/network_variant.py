@@ -1,4 +1,4 @@
-"""A smaller network: which channels it keeps of which network, and what it costs."""
+"""A pruned network: the channels that it keeps of the whole network, and its cost."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from fedge.analysis.topology.channel_plan import ChannelPlan
 from fedge.costs.layers.network_cost import NetworkCost, Shape
 
 SizeMeasure = Literal["parameters", "flop"]
-"""What a share of a network is counted in."""
+"""The measure of a network's size."""
 
 
 @dataclass(frozen=True, slots=True)
 class NetworkVariant:
-    """A network without some of its channels; the plan says which channels stay, the weights are kept beside it."""
+    """A network without some of its channels, as a plan of those kept; the weights are stored separately."""
 
     model: str
-    """What the whole network is called, as a user names it."""
+    """Name of the whole network, as a user gives it."""
     input_shape: Shape
     method: str
     """How its channels were ranked."""
     round_to: int
-    """Channels are multiples of this where the layer has as many."""
+    """Channels are multiples of this if the layer has as many."""
     channel_share: float
-    """Of every group's channels."""
+    """Share of every group's channels that is kept."""
     parameter_share: float
     flop_share: float
     plan: ChannelPlan
@@ -32,9 +32,9 @@ class NetworkVariant:
 
     @property
     def name(self) -> str:
-        """Such as ``resnet50 at 62 %``: of its parameters."""
+        """A name with the share of the parameters, such as ``resnet50 at 62 %``."""
         return f"{self.model} at {100 * self.parameter_share:.3g} %"
 
     def kept_share(self, of: SizeMeasure) -> float:
-        """What is kept of the network's parameters or FLOP, 0 to 1."""
+        """Return the share of the network's parameters or FLOP that is kept, 0 to 1."""
         return self.parameter_share if of == "parameters" else self.flop_share

@@ -1,4 +1,4 @@
-"""Prunes a network to any share of its parameters or FLOP: asked once which channels go together, then arithmetic."""
+"""Prune a network to any share of its parameters or FLOP, from one analysis of its coupled channels."""
 
 from __future__ import annotations
 
@@ -17,21 +17,18 @@ if TYPE_CHECKING:
     from torch import nn
 
 MIN_CHANNEL_SHARE = 0.1
-"""No variant keeps fewer of its channels: about 1 % of the parameters. Chosen by us."""
+"""Default lower bound of a variant's channel share: about 1 % of the parameters."""
 BISECTION_STEPS = 12
-"""Halvings in the search for a share: a channel in four thousand."""
+"""Bisections in the search for a share: a resolution of one channel in four thousand."""
 TRIAL_SHARE = 0.5
-"""What is kept when it is proven that a group can be cut."""
+"""Share that is kept when a group's cut is verified."""
 TRIAL_BATCH_SIZE = 4
 UNVERIFIED_REASON = "cutting it would change what the others compute"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PrunableNetwork:
-    """A network, its coupled channels, and its variants as far as they were asked for.
-
-    ``empty`` is the module without numbers: enough for costs.
-    """
+    """A network, its coupled channels, and the variants built so far; ``empty`` is the module without weights."""
 
     model: str
     input_shape: Shape
@@ -43,16 +40,21 @@ class PrunableNetwork:
     _made: dict[float, NetworkVariant] = field(default_factory=dict)
 
     def build_variant(self, share: float) -> NetworkVariant:
-        """The variant with this share of every group's channels; 1.0 is the whole network."""
+        """Return the variant with this share of every group's channels; 1.0 is the whole network."""
         if share not in self._made:
             plan = plan_channels(self.coupling, share, self.round_to)
             self._made[share] = self._trace_variant(share, plan)
         return self._made[share]
 
     def find_largest_variant(self, share: float, of: SizeMeasure = "parameters") -> NetworkVariant:
-        """The largest variant with at most ``share`` (0 to 1) of the network's parameters or FLOP.
+        """Return the largest variant with at most a share of the network's parameters or FLOP.
 
-        Raises ``BadInput`` for a share below that of the smallest variant.
+        Args:
+            share: The share, 0 to 1.
+            of: The measure of size.
+
+        Raises:
+            BadInput: For a share below that of the smallest variant.
         """
         if share >= 1.0:
             return self.build_variant(1.0)
@@ -66,7 +68,7 @@ class PrunableNetwork:
         return self.build_variant(low)
 
     def _kept_share(self, channels: float, of: SizeMeasure) -> float:
-        """Parameters are counted without a trace."""
+        """Return the kept share; parameters are counted without a trace."""
         if of == "flop":
             return self.build_variant(channels).flop_share
         small = cut_module(self.empty, plan_channels(self.coupling, channels, self.round_to))
@@ -91,17 +93,25 @@ class PrunableNetwork:
 
 
 def count_parameters(module: nn.Module) -> int:
-    """How many numbers a module learns."""
+    """Return the number of a module's parameters."""
     return sum(one.numel() for one in module.parameters())
 
 
 def build_prunable(
     module: nn.Module, model: str, input_shape: Shape, method: str = "l1", round_to: int = 1, seed: int = 0
 ) -> PrunableNetwork:
-    """Find and prove what can be cut of ``module``, which is not changed.
+    """Find and verify the removable channels of a module, which is not changed.
 
-    Every group is cut by way of trial: what is left must compute what the whole network does with those channels at
-    zero. Raises ``BadInput`` for a network of which nothing can be cut, with the reasons.
+    Args:
+        module: The network.
+        model: Its name.
+        input_shape: Shape of one sample.
+        method: Ranking of the channels.
+        round_to: Layers keep multiples of this number of channels where possible.
+        seed: Seed of a random ranking.
+
+    Raises:
+        BadInput: For a network without removable channels, with the reasons.
     """
     from fedge.analysis.topology.dependency_graph import find_coupling
     from fedge.costs.layers.torch_trace import trace_module
@@ -122,7 +132,10 @@ def build_prunable(
 
 
 def verify_groups(module: nn.Module, coupling: ChannelCoupling, input_shape: Shape) -> ChannelCoupling:
-    """The groups that can be cut without harm to anything else; the others are added to those that are kept."""
+    """Return the coupling with only those groups that can be cut without changing other outputs.
+
+    Groups that fail are added to the groups that are not cut.
+    """
     import torch
 
     chance = torch.Generator().manual_seed(0)

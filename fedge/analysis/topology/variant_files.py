@@ -1,11 +1,11 @@
-"""A variant in a folder: a JSON text that says which channels stay, and the weights as safetensors; nothing is pickled.
+"""A variant in a folder: a JSON record of the channels kept, and the weights as safetensors, without pickle.
 
 ============================  =======================================================================
 ``variant.json``              ``NetworkVariant``: the network's name, shares, channels kept layer by layer, costs
 ``weights.safetensors``       the variant's own weights and buffers, of the pruned shapes
 ============================  =======================================================================
 
-A variant is made again from the whole network of that name, cut after the plan, with the weights put in.
+A variant is rebuilt from the whole network of that name, cut by the plan, with the weights loaded.
 """
 
 from __future__ import annotations
@@ -34,13 +34,19 @@ RECORD, WEIGHTS = "variant.json", "weights.safetensors"
 EXPECTED_FOLDER = "a folder that `fedge topology MODEL --out DIR` wrote"
 _SHARES = ("channel_share", "parameter_share", "flop_share")
 NetworkFactory = Callable[[str, Shape], tuple["nn.Module", Shape]]
-"""Makes the whole network of a name, such as ``fedge.costs.layers.network_source.build_module``."""
+"""Build the whole network of a name, such as ``fedge.costs.layers.network_source.build_module``."""
 
 
 def save_variant(variant: NetworkVariant, module: nn.Module, folder: Path) -> None:
-    """Write a variant and its module's weights into ``folder``, which must not exist; whole, or not at all.
+    """Write a variant and its module's weights into ``folder`` atomically.
 
-    Raises ``BadInput`` where the folder exists.
+    Args:
+        variant: The variant.
+        module: Its module, for the weights.
+        folder: A folder that must not exist.
+
+    Raises:
+        BadInput: If the folder exists.
     """
     from safetensors.torch import save_file
 
@@ -61,9 +67,14 @@ def save_variant(variant: NetworkVariant, module: nn.Module, folder: Path) -> No
 
 
 def load_variant_module(folder: Path, whole: NetworkFactory | None = None) -> nn.Module:
-    """The variant's module with its weights, ready to train; ``whole`` makes the network that it was cut from.
+    """Return the variant's module with its weights, ready to train.
 
-    Raises ``BadInput`` for a folder, a record or weights that are not a variant's.
+    Args:
+        folder: The variant's folder.
+        whole: Builds the network from which it was cut.
+
+    Raises:
+        BadInput: For a folder, a record or weights that are not a variant's.
     """
     from safetensors import SafetensorError
     from safetensors.torch import load_file
@@ -83,7 +94,11 @@ def load_variant_module(folder: Path, whole: NetworkFactory | None = None) -> nn
 
 
 def read_variant(place: Path) -> NetworkVariant:
-    """The record of a variant: ``place`` is its folder or the JSON file in it. Raises ``BadInput``."""
+    """Read the record of a variant from its folder or its JSON file.
+
+    Raises:
+        BadInput: If it is not a variant's record.
+    """
     path = place / RECORD if place.is_dir() else place
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
@@ -93,7 +108,7 @@ def read_variant(place: Path) -> NetworkVariant:
 
 
 def variant_to_dict(variant: NetworkVariant) -> dict[str, Any]:
-    """A variant as JSON has it."""
+    """Return a variant for JSON."""
     return {
         "format": FORMAT,
         **{name: getattr(variant, name) for name in ("model", "method", "round_to", *_SHARES)},
@@ -108,8 +123,10 @@ def _cut_to_dict(one: LayerCut) -> dict[str, list[int]]:
 
 
 def variant_from_dict(data: Any, where: str) -> NetworkVariant:
-    """The variant that ``variant_to_dict`` wrote. Raises ``BadInput`` that names the field, below ``where`` (a
-    file).
+    """Return the variant of a record of ``variant_to_dict``.
+
+    Raises:
+        BadInput: For a wrong field, named below ``where`` (a file).
     """
     if not isinstance(data, dict) or data.get("format") != FORMAT:
         raise BadInput(

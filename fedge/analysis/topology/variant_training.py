@@ -1,4 +1,4 @@
-"""A few steps of SGD on made-up samples, on this machine: does a variant train, and what memory did that take here."""
+"""Check that a variant trains: a few steps of SGD on noise on this machine, and the memory that they took here."""
 
 from __future__ import annotations
 
@@ -15,16 +15,19 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 STEPS, BATCH, LEARNING_RATE = 6, 4, 0.001
-"""Enough to see a loss fall on one batch, in deep networks with BatchNorm too; chosen by us."""
+"""Enough to see a loss fall on one batch, in deep networks with BatchNorm too."""
 MB = 1e6
 PROC = Path("/proc/self")
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingCheck:
-    """The loss of every step on the same samples, and the growth of this process's peak memory (None: not known).
+    """The loss of every step on the same samples, and the growth of this process's peak memory.
 
-    The megabytes were measured on this machine, and say nothing of a board.
+    Attributes:
+        losses: Loss of every step.
+        batch_size: Samples per step.
+        grown_mb: Growth of the peak memory in MB on this machine, which says nothing about a board; None if unknown.
     """
 
     losses: tuple[float, ...]
@@ -38,9 +41,11 @@ class TrainingCheck:
 
 
 def check_variant_training(folder: Path) -> TrainingCheck:
-    """Make the variant in ``folder`` again and train it; for a process of its own, whose memory is then its alone.
+    """Rebuild the variant in ``folder`` and train it; run it in a separate process to measure its memory alone.
 
-    Raises ``BadInput`` for a folder that holds none, ``RunFailed`` when a step fails.
+    Raises:
+        BadInput: For a folder without a variant.
+        RunFailed: If a step fails.
     """
     from fedge.analysis.topology.variant_files import load_variant_module, read_variant
 
@@ -50,9 +55,17 @@ def check_variant_training(folder: Path) -> TrainingCheck:
 def train_on_noise(
     module: nn.Module, input_shape: Shape, batch_size: int = BATCH, steps: int = STEPS, proc: Path = PROC
 ) -> TrainingCheck:
-    """Train ``module`` in place on one batch of noise; chance is the same in every step, so that the loss can fall.
+    """Train ``module`` in place on one batch of noise, with the same random state in every step.
 
-    Raises ``RunFailed`` when a step fails.
+    Args:
+        module: The network.
+        input_shape: Shape of one sample.
+        batch_size: Samples per step.
+        steps: Number of steps.
+        proc: The process's folder in ``/proc``.
+
+    Raises:
+        RunFailed: If a step fails.
     """
     import torch
 
@@ -71,7 +84,7 @@ def train_on_noise(
 
 
 def _run_step(module: nn.Module, optimiser: Any, samples: Tensor) -> float:
-    """One step: cross-entropy to labels 0, 1, 2, ... of every head that answers."""
+    """Run one step: cross-entropy to labels 0, 1, 2, ... of every head with an output."""
     import torch
     from torch.nn.functional import cross_entropy
 
@@ -90,7 +103,7 @@ def _run_step(module: nn.Module, optimiser: Any, samples: Tensor) -> float:
 
 
 def _reset_peak_mb(proc: Path) -> float | None:
-    """Start the peak anew where the system lets us, and give what is in use now."""
+    """Reset the peak memory if the system allows it, and return the present value in MB."""
     with suppress(OSError):
         (proc / "clear_refs").write_text("5", encoding="ascii")
     return _read_status_mb(proc, "VmHWM")

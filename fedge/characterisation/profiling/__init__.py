@@ -1,1 +1,1 @@
-"""Profiling a board, emulated or real: which mode next, measured until settled, journaled, written as a table."""
+"""Profiling of boards, emulated or real: choose modes, measure each until it has settled, and write a table."""

@@ -1,4 +1,4 @@
-"""An emulated board on the bench: its noise depends on seed and mode alone, so that a campaign can go on."""
+"""An emulated board under profiling: its noise depends only on seed and mode, so that a campaign can be resumed."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ AMBIENT_C = 25.0
 
 
 class EmulatedBenchBoard:
-    """A ``fedge.protocols.Device``: in every mode it is an ``EmulatedBoard`` with fresh noise and the same heat.
+    """A ``fedge.protocols.Device``: an ``EmulatedBoard`` with fresh noise in every mode and one continuous temperature.
 
-    Its clock moves by what it measures and rests.
+    Its clock advances by what it measures and rests.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class EmulatedBenchBoard:
             self._board = before
 
     def idle_for(self, seconds: float) -> None:
-        """Let the board idle in the mode it was found in."""
+        """Let the board idle for ``seconds`` in its top mode."""
         self._board.temperature_c = self.temperature_c
         self._board.idle_for(seconds, self.maxn)
         self.temperature_c = self._board.temperature_c
@@ -90,9 +90,18 @@ def build_emulated_bench(
     temperature_c: float | None = None,
     ambient_c: float = AMBIENT_C,
 ) -> ProfilingBench:
-    """A board of the catalogue, one of its kind by ``seed``, at ``temperature_c`` (that of the air by default).
+    """Build the bench of an emulated board.
 
-    Raises ``BadInput`` for a board, a workload or a batch size that nobody knows.
+    Args:
+        device: A board of the catalogue.
+        workload: Name of a calibrated workload.
+        batch_size: Samples per step; only the calibrated one, which is the default.
+        seed: Seed of the board's deviation from its kind and of the noise.
+        temperature_c: Initial temperature in degrees Celsius; that of the air by default.
+        ambient_c: Temperature of the air in degrees Celsius.
+
+    Raises:
+        BadInput: If the board, the workload or the batch size is unknown.
     """
     work = _find_workload(workload, batch_size)
     board = FleetBoard(name=f"{catalogue.find(device, '--board').name}-1", index=0, entry=FleetEntry(device=device))

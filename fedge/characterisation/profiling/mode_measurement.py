@@ -1,4 +1,4 @@
-"""Measures one mode: chunk after chunk until it has settled, once more after cooling when it throttled."""
+"""Measurement of one mode: chunk after chunk until it has settled, and once more after cooling if it throttled."""
 
 from __future__ import annotations
 
@@ -10,23 +10,34 @@ from fedge.characterisation.profiling.stability import MeasuredChunk, StabilityR
 from fedge.types import Measurement, PowerMode
 
 MAX_CHUNK_STEPS = 10_000
-"""Minibatches in a chunk at most; chosen by us."""
+# Limit on the steps of a chunk, for very short steps. Default: keeps a chunk near its length even at 0.1 ms per step.
 COOLER_BY_C = 15.0
-"""A board that throttled rests until it is so much cooler than its peak; chosen by us."""
+# A board that throttled rests until it is this much cooler than its peak. Default; more cooling takes longer.
 REST_S = 10.0
 MAX_REST_S = 300.0
-"""It rests in parts of ``REST_S`` up to ``MAX_REST_S``; chosen by us."""
+# It rests in intervals of ``REST_S`` up to ``MAX_REST_S``. Defaults; shorter rests risk throttling again.
 BLIND_REST_S = 60.0
-"""How long a board without a temperature sensor rests; chosen by us."""
+# Rest of a board without a temperature sensor. Default.
 HOT_C = 80.0
-"""A board that throttled below it did so for its current, not for heat: it rests ``REST_S`` once; chosen by us."""
+# A board that throttled below this temperature did so because of its current: it rests ``REST_S`` once. Default.
 
 VerdictCallback = Callable[[StabilityVerdict], None]
 
 
 @dataclass(frozen=True, slots=True)
 class SettledMode:
-    """One mode, measured: its steady values, how they were reached, and what that cost, rests and retries included."""
+    """The measurement of one mode.
+
+    Attributes:
+        mode: Power mode.
+        verdict: Steady values and their quality.
+        throttled: Whether the board throttled in the last attempt.
+        peak_c: Highest temperature of the last attempt; None without a sensor.
+        attempts: Number of attempts.
+        seconds: Duration including rests and retries.
+        joules: Energy including rests and retries.
+        end_c: Temperature at the end; None without a sensor.
+    """
 
     mode: PowerMode
     verdict: StabilityVerdict
@@ -36,11 +47,11 @@ class SettledMode:
     seconds: float
     joules: float
     end_c: float | None
-    """The temperature when it was done."""
+    """Temperature at the end; None without a sensor."""
 
     @property
     def note(self) -> str:
-        """What a reader of the table should know of this row; empty when nothing."""
+        """Return a note on the row for readers of the table; empty if there is none."""
         parts = [] if self.verdict.settled else [f"not settled: {self.verdict.why}"]
         if self.throttled:
             parts.append("throttled" + (", again after cooling" if self.attempts > 1 else ""))
@@ -49,7 +60,7 @@ class SettledMode:
         return "; ".join(parts)
 
     def as_measurement(self) -> Measurement:
-        """The row for a table or a predictor."""
+        """Return the mode as a row for a table or a predictor."""
         verdict = self.verdict
         return Measurement(
             self.mode,
@@ -74,9 +85,18 @@ class _Attempt:
 def measure_mode(
     bench: ProfilingBench, mode: PowerMode, rule: StabilityRule, told: VerdictCallback = lambda _: None
 ) -> SettledMode:
-    """The mode's steady time and power. Raises what the board raises; the mode found before is set again anyway.
+    """Measure the steady time and power of a mode; the previous mode is restored even after an error.
 
-    A board that throttles is left at once, rests, and is measured once more; the second time whatever it does counts.
+    A board that throttles is stopped at once, rests, and is measured once more; the second attempt counts in any case.
+
+    Args:
+        bench: The board and its work.
+        mode: Mode to measure.
+        rule: Criteria of a settled mode.
+        told: Called with the verdict after every chunk.
+
+    Raises:
+        BoardError: If the board fails.
     """
     begin_s = bench.clock.now_s()
     first = _run_attempt(bench, mode, rule, told, stop_when_throttled=True)
@@ -124,12 +144,12 @@ def _run_attempt(
 
 
 def count_chunk_steps(step_s: float, rule: StabilityRule) -> int:
-    """How many minibatches of ``step_s`` seconds make a chunk."""
+    """Return the number of steps of ``step_s`` seconds in a chunk, from 1 to ``MAX_CHUNK_STEPS``."""
     return min(max(1, round(rule.chunk_s / step_s)), MAX_CHUNK_STEPS)
 
 
 def _cool_down(bench: ProfilingBench, peak_c: float | None) -> float:
-    """Let the board rest until it is cool enough, within the limit; returns the joules it drew meanwhile."""
+    """Let the board rest until it is cool enough, within the limit, and return the joules drawn meanwhile."""
     idle_w = bench.device.idle_w(bench.knowledge.maxn)
     if peak_c is None or bench.temperature_c() is None:
         bench.idle_for(BLIND_REST_S)

@@ -1,4 +1,4 @@
-"""A board on the bench: the device, the work it does, how it rests, and what is recorded of it beside its numbers."""
+"""A board under profiling: the device, its work, how it rests, and metadata for the record."""
 
 from __future__ import annotations
 
@@ -12,13 +12,24 @@ from fedge.types import Label, Modes, Workload
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ProfilingBench:
-    """What a campaign needs of a board, real or emulated.
+    """A real or emulated board under profiling.
 
-    ``work(count)`` does the next ``count`` minibatches; ``prepare`` is called before a mode is set, for what must not
-    be metered. ``rest(seconds)`` lets the board cool; ``temperature_c`` is what its hottest sensor says, None where
-    there is none or it is lost. ``candidates`` are the modes that may be measured,
-    ``knowledge`` is what an explorer is made with. ``total_power`` is the formula behind the watts. ``software`` is
-    what the figures depend on, name -> version: a campaign goes on only where it is the same.
+    Attributes:
+        board: Kind of board.
+        device: Sets modes and measures steps.
+        workload: Work of one step.
+        work: Runs the next ``count`` steps.
+        idle_for: Lets the board rest for some seconds.
+        temperature_c: Reads the hottest sensor in degrees Celsius; None if there is none or it was lost.
+        clock: Clock of the campaign.
+        candidates: Modes that may be measured.
+        knowledge: Prior knowledge for the explorer.
+        label: Label of the measurements.
+        source: Where the numbers come from, in words.
+        total_power: Formula of the measured power.
+        emulated: Whether the board is emulated.
+        software: Versions that the figures depend on; a campaign is resumed only if they are unchanged.
+        prepare: Called before a mode is set, for work that must not be measured.
     """
 
     board: str

@@ -1,4 +1,4 @@
-"""A campaign: MAXN first, then the modes that an explorer asks for, each measured until settled and journaled."""
+"""A profiling campaign: MAXN first, then an explorer's modes, each measured until settled and journaled."""
 
 from __future__ import annotations
 
@@ -17,12 +17,19 @@ from fedge.types import PowerMode
 
 ALL_MODES = 0
 MAX_CONSECUTIVE_FAILURES = 3
-"""So many modes may fail in a row before a campaign stops; chosen by us."""
+# Consecutive failures after which a campaign stops. Default: one may be an accident, three indicate a broken board.
 
 
 @dataclass(frozen=True, slots=True)
 class ProfilingRequest:
-    """What a campaign measures: so many modes (``ALL_MODES`` for every one), picked by ``explorer`` with ``seed``."""
+    """The settings of a campaign.
+
+    Attributes:
+        modes: Number of modes; ``ALL_MODES`` for every one.
+        explorer: Name of the explorer that chooses them.
+        seed: Seed of random choices.
+        rule: Criteria of a settled mode.
+    """
 
     modes: int
     explorer: str
@@ -31,11 +38,11 @@ class ProfilingRequest:
 
 
 class CampaignStopped(BoardError):
-    """A campaign gave up because modes failed in a row; what was measured is kept."""
+    """A campaign stopped after consecutive failures; measurements so far are kept."""
 
 
 def build_header(bench: ProfilingBench, wanted: ProfilingRequest) -> ProfilingHeader:
-    """What makes a campaign this one."""
+    """Return the identity of a campaign."""
     return ProfilingHeader(
         board=bench.board,
         workload=bench.workload.name,
@@ -54,7 +61,11 @@ def build_header(bench: ProfilingBench, wanted: ProfilingRequest) -> ProfilingHe
 
 
 def check_request(bench: ProfilingBench, wanted: ProfilingRequest) -> None:
-    """Raise ``BadInput`` for more modes than the board has and for an explorer that nobody knows."""
+    """Check the number of modes and the explorer.
+
+    Raises:
+        BadInput: If there are fewer modes on the board or the explorer is unknown.
+    """
     count = len(bench.candidates)
     if not 0 <= wanted.modes <= count:
         raise BadInput("--modes", str(wanted.modes), f"from 1 to {count}, or all")
@@ -63,14 +74,14 @@ def check_request(bench: ProfilingBench, wanted: ProfilingRequest) -> None:
 
 
 class ProfilingCampaign:
-    """Drives a bench: ``next`` says which mode, ``measure_mode`` does it; both write the journal first of all."""
+    """Drives a bench: chooses the next mode, measures it, and writes the journal before anything else."""
 
     def __init__(self, bench: ProfilingBench, wanted: ProfilingRequest, journal: ProfilingJournal) -> None:
         self.bench, self.wanted, self.journal = bench, wanted, journal
         self.total = wanted.modes or len(bench.candidates)
 
     def choose_next_mode(self) -> PowerMode | None:
-        """The mode to measure now; None when all are done or the explorer has no more."""
+        """Return the mode to measure next, or None if all are done or the explorer has no more."""
         past = self.journal.past
         while not past.remaining_modes:
             modes = self._plan_more()
@@ -80,8 +91,17 @@ class ProfilingCampaign:
         return past.remaining_modes[0]
 
     def measure_and_record(self, mode: PowerMode, told: VerdictCallback = lambda _: None) -> SettledMode | ModeFailure:
-        """Measure ``mode`` until it has settled; a board that fails gives a ``ModeFailure``, the third in a row
-        raises.
+        """Measure ``mode`` until it has settled and record the result.
+
+        Args:
+            mode: Mode to measure.
+            told: Called with the verdict after every chunk.
+
+        Returns:
+            The measurement, or the failure of the board.
+
+        Raises:
+            CampaignStopped: After ``MAX_CONSECUTIVE_FAILURES`` consecutive failures.
         """
         begin_s = self.bench.clock.now_s()
         try:
@@ -105,7 +125,7 @@ class ProfilingCampaign:
         )
 
     def _plan_more(self) -> list[PowerMode]:
-        """What is planned next: MAXN by itself, then everything else at once; falling, as boards like it."""
+        """Return the modes to measure next: MAXN alone first, then all others at once in descending order."""
         planned = self.journal.past.planned
         maxn, missing = self.bench.knowledge.maxn, self.total - len(planned)
         if not planned and find_mode_index(self.bench.candidates, maxn) is not None:
@@ -118,9 +138,10 @@ class ProfilingCampaign:
         return list(sort_high_to_low(stack_modes(fresh))) if fresh else []
 
     def _ask_explorer(self, missing: int) -> list[PowerMode]:
-        """What a fresh explorer, told of all that was measured, asks for: so it is the same after a new start.
+        """Return the proposals of a new explorer that knows all measurements, so that they are the same after a
+        restart.
 
-        It was not told of the modes that failed, so it may propose them again: it is asked for as many more.
+        The explorer does not know the failed modes and may propose them again; as many additional modes are requested.
         """
         past = self.journal.past
         explorer = load_explorer(self.wanted.explorer, self.bench.candidates, self.bench.knowledge, "--explorer")

@@ -1,6 +1,7 @@
-"""The journal of a campaign: JSON lines, each on the disk before the next mode begins; continued if its header fits.
+"""The journal of a profiling campaign: JSON lines, each synced to disk before the next mode; resumed if its header
+fits.
 
-Nothing but the journal is needed to go on.
+Nothing but the journal is needed to resume.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ EXPECTED_FILE = "the journal of `fedge profile`, or another --out"
 
 @dataclass(frozen=True, slots=True)
 class ProfilingHeader:
-    """What a campaign is; one goes on only where all of it is the same. ``modes`` 0 means all."""
+    """The identity of a campaign, which is resumed only if all of it is unchanged. ``modes`` 0 means all."""
 
     board: str
     workload: str
@@ -44,7 +45,7 @@ class ProfilingHeader:
 
 @dataclass(frozen=True, slots=True)
 class ModeFailure:
-    """A mode that could not be measured, why, and how long that took."""
+    """A mode that could not be measured, the reason, and the seconds spent on it."""
 
     mode: PowerMode
     reason: str
@@ -53,7 +54,14 @@ class ModeFailure:
 
 @dataclass(slots=True)
 class ProfilingHistory:
-    """What a campaign has done so far, in its order."""
+    """The progress of a campaign in chronological order.
+
+    Attributes:
+        planned: Modes planned so far.
+        done: Measured modes.
+        failed: Modes that failed.
+        failed_in_a_row: Number of failures since the last success.
+    """
 
     planned: list[PowerMode] = field(default_factory=list)
     done: list[SettledMode] = field(default_factory=list)
@@ -62,7 +70,7 @@ class ProfilingHistory:
 
     @property
     def remaining_modes(self) -> list[PowerMode]:
-        """The planned modes that were not tried yet."""
+        """Return the planned modes that have not been tried."""
         tried = {one.mode for one in self.done} | {one.mode for one in self.failed}
         return [mode for mode in self.planned if mode not in tried]
 
@@ -78,25 +86,25 @@ class ProfilingHistory:
         self.failed_in_a_row += 1
 
     def forget_last_failures(self) -> None:
-        """The campaign stopped for its last failures: when it goes on, these modes are tried again."""
+        """Forget the last consecutive failures, for which the campaign stopped, so that these modes are tried again."""
         del self.failed[len(self.failed) - self.failed_in_a_row :]
         self.failed_in_a_row = 0
 
 
 def profiling_journal_path(table: Path) -> Path:
-    """Where the journal of a table lies."""
+    """Return the path of a table's journal."""
     return table.with_name(f"{table.name}.journal")
 
 
 class ProfilingJournal(JsonLines):
-    """An open journal; only one process writes it. ``past`` is what it holds."""
+    """An open journal that only one process writes; ``past`` is its content."""
 
     def __init__(self, path: Path, file: int, past: ProfilingHistory) -> None:
         super().__init__(path, file)
         self.past = past
 
     def write_plan(self, modes: list[PowerMode]) -> None:
-        """These modes come next."""
+        """Record the modes that come next."""
         self._append({"event": "plan", "modes": [_mode_to_list(mode) for mode in modes]})
         self.past.add_plan(modes)
 
@@ -109,19 +117,20 @@ class ProfilingJournal(JsonLines):
         self.past.add_failure(failure)
 
     def write_stop(self) -> None:
-        """The campaign stops for its last failures."""
+        """Record that the campaign stops because of its last failures."""
         self._append({"event": "stopped"})
 
     def read_from_disk(self) -> ProfilingHistory:
-        """What the file holds: after an interrupt, a line may be there that ``past`` does not know yet."""
+        """Read the file again: after an interrupt, it may contain a line that ``past`` lacks."""
         return parse_journal(self.path, self.path.read_bytes())[1]
 
 
 def open_profiling_journal(path: Path, header: ProfilingHeader) -> ProfilingJournal:
-    """Begin a journal, or go on with the one at ``path``.
+    """Create a journal, or resume the one at ``path``.
 
-    Raises ``BadInput`` for a journal of something else (which names the difference), one that another process writes,
-    one that is damaged elsewhere than at its end, and a path that cannot be written.
+    Raises:
+        BadInput: If the journal belongs to another campaign (the message names the difference), is locked by another
+            process, is damaged other than at its end, or cannot be written.
     """
     file = open_locked(path, "fedge profile")
     try:
@@ -141,7 +150,7 @@ def open_profiling_journal(path: Path, header: ProfilingHeader) -> ProfilingJour
 
 
 def last_temperature_c(path: Path) -> float | None:
-    """How warm the board was after the last mode of the journal at ``path``; None when nobody knows."""
+    """Return the board's temperature after the last mode of a journal in degrees Celsius, or None if it is unknown."""
     raw = b""
     with suppress(OSError):
         raw = path.read_bytes()
@@ -150,7 +159,18 @@ def last_temperature_c(path: Path) -> float | None:
 
 
 def parse_journal(path: Path, raw: bytes) -> tuple[ProfilingHeader | None, ProfilingHistory, int]:
-    """The header (None in an empty journal), what was done, and how many bytes of ``raw`` are whole lines."""
+    """Parse a journal.
+
+    Args:
+        path: Name of the file for error messages.
+        raw: The file's content.
+
+    Returns:
+        The header (None in an empty journal), the history, and the number of bytes in complete lines.
+
+    Raises:
+        BadInput: If a complete line is invalid.
+    """
     past = ProfilingHistory()
     header: ProfilingHeader | None = None
 
@@ -202,7 +222,7 @@ def _mode_from_list(knobs: list[float]) -> PowerMode:
 
 
 def _settled_to_dict(settled: SettledMode) -> dict[str, Any]:
-    """A line's content; a standard error that is not known is null."""
+    """Return the content of a line; an unknown standard error becomes null."""
     data = asdict(settled) | {"mode": _mode_to_list(settled.mode)}
     for name in ("time_se_log", "power_se_log"):
         if math.isinf(data["verdict"][name]):

@@ -1,4 +1,4 @@
-"""What a campaign leaves: a table in the normal form, and beside it a JSON file that says how it came about."""
+"""The output of a campaign: a table in the standard form and a JSON file that describes how it was measured."""
 
 from __future__ import annotations
 
@@ -17,19 +17,24 @@ from fedge.errors import BadInput
 from fedge.modes import stack_modes
 from fedge.types import ProfileTable
 
-RULE_DESCRIPTION = "fedge.characterisation.profiling.stability: MSER truncation, clipped outliers, standard errors below the target, no drift"
+RULE_DESCRIPTION = (
+    "fedge.characterisation.profiling.stability: MSER truncation, clipped "
+    "outliers, standard errors below the target, no drift"
+)
 
 
 def profiling_record_path(table: Path) -> Path:
-    """Where the record of a table lies."""
+    """Return the path of a table's record."""
     return table.with_name(f"{table.name}.json")
 
 
 def save_campaign(path: Path, header: ProfilingHeader, past: ProfilingHistory, *, finished: bool) -> None:
-    """Write table and record, each as a whole or not at all; nothing where nothing was measured.
+    """Write table and record atomically; nothing if no mode was measured.
 
-    The record comes first, so that an emulated board's table never lies there without its label. Raises ``BadInput``
-    for a path that cannot be written.
+    The record is written first, so that an emulated board's table never exists without its label.
+
+    Raises:
+        BadInput: If a path cannot be written.
     """
     if not past.done:
         return
@@ -52,7 +57,16 @@ def _write_file(path: Path, text: str) -> None:
 
 
 def build_campaign_table(path: Path, header: ProfilingHeader, past: ProfilingHistory) -> ProfileTable:
-    """The measured modes in the order in which they were measured."""
+    """Return the measured modes in the order of measurement as a table.
+
+    Args:
+        path: The file the table is meant for; only named in the result, neither read nor written.
+        header: Names the board and workload and gives the batch size.
+        past: The campaign so far; failed modes are left out.
+
+    Returns:
+        The table, with seconds per step and watts; its ``sha256`` is empty, as there may be no file yet.
+    """
     return ProfileTable(
         device=header.board,
         workload=header.workload,
@@ -66,7 +80,7 @@ def build_campaign_table(path: Path, header: ProfilingHeader, past: ProfilingHis
 
 
 def campaign_to_dict(header: ProfilingHeader, past: ProfilingHistory, *, finished: bool) -> dict[str, Any]:
-    """The record: everything about the numbers that the table's columns do not hold."""
+    """Return the record: all facts about the measurements that the table's columns do not hold."""
     seconds, joules = sum_campaign_cost(past)
     return {
         "label": "emulated" if header.emulated else "measured",
@@ -91,7 +105,7 @@ def campaign_to_dict(header: ProfilingHeader, past: ProfilingHistory, *, finishe
 
 
 def sum_campaign_cost(past: ProfilingHistory) -> tuple[float, float]:
-    """Board seconds and joules of all modes, those that failed with their seconds only."""
+    """Return the seconds and joules of all modes; failed modes contribute their seconds only."""
     seconds = sum(one.seconds for one in past.done) + sum(one.seconds for one in past.failed)
     return round(seconds, 3), round(sum(one.joules for one in past.done), 3)
 

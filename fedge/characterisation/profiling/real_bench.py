@@ -1,4 +1,4 @@
-"""A real board on the bench: its device, the work of its trainer, its thermometer, and what is known beforehand."""
+"""A real board under profiling: its device, the work of its trainer, its temperature and prior knowledge."""
 
 from __future__ import annotations
 
@@ -30,11 +30,18 @@ def build_real_bench(
     seed: int = 0,
     software: Mapping[str, str] | None = None,
 ) -> ProfilingBench:
-    """The bench of ``device``, whose trainer does ``count`` minibatches of ``workload`` at every ``work(count)``;
-    ``prepare`` gets it ready.
+    """Build the bench of a real board.
 
-    ``candidates`` are the modes that the board's power daemon allows, by default those above the usual floor.
-    ``software`` names what else the figures depend on (torch, L4T): a campaign goes on only with the same.
+    Args:
+        device: The board.
+        workload: Work of one step.
+        work: Runs the next ``count`` steps.
+        temperature_c: Reads the hottest sensor in degrees Celsius; None without one.
+        prepare: Called before a mode is set, for work that must not be measured.
+        clock: Clock of the campaign; the machine's by default.
+        candidates: Modes that the power daemon allows; None for those above the usual floor.
+        seed: Seed of random choices.
+        software: Further versions that the figures depend on (torch, L4T).
     """
     chosen = candidates
     if chosen is None:
@@ -62,7 +69,11 @@ def build_real_bench(
 
 
 def resolve_workload(name: str, batch_size: int | None) -> Workload:
-    """A workload at ``batch_size``, by default its own; raises ``BadInput`` for one of unknown size without it."""
+    """Return a workload at ``batch_size``, by default at its own.
+
+    Raises:
+        BadInput: If the batch size is not positive, or is not given and unknown.
+    """
     known = load_workload_sizes().get(name)
     if batch_size is not None:
         if batch_size < 1:

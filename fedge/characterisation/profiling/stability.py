@@ -1,17 +1,20 @@
-"""Has a mode settled? Decided from the step times and powers of its chunks so far, and what its steady values are.
+"""Detection of a mode's steady state from the step times and powers of its chunks, and its steady values.
 
-Symbols: x_1 .. x_n one figure per chunk (a stretch of about a second), d chunks dropped, m and s mean and standard
-deviation of what is kept, k its length, r its lag-1 autocorrelation. The rule, for time and power alike:
+Symbols: x_1 .. x_n one value per chunk (an interval of about a second), d chunks dropped, m and s mean and standard
+deviation of the values kept, k their number, r their lag-1 autocorrelation. The rule, for time and power alike:
 
-1. The first chunk is never kept: it is a look at how long a minibatch takes (PowerTrain drops the first one too).
-2. d minimises the sum of (x_i - m)^2 over i > d, divided by (n - d)^2: the marginal standard error rule (MSER: White,
-   Simulation 69(6), 1997; White and Spratt, WSC 2000, apply it to batch means, which chunks are). d is at most n / 2
-   and a minimum there means that the start is not over. The larger d of time and power counts for both.
-3. Values farther than ``OUTLIER_SDS`` from the median of the later half, in deviations estimated by the median absolute
-   deviation, are clipped for step 2 and left out of the mean (Hampel's identifier).
-4. The standard error is s / sqrt(k) * sqrt((1 + r) / (1 - r)), r no less than 0: that of a mean of correlated values.
-5. Settled: enough chunks, minibatches and seconds, both standard errors below the target, and the two halves of what is
-   kept do not differ (Welch's t-test; a difference below ``DRIFT_TOLERANCE`` does not matter).
+1. The first chunk is always dropped: it only shows how long a step takes (PowerTrain drops the first one too).
+2. d minimises the sum of (x_i - m)^2 over i > d, divided by (n - d)^2: the marginal standard error rule (MSER). d is at
+   most n / 2, and a minimum there means that the transient is not over. The larger d of time and power is used for
+       both.
+3. Values farther than ``OUTLIER_SDS`` from the median of the later half, in standard deviations estimated by the median
+   absolute deviation, are clipped for step 2 and left out of the mean (Hampel's identifier).
+4. The standard error is s / sqrt(k) * sqrt((1 + r) / (1 - r)) with r >= 0: that of a mean of correlated values.
+5. Settled: enough chunks, steps and seconds, both standard errors below the target, and no difference between the two
+   halves of the values kept (Welch's t-test; a difference below ``DRIFT_TOLERANCE`` is ignored).
+
+References:
+    White, Simulation 69(6), 1997: MSER. White and Spratt, WSC 2000: MSER on batch means, which chunks are.
 """
 
 from __future__ import annotations
@@ -28,42 +31,63 @@ from fedge.types import Floats
 
 @dataclass(frozen=True, slots=True)
 class StabilityRule:
-    """When a mode has settled. All values are chosen by us; ``fedge profile`` records them beside its table."""
+    """The criteria of a settled mode; ``fedge profile`` records them with its table. The values are defaults of a
+    campaign.
+
+    Attributes:
+        chunk_s: Length of a chunk in seconds, at least one step; ten power samples at 10 Hz by default.
+        least_chunks: Smallest number of chunks kept.
+        least_steps: Smallest number of steps kept.
+        least_s: Smallest total length kept in seconds.
+        target: Relative standard error of time and power.
+        limit_s: Seconds after which a mode is left, settled or not.
+    """
 
     chunk_s: float = 1.0
-    """A chunk is as many minibatches as fill so many seconds, one at least: ten power samples at 10 Hz."""
+    """Length of a chunk in seconds, at least one step: ten power samples at 10 Hz."""
     least_chunks: int = 8
     least_steps: int = 10
     least_s: float = 5.0
-    """Kept are at least so many chunks, minibatches and seconds."""
+    """Smallest total length kept in seconds; likewise for chunks and steps."""
     target: float = 0.0075
-    """Relative standard error of time and of power: a little less than what differs from run to run anyway (0.8 to
-    1.2 % in published tables), which no longer stay in a mode removes."""
+    """Relative standard error of time and power: slightly below the variation between runs (0.8 to 1.2 % in published
+    tables),
+    which a longer measurement does not reduce.
+    """
     limit_s: float = 180.0
-    """After so many seconds a mode is left, settled or not."""
+    """Seconds after which a mode is left, settled or not."""
 
     def to_dict(self) -> dict[str, float]:
-        """The rule for a record."""
+        """Return the rule as a dictionary for a record."""
         return asdict(self)
 
 
 OUTLIER_SDS = 5.0
 MIN_CLIP_SHARE = 0.01
-"""Values within so much of the median (relative) are never outliers, however alike the others are; chosen by us."""
+# Values within this relative distance of the median are never outliers, even if the others scatter less. Default.
 MAX_OUTLIER_SHARE = 0.2
-"""Where a larger share lies so far off, that is how the board works, and none are outliers; chosen by us."""
+# If a larger share of values is far off, that is the board's normal behaviour and none are outliers. Default.
 DRIFT_TOLERANCE = 0.01
-"""Halves that differ by less (relative) have not drifted; chosen by us."""
+# Halves that differ by less (relative) have not drifted. Default: about the variation between runs.
 DRIFT_STANDARD_ERRORS = 3.0
-"""Halves have drifted when they differ by more than so many standard errors of their difference; chosen by us."""
+# Halves have drifted if they differ by more than this many standard errors. Default: 3 makes false alarms rare.
 SD_OF_MAD = 1.4826
+# Standard deviation of a normal distribution divided by its median absolute deviation.
 MAX_CORRELATION = 0.9
-"""A lag-1 autocorrelation above it (few values, or a trend) counts as this; chosen by us."""
+# Upper bound on the lag-1 autocorrelation, which few values or a trend push towards 1. Default: inflates the standard
+# error by at most 4.4.
 
 
 @dataclass(frozen=True, slots=True)
 class MeasuredChunk:
-    """A stretch of work in one mode: ``steps`` minibatches, seconds per step, mean watts, seconds in all."""
+    """An interval of work in one mode.
+
+    Attributes:
+        steps: Number of steps.
+        step_s: Mean seconds per step.
+        power_w: Mean power in watts.
+        work_s: Total seconds.
+    """
 
     steps: int
     step_s: float
@@ -73,7 +97,19 @@ class MeasuredChunk:
 
 @dataclass(frozen=True, slots=True)
 class StabilityVerdict:
-    """The steady values so far, and whether they may be believed. Standard errors are relative (log units)."""
+    """The steady values so far and whether they are reliable.
+
+    Attributes:
+        settled: Whether all criteria are met.
+        step_s: Mean seconds per step.
+        power_w: Mean power in watts.
+        time_se_log: Relative standard error of ``step_s`` (log units).
+        power_se_log: Relative standard error of ``power_w`` (log units).
+        steps: Steps kept.
+        dropped: Chunks dropped at the start.
+        outliers: Chunks left out of the mean of time or power.
+        why: Criterion that is not met; empty if settled.
+    """
 
     settled: bool
     step_s: float
@@ -81,18 +117,18 @@ class StabilityVerdict:
     time_se_log: float
     power_se_log: float
     steps: int
-    """Minibatches kept."""
+    """Steps kept."""
     dropped: int
     """Chunks dropped at the start."""
     outliers: int
-    """Chunks kept out of the mean of time or of power."""
+    """Chunks left out of the mean of time or power."""
     why: str
-    """What is missing; empty when settled."""
+    """Criterion that is not met; empty if settled."""
 
 
 @dataclass(frozen=True, slots=True)
 class _SteadyFigure:
-    """What one figure's kept values say."""
+    """The steady mean of one quantity and its quality."""
 
     mean: float
     se_log: float
@@ -101,7 +137,12 @@ class _SteadyFigure:
 
 
 def judge_stability(chunks: Sequence[MeasuredChunk], rule: StabilityRule) -> StabilityVerdict:
-    """What the chunks so far say; at least one chunk is needed. Pure: the same chunks, the same verdict."""
+    """Judge whether a mode has settled; a pure function.
+
+    Args:
+        chunks: The chunks so far, at least one.
+        rule: The criteria.
+    """
     times = np.array([chunk.step_s for chunk in chunks])
     powers = np.array([chunk.power_w for chunk in chunks])
     dropped, started = _find_start(times, powers)
@@ -124,7 +165,7 @@ def judge_stability(chunks: Sequence[MeasuredChunk], rule: StabilityRule) -> Sta
 def _describe_missing(
     kept: Sequence[MeasuredChunk], time: _SteadyFigure, power: _SteadyFigure, rule: StabilityRule
 ) -> str:
-    """Why what is kept is not enough; empty when it is."""
+    """Return which criterion is not met, or an empty string."""
     too_few = (
         len(kept) < rule.least_chunks
         or sum(chunk.steps for chunk in kept) < rule.least_steps
@@ -141,7 +182,7 @@ def _describe_missing(
 
 
 def _find_start(times: Floats, powers: Floats) -> tuple[int, bool]:
-    """How many chunks belong to the start, and whether it is over."""
+    """Return the number of chunks in the initial transient and whether it is over."""
     if len(times) == 1:
         return 0, False
     found = [1 + compute_mser_truncation(_clip_outliers(values[1:])) for values in (times, powers)]
@@ -150,12 +191,13 @@ def _find_start(times: Floats, powers: Floats) -> tuple[int, bool]:
 
 
 def compute_mser_truncation(values: Floats) -> int:
-    """MSER's d for values of shape (n,): how many to drop at the start, from 0 to n // 2.
+    """Return MSER's truncation point for values of shape (n,).
 
-    Of equal ones the least.
+    Returns:
+        How many values to drop at the start, from 0 to n // 2; the smallest of equally good ones.
     """
     n = len(values)
-    centred = values - values[-1]  # so that sums of squares stay exact
+    centred = values - values[-1]  # avoids cancellation in the sums of squares
     sums, squares = np.cumsum(centred[::-1])[::-1], np.cumsum(np.square(centred)[::-1])[::-1]
     left = n - np.arange(n)
     marginal = np.maximum(squares - np.square(sums) / left, 0.0) / np.square(left)
@@ -169,7 +211,7 @@ def _clip_outliers(values: Floats) -> Floats:
 
 
 def _outlier_band(values: Floats) -> tuple[float, float]:
-    """The median, and how far from it a value is no outlier yet."""
+    """Return the median and the distance beyond which a value is an outlier."""
     centre = float(np.median(values))
     deviation = SD_OF_MAD * float(np.median(np.abs(values - centre)))
     return centre, max(OUTLIER_SDS * deviation, MIN_CLIP_SHARE * centre)
@@ -186,7 +228,7 @@ def _summarize_steady(values: Floats) -> _SteadyFigure:
 
 
 def _standard_error(values: Floats) -> float:
-    """Standard error of the mean; infinite for a single value."""
+    """Return the standard error of the mean of autocorrelated values; infinite for a single value."""
     if len(values) < 2:
         return math.inf
     centred = values - values.mean()

@@ -1,4 +1,4 @@
-"""The board at hand on the bench: measured while its own worker trains on images made on the spot."""
+"""This board under profiling: measured while its own worker trains on generated images."""
 
 from __future__ import annotations
 
@@ -19,18 +19,25 @@ from fedge.worker.refusal import Refusal
 from fedge.worker.worker_client import WorkerClient
 
 RESTART_STEPS = 20_000
-"""Between two modes a training of more minibatches is begun anew: the worker keeps loss and accuracy of each."""
+# A training with more steps is restarted between two modes, because the worker stores loss and accuracy of every step.
 ENDLESS_STEPS = 10**9
-"""So many are announced for every training: none ends in the middle of a mode."""
+# Steps announced for every training, so that none ends within a mode.
 LEARNING_RATE = 1e-3
-"""Small, so that the network's numbers stay finite over a long campaign; a minibatch's time does not depend on it."""
+# Small, so that the weights stay finite over a long campaign; the step time does not depend on it.
 
 
 @contextmanager
 def open_worker_bench(settings: NodeSettings, workload: Workload, seed: int) -> Iterator[ProfilingBench]:
-    """The bench of this board, held for as long as the block lasts.
+    """Open the bench of this board, which is held during the context.
 
-    Raises ``BadInput`` for a workload without a network here, ``BoardError`` for a daemon or worker that fails.
+    Args:
+        settings: The board's settings.
+        workload: A built-in task and its batch size.
+        seed: Seed of the training and of random choices.
+
+    Raises:
+        BadInput: If the workload has no network here.
+        BoardError: If the power daemon or the worker fails.
     """
     try:
         source = builtin_tasks.synthetic_source(workload.name)
@@ -64,12 +71,12 @@ def open_worker_bench(settings: NodeSettings, workload: Workload, seed: int) -> 
 
 
 def _mark_recorded(bench: ProfilingBench, root: str) -> ProfilingBench:
-    """Of a recorded folder nothing is measured: its power is what was written into it."""
+    """Mark the bench of a recorded folder as estimated: its power was written into it and is not measured."""
     return replace(bench, emulated=True, label="estimated", source=f"a recorded folder ({root}), no board")
 
 
 class EndlessTraining:
-    """Minibatches without an end, done by the worker from a fresh model; ``ready`` has it load what it needs."""
+    """Unlimited training steps in the worker from a new model; ``ready`` loads the task."""
 
     def __init__(self, worker: WorkerClient, ready: Callable[[], object], batch_size: int, seed: int) -> None:
         self._worker, self._ready, self._seed = worker, ready, seed
@@ -78,7 +85,7 @@ class EndlessTraining:
         self._done = 0
 
     def prepare(self) -> None:
-        """Begin a training where none is under way or this one is long; nothing is metered meanwhile."""
+        """Begin a training if none is running or the current one is long; nothing is measured meanwhile."""
         if self._training is None or self._done > RESTART_STEPS:
             self._ready()
             self._training, self._done = (
@@ -87,7 +94,7 @@ class EndlessTraining:
             )
 
     def advance(self, steps: int) -> None:
-        """Do the next ``steps`` minibatches; after a failure ``prepare`` begins anew."""
+        """Run the next ``steps`` steps; after a failure, ``prepare`` begins a new training."""
         if self._training is None:
             self.prepare()
         assert self._training is not None

@@ -1,4 +1,4 @@
-"""What an emulated board's input pipeline is made of at its top clocks: storages, host, samples, how boards differ."""
+"""Input pipelines of emulated boards at their top clocks: storages, host cores, sample formats, and board variation."""
 
 from __future__ import annotations
 
@@ -16,15 +16,21 @@ from fedge.costs.input_pipeline.pipeline_model import HostCores, InputPipeline, 
 from fedge.errors import UnknownName
 
 ELEMENT_MB = 4e-6
-"""A tensor's element."""
+"""Size of a tensor element (float32), in MB."""
 
 
 @dataclass(frozen=True, slots=True)
 class PipelineBoardKind:
-    """How emulated boards of a kind store, compute, and differ.
+    """Storage, speed and variation of the emulated boards of one kind.
 
-    ``between_*`` (boards of the kind) and ``within`` (one board over time) are (most - least) / mean of epochs' times
-    or energies, as the paper prints them.
+    Attributes:
+        storage: Name of the storage.
+        between_time: Spread of epoch times between boards of the kind: (largest - smallest) / mean, as printed by the
+            characterisation paper (doi 10.1145/3570604).
+        between_energy: The same for epoch energies.
+        within: The same for one board over time.
+        overlap: Exponent of the norm that combines a step's GPU and launch times; larger values overlap them more.
+        compute: Factor on the GPU time that is estimated from the layers.
     """
 
     storage: str
@@ -32,25 +38,28 @@ class PipelineBoardKind:
     between_energy: float
     within: float
     overlap: float
-    """The norm that joins a step's GPU time and its launches."""
     compute: float = 1.0
-    """The GPU's seconds beside what its layers say."""
 
 
 @dataclass(frozen=True, slots=True)
 class SampleFormat:
-    """What the network is fed: a stored image, and the tensor that is made of it."""
+    """Format of a training sample: a stored image, and the tensor made from it.
+
+    Attributes:
+        mpixel: Megapixels of the stored image.
+        elements: Elements of the tensor (channels x height x width).
+        in_memory: Whether the data set is held in memory, so that nothing is read or decoded.
+        kb: Mean file size in kB; None for the usual size of a JPEG with that many pixels.
+    """
 
     mpixel: float
     elements: int
-    """Of the tensor, channels x height x width."""
     in_memory: bool = False
     kb: float | None = None
-    """A file's mean size; None: what JPEG makes of so many pixels."""
 
     @property
     def file_mb(self) -> float:
-        """What is read for one sample; nothing where the data set lies in memory."""
+        """Return the MB read per sample; 0 if the data set is held in memory."""
         if self.in_memory:
             return 0.0
         kb = self.mpixel * _load_file()["samples"]["jpeg_kb_per_mpixel"] if self.kb is None else self.kb
@@ -65,41 +74,64 @@ def _load_file() -> Mapping[str, Any]:
 
 @lru_cache(maxsize=1)
 def load_storages() -> Mapping[str, Storage]:
-    """The emulated storages by name."""
+    """Load the emulated storages by name."""
     return MappingProxyType({name: Storage(name, **given) for name, given in _load_file()["storages"].items()})
 
 
 def find_storage(name: str, where: str = "storage") -> Storage:
-    """One of them; raises ``UnknownName`` for the field ``where``."""
+    """Return the emulated storage with a given name.
+
+    Args:
+        name: Name of the storage.
+        where: The configuration field to name in the error.
+
+    Raises:
+        UnknownName: There is no such storage.
+    """
     if name not in load_storages():
         raise UnknownName(where, name, tuple(load_storages()))
     return load_storages()[name]
 
 
 def find_pipeline_kind(device: str) -> PipelineBoardKind:
-    """How boards of a kind store and differ."""
+    """Return storage and variation of a kind of board; kinds that are not listed share the entry ``others``."""
     boards = _load_file()["boards"]
     return PipelineBoardKind(**boards.get(device, boards["others"]))
 
 
 def load_launch_counts() -> Mapping[str, int]:
-    """By kind of operator, as how many launches it counts; one where it is not here."""
+    """Load, by kind of operator, the number of kernel launches it counts as; operators that are not listed count as
+    one.
+    """
     counts: Mapping[str, int] = _load_file()["launches"]["composed"]
     return counts
 
 
 def page_cache_mb(ram_gb: float, training_mb: float) -> float:
-    """What the page cache can hold beside the system and the training."""
+    """Return the size of the page cache, in MB: the memory left by the system and the training process.
+
+    Args:
+        ram_gb: The board's memory in GB.
+        training_mb: Memory of the training process in MB.
+    """
     return max(0.0, 1e3 * ram_gb * (1.0 - float(_load_file()["system_share"])) - training_mb)
 
 
 def build_pipeline(
     fed: SampleFormat, batch_size: int, loader: Loader, stored: Storage, cpu_score: float, cores: int
 ) -> InputPipeline:
-    """A board's pipeline at its top clocks, without the computing itself, and with everything in the page cache.
+    """Build a board's pipeline at its top clocks, without compute time and with all files in the page cache.
 
-    ``cpu_score`` is a core's speed beside the AGX Orin's. What the thread that pins batches takes of the cores beside
-    workers is not modelled; without workers the training pins each batch itself, which collates as much longer.
+    Core time of the pinning thread beside workers is not modelled. Without workers, training pins each batch itself,
+    which adds to collating.
+
+    Args:
+        fed: Format of the samples.
+        batch_size: Samples per step.
+        loader: Workers, prefetching and pinning.
+        stored: The storage.
+        cpu_score: Speed of a core relative to the AGX Orin's.
+        cores: Number of active cores.
     """
     file, core_s = _load_file(), 1.0 / cpu_score
     each, batch, host = file["samples"], file["batch"], file["host"]
@@ -127,17 +159,23 @@ def build_pipeline(
 
 
 def cache_hit_share(cache_mb: float, dataset_mb: float, reached: float = 1.0, part: float = 1.0) -> float:
-    """The share of an epoch's reads that a least-recently-used cache answers.
+    """Return the share of an epoch's reads that a least-recently-used cache answers, from 0 to 1.
 
-    ``reached`` of the data set was read at least once before; the epoch reads ``part`` of it, both from 0 to 1 and
-    both chosen at random. When v of the data set is read, the cache holds min(c, reached + (1 - reached) v) of it, with
-    c the part for which there is room; v of this was read in the epoch itself, and what is read next is any of the
-    other 1 - v of the data set. So the next read is answered with the chance
+    While a share v of the data set has been read in the epoch, the cache holds min(c, reached + (1 - reached) v) of it,
+    where c is the share it has room for. Of this, v was read in the epoch itself, and the next read is uniform over the
+    remaining 1 - v. It is therefore a hit with probability
 
-        (min(c, reached + (1 - reached) v) - v) / (1 - v),   none from v = c on,
+        (min(c, reached + (1 - reached) v) - v) / (1 - v),   and 0 from v = c on.
 
-    whose mean over v from 0 to ``part`` is what is given here (our derivation). Of a data set that fits and was read
-    whole, that is all; of one that does not fit c + (1 - c) log(1 - c): half a data set's room answers 15 %, not 50 %.
+    The result is the mean of this over v from 0 to ``part``. A data set that fits and was read completely is always
+    hit; one that does not fit is hit with probability c + (1 - c) log(1 - c): room for half of it answers 15 % of the
+    reads, not 50 %.
+
+    Args:
+        cache_mb: Size of the cache in MB.
+        dataset_mb: Size of the data set in MB.
+        reached: Share of the data set that was read at least once before, chosen at random, from 0 to 1.
+        part: Share of the data set that the epoch reads, chosen at random, above 0 to 1.
     """
     if dataset_mb <= 0:
         return 1.0
@@ -151,5 +189,10 @@ def cache_hit_share(cache_mb: float, dataset_mb: float, reached: float = 1.0, pa
 
 
 def ever_read_share(parts: int, part: float) -> float:
-    """What was read at least once of a data set after ``parts`` epochs that read a random ``part`` of it each."""
+    """Return the expected share of a data set that was read at least once.
+
+    Args:
+        parts: Number of epochs so far.
+        part: Share of the data set that each epoch reads at random, from 0 to 1.
+    """
     return 1.0 - (1.0 - min(part, 1.0)) ** parts

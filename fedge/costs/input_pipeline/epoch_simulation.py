@@ -1,8 +1,8 @@
-"""Plays an epoch of an input pipeline on a virtual clock: loader processes, queue, storage and cores as they contend.
+"""Discrete-event simulation of an epoch: loader processes, prefetch queue, storage and cores with contention.
 
-The training and every worker is a generator that yields what it does next: work on a core, a read, or a wait. Between
-two events all rates are constant (``contention``), so the clock jumps from one end of work to the next (``clock``);
-nothing is sampled, and the same pipeline gives the same epoch.
+Training and each worker are generators that yield their next activity: work on a core, a read, or a wait. All rates are
+constant between two events (``resource_contention``), so the clock jumps from one completion to the next
+(``simulation_clock``). Nothing is sampled: the same pipeline always gives the same epoch.
 """
 
 from __future__ import annotations
@@ -19,17 +19,21 @@ from fedge.costs.input_pipeline.simulation_clock import Activity, SimulationCloc
 from fedge.types import Floats
 
 TURNS_PER_BATCH = 2
-"""A batch is read and preprocessed in so many turns of each, so that loaders meet in between; chosen by us."""
+"""Alternations of reading and preprocessing per batch, so that loaders contend within a batch. Default; more
+alternations resolve contention more finely and take proportionally longer to simulate."""
 WAITS, WORKS, READS, DEVICE = Activity
 TRAINING_PROCESS = 0
-"""The number of the training among the processes; workers follow."""
+"""Number of the training process; workers follow."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Jitter:
-    """How many times as long as usual each minibatch takes, float64 arrays of shape (steps,).
+    """Relative durations of each minibatch, float64 arrays of shape (steps,); 1 is the usual duration.
 
-    ``fetch`` is for reading from the storage as well.
+    Attributes:
+        fetch: Of reading, from the page cache and from the storage.
+        preprocess: Of preprocessing.
+        compute: Of computing.
     """
 
     fetch: Floats
@@ -38,14 +42,28 @@ class Jitter:
 
 
 def build_unit_jitter(steps: int) -> Jitter:
-    """Every minibatch as long as usual."""
+    """Return a jitter that leaves every minibatch at its usual duration.
+
+    Args:
+        steps: Number of minibatches.
+    """
     return Jitter(np.ones(steps), np.ones(steps), np.ones(steps))
 
 
 def simulate_epoch(pipeline: InputPipeline, steps: int, jitter: Jitter | None = None) -> SimulatedEpoch:
-    """An epoch of ``steps`` minibatches from its very beginning, the start of the workers in the first one's stall.
+    """Simulate an epoch from its start; starting the workers is part of the first minibatch's stall.
 
-    Raises ``ValueError`` for fewer than one minibatch, and for workers that may make no batch ahead.
+    Args:
+        pipeline: The pipeline, with all times in the present power mode.
+        steps: Number of minibatches.
+        jitter: Relative durations of the minibatches; None for none.
+
+    Returns:
+        Times of every minibatch.
+
+    Raises:
+        ValueError: There are no steps, or workers may not prefetch any batch.
+        RuntimeError: Every process waits for another one.
     """
     if steps < 1:
         raise ValueError(f"an epoch of {steps} minibatches")
@@ -58,7 +76,7 @@ Process = Iterator[tuple[Activity, float]]
 
 
 class _EpochSimulation:
-    """An epoch being played: its processes, what is ready, and what was noted of every minibatch."""
+    """State of a simulated epoch: its processes, the ready batches, and the times recorded for every minibatch."""
 
     def __init__(self, pipeline: InputPipeline, steps: int, jitter: Jitter) -> None:
         self.pipeline, self.steps = pipeline, steps
@@ -79,11 +97,11 @@ class _EpochSimulation:
         }
         self._processes: list[Process] = [self._training_process(), *(self._worker_process(k) for k in range(workers))]
         self._due = deque(range(workers + 1))
-        """Who is to say what it does next."""
+        """Processes that are to yield their next activity."""
         self._waiting: set[int] = set()
 
     def run(self) -> SimulatedEpoch:
-        """Play until the training has done its last step."""
+        """Simulate until training has completed its last step."""
         while self._advance_due():
             self._due.extend(self._clock.advance_to_next_end())
         seen = {f"{name}_s": np.array(column) for name, column in self._notes.items()}
@@ -92,7 +110,7 @@ class _EpochSimulation:
         return SimulatedEpoch(**seen, cpu_busy=cpu_busy)
 
     def _advance_due(self) -> bool:
-        """Let everybody who is due begin what it does next; False when the training has ended."""
+        """Start the next activity of every process that is due; return False once training has ended."""
         while self._due:
             if not self._advance_process(self._due.popleft()):
                 return False
@@ -133,7 +151,7 @@ class _EpochSimulation:
             begin_s, begin_busy_s = clock.now_s, clock.busy_s
 
     def _run_step(self, i: int) -> Process:
-        """Take batch ``i`` over, or collate it without workers, and train on it."""
+        """Take over batch ``i`` (or collate it, without workers) and train on it."""
         step, notes, clock = self.pipeline.step, self._notes, self._clock
         taken_s = clock.now_s
         if self._queues:
@@ -162,7 +180,7 @@ class _EpochSimulation:
             self._wake(TRAINING_PROCESS)
 
     def _make_batch(self, i: int) -> Process:
-        """Read and preprocess the samples of batch ``i``, in turns."""
+        """Read and preprocess the samples of batch ``i``, alternating between the two."""
         fetch, preprocess, clock = self._notes["fetch"], self._notes["preprocess"], self._clock
         for _ in range(TURNS_PER_BATCH):
             begin_s = clock.now_s
@@ -174,7 +192,7 @@ class _EpochSimulation:
             preprocess[i] += clock.now_s - fetched_s
 
     def _assign_next_batch(self) -> None:
-        """The next batch's number to the worker whose turn it is."""
+        """Assign the next batch to the next worker in turn."""
         if self._handed < self.steps:
             worker = self._handed % len(self._queues)
             self._queues[worker].append(self._handed)

@@ -1,4 +1,4 @@
-"""An input pipeline from what was measured: the samples' costs without workers, contention from settings with them."""
+"""Fit an input pipeline to measurements: sample costs from runs without workers, contention from runs with workers."""
 
 from __future__ import annotations
 
@@ -14,18 +14,32 @@ from fedge.costs.input_pipeline.steady_state import solve_steady_state
 
 PAGE_CACHE = Storage("page cache", mb_per_s=1e6, latency_s=0.0, at_once=1e6, source="files that are read already")
 CROWDING_CANDIDATES = np.linspace(0.0, 2.0, 41)
-"""How much slower busy cores may be; tried one by one."""
+"""Grid of slow-downs of a fully busy host that the fit searches."""
 UNKNOWN_CROWDING = 0.3
-"""Where nothing was measured with workers; chosen by us."""
+"""Slow-down when nothing was measured with workers. Default; a smaller value predicts more benefit from workers."""
 ITERATIONS = 3
-"""Of what a worker's batch costs and how much the cores are shared, which hang on each other; two are enough."""
+"""Alternations between a worker's cost per batch and the contention of cores, which depend on each other; two
+suffice."""
 WAITING_SHARE = 0.05
-"""Training that waits for a larger part of its minibatch is bound by its workers; chosen by us."""
+"""Share of stall in a step above which training is bound by its workers. Default; below it, the workers' own time
+stamps are used instead of the pace."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoaderMeans:
-    """What one setting showed: mean seconds per minibatch in the steady state."""
+    """Mean times per minibatch in the steady state, measured with one loader setting.
+
+    Attributes:
+        workers: Number of worker processes.
+        prefetch: Batches that each worker prepares ahead.
+        batch_size: Samples per minibatch.
+        fetch_s: Reading the batch, in seconds of whichever process loads it.
+        preprocess_s: Preprocessing the batch, likewise.
+        stall_s: Waiting of training for the batch, in seconds.
+        copy_s: Copying the batch to the device, in seconds.
+        compute_s: Forward, backward and update, in seconds.
+        overhead_s: Everything else in the loop, in seconds.
+    """
 
     workers: int
     prefetch: int
@@ -39,7 +53,7 @@ class LoaderMeans:
 
     @property
     def step_s(self) -> float:
-        """From end to end."""
+        """Return the time per minibatch from start to start, in seconds."""
         return self.stall_s + self.copy_s + self.compute_s + self.overhead_s
 
 
@@ -53,11 +67,24 @@ def fit_pipeline(
     cached: float = 1.0,
     crowding: float | None = None,
 ) -> InputPipeline:
-    """The pipeline of a workload at one batch size and in one mode, at the loader of the first of ``seen``.
+    """Fit the pipeline of a workload at one batch size in one power mode.
 
-    ``seen`` differ in their loaders alone. ``host_share`` is the part of the compute time in which the device waits for
-    the host, ``crowding`` that of the cores where it was measured. Where nothing was seen without workers, their
-    seconds are those beside each other, slowed as the model has it. Raises ``ValueError`` when nothing was seen.
+    If nothing was measured without workers, their times are corrected for the modelled contention.
+
+    Args:
+        seen: Measured settings, which differ in their loaders alone.
+        cores: Number of active cores.
+        host_share: Share of the compute time in which the device waits for the host, from 0 to 1.
+        file_mb: MB read per sample; 0 if the data set is held in memory.
+        storage: Storage of the files that are not cached.
+        cached: Share of the reads that the page cache answers, from 0 to 1.
+        crowding: Slow-down of fully busy cores if it was measured; None to fit it.
+
+    Returns:
+        The pipeline, with the loader of the first setting.
+
+    Raises:
+        ValueError: ``seen`` is empty.
     """
     if not seen:
         raise ValueError("no setting was measured")
@@ -71,10 +98,10 @@ def fit_pipeline(
 
 
 def _fit_contention(base: InputPipeline, beside: Sequence[LoaderMeans], crowding: float | None) -> InputPipeline:
-    """``base``, measured without workers, with what settings with workers tell: crowding, and what their batches cost.
+    """Add crowding and the workers' cost per batch to ``base``, a pipeline measured without workers.
 
-    The setting with the fewest workers tells what a batch of theirs costs more, the others how crowded the cores are;
-    where there are no others ``crowding`` is believed.
+    The setting with the fewest workers determines the additional cost of their batches, the others determine crowding.
+    If there are no others, ``crowding`` or its default is used.
     """
     fewest = min(beside, key=lambda one: one.workers)
     others = [one for one in beside if one is not fewest]
@@ -87,9 +114,9 @@ def _fit_contention(base: InputPipeline, beside: Sequence[LoaderMeans], crowding
 
 
 def _fit_worker_costs(base: InputPipeline, fewest: LoaderMeans) -> InputPipeline:
-    """``base`` with what a worker's batch costs; this and how much they slow each other down take turns."""
+    """Add the workers' cost per batch to ``base``, alternating with the slow-down of workers by each other."""
     made_s = (base.samples.fetch_s + base.samples.preprocess_s) * base.batch_size
-    # Where the training waits, the worker's whole cycle shows in the pace; else what it stamped of it.
+    # If training waits, the pace shows a worker's whole cycle; otherwise only its own time stamps are available.
     waits = fewest.stall_s > WAITING_SHARE * fewest.step_s
     seen_s = fewest.workers * fewest.step_s if waits else fewest.fetch_s + fewest.preprocess_s
     pipeline = base
@@ -102,9 +129,15 @@ def _fit_worker_costs(base: InputPipeline, fewest: LoaderMeans) -> InputPipeline
 
 
 def _fit_handover(step: StepCost, beside: LoaderMeans, slower: float) -> StepCost:
-    """``step`` with what a worker's batch costs the training, whose work on a core takes ``slower`` times as long.
+    """Add to ``step`` the cost of a worker's batch to training.
 
-    Without workers the overhead holds the collating; where it is the larger one, workers save that much.
+    Without workers the overhead includes collating; if it is the larger one, the difference is the time that workers
+    save.
+
+    Args:
+        step: Cost of a step without workers.
+        beside: Measured means with workers.
+        slower: Slow-down of the training's work on a core beside the workers.
     """
     alone_s = step.collate_s + step.overhead_s
     taken_s = beside.overhead_s / slower - alone_s
@@ -121,7 +154,13 @@ def _fit_handover(step: StepCost, beside: LoaderMeans, slower: float) -> StepCos
 
 
 def with_loader(pipeline: InputPipeline, workers: int, prefetch: int | None = None) -> InputPipeline:
-    """The same with other workers."""
+    """Return the pipeline with another number of workers.
+
+    Args:
+        pipeline: The pipeline to change.
+        workers: Number of worker processes.
+        prefetch: Batches that each worker prepares ahead; None to keep the pipeline's.
+    """
     kept = pipeline.loader.prefetch if prefetch is None else prefetch
     return dataclasses.replace(pipeline, loader=dataclasses.replace(pipeline.loader, workers=workers, prefetch=kept))
 
@@ -129,7 +168,7 @@ def with_loader(pipeline: InputPipeline, workers: int, prefetch: int | None = No
 def _build_base(
     alone: LoaderMeans, host: HostCores, host_share: float, file_mb: float, storage: Storage, cached: float
 ) -> InputPipeline:
-    """The pipeline by one setting; beside workers everything was slower than it is alone."""
+    """Build the pipeline from one setting; with workers, remove the modelled contention from its times."""
     per = 1.0 / alone.batch_size
     reading_s = (1.0 - cached) * file_read_s(storage, file_mb) if file_mb else 0.0
 
@@ -164,7 +203,7 @@ def _with_crowding(pipeline: InputPipeline, crowding: float) -> InputPipeline:
 
 
 def _squared_error(pipeline: InputPipeline, beside: Sequence[LoaderMeans]) -> float:
-    """Squared log errors over settings with workers: of making a batch; where files are read, of the pace."""
+    """Return the squared log errors over settings with workers: of making a batch, or of the pace if files are read."""
     total = 0.0
     making_s = (
         pipeline.samples.fetch_s + pipeline.samples.preprocess_s

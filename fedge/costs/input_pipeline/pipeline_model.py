@@ -1,8 +1,8 @@
-"""What an input pipeline is, as values: storage, loader, host, the step that it feeds; and what a played epoch shows.
+"""Values that describe an input pipeline (storage, loader, host, step) and its results (epoch, steady state).
 
-The pipeline is the one of ``torch.utils.data.DataLoader``: batch i is made by worker i mod w, at most w * prefetch
-batches are under way or ready, and the training takes them in their order. Without workers the training makes each
-batch itself, before its step.
+The pipeline is that of ``torch.utils.data.DataLoader``: worker i mod w makes batch i, at most w * prefetch batches are
+in progress or ready, and training takes them in order. Without workers, training makes each batch itself before its
+step.
 """
 
 from __future__ import annotations
@@ -14,79 +14,113 @@ from fedge.types import Floats, Label
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """Where samples lie. A file takes ``latency_s + mb / mb_per_s`` when nobody else reads."""
+    """Storage of the samples. Reading a file takes ``latency_s + mb / mb_per_s`` without other readers.
+
+    Attributes:
+        name: Name of the storage.
+        mb_per_s: Throughput in MB/s.
+        latency_s: Seconds to find and open a file that is not cached, with one reader.
+        at_once: Number of readers whose latencies overlap without waiting.
+        label: Whether the figures are measured or estimated.
+        source: Origin of the figures.
+    """
 
     name: str
     mb_per_s: float
     latency_s: float
-    """To find and open a file that is not cached, one reader alone."""
     at_once: float
-    """How many readers are served at once without waiting for each other, as far as the latency goes."""
     label: Label = "estimated"
     source: str = "chosen by us"
 
 
 @dataclass(frozen=True, slots=True)
 class Loader:
-    """How samples are loaded: so many processes beside the training (0: in it), so many batches ahead for each."""
+    """Settings of the data loader.
+
+    Attributes:
+        workers: Number of worker processes; 0 loads in the training process.
+        prefetch: Batches that each worker prepares ahead.
+        pinned: Whether batches are first copied to page-locked memory: by a thread beside training, or without workers
+            by training itself.
+    """
 
     workers: int
     prefetch: int = 2
     pinned: bool = False
-    """Batches are copied to page-locked memory first: beside the training by a thread, without workers by itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class SampleCost:
-    """What one sample costs the host: seconds are of one core that does nothing else, in the present power mode."""
+    """Host cost of one sample: seconds on an otherwise idle core, in the present power mode.
+
+    Attributes:
+        file_mb: MB read from the storage or page cache; 0 if the data set is held in memory.
+        fetch_s: Seconds to open and read a file in the page cache.
+        preprocess_s: Seconds to decode it and convert it to a tensor.
+    """
 
     file_mb: float
-    """Read from the storage, or from the page cache; 0 where the data set lies in memory."""
     fetch_s: float
-    """To open and read a file that is in the page cache."""
     preprocess_s: float
-    """To decode it and make a tensor of it."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepCost:
-    """One minibatch after its samples are there: seconds in the present power mode, nobody else on the cores."""
+    """Cost of a step once its samples are ready: seconds in the present power mode, on otherwise idle cores.
+
+    Attributes:
+        compute_s: Forward, backward and update; for inference the forward pass alone.
+        host_share: Share of ``compute_s`` in which the device waits for the host (launches); 1 if the host computes.
+        copy_s: Copying from host to device memory.
+        collate_s: Stacking the samples to a batch, by whichever process loads.
+        handover_s: Taking a ready batch from a worker; unused without workers.
+        overhead_s: Everything else in the loop: metrics, logging.
+        foreign_s: Additional compute time on a core for batches made by a worker: memory is mapped, caches are cold.
+        posting_s: Additional time of a worker per batch: writing it to shared memory and notifying training.
+    """
 
     compute_s: float
-    """Forward, backward and update; of inference the forward pass."""
     host_share: float
-    """The part of ``compute_s`` in which the device waits for the host (launches); 1 where the host is the device."""
     copy_s: float
-    """From the host's memory to the device's."""
     collate_s: float
-    """To stack the samples to a batch, by whoever loads."""
     handover_s: float
-    """To take a ready batch from a worker; nothing without workers."""
     overhead_s: float
-    """What the loop does besides: metrics, logging."""
     foreign_s: float = 0.0
-    """What computing takes longer, on a core, when a worker made the batch: memory is mapped, caches are cold."""
     posting_s: float = 0.0
-    """What a worker does more than making the batch: it puts it into shared memory, and sends word of it."""
 
 
 @dataclass(frozen=True, slots=True)
 class HostCores:
-    """The cores that loading and training share."""
+    """The cores that loading and training share.
+
+    Attributes:
+        cores: Number of active cores.
+        background: Permanent load of other processes, in cores.
+        crowding: Relative slow-down of each core if all are busy, from shared caches and memory: 0.3 means 1.3 times
+            the time.
+        spins: Whether training keeps its core busy while it waits for the device.
+    """
 
     cores: float
     background: float = 0.0
-    """Cores' worth of work that others do all the time."""
     crowding: float = 0.0
-    """How much slower each core is when all of them are busy: 0.3 means that work takes 1.3 times as long (shared
-    caches and memory)."""
     spins: bool = True
-    """Whether the training keeps its core busy while it waits for the device."""
 
 
 @dataclass(frozen=True, slots=True)
 class InputPipeline:
-    """Everything that decides how an epoch goes."""
+    """An input pipeline in one power mode.
+
+    Attributes:
+        batch_size: Samples per step.
+        loader: Settings of the data loader.
+        storage: Storage of the samples.
+        samples: Host cost of a sample.
+        step: Cost of a step.
+        host: The cores.
+        cached: Share of the reads that the page cache answers, from 0 to 1.
+        start_s: Core seconds to start one worker process at the beginning of an epoch.
+    """
 
     batch_size: int
     loader: Loader
@@ -95,18 +129,24 @@ class InputPipeline:
     step: StepCost
     host: HostCores
     cached: float = 1.0
-    """The share of the reads that the page cache answers."""
     start_s: float = 0.0
-    """To start one worker process at the beginning of an epoch, in seconds of a core."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SimulatedEpoch:
-    """An epoch's minibatches: every array is float64 of shape (steps,), seconds.
+    """Times of an epoch's minibatches, float64 arrays of shape (steps,), in seconds.
 
-    ``fetch_s`` and ``preprocess_s`` are what making the batch took whoever made it, overlapped or not; ``stall_s`` is
-    how long the training waited for it (without workers: fetch + preprocess). stall + copy + compute + overhead is the
-    time to the start of the next; its sum over the epoch is the time from end to end.
+    The sum of stall, copy, compute and overhead is the time to the start of the next minibatch.
+
+    Attributes:
+        start_s: Start of the minibatch.
+        fetch_s: Reading the batch, by whichever process makes it, overlapped or not.
+        preprocess_s: Preprocessing the batch, likewise.
+        stall_s: Waiting of training for the batch; without workers, fetch + preprocess.
+        copy_s: Copying the batch to the device.
+        compute_s: Forward, backward and update.
+        overhead_s: Everything else, including taking over the batch, or collating it without workers.
+        cpu_busy: Mean number of busy cores during the minibatch, without the background.
     """
 
     start_s: Floats
@@ -116,31 +156,34 @@ class SimulatedEpoch:
     copy_s: Floats
     compute_s: Floats
     overhead_s: Floats
-    """With taking the batch over, or without workers collating it."""
     cpu_busy: Floats
-    """Mean cores busy during the minibatch, without the background."""
 
     @property
     def step_s(self) -> Floats:
-        """From the start of each minibatch to the start of the next."""
+        """Return the times from the start of each minibatch to the start of the next, shape (steps,)."""
         total: Floats = self.stall_s + self.copy_s + self.compute_s + self.overhead_s
         return total
 
     @property
     def e2e_s(self) -> float:
-        """The whole epoch."""
+        """Return the duration of the epoch in seconds."""
         return float(self.step_s.sum())
 
 
 @dataclass(frozen=True, slots=True)
 class SteadyState:
-    """A minibatch in the steady state, means in seconds, by a closed form."""
+    """Mean times of a minibatch in the steady state, by a closed form.
+
+    Attributes:
+        stall_s: Waiting of training for its batch, in seconds.
+        compute_s: Forward, backward and update, in seconds.
+        step_s: Time from start to start, in seconds.
+        slower_loading: Slow-down of a worker's work on a core beside the other processes.
+        slower_training: Slow-down of the training's work on a core beside the other processes.
+    """
 
     stall_s: float
     compute_s: float
     step_s: float
-    """From end to end."""
     slower_loading: float
-    """How many times as long a worker's work on a core takes beside the others."""
     slower_training: float
-    """The same of the training's."""

@@ -1,4 +1,4 @@
-"""How an input pipeline changes with the power mode: the host's seconds follow the CPU's and the memory's clock."""
+"""Input pipelines across power modes: host times follow the CPU and memory clocks."""
 
 from __future__ import annotations
 
@@ -13,13 +13,19 @@ from fedge.costs.input_pipeline.steady_state import BatchNeeds, SteadyStates, bu
 from fedge.types import Floats
 
 MEMORY_SHARE = 0.2
-"""The part of the host's work at the top clocks that follows the memory's clock, not the CPU's. Chosen by us: from 1.2
-to 2.1 GHz stalls then fall by 36 %; the characterisation paper saw 31 to 39 % (doi 10.1145/3570604)."""
+"""Share of the host's work at the top clocks that follows the memory clock instead of the CPU's. With it, stalls fall
+by 36 % from 1.2 to 2.1 GHz; the characterisation paper measured 31 to 39 % (doi 10.1145/3570604)."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClockShares:
-    """A power mode beside the top one: cores that are on, CPU and memory clock as shares of the highest."""
+    """A power mode relative to the top mode.
+
+    Attributes:
+        cores: Number of active cores.
+        cpu: CPU clock as a share of the highest.
+        mem: Memory clock as a share of the highest.
+    """
 
     cores: int
     cpu: float
@@ -27,15 +33,24 @@ class ClockShares:
 
 
 def compute_host_factor(cpu: Floats, mem: Floats) -> Floats:
-    """How many times as long work on a core takes as at the top clocks; ``cpu`` and ``mem`` are shares of them."""
+    """Return the slow-down of work on a core relative to the top clocks, shape (n,).
+
+    Args:
+        cpu: CPU clocks as shares of the highest, shape (n,).
+        mem: Memory clocks as shares of the highest, shape (n,).
+    """
     factor: Floats = (1.0 - MEMORY_SHARE) / cpu + MEMORY_SHARE / mem
     return factor
 
 
 def scale_to_clocks(top: InputPipeline, clocks: ClockShares, compute_s: float, host_share: float) -> InputPipeline:
-    """``top``, whose seconds are of the top clocks, in another mode.
+    """Rescale a pipeline from the top clocks to another power mode.
 
-    ``compute_s`` and ``host_share`` of that mode are told: the device has clocks of its own.
+    Args:
+        top: The pipeline at the top clocks.
+        clocks: The other mode.
+        compute_s: Compute time per step in that mode, in seconds; given because the device has clocks of its own.
+        host_share: Share of it in which the device waits for the host, from 0 to 1.
     """
     factor = float(compute_host_factor(np.array([clocks.cpu]), np.array([clocks.mem]))[0])
     step, samples = top.step, top.samples
@@ -63,10 +78,14 @@ def scale_to_clocks(top: InputPipeline, clocks: ClockShares, compute_s: float, h
 def solve_modes(
     top: InputPipeline, shares: Floats, cores: Floats, compute_s: Floats, host_share: Floats
 ) -> SteadyStates:
-    """The steady state in many modes at once.
+    """Compute the steady state in many power modes at once.
 
-    ``shares`` (n, 4) are the knobs as shares of the top mode's (``fedge.physics.time_power_model.knob_shares``),
-    ``cores`` (n,) how many are on, ``compute_s`` and ``host_share`` (n,) the step's in every mode.
+    Args:
+        top: The pipeline at the top clocks.
+        shares: The knobs as shares of the top mode's (``fedge.physics.time_power_model.knob_shares``), shape (n, 4).
+        cores: Numbers of active cores, shape (n,).
+        compute_s: Compute times per step in each mode, in seconds, shape (n,).
+        host_share: Shares of them in which the device waits for the host, shape (n,).
     """
     factor = compute_host_factor(shares[:, 1], shares[:, 3])
     still = dataclasses.replace(top, step=dataclasses.replace(top.step, compute_s=0.0))

@@ -1,7 +1,7 @@
-"""A virtual clock for processes that share cores and a storage: it jumps to the moment at which the next one is done.
+"""A simulated clock for processes that share cores and a storage; it jumps to the next completion.
 
-Everything that works on a core goes equally fast, so its end is kept as a moment of a second clock, which runs at that
-pace: when the pace changes, no end does. That clock counts the seconds of an undisturbed core.
+All work on cores proceeds at one rate. Its completion is therefore kept on a second clock that runs at this rate and
+counts seconds of an undisturbed core; a change of the rate does not move any completion on it.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from fedge.costs.input_pipeline.pipeline_model import HostCores
 from fedge.costs.input_pipeline.resource_contention import compute_slowdown
 
 _DONE = 1e-12
-"""Seconds; what is left of a piece of work when it counts as done."""
+"""Seconds of remaining work below which it counts as done."""
 
 
 class Activity(IntEnum):
-    """What a process does: waits for another, works on a core, reads, or waits for the device."""
+    """Activity of a process: wait for another process, work on a core, read, or wait for the device."""
 
     WAITS = 0
     WORKS = 1
@@ -27,28 +27,48 @@ class Activity(IntEnum):
 
 
 class SimulationClock:
-    """``served`` readers are served at once (``contention``); ``most`` processes at most are doing something."""
+    """Simulated time of processes that share cores and a storage.
+
+    Attributes:
+        now_s: Simulated time in seconds.
+        busy_s: Core seconds used until now, without the background.
+    """
 
     def __init__(self, host: HostCores, served: float, most: int) -> None:
+        """Start at time 0.
+
+        Args:
+            host: The cores.
+            served: Readers that the storage serves at once (``resource_contention.count_served_readers``).
+            most: Largest number of processes that are active at once.
+        """
         self.now_s = 0.0
         self.busy_s = 0.0
-        """Seconds of cores that were busy until now, without the background."""
         self._pace = [1.0, *(1.0 / compute_slowdown(host, count) for count in range(1, most + 1))]
-        """Seconds of work that are done in a second, by how many cores are asked for."""
+        """Work done per second on a core, by the number of cores requested."""
         self._cores = [n * min(1.0, host.cores / max(n + host.background, 1.0)) for n in range(most + 1)]
-        """Of these, how many there are."""
+        """Cores actually in use, by the number of cores requested."""
         self._spins, self._served = host.spins, served
         self._worked_s = 0.0
         self._works: list[tuple[float, int]] = []
-        """Heap of (moment of the second clock at which it is done, process)."""
+        """Heap of (completion on the second clock, process)."""
         self._devices: list[tuple[float, int]] = []
-        """Heap of (moment at which it is done, process)."""
+        """Heap of (completion in simulated time, process)."""
         self._readers: list[int] = []
-        """In the order in which they came."""
+        """Readers in order of arrival."""
         self._unread_s: dict[int, float] = {}
 
     def begin(self, process: int, does: Activity, seconds: float) -> None:
-        """``process`` does something from now on that takes ``seconds`` if nobody stands in its way."""
+        """Start an activity of a process.
+
+        Args:
+            process: Number of the process.
+            does: The activity, which must not be ``WAITS``.
+            seconds: Its duration without contention, in seconds.
+
+        Raises:
+            ValueError: The activity has no end of its own.
+        """
         if does is Activity.WORKS:
             heappush(self._works, (self._worked_s + seconds, process))
         elif does is Activity.DEVICE:
@@ -60,9 +80,13 @@ class SimulationClock:
             raise ValueError(f"{does!r} has no end of its own")
 
     def advance_to_next_end(self) -> list[int]:
-        """Go to the moment at which the next process is done; which ones are, by their numbers.
+        """Advance to the next completion.
 
-        Raises ``RuntimeError`` when nobody does anything.
+        Returns:
+            The numbers of the processes that completed, ascending.
+
+        Raises:
+            RuntimeError: No process is active.
         """
         asked = len(self._works) + (len(self._devices) if self._spins else 0)
         pace, reading = self._pace[asked], self._list_served_readers()
@@ -84,11 +108,11 @@ class SimulationClock:
         return sorted(done) if len(done) > 1 else done
 
     def _list_served_readers(self) -> list[tuple[int, float]]:
-        """Who is being served, and how fast, beside one who reads alone."""
+        """Return the readers being served, with their rates relative to a single reader."""
         return [(k, min(1.0, self._served - place)) for place, k in enumerate(self._readers) if place < self._served]
 
     def _advance_readers(self, reading: list[tuple[int, float]], span_s: float) -> list[int]:
-        """Let them read for so long; who is done."""
+        """Advance the readers by a time span; return those that completed."""
         done = []
         for k, rate in reading:
             self._unread_s[k] -= span_s * rate
@@ -99,7 +123,7 @@ class SimulationClock:
 
 
 def _pop_done(ends: list[tuple[float, int]], now_s: float) -> list[int]:
-    """Take off a heap what is done."""
+    """Pop all completed entries from a heap."""
     done = []
     while ends and ends[0][0] - now_s <= _DONE:
         done.append(heappop(ends)[1])

@@ -1,20 +1,20 @@
-"""An input pipeline in its steady state, by a closed form: thousands of power modes at once, where playing is too slow.
+"""Closed-form steady state of an input pipeline, for thousands of power modes where simulation would be too slow.
 
 Symbols, seconds per minibatch, one value per mode:
 
 ======  ===============================================================================================
-r R     reading of a batch by one reader alone; readers that the storage serves at once
-k       loading work on cores: fetching from the cache, preprocessing, and collating where workers do it
+r R     reading of a batch by a single reader; readers that the storage serves at once
+k       loading work on cores: reading from the cache, preprocessing, and collating if workers do it
 h d     the training's own work on a core; its wait for the device
 w       worker processes
-s t     how many times as long work on a core takes in a worker and in the training, beside the others
+s t     slow-down of work on a core in a worker and in training, by the other processes
 ======  ===============================================================================================
 
-The training alone takes X = h t + d. Ready batches come every L = max((r + k s) / w, r / R). The pace is T = max(X, L),
-the stall T - X; without workers T = r + k t + X and the stall is r + k t. A worker is on a core for the share
-k s / (w T) of the time, the training for (h t + d) / T where it spins. s and t are the mean slowdowns (``contention``)
-beside as many others as are on a core with these shares, taken as independent; the pace that follows from them is found
-by iteration.
+Training alone takes X = h t + d. A batch becomes ready every L = max((r + k s) / w, r / R). The step time is T = max(X,
+L) and the stall T - X; without workers T = r + k t + X and the stall is r + k t. A worker occupies a core for the share
+k s / (w T) of the time, training for (h t + d) / T if it spins. s and t are the mean slow-downs
+(``resource_contention``) over the number of others on a core, taken as independent with these shares; T follows from
+them by fixed-point iteration.
 """
 
 from __future__ import annotations
@@ -30,13 +30,21 @@ from fedge.costs.input_pipeline.resource_contention import batch_read_s, compute
 from fedge.types import Floats
 
 MAX_ITERATIONS = 60
-"""Iterations at most; they come to rest after 30 to 50, since each goes half the way."""
+"""Largest number of fixed-point iterations; with a damping of one half they converge after 30 to 50."""
 RELATIVE_TOLERANCE = 1e-9
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BatchNeeds:
-    """What a minibatch needs, float64 arrays of shape (n,), seconds; symbols r, k, h, d, and the cores there are."""
+    """Resource needs of a minibatch, float64 arrays of shape (n,), in seconds.
+
+    Attributes:
+        read_s: Reading by a single reader (r).
+        load_s: Loading work on cores (k).
+        train_s: The training's own work on a core (h).
+        device_s: The training's wait for the device (d).
+        cores: Numbers of active cores.
+    """
 
     read_s: Floats
     load_s: Floats
@@ -47,7 +55,15 @@ class BatchNeeds:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SteadyStates:
-    """What becomes of it, float64 arrays of shape (n,), seconds; ``slower_*`` are s and t of the table."""
+    """Steady states, float64 arrays of shape (n,), in seconds.
+
+    Attributes:
+        load_s: Time between ready batches (L).
+        stall_s: Waiting of training for its batch (T - X).
+        step_s: Time per step (T).
+        slower_loading: Slow-down of a worker's work on a core (s).
+        slower_training: Slow-down of the training's work on a core (t).
+    """
 
     load_s: Floats
     stall_s: Floats
@@ -57,7 +73,14 @@ class SteadyStates:
 
 
 def solve_steady_states(needs: BatchNeeds, workers: int, readers: float, host: HostCores) -> SteadyStates:
-    """The steady state for every row of ``needs``; ``host.cores`` is not looked at, ``needs.cores`` is."""
+    """Compute the steady state for every row of needs.
+
+    Args:
+        needs: Resource needs of a minibatch, shape (n,) each, with the numbers of cores.
+        workers: Number of worker processes.
+        readers: Readers that the storage serves at once.
+        host: Background load, crowding and spinning; its ``cores`` are ignored.
+    """
     beside = _slowdowns_by_others(needs.cores, host, workers + 1)
     nobody, alone = np.zeros_like(needs.read_s), beside[0]
     train_s = needs.train_s * alone + needs.device_s
@@ -90,7 +113,7 @@ def solve_steady_states(needs: BatchNeeds, workers: int, readers: float, host: H
 
 
 def solve_steady_state(pipeline: InputPipeline) -> SteadyState:
-    """The steady state of one pipeline."""
+    """Compute the steady state of one pipeline."""
     readers = count_served_readers(pipeline.storage, pipeline.samples.file_mb)
     found = solve_steady_states(build_batch_needs(pipeline), pipeline.loader.workers, readers, pipeline.host)
     stall_s, step_s = float(found.stall_s[0]), float(found.step_s[0])
@@ -104,7 +127,7 @@ def solve_steady_state(pipeline: InputPipeline) -> SteadyState:
 
 
 def build_batch_needs(pipeline: InputPipeline) -> BatchNeeds:
-    """What a pipeline's minibatch needs, arrays of one row."""
+    """Return the resource needs of a pipeline's minibatch, as arrays of shape (1,)."""
     step, samples = pipeline.step, pipeline.samples
     inline = pipeline.loader.workers == 0
     taken_s = step.collate_s if inline else step.handover_s + step.foreign_s
@@ -122,12 +145,12 @@ def build_batch_needs(pipeline: InputPipeline) -> BatchNeeds:
 
 
 def _slowdowns_by_others(cores: Floats, host: HostCores, most: int) -> Floats:
-    """How slow work on a core is beside 0, 1, ... ``most`` others, shape (most + 1, n)."""
+    """Return the slow-down of work on a core beside 0, 1, ... ``most`` others, shape (most + 1, n)."""
     return np.stack([compute_slowdowns(cores, host, 1.0 + others) for others in range(most + 1)])
 
 
 def _mean_slowdown(beside: Floats, share: Floats, others: int, training: Floats) -> Floats:
-    """Beside ``others`` workers, each on a core for ``share`` of the time, and the training for ``training``; (n,)."""
+    """Return the mean slow-down (n,) beside ``others`` workers and training, given their shares of core time."""
     total = np.zeros_like(share)
     for count, chance in enumerate(_binomial_chances(share, others)):
         total += chance * ((1.0 - training) * beside[count] + training * beside[count + 1])
@@ -135,7 +158,7 @@ def _mean_slowdown(beside: Floats, share: Floats, others: int, training: Floats)
 
 
 def _binomial_chances(share: Floats, others: int) -> Iterator[Floats]:
-    """That 0, 1, ... of ``others`` workers are on a core, (n,) each; far from overflow up to a thousand workers."""
+    """Yield the probabilities that 0, 1, ... of ``others`` workers are on a core; safe up to a thousand workers."""
     on, off = (np.cumprod([np.ones_like(share), *[part] * others], axis=0) for part in (share, 1.0 - share))
     for count in range(others + 1):
         yield math.comb(others, count) * on[count] * off[others - count]

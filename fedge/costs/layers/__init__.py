@@ -1,1 +1,1 @@
-"""What a network's layers hold: FLOP, bytes, parameters, activations, and the geometry of its convolutions."""
+"""Costs of a network's layers: FLOP, bytes, parameters, activations, and the geometry of its convolutions."""

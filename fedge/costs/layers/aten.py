@@ -1,4 +1,4 @@
-"""The operators of torch by name: which rule counts each of them, and where its geometry stands among its arguments."""
+"""Torch's operators by name: the counting rule of each, and the position of its geometry among its arguments."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ VIEWS = frozenset({
     "split_with_sizes", "squeeze", "swapaxes", "t", "transpose", "unbind", "unflatten", "unfold", "unsafe_split",
     "unsafe_split_with_sizes", "_unsafe_view", "unsqueeze", "view", "view_as", "view_as_complex", "view_as_real",
 })  # fmt: skip
-"""They look at the same elements in another way: no arithmetic, nothing moved, free."""
+"""Operators that view the same elements in another shape: free, since nothing is computed or moved."""
 
 BOOKKEEPING = frozenset({
     "empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "resize_", "set_", "sym_size",
@@ -20,7 +20,7 @@ BOOKKEEPING = frozenset({
     "_assert_scalar", "_assert_tensor_metadata", "_has_compatible_shallow_copy_type", "dropout", "native_dropout",
     "feature_dropout", "alpha_dropout", "prim_device",
 })  # fmt: skip
-"""They reserve memory or ask for a size, or do nothing outside training (dropout): free as well."""
+"""Operators that allocate memory, read a size, or do nothing outside training (dropout): free as well."""
 
 FREE = VIEWS | BOOKKEEPING
 
@@ -29,7 +29,7 @@ CREATORS = frozenset({
     "ones", "ones_like", "rand", "rand_like", "randn", "randn_like", "scalar_tensor", "tril_indices", "triu_indices",
     "zero", "zeros", "zeros_like",
 })  # fmt: skip
-"""Their result does not depend on any sample, even where a sample's tensor says its type or size."""
+"""Operators whose result depends on no sample, even if a sample's tensor determines its type or size."""
 
 
 def _map_names(kind: str, names: str) -> dict[str, str]:
@@ -37,7 +37,7 @@ def _map_names(kind: str, names: str) -> dict[str, str]:
 
 
 KINDS: dict[str, str] = {
-    # What has the same name here and there
+    # Kinds with the same name in torch and in the rules
     **{kind: kind for kind in (*ARITHMETIC, *FUNCTIONS, *REDUCTIONS) if kind in RULES},
     **_map_names("conv", "convolution _convolution mkldnn_convolution conv1d conv2d conv3d"),
     **_map_names("matmul", "mm bmm addmm baddbmm addbmm matmul mv addmv dot linear"),
@@ -103,36 +103,40 @@ KINDS: dict[str, str] = {
     **_map_names("scatter_add", "scatter_add index_add scatter_reduce"),
     **dict.fromkeys(CREATORS, "fill"),
 }
-"""Which kind of ``rules.RULES`` counts an operator of torch; names as torch has them, without an in-place underscore.
+"""Kind in ``counting_rules.RULES`` of each torch operator, named as in torch without an in-place underscore.
 
-``matmul`` becomes ``linear`` where one side is a weight, ``conv`` becomes ``conv_transpose`` where it is one.
-"""
+``matmul`` becomes ``linear`` if one operand is a weight, ``conv`` becomes ``conv_transpose`` if it is transposed."""
 
 RECURRENT = frozenset({"lstm", "gru", "rnn_tanh", "rnn_relu"})
-"""Functions that torch takes apart into single steps, and that are counted as one layer."""
+"""Functions that torch decomposes into single steps, but that are counted as one layer."""
 
 ONLY_FIRST_OUTPUT = frozenset({
     "attention", "batch_norm", "layer_norm", "group_norm", "rms_norm", "max_pool", "adaptive_max_pool", "log_sigmoid",
 })  # fmt: skip
-"""Kinds whose further outputs are statistics or places for the backward pass, which inference does not keep."""
+"""Kinds whose further outputs are statistics or indices for the backward pass, which inference does not keep."""
 
 
 ONLY_LAST_INPUT = frozenset({"copy", "scatter", "scatter_add"})
-"""Kinds that put one tensor into another, which is not read itself."""
+"""Kinds that copy one tensor into another one, which is not read itself."""
 
 
 def strip_operator_name(name: str) -> str:
-    """An operator's name without name space and the underscore of what works in place: ``add`` of ``aten::add_``."""
+    """Return an operator's name without namespace and in-place underscore: ``add`` for ``aten::add_``."""
     bare = name.removeprefix("aten::")
     return bare if bare in FREE or bare.startswith("__") else bare.rstrip("_")
 
 
 def count_pooling_sides(name: str) -> int:
-    """Over how many sides a pooling goes, as its name says: 2 of ``max_pool2d_with_indices``."""
+    """Return the number of spatial dimensions in a pooling operator's name: 2 for ``max_pool2d_with_indices``."""
     return int(next(letter for letter in name if letter.isdigit()))
 
 
 def expand_per_side(value: int | Iterable[int], dimensions: int) -> tuple[int, ...]:
-    """A setting that may be one number for all sides, as one number for each."""
+    """Expand a setting to one number per spatial dimension.
+
+    Args:
+        value: One number for all dimensions, or one for each.
+        dimensions: Number of spatial dimensions.
+    """
     numbers = (value,) if isinstance(value, int) else tuple(value)
     return numbers * dimensions if len(numbers) == 1 else numbers

@@ -1,7 +1,8 @@
-"""The networks of the known workloads, counted beforehand, so that an emulated board needs no torch to cost them.
+"""Layers of the known workloads' networks, counted in advance so that emulated boards need no torch.
 
-``known.yaml`` holds a network's layers as text, one line per layer, with ``LAYER_COLUMNS`` apart by blanks: shapes as
-``1x3x224x224`` (several apart by commas), a convolution as its seven numbers apart by commas, ``-`` for none.
+``known.yaml`` holds a network's layers as text, one line per layer, with the columns ``LAYER_COLUMNS`` separated by
+blanks: shapes as ``1x3x224x224`` (several separated by commas), a convolution as its seven numbers separated by commas,
+``-`` for none.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ LAYER_COLUMNS = (
 )  # fmt: skip
 ABSENT = "-"
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-"""libyaml's where it is: a board reads the file for every message, and Python's own takes thirty times as long."""
+"""libyaml's loader if available: a board reads the file for every message, and Python's takes thirty times as long."""
 
 
 @lru_cache(maxsize=1)
@@ -33,13 +34,13 @@ def _load_file() -> dict[str, dict[str, Any]]:
 
 
 def list_known_workloads() -> tuple[str, ...]:
-    """The workloads whose networks are known."""
+    """Return the workloads whose networks are known."""
     return tuple(_load_file())
 
 
 @lru_cache(maxsize=32)
 def find_known_network(workload: str) -> NetworkCost | None:
-    """The network of a workload, as it is shipped; None for a workload that is not known."""
+    """Return the shipped network of a workload, or None if it is not known."""
     entry = _load_file().get(workload)
     if entry is None:
         return None
@@ -47,17 +48,21 @@ def find_known_network(workload: str) -> NetworkCost | None:
 
 
 def parse_layers(text: str) -> tuple[LayerCost, ...]:
-    """The layers of ``format_layers``; raises ``ValueError`` for other text."""
+    """Parse the text of ``format_layers``.
+
+    Raises:
+        ValueError: The text is not of this form.
+    """
     return tuple(_parse_layer(line) for line in text.splitlines())
 
 
 def format_layers(network: NetworkCost) -> str:
-    """A network's layers as text, one line per layer."""
+    """Format a network's layers as text, one line per layer."""
     return "\n".join(map(_format_layer, network.layers))
 
 
 def format_entry(network: NetworkCost) -> str:
-    """A network's entry of ``known.yaml``."""
+    """Format a network's entry for ``known.yaml``."""
     rows = "".join(f"    {_format_layer(layer)}\n" for layer in network.layers)
     shape = list(network.input_shape)
     return f"{network.name}:\n  input_shape: {shape}\n  source: {network.source}\n  layers: |\n{rows}"

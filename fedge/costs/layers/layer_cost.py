@@ -1,8 +1,8 @@
-"""From an operator as it ran to its cost: counted by its rule, with batch normalisation folded where that is possible.
+"""Cost of an operator as executed: counted by its rule, with batch normalisation folded where possible.
 
-Folded: a batch normalisation that directly follows a convolution or dense layer is merged into its weights before
-inference, so that what is left of it is one bias per channel. This is how the constants printed with Pagoda are counted
-(ResNet-50: 8.2063 GFLOP and 234.66 MB per image), also for training, which counts three times a forward pass.
+A batch normalisation directly after a convolution or dense layer is folded into its weights before inference, which
+leaves one bias per channel. The constants printed with Pagoda are counted in this way (ResNet-50: 8.2063 GFLOP and
+234.66 MB per image), also for training, which counts as three forward passes.
 """
 
 from __future__ import annotations
@@ -13,13 +13,23 @@ from fedge.costs.layers.counting_rules import ELEMENT_BYTES, Operation, Operatio
 from fedge.costs.layers.network_cost import Convolution, LayerCost, Shape
 
 FOLDABLE_KINDS = frozenset({"conv", "conv_transpose", "linear"})
-"""The kinds that a batch normalisation behind them can be folded into."""
+"""Kinds that a following batch normalisation can be folded into."""
 
 
 def build_layer_cost(
     name: str, operation: Operation, parameters: int, convolution: Convolution | None = None
 ) -> LayerCost:
-    """The cost of one operator. What does not depend on a sample moves once per batch, as weights do."""
+    """Count the cost of one operator; inputs that depend on no sample move once per batch, as weights do.
+
+    Args:
+        name: Name of the layer.
+        operation: The operator as executed.
+        parameters: Learnt parameters that no earlier layer has used.
+        convolution: Geometry of a convolution.
+
+    Raises:
+        KeyError: There is no rule for the operator's kind.
+    """
     found = count_operation(operation)
     if operation.weights and not operation.activations:
         found = OperationCount(found.flop, 0.0, 0.0, found.read + found.written + found.weight)
@@ -41,7 +51,13 @@ def build_layer_cost(
 
 
 def build_folded_layer_cost(name: str, operation: Operation, parameters: int) -> LayerCost:
-    """A batch normalisation that became its convolution's bias: its weights are one number per channel, all else 0."""
+    """Return the cost of a folded batch normalisation: one weight per channel, and nothing else.
+
+    Args:
+        name: Name of the layer.
+        operation: The batch normalisation.
+        parameters: Learnt parameters that no earlier layer has used.
+    """
     output = operation.outputs[0]
     return LayerCost(
         name=name,
@@ -57,9 +73,15 @@ def build_folded_layer_cost(name: str, operation: Operation, parameters: int) ->
 
 
 def build_convolution(operation: Operation, stride: Shape, padding: Shape, dilation: Shape) -> Convolution | None:
-    """The geometry of a convolution over images; None for one over one or three dimensions.
+    """Return the geometry of a two-dimensional convolution, or None for one or three dimensions.
 
-    The padding is that which gives the output's size with the kernel's side, also where that one is dilated.
+    The padding is the one that yields the output's size with the undilated kernel, also for dilated convolutions.
+
+    Args:
+        operation: The convolution.
+        stride: Stride per side.
+        padding: Padding per side.
+        dilation: Dilation per side.
     """
     if len(operation.window) != 2:
         return None
@@ -78,10 +100,10 @@ def build_convolution(operation: Operation, stride: Shape, padding: Shape, dilat
 
 
 def _square_side(sides: Shape) -> float:
-    """The side of the square of the same area."""
+    """Return the side of the square with the same area."""
     return _as_whole(sqrt(prod(sides)))
 
 
 def _as_whole(number: float) -> float:
-    """A whole number as an integer, so that files and tables show it as one."""
+    """Convert whole numbers to integers, so that files and tables show them as such."""
     return round(number) if number == round(number) else number

@@ -1,4 +1,4 @@
-"""A network's layers added up by what bounds them on a GPU, with batch normalisation as it runs in training."""
+"""Sums over a network's layers by GPU bottleneck, with batch normalisation as executed in training."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ UNLAUNCHED_KINDS = frozenset({"view"})
 
 
 def sum_layers(network: NetworkCost) -> OperationCounts:
-    """The sums over a network's layers. A normalisation that was folded away counts with what it reads and writes."""
+    """Sum a network's layers; a folded batch normalisation counts with its reads and writes in training."""
     layers = [layer for layer in network.layers if layer.kind not in UNLAUNCHED_KINDS]
     return OperationCounts(
         dense_flop=_sum_over(layers, lambda layer: layer.flop if _is_dense(layer) else 0.0),

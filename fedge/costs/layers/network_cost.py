@@ -1,7 +1,10 @@
-"""A network as its layers' costs: FLOP and bytes per sample, weights per batch; what everything else is computed from.
+"""Cost of a network as its layers' costs: FLOP and bytes per sample, and weights per batch.
 
-Counting is per operator, without fusion, at four bytes per element: a batch of b samples takes b times the FLOP, and
-moves the weights once and the activations b times (Pagoda, arXiv 2509.20189). A training step takes three times both.
+Costs are counted per operator, without fusion, at four bytes per element: a batch of b samples takes b times the FLOP,
+and moves the weights once and the activations b times. A training step takes three times both.
+
+References:
+    Pagoda (arXiv 2509.20189).
 """
 
 from __future__ import annotations
@@ -10,15 +13,22 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 TRAINING_PASSES = 3.0
-"""A training step beside a forward pass, in FLOP and in bytes: forward, gradient of inputs, gradient of weights."""
+"""Cost of a training step in forward passes, in FLOP and bytes: forward, gradient of inputs, gradient of weights."""
 Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Convolution:
-    """A convolution's geometry: channels in and out, the square kernel's side, padding, stride, groups, input's side.
+    """Geometry of a convolution. For a kernel or image that is not square, sides are those of the square of equal area.
 
-    Of a kernel or an image that is not square, the side of the square of the same area.
+    Attributes:
+        in_channels: Input channels.
+        out_channels: Output channels.
+        kernel: Kernel side.
+        padding: Padding at either end.
+        stride: Stride.
+        groups: Groups.
+        input_size: Input side.
     """
 
     in_channels: int
@@ -31,29 +41,37 @@ class Convolution:
 
     @property
     def output_size(self) -> float:
-        """The output's side: 1 + floor((i + 2p - k) / s)."""
-        # A kernel that is not square has no whole side, so that a whole sum may come out a hair too small.
+        """Return the output side: 1 + floor((i + 2p - k) / s)."""
+        # The side of a kernel that is not square is irrational, so an integer sum may be rounded to slightly less.
         return 1 + (self.input_size + 2 * self.padding - self.kernel + 1e-9) // self.stride
 
 
 @dataclass(frozen=True, slots=True)
 class LayerCost:
-    """One operator: FLOP and activation bytes per sample, and its weights.
+    """Cost of one operator.
 
-    ``inputs`` and ``output`` are shapes for one sample, as they were traced with a batch of one.
+    Attributes:
+        name: Position in the network, such as ``layer1.0.conv1``.
+        kind: The rule that counted it, such as ``conv``.
+        flop: FLOP per sample.
+        read_bytes: Activation bytes read per sample.
+        written_bytes: Activation bytes written per sample.
+        weight_bytes: Weight bytes read per batch.
+        parameters: Learnt parameters.
+        activations: Elements written per sample.
+        inputs: Input shapes for a batch of one.
+        output: Output shape for a batch of one.
+        convolution: Geometry of a convolution over images.
     """
 
     name: str
-    """Where it stands in the network, as ``layer1.0.conv1``."""
     kind: str
-    """The rule that counted it, as ``conv``."""
     flop: float
     read_bytes: float
     written_bytes: float
     weight_bytes: float = 0.0
     parameters: int = 0
     activations: int = 0
-    """Elements written per sample."""
     inputs: tuple[Shape, ...] = ()
     output: Shape = ()
     convolution: Convolution | None = None
@@ -61,60 +79,77 @@ class LayerCost:
 
 @dataclass(frozen=True, slots=True)
 class BatchWork:
-    """What one minibatch holds: FLOP, and bytes moved between the processor and memory."""
+    """Work of one minibatch.
+
+    Attributes:
+        flop: FLOP.
+        bytes: Bytes moved between processor and memory.
+    """
 
     flop: float
     bytes: float
 
     @property
     def intensity(self) -> float:
-        """FLOP per byte; 0 where nothing is moved."""
+        """Return the FLOP per byte; 0 if nothing is moved."""
         return self.flop / self.bytes if self.bytes else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class NetworkCost:
-    """A network's layers in the order in which they run; ``unknown`` names operators that no rule counted."""
+    """A network's layers in order of execution.
+
+    Attributes:
+        name: Name of the network.
+        input_shape: Shape of one sample, without the batch.
+        layers: Costs of the layers.
+        source: Description of how they were counted.
+        unknown: Names of operators without a counting rule.
+    """
 
     name: str
     input_shape: Shape
-    """Of one sample, without the batch."""
     layers: tuple[LayerCost, ...]
     source: str
     unknown: tuple[str, ...] = field(default=())
 
     @property
     def flop(self) -> float:
-        """FLOP of a forward pass, per sample."""
+        """Return the FLOP of a forward pass per sample."""
         return sum(layer.flop for layer in self.layers)
 
     @property
     def weight_bytes(self) -> float:
-        """Bytes of weights, read once per batch."""
+        """Return the bytes of weights, read once per batch."""
         return sum(layer.weight_bytes for layer in self.layers)
 
     @property
     def activation_bytes(self) -> float:
-        """Bytes of activations read and written in a forward pass, per sample."""
+        """Return the activation bytes read and written in a forward pass per sample."""
         return sum(layer.read_bytes + layer.written_bytes for layer in self.layers)
 
     @property
     def parameters(self) -> int:
-        """How many numbers are learnt."""
+        """Return the number of learnt parameters."""
         return sum(layer.parameters for layer in self.layers)
 
     @property
     def activations(self) -> int:
-        """Elements that the layers write in a forward pass, per sample."""
+        """Return the elements written by all layers in a forward pass per sample."""
         return sum(layer.activations for layer in self.layers)
 
     @property
     def convolutions(self) -> tuple[Convolution, ...]:
-        """The geometry of every convolution, in order."""
+        """Return the geometry of every convolution, in order."""
         return tuple(layer.convolution for layer in self.layers if layer.convolution is not None)
 
     def batch_work(self, batch_size: int, kind: Literal["train", "infer"] = "infer") -> BatchWork:
-        """What a minibatch of ``batch_size`` samples holds: a forward pass, or a training step."""
+        """Return the work of one minibatch.
+
+        Args:
+            batch_size: Samples in the minibatch.
+            kind: ``infer`` for a forward pass, ``train`` for a training step.
+        """
         times = TRAINING_PASSES if kind == "train" else 1.0
         flop = batch_size * self.flop
         return BatchWork(times * flop, times * (self.weight_bytes + batch_size * self.activation_bytes))

@@ -1,4 +1,4 @@
-"""A network's costs as plain data for files, and back, validated; loads no torch."""
+"""Conversion of a network's costs to plain data for files, and validated conversion back; does not import torch."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ from fedge.errors import BadInput
 
 RECORD_FORMAT = "fedge-layers-1"
 CONVOLUTION_COLUMNS = ("in_channels", "out_channels", "kernel", "padding", "stride", "groups", "input_size")
-"""The order of a convolution's numbers."""
+"""Order of a convolution's numbers."""
 MAX_NUMBER = 1e30
-"""No network computes or moves more; chosen by us."""
+"""Largest accepted number: larger ones are errors in the file, and would overflow in sums. Default, far above any
+network."""
 _WHOLE_COLUMNS = {"in_channels", "out_channels", "groups"}
 _EXPECTED_FILE = "a file that `fedge layers MODEL --json FILE` wrote"
 
 
 def network_to_dict(network: NetworkCost) -> dict[str, Any]:
-    """A network's costs as JSON can hold them; ``totals`` is for readers and is not read back."""
+    """Convert a network's costs to data for JSON; ``totals`` is for readers and is not read back."""
     return {
         "format": RECORD_FORMAT,
         "name": network.name,
@@ -54,12 +55,20 @@ def _layer_to_dict(layer: LayerCost) -> dict[str, Any]:
 
 
 def convolution_to_list(convolution: Convolution | None) -> list[float] | None:
-    """A convolution's numbers in the order of ``CONVOLUTION_COLUMNS``."""
+    """Convert a convolution to its numbers in the order of ``CONVOLUTION_COLUMNS``."""
     return None if convolution is None else [getattr(convolution, column) for column in CONVOLUTION_COLUMNS]
 
 
 def network_from_dict(data: Any, where: str) -> NetworkCost:
-    """The costs that ``network_to_dict`` wrote. Raises ``BadInput`` that names the field, below ``where`` (a file)."""
+    """Convert the data of ``network_to_dict`` back to costs.
+
+    Args:
+        data: The data read from a file.
+        where: The file to name in the error.
+
+    Raises:
+        BadInput: A field is missing or invalid; the message names it.
+    """
     fields = _require_mapping(data, where)
     if fields.get("format") != RECORD_FORMAT:
         raise BadInput(f"{where}: format", repr(fields.get("format")), f"{RECORD_FORMAT!r}: {_EXPECTED_FILE}")
@@ -96,7 +105,15 @@ def _layer_from_dict(data: Any, where: str) -> LayerCost:
 
 
 def convolution_from_list(data: Any, where: str) -> Convolution | None:
-    """A convolution from its numbers in the order of ``CONVOLUTION_COLUMNS``. Raises ``BadInput`` for other data."""
+    """Convert numbers in the order of ``CONVOLUTION_COLUMNS`` to a convolution.
+
+    Args:
+        data: The numbers, or None for no convolution.
+        where: The field to name in the error.
+
+    Raises:
+        BadInput: The data are of another form.
+    """
     if data is None:
         return None
     if not isinstance(data, list) or len(data) != len(CONVOLUTION_COLUMNS):
@@ -146,14 +163,14 @@ def _require_kind(fields: Mapping[str, Any], where: str) -> str:
 
 
 def _require_non_negative(value: Any, where: str) -> float:
-    """A number of at least zero; a whole one stays whole, so that reading back gives what was written."""
+    """Return a number of at least zero; whole numbers stay integers, so that reading back gives what was written."""
     if _require_number(value, where) < 0:
         raise BadInput(where, repr(value), "a number of at least 0")
     return float(value) if isinstance(value, float) else int(value)
 
 
 def _require_number(value: Any, where: str) -> float:
-    """A number; a dilated convolution without padding has a negative one in effect."""
+    """Return a number; it may be negative, as is the effective padding of a dilated convolution without padding."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= MAX_NUMBER:
         raise BadInput(where, repr(value)[:60], "a number")
     return value

@@ -1,8 +1,8 @@
-"""Where a network comes from: what a user may name as MODEL becomes its costs, or a torch module.
+"""Resolution of the network that a user names as MODEL, to its costs or a torch module.
 
 MODEL is a classifier of torchvision (``resnet50``), a task or workload of fedge (``resnet18-imagenet``), the user's
-``module:function`` that returns a ``torch.nn.Module``, an ``.onnx`` file, or a ``.json`` file that ``fedge layers
---json`` wrote.
+``module:function`` that returns a ``torch.nn.Module``, an ``.onnx`` file, or a ``.json`` file written by ``fedge layers
+--json``.
 """
 
 from __future__ import annotations
@@ -27,20 +27,25 @@ if TYPE_CHECKING:
     from torch import nn
 
 DEFAULT_IMAGE: Shape = (3, 224, 224)
-"""What torchvision's classifiers see, unless they or the user say otherwise."""
+"""Sample shape of torchvision's classifiers, unless the network or the user specifies another."""
 OTHER_IMAGES: dict[str, Shape] = {"inception_v3": (3, 299, 299)}
 MODULES_HINT = (
     "a classifier of torchvision (resnet50), a workload of fedge (resnet18-imagenet), or your own module:function"
 )
 FILES_HINT = "or a file: .onnx, or .json of `fedge layers`"
 MAX_SUGGESTIONS = 3
-"""So many like names are offered for an unknown one."""
+"""Largest number of similar names suggested for an unknown one."""
 
 
 def load_network_cost(model: str, input_shape: Shape | None = None) -> NetworkCost:
-    """The costs of the network that MODEL names, for samples of ``input_shape`` (without the batch).
+    """Load the costs of the network that MODEL names.
 
-    Raises ``BadInput`` for a name, file or shape that cannot be meant so.
+    Args:
+        model: A name, ``module:function`` or file, as in the module's docstring.
+        input_shape: Shape of one sample without the batch; None for the network's own. Files accept None only.
+
+    Raises:
+        BadInput: The name, file or shape is invalid.
     """
     if model.endswith(".onnx"):
         from fedge.costs.layers.onnx_graph import read_onnx
@@ -63,9 +68,17 @@ def load_network_cost(model: str, input_shape: Shape | None = None) -> NetworkCo
 
 
 def build_module(model: str, input_shape: Shape | None = None) -> tuple[nn.Module, Shape]:
-    """The module that MODEL names, with freshly initialised weights, and the shape of one sample.
+    """Build the module that MODEL names, with newly initialised weights.
 
-    Raises ``BadInput``; files hold no module.
+    Args:
+        model: A name or ``module:function``; files hold no module.
+        input_shape: Shape of one sample without the batch; None for the network's own.
+
+    Returns:
+        The module, and the shape of one sample.
+
+    Raises:
+        BadInput: The name or shape is invalid, or MODEL is a file.
     """
     if model.endswith((".onnx", ".json")):
         raise BadInput(model, "a file, which holds no torch module", MODULES_HINT)
@@ -73,7 +86,11 @@ def build_module(model: str, input_shape: Shape | None = None) -> tuple[nn.Modul
 
 
 def parse_input_shape(text: str | None) -> Shape | None:
-    """What ``--input`` says, as ``3x224x224``; None for nothing said. Raises ``BadInput``."""
+    """Parse the value of ``--input``, such as ``3x224x224``; None stays None.
+
+    Raises:
+        BadInput: The text is not a shape.
+    """
     if text is None:
         return None
     sides = text.lower().replace("×", "x").split("x")
@@ -96,7 +113,7 @@ def _read_json(path: Path) -> NetworkCost:
 
 
 def _find_known_only(model: str, input_shape: Shape | None) -> NetworkCost:
-    """A workload whose module is not here, but whose costs may be known."""
+    """Return the costs of a workload that may be known without its module."""
     known = find_known_network(model)
     if known is None:
         raise BadInput("MODEL", repr(model), builtin_tasks.REFUSED[model])
@@ -106,7 +123,7 @@ def _find_known_only(model: str, input_shape: Shape | None) -> NetworkCost:
 
 
 def _build(model: str, input_shape: Shape | None, *, empty: bool) -> tuple[nn.Module, Shape]:
-    """The module and its input's shape; ``empty``: with parameters that take no memory, for tracing."""
+    """Build the module and its input shape; with ``empty``, parameters take no memory, for tracing."""
     build, shape = _find_builder(model, input_shape)
     try:
         if empty:
@@ -136,7 +153,7 @@ def _find_builder(model: str, input_shape: Shape | None) -> tuple[Callable[[], n
 
 
 def _list_classifiers() -> tuple[str, ...]:
-    """The names of torchvision's classifiers; none where torchvision is absent, whose own error comes later."""
+    """Return the names of torchvision's classifiers; none without torchvision, whose own error follows later."""
     try:
         from fedge.worker.torchvision_shim import models
     except Refusal as error:
@@ -145,7 +162,7 @@ def _list_classifiers() -> tuple[str, ...]:
 
 
 def _torchvision_builder(model: str, shape: Shape) -> tuple[Callable[[], nn.Module], Shape]:
-    """A classifier of torchvision, built for images of this size where it is built for one size."""
+    """Return the builder of a torchvision classifier, for this image size if it is built for a fixed one."""
     from fedge.worker.torchvision_shim import models
 
     if len(shape) != 3:
@@ -156,7 +173,7 @@ def _torchvision_builder(model: str, shape: Shape) -> tuple[Callable[[], nn.Modu
     elif model.startswith("maxvit"):
         settings["input_size"] = shape[-2:]
     elif model in {"googlenet", "inception_v3"}:
-        settings["init_weights"] = True  # what they do by default, said so that they do not warn of it
+        settings["init_weights"] = True  # the default; given explicitly to avoid torchvision's warning
 
     def build() -> nn.Module:
         try:
@@ -170,8 +187,8 @@ def _torchvision_builder(model: str, shape: Shape) -> tuple[Callable[[], nn.Modu
 
 
 def _own_network_builder(model: str, input_shape: Shape | None) -> tuple[Callable[[], nn.Module], Shape]:
-    """A network of fedge's, for its own images or for square ones of another size."""
-    from fedge.worker.tasks import Shape as Images
+    """Return the builder of a network of fedge's, for its own images or square ones of another size."""
+    from fedge.worker.task_shape import Shape as Images
 
     own = builtin_tasks.builtin_shape(model)
     shape = input_shape or (own.channels, own.side, own.side)
@@ -182,7 +199,7 @@ def _own_network_builder(model: str, input_shape: Shape | None) -> tuple[Callabl
 
 
 def _user_builder(model: str, input_shape: Shape | None) -> tuple[Callable[[], nn.Module], Shape]:
-    """What the user's ``module:function`` returns; the folder in which fedge was started counts as well."""
+    """Return the builder of the user's ``module:function``; modules in the current folder can be imported as well."""
     if input_shape is None:
         raise BadInput("--input", "nothing", f"the shape of one sample of {model}, as --input 3x224x224")
     module_name, _, function_name = model.partition(":")
@@ -219,14 +236,14 @@ def _folder_on_path() -> Iterator[None]:
 
 @contextmanager
 def _without_memory() -> Iterator[None]:
-    """While inside, the parameters of modules that are made know their shape and hold no numbers."""
+    """Register new parameters on torch's meta device: they have shapes but hold no numbers."""
     from torch import nn
     from torch.nn.modules import module as modules
 
     def emptied(module: nn.Module, name: str, parameter: nn.Parameter) -> nn.Parameter:
         return nn.Parameter(parameter.to("meta"), requires_grad=parameter.requires_grad)
 
-    # torch's own annotation forgets that a hook may return what is to be registered instead
+    # torch's annotation omits that a hook may return the parameter to be registered instead
     handle = modules.register_module_parameter_registration_hook(emptied)  # type: ignore[arg-type]
     try:
         yield

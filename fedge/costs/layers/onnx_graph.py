@@ -1,4 +1,4 @@
-"""The costs of a network in an ONNX file, from its graph and inferred shapes; its weights are not read."""
+"""Costs of a network in an ONNX file, from its graph and inferred shapes; weights are not read."""
 
 from __future__ import annotations
 
@@ -23,17 +23,21 @@ SIZE_OPERATORS = frozenset({
     "Mod", "Mul", "Neg", "Range", "ReduceProd", "Reshape", "Shape", "Slice", "Squeeze", "Sub", "Transpose", "Unsqueeze",
     "Where",
 })  # fmt: skip
-"""What exporters compute sizes with."""
+"""Operators with which exporters compute sizes."""
 MAX_SIZE_ELEMENTS = 64
-"""A tensor of more whole numbers is no list of sizes. Chosen by us."""
+"""Number of elements up to which an integer tensor may be a list of sizes. Default; shapes have far fewer, and larger
+tensors are data."""
 FIXED_SIZES_HINT = "a network exported with fixed sizes; only the batch may be left open"
 
 
 def read_onnx(path: Path) -> NetworkCost:
-    """The cost of the network in an ONNX file, per sample.
+    """Read the cost per sample of the network in an ONNX file.
 
-    Raises ``BadInput`` for a file that cannot be read, that has several inputs or sizes that are not fixed (other than
-    the batch), or where the package ``onnx`` is absent.
+    Args:
+        path: The file; its network has one input and fixed sizes, except for the batch.
+
+    Raises:
+        BadInput: The file cannot be read, has several inputs or open sizes, or the package ``onnx`` is not installed.
     """
     model = _infer_shapes(_load_model(path), path)
     reader = _GraphReader(model.graph, path)
@@ -44,7 +48,7 @@ def read_onnx(path: Path) -> NetworkCost:
             LookupError,
             TypeError,
             ValueError,
-        ) as error:  # what an operator needs is not there, or is another thing
+        ) as error:  # an operator's input or attribute is missing or of another type
             got = f"an operator {node.op_type} that cannot be read ({type(error).__name__}: {_one_line(error)})"
             raise BadInput(f"{path}: {node.name or node.output[0]}", got, "a whole ONNX file") from error
     name, shape = path.stem, reader.input_shape
@@ -66,7 +70,7 @@ def _load_model(path: Path) -> ModelProto:
         model = onnx.load(str(path), load_external_data=False)
     except FileNotFoundError as error:
         raise BadInput(str(path), "no such file", "the path of an ONNX file") from error
-    except Exception as error:  # the parser raises its own kinds, which are no part of onnx's interface
+    except Exception as error:  # the parser raises exceptions that are not part of onnx's interface
         raise BadInput(str(path), f"a file that onnx cannot read ({_one_line(error)})", "a whole ONNX file") from error
     if not model.graph.node:
         raise BadInput(str(path), "a file without operators", "a whole ONNX file")
@@ -78,7 +82,7 @@ def _one_line(error: Exception) -> str:
 
 
 def _infer_shapes(model: ModelProto, path: Path) -> ModelProto:
-    """The model with a batch of one and the shape of every tensor that can be known."""
+    """Return the model with a batch of one, and with the shape of every tensor that can be inferred."""
     import onnx
 
     weights = {tensor.name for tensor in model.graph.initializer}
@@ -88,7 +92,7 @@ def _infer_shapes(model: ModelProto, path: Path) -> ModelProto:
         raise BadInput(str(path), f"a network with {len(inputs)} inputs ({names})", "a network with one input")
     _check_sizes(inputs[0], path)
     for tensor in model.graph.initializer:
-        if not _may_be_size(tensor):  # every inference would copy the weights, and needs none of them
+        if not _may_be_size(tensor):  # shape inference would copy the weights each time, and needs none
             for field in ("raw_data", "float_data", "int32_data", "int64_data", "double_data", "uint64_data"):
                 tensor.ClearField(field)
     opened = inputs[0].type.tensor_type.shape.dim[0].dim_param
@@ -109,9 +113,10 @@ def _infer_shapes(model: ModelProto, path: Path) -> ModelProto:
 
 
 def _fold_computed_sizes(graph: GraphProto) -> int:
-    """Replace what computes a size from sizes that are known by its result, which shape inference does in part only.
+    """Replace nodes that compute sizes from known sizes by their results, which shape inference does only in part.
 
-    Says how many were replaced: every one may make further shapes known.
+    Returns:
+        The number of replaced nodes; each may make further shapes known.
     """
     from onnx import numpy_helper
     from onnx.reference import ReferenceEvaluator
@@ -135,13 +140,13 @@ def _fold_computed_sizes(graph: GraphProto) -> int:
     for node in done:
         graph.node.remove(node)
     settled = [value for value in graph.value_info if _known_shape(value) is not None]
-    del graph.value_info[:]  # what is still open is inferred anew
+    del graph.value_info[:]  # drop incomplete shapes, so that they are inferred again
     graph.value_info.extend(settled)
     return len(done)
 
 
 def _may_be_size(tensor: TensorProto) -> bool:
-    """A few whole numbers, in the file itself."""
+    """Return whether a tensor consists of a few integers stored in the file itself."""
     from onnx import TensorProto as Types
 
     inside = tensor.data_location != Types.EXTERNAL
@@ -159,7 +164,7 @@ def _check_sizes(value: ValueInfoProto, path: Path) -> None:
 
 
 class _GraphReader:
-    """Notes the nodes of a graph one after the other, in the order in which they run."""
+    """Converter of a graph's nodes to layers, in order of execution."""
 
     def __init__(self, graph: GraphProto, path: Path) -> None:
         self.path = path
@@ -178,7 +183,7 @@ class _GraphReader:
         self.input_shape = self._shapes[images][1:]
 
     def add_node(self, node: NodeProto) -> None:
-        """Add the node's layer, or its name where no rule counts it."""
+        """Add the node's layer, or its name if there is no rule for it."""
         inputs = [name for name in node.input if name]
         constant = node.op_type in operators.CREATORS or all(name in self._constant for name in inputs)
         if constant:
@@ -194,15 +199,15 @@ class _GraphReader:
         self._add_layer(node, kind, inputs, settings)
 
     def _follow_reshape(self, node: NodeProto, inputs: list[str]) -> None:
-        """A parameter that is only reshaped is still that parameter."""
+        """Treat a parameter that is only reshaped as the same parameter."""
         if inputs and inputs[0] in self._unseen and node.output[0] in self._constant:
             self._unseen[node.output[0]] = self._unseen.pop(inputs[0])
 
     def _add_layer(self, node: NodeProto, kind: str, inputs: list[str], settings: Mapping[str, Any]) -> None:
         if node.op_type == "Concat" and not any(self._depends_on_sample(name) for name in inputs):
-            return  # sizes put together for a reshape
+            return  # computes sizes for a reshape
         if node.op_type in {"Gather", "Add", "Mul", "Div", "Sub"} and all(self._is_size(name) for name in inputs):
-            return  # the same
+            return  # likewise
         operation, convolution = self._build_operation(node, kind, inputs, settings)
         learnt = [name for place, name in enumerate(node.input) if not _is_statistic(node, place)]
         parameters = sum(self._unseen.pop(name, 0) for name in learnt)
@@ -231,7 +236,7 @@ class _GraphReader:
     def _build_operation(
         self, node: NodeProto, kind: str, inputs: list[str], settings: Mapping[str, Any]
     ) -> tuple[Operation, Convolution | None]:
-        """The node as its rule wants it, and a convolution's geometry."""
+        """Convert a node to its rule's operation and, for a convolution, its geometry."""
         read = inputs[:1] if node.op_type in ONLY_FIRST_INPUT else inputs[2:3] if kind == "scatter" else inputs
         operation = Operation(
             kind,
@@ -262,7 +267,7 @@ def _known_shape(value: ValueInfoProto) -> Shape | None:
 
 
 def _may_be_learnt(tensor: TensorProto) -> bool:
-    """Whole numbers are sizes and places, single numbers are settings."""
+    """Return whether a tensor may be a parameter: integers are sizes or indices, single numbers are settings."""
     from onnx import TensorProto as Types
 
     real = {Types.FLOAT, Types.DOUBLE, Types.FLOAT16, Types.BFLOAT16}
@@ -280,7 +285,7 @@ def _read_settings(node: NodeProto) -> dict[str, Any]:
 
 
 def _find_kind(node: NodeProto, settings: Mapping[str, Any]) -> str | None:
-    """The kind of rule that counts a node; None where there is none."""
+    """Return the kind of rule that counts a node, or None if there is none."""
     if node.op_type == "Resize":
         return operators.RESIZE_KINDS.get(_decode_text(settings.get("mode")))
     if node.op_type == "Einsum":
@@ -305,7 +310,7 @@ def _describe_convolution(
 
 
 def _side_paddings(operation: Operation, stride: Shape, dilation: Shape, settings: Mapping[str, Any]) -> Shape:
-    """The padding of each side; half of what both ends of it have together, rounded up."""
+    """Return the padding of each side: half of the total at both ends, rounded up."""
     sides = len(operation.window)
     if (pads := settings.get("pads")) is not None:
         return tuple((pads[side] + pads[side + sides] + 1) // 2 for side in range(sides))
@@ -335,7 +340,7 @@ def _describe_matmul(operation: Operation, inputs: list[Shape], settings: Mappin
 
 
 def _describe_einsum(operation: Operation, inputs: list[Shape], settings: Mapping[str, Any]) -> Operation:
-    """A product of two tensors; the inner dimension is all that is summed over."""
+    """Describe a product of two tensors; the inner dimension is the product of all that are summed over."""
     letters = _decode_text(settings["equation"]).replace(" ", "").split("->")[0].split(",")
     sizes = {
         letter: size
@@ -350,13 +355,16 @@ def _describe_pool(operation: Operation, inputs: list[Shape], settings: Mapping[
 
 
 def _describe_recurrent(operation: Operation, inputs: list[Shape], settings: Mapping[str, Any]) -> Operation:
-    """One layer, in one direction or both: inputs are (steps, batch, width), weights (directions, gates h, width)."""
+    """Describe one recurrent layer, in one or both directions.
+
+    Inputs are (steps, batch, width), weights (directions, gates h, width).
+    """
     steps, width = inputs[0][0], inputs[0][-1]
     return _replace_fields(operation, inner=settings["hidden_size"], sizes=(steps, *(width,) * inputs[1][0]))
 
 
 def _describe_attention(operation: Operation, inputs: list[Shape], settings: Mapping[str, Any]) -> Operation:
-    """Queries, keys and values of (batch, heads, length, width), or of three dimensions with the heads put together."""
+    """Describe attention on (batch, heads, length, width), or on three dimensions with merged heads."""
     query, key, value = inputs[:3]
     heads = query[1] if len(query) == 4 else settings.get("q_num_heads", 1)
     apart = 1 if len(query) == 4 else heads
@@ -374,4 +382,4 @@ DETAILS: dict[str, OperationDetails] = {
     "RNN": _describe_recurrent,
     "Attention": _describe_attention,
 }
-"""What rules need beside shapes."""
+"""Functions that add what rules need besides shapes, by operator."""

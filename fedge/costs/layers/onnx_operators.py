@@ -1,4 +1,4 @@
-"""The operators of ONNX by name: which rule counts each of them."""
+"""ONNX operators by name: the counting rule of each."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ FREE = frozenset({
     "Cast", "CastLike", "Constant", "Dropout", "Expand", "Flatten", "Identity", "Reshape", "Shape", "Size", "Slice",
     "Split", "Squeeze", "Unsqueeze",
 })  # fmt: skip
-"""Another way of looking at the same elements, a size, or nothing at all in inference: free, as in torch.
+"""Operators that view the same elements, compute sizes, or do nothing in inference: free, as in torch.
 
-A Transpose is not among them: a runtime that executes it moves every element, which torch does later, or never.
-"""
+Transpose is not among them: a runtime that executes it moves every element, which torch does later or never."""
 
 CREATORS = frozenset({"ConstantOfShape", "EyeLike", "RandomNormal", "RandomUniform", "Range", "Shape", "Size"})
-"""Their result does not depend on a sample's numbers."""
+"""Operators whose result does not depend on a sample's numbers."""
 
 KINDS: dict[str, str] = {
     "Conv": "conv", "ConvTranspose": "conv_transpose", "Gemm": "linear", "MatMul": "matmul", "Attention": "attention",
@@ -39,8 +38,8 @@ KINDS: dict[str, str] = {
     "ScatterElements": "scatter", "ScatterND": "scatter", "TensorScatter": "scatter",
     **dict.fromkeys(CREATORS, "fill"),
 }  # fmt: skip
-"""Which kind of ``rules.RULES`` counts an operator of ONNX; Resize is known by its mode (``RESIZE_KINDS``)."""
+"""Kind in ``counting_rules.RULES`` of each ONNX operator; that of Resize depends on its mode (``RESIZE_KINDS``)."""
 
 RESIZE_KINDS = {"nearest": "upsample_nearest", "linear": "upsample_linear", "cubic": "upsample_cubic"}
 STATISTICS_INPUTS = frozenset({3, 4})
-"""Which inputs of a batch normalisation are running statistics, not learnt."""
+"""Inputs of a batch normalisation that are running statistics and not learnt."""

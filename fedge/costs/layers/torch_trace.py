@@ -1,7 +1,7 @@
-"""The costs of any torch module, from one forward pass without data: every operator is seen as torch runs it.
+"""Costs of any torch module from one forward pass without data, by intercepting every executed operator.
 
-The pass runs on torch's ``meta`` device, which knows shapes alone, so that neither weights nor activations take memory
-and nothing is computed. Where a module needs real numbers on its way (an ``item()``), it runs once on the processor.
+The pass runs on torch's ``meta`` device, which has shapes only: neither weights nor activations take memory and nothing
+is computed. A module that needs real numbers (an ``item()``) runs once on the CPU instead.
 """
 
 from __future__ import annotations
@@ -26,11 +26,17 @@ from fedge.errors import BadInput
 
 
 def trace_module(module: nn.Module, input_shape: Shape, name: str, *, fold_batch_norm: bool = True) -> NetworkCost:
-    """The cost of a module for inputs of ``input_shape`` (one sample, without the batch), as it is in evaluation.
+    """Trace the cost of a module in evaluation mode; the module is left unchanged.
 
-    The module is left as it was found. ``fold_batch_norm=False`` counts a batch normalisation behind a convolution as
-    an operator of its own, as it is in training. Raises ``BadInput`` for a module that needs more than one input or
-    that does not take this one.
+    Args:
+        module: The module; it takes one tensor.
+        input_shape: Shape of one sample, without the batch.
+        name: Name of the network, also in errors.
+        fold_batch_norm: Whether to fold a batch normalisation after a convolution into it; False counts it as an
+            operator of its own, as in training.
+
+    Raises:
+        BadInput: The module needs more than one input, or fails for this one.
     """
     _check_inputs(module, name)
     recorder = _run_module(module, input_shape, name, fold_batch_norm)
@@ -46,7 +52,7 @@ def trace_module(module: nn.Module, input_shape: Shape, name: str, *, fold_batch
 def _check_inputs(module: nn.Module, name: str) -> None:
     try:
         parameters = inspect.signature(module.forward).parameters.values()
-    except ValueError:  # compiled ones do not say; the run will
+    except ValueError:  # compiled modules have no signature; running them reports the error
         return
     plain_kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     needed = [p.name for p in parameters if p.default is p.empty and p.kind in plain_kinds]
@@ -59,7 +65,7 @@ def _check_inputs(module: nn.Module, name: str) -> None:
 
 
 def _run_module(module: nn.Module, input_shape: Shape, name: str, fold: bool) -> OperatorRecorder:
-    """Run the module: without data, and where that fails for real; as numbers, and where that fails as indices."""
+    """Run the module on the meta device, or else on the CPU; with floats, or else with integers (indices)."""
     devices = ["meta"] if any(tensor.is_meta for tensor in _named_tensors(module).values()) else ["meta", "cpu"]
     first: BaseException | None = None
     for device in devices:
@@ -67,7 +73,7 @@ def _run_module(module: nn.Module, input_shape: Shape, name: str, fold: bool) ->
             recorder = OperatorRecorder(module, fold)
             try:
                 recorder.run(torch.zeros((1, *input_shape), dtype=dtype, device=device))
-            except (Exception, SystemExit) as error:  # noqa: BLE001 -- whatever a user's forward raises is told in one line
+            except (Exception, SystemExit) as error:  # noqa: BLE001 -- whatever a user's forward raises is reported in one line
                 first = first or error
             else:
                 return recorder
@@ -82,12 +88,20 @@ def _named_tensors(module: nn.Module) -> dict[str, Tensor]:
 
 
 def _storage_id(tensor: Tensor) -> int:
-    """What tensors that look at the same elements share."""
+    """Return an identifier shared by all tensors that view the same storage."""
     return int(tensor.untyped_storage()._cdata)  # noqa: SLF001 -- torch has no public name for it
 
 
 class OperatorRecorder:
-    """The layers of one forward pass, in order, and the names of the operators that no rule counts."""
+    """Recorder of the layers of one forward pass.
+
+    Attributes:
+        module: The module to run.
+        fold: Whether batch normalisation is folded.
+        layers: The recorded layers, in order of execution.
+        unknown: Names of operators without a counting rule.
+        quiet: Above 0 inside a function that is counted as a whole.
+    """
 
     def __init__(self, module: nn.Module, fold: bool) -> None:
         self.module = module
@@ -95,18 +109,17 @@ class OperatorRecorder:
         self.layers: list[LayerCost] = []
         self.unknown: list[str] = []
         self.quiet = 0
-        """Above zero: inside a function that was counted as a whole."""
         self._path: list[tuple[str, bool]] = []
         self._constant: set[int] = set()
-        """Storages whose elements depend on no sample: weights, buffers, and what is computed from them alone."""
+        """Storages whose elements depend on no sample: weights, buffers, and results computed from them alone."""
         self._unseen: dict[int, int] = {}
-        """Storages of parameters that no layer has used yet, and how many elements they hold."""
+        """Storages of parameters that no layer has used yet, and their numbers of elements."""
         self._made_by: dict[int, str] = {}
-        """Storages written by a convolution or dense layer and by nothing else since."""
-        self._kept: list[Tensor] = []  # a storage's address is only its own while somebody holds it
+        """Kind of the operator that last wrote each storage."""
+        self._kept: list[Tensor] = []  # a storage's address may be reused once it is freed
 
     def run(self, images: Tensor) -> None:
-        """One forward pass; fills ``layers`` and ``unknown``."""
+        """Run one forward pass; fills ``layers`` and ``unknown``."""
         state = {key: value.detach().to(images.device) for key, value in _named_tensors(self.module).items()}
         parameters = {key for key, _ in self.module.named_parameters()}
         for key, tensor in state.items():
@@ -123,13 +136,13 @@ class OperatorRecorder:
         self.layers.extend(self._unused_parameters())
 
     def _unused_parameters(self) -> Iterator[LayerCost]:
-        """Parameters that the pass never touched (a head that only training uses), for the number of parameters."""
+        """Yield a layer for parameters that the pass did not use (such as a head for training), to count them."""
         if left := sum(self._unseen.values()):
             yield LayerCost("unused", kind="view", flop=0.0, read_bytes=0.0, written_bytes=0.0, parameters=left)
 
     @contextmanager
     def _track_modules(self) -> Iterator[None]:
-        """While inside, ``_path`` says which module runs."""
+        """Keep the path of the running module in ``_path``."""
         handles = []
         for path, part in self.module.named_modules():
             leaf = next(part.children(), None) is None
@@ -158,23 +171,35 @@ class OperatorRecorder:
         return path if leaf and path else f"{path}.{kind}".lstrip(".")
 
     def depends_on_sample(self, tensor: Tensor) -> bool:
-        """Whether a tensor depends on the sample."""
+        """Return whether a tensor depends on the sample."""
         return _storage_id(tensor) not in self._constant
 
     def mark_tensors(self, tensors: Sequence[Tensor], *, constant: bool) -> None:
-        """Remember of new tensors whether they depend on the sample."""
+        """Record whether new tensors depend on the sample.
+
+        Args:
+            tensors: The new tensors.
+            constant: Whether they depend on no sample.
+        """
         for tensor in tensors:
             self._kept.append(tensor)
             (self._constant.add if constant else self._constant.discard)(_storage_id(tensor))
 
     def claim_parameters(self, tensors: Sequence[Tensor]) -> int:
-        """How many parameters these tensors hold that no earlier layer has used."""
+        """Return the number of parameters in these tensors that no earlier layer has used, and mark them as used."""
         return sum(self._unseen.pop(_storage_id(tensor), 0) for tensor in tensors)
 
     def add_operation(
         self, operation: Operation, used: Sequence[Tensor], out: Tensor, shape: Convolution | None = None
     ) -> None:
-        """Record an operator that read the tensors ``used`` and wrote ``out``."""
+        """Record an operator as a layer.
+
+        Args:
+            operation: The operator as executed.
+            used: Tensors that it read.
+            out: Tensor that it wrote.
+            shape: Geometry of a convolution.
+        """
         parameters = self.claim_parameters(used)
         name = self._layer_name(operation.kind)
         maker = self._made_by.get(_storage_id(used[0])) if used else None
@@ -185,14 +210,14 @@ class OperatorRecorder:
         self._made_by[_storage_id(out)] = operation.kind
 
     def report_unknown(self, name: str) -> None:
-        """An operator that no rule counts."""
+        """Record an operator without a counting rule."""
         if name not in self.unknown:
             self.unknown.append(name)
 
 
 @contextmanager
 def _evaluation_mode(module: nn.Module) -> Iterator[None]:
-    """While inside, the module and its parts evaluate; each is set back to what it did."""
+    """Put the module and its parts into evaluation mode, and restore each afterwards."""
     training = [part for part in module.modules() if part.training]
     try:
         for part in training:
@@ -204,7 +229,7 @@ def _evaluation_mode(module: nn.Module) -> Iterator[None]:
 
 
 class _FunctionMode(TorchFunctionMode):
-    """Sees functions before torch takes them apart, and counts recurrent networks as a whole."""
+    """Intercepts functions before torch decomposes them, and counts recurrent networks as a whole."""
 
     def __init__(self, recorder: OperatorRecorder) -> None:
         super().__init__()
@@ -232,7 +257,7 @@ class _FunctionMode(TorchFunctionMode):
 
 
 class _DispatchMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Sees every operator that torch runs, with its tensors."""
+    """Intercepts every executed operator with its tensors."""
 
     def __init__(self, recorder: OperatorRecorder) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -246,14 +271,14 @@ class _DispatchMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _find_tensors(values: Any) -> list[Tensor]:
-    """All tensors in arguments or a result, however they are nested."""
+    """Return all tensors in nested arguments or results."""
     return [leaf for leaf in tree_leaves(values) if isinstance(leaf, Tensor)]
 
 
 def _record_operator(
     recorder: OperatorRecorder, full_name: str, args: Sequence[Any], kwargs: dict[str, Any], out: Any
 ) -> None:
-    """Count an operator that ran, and remember which of its results depend on the sample."""
+    """Count an executed operator, and record which of its results depend on the sample."""
     name, outs = aten.strip_operator_name(full_name), _find_tensors(out)
     if name in aten.VIEWS or not outs:
         return
@@ -262,7 +287,7 @@ def _record_operator(
         name in aten.CREATORS or name in aten.FREE or not any(recorder.depends_on_sample(tensor) for tensor in used)
     )
     in_place = _storage_id(outs[0]) in {_storage_id(tensor) for tensor in used}
-    if not (in_place and constant):  # constants put into a part of a tensor leave the rest of it as it was
+    if not (in_place and constant):  # constants written to part of a tensor do not make the rest constant
         recorder.mark_tensors(outs, constant=constant)
     if name in aten.FREE:
         return
@@ -278,7 +303,7 @@ def _record_operator(
 def _describe_operation(
     recorder: OperatorRecorder, kind: str, name: str, args: Sequence[Any], used: list[Tensor], outs: list[Tensor]
 ) -> tuple[Operation, Convolution | None]:
-    """An operator as its rule wants it, and a convolution's geometry."""
+    """Convert an operator to its rule's operation and, for a convolution, its geometry."""
     activations = tuple(_shape_of(tensor) for tensor in used if recorder.depends_on_sample(tensor))
     weights = tuple(_shape_of(tensor) for tensor in used if not recorder.depends_on_sample(tensor))
     written = tuple(_shape_of(tensor) for tensor in (outs[:1] if kind in aten.ONLY_FIRST_OUTPUT else outs))
@@ -288,7 +313,7 @@ def _describe_operation(
         left = args[1] if name.startswith("add") or name == "baddbmm" else args[0]
         dense = len(activations) < 2 and bool(weights)
         return Operation("linear" if dense else kind, activations, weights, written, inner=left.shape[-1]), None
-    if kind == "batch_norm" and any(arg is True for arg in args[3:6]):  # with the statistics of the sample itself
+    if kind == "batch_norm" and any(arg is True for arg in args[3:6]):  # normalised by the sample's own statistics
         return Operation("instance_norm", activations, weights, written), None
     if kind == "attention":
         query, key, value = (_shape_of(tensor) for tensor in used[:3])
@@ -318,10 +343,11 @@ def _describe_convolution(
 
 
 def _describe_recurrent(kind: str, args: Sequence[Any], outs: list[Tensor]) -> Operation | None:
-    """A recurrent network; None for one that no rule counts.
+    """Describe a recurrent network; return None if no rule counts it.
 
-    The arguments are input, state, weights, biases or not, layers, dropout, training, both directions or one, ...; of
-    packed sequences another one stands between, and a projection makes the state narrower than the gates.
+    The arguments are input, state, weights, whether there are biases, layers, dropout, training, whether it is
+    bidirectional, ... Packed sequences have a further argument in between, and a projection makes the state narrower
+    than the gates.
     """
     if not isinstance(args[2], list | tuple) or not isinstance(args[4], int):
         return None

@@ -1,1 +1,1 @@
-"""What a training step needs: memory and time of a network on a board, from the geometry of its layers."""
+"""Memory and time that a training step of a network needs on a board, from the geometry of its layers."""

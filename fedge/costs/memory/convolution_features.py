@@ -1,8 +1,11 @@
-"""The 56 features of perf4sight (arXiv 2108.05580): sizes and operations of the ways to compute a convolution.
+"""The 56 features of perf4sight: sizes and operation counts of the algorithms for convolutions.
 
-n input and m output channels, k kernel, p padding, s stride, g groups, i input and o output side, b batch size,
-n_e = n / g. Each feature is summed over a network's convolutions. With the paper's names: tensors (5), im2col (7),
-GEMM (3), FFT memory (9), FFT operations (4), Winograd memory (2 x 7), Winograd operations (2 x 7).
+n input and m output channels, k kernel, p padding, s stride, g groups, i input and o output side, b batch size, n_e = n
+/ g. Each feature is summed over a network's convolutions. With the paper's names: tensors (5), im2col (7), GEMM (3),
+FFT memory (9), FFT operations (4), Winograd memory (2 x 7), Winograd operations (2 x 7).
+
+References:
+    perf4sight (arXiv 2108.05580).
 """
 
 from __future__ import annotations
@@ -20,7 +23,18 @@ WINOGRAD_TILES = ((4, 3), (3, 2))
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ConvolutionGeometry:
-    """Convolutions against batch sizes: every array broadcasts to (batches, layers)."""
+    """Geometry of convolutions against batch sizes; every array broadcasts to (batches, layers).
+
+    Attributes:
+        b: Batch size.
+        n: Input channels.
+        m: Output channels.
+        k: Kernel side.
+        p: Padding.
+        s: Stride.
+        g: Groups.
+        i: Input side.
+    """
 
     b: Floats
     n: Floats
@@ -33,24 +47,37 @@ class ConvolutionGeometry:
 
     @property
     def o(self) -> Floats:
-        """The output's side."""
+        """Return the output side."""
         side: Floats = 1 + np.floor((self.i + 2 * self.p - self.k) / self.s)
         return side
 
     @property
     def n_e(self) -> Floats:
-        """Input channels of a group."""
+        """Return the input channels per group."""
         return self.n / self.g
 
 
 def build_geometry(layers: Floats, batch_size: Floats) -> ConvolutionGeometry:
-    """``layers`` (layers, 7) in the order of ``table.COLUMNS`` against ``batch_size`` (batches,)."""
+    """Combine layers with batch sizes.
+
+    Args:
+        layers: Convolutions as rows of ``step_table.GEOMETRY_COLUMNS``, shape (layers, 7).
+        batch_size: Batch sizes, shape (batches,).
+    """
     n, m, k, p, s, g, i = layers.T[:, None, :]
     return ConvolutionGeometry(np.asarray(batch_size, dtype=np.float64)[:, None], n=n, m=m, k=k, p=p, s=s, g=g, i=i)
 
 
 def compute_features(layers: Floats, batch_size: Floats) -> Floats:
-    """The features of one network at several batch sizes, shape (batches, 56)."""
+    """Compute the features of one network at several batch sizes.
+
+    Args:
+        layers: Convolutions as rows of ``step_table.GEOMETRY_COLUMNS``, shape (layers, 7).
+        batch_size: Batch sizes, shape (batches,).
+
+    Returns:
+        Features, shape (batches, 56).
+    """
     at = build_geometry(layers, batch_size)
     groups = (_tensor_features(at), _im2col_features(at), _gemm_features(at), _fft_memory(at), _fft_operations(at))
     winograd = [f(at, t, r) for f in (_winograd_memory, _winograd_operations) for t, r in WINOGRAD_TILES]

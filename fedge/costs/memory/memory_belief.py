@@ -1,9 +1,9 @@
-"""What a board's runs teach about its memory: peaks that were seen and steps that ran out of it correct the model.
+"""Correction of the memory model by a board's own history of measured peaks and out-of-memory failures.
 
-The belief is one factor between the model's own prediction and the truth, as a logarithm: a precision-weighted mean of
-what was seen, with the model's own spread as its prior. A failure is no figure, only a bound: the step needed more than
-there was. It counts as a figure just above the limit, and the step (and any larger one) is held above the limit until
-a step as large is seen to fit.
+The belief is a single factor between the model's prediction and the true memory, held as a logarithm: the
+precision-weighted mean of the observations, with the model's own spread as prior. A failure is only a lower bound: the
+step needed more than was available. It counts as an observation just above the limit, and this step and any larger one
+are predicted above the limit until a step of that size is seen to fit.
 """
 
 from __future__ import annotations
@@ -17,20 +17,30 @@ from fedge.costs.memory.step_need import StepNeed
 from fedge.errors import BadInput
 
 PEAK_SD_LOG = 0.03
-"""How far one step's peak lies off the factor of its board: batch sizes and networks differ. Chosen by us."""
+"""Spread of one step's peak about its board's factor, log units: batch sizes and networks differ. Default; a smaller
+value trusts measured peaks more and the model less."""
 FAILURE_SD_LOG = 0.06
-"""A failure says less than a peak: how much was missing is unknown. Chosen by us."""
+"""The same for a failure, which says less than a peak because the missing amount is unknown. Default; a smaller value
+reacts more strongly to failures."""
 MIN_MODEL_SD_LOG = 0.01
-"""No model is surer than this of a board that it has not seen. Chosen by us."""
+"""Smallest prior spread of the model on a board without history. Default; it bounds how strongly the model resists the
+board's own measurements."""
 FAILURE_MARGIN = 1.02
-"""A step that failed is believed to need so many times the limit at least. Chosen by us."""
+"""Factor on the limit that a failed step is predicted to need at least. Default; a larger value requires more
+additional memory before a failed size is tried again."""
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryBelief:
-    """What was learnt: the mean log factor and its precision (0: nothing seen yet), and the smallest step that failed.
+    """Correction of the memory model by a board's history.
 
-    ``failed_mb`` is that step's uncorrected prediction, ``limit_mb`` what there was; both None where no step failed.
+    Attributes:
+        log_factor: Mean log ratio of true to predicted memory.
+        precision: Its precision; 0 without observations.
+        peaks: Number of measured peaks.
+        failures: Number of out-of-memory failures.
+        failed_mb: Uncorrected prediction for the smallest failed step, in MB; None if no step failed.
+        limit_mb: Memory that was available to it, in MB; None if no step failed.
     """
 
     log_factor: float = 0.0
@@ -42,10 +52,15 @@ class MemoryBelief:
 
 
 def update_with_peak(belief: MemoryBelief, predicted_mb: float, peak_mb: float) -> MemoryBelief:
-    """The belief after a step that fitted; ``predicted_mb`` is the model's own figure, before any correction.
+    """Return the belief after a step that fitted; it cancels a failure of a step of the same size or smaller.
 
-    A step as large as one that failed, which now fits, takes that failure back. Raises ``ValueError`` for figures that
-    are not above 0.
+    Args:
+        belief: The belief before.
+        predicted_mb: The model's uncorrected prediction in MB.
+        peak_mb: The measured peak in MB.
+
+    Raises:
+        ValueError: A figure is not finite or not above 0.
     """
     learnt = _update_mean(belief, _log_ratio(predicted_mb, peak_mb), PEAK_SD_LOG)
     if belief.failed_mb is not None and predicted_mb >= belief.failed_mb:
@@ -54,20 +69,31 @@ def update_with_peak(belief: MemoryBelief, predicted_mb: float, peak_mb: float) 
 
 
 def update_with_failure(belief: MemoryBelief, predicted_mb: float, limit_mb: float) -> MemoryBelief:
-    """The belief after a step ran out of ``limit_mb``; ``predicted_mb`` is the model's own figure, uncorrected.
+    """Return the belief after a step that ran out of memory.
 
-    Raises ``ValueError`` for figures that are not above 0.
+    Args:
+        belief: The belief before.
+        predicted_mb: The model's uncorrected prediction in MB.
+        limit_mb: The memory that was available, in MB.
+
+    Raises:
+        ValueError: A figure is not finite or not above 0.
     """
     at_least = _log_ratio(predicted_mb, limit_mb * FAILURE_MARGIN)
     learnt = _update_mean(belief, at_least, FAILURE_SD_LOG) if at_least > belief.log_factor else belief
     tighter = _lower_bound_mb(belief, predicted_mb) < limit_mb * FAILURE_MARGIN
-    if tighter:  # a smaller or a more telling failure; the one known before says no more about this step
+    if tighter:  # this failure gives a tighter bound for such steps than the recorded one
         learnt = replace(learnt, failed_mb=predicted_mb, limit_mb=limit_mb)
     return replace(learnt, failures=belief.failures + 1)
 
 
 def correct_need(belief: MemoryBelief, need: StepNeed) -> StepNeed:
-    """The need as the board's own history has it: memory and its spread; the time stays."""
+    """Correct a predicted need by the board's history: memory and its spread; time is unchanged.
+
+    Args:
+        belief: The board's history.
+        need: The model's uncorrected prediction.
+    """
     prior = 1.0 / max(need.memory_sd_log, MIN_MODEL_SD_LOG) ** 2
     total = belief.precision + prior
     factor = math.exp(belief.log_factor * belief.precision / total)
@@ -80,12 +106,20 @@ def correct_need(belief: MemoryBelief, need: StepNeed) -> StepNeed:
 
 
 def belief_to_dict(belief: MemoryBelief) -> dict[str, float | int | None]:
-    """The belief for a JSON file."""
+    """Convert a belief to plain data for a JSON file."""
     return asdict(belief)
 
 
 def belief_from_dict(data: object, where: str) -> MemoryBelief:
-    """What ``belief_to_dict`` wrote; raises ``BadInput`` that names ``where`` for anything else."""
+    """Convert the data of ``belief_to_dict`` back to a belief.
+
+    Args:
+        data: The data read from a file.
+        where: The file or field to name in the error.
+
+    Raises:
+        BadInput: The data have other fields or invalid values.
+    """
     right = "a memory belief as fedge wrote it"
     if not isinstance(data, Mapping) or set(data) != set(asdict(MemoryBelief())):
         raise BadInput(where, type(data).__name__ if not isinstance(data, Mapping) else "other fields", right)
@@ -117,7 +151,7 @@ def _update_mean(belief: MemoryBelief, log_ratio: float, sd_log: float) -> Memor
 
 
 def _lower_bound_mb(belief: MemoryBelief, predicted_mb: float) -> float:
-    """What a step of this uncorrected prediction needs at least, by the failure; 0 where none speaks of it."""
+    """Return the memory that a step needs at least by the recorded failure, in MB; 0 if the failure does not apply."""
     if belief.failed_mb is None or belief.limit_mb is None or predicted_mb < belief.failed_mb:
         return 0.0
     return belief.limit_mb * FAILURE_MARGIN * predicted_mb / belief.failed_mb

@@ -1,4 +1,4 @@
-"""The coefficients that a step's need is computed from: fitted to all measured networks, kept as YAML, read once."""
+"""Calibration of the memory and time models: fitted to all measured networks, stored as YAML, loaded once."""
 
 from __future__ import annotations
 
@@ -28,15 +28,24 @@ from fedge.types import Floats
 
 STOCK_FILE = "tx2.yaml"
 MAX_LOG_ERROR = 0.5
-"""Log errors are cut at this for the spreads: beyond lie steps of a board that was swapping."""
+"""Log errors are clipped to this in the spreads: larger ones come from steps during which the board was swapping."""
 MIN_NETWORKS = 3
-"""Networks: to learn from two and be judged on the third."""
+"""Smallest number of networks: two to fit, and a third to evaluate on."""
 NUMBER_FIELDS = ("floor_mb", "ceiling_mb", "memory_sd_log", "launch_ms", "step_sd_log")
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryCalibration:
-    """Both models of a board, the spreads of log memory and log time on networks left out, and where they are from."""
+    """Both models of a board, with their spreads on networks that were left out of the fit.
+
+    Attributes:
+        board: Name of the board.
+        memory: The memory model.
+        time: The time model.
+        memory_sd_log: Spread of log memory on networks left out.
+        step_sd_log: Spread of log time on networks left out.
+        source: Description of the measurements.
+    """
 
     board: str
     memory: MemoryModel
@@ -47,9 +56,15 @@ class MemoryCalibration:
 
 
 def fit_memory_calibration(tables: Sequence[StepTable], board: str, source: str) -> MemoryCalibration:
-    """The calibration of all steps of ``tables``; the spreads are those of each network left out in turn.
+    """Fit both models to all steps; the spreads come from leaving out each network in turn.
 
-    Raises ``BadInput`` for fewer than ``MIN_NETWORKS`` networks.
+    Args:
+        tables: Measured steps, one table per network.
+        board: Name of the board.
+        source: Description of the measurements.
+
+    Raises:
+        BadInput: There are fewer than ``MIN_NETWORKS`` networks.
     """
     if len(tables) < MIN_NETWORKS:
         got = "1 network" if len(tables) == 1 else f"{len(tables)} networks"
@@ -74,7 +89,7 @@ def _fit_time(steps: MeasuredSteps) -> TimeModel:
 
 
 def _squared_left_out_errors(steps: MeasuredSteps, network: str) -> Floats:
-    """Mean squared log errors of memory and of time on ``network``, learnt from the others."""
+    """Return the mean squared log errors of memory and time on a network, fitted to the others."""
     own = steps.network == network
     others, judged = steps[~own], steps[own]
     memory, time = _fit_memory(others), _fit_time(others)
@@ -90,7 +105,7 @@ def _squared_left_out_errors(steps: MeasuredSteps, network: str) -> Floats:
 
 
 def memory_calibration_to_dict(calibration: MemoryCalibration) -> dict[str, Any]:
-    """For YAML, with the terms by name and six significant digits."""
+    """Convert a calibration to plain data for YAML, with named terms and six significant digits."""
     memory, time = calibration.memory, calibration.time
     values = (memory.floor_mb, memory.ceiling_mb, calibration.memory_sd_log, time.launch_ms, calibration.step_sd_log)
     return {
@@ -103,7 +118,15 @@ def memory_calibration_to_dict(calibration: MemoryCalibration) -> dict[str, Any]
 
 
 def memory_calibration_from_dict(data: object, where: str) -> MemoryCalibration:
-    """What ``memory_calibration_to_dict`` made; raises ``BadInput`` for anything else."""
+    """Convert the data of ``memory_calibration_to_dict`` back to a calibration.
+
+    Args:
+        data: The data read from a file.
+        where: The file to name in the error.
+
+    Raises:
+        BadInput: A field is missing or invalid.
+    """
     right = "a calibration as `fedge memory fit` writes it"
     if not isinstance(data, Mapping):
         raise BadInput(where, type(data).__name__, right)
@@ -138,6 +161,6 @@ def _round_digits(value: float) -> float:
 
 @lru_cache
 def load_stock_calibration() -> MemoryCalibration:
-    """The calibration that fedge ships, of the TX2."""
+    """Return the calibration shipped with fedge, of the TX2."""
     text = (resources.files("fedge.costs.memory") / "calibrated" / STOCK_FILE).read_text(encoding="utf-8")
     return memory_calibration_from_dict(yaml.safe_load(text), STOCK_FILE)

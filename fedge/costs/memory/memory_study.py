@@ -1,4 +1,8 @@
-"""perf4sight as published (arXiv 2108.05580): extremely randomised trees on the 56 features, memory and time apart."""
+"""Comparison of memory and time predictors for training steps: perf4sight as published, and fedge's models.
+
+References:
+    perf4sight (arXiv 2108.05580): extremely randomised trees on 56 features, separately for memory and time.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +28,16 @@ FOREST_TREES = 300
 
 
 def fit_forest(features: Floats, target: Floats, seed: int) -> ExtraTreesRegressor:
-    """Trees grown on raw features (n, 56) and a raw target (n,); raises ``BadInput`` without scikit-learn."""
+    """Fit extremely randomised trees.
+
+    Args:
+        features: Raw features, shape (n, 56).
+        target: Raw target, shape (n,).
+        seed: Seed of the trees.
+
+    Raises:
+        BadInput: scikit-learn is not installed.
+    """
     try:
         from sklearn.ensemble import ExtraTreesRegressor
     except ModuleNotFoundError as error:
@@ -33,17 +46,27 @@ def fit_forest(features: Floats, target: Floats, seed: int) -> ExtraTreesRegress
 
 
 TRAIN_LEVELS = (0, 30, 50, 70, 90)
-"""The paper's: percent of the parameters that were pruned away."""
+"""Pruning levels of the training rows in the paper: percent of the parameters removed."""
 StudySplit = Literal["within", "left-out"]
 TargetName = Literal["memory", "latency"]
 TARGETS: tuple[TargetName, ...] = ("memory", "latency")
 MEMORY_NOISE, TIME_NOISE = (0.025, 0.05, 0.04, 0.5), (0.04, 0.1, 0.1, 0.3)
-"""For ``smooth.grid``: a step's noise, a network's offset, the curve over batch size and its length; chosen by us."""
+"""Arguments of ``residual_process.list_scale_candidates``: noise of a step, offset of a network, curve over batch size
+and its length. Set by hand with the evaluated rows in sight; see docs/memory.md."""
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryErrorRow:
-    """One error: ``mape`` in percent over ``n`` steps."""
+    """One error of the comparison.
+
+    Attributes:
+        method: Name of the method.
+        network: The evaluated network.
+        split: ``within`` the network's pruning levels, or with the network ``left-out``.
+        target: ``memory`` or ``latency``.
+        mape: Mean absolute relative error in percent.
+        n: Number of evaluated steps.
+    """
 
     method: str
     network: str
@@ -55,7 +78,16 @@ class MemoryErrorRow:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MeasuredSteps:
-    """Measured steps (n,) of some networks with all their terms; NaN where a step ran out of memory."""
+    """Measured steps of several networks with all their terms.
+
+    Attributes:
+        network: Name of the network, shape (n,).
+        level: Pruning level in percent, shape (n,).
+        batch: Batch size, shape (n,).
+        layers: Number of convolutions, shape (n,).
+        measured: Memory in MB and latency in ms, shape (n,); NaN where the step ran out of memory.
+        terms: Features and model terms by name, shape (n, terms).
+    """
 
     network: np.ndarray
     level: Floats
@@ -72,12 +104,12 @@ class MeasuredSteps:
 
     @property
     def level_and_log_batch(self) -> Floats:
-        """Level as a share and log batch size, (n, 2)."""
+        """Return the level as a share and the log batch size, shape (n, 2)."""
         return np.stack([self.level / 100.0, np.log(self.batch)], axis=1)
 
 
 PredictionMethod = Callable[[MeasuredSteps, MeasuredSteps, TargetName, StudySplit, int], Floats]
-"""Predicts the second steps from the first, which all hold the target; the last is a seed."""
+"""Function that predicts the second steps from the first, all of which have the target; the last argument is a seed."""
 
 
 def evaluate_methods(
@@ -88,7 +120,19 @@ def evaluate_methods(
     seed: int = 0,
     told: Callable[[str], None] = lambda _: None,
 ) -> list[MemoryErrorRow]:
-    """The errors of every method on every network; raises ``BadInput`` where there is nothing to learn from."""
+    """Evaluate every method on every network.
+
+    Args:
+        tables: Measured steps, one table per network.
+        methods: Names of the methods.
+        left_out: Whether to evaluate on networks left out of the fit as well.
+        seed: Seed of the methods.
+        told: Called with a line of text after each network.
+
+    Raises:
+        UnknownName: There is no such method.
+        BadInput: A table cannot be split, or there is no network to leave out.
+    """
     check_study(tables, methods, left_out)
     steps = gather_steps(tables)
     rows: list[MemoryErrorRow] = []
@@ -104,13 +148,23 @@ def evaluate_methods(
 def iterate_cells(
     tables: Sequence[StepTable], methods: Sequence[str], left_out: bool
 ) -> Iterator[tuple[str, StudySplit, StepTable]]:
-    """What is judged, in order."""
+    """Return the evaluations as (method, split, table), in order."""
     splits: tuple[StudySplit, ...] = ("within", "left-out") if left_out else ("within",)
     return ((method, split, table) for method in methods for split in splits for table in tables)
 
 
 def check_study(tables: Sequence[StepTable], methods: Sequence[str], left_out: bool) -> None:
-    """Raise ``BadInput`` for an unknown method, a table that cannot be split, or nothing to leave out."""
+    """Check that a comparison is possible.
+
+    Args:
+        tables: Measured steps, one table per network.
+        methods: Names of the methods.
+        left_out: Whether networks are to be left out.
+
+    Raises:
+        UnknownName: There is no such method.
+        BadInput: A table cannot be split, or there is no network to leave out.
+    """
     for method in methods:
         if method not in METHODS:
             raise UnknownName("--method", method, tuple(METHODS))
@@ -125,7 +179,7 @@ def check_study(tables: Sequence[StepTable], methods: Sequence[str], left_out: b
 
 
 def gather_steps(tables: Sequence[StepTable]) -> MeasuredSteps:
-    """All steps of the tables."""
+    """Concatenate the steps of all tables, and compute their terms."""
     return _concatenate_steps([_gather_level(table, level) for table in tables for level in table.layers])
 
 
@@ -177,7 +231,18 @@ def _evaluate_cell(
 def predict_perf4sight(
     learn: MeasuredSteps, judge: MeasuredSteps, target: TargetName, split: StudySplit, seed: int
 ) -> Floats:
-    """The paper's model: within a network it sees that network alone."""
+    """Predict as perf4sight does; within a network it is trained on that network alone.
+
+    Args:
+        learn: Steps to learn from.
+        judge: Steps to predict, m of one network.
+        target: ``memory`` or ``latency``.
+        split: Whether ``learn`` holds steps of the same network.
+        seed: Seed of the trees.
+
+    Returns:
+        MB or ms, shape (m,).
+    """
     if split == "within":
         learn = learn[learn.network == judge.network[0]]
     grown = fit_forest(learn.terms["features"], learn.measured[target], seed)
@@ -188,7 +253,18 @@ def predict_perf4sight(
 def predict_fedge(
     learn: MeasuredSteps, judge: MeasuredSteps, target: TargetName, split: StudySplit, seed: int
 ) -> Floats:
-    """Ours: the terms, and what is left of them as far as it is smooth."""
+    """Predict by fedge's terms, and by a smooth process of their residuals.
+
+    Args:
+        learn: Steps to learn from.
+        judge: Steps to predict, m of one network.
+        target: ``memory`` or ``latency``.
+        split: Whether ``learn`` holds steps of the same network.
+        seed: Unused; the method is deterministic.
+
+    Returns:
+        MB or ms, shape (m,).
+    """
     way = {
         ("within", "memory"): _predict_own_memory,
         ("within", "latency"): _predict_own_time,
@@ -199,7 +275,7 @@ def predict_fedge(
 
 
 def _predict_own_memory(learn: MeasuredSteps, judge: MeasuredSteps) -> Floats:
-    """The network's own levels; of the others' steps only where the board is full."""
+    """Predict from the network's own levels; other networks only determine where the board is full."""
     ceiling_mb = estimate_ceiling_mb(learn.measured["memory"])
     own = learn[learn.network == judge.network[0]]
     memory_mb = own.measured["memory"]

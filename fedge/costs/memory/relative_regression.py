@@ -1,4 +1,4 @@
-"""Non-negative least squares on relative errors, robust, and drawn to a prior where the steps do not speak."""
+"""Robust non-negative least squares on relative errors, with shrinkage to a prior."""
 
 from __future__ import annotations
 
@@ -8,17 +8,25 @@ from fedge.physics.nonnegative_least_squares import solve_nonnegative
 from fedge.types import Floats
 
 MAX_REWEIGHTINGS = 6
-"""Of re-weighting; the weights settle after three or four."""
+"""Largest number of re-weightings; the weights converge after three or four."""
 TINY = 1e-9
 
 
 def fit_relative(
     terms: Floats, target: Floats, weight: Floats, outlier: float, prior: Floats | None = None, pull: float = 0.01
 ) -> Floats:
-    """Coefficients c >= 0 of ``terms @ c``, near ``target`` in relative error; terms (rows, terms), the others (rows,).
+    """Fit coefficients c >= 0 so that ``terms @ c`` is close to the target in relative error.
 
-    A row that is off by more than ``outlier`` counts as its square root would. ``pull`` draws every term, as a share of
-    the target, to that of ``prior`` (without one: to zero), in units of a mean squared relative error.
+    Args:
+        terms: Terms of each row, shape (rows, terms).
+        target: Target of each row, above 0, shape (rows,).
+        weight: Weight of each row, shape (rows,).
+        outlier: Relative error beyond which a row counts linearly instead of quadratically (Huber).
+        prior: Prior coefficients, above 0, shape (terms,); None to shrink to zero.
+        pull: Strength of the shrinkage of each term, in units of a mean squared relative error.
+
+    Returns:
+        Coefficients, shape (terms,).
     """
     shares = terms / target[:, None]
     size = np.sqrt((shares**2).mean(axis=0)) if prior is None else 1.0 / prior
@@ -38,7 +46,7 @@ def fit_relative(
 
 
 def balance_weights(groups: np.ndarray) -> Floats:
-    """Weights (rows,) that let every group count the same, with mean 1."""
+    """Return weights (rows,) with mean 1 that give every group the same total weight."""
     _, which, counts = np.unique(groups, return_inverse=True, return_counts=True)
     weights: Floats = len(groups) / (len(counts) * counts[which.reshape(-1)])
     return weights

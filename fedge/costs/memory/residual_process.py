@@ -1,4 +1,4 @@
-"""How alike two places are by their distance: Matern correlations, once (3/2) and twice (5/2) differentiable."""
+"""Gaussian processes for the residuals of step models, with Matern-3/2 and Matern-5/2 correlations."""
 
 from __future__ import annotations
 
@@ -11,37 +11,47 @@ from fedge.types import Floats
 
 
 def matern3(distance: Floats) -> Floats:
-    """Matern-3/2 correlation at distances in lengths, any shape."""
+    """Return the Matern-3/2 correlation at distances in correlation lengths, any shape."""
     scaled = np.sqrt(3.0) * distance
     alike: Floats = (1.0 + scaled) * np.exp(-scaled)
     return alike
 
 
 def matern5(distance: Floats) -> Floats:
-    """Matern-5/2 correlation at distances in lengths, any shape."""
+    """Return the Matern-5/2 correlation at distances in correlation lengths, any shape."""
     scaled = np.sqrt(5.0) * distance
     alike: Floats = (1.0 + scaled + scaled**2 / 3.0) * np.exp(-scaled)
     return alike
 
 
 SMOOTH_OUTLIER_SDS = 2.0
-"""A residual of more noise sds counts less."""
+"""Noise standard deviations beyond which a residual is down-weighted."""
 SMOOTH_ROUNDS = 3
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessScales:
-    """Standard deviations of log memory or log time, and lengths; levels as shares, batch sizes as logarithms."""
+    """Standard deviations of log memory or log time, and correlation lengths.
+
+    Levels are shares and batch sizes are logarithms.
+
+    Attributes:
+        noise: Of a single step.
+        offset: Of the whole network.
+        batch: Of a curve over the batch size that all levels share.
+        level: Of a curve over the level, and of one over level and batch size.
+        own: Of a level's own offset.
+        level_length: Correlation length of curves over the level.
+        batch_length: Correlation length of the shared curve over the batch size.
+        both_length: Correlation length over the batch size of the joint curve.
+        own_length: Correlation length over the batch size of a level's own offset.
+    """
 
     noise: float
     offset: float
-    """Of the whole network."""
     batch: float
-    """Of a curve over the batch size that all levels share."""
     level: float
-    """Of a curve over the level, and of one over level and batch size."""
     own: float
-    """Of a level's own offset."""
     level_length: float
     batch_length: float
     both_length: float = 0.7
@@ -50,20 +60,33 @@ class ProcessScales:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SmoothProcess:
-    """The process at the steps that it learnt from: ``at`` (n, 2) level and log batch size, ``weights`` (n,)."""
+    """A process fitted to n steps of one network.
+
+    Attributes:
+        scales: Its standard deviations and lengths.
+        points: Level and log batch size, shape (n, 2).
+        weights: Weights of the steps, shape (n,).
+    """
 
     scales: ProcessScales
     points: Floats
     weights: Floats
 
     def predict(self, at: Floats) -> Floats:
-        """Log residual at level and log batch size (m, 2)."""
+        """Return the log residuals at levels and log batch sizes (m, 2), shape (m,)."""
         residual: Floats = _shared_covariance(self.scales, at, self.points) @ self.weights
         return residual
 
 
 def list_scale_candidates(noise: float, offset: float, batch: float, batch_length: float) -> Iterator[ProcessScales]:
-    """The scales that are weighed against each other; chosen by us."""
+    """Yield the scales among which the likelihood selects. The grid is a default; a finer one takes longer.
+
+    Args:
+        noise: Standard deviation of a single step, log units.
+        offset: Standard deviation of the whole network, log units.
+        batch: Standard deviation of the curve over the batch size, log units.
+        batch_length: Its correlation length in log batch size.
+    """
     for own in (0.003, 0.03, 0.06, 0.1, 0.15):
         for length in (0.1, 0.2, 0.4):
             for level in (0.04, 0.08):
@@ -79,7 +102,13 @@ def list_scale_candidates(noise: float, offset: float, batch: float, batch_lengt
 
 
 def fit_smooth_process(at: Floats, residual: Floats, scales: Iterable[ProcessScales]) -> SmoothProcess:
-    """The process of the likeliest scales; ``at`` (n, 2), ``residual`` (n,) log measured minus log modelled."""
+    """Fit the process with the most likely scales.
+
+    Args:
+        at: Level as a share and log batch size, shape (n, 2).
+        residual: Log measured minus log modelled, shape (n,).
+        scales: The candidates, at least one.
+    """
     tried = [_fit_scales(one, at, residual) for one in scales]
     return max(tried, key=lambda pair: pair[0])[1]
 
@@ -98,7 +127,7 @@ def _fit_scales(scales: ProcessScales, at: Floats, residual: Floats) -> tuple[fl
 
 
 def _solve_weights(covariance: Floats, noise: Floats, residual: Floats) -> tuple[float, Floats]:
-    """Log likelihood without its constant, and the weights."""
+    """Return the log likelihood without its constant, and the weights."""
     root = np.linalg.cholesky(covariance + np.diag(noise))
     weights = np.linalg.solve(root.T, np.linalg.solve(root, residual))
     return float(-0.5 * residual @ weights - np.log(np.diag(root)).sum()), weights
@@ -119,7 +148,7 @@ def _distances(one: Floats, other: Floats) -> Floats:
 
 
 NOISE, BATCH, CURVE = 0.1, 0.1, 0.05
-"""Standard deviations of log time: a step's own, of a curve over the batch size, of one over all three."""
+"""Standard deviations of log time: of a single step, of a curve over the batch size, of one over all three inputs."""
 TRANSFER_LENGTHS = np.array([1.5, 1.0, 1.0])
 TRANSFER_BATCH_LENGTH = 0.5
 TRANSFER_OUTLIER_SDS = 2.0
@@ -128,25 +157,40 @@ TRANSFER_ROUNDS = 3
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TransferProcess:
-    """The process at the steps ``at`` (n, 3) that it learnt from, with their weights (n,)."""
+    """A process fitted to n steps of several networks.
+
+    Attributes:
+        points: Inputs of the steps (``build_transfer_points``), shape (n, 3).
+        weights: Weights of the steps, shape (n,).
+    """
 
     points: Floats
     weights: Floats
 
     def predict(self, at: Floats) -> Floats:
-        """Log residual at (m, 3)."""
+        """Return the log residuals at inputs (m, 3), shape (m,)."""
         residual: Floats = _transfer_covariance(at, self.points) @ self.weights
         return residual
 
 
 def build_transfer_points(terms: Floats, flop: Floats) -> Floats:
-    """Log batch size, log traffic per image and log FLOP per element moved: (n, 3) from ``terms.time_terms`` (n, 6)."""
+    """Return log batch size, log traffic per image and log FLOP per element moved, shape (n, 3).
+
+    Args:
+        terms: Time terms of the steps (``step_terms.compute_time_terms``), shape (n, 6).
+        flop: FLOP of the steps, shape (n,).
+    """
     batch, traffic = terms[:, 1], terms[:, 4]
     return np.stack([np.log(batch), np.log(traffic / batch), np.log(flop / traffic)], axis=1)
 
 
 def fit_transfer_process(at: Floats, residual: Floats) -> TransferProcess:
-    """The process of residuals (n,) at (n, 3); a step that is far off counts less."""
+    """Fit the process to residuals; outliers are down-weighted.
+
+    Args:
+        at: Inputs (``build_transfer_points``), shape (n, 3).
+        residual: Log measured minus log modelled, shape (n,).
+    """
     covariance = _transfer_covariance(at, at)
     noise: Floats = np.full(len(at), NOISE**2)
     weights: Floats = np.zeros(len(at))

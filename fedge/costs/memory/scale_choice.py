@@ -1,4 +1,4 @@
-"""Which batch size and which width of the network fit into a board's memory; pure."""
+"""Choice of the batch size and network width that fit into a board's memory; pure functions."""
 
 from __future__ import annotations
 
@@ -12,29 +12,39 @@ from fedge.costs.memory.step_need import StepNeed
 from fedge.types import MemoryObservation, TrainingScale
 
 LoweringOrder = Literal["batch-first", "width-first"]
-"""What is lowered first."""
+"""Which of batch size and width is reduced first."""
 MAX_HISTORY = 30
-"""So many tries of a board are remembered. Chosen by us."""
+"""Number of training attempts kept per board. Default; a shorter history adapts faster after a change of software."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScaleChoice:
-    """A scale, what it is believed to need, and what the model alone says; ``fits`` is whether that is allowed."""
+    """A training scale with its predicted need.
+
+    Attributes:
+        scale: Batch size and width.
+        need: The need, corrected by the board's history.
+        uncorrected_mb: The model's own prediction in MB, which the history is compared with.
+        fits: Whether the need plus margin is within the limit.
+    """
 
     scale: TrainingScale
     need: StepNeed
     uncorrected_mb: float
-    """The model's prediction before the board's history corrected it: what is learnt from."""
     fits: bool
 
 
 def list_scales(
     asked: TrainingScale, min_batch: int, widths: Sequence[float], lower: LoweringOrder
 ) -> tuple[TrainingScale, ...]:
-    """Every scale that may be tried, in the order of preference, ``asked`` first.
+    """List the scales that may be tried, in order of preference.
 
-    Batch sizes are halved down to ``min_batch``. ``batch-first`` keeps the network as wide as any batch size allows,
-    ``width-first`` the batch as large as any width allows.
+    Args:
+        asked: The requested scale, which comes first.
+        min_batch: Smallest batch size; batch sizes are halved down to it.
+        widths: Allowed widths, above 0 to 1; those above the requested one are ignored.
+        lower: ``batch-first`` keeps the network as wide as any batch size allows, ``width-first`` the batch as large as
+            any width allows.
     """
     batches = _halving_sizes(asked.batch_size, min_batch)
     kept = sorted({width for width in widths if width < asked.width} | {asked.width}, reverse=True)
@@ -58,10 +68,20 @@ def choose_scale(
     margin: float,
     failed: ScaleChoice | None = None,
 ) -> ScaleChoice | None:
-    """The first of ``scales`` whose corrected need plus ``margin`` is within ``limit_mb``; else the one of least need.
+    """Choose the first scale whose corrected need plus margin is within the limit, otherwise the one with the least
+    need.
 
-    With ``failed``, which has just run out of memory, only those that need less than it, or are smaller and need no
-    more as far as the model can tell. None when there is none.
+    Args:
+        scales: The scales in order of preference.
+        need: The model's uncorrected need of a scale.
+        belief: The board's history.
+        limit_mb: Allowed memory in MB.
+        margin: Safety margin relative to the need (0.1 is 10 %).
+        failed: The choice that has just run out of memory; only scales with a smaller need are then considered, or
+            smaller scales of the same predicted need.
+
+    Returns:
+        The choice, or None if no scale is left.
     """
     smallest: ScaleChoice | None = None
     for chosen in _evaluate_scales(scales, need=need, belief=belief, limit_mb=limit_mb, margin=margin):
@@ -95,7 +115,7 @@ def _evaluate_scales(
 
 
 def build_memory_belief(seen: Iterable[MemoryObservation]) -> MemoryBelief:
-    """What a board's tries so far teach, oldest first."""
+    """Build the belief from a board's training attempts, oldest first."""
     belief = MemoryBelief()
     for one in seen:
         if one.peak_mb is None:
@@ -106,14 +126,25 @@ def build_memory_belief(seen: Iterable[MemoryObservation]) -> MemoryBelief:
 
 
 def extend_history(seen: Sequence[MemoryObservation], more: MemoryObservation) -> tuple[MemoryObservation, ...]:
-    """The last tries, with one more."""
+    """Append an attempt to the history, keeping the last ``MAX_HISTORY``."""
     return (*seen, more)[-MAX_HISTORY:]
 
 
 def describe_scaling(
     asked: TrainingScale, used: TrainingScale, predicted_mb: float, limit_mb: float, margin: float
 ) -> str:
-    """What was lowered and why, e.g. ``batch 16 -> 8: 1,910 MB predicted, 1,500 MB allowed``; empty for nothing."""
+    """Describe what was reduced and why, e.g. ``batch 16 -> 8: 1,910 MB predicted, 1,500 MB allowed``.
+
+    Args:
+        asked: The requested scale.
+        used: The scale in use.
+        predicted_mb: Predicted need of the requested scale in MB.
+        limit_mb: Allowed memory in MB.
+        margin: Safety margin relative to the need.
+
+    Returns:
+        The description; empty if nothing was reduced.
+    """
     spare = f" and {margin:.0%} to spare" if predicted_mb <= limit_mb else ""
     lowered = []
     if used.batch_size != asked.batch_size:

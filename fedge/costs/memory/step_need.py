@@ -1,8 +1,8 @@
-"""What one training step of a network needs on a board: peak memory and time, with their spread and label.
+"""Predicted need of one training step on a board: peak memory and time, with spread and label.
 
-Computed from the layers' geometry with coefficients fitted to training steps measured on a TX2. For another board the
-arithmetic follows the GPU's FLOP/s, the traffic the memory's bytes/s and launching the processor's score, all from data
-sheets, and the memory is the TX2's: estimated.
+The need is computed from the layers' geometry with coefficients fitted to training steps on a TX2. For other boards,
+arithmetic is scaled by the GPU's FLOP/s, traffic by memory bandwidth and launching by the processor's score, all from
+data sheets, while memory is taken from the TX2. Such needs are labelled estimated.
 """
 
 from __future__ import annotations
@@ -20,23 +20,32 @@ from fedge.costs.memory.step_terms import MEGABYTES, MEMORY_TERMS, compute_memor
 from fedge.types import DeviceSpec, Floats, Label
 
 TX2_SPEEDS = (665.9, 59.7, 0.42)
-"""GFLOP/s, GB/s and processor score of the TX2 in the data sheets that other boards' are taken from as well."""
+"""GFLOP/s, GB/s and processor score of the TX2, from the same data sheets as those of the other boards."""
 MIN_PRODUCT_FLOP_PER_OUTPUT = 16.0
-"""An operator with so many multiplications per output, or more, is a matrix product; chosen by us."""
+"""Multiplications per output from which an operator counts as a matrix product. Default; a larger value treats more
+small products as free."""
 KNOWN_SIDES = (160, 320)
-"""Sides of the images for which the measured 224 speak; beyond it is estimated. Chosen by us."""
+"""Image sides for which the measurements at 224 are representative; outside, the need is labelled estimated. Default; a
+wider range labels less certain needs as calibrated."""
 MIN_CONVOLUTION_SHARE = 0.9
-"""The share of the FLOP that convolutions have in the measured networks, at least; chosen by us."""
+"""Share of the FLOP that convolutions must have for a network to count as one of the measured kind. Default; a lower
+limit labels less certain needs as calibrated."""
 OTHER_NETWORK_SD_LOG, OTHER_BOARD_SD_LOG = (0.25, 0.30), (0.15, 0.60)
-"""Doubt in log memory and log time, added for a network unlike the measured ones and for another board than the TX2.
-Chosen by us; the time on other boards is that wide because newer libraries, which they come with, are faster."""
+"""Additional spread of log memory and log time, for a network unlike the measured ones and for a board other than the
+TX2. Defaults; the time on other boards is that uncertain because their newer libraries are faster."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepNeed:
-    """Peak memory of the training process (what the board has in use, minus idle) and the time of a step of SGD.
+    """Predicted need of a training step with SGD.
 
-    The spreads are standard deviations of the logarithm.
+    Attributes:
+        memory_mb: Peak memory of the training process in MB: memory in use on the board minus that when idle.
+        step_s: Seconds per step.
+        memory_sd_log: Standard deviation of log memory.
+        step_sd_log: Standard deviation of log time.
+        label: ``calibrated`` or ``estimated``.
+        source: Description of the prediction's origin.
     """
 
     memory_mb: float
@@ -48,9 +57,15 @@ class StepNeed:
 
 
 def predict_step_need(network: NetworkCost, device: DeviceSpec, batch_size: int) -> StepNeed:
-    """What a step of ``batch_size`` samples needs; calibrated on the TX2, estimated for every other board.
+    """Predict the need of a step: calibrated on the TX2, estimated for every other board.
 
-    Raises ``ValueError`` for a batch size below 1.
+    Args:
+        network: Costs of the network's layers.
+        device: The board.
+        batch_size: Samples per step, at least 1.
+
+    Raises:
+        ValueError: The batch size is below 1.
     """
     if batch_size < 1:
         raise ValueError(f"batch_size: got {batch_size}; 1 or more")
@@ -81,7 +96,7 @@ def _step_s(time: TimeModel, device: DeviceSpec, network: NetworkCost, layers: F
 
 
 def _image_size_ratio(network: NetworkCost) -> float:
-    """A sample's numbers beside those of the measured images, 3 x 224 x 224: what is loaded."""
+    """Return the elements of a sample relative to the measured images, 3 x 224 x 224; loading time follows it."""
     return math.prod(network.input_shape) / (3 * 224 * 224)
 
 
@@ -101,7 +116,7 @@ def _describe_source(calibration: MemoryCalibration, known: bool, here: bool) ->
 
 
 def _is_known(network: NetworkCost) -> bool:
-    """Whether the network is of the measured kind: convolutions on images of about 224 x 224."""
+    """Return whether the network is of the measured kind: convolutions on images of about 224 x 224."""
     convolutions = sum(layer.flop for layer in network.layers if layer.convolution is not None)
     sides = network.input_shape[1:]
     low, high = KNOWN_SIDES
@@ -111,7 +126,7 @@ def _is_known(network: NetworkCost) -> bool:
 
 @lru_cache(maxsize=64)
 def _build_layer_matrix(network: NetworkCost) -> Floats:
-    """The convolutions, and matrix products as convolutions of one pixel's kernel: (layers, 7), ``table.COLUMNS``."""
+    """Return convolutions, and matrix products as 1 x 1 convolutions, as rows of ``step_table.GEOMETRY_COLUMNS``."""
     rows = [row for layer in network.layers if (row := _layer_row(layer)) is not None] or [_whole_network_row(network)]
     return np.array(rows, dtype=np.float64).reshape(len(rows), 7)
 
@@ -128,6 +143,6 @@ def _layer_row(layer: LayerCost) -> tuple[float, ...] | None:
 
 
 def _whole_network_row(network: NetworkCost) -> tuple[float, ...]:
-    """A network without either, as one matrix product of its activations and FLOP."""
+    """Describe a network without either as a single matrix product with its activations and FLOP."""
     written = max(1, network.activations)
     return max(1.0, network.flop / (2 * written)), 1, 1, 0, 1, 1, math.sqrt(written)

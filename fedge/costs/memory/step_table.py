@@ -1,7 +1,8 @@
-"""Reads measured training steps: time and peak memory over pruning level and batch size, with the layers' geometry.
+"""Reader of measured training steps: time and peak memory over pruning level and batch size, with layer geometry.
 
-A network is two files of a folder: ``NETWORK.csv`` (pruned_pct, batch_size, step_ms, memory_mb; an empty cell ran out
-of memory) and ``NETWORK.layers.json`` (``columns``, and under ``levels`` the convolutions of every pruned network).
+A network consists of two files in a folder: ``NETWORK.csv`` (pruned_pct, batch_size, step_ms, memory_mb; an empty cell
+means out of memory) and ``NETWORK.layers.json`` (``columns``, and under ``levels`` the convolutions of every pruned
+network).
 """
 
 from __future__ import annotations
@@ -21,19 +22,25 @@ from fedge.errors import BadInput
 from fedge.types import Floats
 
 GEOMETRY_COLUMNS = ("in_channels", "out_channels", "kernel", "padding", "stride", "groups", "input_size")
-"""Of a convolution, in this order; ``fedge.costs.layers.network_cost.Convolution`` has the same."""
+"""Columns of a convolution's geometry, in the order of ``fedge.costs.layers.network_cost.Convolution``."""
 STEP_COLUMNS = ("pruned_pct", "batch_size", "step_ms", "memory_mb")
 LAYERS_SUFFIX = ".layers.json"
 OUT_OF_MEMORY_CELLS = ("", "nan")
-"""What a cell says of a step that did not end."""
+"""Contents of a cell whose step ran out of memory."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StepTable:
-    """A network's measured steps, shape (n,) each; NaN where a step ran out of memory.
+    """Measured steps of a network, arrays of shape (n,); NaN where a step ran out of memory.
 
-    ``layers`` holds the convolutions of every pruning level as rows of ``GEOMETRY_COLUMNS``, shape (layers, 7). Rows
-    of a level whose geometry is not known are left out; ``dropped`` counts them.
+    Attributes:
+        network: Name of the network.
+        pruned_pct: Pruning level in percent of the parameters.
+        batch_size: Samples per step.
+        step_ms: Milliseconds per step.
+        memory_mb: Peak memory in MB.
+        layers: Convolutions by pruning level, as rows of ``GEOMETRY_COLUMNS``, shape (layers, 7).
+        dropped: Number of rows left out because the geometry of their level is unknown.
     """
 
     network: str
@@ -46,7 +53,11 @@ class StepTable:
 
 
 def read_step_tables(folder: Path) -> tuple[StepTable, ...]:
-    """Every network of ``folder``, by name; raises ``BadInput`` for a folder without any, or a bad file."""
+    """Read all networks of a folder, sorted by name.
+
+    Raises:
+        BadInput: The folder does not exist or holds no network, or a file is invalid.
+    """
     where = str(folder)
     if not folder.is_dir():
         raise BadInput(where, "no folder", "a folder of NETWORK.csv and NETWORK.layers.json")
@@ -57,7 +68,14 @@ def read_step_tables(folder: Path) -> tuple[StepTable, ...]:
 
 
 def read_step_table(geometry: Path) -> StepTable:
-    """The network of ``NETWORK.layers.json`` and the ``NETWORK.csv`` beside it; raises ``BadInput``."""
+    """Read one network.
+
+    Args:
+        geometry: The file ``NETWORK.layers.json``; ``NETWORK.csv`` is expected in the same folder.
+
+    Raises:
+        BadInput: A file cannot be read or is invalid.
+    """
     name = geometry.name[: -len(LAYERS_SUFFIX)]
     layers = _parse_levels(str(geometry), _read_text(geometry))
     path = geometry.with_name(f"{name}.csv")
@@ -89,7 +107,7 @@ def _read_text(path: Path) -> str:
 
 
 def _parse_rows(where: str, text: str) -> Floats:
-    """The measured steps in the order of ``STEP_COLUMNS``, shape (n, 4)."""
+    """Return the measured steps in the order of ``STEP_COLUMNS``, shape (n, 4)."""
     reader = csv.DictReader(io.StringIO(text))
     missing = [name for name in STEP_COLUMNS if name not in (reader.fieldnames or ())]
     if missing:

@@ -1,11 +1,12 @@
-"""What a training step's memory and time are sums of: bytes kept, work space, and work in whole tiles, from geometry.
+"""Terms of a training step's memory and time from layer geometry: stored bytes, work space, and work in whole tiles.
 
-Memory is a constant (CUDA's context, its libraries, the interpreter), the weights with what the optimiser keeps of
-them, the activations that wait for the backward pass, and the largest work space that one convolution asks for. Time is
-a constant, a share per image, the arithmetic as the kernels' tiles round it up, the traffic, and the weights' update.
+Memory is the sum of a constant (CUDA's context, its libraries, the interpreter), the weights and their optimiser state,
+the activations kept for the backward pass, and the largest work space of a convolution. Time is the sum of a constant,
+a share per image, the arithmetic rounded up to the kernels' tiles, the traffic, and the update of the weights.
 
 n input and m output channels, k kernel, i input and o output side, b batch size; a tile of t channels rounds up to a
-multiple of t. Which terms, tiles and thresholds was chosen by us, with the tables of four networks on a TX2 in sight.
+multiple of t. Terms, tiles and thresholds were selected by hand with tables of four networks on a TX2 in sight; see
+docs/memory.md.
 """
 
 from __future__ import annotations
@@ -19,18 +20,26 @@ MEMORY_TERMS = ("base", "weights", "outputs", "inputs", "workspace", "largest")
 OWN_TIME_TERMS = ("base", "image", "3x3", "large", "1x1", "3x3 weights", "traffic", "depthwise", "weights")
 TIME_TERMS = ("base", "image", "forward", "weight gradient", "traffic", "weights")
 MEGABYTES = 4e-6
-"""Of one number."""
+"""Size of one float32 number, in MB."""
 DEPTHWISE_TRAFFIC = 0.5
-"""An element of a depthwise convolution beside one of a dense one, in traffic: it is read by fewer passes."""
+"""Traffic per element of a depthwise convolution relative to a dense one, whose elements are read by more passes."""
 FEW_CHANNELS = 16
-"""Up to so many input channels a 3 x 3 shows no work space, up to so many outputs a larger kernel no arithmetic."""
+"""Input channels up to which a 3 x 3 kernel has no work space, and outputs up to which a larger kernel has no
+arithmetic."""
 TILE, SMALL_TILE, WIDE_TILE = 64, 32, 128
 
 
 def compute_memory_terms(layers: Floats, batch_size: Floats) -> Floats:
-    """Megabytes by term, shape (batches, 6): layers (layers, 7) as in ``table.COLUMNS``, batch sizes (batches,).
+    """Compute memory by term.
 
-    ``base`` is 1, since its coefficient is in megabytes; the others' coefficients are small numbers.
+    ``base`` is 1, since its coefficient is in MB; the coefficients of the other terms are dimensionless.
+
+    Args:
+        layers: Convolutions as rows of ``step_table.GEOMETRY_COLUMNS``, shape (layers, 7).
+        batch_size: Batch sizes, shape (batches,).
+
+    Returns:
+        MB in the order of ``MEMORY_TERMS``, shape (batches, 6).
     """
     a = build_geometry(layers, batch_size)
     outputs, inputs = a.b * a.m * a.o**2, a.b * a.n * a.i**2
@@ -48,9 +57,15 @@ def compute_memory_terms(layers: Floats, batch_size: Floats) -> Floats:
 
 
 def compute_own_time_terms(layers: Floats, batch_size: Floats) -> Floats:
-    """Work by term, (batches, 9), for a model fitted to one network's own steps.
+    """Compute work by term, for a model fitted to one network's own steps.
 
-    FLOP for the arithmetic, elements for the traffic; ``base`` is 1 and ``image`` the batch size.
+    Args:
+        layers: Convolutions as rows of ``step_table.GEOMETRY_COLUMNS``, shape (layers, 7).
+        batch_size: Batch sizes, shape (batches,).
+
+    Returns:
+        FLOP or elements in the order of ``OWN_TIME_TERMS``, shape (batches, 9); ``base`` is 1 and ``image`` the batch
+        size.
     """
     a = build_geometry(layers, batch_size)
     dense = a.g == 1
@@ -68,10 +83,18 @@ def compute_own_time_terms(layers: Floats, batch_size: Floats) -> Floats:
 
 
 def compute_time_terms(layers: Floats, batch_size: Floats) -> Floats:
-    """Work by term, (batches, 6), for a model that holds for networks that it has not seen."""
+    """Compute work by term, for a model that transfers to other networks.
+
+    Args:
+        layers: Convolutions as rows of ``step_table.GEOMETRY_COLUMNS``, shape (layers, 7).
+        batch_size: Batch sizes, shape (batches,).
+
+    Returns:
+        FLOP or elements in the order of ``TIME_TERMS``, shape (batches, 6); ``base`` is 1 and ``image`` the batch size.
+    """
     a = build_geometry(layers, batch_size)
     dense = a.g == 1
-    first = (np.arange(len(layers)) == 0)[None, :]  # the images need no gradient
+    first = (np.arange(len(layers)) == 0)[None, :]  # no gradient by the input images
     forward = _flop(a, a.n_e, _round_to_tiles(a.m, WIDE_TILE)) + np.where(
         first, 0.0, _flop(a, _round_to_tiles(a.n_e, WIDE_TILE), a.m)
     )
@@ -85,7 +108,7 @@ def compute_time_terms(layers: Floats, batch_size: Floats) -> Floats:
 
 
 def _stack_columns(a: ConvolutionGeometry, *terms: Floats) -> Floats:
-    """The constant, the batch size and every term summed over the layers."""
+    """Stack a constant, the batch size, and every term summed over the layers."""
     shape = np.broadcast_shapes(a.b.shape, a.n.shape)
     sums = [np.broadcast_to(term, shape).sum(axis=1) for term in terms]
     return np.stack([np.ones(len(a.b)), a.b[:, 0], *sums], axis=1)
@@ -96,18 +119,18 @@ def _flop(a: ConvolutionGeometry, inputs: Floats, outputs: Floats) -> Floats:
 
 
 def _is_small_kernel(kernel: Floats) -> np.ndarray:
-    """Kernels that count as 3 x 3."""
+    """Return which kernels count as 3 x 3."""
     small: np.ndarray = (kernel > 1) & (kernel <= 3)
     return small
 
 
 def _weight_gradient(a: ConvolutionGeometry) -> Floats:
-    """Tiles lie over the output channels and over a kernel's weights."""
+    """Return the FLOP of weight gradients, whose tiles cover output channels and kernel weights."""
     return 2 * a.b * a.o**2 * _round_to_tiles(a.m / a.g, TILE) * _round_to_tiles(a.n_e * a.k**2, TILE)
 
 
 def _moved_elements(a: ConvolutionGeometry) -> Floats:
-    """Elements in and out, without the first layer's images."""
+    """Return the elements read and written, without the images read by the first layer."""
     first = (np.arange(a.n.shape[1]) == 0)[None, :]
     return np.where(first, 0.0, a.b * a.n * a.i**2) + a.b * a.m * a.o**2
 

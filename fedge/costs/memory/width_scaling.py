@@ -1,8 +1,8 @@
-"""A network's cost once every layer keeps a part of its channels: what the narrow network of a client costs; pure.
+"""Cost of a narrower network in which every layer keeps a share of its channels; pure functions.
 
-Symbols: w the width, k(c) = ceil(w c) the channels kept of c; the network's input and its last layer's output stay.
-Of a convolution with c channels in g groups and c' out, FLOP and weights follow k(c) k(c') g / (c c' g'), what is read
-follows k(c) / c and what is written k(c') / c'. Normalisation, activation and pooling follow w.
+Symbols: w the width, k(c) = ceil(w c) the channels kept of c; the network's input and its last layer's output stay. For
+a convolution with c channels in g groups and c' outputs, FLOP and weights scale as k(c) k(c') g / (c c' g'), reads as
+k(c) / c and writes as k(c') / c'. Normalisation, activation and pooling scale as w.
 """
 
 from __future__ import annotations
@@ -13,11 +13,16 @@ import math
 from fedge.costs.layers.network_cost import Convolution, LayerCost, NetworkCost, Shape
 
 DENSE_KINDS = frozenset({"conv", "conv_transpose", "linear"})
-"""Kinds of layers whose weights lie between all channels before and after."""
+"""Kinds of layers whose weights connect all input with all output channels."""
 
 
 def narrow_network(network: NetworkCost, width: float) -> NetworkCost:
-    """The cost with a part ``width`` (above 0 to 1) of every layer's channels; the same network for 1."""
+    """Return the cost of a network with a share of every layer's channels.
+
+    Args:
+        network: The full network.
+        width: Share of the channels to keep, above 0 to 1; 1 returns the network itself.
+    """
     if width == 1.0:
         return network
     dense = [place for place, layer in enumerate(network.layers) if _is_dense(layer)]
@@ -31,9 +36,10 @@ def narrow_network(network: NetworkCost, width: float) -> NetworkCost:
 
 
 def _is_dense(layer: LayerCost) -> bool:
-    """Whether every output is made of all inputs' channels: its weights follow both.
+    """Return whether every output depends on all input channels, so that its weights scale with both.
 
-    Of kinds that are not told, like a whole network in one layer, those that give another shape than they are given.
+    A layer of another kind, such as a whole network as one layer, counts as dense if its input and output shapes
+    differ.
     """
     if layer.convolution is not None or layer.kind in DENSE_KINDS:
         return True
@@ -46,7 +52,7 @@ def _narrow_layer(layer: LayerCost, width: float, *, first: bool, last: bool) ->
     if not _is_dense(layer):
         return _scale_layer(layer, width, width, width)
     given, made = 1.0 if first else width, 1.0 if last else width
-    if first and last:  # a whole network told as one layer
+    if first and last:  # a whole network given as one layer
         given = made = width
     return _scale_layer(layer, given * made, given, made)
 
@@ -76,7 +82,7 @@ def _scale_layer(layer: LayerCost, work: float, read: float, written: float) -> 
 
 
 def _scale_shape(shape: Shape, factor: float) -> Shape:
-    """A shape with a batch of one, of which so large a part of the channels is left."""
+    """Scale the channels of a shape with a batch of one."""
     return shape if len(shape) < 2 else (shape[0], _count_kept_channels(shape[1], factor), *shape[2:])
 
 

@@ -1,7 +1,7 @@
-"""The shortest round under a cap on the fleet's joules, on its watts, or on both; every board's share of the watts.
+"""The shortest round under a cap on the fleet's energy, on its power, or on both, and every board's share of the power.
 
-Symbols: D deadline, E(D) the fleet's least joules of a round until D, P(D) the least sum over the boards of the watts
-of a point within reach at D (all work at once), E_cap and P_cap the limits.
+Symbols: D deadline, E(D) the fleet's least energy of a round until D, P(D) the least sum over the boards of the power
+of a point within reach at D (all boards work at the same time), E_cap and P_cap the limits.
 """
 
 from __future__ import annotations
@@ -24,14 +24,21 @@ from fedge.decisions.planning.front_columns import FrontColumns, Ints, running_m
 from fedge.types import Floats
 
 PRICES = 4.0 ** np.arange(-4, 5)
-"""Joules weighed against watts, when both are limited, in units of the columns' medians. Chosen by us."""
+"""Prices of a joule against a watt when both are limited, in units of the columns' medians: a default grid.
+
+Each price costs one sweep; a finer grid can find a slightly shorter round.
+"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CappedRound:
-    """A deadline, its joules, whether the caps hold, and every board's share of the watts, shape (n,).
+    """A round under caps.
 
-    The joules are those of every board's least energy within its share. Without a cap on the watts there are no shares.
+    Attributes:
+        deadline_s: Length of the round in seconds.
+        energy_j: Sum of every board's least energy within its share of the power, in joules.
+        feasible: Whether the caps hold.
+        shares_w: Every board's share of the power cap in watts, shape (boards,); empty without a power cap.
     """
 
     deadline_s: float
@@ -41,13 +48,17 @@ class CappedRound:
 
 
 def find_shortest_round(columns: FrontColumns, energy_cap_j: float | None, power_cap_w: float | None) -> CappedRound:
-    """The least D whose round keeps the caps; when none does, the round that comes nearest, not feasible.
+    """Return the shortest round that keeps the caps, or, if none does, the nearest one, marked as not feasible.
 
     Exact with one cap: E(D) <= E_cap or P(D) <= P_cap first holds where a point comes within reach. With both, boards
-    have to trade watts for joules, which is a knapsack problem: the answer keeps both caps, and is the shortest of what
-    one price per joule for the whole fleet can reach, over a ladder of prices; exact when it meets the longer of
-    the two single answers. One cap: O(m) and a sort of few; both: up to ten sweeps with a sort of the points before the
-    shortest D found so far.
+    have to trade power for energy, which is a knapsack problem: the answer keeps both caps and is the shortest that one
+    price per joule for the whole fleet can reach, over a ladder of prices; it is exact if it meets the longer of the
+    two single answers. One cap costs O(m) and a sort of few points; both cost up to ten sweeps.
+
+    Args:
+        columns: The boards' fronts.
+        energy_cap_j: Cap on the fleet's energy in the round, in joules; None for no cap.
+        power_cap_w: Cap on the fleet's power, in watts; None for no cap.
     """
     if power_cap_w is None:
         return _solve_energy_cap(columns, np.inf if energy_cap_j is None else energy_cap_j)
@@ -63,7 +74,7 @@ def find_shortest_round(columns: FrontColumns, energy_cap_j: float | None, power
 
 
 def split_power_cap(power_w: Floats, cap_w: float) -> Floats:
-    """Every board's share of ``cap_w``, in the proportion of the watts planned; never more than the cap together."""
+    """Split ``cap_w`` watts over the boards in proportion to their planned power ``power_w``; shape (boards,)."""
     total_w = float(power_w.sum())
     shares: Floats = power_w * (cap_w / total_w) if total_w > 0 else np.full(len(power_w), cap_w / max(1, len(power_w)))
     return shares
@@ -88,7 +99,7 @@ def _solve_power_cap(columns: FrontColumns, cap_w: float) -> CappedRound:
 def _build_capped_round(
     columns: FrontColumns, deadline_s: float, planned: Ints, cap_w: float, feasible: bool
 ) -> CappedRound:
-    """The round in which every board takes its least joules within its share; shares follow the points planned."""
+    """Build the round in which every board uses least energy within its share; shares follow the planned points."""
     shares_w = split_power_cap(columns.power_w[planned], cap_w)
     fits = columns.power_w <= np.repeat(shares_w * (1.0 + LIMIT_ROUNDING), columns.counts)
     points = choose_points(columns, np.where(fits, columns.above_idle_j, np.inf), deadline_s, planned)
@@ -99,7 +110,7 @@ def _build_capped_round(
 def _solve_both_caps(
     columns: FrontColumns, energy_cap_j: float, power_cap_w: float, from_s: float
 ) -> CappedRound | None:
-    """The shortest round found that keeps both caps; none can be shorter than ``from_s``."""
+    """Return the shortest round found that keeps both caps; none can be shorter than ``from_s``."""
     for cost in (columns.power_w, columns.above_idle_j):
         points = choose_points(columns, cost, from_s)
         if columns.power_w[points].sum() <= power_cap_w * (1.0 + LIMIT_ROUNDING):
@@ -123,7 +134,7 @@ def _solve_both_caps(
 
 
 def _try_maxn(columns: FrontColumns, energy_cap_j: float, power_cap_w: float) -> CappedRound | None:
-    """The round with every board working at MAXN, where that keeps both caps."""
+    """Return the round with every board at MAXN if it keeps both caps."""
     deadline_s, power_w = float(columns.maxn_safe_s.max()), columns.maxn_work_j / columns.maxn_work_s
     above_j = columns.maxn_work_j - columns.idle_w * columns.maxn_work_s
     energy_j = above_j.sum() + columns.idle_w.sum() * deadline_s
@@ -135,7 +146,7 @@ def _try_maxn(columns: FrontColumns, energy_cap_j: float, power_cap_w: float) ->
 def _find_first_feasible(
     columns: FrontColumns, cost: Floats, energy_cap_j: float, power_cap_w: float, cap_s: float
 ) -> tuple[float, Ints] | None:
-    """The least D below ``cap_s`` at which the points of least ``cost`` keep both caps, and these points."""
+    """Return the least D below ``cap_s`` at which the points of least ``cost`` keep both caps, and these points."""
     begin, opening = find_fastest_points(columns), columns.offsets[:-1]
     floor_s, best = float(begin.from_s.max()), _running_argmin(cost, columns)
     earlier = np.roll(best, 1)
@@ -165,7 +176,7 @@ def _mask_within_cap(values: Floats, cap: float) -> NDArray[np.bool_]:
 
 
 def _running_argmin(cost: Floats, columns: FrontColumns) -> Ints:
-    """The index of each running minimum within its board, the first of equal ones."""
+    """Return the index of each running minimum within its board, the first of equal ones."""
     lowest = running_minimum(cost, columns.offsets)
     new = np.append(np.True_, lowest[1:] < lowest[:-1])
     new[columns.offsets[:-1]] = True

@@ -1,11 +1,10 @@
-"""The sorted sweep: a cost that grows with the deadline and steps where modes come within reach, searched exactly.
+"""Exact search over a cost that grows with the deadline and steps where points come within reach, by a sorted sweep.
 
 Symbols: D is the deadline, R the earliest possible one; the fleet's cost is C(D) = start + slope D + sum of the changes
-at or before D, for D >= R. A board's first mode is in reach from R on; a change is what a later one saves.
-
+at or before D, for D >= R. A board's first point is within reach from R on; a change is the saving of a later point.
 Only changes can make a later D better where slope >= 0, so the best D is R or the place of a change. With many points
-one pass puts them into bins by place; from the bins' sums follow bounds on C within each, and only the points of bins
-that can hold the answer are sorted: O(m) and a sort of few, instead of a sort of all m.
+one pass puts them into bins by place; the bins' sums give bounds on C within each bin, and only the points of bins that
+can hold the answer are sorted: O(m) and a sort of few, instead of a sort of all m.
 """
 
 from __future__ import annotations
@@ -21,14 +20,22 @@ from fedge.types import Floats
 
 BINS = 65_536
 SORTED_AT_ONCE = 200_000
-"""Up to so many points, sorting them all is quicker than binning them."""
+"""Number of points up to which sorting them all is quicker than binning them."""
 EQUAL_TOLERANCE = 1e-12
-"""Costs closer than this share are equal, so that the order of additions decides nothing."""
+"""Relative difference below which two costs count as equal, so that the order of additions decides nothing."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CostSteps:
-    """C(D): ``change[k]`` at ``at_s[k]`` > ``floor_s``, in no order; ``start`` holds what is within reach before."""
+    """The step function C(D) of the module's head.
+
+    Attributes:
+        floor_s: The earliest deadline R in seconds.
+        start: Sum of the costs of the points within reach at R.
+        slope: Cost per second of deadline.
+        at_s: Deadlines of the changes, all later than R, in no order.
+        change: Change of the cost at each of ``at_s``.
+    """
 
     floor_s: float
     start: float
@@ -37,12 +44,12 @@ class CostSteps:
     change: Floats
 
     def evaluate(self, deadline_s: float) -> float:
-        """C at a deadline of at least ``floor_s``."""
+        """Return C at a deadline of at least ``floor_s``."""
         changed = self.change[self.at_s <= deadline_s].sum() if len(self.at_s) else 0.0
         return float(self.start + self.slope * deadline_s + changed)
 
     def add_prices(self, price: float, time_price: float = 0.0) -> CostSteps:
-        """``price`` C(D) + ``time_price`` D."""
+        """Return ``price`` C(D) + ``time_price`` D."""
         return CostSteps(
             self.floor_s,
             start=price * self.start,
@@ -54,16 +61,16 @@ class CostSteps:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FastestPoints:
-    """Per board, shape (n,): the index of its fastest point, and from when on that can be counted on."""
+    """Each board's fastest point (its index) and the time from which it is within reach in seconds, shape (boards,)."""
 
     points: Ints
     from_s: Floats
 
 
 def find_fastest_points(columns: FrontColumns) -> FastestPoints:
-    """Each board's point of least expected end, and that end: what it does when no point holds with the margin.
+    """Return each board's point of earliest expected end, its fallback if no point ends in time with the margin.
 
-    Where a point holds earlier with the margin (a confidence below one half), that point.
+    Where a point with the margin ends even earlier (a confidence below one half), that point is returned.
     """
     opening, counts = columns.offsets[:-1], columns.counts
     if len(columns) == 0:
@@ -78,10 +85,16 @@ def find_fastest_points(columns: FrontColumns) -> FastestPoints:
 def build_cost_steps(
     columns: FrontColumns, cost: Floats, slope: float, cap_s: float = np.inf, begin: FastestPoints | None = None
 ) -> CostSteps:
-    """The fleet's least sum of ``cost`` (m,) over the points within reach, as it steps with D up to ``cap_s``.
+    """Build the fleet's least sum of ``cost`` over the points within reach, as a step function of the deadline.
 
-    A point is within reach at its end with the margin; before the first one is, a board counts with its fastest point.
-    O(m).
+    A point is within reach from its end with the margin; before a board's first, its fastest point counts. O(m).
+
+    Args:
+        columns: The boards' fronts.
+        cost: Cost of each point, shape (points,).
+        slope: Cost per second of deadline.
+        cap_s: Latest deadline that matters, in seconds.
+        begin: The boards' fastest points, if already computed.
     """
     begin = find_fastest_points(columns) if begin is None else begin
     floor_s = float(begin.from_s.max(initial=0.0))
@@ -96,7 +109,7 @@ def build_cost_steps(
 
 
 def find_least(steps: CostSteps) -> tuple[float, float]:
-    """The deadline of least cost, the shortest of equally good ones, and that cost."""
+    """Return the deadline of least cost in seconds, the shortest of equally good ones, and that cost."""
     at_first = steps.start + steps.slope * steps.floor_s
     at_s, cost = _list_deadlines(steps, at_first, least_only=True)
     best = min(at_first, float(cost.min(initial=np.inf)))
@@ -108,7 +121,7 @@ def find_least(steps: CostSteps) -> tuple[float, float]:
 
 
 def find_first_within(steps: CostSteps, limit: float) -> float | None:
-    """The shortest deadline whose cost keeps ``limit``; None when none does."""
+    """Return the shortest deadline in seconds whose cost keeps ``limit``, or None if there is none."""
     limit += LIMIT_ROUNDING * abs(limit)
     if steps.start + steps.slope * steps.floor_s <= limit:
         return steps.floor_s
@@ -118,7 +131,7 @@ def find_first_within(steps: CostSteps, limit: float) -> float | None:
 
 
 def _list_deadlines(steps: CostSteps, limit: float, *, least_only: bool) -> tuple[Floats, Floats]:
-    """Deadlines that can be the answer, ascending, and their exact costs."""
+    """Return the deadlines that can be the answer, ascending, and their exact costs."""
     if len(steps.at_s) <= SORTED_AT_ONCE:
         return _sweep_all(steps.at_s, steps.change, steps.start, steps.slope)
     bins, before, keep = _select_bins(steps, limit, least_only=least_only)
@@ -134,9 +147,9 @@ def _list_deadlines(steps: CostSteps, limit: float, *, least_only: bool) -> tupl
 def _select_bins(
     steps: CostSteps, limit: float, *, least_only: bool
 ) -> tuple[NDArray[np.int32], Floats, NDArray[np.bool_]]:
-    """Each point's bin, the cost without its slope before each bin, and the bins that can hold the answer.
+    """Return each point's bin, the cost without its slope before each bin, and the bins that can hold the answer.
 
-    Within a bin C is at least its value before, at the bin's left edge, with all of the bin's falls at once.
+    Within a bin C is at least its value before it, at the bin's left edge, with all of the bin's falls at once.
     """
     width = (float(steps.at_s.max()) - steps.floor_s) / BINS
     bins = np.minimum((steps.at_s - steps.floor_s) / width, BINS - 1).astype(np.int32)
@@ -162,15 +175,22 @@ def _sweep_all(at_s: Floats, change: Floats, start: float, slope: float) -> tupl
 
 
 def _keep_last_of_equals(at_s: Floats, cost: Floats) -> tuple[Floats, Floats]:
-    """Of changes at the same deadline only the cost after the last one counts."""
+    """Keep the cost after the last of several changes at the same deadline."""
     keep = np.append(at_s[1:] != at_s[:-1], np.True_) if len(at_s) else np.zeros(0, dtype=np.bool_)
     return at_s[keep], cost[keep]
 
 
 def choose_points(columns: FrontColumns, cost: Floats, deadline_s: float, otherwise: Ints | None = None) -> Ints:
-    """Each board's point at ``deadline_s``, shape (n,): the first of least finite ``cost`` within reach.
+    """Return each board's point at ``deadline_s``: the first of least finite ``cost`` within reach.
 
-    A board without one gets its point in ``otherwise`` (default its fastest).
+    Args:
+        columns: The boards' fronts.
+        cost: Cost of each point, shape (points,).
+        deadline_s: Deadline in seconds.
+        otherwise: Fallback point of each board without one, shape (boards,); its fastest point by default.
+
+    Returns:
+        Indices of points, shape (boards,).
     """
     opening = columns.offsets[:-1]
     offered = np.where(columns.safe_ends_s <= deadline_s * (1.0 + LIMIT_ROUNDING), cost, np.inf)

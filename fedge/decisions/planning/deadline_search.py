@@ -1,7 +1,7 @@
-"""The deadline of a round that weighs the fleet's time and energy, or spends least energy: sweeps over columns.
+"""Search the deadline of a round that weighs the fleet's time and energy, or spends least energy.
 
-Symbols: D deadline, idle power p_i, a_i(D) the least joules above idling of board i's points within reach at D. A round
-until D costs E(D) = sum_i [p_i D + a_i(D)]. D_maxn and E_maxn are length and joules of the round at MAXN, as expected.
+Symbols: D deadline, idle power p_i, a_i(D) the least energy above idling of board i's points within reach at D. A round
+until D costs E(D) = sum_i [p_i D + a_i(D)]. D_maxn and E_maxn are length and energy of the expected round at MAXN.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ TINY_J = 1e-12
 
 @dataclass(frozen=True, slots=True)
 class DeadlinePlan:
-    """A deadline, the joules of a round until then, and whether every limit is kept."""
+    """A deadline in seconds, the energy of the round until then in joules, and whether every limit is kept."""
 
     deadline_s: float
     energy_j: float
@@ -27,11 +27,16 @@ class DeadlinePlan:
 
 
 def find_weighted_deadline(columns: FrontColumns, time_weight: float, cap_s: float = np.inf) -> DeadlinePlan:
-    """The D of least w D / D_maxn + (1 - w) E(D) / E_maxn, at most ``cap_s``; the shorter of equally good ones.
+    """Return the D of least w D / D_maxn + (1 - w) E(D) / E_maxn, the shorter of equally good ones.
 
-    Never below what the slowest board's fastest mode is expected to need: a shorter deadline would not shorten the
-    round. When even that is beyond the cap, it is the deadline, not feasible. ``time_weight`` 0 is the least energy.
-    Exact: between two boards' ends E only grows, by idling. O(m), and a sort of the few points around the best D.
+    It is never below the time that the slowest board's fastest point is expected to need, because a shorter deadline
+    would not shorten the round. Exact: between two points' ends E only grows, by idling. O(m), and a sort of few
+    points.
+
+    Args:
+        columns: The boards' fronts.
+        time_weight: The weight w, 0 to 1; 0 gives least energy.
+        cap_s: Latest deadline, in seconds. If the fastest points end later, the plan is not feasible.
     """
     steps = build_cost_steps(columns, columns.above_idle_j, float(columns.idle_w.sum()), cap_s)
     price = (1.0 - time_weight) / max(columns.maxn_energy_j, TINY_J)
@@ -41,5 +46,5 @@ def find_weighted_deadline(columns: FrontColumns, time_weight: float, cap_s: flo
 
 
 def is_deadline_safe(columns: FrontColumns, deadline_s: float) -> bool:
-    """Whether every board has a point that ends by ``deadline_s`` with the margin."""
+    """Return whether every board has a point that ends by ``deadline_s`` with the margin."""
     return bool((columns.safe_ends_s[columns.offsets[:-1]] <= deadline_s * (1.0 + LIMIT_ROUNDING)).all())

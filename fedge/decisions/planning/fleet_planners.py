@@ -1,6 +1,6 @@
 """The planners behind the policies: from the boards' fronts and the goal's numbers to one plan for the round.
 
-Symbols: z = Phi^-1(confidence); everything else as in ``deadlines`` and ``capped``.
+Symbols: z = Phi^-1(confidence); everything else as in ``deadline_search`` and ``capped_round``.
 """
 
 from __future__ import annotations
@@ -17,17 +17,22 @@ from fedge.decisions.planning.front_columns import FrontColumns, build_columns
 from fedge.types import FleetPlan, Front, RoundGoal
 
 TIME_WEIGHT = 0.5
-"""The default of ``plan_balanced``."""
+"""Default weight of time in ``plan_balanced``: time and energy count the same."""
 MAX_SLOWDOWN = 1.05
-"""A round is never planned more than 5 % longer than with every board at MAXN, unless told otherwise. Chosen by us."""
+"""Default limit on a round's length relative to all boards at MAXN; a larger one saves more energy per round."""
 CONFIDENCE = 0.84
 """One standard deviation: a choice of least energy always sits at its limit, so without a margin half would be late."""
 
 
 def plan_balanced(fronts: Mapping[str, Front], boards: Sequence[str], goal: RoundGoal) -> FleetPlan:
-    """Least w D / D_maxn + (1 - w) E(D) / E_maxn with D <= ``max_slowdown`` D_maxn.
+    """Plan the deadline of least w D / D_maxn + (1 - w) E(D) / E_maxn with D <= ``max_slowdown`` D_maxn.
 
-    Planned with expected times; each board keeps the deadline with its own margin.
+    The plan uses expected times; each board meets the deadline with its own margin.
+
+    Args:
+        fronts: The known fronts by board.
+        boards: The boards of the round.
+        goal: The round's goal; its limits may hold ``time_weight`` (0.5) and ``max_slowdown`` (1.05).
     """
     columns = _select_columns(fronts, boards, 0.0)
     if not columns.boards:
@@ -40,10 +45,17 @@ def plan_balanced(fronts: Mapping[str, Front], boards: Sequence[str], goal: Roun
 
 
 def plan_least_energy(fronts: Mapping[str, Front], boards: Sequence[str], goal: RoundGoal) -> FleetPlan:
-    """The D of least E(D) up to ``deadline_s``, or up to ``max_slowdown`` (1.05) times D_maxn; both when both are set.
+    """Plan the deadline of least E(D).
 
-    Every board ends by D with ``confidence`` (0.84). Feasible when a deadline of seconds can be kept so by every board,
-    and one relative to MAXN as expected: no board could promise more of itself than MAXN does.
+    Args:
+        fronts: The known fronts by board.
+        boards: The boards of the round.
+        goal: The round's goal; its limits may hold ``deadline_s``, ``max_slowdown`` (1.05 if neither is given, relative
+            to D_maxn) and ``confidence`` (0.84).
+
+    Returns:
+        The plan. It is feasible if every board meets ``deadline_s`` with the confidence, and the limit relative to MAXN
+        as expected, since no board could promise more than its own MAXN.
     """
     columns = _select_columns(fronts, boards, _margin_z(goal))
     if not columns.boards:
@@ -60,12 +72,18 @@ def plan_least_energy(fronts: Mapping[str, Front], boards: Sequence[str], goal: 
 
 
 def plan_energy_budget(fronts: Mapping[str, Front], boards: Sequence[str], goal: RoundGoal) -> FleetPlan:
-    """The D of least cost for what these boards add: of least E(D), or weighed by ``time_weight`` (0).
+    """Plan the deadline of least E(D) of these boards, or of the best weighting with ``time_weight``.
 
-    Who takes part is decided before (``fedge.decisions.planning.gain_search``). The round is as long as that takes, at
-    most
-    ``max_slowdown`` D_maxn when given. Not feasible when less than E(D) is left of ``budget_j`` after ``spent_j``; then
-    time has no weight any more.
+    The boards are chosen before (``fedge.decisions.planning.gain_search``).
+
+    Args:
+        fronts: The known fronts by board.
+        boards: The boards of the round.
+        goal: The round's goal; its limits may hold ``budget_j`` and ``spent_j`` of the whole run, ``time_weight`` (0),
+            ``max_slowdown`` (no limit) and ``confidence`` (0.84).
+
+    Returns:
+        The plan. It is not feasible, and ignores time, if the round needs more than what is left of the budget.
     """
     columns = _select_columns(fronts, boards, _margin_z(goal))
     if not columns.boards:
@@ -87,10 +105,9 @@ def plan_energy_budget(fronts: Mapping[str, Front], boards: Sequence[str], goal:
 
 
 def plan_fastest(fronts: Mapping[str, Front], boards: Sequence[str], goal: RoundGoal) -> FleetPlan:
-    """The least D whose round keeps ``board_round_energy_j`` joules and ``fleet_power_w`` watts, with ``confidence``
-    (0.84).
+    """Plan the shortest round within ``round_energy_j`` joules and ``fleet_power_w`` watts, with ``confidence`` (0.84).
 
-    Under a cap on the watts every board's share is its goal's ``power_w``; the shares never exceed the cap together. A
+    Under a power cap every board's share becomes its goal's ``power_w``; the shares never exceed the cap together. A
     board without a usable front gets an equal share.
     """
     columns = _select_columns(fronts, boards, _margin_z(goal))
@@ -113,14 +130,14 @@ def _select_columns(fronts: Mapping[str, Front], boards: Sequence[str], z: float
 
 
 def _build_bare_plan(boards: Sequence[str], goal: RoundGoal) -> FleetPlan:
-    """No front to plan from: the bare goal for everybody."""
+    """Return the plan without a deadline, for when no front is known."""
     return FleetPlan(dict.fromkeys(boards, goal), why="No board's front is known.")
 
 
 def _build_plan(
     columns: FrontColumns, boards: Sequence[str], goal: RoundGoal, planned: DeadlinePlan, found: str
 ) -> FleetPlan:
-    """Every planned board's goal with the deadline. One that breaks the user's own deadline takes its place."""
+    """Give every planned board the deadline; if it breaks the user's own deadline, it replaces that."""
     limits = {k: v for k, v in goal.limits.items() if planned.feasible or k != "deadline_s" or v >= planned.deadline_s}
     done = dataclasses.replace(goal, deadline_s=planned.deadline_s, limits=limits)
     known = frozenset(columns.boards)
@@ -140,7 +157,7 @@ def _build_plan(
 
 
 def _set_power_shares(plan: FleetPlan, shares_w: Mapping[str, float], equal_w: float | None) -> FleetPlan:
-    """The plan with every board's own limit on its watts, where there is one for the fleet."""
+    """Return the plan with every board's own power limit, if the fleet has one."""
     if equal_w is None:
         return plan
     goals = {

@@ -1,7 +1,8 @@
 """All boards' fronts as flat columns, so that a planner handles a hundred thousand of them with a few numpy calls.
 
-Symbols: board i has link l_i, idle power p_i and points k of work t_ik, energy e_ik and spread s_ik (log); the margin
-is z spreads. A point ends at l_i + t_ik as expected, and at l_i + t_ik exp(z s_ik) with the margin.
+Symbols: board i has link l_i, idle power p_i and points k of work t_ik, energy e_ik and standard deviation s_ik (log);
+the margin is z standard deviations. A point ends at l_i + t_ik as expected, and at l_i + t_ik exp(z s_ik) with the
+margin.
 """
 
 from __future__ import annotations
@@ -20,18 +21,27 @@ from fedge.types import Floats, Front
 Ints: TypeAlias = NDArray[np.int64]
 
 MAX_FIGURE = 1e12
-"""Seconds, joules or watts above this are no figures of a board's round. Chosen by us: it keeps every sum precise."""
+"""Seconds, joules or watts above this are no plausible figures of a round; the bound keeps every sum precise."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FrontColumns:
-    """The fronts of n boards with m points in all, MAXN among each board's points.
+    """The fronts of n boards with m points in all, each board's MAXN among its points.
 
-    ``boards`` are in the order of their names; board i has the points ``offsets[i]`` to ``offsets[i + 1]``, at least
-    one, by rising ``held_s``. Shape (m,): ``ends_s`` is when a point ends as expected, ``held_s`` with the margin,
-    ``above_j`` its joules above idling, ``power_w`` its watts while it works. Shape (n,): ``idle_w``, and MAXN's two
-    ends, seconds and joules of work, and power waiting there. ``left_out`` are the boards whose front is empty or makes
-    no sense.
+    Attributes:
+        boards: Names in ascending order.
+        offsets: Board i has the points ``offsets[i]`` to ``offsets[i + 1]``, at least one, by rising ``safe_ends_s``.
+        ends_s: Expected end of each point in seconds after the round's start, shape (m,).
+        safe_ends_s: End of each point with the margin, in seconds, shape (m,).
+        above_idle_j: Energy of each point above idling, in joules, shape (m,).
+        power_w: Power of each point while it works, in watts, shape (m,).
+        idle_w: Idle power of each board, in watts, shape (n,).
+        maxn_s: Expected end at MAXN, in seconds, shape (n,).
+        maxn_safe_s: End at MAXN with the margin, in seconds, shape (n,).
+        maxn_work_s: Time of the work at MAXN, in seconds, shape (n,).
+        maxn_work_j: Energy of the work at MAXN, in joules, shape (n,).
+        maxn_idle_w: Power while waiting at MAXN, in watts, shape (n,).
+        left_out: Boards whose front is empty or implausible.
     """
 
     boards: tuple[str, ...]
@@ -58,21 +68,25 @@ class FrontColumns:
 
     @property
     def maxn_round_s(self) -> float:
-        """The expected length of the round with every board at MAXN."""
+        """Expected length in seconds of the round with every board at MAXN."""
         return float(self.maxn_s.max())
 
     @property
     def maxn_energy_j(self) -> float:
-        """The joules of that round, every board working and waiting at MAXN (no radio)."""
+        """Energy of that round in joules, every board working and waiting at MAXN (no radio)."""
         waiting_s = self.maxn_round_s - self.maxn_work_s
         return float(self.maxn_work_j.sum() + (self.maxn_idle_w * waiting_s).sum())
 
 
 def build_columns(fronts: Mapping[str, Front], z: float = 0.0) -> FrontColumns:
-    """The columns of ``fronts`` with a margin of ``z`` spreads on every time.
+    """Build the columns of ``fronts`` with a margin of ``z`` standard deviations on every time.
 
-    A board is left out when its front has no points, or a figure in it that is not finite, a time that is not positive,
-    or a negative energy, power, link or spread. O(m), and O(m log m) where points are out of order.
+    O(m), and O(m log m) where points are out of order.
+
+    Args:
+        fronts: The fronts by board. A board is left out if its front has no points, or a figure in it is not finite, a
+            time is not positive, or an energy, power, link time or standard deviation is negative.
+        z: Margin in standard deviations of the log times.
     """
     named = [board for board in sorted(fronts) if fronts[board].points]
     listed = [fronts[board] for board in named]
@@ -104,9 +118,9 @@ def build_columns(fronts: Mapping[str, Front], z: float = 0.0) -> FrontColumns:
 
 
 def iterate_by_length(offsets: Ints) -> Iterator[Ints]:
-    """The points of all boards that have equally many, one row of indices per board, shape (boards, points).
+    """Yield the point indices of all boards with equally many points, shape (boards, points).
 
-    Work within boards then is work along rows, whatever the lengths.
+    Work within boards becomes work along rows, whatever the lengths.
     """
     counts = np.diff(offsets)
     for count in np.unique(counts):
@@ -114,7 +128,7 @@ def iterate_by_length(offsets: Ints) -> Iterator[Ints]:
 
 
 def running_minimum(values: Floats, offsets: Ints) -> Floats:
-    """The running minimum within each board, shape (m,)."""
+    """Return the running minimum of ``values`` within each board, shape (m,)."""
     counts = np.diff(offsets)
     if len(counts) and counts.min() == counts.max():
         return np.minimum.accumulate(values.reshape(-1, int(counts[0])), axis=1).ravel()
@@ -125,7 +139,7 @@ def running_minimum(values: Floats, offsets: Ints) -> Floats:
 
 
 def _stack_points(fronts: Sequence[Front], count: int) -> tuple[Floats, Floats, Floats]:
-    """Seconds, joules and spreads of all points, each front's MAXN after its points."""
+    """Return seconds, joules and standard deviations of all points, each front's MAXN after its points."""
     points = chain.from_iterable((*front.points, front.maxn) for front in fronts)
     kind = np.dtype([("work_s", "f8"), ("work_j", "f8"), ("sd", "f8")])
     table = np.fromiter(map(attrgetter("work_s", "work_j", "time_sd_log"), points), kind, count)
@@ -142,7 +156,7 @@ def _compute_offsets(counts: Ints) -> Ints:
 
 
 def _order_by_safe_end(offsets: Ints, held_s: Floats, above_j: Floats) -> Ints:
-    """The order of all points that puts each board's by ``held_s``, equal ones by ``above_j``."""
+    """Return the order of all points that sorts each board's by ``held_s``, equal ones by ``above_j``."""
     order = np.arange(len(held_s))
     for rows in iterate_by_length(offsets):
         order[rows] = np.take_along_axis(rows, np.lexsort((above_j[rows], held_s[rows]), axis=-1), axis=1)

@@ -1,12 +1,14 @@
-"""Which boards, and until when: the most expected gain per price of a round's time and energy; exact.
+"""The set of boards and the deadline of most expected gain per price of a round's time and energy; exact.
 
-The problem is FedJoule's (arXiv 2506.10413: choosing clients under an energy budget of the whole run), in our form.
-Symbols: board i has gain u_i, idle power p_i and a_i(D), its least joules above idling within reach at deadline D (none
+The problem is FedJoule's (choosing clients under an energy budget of the whole run), in our form.
+Symbols: board i has gain u_i, idle power p_i and a_i(D), its least energy above idling within reach at deadline D (none
 before its first point). The set S has gain U = sum u_i, energy E = sum (p_i D + a_i(D)), and cost C = c_T D + c_E E.
-
-The ratio U / C is maximised by Dinkelbach's iteration: with F(v) = max over S, D of U - v C, the price v is put to the
+The ratio U / C is maximised by Dinkelbach's iteration: with F(v) = max over S, D of U - v C, the price v is set to the
 ratio of the S and D found until F(v) = 0. At a deadline a board is worth u_i - v c_E (p_i D + a_i(D)), which steps up
 at its points and falls in between, so that S is the boards of most positive worth and D is one of the points' ends.
+
+References:
+    FedJoule, arXiv 2506.10413.
 """
 
 from __future__ import annotations
@@ -21,17 +23,17 @@ from fedge.decisions.planning.front_columns import FrontColumns, Ints, running_m
 from fedge.types import Floats
 
 MAX_EXACT_DEADLINES = 4_096
-"""Deadlines that are looked at one by one; more are bounded first. Chosen by us, like the two below: for speed only."""
+"""Number of deadlines up to which each is evaluated; more are bounded first. Affects speed only, as the two below."""
 MAX_EXACT_PAIRS = 300_000
-"""Pairs of an undecided board and a deadline that are looked at one by one."""
+"""Number of pairs of an undecided board and a deadline up to which each is evaluated."""
 START_DEADLINES = 12
-"""Deadlines tried first, for a good start."""
+"""Number of deadlines that the search starts from."""
 MAX_HALVINGS = 24
 
 
 @dataclass(frozen=True, slots=True)
 class GainPlan:
-    """The boards chosen, by name, their deadline, and the expected energy of their round."""
+    """The chosen boards by name, their deadline in seconds, and the expected energy of their round in joules."""
 
     boards: tuple[str, ...]
     deadline_s: float
@@ -47,20 +49,25 @@ def find_best_gain(
     energy_price: float = 1.0,
     allowance_j: float | None = None,
 ) -> GainPlan:
-    """The set of at most ``count`` boards and the deadline of most U / C, with the margin that ``columns`` hold.
+    """Return the set of at most ``count`` boards and the deadline of most U / C, with the margin that ``columns`` hold.
 
-    ``gains`` of shape (boards,) are those of ``columns.boards``, finite and positive.
+    With an allowance the round's energy keeps it if any single board's can, and the allowance is used: the price v
+    falls from the best ratio as long as the set of most U - v C keeps it. That finds every set on the concave hull of
+    gain over cost; between two of them, boards that still fit are added in the order of gain per joule. If the set of
+    the best ratio costs too much, smaller counts are tried, as is the single board of most gain that fits, with those
+    that still fit beside it. So with an allowance the gain is the most on the hull, not always the most. Equal worths
+    go by name. About O(m log m) per price for m points.
 
-    With a finite ``allowance_j`` the round's energy keeps it where any board's can, and the allowance is used: the
-    price v falls from the best ratio as long as the set of most U - v C keeps it. That finds every set on the concave
-    hull of gain over cost; between two of them, boards that still fit are added in the order of gain per joule. When
-    the set of the best ratio costs too much, smaller counts are tried. The single board of most gain that fits, with
-    those that still fit beside it, is tried too. So with an allowance the gain is the most on the hull, not always the
-    most.
+    Args:
+        columns: The boards' fronts.
+        gains: Gain of each of ``columns.boards``, finite and positive, shape (boards,).
+        count: Number of boards at most; None for all. 0 gives an empty plan.
+        time_price: Cost of a second of the round, c_T.
+        energy_price: Cost of a joule of the round, c_E.
+        allowance_j: Upper limit on the energy of the round in joules; None for no limit.
 
-    No boards, or a ``count`` of 0, give an empty plan. Equal worths go by name. Raises ``ValueError`` for a negative
-    price, or two that are zero, and for gains that are not as above. About O(m log m) per price for m points (a sort,
-    and bounds that leave a small part of the deadlines).
+    Raises:
+        ValueError: For a negative price, two prices of zero, or gains of another shape, not finite or not positive.
     """
     if min(time_price, energy_price) < 0 or time_price + energy_price <= 0:
         raise ValueError(f"prices must not be negative, nor both zero: {time_price}, {energy_price}")
@@ -87,7 +94,7 @@ def find_best_gain(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _GainProblem:
-    """``lowest`` (m,) are the running least joules above idling of each board; ``ends_s`` all deadlines, ascending."""
+    """The search's input; ``lowest`` (m,) is a board's running least energy above idling, ``ends_s`` all deadlines."""
 
     columns: FrontColumns
     gains: Floats
@@ -100,7 +107,7 @@ class _GainProblem:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _GainSolution:
-    """A deadline and the indices of the boards chosen; ``value`` = U - v C for the price asked for."""
+    """A deadline and the indices of the boards chosen; ``value`` is U - v C at the given price."""
 
     value: float
     deadline_s: float
@@ -108,7 +115,7 @@ class _GainSolution:
 
 
 def _maximize_ratio(problem: _GainProblem) -> _GainSolution:
-    """The most U / C: a good start from a few deadlines, then the search, whose price rises with the best ratio."""
+    """Maximise U / C: start from a few deadlines, then search with a price that rises with the best ratio."""
     glances_s = problem.ends_s[np.unique(np.linspace(0, len(problem.ends_s) - 1, START_DEADLINES).astype(np.int64))]
     best, price = _GainSolution(0.0, float(glances_s[-1]), np.zeros(0, dtype=np.int64)), 0.0
     for deadline_s in (*glances_s.tolist(), *glances_s.tolist()):
@@ -125,7 +132,7 @@ def _compute_ratio(problem: _GainProblem, found: _GainSolution) -> float:
 
 
 def _sum_gain_and_energy(problem: _GainProblem, found: _GainSolution) -> tuple[float, float]:
-    """U and E of what was found."""
+    """Return U and E of a solution."""
     if len(found.chosen) == 0:
         return 0.0, 0.0
     above_j = _compute_above_idle_j(
@@ -138,7 +145,7 @@ def _sum_gain_and_energy(problem: _GainProblem, found: _GainSolution) -> tuple[f
 def _find_reach(
     problem: _GainProblem, boards: Ints, deadlines_s: Floats, low: Ints | None = None, high: Ints | None = None
 ) -> Ints:
-    """The end (exclusive) of each board's points within reach, shape (boards, deadlines): a binary search for all.
+    """Return the end (exclusive) of each board's points within reach, shape (boards, deadlines), by binary search.
 
     ``low`` and ``high`` of shape (boards,) bound the answers, where they are known.
     """
@@ -154,14 +161,14 @@ def _find_reach(
 
 
 def _compute_above_idle_j(problem: _GainProblem, boards: Ints, reach: Ints) -> Floats:
-    """a_i for points up to ``reach``, in its shape, infinite before a board's first point."""
+    """Return a_i for points up to ``reach``, in its shape, infinite before a board's first point."""
     first = problem.columns.offsets[boards][:, None]
     above: Floats = np.where(reach > first, problem.lowest[np.maximum(reach - 1, 0)], np.inf)
     return above
 
 
 def _compute_worth(problem: _GainProblem, price: float, boards: Ints, above_j: Floats, deadlines_s: Floats) -> Floats:
-    """u_i - v c_E (p_i D + a_i), shape (boards, deadlines); -infinite where nothing is in reach."""
+    """Return u_i - v c_E (p_i D + a_i), shape (boards, deadlines); -infinite where nothing is in reach."""
     reached = np.isfinite(above_j)
     energy_j = problem.columns.idle_w[boards][:, None] * deadlines_s + np.where(reached, above_j, 0.0)
     worth: Floats = np.where(reached, problem.gains[boards][:, None] - price * problem.energy_price * energy_j, -np.inf)
@@ -169,7 +176,7 @@ def _compute_worth(problem: _GainProblem, price: float, boards: Ints, above_j: F
 
 
 def _sum_top(worth: Floats, count: int) -> Floats:
-    """The sum of the ``count`` largest positive worths of every column, shape (deadlines,)."""
+    """Return the sum of the ``count`` largest positive worths of every column, shape (deadlines,)."""
     positive = np.maximum(worth, 0.0)
     if count < len(positive):
         positive = np.partition(positive, len(positive) - count, axis=0)[len(positive) - count :]
@@ -178,7 +185,7 @@ def _sum_top(worth: Floats, count: int) -> Floats:
 
 
 def _solve_at_deadline(problem: _GainProblem, price: float, deadline_s: float) -> _GainSolution:
-    """The best set at one deadline; equal worths go by name."""
+    """Return the best set at one deadline; equal worths go by name."""
     everyone, at_s = np.arange(len(problem.columns)), np.array([deadline_s])
     above_j = _compute_above_idle_j(problem, everyone, _find_reach(problem, everyone, at_s))
     worth = _compute_worth(problem, price=price, boards=everyone, above_j=above_j, deadlines_s=at_s)[:, 0]
@@ -189,10 +196,11 @@ def _solve_at_deadline(problem: _GainProblem, price: float, deadline_s: float) -
 
 
 def _search_deadlines(problem: _GainProblem, best: _GainSolution, price: float | None) -> _GainSolution:
-    """The set and deadline of most U - v C: the deadlines are halved, and halves that cannot be better are dropped.
+    """Return the set and deadline of most U - v C: halve the deadlines and drop halves that cannot be better.
 
-    Without a ``price`` it is the ratio of the best found so far, at which that is worth 0. As the price rises no other
-    set gains by it, so what was dropped stays dropped, and one search is the whole of Dinkelbach's iteration.
+    Without a ``price`` it is the ratio of the best set found so far, whose worth at that price is 0. As the price rises
+    no other set gains by it, so that dropped halves stay dropped, and one search is the whole of Dinkelbach's
+    iteration.
     """
     ratio = price is None
     now = _compute_ratio(problem, best) if price is None else price
@@ -230,10 +238,10 @@ def _search_deadlines(problem: _GainProblem, best: _GainSolution, price: float |
 
 
 class _DeadlineSpan:
-    """The deadlines from the first to the last of ``ends_s``: a bound on the best value, and who is surely in, or not.
+    """Deadlines from the first to the last of ``ends_s``: a bound on the best value, and the boards surely in or out.
 
-    Over a span a board is worth at most what it is with the span's last points at its first deadline, and at least
-    the reverse. Boards whose least is above the most of all but ``count`` are in; those below ``count`` others are out.
+    Over a span a board is worth at most its worth with the span's last points at its first deadline, and at least the
+    reverse. Boards whose least is above the most of all but ``count`` are in; those below ``count`` others are out.
     ``low`` and ``high`` are where each board's points within reach end at the two deadlines.
     """
 
@@ -253,7 +261,7 @@ class _DeadlineSpan:
         self.undecided: Ints = np.flatnonzero(~inside & ~outside)
 
     def evaluate_deadlines(self, deadlines_s: Floats) -> Floats:
-        """U - v C of the best set at each of the span's deadlines, ascending."""
+        """Return U - v C of the best set at each of the span's deadlines, which ascend."""
         problem, columns = self.problem, self.problem.columns
         boards, some = np.flatnonzero(self.inside), self.undecided
         energy_j = self.above_j[boards, 1].sum() + self._compute_saved_j(deadlines_s)
@@ -271,7 +279,7 @@ class _DeadlineSpan:
         return values
 
     def evaluate_deadline(self, deadline_s: float, reach: Ints) -> Floats:
-        """The same at one deadline, where every board's reach is known; shape (1,)."""
+        """Return the same at one deadline, where every board's reach is known; shape (1,)."""
         everyone, at_s = np.arange(len(self.problem.columns)), np.array([deadline_s])
         worth = _compute_worth(
             self.problem,
@@ -283,7 +291,7 @@ class _DeadlineSpan:
         return _sum_top(worth, self.problem.count) - self.price * self.problem.time_price * at_s
 
     def _compute_saved_j(self, deadlines_s: Floats) -> Floats:
-        """What the boards that are in have saved since the span's first deadline."""
+        """Return the joules that boards surely in have saved since the span's first deadline, shape (deadlines,)."""
         columns, lowest = self.problem.columns, self.problem.lowest
         moved = np.flatnonzero(self.inside & (self.high > self.low))
         counts = self.high[moved] - self.low[moved]
@@ -294,7 +302,7 @@ class _DeadlineSpan:
 
 
 def _apply_allowance(problem: _GainProblem, found: _GainSolution, allowance_j: float) -> _GainSolution:
-    """The most gain found whose energy keeps the allowance; see ``find_best_gain``."""
+    """Return the solution of most gain found whose energy keeps the allowance; see ``find_best_gain``."""
     alone = _find_single_board(problem, allowance_j)
     if alone is None:
         return _find_cheapest(problem)
@@ -320,7 +328,7 @@ def _apply_allowance(problem: _GainProblem, found: _GainSolution, allowance_j: f
 
 
 def _reduce_count(problem: _GainProblem, allowance_j: float) -> _GainSolution | None:
-    """The set of best ratio of the largest count found that keeps the allowance."""
+    """Return the set of best ratio of the largest count found that keeps the allowance."""
     low, high, kept = 1, problem.count, None
     while low <= high:
         middle = (low + high) // 2
@@ -333,7 +341,7 @@ def _reduce_count(problem: _GainProblem, allowance_j: float) -> _GainSolution | 
 
 
 def _find_single_board(problem: _GainProblem, allowance_j: float) -> _GainSolution | None:
-    """The single board of most gain that keeps the allowance, at its least energy of those deadlines that do."""
+    """Return the single board of most gain that keeps the allowance, at its least energy of those deadlines that do."""
     board_of, alone_j = _compute_single_board_j(problem)
     rows = np.flatnonzero(alone_j <= allowance_j)
     if len(rows) == 0:
@@ -356,7 +364,7 @@ def _set_count(problem: _GainProblem, count: int) -> _GainProblem:
 
 
 def _compute_single_board_j(problem: _GainProblem) -> tuple[Ints, Floats]:
-    """Every point's board, and the joules of a round of that board alone until the point's end, shape (m,)."""
+    """Return every point's board, and the energy of a round of that board alone until the point's end, shape (m,)."""
     columns = problem.columns
     board_of = np.repeat(np.arange(len(columns)), columns.counts)
     alone_j: Floats = problem.lowest + columns.idle_w[board_of] * columns.safe_ends_s
@@ -364,14 +372,14 @@ def _compute_single_board_j(problem: _GainProblem) -> tuple[Ints, Floats]:
 
 
 def _find_cheapest(problem: _GainProblem) -> _GainSolution:
-    """No board keeps the allowance: the one whose round alone takes the least energy."""
+    """Return the board whose round alone takes the least energy, for when no board keeps the allowance."""
     board_of, alone_j = _compute_single_board_j(problem)
     row = int(np.argmin(alone_j))
     return _GainSolution(0.0, float(problem.columns.safe_ends_s[row]), board_of[row : row + 1])
 
 
 def _add_fitting_boards(problem: _GainProblem, found: _GainSolution, allowance_j: float) -> _GainSolution:
-    """With further boards, in the order of gain per joule, as long as they fit at this deadline."""
+    """Add further boards, in the order of gain per joule, as long as they fit at this deadline."""
     columns, everyone = problem.columns, np.arange(len(problem.columns))
     reach = _find_reach(problem, everyone, np.array([found.deadline_s]))
     energy_j = _compute_above_idle_j(problem, everyone, reach)[:, 0] + columns.idle_w * found.deadline_s

@@ -1,4 +1,4 @@
-"""Policies, pure functions that choose a board's power mode for a round: the name table and its look-up."""
+"""Policies, pure functions that choose a board's power mode for a round: the table of policies and its look-up."""
 
 from __future__ import annotations
 
@@ -17,22 +17,28 @@ POLICIES = {
     "fastest": "fedge.decisions.policies.fleet_policies:choose_fastest",
     "energy-budget": "fedge.decisions.policies.fleet_policies:choose_within_budget",
 }
-"""A policy's name in the configuration -> its function; ``preset`` is written ``preset:NAME``."""
+"""The function of each policy, by its name in the configuration; ``preset`` is written ``preset:NAME``."""
 
 
 def load_policy(name: str, where: str = "policy") -> Policy:
-    """The policy behind ``name``: one of ``POLICIES``, ``preset:NAME`` or the user's own ``module:function``.
+    """Return the policy behind a name.
 
-    Raises ``UnknownName`` or ``BadInput`` for the field ``where``.
+    Args:
+        name: One of ``POLICIES``, ``preset:NAME`` or the user's own ``module:function``.
+        where: The configuration field that errors name.
+
+    Raises:
+        UnknownName: If there is no such policy.
+        BadInput: If the user's own function cannot be loaded.
     """
     policy: Policy = load_named(where, "preset" if name.startswith("preset:") else name, POLICIES)
     return policy
 
 
 def choose_waiting_mode(name: str, spec: DeviceSpec, candidates: Modes) -> PowerMode:
-    """The mode in which a board waits for the round's end, one of ``candidates``.
+    """Return the mode in which a board waits for the round's end, one of ``candidates``.
 
-    ``maxn`` and ``preset:NAME`` pin it to the mode they work in; under any other policy it is the lowest.
+    ``maxn`` and ``preset:NAME`` pin it to the mode of the work; under any other policy it is the lowest mode.
     """
     pinned = spec.maxn if name == "maxn" else None
     if name.startswith("preset:"):
@@ -41,5 +47,5 @@ def choose_waiting_mode(name: str, spec: DeviceSpec, candidates: Modes) -> Power
 
 
 def find_lowest_mode(candidates: Modes) -> PowerMode:
-    """The candidate that draws least idling: idle power grows with every knob, so that of the least sum of shares."""
+    """Return the candidate of least idle power, which grows with every knob: the least sum of relative knobs."""
     return candidates[int((candidates.knobs / candidates.knobs.max(axis=0)).sum(axis=1).argmin())]

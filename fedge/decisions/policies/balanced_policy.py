@@ -1,4 +1,4 @@
-"""The default policy: time and energy weighed against MAXN, fleet-wide when a deadline was planned, else per board."""
+"""The default policy: time and energy weighed against MAXN, fleet-wide if a deadline was planned, else per board."""
 
 from __future__ import annotations
 
@@ -20,16 +20,15 @@ from fedge.decisions.policies.split_decision import ModeFigures, decide_least_en
 from fedge.types import Decision, DeviceSpec, Front, Predictions, RoundGoal
 
 ENERGY_MARGIN_SHARE = 0.5
-"""How much of the time margin the energy gets: enough not to fall for the luckiest of thousands of predictions."""
+"""Share of the time margin that energy gets, so that the luckiest of thousands of predictions is not simply chosen."""
 KNOWN_SD_LOG = 0.06
-"""A time counts as known up to this spread, log units."""
+"""Standard deviation (log) up to which a step time counts as known."""
 
 
 def choose_balanced(predictions: Predictions, offer: Front, goal: RoundGoal, spec: DeviceSpec) -> Decision:
-    """Least energy within the planned deadline; without one, the least weighted sum of own time and own energy.
+    """Choose least energy within the planned deadline, or, without one, the least weighted sum of own time and energy.
 
-    The weighing of a planned round was done when its deadline was planned
-    (``fedge.decisions.planning.deadline_search``).
+    A planned round was weighed when its deadline was planned (``fedge.decisions.planning.deadline_search``).
     """
     deadline_s = effective_deadline_s(goal)
     if deadline_s is None:
@@ -40,10 +39,17 @@ def choose_balanced(predictions: Predictions, offer: Front, goal: RoundGoal, spe
 def choose_by_deadline(
     predictions: Predictions, offer: Front, goal: RoundGoal, deadline_s: float, among: NDArray[np.bool_] | None = None
 ) -> Decision:
-    """Least joules above idling that ends in time, both with the margin; else in time as expected; else the fastest.
+    """Choose least energy above idling in time, both with the margin; else in time as expected; else the fastest mode.
 
-    The plan gives the slowest board no room for a margin: once it knows its times, it takes the cheapest of the modes
-    expected in time. Only modes of ``among`` are considered (at least one of them finite; default all).
+    The plan leaves the slowest board no room for a margin: once it knows its times, it takes the cheapest of the modes
+    expected in time.
+
+    Args:
+        predictions: One row per mode.
+        offer: The board's front, for its link time, idle power and MAXN.
+        goal: The round's goal; ``limits["confidence"]`` (0.84) gives the margin.
+        deadline_s: Deadline in seconds after the round's start.
+        among: Mask of the modes to choose from, shape (modes,), at least one of them finite; all by default.
     """
     among = np.ones(len(predictions.modes), dtype=np.bool_) if among is None else among
     confidence = goal.limits.get("confidence", CONFIDENCE)
@@ -78,10 +84,13 @@ def choose_by_deadline(
 
 
 def choose_by_weight(predictions: Predictions, offer: Front, goal: RoundGoal, time_weight: float) -> Decision:
-    """Least w T/T_maxn + (1-w) E/E_maxn; T and E run from the round's start to the board's own end.
+    """Choose least w T/T_maxn + (1-w) E/E_maxn; T and E run from the round's start to the board's own end.
 
-    ``time_weight`` is w unless the goal gives one. ``limits["max_slowdown"]``, when given, keeps T within that multiple
-    of T_maxn.
+    Args:
+        predictions: One row per mode.
+        offer: The board's front, for its link time, idle power and MAXN.
+        goal: The round's goal; ``limits["max_slowdown"]`` keeps T within that multiple of T_maxn.
+        time_weight: The weight w, 0 to 1, unless ``limits["time_weight"]`` is given.
     """
     weight = goal.limits.get("time_weight", time_weight)
     time_s = compute_busy_s(predictions, offer, goal)

@@ -1,4 +1,4 @@
-"""Policies that do not choose: MAXN, and one of the board's presets."""
+"""Policies with a fixed mode: MAXN, and one of the board's presets."""
 
 from __future__ import annotations
 
@@ -10,19 +10,20 @@ from fedge.pareto import find_nearest_row
 from fedge.types import Decision, DeviceSpec, Front, PowerMode, Predictions, RoundGoal
 
 CLOCK_TOLERANCE = 0.01
-"""Clocks closer than this share are the same: a preset's cap need not be a step of the board's clock table."""
+"""Relative difference below which clocks are the same: a preset's cap need not be a step of the board's clock table."""
 
 
 def choose_maxn(predictions: Predictions, offer: Front, goal: RoundGoal, spec: DeviceSpec) -> Decision:
-    """Every knob at its top."""
+    """Choose MAXN, every knob at its top."""
     row = find_nearest_row(predictions.modes, offer.maxn.mode)
     return Decision(predictions.modes[row], f"MAXN: {_describe_expected(predictions, goal, row)}.")
 
 
 def choose_preset(predictions: Predictions, offer: Front, goal: RoundGoal, spec: DeviceSpec) -> Decision:
-    """The board's preset named in ``goal.policy`` (``preset:NAME``), or the nearest candidate (then not feasible).
+    """Choose the board's preset named in ``goal.policy`` (``preset:NAME``), or the nearest candidate as not feasible.
 
-    Raises ``UnknownName`` with the board's presets.
+    Raises:
+        UnknownName: If the board has no such preset; names those that it has.
     """
     name = goal.policy.removeprefix("preset:")
     if name not in spec.presets:

@@ -1,4 +1,4 @@
-"""The boards' part of a round planned for the fleet: least energy within the plan's deadline and the board's watts."""
+"""Policies of rounds planned for the fleet: least energy within the plan's deadline and the board's power share."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from fedge.types import Decision, DeviceSpec, Front, Predictions, RoundGoal
 
 
 def choose_least_energy(predictions: Predictions, offer: Front, goal: RoundGoal, spec: DeviceSpec) -> Decision:
-    """Least energy within the planned deadline or the user's own, with the margins of ``balanced``.
+    """Choose least energy within the planned deadline or the user's own, with the margins of ``balanced``.
 
-    With neither, within ``limits["max_slowdown"]`` (1.05) times the board's own round at MAXN.
+    With neither, the limit is ``limits["max_slowdown"]`` (1.05) times the board's own round at MAXN.
     """
     deadline_s = effective_deadline_s(goal)
     if deadline_s is None:
@@ -31,9 +31,9 @@ def choose_least_energy(predictions: Predictions, offer: Front, goal: RoundGoal,
 
 
 def choose_within_budget(predictions: Predictions, offer: Front, goal: RoundGoal, spec: DeviceSpec) -> Decision:
-    """Least energy within the planned deadline; without one, least own energy until the board's own end.
+    """Choose least energy within the planned deadline, or, without one, least own energy until the board's own end.
 
-    ``limits["time_weight"]`` (0) then weighs time against it.
+    Without a deadline ``limits["time_weight"]`` (0) weighs time against energy.
     """
     deadline_s = effective_deadline_s(goal)
     if deadline_s is None:
@@ -42,10 +42,11 @@ def choose_within_budget(predictions: Predictions, offer: Front, goal: RoundGoal
 
 
 def choose_fastest(predictions: Predictions, offer: Front, goal: RoundGoal, spec: DeviceSpec) -> Decision:
-    """Least energy within the planned deadline among the modes that draw at most ``limits["power_w"]`` watts.
+    """Choose least energy within the planned deadline among the modes that draw at most ``limits["power_w"]`` watts.
 
-    The watts are the board's share of the fleet's; without a share every mode may be taken. When none keeps it: the
-    mode of least power, not feasible. Without a deadline: the fastest mode that keeps it.
+    The limit is the board's share of the fleet's power; without one every mode is allowed. If no mode keeps it, the
+    mode of least power is chosen, marked as not feasible. Without a deadline the fastest mode within the limit is
+    chosen.
     """
     time_s, power_w = compute_busy_s(predictions, offer, goal), predictions.power_w
     cap_w = goal.limits.get("power_w", np.inf)

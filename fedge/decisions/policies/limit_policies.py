@@ -1,4 +1,4 @@
-"""The policy for a deadline: the mode of least energy that ends in time."""
+"""Policies with a limit of the user: least energy within a deadline, and the fastest mode within a power limit."""
 
 from __future__ import annotations
 
@@ -24,10 +24,20 @@ from fedge.types import Decision, DeviceSpec, Front, Predictions, RoundGoal
 def choose_least_energy_within_deadline(
     predictions: Predictions, offer: Front, goal: RoundGoal, spec: DeviceSpec
 ) -> Decision:
-    """Least joules above idling with l + n t exp(z s_t) <= the deadline; ``limits["confidence"]`` (0.84) gives z.
+    """Choose least energy above idling with l + n t exp(z s_t) <= the deadline.
 
-    The deadline is ``limits["deadline_s"]`` or the round's, whichever is shorter. When no mode keeps it: the fastest
-    mode, not feasible.
+    Args:
+        predictions: One row per mode.
+        offer: The board's front, for its link time l and idle power.
+        goal: The round's goal; the deadline is the shorter of ``limits["deadline_s"]`` and the round's, and
+            ``limits["confidence"]`` (0.84) gives z.
+        spec: The board's specification (unused).
+
+    Returns:
+        The decision; if no mode ends in time, the fastest mode, marked as not feasible.
+
+    Raises:
+        BadInput: If there is no deadline.
     """
     deadline_s = effective_deadline_s(goal)
     if deadline_s is None:
@@ -61,9 +71,19 @@ def choose_least_energy_within_deadline(
 
 
 def choose_fastest_within_power(predictions: Predictions, offer: Front, goal: RoundGoal, spec: DeviceSpec) -> Decision:
-    """Least n t with p exp(z s_p) <= ``limits["power_w"]``; ``limits["confidence"]`` (0.5: no margin) gives z.
+    """Choose the fastest mode with p exp(z s_p) <= ``limits["power_w"]``, in watts of the whole module.
 
-    The limit is of the whole module. When no mode keeps it: the mode of least power, not feasible.
+    Args:
+        predictions: One row per mode.
+        offer: The board's front, for its link time.
+        goal: The round's goal; ``limits["confidence"]`` (0.5: no margin) gives z.
+        spec: The board's specification (unused).
+
+    Returns:
+        The decision; if no mode keeps the limit, the mode of least power, marked as not feasible.
+
+    Raises:
+        BadInput: If ``limits["power_w"]`` is missing.
     """
     if "power_w" not in goal.limits:
         raise BadInput(

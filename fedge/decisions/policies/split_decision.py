@@ -1,4 +1,4 @@
-"""Least energy within a deadline in one mode, or in two where that saves more than changing the mode costs."""
+"""Least energy within a deadline in one mode, or in two modes if that saves more than the change of mode costs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,15 @@ from fedge.types import Decision, Floats, Front, ModeMix, Modes, RoundGoal
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ModeFigures:
-    """Per mode: when the round is over and joules above idling, as they are counted with margins and as expected."""
+    """Time and energy of the round by mode, with margins and as expected.
+
+    Attributes:
+        modes: The n modes.
+        safe_s: End of the round with the margin, in seconds, shape (n,).
+        safe_j: Energy above idling with the margin, in joules, shape (n,).
+        expected_s: Expected end of the round, in seconds, shape (n,).
+        expected_j: Expected energy above idling, in joules, shape (n,).
+    """
 
     modes: Modes
     safe_s: Floats
@@ -27,9 +35,20 @@ class ModeFigures:
 def decide_least_energy(
     figures: ModeFigures, offer: Front, goal: RoundGoal, deadline_s: float, usable: NDArray[np.bool_], margin: str
 ) -> Decision:
-    """The decision for ``deadline_s``, which one of the ``usable`` modes must keep alone; ``margin`` says how surely.
+    """Decide on the mode, or split over two modes, of least energy that ends by the deadline.
 
-    The slower mode comes first, so that what it really took is known when the rest is decided on.
+    The slower mode runs first, so that its real duration is known when the rest is decided on.
+
+    Args:
+        figures: Time and energy by mode.
+        offer: The board's front, for its link time, idle power and cost of a mode change.
+        goal: The round's goal, for its steps.
+        deadline_s: Deadline in seconds after the round's start.
+        usable: Mask of the modes to choose from, shape (modes,).
+        margin: How the margin is described in the decision's reason.
+
+    Raises:
+        FedgeError: If no usable mode alone ends in time.
     """
     step_s = np.where(usable, (figures.safe_s - offer.link_s) / goal.steps, np.inf)
     switch_j = offer.switch_s * max(0.0, offer.maxn.work_j / offer.maxn.work_s - offer.idle_w)

@@ -1,4 +1,4 @@
-"""Client selection, pure functions that choose who takes part in a round: the name table and its look-up."""
+"""Client selection, pure functions that choose the clients of a round: the table of selectors and its look-up."""
 
 from __future__ import annotations
 
@@ -15,14 +15,19 @@ SELECTORS = {
     "energy-aware": "fedge.decisions.selection.energy_aware:select_energy_aware",
     "planner": "fedge.decisions.selection.planner_selector:select_by_plan",
 }
-"""A selector's name in the configuration -> its function; its own numbers are in
-``fedge.decisions.selection.selector_options``."""
+"""The function of each selector, by its name in the configuration; ``selector_options`` holds their parameters."""
 
 
 def load_selector(name: str, where: str = "selection.name") -> Selector:
-    """The selector behind ``name``: one of ``SELECTORS`` or the user's own ``module:function``.
+    """Return the selector behind a name.
 
-    Raises ``UnknownName`` or ``BadInput`` for the field ``where``.
+    Args:
+        name: One of ``SELECTORS`` or the user's own ``module:function``.
+        where: The configuration field that errors name.
+
+    Raises:
+        UnknownName: If there is no such selector.
+        BadInput: If the user's own function cannot be loaded.
     """
     selector: Selector = load_named(where, name, SELECTORS)
     return selector

@@ -1,4 +1,4 @@
-"""``all``: every client that is there takes part in every round."""
+"""Selectors that need no measurements: ``all``, ``random`` and ``round-robin``."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from fedge.types import ClientStatus, SelectionContext, SelectionResult
 
 
 def select_all(clients: Sequence[ClientStatus], call: SelectionContext, rng: np.random.Generator) -> SelectionResult:
-    """All clients; if ``call.count`` is smaller, the first in the order of their names."""
+    """Select all clients; if ``call.count`` is smaller, the first by name."""
     return SelectionResult(tuple(client.board for client in sort_by_name(clients)[: clamp_count(call.count, clients)]))
 
 
 def select_uniform(
     clients: Sequence[ClientStatus], call: SelectionContext, rng: np.random.Generator
 ) -> SelectionResult:
-    """``call.count`` clients, every set of so many as likely as any other."""
+    """Select ``call.count`` clients uniformly at random without replacement."""
     named = sort_by_name(clients)
     rows = sample_without_replacement(np.ones(len(named)), clamp_count(call.count, clients), rng)
     return SelectionResult(tuple(sorted(named[row].board for row in rows)))
@@ -28,10 +28,10 @@ def select_uniform(
 def select_round_robin(
     clients: Sequence[ClientStatus], call: SelectionContext, rng: np.random.Generator
 ) -> SelectionResult:
-    """The ``call.count`` clients of the earliest last round, never asked before asked.
+    """Select the ``call.count`` clients whose last round is the earliest, those never selected first.
 
-    Of those asked in the same round the one asked more rarely goes first, then by name: so nobody is ever more than one
-    round ahead while everybody is there.
+    Ties go to the client with fewer rounds, then by name, so that no client is ever more than one round ahead while all
+    are available.
     """
     waiting = sorted(clients, key=lambda client: (client.last_round or 0, client.rounds, client.board))
     return SelectionResult(tuple(sorted(client.board for client in waiting[: clamp_count(call.count, clients)])))

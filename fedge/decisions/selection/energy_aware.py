@@ -1,7 +1,7 @@
-"""``energy-aware``: spares empty and hot boards, keeps a power budget, and takes the fullest, cheapest, least asked.
+"""``energy-aware``: skip empty and hot boards, keep a power budget, and prefer full, cheap, rarely selected boards.
 
-The rule is ours. Symbols: c_i = board i's charge (1 on mains), E_i = its joules for the round, n_i = the rounds it took
-part in, P_i = its watts in the budget.
+The rule is fedge's own. Symbols: c_i = board i's charge (1 on mains), E_i = its joules for the round, n_i = the rounds
+it took part in, P_i = its watts in the budget.
 """
 
 from __future__ import annotations
@@ -25,12 +25,11 @@ from fedge.types import ClientStatus, Floats, Front, FrontPoint, SelectionContex
 def select_energy_aware(
     clients: Sequence[ClientStatus], call: SelectionContext, rng: np.random.Generator
 ) -> SelectionResult:
-    """Up to ``call.count`` fit boards in the order of ``compute_costs``, each if the sum of watts stays within
-    ``compute_power_w``.
+    """Select up to ``call.count`` fit boards in the order of ``compute_costs``, as long as they keep the power budget.
 
-    Unfit is a board below ``charge_floor``, above ``temperature_c``, or whose battery holds less than the round takes.
-    When no board is fit, the one with most charge (then the coolest) goes alone; when each is beyond the power budget
-    by itself, the one of least watts. ``SelectionResult.why`` says so.
+    A board is unfit below ``charge_floor``, above ``temperature_c``, or if its battery holds less than the round needs.
+    If no board is fit, the one with most charge (then the coolest) goes alone; if each alone exceeds the power budget,
+    the one of least power. ``SelectionResult.why`` says so.
     """
     numbers, named = complete_options("energy-aware", call.options), sort_by_name(clients)
     fit = [client for client in named if find_unfit_reason(client, call, numbers) is None]
@@ -53,7 +52,7 @@ def select_energy_aware(
 
 
 def find_unfit_reason(client: ClientStatus, call: SelectionContext, numbers: Mapping[str, float]) -> str | None:
-    """Why a board is spared; None when it is fit. A figure that is not known spares nobody."""
+    """Return why a board is skipped, or None if it is fit. An unknown figure never makes a board unfit."""
     charge, temperature_c, charge_j = (
         finite_or_none(client.charge),
         finite_or_none(client.temperature_c),
@@ -70,7 +69,7 @@ def find_unfit_reason(client: ClientStatus, call: SelectionContext, numbers: Map
 
 
 def compute_costs(clients: Sequence[ClientStatus], call: SelectionContext, numbers: Mapping[str, float]) -> Floats:
-    """w_c (1 - c_i) + w_e E_i / max E + w_f n_i / max n, shape (n,); an unknown E_i is the median of the others."""
+    """Return w_c (1 - c_i) + w_e E_i / max E + w_f n_i / max n, shape (n,); an unknown E_i is the others' median."""
     charge = np.array([1.0 if (c := finite_or_none(client.charge)) is None else c for client in clients])
     joules = fill_unknown([estimate_round_j(client, call) for client in clients], least=1e-9)
     rounds = np.array([client.rounds for client in clients], dtype=np.float64)
@@ -83,17 +82,17 @@ def compute_costs(clients: Sequence[ClientStatus], call: SelectionContext, numbe
 
 
 def estimate_round_j(client: ClientStatus, call: SelectionContext) -> float | None:
-    """E_i: joules of the round's work, at MAXN under a policy that pins the mode, else in the cheapest mode."""
+    """Return E_i, the joules of the round's work: at MAXN if the policy pins the mode, else in the cheapest mode."""
     front = valid_front(client)
     return None if front is None else min(point.work_j for point in _list_points(front, call))
 
 
 def estimate_budget_w(clients: Sequence[ClientStatus], call: SelectionContext) -> Floats:
-    """P_i, shape (n,): the most that a board may draw while it works; unknown: the highest known, or infinite.
+    """Return P_i in watts, shape (n,): the most that a board may draw while it works.
 
-    That is the highest power on its front, MAXN's as a rule, or the policy's ``compute_power_w`` as far as the board
-    can keep
+    That is the highest power on its front, as a rule MAXN's, or the policy's ``power_w`` as far as the board can keep
     it. Under a policy with ``fleet_power_w`` it is the least power on its front, because the plan then keeps the sum.
+    An unknown power is the highest known one, or infinite if none is known.
     """
     watts = [None if (front := valid_front(client)) is None else _compute_front_w(front, call) for client in clients]
     highest = max((w for w in watts if w is not None), default=np.inf)
@@ -113,7 +112,7 @@ def _list_points(front: Front, call: SelectionContext) -> tuple[FrontPoint, ...]
 
 
 def _take_within_limit(watts: Floats, limit_w: float, size: int) -> list[int]:
-    """At most ``size`` rows, in their order, each if the sum stays within ``limit_w``."""
+    """Return at most ``size`` rows, in their order, each if the sum stays within ``limit_w``."""
     rows: list[int] = []
     drawn_w = 0.0
     for row, row_w in enumerate(watts):

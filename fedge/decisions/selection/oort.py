@@ -1,7 +1,10 @@
-"""``select_oort``: guided selection by statistical and system utility (Lai et al., OSDI 2021, Algorithm 1).
+"""``select_oort``: guided selection by statistical and system utility.
 
 Symbols: K = ``call.count``, R = the round, B_i = client i's samples, F_i = its last mean loss, L_i = its last round,
 t_i = its last duration, T = the preferred duration, e = the share of K that explores.
+
+References:
+    Lai et al., "Oort: Efficient federated learning via guided participant selection", OSDI 2021, Algorithm 1.
 """
 
 from __future__ import annotations
@@ -24,27 +27,27 @@ from fedge.decisions.selection.weighted_sampling import round_randomly, sample_w
 from fedge.types import ClientStatus, Floats, SelectionContext, SelectionResult
 
 UNCERTAINTY = 0.1
-"""The factor of the temporal uncertainty, the paper's."""
+"""The paper's factor of the temporal uncertainty."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pacer:
-    """T as a percentile of the clients' durations, and the mean utility of the windows that moves it."""
+    """The percentile of the clients' durations that gives T, and the utility of the windows that moves it."""
 
     percentile: float
     rounds: float = 0.0
     utility: float = 0.0
-    """The sum over the ``rounds`` of the present window."""
+    """Sum over the ``rounds`` of the present window."""
     previous: float = 0.0
-    """The sum over the window before; 0 before the first is full."""
+    """Sum over the window before; 0 before the first is full."""
 
 
 def select_oort(clients: Sequence[ClientStatus], call: SelectionContext, rng: np.random.Generator) -> SelectionResult:
-    """Unexplored clients for a share e of the seats, drawn in proportion to 1 / t_i, and the rest by utility.
+    """Select unexplored clients for a share e of the round, in proportion to 1 / t_i, and the rest by utility.
 
-    e = max(least, start decay^(R - 1)), 0.9 to 0.2 by 0.98. Where e K is not whole it is rounded at random, so that one
-    seat explores too. When one kind runs out, the other takes its seats. A client that took part and never reported a
-    loss counts as of the lowest utility.
+    e = max(least, start decay^(R - 1)), by default 0.9 to 0.2 with a decay of 0.98. If e K is not whole it is rounded
+    at random, so that a K of one explores too. If one kind runs out, the other fills up. A client that took part and
+    never reported a loss has the lowest utility.
     """
     numbers, named, size = (
         complete_options("oort", call.options),
@@ -65,7 +68,7 @@ def select_oort(clients: Sequence[ClientStatus], call: SelectionContext, rng: np
 
 
 def exploration_share(round_: int, numbers: Mapping[str, float]) -> float:
-    """e, the share of clients that are taken to be known."""
+    """Return e, the share of a round's clients that are taken from those not yet explored."""
     decayed = numbers["exploration"] * numbers["exploration_decay"] ** max(0, round_ - 1)
     return max(numbers["exploration_least"], decayed)
 
@@ -73,10 +76,16 @@ def exploration_share(round_: int, numbers: Mapping[str, float]) -> float:
 def compute_utilities(
     clients: Sequence[ClientStatus], round_: int, percentile: float, numbers: Mapping[str, float]
 ) -> Floats:
-    """(U_i + sqrt(0.1 ln R / L_i)) (T / t_i)^alpha [t_i > T], shape (n,); alpha is the option ``slow_penalty``.
+    """Return (U_i + sqrt(0.1 ln R / L_i)) (T / t_i)^alpha [t_i > T], shape (n,).
 
     U_i is the statistical utility, clipped at its 95th percentile (option ``clip``) and scaled to 0..1 over those that
-    took part, as the authors' program does, so that both terms are of one size.
+    took part, as in the authors' program, so that both terms have similar size.
+
+    Args:
+        clients: The clients offered.
+        round_: The round R, from 1.
+        percentile: Percentile of the clients' durations that is the preferred duration T, 0 to 100.
+        numbers: The selector's options; ``slow_penalty`` is alpha.
     """
     asked = np.array([client.last_round is not None for client in clients], dtype=np.bool_)
     raw = compute_statistical_utility(clients)
@@ -92,9 +101,9 @@ def compute_utilities(
 
 
 def compute_statistical_utility(clients: Sequence[ClientStatus]) -> Floats:
-    """B_i sqrt(mean of the squared losses), with the mean loss in the root's place: no more is known; shape (n,).
+    """Return B_i F_i, shape (n,): the statistical utility with the mean loss, since single losses are not known.
 
-    The mean is never above the root of the mean square, and equal to it when all samples have the same loss.
+    The paper's root of the mean squared loss is at least the mean, and equal if all samples have the same loss.
     """
     losses = [valid_loss(client) for client in clients]
     raw: Floats = estimate_samples(clients) * np.array([0.0 if loss is None else loss for loss in losses])
@@ -102,9 +111,9 @@ def compute_statistical_utility(clients: Sequence[ClientStatus]) -> Floats:
 
 
 def update_pacer(pacer: Pacer, reward: float | None, numbers: Mapping[str, float]) -> Pacer:
-    """The pacer after a round of ``reward`` (None: nothing is known of that round).
+    """Return the pacer after a round of mean utility ``reward``, or the same if that is None (unknown).
 
-    When a window is full and brought less than the one before, T is relaxed by ``pacer_percent`` percentiles.
+    If a window is full and brought less than the one before, T is relaxed by ``pacer_percent`` percentiles.
     """
     if reward is None:
         return pacer
@@ -116,13 +125,13 @@ def update_pacer(pacer: Pacer, reward: float | None, numbers: Mapping[str, float
 
 
 def _compute_reward(clients: Sequence[ClientStatus], round_: int) -> float | None:
-    """The mean statistical utility of those that took part in ``round_`` and are there now."""
+    """Return the mean statistical utility of the clients offered now that took part in ``round_``."""
     mine = [row for row, c in enumerate(clients) if c.last_round == round_ and valid_loss(c) is not None]
     return float(compute_statistical_utility(clients)[mine].mean()) if mine else None
 
 
 def _draw_exploited(utility: Floats, size: int, cut_off: float, rng: np.random.Generator) -> NDArray[np.intp]:
-    """Rows drawn in proportion to utility from those that reach ``cut_off`` of the ``size``-th highest."""
+    """Draw rows in proportion to utility from those that reach ``cut_off`` of the ``size``-th highest."""
     threshold = cut_off * np.sort(utility)[-size]
     admitted = np.flatnonzero(utility >= threshold)
     return admitted[sample_without_replacement(utility[admitted], size, rng)]

@@ -1,7 +1,7 @@
 """``select_by_plan``: the clients of most expected gain per price of the round's time and energy, from their fronts.
 
-The rule is ours. Symbols: R = the round, N = clients offered, K = ``call.count``, B_i = samples, F_i = last loss,
-w_i = rounds since client i was asked, g_i = its gain, D and E = length and joules of a round.
+The rule is fedge's own. Symbols: R = the round, N = clients offered, K = ``call.count``, B_i = samples, F_i = last
+loss, w_i = rounds since client i was last selected, g_i = its gain, D and E = length and joules of a round.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from fedge.decisions.selection.weighted_sampling import round_randomly
 from fedge.types import ClientStatus, Floats, Front, SelectionContext, SelectionResult
 
 MIN_GAIN = 1e-9
-"""Everybody's part is worth something, so that somebody is always chosen."""
+"""Lower bound of a client's gain, so that some client is always selected."""
 
 
 def select_by_plan(
     clients: Sequence[ClientStatus], call: SelectionContext, rng: np.random.Generator
 ) -> SelectionResult:
-    """At most ``call.count`` clients: those of the plan of most gain, and now and then some without a front.
+    """Select at most ``call.count`` clients: those of the plan of most gain, and some without a front.
 
-    ``unknown_share`` of the seats, rounded at random, and any that no known client could fill, go to clients without a
-    usable front, the longest waiting first. Under ``energy-budget`` the plan's deadline comes with the answer.
+    ``unknown_share`` of the clients, rounded at random, and as many as known clients cannot fill, are clients without a
+    usable front, the longest waiting first. Under ``energy-budget`` the result holds the plan's deadline.
     """
     named, size = sort_by_name(clients), clamp_count(call.count, clients)
     numbers = complete_options("planner", call.options)
@@ -59,12 +59,15 @@ def select_by_plan(
 
 
 def compute_gains(clients: Sequence[ClientStatus], call: SelectionContext, uncertainty: float) -> Floats:
-    """g_i = B_i F_i / max(B F) + a (w_i K / N)^2, shape (n,), with a = option ``uncertainty``.
+    """Return g_i = B_i F_i / max(B F) + a (w_i K / N)^2, shape (n,), with a = ``uncertainty``.
 
-    The first term is Oort's statistical utility (Lai et al., OSDI 2021) with the mean loss; an unknown F_i is the
-    highest known. The second has the part of its temporal uncertainty, but grows without end, in units of the N / K
-    rounds after which everybody would have had a turn: small for who is asked often, and decisive in the end, so that a
-    client of p times the price of others waits some sqrt(p / a) turns, not for ever.
+    The first term is Oort's statistical utility with the mean loss; an unknown F_i is the highest known. The second
+    plays the part of Oort's temporal uncertainty, but grows without bound, in units of the N / K rounds of one turn for
+    all: it is small for clients selected often, and decisive in the end, so that a client of p times the price of
+    others waits about sqrt(p / a) turns.
+
+    References:
+        Lai et al., "Oort: Efficient federated learning via guided participant selection", OSDI 2021.
     """
     losses = [valid_loss(client) for client in clients]
     highest = max((loss for loss in losses if loss is not None), default=1.0)
@@ -78,7 +81,7 @@ def compute_gains(clients: Sequence[ClientStatus], call: SelectionContext, uncer
 
 
 def compute_prices(columns: FrontColumns, call: SelectionContext) -> tuple[float, float]:
-    """The price of a second and that of a joule: w / D_maxn and (1 - w) / E_maxn, 0 and 1 under ``energy-budget``.
+    """Return the prices of a second and a joule: w / D_maxn and (1 - w) / E_maxn, or 0 and 1 under ``energy-budget``.
 
     D_maxn and E_maxn are of a round of all the clients at MAXN; w is the policy's ``time_weight``.
     """
@@ -90,14 +93,14 @@ def compute_prices(columns: FrontColumns, call: SelectionContext) -> tuple[float
 
 
 def compute_allowance_j(limits: Mapping[str, float]) -> float | None:
-    """Joules for this round: ``budget_j`` less ``spent_j``, at least 0, by ``rounds_left``; None without a budget."""
+    """Return the joules for this round, the rest of the budget divided by ``rounds_left``; None without a budget."""
     if "budget_j" not in limits:
         return None
     return max(0.0, limits["budget_j"] - limits.get("spent_j", 0.0)) / max(1.0, limits.get("rounds_left", 1.0))
 
 
 def _restrict_front(front: Front, policy: str) -> Front:
-    """What a client is planned by: its front, or MAXN alone where there is nothing else or the policy pins the mode."""
+    """Return the front to plan with: MAXN alone if there is nothing else or the policy pins the mode."""
     if policy.partition(":")[0] in PINNED_POLICIES:
         return replace(front, points=(front.maxn,), idle_w=front.maxn_idle_w)
     return front if front.points else replace(front, points=(front.maxn,))

@@ -1,4 +1,4 @@
-"""``power-of-choice``: of some candidates drawn by their samples, those of highest loss (Cho et al., AISTATS 2022).
+"""``power-of-choice``: of candidates drawn by their samples, select those of highest loss (Cho et al., AISTATS 2022).
 
 Symbols: m = ``call.count``, d = option ``candidates``, p_k = client k's share of all samples, F_k = its loss.
 """
@@ -16,17 +16,17 @@ from fedge.decisions.selection.weighted_sampling import sample_without_replaceme
 from fedge.types import ClientStatus, SelectionContext, SelectionResult
 
 CANDIDATES_PER_CLIENT = 2
-"""d = 2 m unless given; chosen by us."""
+"""Default d / m: a larger value favours high losses more, 1 is sampling by size."""
 
 
 def select_power_of_choice(
     clients: Sequence[ClientStatus], call: SelectionContext, rng: np.random.Generator
 ) -> SelectionResult:
-    """The m of highest F_k among d candidates, which are drawn without replacement with probabilities p_k.
+    """Select the m clients of highest F_k among d candidates, drawn without replacement with probabilities p_k.
 
-    d is at least m and at most every client. F_k is the loss that the client reported last (the paper's variant
-    rpow-d), so nobody is asked for a loss; one that never reported counts as infinite. Of equal losses the
-    candidate that was drawn first is taken.
+    d is at least m and at most the number of clients. F_k is the loss that the client last reported (the paper's
+    variant rpow-d), so that no extra evaluation is needed; a client that never reported one counts as infinite. Of
+    equal losses the candidate drawn first is selected.
     """
     named, size = sort_by_name(clients), clamp_count(call.count, clients)
     d = complete_options("power-of-choice", call.options).get("candidates", CANDIDATES_PER_CLIENT * size)

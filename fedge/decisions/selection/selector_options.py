@@ -1,4 +1,4 @@
-"""The numbers that each selector takes, with defaults and ranges, and the check of what was given."""
+"""The numeric options of each selector, with defaults and ranges, and their check."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fedge.errors import BadInput
 
 @dataclass(frozen=True, slots=True)
 class SelectorOption:
-    """A number from ``low`` to ``high``; a default of None means that the selector goes without it."""
+    """A number from ``low`` to ``high``; a default of None means that the option may be absent."""
 
     default: float | None
     low: float
@@ -20,14 +20,14 @@ class SelectorOption:
 
     @property
     def description(self) -> str:
-        """What would be right, in words."""
+        """The allowed values, in words."""
         number = "a whole number" if self.whole else "a number"
         if math.isinf(self.high):
             return f"{number} of at least {self.low:g}"
         return f"{number} from {self.low:g} to {self.high:g}"
 
     def allows(self, value: float) -> bool:
-        """Whether ``value`` is such a number."""
+        """Return whether ``value`` is allowed."""
         return math.isfinite(value) and self.low <= value <= self.high and (not self.whole or value == round(value))
 
 
@@ -65,13 +65,19 @@ SELECTOR_OPTIONS: Mapping[str, Mapping[str, SelectorOption]] = {
         "unknown_share": SelectorOption(0.1, 0.0, 1.0),
     },
 }
-"""Selector -> its options by name. docs/selection.md says what each does and where its default comes from."""
+"""Options by name for each selector. docs/selection.md describes each and the source of its default."""
 
 
 def check_options(selector: str, given: Mapping[str, float], where: str = "selection.options") -> None:
-    """Raise ``BadInput`` for an option that ``selector`` does not take, or a value out of its range.
+    """Check the options given to a selector.
 
-    A selector that is not in ``SELECTOR_OPTIONS`` (the user's own) takes what it likes.
+    Args:
+        selector: Name of the selector; one that is not in ``SELECTOR_OPTIONS`` (the user's own) takes any option.
+        given: Options by name.
+        where: The configuration field that errors name.
+
+    Raises:
+        BadInput: For an option that the selector does not take, or a value out of its range.
     """
     if selector not in SELECTOR_OPTIONS:
         return
@@ -84,7 +90,11 @@ def check_options(selector: str, given: Mapping[str, float], where: str = "selec
 
 
 def complete_options(selector: str, given: Mapping[str, float]) -> dict[str, float]:
-    """What was given, completed with the defaults; options that are gone without are missing. ``BadInput`` as above."""
+    """Return the given options completed with the defaults; options without a default may be absent.
+
+    Raises:
+        BadInput: As in ``check_options``.
+    """
     check_options(selector, given)
     defaults = {
         name: option.default for name, option in SELECTOR_OPTIONS[selector].items() if option.default is not None

@@ -1,7 +1,10 @@
-"""``select_tifl``: each round from one tier of equally fast clients, weak tiers more often (Chai et al., HPDC 2020).
+"""``select_tifl``: each round from one tier of equally fast clients, weak tiers more often.
 
 Symbols: tiers 0 (fastest) to T - 1, A_t = mean accuracy of tier t's clients, c_t = its credits, p_t = its probability,
 I = option ``interval``, r = the round.
+
+References:
+    Chai et al., "TiFL: A tier-based federated learning system", HPDC 2020.
 """
 
 from __future__ import annotations
@@ -26,7 +29,7 @@ from fedge.types import ClientStatus, Floats, SelectionContext, SelectionResult
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TierState:
-    """What is remembered of the T tiers, each of shape (T,): credits, probability, accuracy when last looked at."""
+    """State of the T tiers, each of shape (T,): credits, probability, and accuracy at the last update."""
 
     credits: Floats
     probability: Floats
@@ -34,11 +37,11 @@ class TierState:
 
 
 def select_tifl(clients: Sequence[ClientStatus], call: SelectionContext, rng: np.random.Generator) -> SelectionResult:
-    """``call.count`` clients, uniformly from one tier, which is drawn with p_t among those with credits left.
+    """Select ``call.count`` clients uniformly from one tier, which is drawn with p_t among those with credits left.
 
-    A tier's choice costs it one credit. Every I rounds, if the last tier's A_t has not risen since, the p_t change
-    (``change_probabilities``). When no tier has a credit left, all get theirs anew: chosen by us, the paper's loop
-    would not end.
+    A tier's selection costs it one credit. Every I rounds, if the last tier's A_t has not risen since, the p_t change
+    (``change_probabilities``). If no tier has a credit left, all credits are restored: the paper leaves this case open,
+    and its loop would not end.
     """
     named, size = sort_by_name(clients), clamp_count(call.count, clients)
     if not named:
@@ -58,7 +61,7 @@ def select_tifl(clients: Sequence[ClientStatus], call: SelectionContext, rng: np
 
 
 def build_tiers(clients: Sequence[ClientStatus], count: int) -> list[list[ClientStatus]]:
-    """``count`` tiers of nearly equal size, fastest first; a client of unknown duration counts as slowest."""
+    """Return ``count`` tiers of nearly equal size, fastest first; a client of unknown duration counts as slowest."""
 
     def slowness(client: ClientStatus) -> tuple[float, str]:
         seconds = estimate_duration_s(client)
@@ -70,23 +73,22 @@ def build_tiers(clients: Sequence[ClientStatus], count: int) -> list[list[Client
 
 
 def compute_accuracies(groups: Sequence[Sequence[ClientStatus]]) -> Floats:
-    """A_t, shape (T,): mean accuracy weighted by samples; 0 for a tier of which nothing is known.
+    """Return A_t, shape (T,): mean accuracy weighted by samples; 0 for a tier without any known accuracy.
 
-    The paper tests the model on every tier's own data; here it is the accuracy that the clients last reported of their
-    training.
+    The paper tests the model on every tier's own data; here it is the accuracy that clients last reported of training.
     """
     return np.array([_compute_accuracy(group) for group in groups])
 
 
 def update_tiers(seen: TierState, accuracy: Floats, last: float | None) -> TierState:
-    """The tiers after a look at their accuracies; ``last`` is the tier chosen last, None before the first round."""
+    """Return the tiers with new accuracies; ``last`` is the tier selected last, None before the first round."""
     stalled = last is not None and last < len(accuracy) and accuracy[int(last)] <= seen.accuracy[int(last)]
     probability = change_probabilities(accuracy, seen.credits) if stalled else seen.probability
     return TierState(seen.credits, probability, accuracy)
 
 
 def change_probabilities(accuracy: Floats, credits_left: Floats) -> Floats:
-    """ChangeProbs of the paper: of the n tiers with credits, the i-th lowest accuracy gets (n - i) / (n (n - 1) / 2).
+    """Return the paper's ChangeProbs: of n tiers with credits, the i-th lowest accuracy gets 2 (n - i) / (n (n - 1)).
 
     So the tier of highest accuracy gets nothing until the next change, unless it is the only one.
     """

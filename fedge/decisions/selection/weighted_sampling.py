@@ -1,4 +1,4 @@
-"""Draws without replacement in proportion to weights, in the order of the draws."""
+"""Sampling without replacement in proportion to weights, in the order of the draws."""
 
 from __future__ import annotations
 
@@ -9,10 +9,18 @@ from fedge.types import Floats
 
 
 def sample_without_replacement(weights: Floats, size: int, rng: np.random.Generator) -> NDArray[np.intp]:
-    """``size`` different rows (all, when there are fewer), each next one in proportion to its weight among the rest.
+    """Draw ``size`` different rows (all, if there are fewer), each in proportion to its weight among the rest.
 
-    Weights have shape (n,) and are at least 0; rows of weight 0 come last, in random order. An exponential race: row i
-    arrives at an exponential time of rate w_i, and the first arrivals are the draws (Efraimidis and Spirakis, 2006).
+    Implemented as an exponential race: row i arrives at an exponential time of rate w_i, and the first arrivals are
+    drawn.
+
+    Args:
+        weights: Weights of at least 0, shape (n,); rows of weight 0 come last, in random order.
+        size: Number of rows.
+        rng: Source of randomness.
+
+    References:
+        Efraimidis and Spirakis, "Weighted random sampling with a reservoir", 2006.
     """
     race = rng.exponential(size=len(weights))
     with np.errstate(divide="ignore", over="ignore"):
@@ -21,5 +29,5 @@ def sample_without_replacement(weights: Floats, size: int, rng: np.random.Genera
 
 
 def round_randomly(value: float, rng: np.random.Generator) -> int:
-    """The whole number below or above ``value``, at random so that the mean is ``value``."""
+    """Round ``value`` down or up at random so that the mean is ``value``."""
     return int(np.floor(value + rng.random()))

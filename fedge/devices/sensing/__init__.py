@@ -1,4 +1,4 @@
-"""What a board says of itself: the name table of its power sensors and their look-up."""
+"""Power sensors of a board: the table of their names, and their construction."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SENSORS = {
     "tegrastats": "fedge.devices.sensing.tegrastats_sensor:TegrastatsSensor",
     "jtop": "fedge.devices.sensing.jtop_sensor:JtopSensor",
 }
-"""A sensor's name in the configuration -> its class, made from (machine, clock, formula of the total or None)."""
+"""Name of a sensor in the configuration -> its class, constructed as ``Class(machine, clock, total_power)``."""
 
 
 class OpenSensor(PowerSensor, Protocol):
@@ -25,10 +25,19 @@ class OpenSensor(PowerSensor, Protocol):
 def open_sensor(
     name: str, machine: Machine, clock: Clock, total_power: str | None = None, where: str = "sensor"
 ) -> OpenSensor:
-    """The sensor behind ``name``: one of ``SENSORS`` or the user's own ``module:Class``, opened.
+    """Open a power sensor.
 
-    ``total_power`` is the formula that is wanted, e.g. ``"VDD_IN"``. Raises ``UnknownName`` or ``BadInput`` for the
-    field ``where``, and ``SensorLost`` when the machine has no such sensor.
+    Args:
+        name: One of ``SENSORS``, or the user's own ``module:Class``.
+        machine: The board.
+        clock: Wall clock.
+        total_power: Preferred formula of total power, such as ``"VDD_IN"``; None lets the sensor choose.
+        where: Field of the configuration, for error messages.
+
+    Raises:
+        UnknownName: There is no sensor of this name.
+        BadInput: The user's own class cannot be loaded.
+        SensorLost: The machine has no such sensor.
     """
     sensor: OpenSensor = load_named(where, name, SENSORS)(machine, clock, total_power)
     return sensor

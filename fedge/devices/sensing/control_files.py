@@ -1,4 +1,4 @@
-"""A control file that is read again and again: kept open and read from its start, which makes a look cheap."""
+"""Control files that are read repeatedly: kept open and read from the start, which is faster than reopening."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ from pathlib import Path
 from fedge.powerd.machine import Machine
 
 MAX_ATTRIBUTE_BYTES = 4096
-"""Bytes of a sysfs attribute: one page."""
+"""Maximum size of a sysfs attribute: one page."""
 
 
 class ControlFile:
-    """One file, opened at the first look; a file that is gone or was replaced is opened again by its name.
+    """A file that is opened at the first read, and opened again if it was removed or replaced.
 
-    ``plain``: it is an ordinary file, which can still be read after it was removed, where sysfs says ENODEV.
+    Args:
+        path: The file.
+        plain: True for an ordinary file, which can still be read after it was removed, where sysfs fails with ENODEV.
     """
 
     def __init__(self, path: Path, plain: bool) -> None:
@@ -26,19 +28,19 @@ class ControlFile:
         self.close()
 
     def read(self) -> bytes:
-        """The file's first page as it is now; raises ``OSError``."""
+        """Read the first page of the file; raises ``OSError``."""
         if self._file is None:
             return self._reopen()
         try:
             text = os.pread(self._file, MAX_ATTRIBUTE_BYTES, 0)
-        except BlockingIOError:  # EAGAIN: the sensor is asleep, the file is still the right one
+        except BlockingIOError:  # EAGAIN: the sensor is suspended, but the file is still valid
             raise
-        except OSError:  # ENODEV: the driver was bound anew, or a core went off and on
+        except OSError:  # ENODEV: the driver was rebound, or a core was switched off and on
             return self._reopen()
         return self._reopen() if self._plain and not os.fstat(self._file).st_nlink else text
 
     def close(self) -> None:
-        """Give the file back; reading opens it again."""
+        """Close the file; the next read opens it again."""
         file, self._file = self._file, None
         if file is not None:
             os.close(file)
@@ -57,9 +59,15 @@ class ControlFiles:
         self._held: list[ControlFile] = []
 
     def number_reader(self, path: str) -> Callable[[], float]:
-        """A cheap way to read a number; the call raises ``OSError``, and ``ValueError`` for what is no number.
+        """Return a fast function that reads a number.
 
-        A machine with a way of reading of its own is asked every time.
+        A machine that overrides ``read`` is asked every time.
+
+        Args:
+            path: The file on the machine.
+
+        Returns:
+            A function that raises ``OSError`` if the file cannot be read and ``ValueError`` if it has no number.
         """
         if type(self._machine).read is not Machine.read:
             return lambda: float(self._machine.read(path))
@@ -68,13 +76,13 @@ class ControlFiles:
         return lambda: float(held.read())
 
     def close(self) -> None:
-        """Give all files back."""
+        """Close all files."""
         for held in self._held:
             held.close()
 
 
 def number_or_none(read: Callable[[], float]) -> float | None:
-    """What ``read`` gives; None for a sensor that cannot be read now."""
+    """Return the result of ``read``, or None if the sensor cannot be read now."""
     try:
         return read()
     except (OSError, ValueError):
@@ -82,7 +90,7 @@ def number_or_none(read: Callable[[], float]) -> float | None:
 
 
 def text_or_none(machine: Machine, path: str) -> str | None:
-    """A file's text; None when it cannot be read."""
+    """Return the text of a file, or None if it cannot be read."""
     try:
         return machine.read(path)
     except OSError:

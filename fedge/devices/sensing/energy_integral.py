@@ -1,10 +1,10 @@
-"""Joules of a window from samples of power: the trapezoid rule, with what was odd about the window; pure.
+"""Energy of a window from power samples, by the trapezoid rule, with irregularities of the window. Pure functions.
 
 =====================  ==========================================================================================
-``p(t)``               power, watts: straight lines between samples, held before the first and after the last
-``E``                  energy of the window [a, b], joules: the integral of ``p`` from a to b
-``T``                  the sampling period, seconds
-``n``, ``m``, ``s``    samples inside the window, their mean and standard deviation, watts
+``p(t)``               power in watts: linear between samples, constant before the first and after the last
+``E``                  energy of the window [a, b] in joules: the integral of ``p`` from a to b
+``T``                  sampling period in seconds
+``n``, ``m``, ``s``    samples inside the window, their mean and standard deviation in watts
 ``r``                  correlation of neighbouring samples, corrected for its bias in short series
 =====================  ==========================================================================================
 
@@ -23,29 +23,38 @@ from fedge.errors import SensorLost
 from fedge.types import Energy, SensorSample
 
 GAP_PERIODS = 3.0
-"""A stretch without a sample that is longer than so many periods is a gap."""
+"""A time without samples is a gap if it is longer than this many sampling periods."""
 MIN_SAMPLES_FOR_CORRELATION = 8
-"""With fewer samples their correlation cannot be told, and they count as independent. Chosen by us."""
+"""Samples below which they count as independent, because their correlation cannot be estimated. A default."""
 MAX_CORRELATION = 0.999
 UNKNOWN_SE_LOG = 0.05
-"""Standard error of a mean power of which there is one sample at most; chosen by us."""
+"""Standard error (log units) assumed for a mean power of at most one sample; a default that gives it little weight."""
 GAP_SD_LOG = 0.3
-"""How far off the power of a gap may be, log units, when it is taken from the samples around it; chosen by us."""
+"""Standard deviation (log units) of power during a gap from that of the samples around it; a default: larger values
+give measurements with gaps less weight.
+"""
 MOST_UNSEEN, MOST_UNSEEN_S = 0.1, 1.0
-"""With more than a tenth of a window unseen, by a gap longer than a second, it is no measurement; chosen by us."""
+# A window is rejected if both its share in gaps and its longest gap (seconds) exceed these. Defaults: stricter limits
+# lose work on a busy board, looser ones accept guessed energy.
 
 
 @dataclass(frozen=True, slots=True)
 class _Window:
-    """The samples that matter to a window: those inside or on its ends, and the nearest ones beyond."""
+    """The samples of a window: those inside or on its ends, and the nearest ones outside.
+
+    Attributes:
+        start_s: Start of the window.
+        end_s: End of the window.
+        inside: Samples inside or on its ends.
+        before: Last sample before the start; None if a sample is on the start.
+        after: First sample after the end; None if a sample is on the end.
+    """
 
     start_s: float
     end_s: float
     inside: Sequence[SensorSample]
     before: SensorSample | None
-    """The last one before the start; None when a sample lies on the start."""
     after: SensorSample | None
-    """The first one after the end; None when a sample lies on the end."""
 
     @property
     def all_samples(self) -> list[SensorSample]:
@@ -61,17 +70,25 @@ def integrate_energy(
     total_power: str,
     mode_changes: Sequence[float] = (),
 ) -> Energy:
-    """The energy of [start_s, end_s] from samples in the order of their times, and what was odd about it.
+    """Integrate power over [start_s, end_s], and count irregularities.
 
-    Samples outside the window serve to interpolate at its ends; where there are none, the nearest power is held. A
-    window shorter than a period may have no sample inside: its energy is interpolated between its neighbours, and
-    ``samples`` is 0. A gap is a stretch longer than ``GAP_PERIODS * period_s``, counted with its whole length also
-    when a part of it lies outside. ``throttled``: a throttle counter grew from the last sample not after the start
-    to the first not before the end. ``mode_changes`` are times of changes; those strictly inside count.
-    ``power_se_log`` is ``UNKNOWN_SE_LOG`` with fewer than two samples inside, when nothing is known of their scatter.
+    Samples outside the window are used to interpolate at its ends; without them, the nearest power is assumed. A window
+    shorter than a period may contain no sample: its energy is then interpolated, and ``samples`` is 0. A gap counts
+    with its whole length even if part of it is outside. ``throttled`` means that a throttle counter increased between
+    the last sample not after the start and the first one not before the end. ``power_se_log`` is ``UNKNOWN_SE_LOG`` for
+    fewer than two samples inside.
 
-    Raises ``SensorLost`` when the nearest sample is more than ``GAP_PERIODS`` periods away from the window, and
-    ``ValueError`` for a window that does not end after its start.
+    Args:
+        samples: Samples in the order of their times.
+        start_s: Start of the window, on the samples' clock.
+        end_s: End of the window, after its start.
+        period_s: Sampling period in seconds.
+        total_power: Formula of the rails that the power consists of.
+        mode_changes: Times of mode changes; those strictly inside the window are counted.
+
+    Raises:
+        SensorLost: The nearest sample is more than ``GAP_PERIODS`` periods away from the window.
+        ValueError: The window does not end after its start.
     """
     if not end_s > start_s:
         raise ValueError(f"a window from {start_s} to {end_s} s; it has to end after its start")
@@ -95,9 +112,15 @@ def integrate_energy(
 
 
 def account_for_gaps(energy: Energy) -> Energy:
-    """The energy, its error wider by what the gaps leave unsaid; raises ``SensorLost`` when they leave too much.
+    """Widen the standard error of an energy by the uncertainty of its gaps.
 
-    The gaps are taken as ``gaps`` times the longest, which is at least what they are together.
+    The total length of gaps is bounded by their number times the longest.
+
+    Args:
+        energy: The energy of a window.
+
+    Raises:
+        SensorLost: More than a tenth of the window is in gaps, of which one is longer than a second.
     """
     whole_s = energy.end_s - energy.start_s
     unseen = min(energy.gaps * energy.longest_gap_s / whole_s, 1.0)
@@ -111,7 +134,11 @@ def account_for_gaps(energy: Energy) -> Energy:
 
 
 def join_windows(parts: Sequence[Energy]) -> Energy:
-    """Adjacent windows, at least one, as one; a gap across a border counts in both."""
+    """Combine adjacent windows; a gap across a border counts in both.
+
+    Args:
+        parts: Adjacent windows in order, at least one.
+    """
     first, last = parts[0], parts[-1]
     if len(parts) == 1:
         return first
@@ -132,17 +159,26 @@ def join_windows(parts: Sequence[Energy]) -> Energy:
 
 
 def is_covered(samples: Sequence[SensorSample], start_s: float, end_s: float, period_s: float) -> bool:
-    """Whether a sample lies in the window, or near enough to it for a window that is shorter than a period."""
+    """Return True if a sample is in the window, or within ``GAP_PERIODS`` periods of it."""
     margin_s = GAP_PERIODS * period_s
     return any(start_s - margin_s <= sample.at_s <= end_s + margin_s for sample in samples)
 
 
 def mean_power_se_log(watts: Sequence[float]) -> float:
-    """Standard error of the mean of watts sampled at even distances, log units; ``UNKNOWN_SE_LOG`` for fewer than two.
+    """Return the standard error of the mean of equidistant power samples, in log units.
 
-    ``s / (m sqrt(n'))`` with ``n' = n (1 - r) / (1 + r)`` independent samples' worth: samples of power follow each
-    other, so that n of them say less than n. ``r`` is that of neighbours plus ``(1 + 3 r) / n``, its usual shortfall
-    in a short series (Kendall 1954), and never below 0: a sawtooth gains nothing. A drift counts as scatter.
+    It is ``s / (m sqrt(n'))`` with ``n' = n (1 - r) / (1 + r)`` effectively independent samples, since power samples
+    are correlated. ``r`` is the correlation of neighbours plus ``(1 + 3 r) / n``, its bias in a short series, and at
+    least 0, so that an alternating series gains nothing. A drift counts as scatter.
+
+    Args:
+        watts: Power samples in watts.
+
+    Returns:
+        The standard error; ``UNKNOWN_SE_LOG`` for fewer than two samples.
+
+    References:
+        Kendall, M. G. 1954: Note on bias in the estimation of autocorrelation. Biometrika 41.
     """
     n = len(watts)
     mean_w = math.fsum(watts) / n if n else 0.0
@@ -170,7 +206,7 @@ def _select_window(samples: Sequence[SensorSample], start_s: float, end_s: float
 
 
 def _energy_j(window: _Window) -> float:
-    """The integral of the straight lines through the samples, held beyond the first and the last."""
+    """Integrate the straight lines through the samples, constant before the first and after the last."""
     lines = [(sample.at_s, sample.total_w) for sample in window.all_samples]
     ends = [(at_s, _power_at(lines, at_s)) for at_s in (window.start_s, window.end_s)]
     inside = [(sample.at_s, sample.total_w) for sample in window.inside]
@@ -190,7 +226,7 @@ def _power_at(lines: Sequence[tuple[float, float]], at_s: float) -> float:
 
 
 def _sample_distances_s(window: _Window) -> list[float]:
-    """Seconds between one sample and the next, over the window; its ends stand in where there is no sample beyond."""
+    """Return the seconds between consecutive samples; the window's ends replace missing samples outside."""
     times = [sample.at_s for sample in window.all_samples]
     knots = [
         *([window.start_s] if window.before is None else []),

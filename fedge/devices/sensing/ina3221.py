@@ -1,4 +1,4 @@
-"""INA3221 power monitors through sysfs, found by their rails' labels: JetPack 4 (iio) and JetPack 5 on (hwmon)."""
+"""INA3221 power monitors through sysfs, found by their rails' labels: iio on JetPack 4, hwmon from JetPack 5 on."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from fedge.powerd.machine import Machine
 
 HWMON = "/sys/bus/i2c/drivers/ina3221/*/hwmon/hwmon*"
 ALL_HWMON = "/sys/class/hwmon/hwmon*"
-"""All hardware monitors, whatever their driver; told by their name."""
+"""All hardware monitors, whatever their driver; searched by name if the driver's own path has none."""
 IIO = "/sys/bus/i2c/drivers/ina3221x/*/iio:device*"
 SUM_CHANNEL = 7
-"""Of the hwmon driver: the sum of the shunt voltages, no rail."""
+"""Channel of the hwmon driver for the sum of shunt voltages, which is not a rail."""
 _CHANNEL = re.compile(r"(?:in|rail_name_)(\d{1,2})(?:_label)?")
 
 
 @dataclass(frozen=True, slots=True)
 class PowerRail:
-    """A rail and its files: ``(mW,)`` or ``(mV, mA)``, whose product is its power."""
+    """A rail and its files: ``(mW,)``, or ``(mV, mA)``, whose product is its power."""
 
     label: str
     files: tuple[str, ...]
 
 
 def find_rails(machine: Machine) -> tuple[PowerRail, ...]:
-    """All rails that are connected, in the order of their chips and channels; a label that comes again is left out."""
+    """List all connected rails in the order of chips and channels; repeated labels are left out."""
     folders = machine.glob(HWMON) or _find_named_monitors(machine)
     rails = [
         rail
@@ -45,7 +45,7 @@ def find_rails(machine: Machine) -> tuple[PowerRail, ...]:
 
 
 def build_rail_reader(files: ControlFiles, rail: PowerRail) -> Callable[[], float]:
-    """A cheap way to read the rail's watts; the call raises ``OSError`` or ``ValueError``."""
+    """Return a fast function that reads a rail's power in watts; it raises ``OSError`` or ``ValueError``."""
     first, *rest = (files.number_reader(path) for path in rail.files)
     if not rest:
         return lambda: first() / 1e3

@@ -1,4 +1,4 @@
-"""jetson-stats (jtop) as a power sensor: optional, since it is under the AGPL; nothing else depends on it."""
+"""jetson-stats (jtop) as a power sensor; optional because of its AGPL licence, so nothing else depends on it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fedge.protocols import Clock
 from fedge.types import SensorSample
 
 MIN_INTERVAL_S = 0.5
-"""Below, its service becomes unstable: its own exporter refuses less."""
+"""Shortest interval in seconds; below it the service becomes unstable, and its own exporter rejects less."""
 INSTALL_HINT = (
     "install it with pip install 'fedge[jetson]', in the version of the board's jtop service, or choose sysfs"
 )
@@ -27,9 +27,18 @@ SERVICE_HINT = (
 
 
 class JtopSensor:
-    """Implements ``PowerSensor`` from the jtop service; a sample's time is when the service's data came.
+    """A ``PowerSensor`` that uses the jtop service; a sample's time is when the service's data arrived.
 
-    The first client of the service fixes its interval, others get that one. jtop has no over-current counters.
+    The first client of the service sets its interval for all clients. jtop has no over-current counters.
+
+    Args:
+        machine: The board.
+        clock: Wall clock.
+        total_power: Preferred formula of total power, or None.
+        interval_s: Seconds between samples, at least ``MIN_INTERVAL_S``.
+
+    Raises:
+        SensorLost: jtop is not installed, its service does not run, or it has no power.
     """
 
     def __init__(
@@ -47,7 +56,7 @@ class JtopSensor:
             self._client.attach(self._process_data)
             self._client.start()
             self.read()
-        except Exception as error:  # jtop's own JtopException cannot be named before it is imported
+        except Exception as error:  # JtopException cannot be named, since jtop is imported lazily
             self.close()
             raise error if isinstance(error, SensorLost) else SensorLost(f"jtop: {error}; {SERVICE_HINT}") from error
 
@@ -56,15 +65,19 @@ class JtopSensor:
         return self._total or ""
 
     def read(self) -> SensorSample:
-        """The newest data of the service; raises ``SensorLost`` when it is gone or has no power."""
+        """Return the newest sample.
+
+        Raises:
+            SensorLost: The service has ended or has no power.
+        """
         return self._arrival.wait_for_sample(FIRST_SAMPLE_LIMIT_S + self.interval_s)
 
     def close(self) -> None:
-        """Leave the service."""
+        """Disconnect from the service."""
         self._client.close()
 
     def _process_data(self, data: Any) -> None:
-        """New data, in a thread of jtop's."""
+        """Store new data; called in a thread of jtop."""
         try:
             rails_w = _parse_rails_w(data.power)
             self._total = self._total or choose_total_formula(rails_w, self._wanted, "jtop knows no rail of this board")
@@ -96,7 +109,7 @@ def _build_sample(at_s: float, data: Any, rails_w: Mapping[str, float], total: s
 
 
 def _parse_rails_w(power: Mapping[str, Any]) -> dict[str, float]:
-    """Watts by rail of those that are on; jtop has milliwatts."""
+    """Return power in watts by rail, for rails that are on; jtop reports milliwatts."""
     return {
         name: float(rail["power"]) / 1e3
         for name, rail in power["rail"].items()
@@ -105,7 +118,7 @@ def _parse_rails_w(power: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _parse_temperatures_c(found: Mapping[str, Any]) -> dict[str, float]:
-    """C; newer versions wrap the number and say whether the sensor is on."""
+    """Return temperatures in degrees Celsius; newer versions wrap the number and tell whether the sensor is on."""
     wrapped = {name: at if isinstance(at, Mapping) else {"temp": at} for name, at in found.items()}
     return keep_plausible_temperatures(
         {name: float(at["temp"]) for name, at in wrapped.items() if at.get("online", True)}
@@ -113,19 +126,19 @@ def _parse_temperatures_c(found: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _parse_mhz(engine: Mapping[str, Any]) -> float | None:
-    """Its present clock out of kHz."""
+    """Return an engine's present clock in MHz; jtop reports kHz."""
     khz = _find_number(engine, "freq", "cur")
     return None if khz is None else khz / 1e3
 
 
 def _parse_share(found: Any, *keys: str) -> float | None:
-    """0 to 1 out of percent."""
+    """Return a load from 0 to 1; jtop reports percent."""
     percent = _find_number(found, *keys)
     return None if percent is None else percent / 100
 
 
 def _find_number(found: Any, *keys: str) -> float | None:
-    """A number down a nested mapping; None when it is not there."""
+    """Return a number in a nested mapping, or None."""
     for key in keys:
         found = found.get(key) if isinstance(found, Mapping) else None
     return float(found) if isinstance(found, int | float) and math.isfinite(found) else None

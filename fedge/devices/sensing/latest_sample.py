@@ -1,4 +1,4 @@
-"""Samples that come by themselves, from a process or a service: the newest one is kept, and an old one is a loss."""
+"""The newest sample of a sensor that pushes its samples, from a process or service; an old one counts as a loss."""
 
 from __future__ import annotations
 
@@ -9,14 +9,22 @@ from fedge.protocols import Clock
 from fedge.types import SensorSample
 
 FIRST_SAMPLE_LIMIT_S = 5.0
-"""Real seconds that the first sample may take. Chosen by us."""
+"""Seconds of wall time that the first sample may take; a default that allows for starting a process."""
 MAX_MISSED_INTERVALS = 5
-"""So many intervals without a sample are a loss, but not less than ``MIN_STALE_S``. Chosen by us."""
+"""Intervals without a sample after which the sensor is lost, but at least ``MIN_STALE_S``; a default that tolerates a
+briefly overloaded board.
+"""
 MIN_STALE_S = 2.0
 
 
 class LatestSample:
-    """Holds the newest sample for readers of another thread; ``source`` names where they come from."""
+    """Holds the newest sample for readers in other threads.
+
+    Args:
+        source: Name of the sensor, for error messages.
+        clock: Wall clock.
+        interval_s: Seconds between samples.
+    """
 
     def __init__(self, source: str, clock: Clock, interval_s: float) -> None:
         self._source, self._clock = source, clock
@@ -26,24 +34,31 @@ class LatestSample:
         self._fault: str | None = None
 
     def put(self, sample: SensorSample) -> None:
-        """A sample came."""
+        """Store a new sample."""
         with self._changed:
             self._sample, self._fault = sample, None
             self._changed.notify_all()
 
     def fail(self, fault: str) -> None:
-        """What came was no sample, or nothing will come any more: say so to whoever reads."""
+        """Store a fault, which is raised to readers until the next sample."""
         with self._changed:
             self._sample, self._fault = None, fault
             self._changed.notify_all()
 
     def reset(self) -> None:
-        """Forget what came: the source starts anew."""
+        """Discard sample and fault when the source restarts."""
         with self._changed:
             self._sample = self._fault = None
 
     def wait_for_sample(self, limit_s: float = FIRST_SAMPLE_LIMIT_S) -> SensorSample:
-        """The newest sample, waiting up to ``limit_s`` for the first; raises ``SensorLost``."""
+        """Return the newest sample.
+
+        Args:
+            limit_s: Seconds of wall time to wait for the first sample.
+
+        Raises:
+            SensorLost: There is a fault, no sample in time, or only an old one.
+        """
         with self._changed:
             self._changed.wait_for(lambda: self._sample is not None or self._fault is not None, limit_s)
             sample, fault = self._sample, self._fault

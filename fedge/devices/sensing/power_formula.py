@@ -1,4 +1,4 @@
-"""Which rails are the board's total: the formula that is asked for, else the input rail, else the sum of all rails."""
+"""The formula of a board's total power: the preferred one, else the input rail, else the sum of all rails."""
 
 from __future__ import annotations
 
@@ -7,18 +7,24 @@ from collections.abc import Collection, Mapping
 from fedge.errors import SensorLost
 
 INPUT_RAILS = ("VIN", "POM_5V_IN", "VDD_IN")
-"""Rails that are the whole module's input, the first that is there."""
+"""Rails that measure the module's whole input; the first one present is used."""
 
 
 def rails_in_formula(formula: str) -> tuple[str, ...]:
-    """``"A + B"`` -> ``("A", "B")``."""
+    """Return the rails of a formula, such as ``("A", "B")`` for ``"A + B"``."""
     return tuple(rail.strip() for rail in formula.split("+"))
 
 
 def choose_total_formula(labels: Collection[str], wanted: str | None, where: str) -> str:
-    """The formula of the total from the rails that are there; ``wanted`` counts when it has all its rails.
+    """Choose the formula of total power.
 
-    Raises ``SensorLost`` when there is no rail at all; ``where`` says what was looked at, and what to do.
+    Args:
+        labels: The rails of the board.
+        wanted: Preferred formula, used if all of its rails exist; or None.
+        where: What was searched and what to do, for the error message.
+
+    Raises:
+        SensorLost: The board has no rails.
     """
     if wanted is not None and all(rail in labels for rail in rails_in_formula(wanted)):
         return wanted
@@ -28,6 +34,6 @@ def choose_total_formula(labels: Collection[str], wanted: str | None, where: str
 
 
 def evaluate_formula_w(formula: str, rails_w: Mapping[str, float]) -> float | None:
-    """The total, watts; None when one of its rails is missing."""
+    """Return total power in watts, or None if one of the formula's rails is missing."""
     parts = [rails_w.get(rail) for rail in rails_in_formula(formula)]
     return None if None in parts else sum(part for part in parts if part is not None)

@@ -1,4 +1,4 @@
-"""A thread that looks at a power sensor at a steady rate and keeps what it saw, for integrating any window."""
+"""A thread that samples a power sensor at a constant rate and keeps the samples for integrating energy."""
 
 from __future__ import annotations
 
@@ -18,20 +18,29 @@ from fedge.types import Energy, SensorSample
 RATES_HZ = (1.0, 20.0)
 DEFAULT_KEEP_S = 3600.0
 MAX_MODE_CHANGES = 10_000
-"""The times of so many changes are kept."""
+"""Number of latest mode changes whose times are kept."""
 PATIENCE_S = 1.0
-"""What ``window`` waits beyond three periods for the sample after its end. Chosen by us."""
+"""Seconds beyond three sampling periods for which ``energy_between`` waits for the sample after its end; a default."""
 
 logger = logging.getLogger(__name__)
 
 
 class Sampler:
-    """Samples ``sensor`` while it is entered: ``with Sampler(sensor, clock, 10) as s: ...; s.window(a, b)``.
+    """Samples a power sensor while it is entered as a context manager.
 
-    The k-th look is due k periods after the first, whatever the looks before took; looks that were missed are left
-    out. A look that fails is a gap: the next one is tried as usual, and the error is raised by ``window`` where no
-    sample covers it. ``keep_s`` bounds what is kept. ``hz`` is from 1 to 20; a sensor with an ``interval_s`` longer
-    than a period is judged by that.
+    The k-th sample is due k periods after the first, however long earlier ones took; missed samples are skipped. A
+    failed read is a gap: the next one is tried as usual, and ``energy_between`` raises the error if no sample covers
+    its period.
+
+    Args:
+        sensor: The sensor; if its ``interval_s`` is longer than a period, it is used as the period when gaps are
+            judged.
+        clock: Wall clock.
+        hz: Sampling rate, 1 to 20 Hz.
+        keep_s: Seconds for which samples are kept.
+
+    Raises:
+        BadInput: The rate is out of range.
     """
 
     def __init__(self, sensor: PowerSensor, clock: Clock, hz: float = 10.0, keep_s: float = DEFAULT_KEEP_S) -> None:
@@ -41,12 +50,12 @@ class Sampler:
         self._sensor, self._clock = sensor, clock
         self._tick_s = 1.0 / hz
         self.period_s = max(self._tick_s, float(getattr(sensor, "interval_s", 0.0)))
-        """Seconds between samples that differ."""
+        """Seconds between distinct samples."""
         self._changed = threading.Condition()
         self._samples: deque[SensorSample] = deque(maxlen=max(2, math.ceil(keep_s * hz)))
         self._mode_changes: deque[float] = deque(maxlen=MAX_MODE_CHANGES)
         self._error: Exception | None = None
-        """Of the last look that failed."""
+        """Error of the last read that failed."""
         self._failing = False
         self._looked_s = -math.inf
         self._stop = threading.Event()
@@ -54,7 +63,7 @@ class Sampler:
 
     @property
     def total_power(self) -> str:
-        """Which rails the watts are of."""
+        """Formula of the rails that total power consists of."""
         return self._sensor.total_power
 
     def __enter__(self) -> Self:
@@ -74,15 +83,20 @@ class Sampler:
             self._changed.notify_all()
 
     def record_mode_change(self, at_s: float | None = None) -> None:
-        """The power mode was changed, now or at ``at_s``: windows around it say so."""
+        """Record a change of power mode at ``at_s`` (None: now); energies of periods that contain it report it."""
         with self._changed:
             self._mode_changes.append(self._clock.now_s() if at_s is None else at_s)
 
     def energy_between(self, start_s: float, end_s: float) -> Energy:
-        """The energy of [start_s, end_s], on the clock's time; waits for one look at or after the end, for a while.
+        """Integrate energy over [start_s, end_s]; waits for a limited time for a sample at or after the end.
 
-        Raises ``SensorLost``, with the sensor's own error where there is one, when no sample covers the window, and
-        when the sensor was lost more than three periods before its end and is not back: nothing tells the rest.
+        Args:
+            start_s: Start on the clock.
+            end_s: End on the clock, after the start.
+
+        Raises:
+            SensorLost: No sample covers the period, or the sensor was lost more than three periods before its end and
+                has not recovered.
         """
         with self._changed:
             self._changed.wait_for(lambda: self._looked_s >= end_s or self._stop.is_set(), self._limit_s(end_s))
@@ -101,7 +115,7 @@ class Sampler:
         )
 
     def samples_between(self, start_s: float, end_s: float) -> tuple[SensorSample, ...]:
-        """The samples of [start_s, end_s] that are there now, with the nearest one before and after; waits for none."""
+        """Return the present samples in [start_s, end_s], with the nearest one before and after; does not wait."""
         with self._changed:
             kept = list(self._samples)
         first, after = bisect_left(kept, start_s, key=_at_s), bisect_right(kept, end_s, key=_at_s)
@@ -121,7 +135,7 @@ class Sampler:
         asked_s = self._clock.now_s()
         try:
             sample = self._sensor.read()
-        except Exception as error:  # noqa: BLE001 -- the thread's edge: a failed look is a gap, and the error is kept
+        except Exception as error:  # noqa: BLE001 -- edge of the thread: a failed read is a gap; the error is raised later
             with self._changed:
                 if not self._failing:
                     logger.warning("power sensor lost: %s", error)
@@ -129,7 +143,7 @@ class Sampler:
                 self._changed.notify_all()
             return
         with self._changed:
-            # A sensor with samples of its own pace says the same one again.
+            # A sensor that is slower than the sampling rate returns the same sample again.
             if not self._samples or sample.at_s > self._samples[-1].at_s:
                 self._samples.append(sample)
             self._failing, self._looked_s = False, max(self._looked_s, sample.at_s)
@@ -141,5 +155,5 @@ def _at_s(sample: SensorSample) -> float:
 
 
 def next_tick(tick: int, elapsed_s: float, period_s: float) -> int:
-    """The number of the next look: the one after ``tick``, or the next that is still to come when that was missed."""
+    """Return the number of the next sample: ``tick + 1``, or the next one that is still due if that was missed."""
     return max(tick + 1, math.ceil(elapsed_s / period_s))

@@ -1,4 +1,4 @@
-"""Clocks and loads that a board shows: CPU, GPU found by its device-tree name, and memory where it can be read."""
+"""Readers of clocks, loads, temperatures and throttle counters in sysfs."""
 
 from __future__ import annotations
 
@@ -11,34 +11,41 @@ from fedge.powerd.machine import Machine
 CPU_POLICIES = "/sys/devices/system/cpu/cpufreq/policy*"
 DEVFREQ = "/sys/class/devfreq/*"
 GPU_NAMES = frozenset({"gpu", "gv11b", "gp10b", "ga10b", "gb10b"})
-"""``of_node/name`` of the GPU: Nano and JetPack 6 ``gpu``, Xavier ``gv11b``, TX2 ``gp10b``, Orin ``ga10b``."""
+"""``of_node/name`` of the GPU: ``gpu`` on Nano and JetPack 6, ``gv11b`` on Xavier, ``gp10b`` on TX2, ``ga10b`` on
+Orin.
+"""
 MEMORY_CLOCKS = (
     "/sys/kernel/debug/bpmp/debug/clk/emc/rate",
     "/sys/kernel/debug/clk/emc/clk_rate",
     "/sys/kernel/debug/clk/override.emc/clk_rate",
     "/sys/class/devfreq/bwmgr/cur_freq",
 )
-"""Hz. TX2 to Orin; Nano; both below debugfs, which only root reads. The last is Thor's."""
+"""Files with the memory clock in Hz, of TX2 to Orin, Nano, and Thor (the last). Those below debugfs are readable by
+root only.
+"""
 
 Reader = Callable[[], float]
 
 
 @dataclass(frozen=True, slots=True)
 class ClockReaders:
-    """Cheap ways to read a board's clocks; None or empty is what it does not show. Each call may raise ``OSError``."""
+    """Fast readers of a board's clocks, None or empty if the board does not show them. Each may raise ``OSError``.
+
+    Attributes:
+        policies: Clock of each CPU cluster in kHz.
+        gpu: GPU clock in Hz.
+        gpu_load: GPU load in tenths of a percent.
+        memory: Memory clock in Hz.
+    """
 
     policies: tuple[Reader, ...] = ()
-    """kHz, one per CPU cluster."""
     gpu: Reader | None = None
-    """Hz."""
     gpu_load: Reader | None = None
-    """Tenths of a percent."""
     memory: Reader | None = None
-    """Hz."""
 
 
 def find_clock_readers(files: ControlFiles, machine: Machine) -> ClockReaders:
-    """What the machine shows of its clocks to whoever runs this."""
+    """Find the clocks that the current user can read."""
     gpu = find_gpu_folder(machine)
     policies = tuple(files.number_reader(f"{folder}/scaling_cur_freq") for folder in machine.glob(CPU_POLICIES))
     memory = next(
@@ -56,7 +63,7 @@ def find_clock_readers(files: ControlFiles, machine: Machine) -> ClockReaders:
 
 
 def find_gpu_folder(machine: Machine) -> str | None:
-    """The GPU's devfreq folder, found by the device's name in the device tree; None when there is none."""
+    """Return the GPU's devfreq folder, found by its name in the device tree, or None."""
     for folder in machine.glob(DEVFREQ):
         if text_or_none(machine, f"{folder}/device/of_node/name") in GPU_NAMES:
             return folder
@@ -64,27 +71,31 @@ def find_gpu_folder(machine: Machine) -> str | None:
 
 
 def read_fastest_mhz(policies: Sequence[Reader]) -> float | None:
-    """The fastest cluster's clock, MHz; a cluster whose cores are off shows none."""
+    """Return the clock of the fastest CPU cluster in MHz, or None; a cluster whose cores are off has none."""
     khz = [value for read in policies if (value := number_or_none(read)) is not None]
     return max(khz) / 1e3 if khz else None
 
 
 def read_scaled(read: Reader | None, unit: float) -> float | None:
-    """What ``read`` gives, in ``unit``; None when it cannot be read."""
+    """Return the value of ``read`` divided by ``unit``, or None if it cannot be read."""
     value = None if read is None else number_or_none(read)
     return None if value is None else value / unit
 
 
 THERMAL_ZONES = "/sys/class/thermal/thermal_zone*"
 CONSTANT_SENSOR_PREFIX = "PMIC"
-"""How the name of a sensor begins that says 100 C at all times on boards up to Xavier, as their tegrastats logs show;
-it would be the hottest."""
+"""Prefix of the name of a sensor that always reports 100 C on boards up to Xavier, as their tegrastats logs show; it
+would be the hottest.
+"""
 PLAUSIBLE_C = (-60.0, 200.0)
-"""What lies outside is no temperature: a zone that is off says -256. Chosen by us."""
+"""Range of plausible temperatures; a zone that is off reports -256."""
 
 
 def find_temperature_readers(files: ControlFiles, machine: Machine) -> dict[str, Callable[[], float]]:
-    """Per zone a cheap way to read its temperature, C; of two zones of one type the second gets its folder's name."""
+    """Return a fast reader of each thermal zone's temperature in degrees Celsius, by type.
+
+    If two zones have the same type, the folder's name is appended to the second.
+    """
     found: dict[str, Callable[[], float]] = {}
     for folder in machine.glob(THERMAL_ZONES):
         name = text_or_none(machine, f"{folder}/type")
@@ -95,13 +106,13 @@ def find_temperature_readers(files: ControlFiles, machine: Machine) -> dict[str,
 
 
 def read_temperatures_c(zones: Mapping[str, Callable[[], float]]) -> dict[str, float]:
-    """What the zones say now, C; cv0 to cv2 answer EAGAIN while their engine is off, and are left out."""
+    """Read all zones, in degrees Celsius; cv0 to cv2 fail with EAGAIN while their engine is off, and are left out."""
     seen = {name: number_or_none(read) for name, read in zones.items()}
     return keep_plausible_temperatures({name: at_c for name, at_c in seen.items() if at_c is not None})
 
 
 def keep_plausible_temperatures(temperatures_c: Mapping[str, float]) -> dict[str, float]:
-    """The temperatures that are some: not those of sensors that are off, or say the same at all times."""
+    """Remove temperatures of sensors that are off or report a constant."""
     low, high = PLAUSIBLE_C
     return {
         name: at_c
@@ -119,7 +130,7 @@ THROTTLE_MONITOR_NAME = "soctherm_oc"
 
 
 def find_throttle_counters(files: ControlFiles, machine: Machine) -> tuple[Callable[[], float], ...]:
-    """Cheap ways to read the event counters: under-voltage, average and instantaneous over-current; () without any."""
+    """Return fast readers of the event counters: under-voltage, average and instantaneous over-current; or ()."""
     return tuple(
         files.number_reader(path)
         for folder in machine.glob(HARDWARE_MONITORS)
@@ -129,6 +140,10 @@ def find_throttle_counters(files: ControlFiles, machine: Machine) -> tuple[Calla
 
 
 def count_throttle_events(readers: Sequence[Callable[[], float]]) -> int | None:
-    """All counters' sum; None when the board has none, or one cannot be read (the sum would seem to fall)."""
+    """Return the sum of all counters.
+
+    Returns:
+        None if there are no counters or one cannot be read, since the sum would seem to decrease.
+    """
     counts = [number_or_none(read) for read in readers]
     return int(sum(c for c in counts if c is not None)) if counts and None not in counts else None

@@ -1,4 +1,4 @@
-"""The board's own sensors through sysfs: power by rail, temperatures, clocks, load and throttling in one look."""
+"""The board's own sensors through sysfs: power by rail, temperatures, clocks, load and throttling."""
 
 from __future__ import annotations
 
@@ -20,19 +20,28 @@ NO_RAILS = (
 
 
 TEMPERATURE_INTERVAL_S = 1.0
-"""Temperatures are read so often at most: they move slowly, and on newer boards each zone is a call to the firmware.
-Chosen by us."""
+"""Least seconds between temperature reads: temperatures change slowly, and on newer boards each read calls the
+firmware.
+"""
 
 
 class SysfsSensor:
-    """Implements ``PowerSensor`` from sysfs, without root. ``total_power`` asks for a formula of the total.
+    """A ``PowerSensor`` that reads sysfs, without root. Thread-safe.
 
-    The total's rails are needed; everything else that cannot be read is left out of a sample. The files stay open.
-    A sample's temperatures are up to ``temperatures_every_s`` old. Several threads may read: one at a time does.
+    The rails of total power are required; anything else that cannot be read is left out of a sample. Files stay open.
+
+    Args:
+        machine: The board.
+        clock: Wall clock.
+        total_power: Preferred formula of total power, or None.
+        temperatures_every_s: Maximum age of a sample's temperatures, in seconds.
+
+    Raises:
+        SensorLost: The board has no power rails.
     """
 
     interval_s = 0.0
-    """Every look is a new one."""
+    """Zero, because every read takes a new sample."""
 
     def __init__(
         self,
@@ -43,14 +52,14 @@ class SysfsSensor:
     ) -> None:
         self._machine, self._clock = machine, clock
         self._turn = threading.Lock()
-        """A look may open and close files that another one reads."""
+        """Held during a read, which may open and close files that another thread reads."""
         self._files, self._rail_files = ControlFiles(machine), ControlFiles(machine)
         self._rails = self._find_rails()
         self._total = choose_total_formula(self._rails, total_power, NO_RAILS)
         self._wanted = total_power
         self._every_s = temperatures_every_s
         self._temperatures: tuple[float, dict[str, float]] | None = None
-        """When they were read, and what they were."""
+        """Time of the last temperature read, and its result."""
         self._zones = sysfs_readings.find_temperature_readers(self._files, machine)
         self._clocks = sysfs_readings.find_clock_readers(self._files, machine)
         self._counters = sysfs_readings.find_throttle_counters(self._files, machine)
@@ -61,7 +70,7 @@ class SysfsSensor:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What this board does not show, and why, for the user; nothing when all is there."""
+        """Notes for the user on what this board does not show, and why; empty if nothing is missing."""
         lacking = {
             f"its rails are {', '.join(self._rails)}: the total is {self._total}, not {self._wanted}": (
                 self._wanted not in {None, self._total}
@@ -74,7 +83,11 @@ class SysfsSensor:
         return tuple(note for note, true in lacking.items() if true)
 
     def read(self) -> SensorSample:
-        """One look, now; raises ``SensorLost`` when a rail of the total cannot be read."""
+        """Take a sample.
+
+        Raises:
+            SensorLost: A rail of total power cannot be read.
+        """
         with self._turn:
             at_s = self._clock.now_s()
             rails_w, total_w = self._read_power()
@@ -91,7 +104,7 @@ class SysfsSensor:
             )
 
     def close(self) -> None:
-        """Give the files back."""
+        """Close the files."""
         with self._turn:
             self._files.close()
             self._rail_files.close()
@@ -107,7 +120,7 @@ class SysfsSensor:
         return {rail.label: ina3221.build_rail_reader(files, rail) for rail in ina3221.find_rails(self._machine)}
 
     def _read_power(self) -> tuple[dict[str, float], float]:
-        """Watts by rail, and the total; after a loss the rails are searched once more, since hwmonN may have moved."""
+        """Return power by rail and in total, in watts; after an error, search again, since hwmonN may have changed."""
         for found in (None, self._find_rails):
             self._rails = self._rails if found is None else found()
             rails_w, faults = _read_rails(self._rails)
@@ -123,7 +136,7 @@ class SysfsSensor:
 
 
 def _read_rails(rails: dict[str, Callable[[], float]]) -> tuple[dict[str, float], dict[str, str]]:
-    """Watts of the rails that can be read, and why the others cannot."""
+    """Return power in watts of the rails that can be read, and errors of the others."""
     watts, faults = {}, {}
     for label, read in rails.items():
         try:

@@ -1,4 +1,4 @@
-"""One line of tegrastats, as JetPack 3 to 7 print it, becomes a record; pure, and damaged text never fails."""
+"""Parser for lines of tegrastats, as JetPack 3 to 7 print them. Pure; damaged text never raises."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 MIN_PLAUSIBLE_C = -60.0
-"""What lies below is no temperature: a sensor that is switched off says -256. Chosen by us."""
+"""Temperatures below this are invalid: a sensor that is switched off reports -256."""
 
 _RAIL = re.compile(r"(?<!\S)([A-Z][A-Z0-9_]*) (\d{1,9})(?:mW)?(?:/\d{1,9}(?:mW)?){1,2}(?!\S)", re.ASCII)
 """``NAME now/mean`` in milliwatts: without a unit up to JetPack 4, with it since, and with the peak in JetPack 7.
@@ -25,7 +25,7 @@ _MB = {"B": 1e-6, "kB": 1e-3, "MB": 1.0, "GB": 1e3}
 
 @dataclass(frozen=True, slots=True)
 class CoreStatus:
-    """A CPU core that is on: its load from 0 to 1, and its clock where the line says it."""
+    """A CPU core that is on: its load from 0 to 1, and its clock in MHz if the line has it."""
 
     load: float
     mhz: float | None
@@ -33,32 +33,42 @@ class CoreStatus:
 
 @dataclass(frozen=True, slots=True)
 class TegrastatsLine:
-    """What one line says; None or absent is what it does not say."""
+    """Content of one line; None or absent if the line does not have it.
+
+    Attributes:
+        ram_used_mb: Used RAM in MB.
+        ram_total_mb: Total RAM in MB.
+        swap_used_mb: Used swap in MB.
+        swap_total_mb: Total swap in MB.
+        cores: CPU cores; None for a core that is off.
+        mem_load: Share of memory bandwidth in use, 0 to 1.
+        mem_mhz: Memory clock in MHz.
+        gpu_load: GPU load, 0 to 1.
+        gpu_mhz: Clock of the fastest GPU cluster, in MHz.
+        temperatures_c: Temperature by sensor, in degrees Celsius.
+        rails_w: Present power by rail in watts, not tegrastats' mean.
+    """
 
     ram_used_mb: float | None = None
     ram_total_mb: float | None = None
     swap_used_mb: float | None = None
     swap_total_mb: float | None = None
     cores: tuple[CoreStatus | None, ...] = ()
-    """None is a core that is off."""
     mem_load: float | None = None
-    """Of the memory's bandwidth, 0 to 1."""
     mem_mhz: float | None = None
     gpu_load: float | None = None
     gpu_mhz: float | None = None
-    """The fastest of the GPU's clusters."""
     temperatures_c: Mapping[str, float] = field(default_factory=dict)
     rails_w: Mapping[str, float] = field(default_factory=dict)
-    """Now, not tegrastats' own mean."""
 
     @property
     def cpu_mhz(self) -> float | None:
-        """The fastest core's clock."""
+        """Clock of the fastest core in MHz, or None."""
         return max((core.mhz for core in self.cores if core is not None and core.mhz is not None), default=None)
 
 
 def parse_line(line: str) -> TegrastatsLine:
-    """The record of one line; what the line does not hold, or holds in a form that is not known, is left out."""
+    """Parse one line; content that is missing or has an unknown format is left out."""
     memory = {name: (int(used) * _MB[unit], int(of) * _MB[unit]) for name, used, of, unit in _MEMORY.findall(line)}
     ram_used_mb, ram_total_mb = memory.get("RAM", (None, None))
     swap_used_mb, swap_total_mb = memory.get("SWAP", (None, None))
@@ -82,12 +92,12 @@ def parse_line(line: str) -> TegrastatsLine:
 
 
 def parse_rails_mw(line: str) -> dict[str, float]:
-    """Milliwatts now by rail; ``NC`` is a sensor that measures nothing."""
+    """Return the present power by rail in milliwatts; ``NC`` marks a sensor that is not connected."""
     return {name: float(now) for name, now in _RAIL.findall(line) if name != "NC"}
 
 
 def _parse_cores(line: str) -> tuple[CoreStatus | None, ...]:
-    """``[2%@1190,off]``; the oldest lines give one clock for all, behind the bracket."""
+    """Parse cores such as ``[2%@1190,off]``; the oldest format has one clock for all, after the bracket."""
     found = _CORES.search(line)
     if found is None:
         return ()
@@ -100,7 +110,7 @@ def _parse_cores(line: str) -> tuple[CoreStatus | None, ...]:
 
 
 def _parse_engine(pattern: re.Pattern[str], line: str) -> tuple[float | None, float | None]:
-    """Load and MHz out of ``37%``, ``37%@921``, ``0%@[305,305]``, ``@[1574,off]`` or ``@2133``."""
+    """Parse load and MHz from ``37%``, ``37%@921``, ``0%@[305,305]``, ``@[1574,off]`` or ``@2133``."""
     found = pattern.search(line)
     if found is None:
         return None, None

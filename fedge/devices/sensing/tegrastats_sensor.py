@@ -1,4 +1,4 @@
-"""tegrastats as a power sensor: the program runs beside us, and its newest line is the sample."""
+"""tegrastats as a power sensor: runs the program in the background and uses its newest line."""
 
 from __future__ import annotations
 
@@ -21,10 +21,19 @@ MAX_LINE_BYTES = 16_384
 
 
 class TegrastatsSensor:
-    """Implements ``PowerSensor`` from ``tegrastats --interval N``; a sample's time is when its line came.
+    """A ``PowerSensor`` that runs ``tegrastats --interval N``; a sample's time is when its line arrived.
 
-    The program prints power to root only on newer releases, and no over-current counters. It is started anew when it
-    ended; ``interval_ms`` is that of its lines. Several threads may read: there is one program for all.
+    Newer releases print power to root only, and none prints over-current counters. The program is restarted if it ends.
+    It is shared by all threads that read.
+
+    Args:
+        machine: The board.
+        clock: Wall clock.
+        total_power: Preferred formula of total power, or None.
+        interval_ms: Milliseconds between lines.
+
+    Raises:
+        SensorLost: The program is missing or prints no power.
     """
 
     def __init__(self, machine: Machine, clock: Clock, total_power: str | None = None, interval_ms: int = 100) -> None:
@@ -34,7 +43,7 @@ class TegrastatsSensor:
         self._arrival = LatestSample("tegrastats", clock, self.interval_s)
         self._total: str | None = None
         self._turn = threading.Lock()
-        """Who starts or ends the program."""
+        """Held while the program is started or stopped."""
         self._process: subprocess.Popen[bytes] | None = None
         self._reader: threading.Thread | None = None
         try:
@@ -48,14 +57,18 @@ class TegrastatsSensor:
         return self._total or ""
 
     def read(self) -> SensorSample:
-        """The newest line's sample; raises ``SensorLost`` when the program ended, hangs or prints no power."""
+        """Return the newest sample.
+
+        Raises:
+            SensorLost: The program has ended, hangs, or prints no power.
+        """
         with self._turn:
             if self._process is None or self._process.poll() is not None:
                 self._start()
         return self._arrival.wait_for_sample(FIRST_SAMPLE_LIMIT_S + self.interval_s)
 
     def close(self) -> None:
-        """End the program."""
+        """Stop the program."""
         with self._turn:
             self._end()
 
@@ -80,7 +93,7 @@ class TegrastatsSensor:
         self._reader.start()
 
     def _follow(self, process: subprocess.Popen[bytes]) -> None:
-        """Every line becomes the newest sample, until the program ends."""
+        """Store every line as the newest sample until the program ends."""
         assert process.stdout is not None
         with process.stdout as lines:
             while line := lines.readline(MAX_LINE_BYTES):

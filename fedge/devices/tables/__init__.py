@@ -1,1 +1,1 @@
-"""Measured power-mode tables: reading them and calibrating the physical model to them."""
+"""Measured tables of step time and power by mode: reading, writing, checking and importing them."""

@@ -1,4 +1,4 @@
-"""Reads any CSV as named columns of text, whatever its separator, and a cell as a number or a clear error."""
+"""CSV files as named text columns, with any common separator, and parsing of cells as numbers."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from pathlib import Path
 from fedge.errors import BadInput
 
 SEPARATORS = (",", ";", "\t")
-"""Of these the one that makes most needed names appear in the first line is the file's; ties go to the first."""
+"""Possible separators; the one with which the header contains most needed names is used, the first one in a tie."""
 MAX_SHOWN_LENGTH = 40
 
 
 @dataclass(frozen=True, slots=True)
 class SheetRow:
-    """One line's cells by column name, and the number of the line (for messages)."""
+    """Cells of one line by column name, and the line number for error messages."""
 
     line: int
     cells: Mapping[str, str]
@@ -26,7 +26,7 @@ class SheetRow:
 
 @dataclass(frozen=True, slots=True)
 class CsvSheet:
-    """A CSV file: names in lower case without spaces around them, and the rows that are not empty."""
+    """A CSV file, with column names stripped and in lower case, and without empty rows."""
 
     where: str
     columns: tuple[str, ...]
@@ -34,7 +34,15 @@ class CsvSheet:
 
 
 def read_bytes(path: Path, right: str) -> bytes:
-    """A file's bytes; raises ``BadInput`` for a missing or unreadable one, where ``right`` says what it should be."""
+    """Read a file.
+
+    Args:
+        path: The file.
+        right: Description of the expected content, for error messages.
+
+    Raises:
+        BadInput: The file is missing or unreadable.
+    """
     try:
         return path.read_bytes()
     except FileNotFoundError as error:
@@ -45,7 +53,16 @@ def read_bytes(path: Path, right: str) -> bytes:
 
 
 def decode_text(where: str, raw: bytes, right: str = "a CSV file in UTF-8") -> str:
-    """UTF-8 with or without a byte order mark; raises ``BadInput`` for anything else."""
+    """Decode UTF-8 with or without a byte order mark.
+
+    Args:
+        where: The file, for error messages.
+        raw: Its content.
+        right: Description of the expected content, for error messages.
+
+    Raises:
+        BadInput: The content is not UTF-8.
+    """
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -53,10 +70,17 @@ def decode_text(where: str, raw: bytes, right: str = "a CSV file in UTF-8") -> s
 
 
 def parse_sheet(where: str, text: str, needed: Sequence[str]) -> CsvSheet:
-    """The sheet in ``text``, which has to have the columns ``needed`` (lower case), in any order and beside others.
+    """Parse a CSV file separated by commas, semicolons or tabs.
 
-    Separated by commas, semicolons or tabs; with the latter two a decimal comma is read as a point. Raises ``BadInput``
-    for missing and repeated columns, and for lines that are no CSV or longer than the header.
+    With semicolons or tabs, a decimal comma is read as a point.
+
+    Args:
+        where: The file, for error messages.
+        text: Its content.
+        needed: Required columns in lower case; others are allowed, in any order.
+
+    Raises:
+        BadInput: A column is missing or repeated, or a line is not CSV or longer than the header.
     """
     separator = max(SEPARATORS, key=lambda s: sum(name in needed for name in _read_header(text, s)))
     columns = _read_header(text, separator)
@@ -73,7 +97,17 @@ def parse_sheet(where: str, text: str, needed: Sequence[str]) -> CsvSheet:
 
 
 def parse_number(where: str, column: str, text: str, whole: bool = False) -> float:
-    """A finite number above 0; ``where`` names file and line. Raises ``BadInput`` for everything else."""
+    """Parse a finite number above 0.
+
+    Args:
+        where: File and line, for error messages.
+        column: Name of the column, for error messages.
+        text: The cell.
+        whole: True if the number must be whole.
+
+    Raises:
+        BadInput: The cell is not such a number.
+    """
     try:
         value = float(text)
     except ValueError:
@@ -85,7 +119,7 @@ def parse_number(where: str, column: str, text: str, whole: bool = False) -> flo
 
 
 def _read_header(text: str, separator: str) -> tuple[str, ...]:
-    """The names in the first line; none where it is no CSV (reading its rows says so)."""
+    """Return the column names in the first line; empty if it is not CSV, which reading the rows reports."""
     try:
         cells = next(csv.reader(io.StringIO(text, newline=""), delimiter=separator), [])
     except csv.Error:
@@ -117,6 +151,6 @@ def _clean_cell(text: str, separator: str) -> str:
 
 
 def _shorten(text: str, longest: int) -> str:
-    """One line, cut where it gets long."""
+    """Join lines and truncate the result."""
     flat = " ".join(text.split())
     return flat if len(flat) <= longest else flat[: longest - 3] + "..."

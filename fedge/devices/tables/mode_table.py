@@ -1,4 +1,4 @@
-"""Reads a measured table of step time and power per power mode, and says exactly what is wrong with a bad one."""
+"""Reading and writing of measured tables of step time and power by mode (docs/tables.md)."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from fedge.errors import BadInput
 from fedge.types import Floats, Label, Modes, ProfileTable
 
 TABLE_COLUMNS = ("cores", "cpu_khz", "gpu_hz", "mem_hz", "batch_size", "time_ms", "power_w")
-"""The normal form, docs/tables.md."""
+"""Columns of a table in normal form (docs/tables.md)."""
 _KNOB_UNITS = np.array([1.0, 1e3, 1e6, 1e6])
-"""Cores as they are; kHz and Hz to MHz."""
+"""Divisors of the knob columns: cores are unchanged, kHz and Hz become MHz."""
 _CHECKSUM_DIGITS = 12
-"""Significant digits by which two tables are told apart: beyond them stands only how a program rounded."""
+"""Significant digits that enter the checksum; further digits differ only by the writing program's rounding."""
 _WORKLOAD_KINDS = ("train", "infer")
 _WHOLE_COLUMNS = ("cores", "batch_size")
 
@@ -29,11 +29,18 @@ _WHOLE_COLUMNS = ("cores", "batch_size")
 def read_mode_table(
     path: Path, device: str | None = None, workload: str | None = None, batch_size: int | None = None
 ) -> ProfileTable:
-    """Read a CSV with the columns ``TABLE_COLUMNS``, one row per power mode (and batch size).
+    """Read a table from a CSV file with the columns ``TABLE_COLUMNS``, one row per mode and batch size.
 
-    Names default to the path: ``.../<device>/train/<workload>.csv``. A table with several batch sizes needs
-    ``batch_size``. Rows that repeat a mode are replaced by their median; ``health.notes_of`` says so. Raises
-    ``BadInput`` for everything else, wrong units among it.
+    Rows that repeat a mode are replaced by their median; ``table_checks.list_table_notes`` reports it.
+
+    Args:
+        path: The CSV file.
+        device: Device name; None takes it from the path ``.../<device>/train/<workload>.csv``.
+        workload: Workload name; None takes it from the path.
+        batch_size: Batch size to select; required if the table has several.
+
+    Raises:
+        BadInput: The file is missing or invalid, has implausible units, or lacks the batch size.
     """
     raw = read_bytes(path, "a measured table (CSV)")
     where = str(path)
@@ -43,9 +50,16 @@ def read_mode_table(
 
 
 def build_mode_table(where: str, numbers: Floats, device: str, workload: str) -> ProfileTable:
-    """The table of rows in the order and units of ``TABLE_COLUMNS``, shape (n, 7), all of one batch size.
+    """Build a table from rows of one batch size.
 
-    ``where`` is the path that they came from. Raises ``BadInput`` for columns in other units than their names say.
+    Args:
+        where: Path of the rows, for error messages.
+        numbers: Rows in the order and units of ``TABLE_COLUMNS``, shape (n, 7).
+        device: Device name.
+        workload: Workload name.
+
+    Raises:
+        BadInput: A column is in another unit than its name states.
     """
     check_units(where, Modes(numbers[:, :4] / _KNOB_UNITS), numbers[:, 5] / 1e3, numbers[:, 6])
     knobs, step_s, power_w = _merge_duplicates(numbers)
@@ -64,19 +78,23 @@ def build_mode_table(where: str, numbers: Floats, device: str, workload: str) ->
 
 
 def list_batch_sizes(path: Path) -> tuple[int, ...]:
-    """The batch sizes that a table holds, ascending; raises ``BadInput`` for a file that is no table."""
+    """Return the batch sizes in a table, in ascending order.
+
+    Raises:
+        BadInput: The file is not a table.
+    """
     where = str(path)
     numbers = _parse_numbers(where, decode_text(where, read_bytes(path, "a measured table (CSV)")))
     return tuple(sorted({int(b) for b in numbers[:, 4]}))
 
 
 def parse_workload_kind(path: Path) -> Literal["train", "infer"]:
-    """What a minibatch of the table at ``path`` is: ``infer`` in a folder of this name, else ``train``."""
+    """Return the kind of a table's steps: ``infer`` if its folder has this name, else ``train``."""
     return "infer" if path.resolve().parent.name == "infer" else "train"
 
 
 def _hash_rows(numbers: Floats) -> str:
-    """The checksum of the rows, whatever their order and however the file writes its numbers."""
+    """Return a checksum that depends neither on the order of rows nor on the format of numbers."""
     exponent = np.floor(np.log10(numbers))
     rounded = np.hstack([exponent, np.rint(numbers / 10.0 ** (exponent - _CHECKSUM_DIGITS + 1))])
     ordered = np.ascontiguousarray(rounded[np.lexsort(rounded.T[::-1])], dtype="<f8")
@@ -84,13 +102,13 @@ def _hash_rows(numbers: Floats) -> str:
 
 
 def parse_table_path(path: Path) -> tuple[str, str]:
-    """Device and workload that a path stands for: ``.../<device>/train/<workload>.csv``, with or without the kind."""
+    """Return device and workload of ``.../<device>/train/<workload>.csv``; the folder ``train`` is optional."""
     folder = path.resolve().parent
     return (folder.parent.name if folder.name in _WORKLOAD_KINDS else folder.name), path.stem
 
 
 def _parse_numbers(where: str, text: str) -> Floats:
-    """All rows as numbers in the order of ``TABLE_COLUMNS``, shape (n, 7)."""
+    """Parse all rows in the order of ``TABLE_COLUMNS``, shape (n, 7)."""
     sheet = parse_sheet(where, text, TABLE_COLUMNS)
     if not sheet.rows:
         raise BadInput(where, "no rows", "at least one row per power mode")
@@ -118,7 +136,10 @@ def _select_batch_size(where: str, numbers: Floats, batch_size: int | None) -> F
 
 
 def _merge_duplicates(numbers: Floats) -> tuple[Floats, Floats, Floats]:
-    """Knobs in MHz (n, 4), seconds and watts (n,); rows of one mode become their median, in order of first sight."""
+    """Return knobs in MHz (n, 4), seconds (n,) and watts (n,).
+
+    Rows of one mode are replaced by their median, in the order of first occurrence.
+    """
     _, first, which = np.unique(numbers[:, :4], axis=0, return_index=True, return_inverse=True)
     rows_by_mode = np.argsort(which.reshape(-1), kind="stable")
     ends = np.cumsum(np.bincount(which.reshape(-1)))
@@ -131,13 +152,15 @@ def _merge_duplicates(numbers: Floats) -> tuple[Floats, Floats, Floats]:
 
 
 RECORD_SUFFIX = ".json"
-"""A table's record is named like the table, with this after it (docs/profiling.md)."""
+"""Suffix that turns the name of a table into that of its metadata file (docs/profiling.md)."""
 
 
 def read_table_label(table: Path) -> Label:
-    """``calibrated`` or ``estimated`` for the table of an emulated board, as that board's model is; else ``measured``.
+    """Return the label of a table from its metadata file.
 
-    A record that cannot be read says nothing.
+    Returns:
+        ``calibrated`` or ``estimated``, like the board's model, for a table of an emulated board; else ``measured``,
+        also if there is no readable metadata.
     """
     try:
         record: Any = json.loads(table.with_name(table.name + RECORD_SUFFIX).read_text(encoding="utf-8"))
@@ -150,14 +173,18 @@ def read_table_label(table: Path) -> Label:
 
 
 WRITTEN_DIGITS = 12
-"""Significant digits written: more than any meter has, and whole hertz stay whole."""
+"""Significant digits that are written: more than any meter resolves, and enough to keep whole hertz exact."""
 
 
 def write_mode_table(path: Path, *tables: ProfileTable) -> None:
-    """Write one workload's tables, one per batch size, as one CSV in the normal form (docs/tables.md).
+    """Write the tables of one workload to one CSV file in normal form, atomically.
 
-    Folders are made, an existing file is replaced; a failure leaves what was there. Raises ``BadInput`` for a path
-    that cannot be written.
+    Args:
+        path: The CSV file, replaced if it exists; its folder is created.
+        tables: One table per batch size.
+
+    Raises:
+        BadInput: The file cannot be written.
     """
     try:
         unfinished = path.with_name(f".{path.name}.{os.getpid()}")
@@ -175,7 +202,7 @@ def write_mode_table(path: Path, *tables: ProfileTable) -> None:
 
 
 def format_mode_tables(*tables: ProfileTable) -> str:
-    """The normal form of one workload's tables, one per batch size, in the order given."""
+    """Format the tables of one workload, one per batch size, as CSV in normal form."""
     lines = [",".join(TABLE_COLUMNS)]
     for table in tables:
         rows = zip(table.modes.knobs.tolist(), table.step_s.tolist(), table.power_w.tolist(), strict=True)

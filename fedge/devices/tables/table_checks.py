@@ -1,4 +1,4 @@
-"""Whether a table's numbers can be in the units of their columns, and what a reader should know of a good table."""
+"""Checks of the units of a table's columns, and notes on what a valid table cannot show."""
 
 from __future__ import annotations
 
@@ -13,20 +13,25 @@ from fedge.types import Floats, Modes, ProfileTable
 
 @dataclass(frozen=True, slots=True)
 class _Quantity:
-    """What a column holds. All bounds are chosen by us, wide of every board that there is."""
+    """Expected values of a column. The bounds are wide of every existing board; they only detect wrong units.
+
+    Attributes:
+        column: Name of the column.
+        unit: Unit that the column's name states.
+        bounds_unit: Unit of the bounds, and of error messages.
+        description: Description of the largest value, for error messages.
+        smallest: Lower bound of every row.
+        top: Bounds of the largest row.
+        unit_mistakes: Factor that corrects a column in another unit -> that unit.
+    """
 
     column: str
     unit: str
-    """What the column's name says."""
     bounds_unit: str
-    """The unit of the bounds and of the messages."""
     description: str
     smallest: float
-    """No row lies below."""
     top: tuple[float, float]
-    """Between these lies the largest row."""
     unit_mistakes: Mapping[float, str]
-    """What a number has to be multiplied by, if the column is in another unit -> that unit."""
 
 
 _OF_KHZ = {1e-3: "Hz", 1e3: "MHz", 1e6: "GHz"}
@@ -92,9 +97,18 @@ COLUMN_QUANTITIES = (
 
 
 def check_units(where: str, modes: Modes, step_s: Floats, power_w: Floats) -> None:
-    """Raise ``BadInput`` for a table (in MHz, s, W) whose columns cannot have been in the units of their names.
+    """Check that the columns of a table have plausible units.
 
-    Seconds under ``time_ms`` stay unseen as long as they could be milliseconds of a small model.
+    Seconds in ``time_ms`` are not detected if they could be the milliseconds of a small model.
+
+    Args:
+        where: The table, for error messages.
+        modes: The modes, n of them, in MHz.
+        step_s: Seconds per step, shape (n,).
+        power_w: Power in watts, shape (n,).
+
+    Raises:
+        BadInput: A column is in another unit than its name states, or single rows are out of range.
     """
     for quantity, values in zip(COLUMN_QUANTITIES, (*modes.knobs.T, step_s, power_w), strict=True):
         _check_column(where, quantity, values)
@@ -120,7 +134,7 @@ def _check_column(where: str, quantity: _Quantity, values: Floats) -> None:
 
 
 def list_table_notes(table: ProfileTable) -> tuple[str, ...]:
-    """What was repaired in a table, and what cannot be learnt from it: a sentence each, none for most tables."""
+    """List repairs of a table and what cannot be learnt from it, one sentence each; empty for most tables."""
     notes = []
     if table.duplicates:
         noun = "row repeats" if table.duplicates == 1 else "rows repeat"

@@ -1,4 +1,4 @@
-"""Explorers, which say what to profile next: the name table and its look-up."""
+"""Explorers, which select the modes to profile next: names and construction."""
 
 from __future__ import annotations
 
@@ -14,13 +14,21 @@ EXPLORERS = {
     "spread": "fedge.predictors.explorers.spread_explorer:SpreadExplorer",
     "active": "fedge.predictors.explorers.active_explorer:ActiveExplorer",
 }
-"""Name -> where it lies; each is made from the modes it may choose among and ``PriorKnowledge``."""
+"""Names and the classes they stand for; each class is constructed from candidate modes and ``PriorKnowledge``."""
 
 
 def load_explorer(name: str, candidates: Modes, knowledge: PriorKnowledge, where: str = "explorer") -> Explorer:
-    """A fresh explorer: one of ``EXPLORERS`` or the user's own ``module:Class``.
+    """Construct an explorer by name.
 
-    Raises ``UnknownName`` or ``BadInput`` for the field ``where``.
+    Args:
+        name: A key of ``EXPLORERS`` or the user's own ``module:Class``.
+        candidates: The modes to select from.
+        knowledge: Prior knowledge of board and workload.
+        where: The configuration field to name in errors.
+
+    Raises:
+        UnknownName: There is no such explorer.
+        BadInput: The user's module or class cannot be loaded.
     """
     explorer: Explorer = load_named(where, name, EXPLORERS)(candidates, knowledge)
     return explorer

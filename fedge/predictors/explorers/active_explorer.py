@@ -1,11 +1,13 @@
-"""Asks for the modes from which the default predictor learns most, before and after anything was measured.
+"""Active learning of the modes that are most informative for the default predictor, with or without measurements.
 
-Symbols: K_k covariance of log time or log power over some modes under candidate k
-(``fedge.physics.prior_candidates``), s noise,
-w_k credibility. Greedy active learning (ALC, Cohn 1996): the next mode is the one that most lowers
-sum_k w_k sum_j log(var_kj), the log predictive variance of all modes j after it, of time and power together.
-Logarithms, so that no candidate and no mode counts only for being uncertain. What matters is where curves are
-uncertain, not what is read there, so a whole design can be asked for at once and measured in any order.
+Symbols: K_k covariance of log time or log power over some modes under candidate k (``fedge.physics.prior_candidates``),
+s noise, w_k credibility. The next mode is chosen greedily to minimise sum_k w_k sum_j log(var_kj), the log predictive
+variance of all modes j after measuring it, over time and power. Logarithms prevent that a single uncertain candidate or
+mode dominates. The criterion depends on where the curves are uncertain and not on the measured values, so a whole
+design can be requested at once and measured in any order.
+
+References:
+    Cohn, Ghahramani and Jordan, Active Learning with Statistical Models (1996).
 """
 
 from __future__ import annotations
@@ -30,17 +32,18 @@ from fedge.seeds import make_generator
 from fedge.types import Floats, Measurement, Modes, PowerMode
 
 MAX_POOL = 400
-"""Modes looked at, drawn from all that may be chosen; more make designs slower but hardly better; chosen by us."""
+"""Candidate modes that are evaluated, drawn at random. Default; more make designs slower but hardly better."""
 MAX_SOURCES = 4
-"""How many of the most credible sources a design is made for; chosen by us."""
+"""Number of most credible sources that a design considers. Default; the time grows in proportion."""
 DRAWS_PER_SOURCE = 2
-"""Curves per source: the expected one and others drawn from its prior, since slopes differ along it; chosen by us."""
+"""Curves per source: the expected one and others drawn from its prior, since derivatives vary with the parameters.
+Default; the time grows in proportion."""
 PRIOR_VARIANCE_SHARE = 0.5
-"""Share of the prior's variance from which they are drawn; chosen by us."""
+"""Share of the prior's variance from which curves are drawn. Default; a larger value covers less likely curves."""
 
 
 class ActiveExplorer:
-    """A ``fedge.protocols.Explorer`` for the predictor ``fedge``; needs a prior or a reference."""
+    """A ``fedge.protocols.Explorer`` for the predictor ``fedge``; it needs a prior or a reference."""
 
     def __init__(self, candidates: Modes, knowledge: PriorKnowledge) -> None:
         self.knowledge = knowledge
@@ -48,12 +51,22 @@ class ActiveExplorer:
         self._known: dict[PowerMode, None] = {}
 
     def tell(self, measurements: Sequence[Measurement]) -> None:
-        """These modes are known, and not proposed any more."""
+        """Condition on these modes, and do not propose them any more."""
         self._known.update(dict.fromkeys(measurement.mode for measurement in measurements))
         self._remaining.drop(measurements)
 
     def ask(self, count: int) -> Modes:
-        """The ``count`` modes that together teach most beside those told and asked before, the most telling first."""
+        """Propose modes that are jointly most informative given all measured and proposed ones.
+
+        Args:
+            count: Largest number of modes.
+
+        Returns:
+            The modes, the most informative first; fewer than ``count`` if the candidates run out.
+
+        Raises:
+            BadInput: There is neither a prior nor a reference.
+        """
         rng = make_generator(self.knowledge.seed, "active explorer")
         pool = rng.permutation(self._remaining.rows)[: max(MAX_POOL, count)]
         known = stack_modes(self._known).knobs
@@ -68,14 +81,14 @@ class ActiveExplorer:
 
 
 class _ActiveDesign:
-    """Covariances that shrink with every mode that is measured."""
+    """Covariances that are conditioned on every measured mode."""
 
     def __init__(self, covariances: list[tuple[float, Floats, float]]) -> None:
         self.covariances = covariances
         self.measured: list[int] = []
 
     def choose_next(self, first: int) -> int:
-        """Measure the row from ``first`` on that teaches most, and say which it was."""
+        """Condition on the most informative row at or after ``first``, and return its index."""
         size = len(self.covariances[0][1])
         left = np.zeros(size)
         for weight, covariance, noise_var in self.covariances:
@@ -121,7 +134,7 @@ def _iterate_covariances(
 
 
 def _draw_parameters(candidate: PriorCandidate, rng: np.random.Generator, draw: int) -> Floats:
-    """The expected parameters first, then parameters drawn from the narrowed prior."""
+    """Return the expected parameters for draw 0, otherwise parameters drawn from the narrowed prior."""
     if draw == 0:
         return candidate.prior.mean
     covariance = np.linalg.inv(candidate.prior.precision)

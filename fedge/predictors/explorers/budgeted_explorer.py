@@ -1,6 +1,6 @@
-"""Keeps any explorer within a profiling budget of seconds or joules: it proposes only what the rest still allows.
+"""Wrapper that keeps an explorer within a profiling budget of seconds or joules.
 
-The cost of profiling one mode (PowerTrain, FGCS 2024): a few seconds until the power has settled, then 40 minibatches.
+Profiling a mode takes a few seconds until the power has settled, then 40 minibatches (PowerTrain, FGCS 2024).
 """
 
 from __future__ import annotations
@@ -12,15 +12,22 @@ from fedge.protocols import Explorer
 from fedge.types import Floats, Measurement, Modes, PowerMode
 
 STEPS = 40
-"""Minibatches per profiled mode (PowerTrain, section 4)."""
+"""Steps per profiled mode (PowerTrain, section 4)."""
 POWER_SETTLE_S = 3.0
 """Seconds until the power has settled in a new mode; PowerTrain waits 2 to 3 s."""
 MIN_FURTHER_MODES = 10
-"""Of so many further modes one must fit into what is left, or no more are asked for. Chosen by us."""
+"""Number of further modes of which at least one must fit the budget, or exploring ends. Default; a larger value
+searches longer for an affordable mode."""
 
 
 def compute_profiling_s(step_s: Floats, steps: int = STEPS, settle_s: float = POWER_SETTLE_S) -> Floats:
-    """Seconds to profile modes of ``step_s`` seconds per step, shape (n,): settling, then ``steps`` minibatches."""
+    """Return the time to profile each mode, in seconds, shape (n,).
+
+    Args:
+        step_s: Seconds per step, shape (n,).
+        steps: Measured steps per mode.
+        settle_s: Seconds until the power has settled.
+    """
     seconds: Floats = settle_s + steps * step_s
     return seconds
 
@@ -28,18 +35,26 @@ def compute_profiling_s(step_s: Floats, steps: int = STEPS, settle_s: float = PO
 def compute_profiling_j(
     step_s: Floats, power_w: Floats, steps: int = STEPS, settle_s: float = POWER_SETTLE_S
 ) -> Floats:
-    """Joules to profile modes, shape (n,); the board trains while its power settles, so that counts like the rest."""
+    """Return the energy to profile each mode, in joules, shape (n,).
+
+    The board trains while its power settles, so this time is charged at the same power.
+
+    Args:
+        step_s: Seconds per step, shape (n,).
+        power_w: Module power in watts, shape (n,).
+        steps: Measured steps per mode.
+        settle_s: Seconds until the power has settled.
+    """
     joules: Floats = compute_profiling_s(step_s, steps, settle_s) * power_w
     return joules
 
 
 class BudgetedExplorer:
-    """A ``fedge.protocols.Explorer`` around another one, within ``budget``.
+    """A ``fedge.protocols.Explorer`` that proposes only modes of another explorer that fit a budget.
 
-    ``cost_of`` says what profiling each of some modes is expected to cost, shape (n,), in the unit of ``budget``; it is
-    asked anew each time, so that it may learn. What was proposed is reserved at that cost; once told it is charged at
-    ``charge`` of its measurement, or without ``charge`` at what was reserved. Measurements that were not proposed here
-    cost nothing. A mode that is too dear is passed over and kept: it comes first should the rest come to allow it.
+    A proposed mode reserves its expected cost. Its measurement is charged at ``charge``, or at the reserved cost.
+    Measurements of modes that were not proposed here cost nothing. A mode that is too expensive is kept and proposed
+    first if the remaining budget allows it later.
     """
 
     def __init__(
@@ -49,6 +64,15 @@ class BudgetedExplorer:
         budget: float,
         charge: Callable[[Measurement], float] | None = None,
     ) -> None:
+        """Wrap an explorer.
+
+        Args:
+            explorer: The explorer whose modes are proposed.
+            cost_of: Expected cost of profiling each of n modes, shape (n,), in the budget's unit; evaluated anew each
+                time, so that it may learn.
+            budget: The budget in seconds or joules.
+            charge: Actual cost of a measurement, in the budget's unit; None to charge the expected cost.
+        """
         self.explorer, self.cost_of, self.budget, self.charge = explorer, cost_of, budget, charge
         self._spent = 0.0
         self._reserved: dict[PowerMode, float] = {}
@@ -56,13 +80,19 @@ class BudgetedExplorer:
 
     @property
     def budget_left(self) -> float:
-        """What of the budget is neither charged nor reserved."""
+        """Return the part of the budget that is neither charged nor reserved."""
         return self.budget - self._spent - sum(self._reserved.values())
 
     def ask(self, count: int) -> Modes:
-        """At most ``count`` modes whose costs fit into what is left; fewer when the budget or the candidates run out.
+        """Propose modes whose costs fit the remaining budget.
 
-        The wrapped explorer is asked for what is missing, until it has none or too dear ones only.
+        The wrapped explorer is asked for more until it has none left or only modes that are too expensive.
+
+        Args:
+            count: Largest number of modes.
+
+        Returns:
+            The modes; fewer than ``count`` if the budget or the candidates run out.
         """
         chosen, self._kept = self._reserve_affordable(self._kept, count)
         size = count - len(chosen)
@@ -75,7 +105,7 @@ class BudgetedExplorer:
         return stack_modes(chosen)
 
     def tell(self, measurements: Sequence[Measurement]) -> None:
-        """Charge what was proposed, and pass everything on."""
+        """Charge the proposed modes, and pass all measurements to the wrapped explorer."""
         told = {measurement.mode for measurement in measurements}
         for measurement in measurements:
             reserved = self._reserved.pop(measurement.mode, None)
@@ -85,7 +115,7 @@ class BudgetedExplorer:
         self.explorer.tell(measurements)
 
     def _reserve_affordable(self, modes: Sequence[PowerMode], count: int) -> tuple[list[PowerMode], list[PowerMode]]:
-        """Up to ``count`` of ``modes`` in their order, each reserved if it fits into what is left; and the others."""
+        """Reserve up to ``count`` of ``modes`` that fit the remaining budget, in order; return these and the others."""
         if not modes:
             return [], []
         fitting: list[PowerMode] = []

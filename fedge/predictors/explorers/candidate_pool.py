@@ -1,4 +1,4 @@
-"""The candidates that an explorer has neither proposed nor been told of."""
+"""Pool of candidate modes that an explorer has neither proposed nor received measurements of."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fedge.types import Measurement, Modes
 
 
 class CandidatePool:
-    """Book of the candidates; a mode that occurs twice among them counts once, at its first row."""
+    """The remaining candidates; duplicates count once, at their first row."""
 
     def __init__(self, candidates: Modes) -> None:
         self.candidates = candidates
@@ -21,17 +21,17 @@ class CandidatePool:
 
     @property
     def rows(self) -> NDArray[np.intp]:
-        """The rows of the candidates that are left, ascending."""
+        """Return the rows of the remaining candidates, ascending."""
         return np.flatnonzero(self._left)
 
     def propose(self, rows: Sequence[int] | NDArray[np.intp]) -> Modes:
-        """The modes of these rows, in their order, which are left no longer."""
+        """Remove rows from the pool and return their modes in the given order."""
         chosen = np.asarray(rows, dtype=np.intp)
         self._left[chosen] = False
         return Modes(self.candidates.knobs[chosen])
 
     def drop(self, measurements: Sequence[Measurement]) -> None:
-        """Take out what was measured; what is no candidate is passed over."""
+        """Remove measured modes from the pool; modes that are not candidates are ignored."""
         for measurement in measurements:
             row = find_mode_index(self.candidates, measurement.mode)
             if row is not None:

@@ -1,8 +1,10 @@
-"""Explores by Latin hypercubes: as many strata per knob as modes are asked for, and a mode in each of them.
+"""Latin hypercube explorer: as many strata per knob as requested modes, and one mode in each.
 
-Symbols: k values of a knob among the candidates, n modes asked for. Stratum i of a knob reaches from i k / n to
-(i + 1) k / n along its values in order, so that each value has the same share of the modes whatever the clocks are
-(McKay, Beckman and Conover 1979).
+Symbols: k values of a knob among the candidates, n requested modes. Stratum i of a knob reaches from i k / n to (i + 1)
+k / n along its ordered values, so that each value has the same share of the modes whatever the clocks are.
+
+References:
+    McKay, Beckman and Conover, A Comparison of Three Methods for Selecting Values of Input Variables (1979).
 """
 
 from __future__ import annotations
@@ -18,10 +20,10 @@ from fedge.types import Floats, Measurement, Modes
 
 
 class LatinExplorer:
-    """A ``fedge.protocols.Explorer``; every ``ask`` draws a hypercube of its own from ``knowledge.seed``.
+    """A ``fedge.protocols.Explorer``; every ``ask`` draws a new hypercube from ``knowledge.seed``.
 
-    A drawn point becomes the nearest candidate that is left; distances are in shares of each knob's table, so where the
-    candidates are a full grid and the point is free, it is the point itself. Not nested: 10 modes are not the first 10
+    Each point is mapped to the nearest remaining candidate, with distances in shares of each knob's table; on a full
+    grid of candidates that is the point itself while it is free. Designs are not nested: 10 modes are not the first 10
     of 50.
     """
 
@@ -33,7 +35,7 @@ class LatinExplorer:
         self._places: Floats = np.stack([place.reshape(-1) for _, place in steps], axis=1).astype(np.float64)
 
     def ask(self, count: int) -> Modes:
-        """One candidate for each point of a hypercube of ``count`` points."""
+        """Propose one candidate for each point of a hypercube of ``count`` points."""
         rows: list[int] = []
         left = self._remaining.rows
         scale = np.maximum(self._sizes - 1.0, 1.0)
@@ -45,11 +47,11 @@ class LatinExplorer:
         return self._remaining.propose(rows)
 
     def tell(self, measurements: Sequence[Measurement]) -> None:
-        """These modes are not proposed any more."""
+        """Do not propose these modes any more."""
         self._remaining.drop(measurements)
 
     def _hypercube(self, count: int) -> Floats:
-        """Places in the knobs' tables, shape (count, 4); whole numbers."""
+        """Return indices into the knobs' tables, shape (count, 4)."""
         strata = np.stack([self._random.permutation(count) for _ in self._sizes], axis=1)
         within = self._random.random((count, len(self._sizes)))
         places: Floats = np.floor((strata + within) / max(count, 1) * self._sizes)

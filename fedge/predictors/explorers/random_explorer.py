@@ -1,4 +1,4 @@
-"""Explores uniformly at random, without replacement: the baseline of every published figure."""
+"""Uniform random explorer without replacement: the baseline of the published results."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from fedge.types import Measurement, Modes
 
 
 class RandomExplorer:
-    """A ``fedge.protocols.Explorer`` that proposes along one permutation of the candidates.
+    """A ``fedge.protocols.Explorer`` that follows one permutation of the candidates.
 
-    The permutation depends on ``knowledge.seed`` and the number of candidates only, so the first 10 of 50 modes are the
-    10 that a fresh explorer would propose.
+    The permutation depends only on ``knowledge.seed`` and the number of candidates, so the first 10 of 50 modes are
+    those that a new explorer would propose as 10.
     """
 
     def __init__(self, candidates: Modes, knowledge: PriorKnowledge) -> None:
@@ -22,10 +22,10 @@ class RandomExplorer:
         self._order = make_generator(knowledge.seed, "random explorer").permutation(len(candidates))
 
     def ask(self, count: int) -> Modes:
-        """The next ``count`` of the permutation that are left."""
+        """Propose the next ``count`` remaining modes of the permutation."""
         left = set(self._remaining.rows.tolist())
         return self._remaining.propose([row for row in self._order.tolist() if row in left][: max(0, count)])
 
     def tell(self, measurements: Sequence[Measurement]) -> None:
-        """These modes are not proposed any more."""
+        """Do not propose these modes any more."""
         self._remaining.drop(measurements)

@@ -1,6 +1,9 @@
-"""Explores space-fillingly: always the mode that lies farthest from everything proposed or measured so far.
+"""Space-filling explorer: the next mode is the one farthest from all proposed and measured modes.
 
-Greedy k-centre (Gonzalez 1985) in the logarithms of the four knobs: at most twice the covering radius of the best set.
+Greedy k-centre in the logarithms of the four knobs: its covering radius is at most twice that of the best set.
+
+References:
+    Gonzalez, Clustering to Minimize the Maximum Intercluster Distance (1985).
 """
 
 from __future__ import annotations
@@ -17,9 +20,9 @@ from fedge.types import Floats, Measurement, Modes, PowerMode
 class SpreadExplorer:
     """A ``fedge.protocols.Explorer`` that starts with the candidate nearest to ``knowledge.maxn``.
 
-    The top mode is the one that every board is judged against, and the quickest to measure. Once something was told,
-    the start is what was told. Of equally far candidates the first row is taken; nothing is random, so that the first
-    10 of 50 modes are the 10 that a fresh explorer would propose, whatever the seed.
+    The top mode is the reference of every comparison and the fastest to measure. After measurements were passed to it,
+    the explorer starts from those. Ties go to the first row and nothing is random, so the first 10 of 50 modes are
+    those that a new explorer would propose as 10, whatever the seed.
     """
 
     def __init__(self, candidates: Modes, knowledge: PriorKnowledge) -> None:
@@ -27,10 +30,10 @@ class SpreadExplorer:
         self._logs: Floats = np.log(candidates.knobs)
         self._maxn = knowledge.maxn
         self._distance: Floats = np.full(len(candidates), np.inf)
-        """Squared distance of each candidate to the nearest mode proposed or told."""
+        """Squared distance of each candidate to the nearest proposed or measured mode."""
 
     def ask(self, count: int) -> Modes:
-        """The next ``count`` farthest candidates, each counted as measured for the ones after it."""
+        """Propose the next ``count`` farthest candidates, each treated as measured for the following ones."""
         rows: list[int] = []
         left = self._remaining.rows
         for _ in range(min(max(0, count), len(left))):
@@ -44,7 +47,7 @@ class SpreadExplorer:
         return self._remaining.propose(rows)
 
     def tell(self, measurements: Sequence[Measurement]) -> None:
-        """Keep away from these modes, also from those that are no candidates."""
+        """Keep away from these modes, whether or not they are candidates."""
         self._remaining.drop(measurements)
         for measurement in measurements:
             self._update_distance(_log_knobs(measurement.mode))

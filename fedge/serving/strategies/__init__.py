@@ -1,4 +1,4 @@
-"""Strategies: how a mode and a batch size are found for a problem with few trials; their names, what they are given."""
+"""Search strategies that find a mode and a batch size with few trials, their names and their inputs."""
 
 from __future__ import annotations
 
@@ -21,15 +21,20 @@ STRATEGIES = {
     "oracle": "fedge.serving.strategies.baseline_search:ExhaustiveSearch",
     "fedge": "fedge.serving.strategies.expected_improvement:build_fedge_strategy",
 }
-"""Name -> where it lies; each is made from ``SearchContext``."""
+"""Name -> ``module:factory``; each is called with a ``SearchContext``."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SearchContext:
-    """What a strategy is made with: what may be chosen, and what is known of the two jobs beforehand.
+    """The choices and the prior knowledge that a strategy is created with.
 
-    ``train`` is None where nothing is trained; ``infer`` belongs to ``batch_sizes``, empty where nothing is inferred.
-    With ``reuse`` the trials of one problem serve in the next ones too: the jobs and the board stay the same.
+    Attributes:
+        modes: The n modes.
+        batch_sizes: Inference batch sizes; empty without inference.
+        train: Prior knowledge of the training job; None without training.
+        infer: Prior knowledge of the inference job, one per batch size.
+        reuse: Whether trials of one problem are reused for later ones with the same jobs and board.
+        seed: Seed of random choices.
     """
 
     modes: Modes
@@ -41,17 +46,24 @@ class SearchContext:
 
 
 class SearchStrategy(Protocol):
-    """Finds choices for the problems of one pair of jobs on one board, one problem after the other."""
+    """Finds choices for a sequence of problems of one pair of jobs on one board."""
 
     def search(self, problem: ServingProblem) -> TrialSearch:
-        """The search for one problem; whoever plays it measures."""
+        """Return the search for one problem, which is run by a caller that measures its trials."""
         ...
 
 
 def strategy_for(name: str, ground: SearchContext, where: str = "strategy") -> SearchStrategy:
-    """A fresh strategy: one of ``STRATEGIES`` or the user's own ``module:Class``.
+    """Create a strategy by name.
 
-    Raises ``UnknownName`` or ``BadInput`` for the field ``where``.
+    Args:
+        name: One of ``STRATEGIES`` or the user's own ``module:Class``.
+        ground: Choices and prior knowledge.
+        where: Field of the name for error messages.
+
+    Raises:
+        UnknownName: If the name is unknown.
+        BadInput: If the user's class cannot be loaded.
     """
     strategy: SearchStrategy = load_named(where, name, STRATEGIES)(ground)
     return strategy

@@ -1,11 +1,14 @@
-"""Active learning over neural networks (ALS): profiles again and again the modes that may lie on the Pareto front.
+"""Active learning with neural networks (ALS): repeatedly profile the modes that may lie on the Pareto front.
 
-Fulcrum (arXiv 2509.20205) says that 50 to 150 modes are profiled so, and that the profile serves all problems. How it
-is done is chosen by us, and so is every number: a first profile of the lowest and the top mode and of random ones;
-networks (``batched_network``) learn from it; of the modes that they expect on the front but that are not measured some
-are measured, evenly over its power; so until enough were. The answer is the best of what was measured: a prediction
-that errs by a few percent too often breaks a limit that the front runs along. Where nothing measured holds a problem's
-limits, the modes that are expected to keep farthest from them are measured one by one until one does.
+Fulcrum states only that 50 to 150 modes are profiled in this way and that the profile serves all problems; the method
+and all numbers here are our own reconstruction. A first profile holds the lowest and the top mode and random modes.
+Networks (``batched_network``) learn from it, and some unmeasured modes of the predicted front, spread evenly over its
+power, are measured next, until the profile is complete. The answer is the best measured mode: a prediction that errs by
+a few percent too often breaks a limit. If no measured mode meets a problem's limits, the modes with the largest
+predicted margin are measured one by one until one does.
+
+References:
+    Fulcrum, arXiv 2509.20205.
 """
 
 from __future__ import annotations
@@ -28,21 +31,21 @@ from fedge.serving.trial_search import Trial, TrialReading, TrialSearch, find_be
 from fedge.types import Floats
 
 FIRST, MORE, MOST = 30, 24, 138
-"""Trials of the first profile, of each addition, and of the whole profile where something is inferred."""
+# Trials of the first profile, of each extension, and of the whole profile with inference; the total stays within
+# Fulcrum's 50 to 150.
 TRAIN_FIRST, TRAIN_MORE, TRAIN_MOST = 20, 10, 60
-"""The same for training alone, which has no batch sizes."""
+# The same for training alone, which has no batch sizes.
 FURTHER, IN_ALL = 6, 150
-"""Trials at most for a problem whose limits nothing in the profile holds; and no more of them than make so many."""
+# Largest number of extra trials for a problem that no profiled mode solves, and of trials in all.
 PREDICTION_TOLERANCE = 0.03
-"""Such a trial may be expected to break a limit by this share: predictions err."""
+# An extra trial may be predicted to exceed a limit by this share, since predictions err. Default.
 INFERENCE_SHARES = (0.0, 0.3, 0.6, 0.8)
-"""Shares of the time that inference takes in the mode that is quickest at it; for each there is a front of power
-against the time of a training minibatch in what is left."""
+"""Shares of the time that inference takes in its fastest mode; each gives a front of power and training step time."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TrialProfile:
-    """What was tried so far, and the readings of it, (n, 4) as ``profile.columns`` has them."""
+    """The trials so far and their readings, shape (n, 4), with the columns of ``stack_readings``."""
 
     trials: tuple[Trial, ...]
     readings: Floats
@@ -50,9 +53,14 @@ class TrialProfile:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ActiveLearningStep:
-    """What a profile led to: what was learnt of each job (None: of none), and what to try next, [] at the end.
+    """The networks fitted to a profile and the trials to measure next.
 
-    ``predicted`` are seconds and watts, (2, 1 + batch sizes, n), the training job first.
+    Attributes:
+        read: Bytes of the readings, as a cache key.
+        train: Network of the training job; None without training.
+        infer: Network of the inference job; None without inference.
+        predicted: Seconds and watts, shape (2, 1 + batch sizes, n), training first.
+        next: Trials to measure next; empty at the end.
     """
 
     read: bytes
@@ -64,7 +72,7 @@ class ActiveLearningStep:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ActiveLearningResult:
-    """Everything that was tried, the pair as it was measured (infinite power elsewhere), and as it is predicted."""
+    """A finished profile with measured values (infinite power elsewhere) and predicted values."""
 
     profile: TrialProfile
     measured: JobPair
@@ -72,10 +80,10 @@ class ActiveLearningResult:
 
 
 class ActiveNetworks:
-    """A ``fedge.serving.strategies.SearchStrategy``.
+    """The strategy ``als``, a ``fedge.serving.strategies.SearchStrategy``.
 
-    Every search asks for the profile, so that it counts, unless trials are reused; what the very same readings led to
-    is kept from problem to problem.
+    Every search requests the profile, so that its trials are counted, unless trials are reused; networks fitted to the
+    same readings are cached.
     """
 
     def __init__(self, ground: SearchContext) -> None:
@@ -130,7 +138,7 @@ def _extend(profile: TrialProfile, trials: Iterable[Trial], read: Floats) -> Tri
 def _try_further(
     ground: SearchContext, problem: ServingProblem, learnt: ActiveLearningResult
 ) -> Generator[Sequence[Trial], Sequence[TrialReading], dict[Trial, TrialReading]]:
-    """The trials that are made beside the profile: until one holds the limits, or none is expected to."""
+    """Make extra trials until one meets the limits or none is predicted to."""
     room = _limit_margins(
         problem, _replace_by_readings(ground, problem.family != "train", learnt.predicted, learnt.profile)
     )
@@ -148,7 +156,7 @@ def _try_further(
 
 
 def _limit_margins(problem: ServingProblem, expected: JobPair) -> Floats:
-    """Logarithm of how far each choice stays below the limit that is nearest to it, (batch sizes or 1, n)."""
+    """Return the logarithm of each choice's distance to its nearest limit, (batch sizes or 1, n)."""
     power_w = [watts for watts in (expected.train_w[None], expected.infer_w) if watts.size]
     room = np.log(problem.power_w) - np.log(np.broadcast_arrays(*power_w)).max(axis=0)
     if problem.latency_s is not None and problem.rate_hz is not None:
@@ -164,7 +172,7 @@ def _count_batch_sizes(ground: SearchContext, infers: bool) -> int:
 
 
 def _choose_first_trials(ground: SearchContext, infers: bool) -> list[Trial]:
-    """The lowest and the top mode, at every batch size, then random ones."""
+    """Return the lowest and the top mode at every batch size, then random trials."""
     size, count = ground.modes.knobs.prod(axis=1), _count_batch_sizes(ground, infers)
     ends = [int(np.argmin(size)), int(np.argmax(size))]
     sure = [Trial(row, place) for place in (range(count) if infers else (None,)) for row in ends]
@@ -203,7 +211,7 @@ def _fit_surface(
 def _predict_values(
     ground: SearchContext, infers: bool, train: NetworkSurface | None, infer: NetworkSurface | None
 ) -> Floats:
-    """Seconds and watts: (2, 1 + batch sizes, n), the training job first; not a number for a job that is none."""
+    """Return predicted seconds and watts, (2, 1 + batch sizes, n), training first; nan for a job that does not run."""
     knobs, count = ground.modes.knobs, _count_batch_sizes(ground, infers)
     values = np.full((2, 1 + count, len(knobs)), np.nan)
     if train is not None:
@@ -217,7 +225,7 @@ def _predict_values(
 
 
 def _replace_by_readings(ground: SearchContext, infers: bool, values: Floats, profile: TrialProfile) -> JobPair:
-    """The pair that ``values`` (2, 1 + batch sizes, n) are, but as it was read wherever it was."""
+    """Return the pair of ``values`` (2, 1 + batch sizes, n), with readings in place of measured values."""
     values = values.copy()
     rows = np.array([trial.row for trial in profile.trials])
     trains = bool(np.isfinite(profile.readings[:, 0]).any())
@@ -239,9 +247,9 @@ def _replace_by_readings(ground: SearchContext, infers: bool, values: Floats, pr
 
 
 def _choose_front_trials(pair: JobPair, tried: set[Trial], count: int) -> list[Trial]:
-    """At most ``count`` modes that were not tried, evenly over the power of each batch size's front.
+    """Return at most ``count`` untried trials, spread evenly over the power of each batch size's front.
 
-    Where both jobs run, a larger batch size gets more of them: its windows have room for more training.
+    If both jobs run, a larger batch size gets more trials, since its windows have room for more training.
     """
     if not pair.has_inference:
         front = np.flatnonzero(front_mask(pair.train_s, pair.train_w)).tolist()
@@ -260,7 +268,7 @@ def _choose_front_trials(pair: JobPair, tried: set[Trial], count: int) -> list[T
 
 
 def _front_at_batch(pair: JobPair, place: int) -> tuple[NDArray[np.bool_], Floats]:
-    """The modes on the front at a batch size, (n,), and the power of each."""
+    """Return which modes are on the front at a batch size, (n,), and the power of all modes in watts."""
     infer_s, power_w = pair.infer_s[place], pair.infer_w[place]
     if not pair.has_training:
         return front_mask(infer_s, power_w), power_w
@@ -273,7 +281,7 @@ def _front_at_batch(pair: JobPair, place: int) -> tuple[NDArray[np.bool_], Float
 
 
 def _spread_over_power(rows: list[int], power_w: Floats, count: int) -> list[int]:
-    """``count`` of the rows, those next to even levels of power from the least to the most; all when they are fewer."""
+    """Return the ``count`` rows nearest to evenly spaced power levels, or all rows if there are fewer."""
     if len(rows) <= count:
         return rows
     left, chosen = set(rows), []

@@ -1,12 +1,15 @@
-"""Random modes, and the best of them: a baseline of Fulcrum (arXiv 2509.20205).
+"""Random and exhaustive search, baselines of Fulcrum.
 
-Ten modes for training alone and fifty where something is inferred, as in the paper. Chosen by us: with inference each
-trial draws its batch size too, all equally likely, and every problem is drawn for anew.
+Ten random modes for training alone and fifty with inference, as in the paper. The paper does not say how batch sizes
+are drawn; here each trial draws one uniformly, and every problem has its own draw.
 
 The paper's figures for training alone are not reproduced: it reports median excess times of 43, 55 and 96 % (ResNet-18,
 MobileNet, YOLO), this draw gives 29, 24 and 23 % (13 to 43 % over 200 seeds). One draw that serves all problems varies
-far more (medians of 28, 23 and 17 %, but 54, 63 and 91 % at its 95th percentile), so the published ones may be a single
-unlucky draw. The paper does not say how it drew.
+far more (medians of 28, 23 and 17 %, but 54, 63 and 91 % at its 95th percentile), so the published figures may come
+from a single unlucky draw.
+
+References:
+    Fulcrum, arXiv 2509.20205.
 """
 
 from __future__ import annotations
@@ -20,9 +23,7 @@ TRAIN_TRIES, INFER_TRIES = 10, 50
 
 
 class RandomSearch:
-    """A ``fedge.serving.strategies.SearchStrategy``. The draw depends on the seed and the problem; with reuse, on the
-    seed alone.
-    """
+    """The strategy ``random``: its draw depends on the seed and the problem, or with reuse on the seed only."""
 
     def __init__(self, ground: SearchContext) -> None:
         self._ground = ground
@@ -42,7 +43,7 @@ class RandomSearch:
 
 
 class ExhaustiveSearch:
-    """A ``fedge.serving.strategies.SearchStrategy``."""
+    """The strategy ``oracle``: it tries every mode at every batch size."""
 
     def __init__(self, ground: SearchContext) -> None:
         batches = range(len(ground.batch_sizes)) if ground.infer or ground.batch_sizes else (None,)

@@ -1,9 +1,9 @@
-"""PowerTrain's two networks with further inputs, such as the batch size, on logarithms and about a smooth trend.
+"""PowerTrain's two networks with additional inputs such as the batch size, on logarithms and around a smooth trend.
 
 Symbols: x = ln(knobs, batch size), standardised, (n, k); y = ln(seconds, watts), (2, n); the trend is a polynomial of
-second degree in x, fitted by least squares with a small ridge; the networks learn what it leaves over, at unit scale.
-Layers, dropout and Adam are ``predictors.network_pair``'s. The trend, the logarithms and the ridge are chosen by us: a
-few dozen profiles over five batch sizes are too few for the networks alone.
+second degree in x, fitted by least squares with a small ridge; the networks learn the residual at unit scale. Layers,
+dropout and Adam are those of ``predictors.network_pair``. PowerTrain has no trend, logarithms or ridge; they are added
+because a few dozen profiles over five batch sizes are too few for the networks alone.
 """
 
 from __future__ import annotations
@@ -24,14 +24,23 @@ from fedge.predictors.network_pair import (
 from fedge.types import Floats
 
 REPEATS, BATCH, EPOCHS, MORE_EPOCHS = 5, 32, 100, 50
-"""Rows per reading, rows per step, passes over all rows when starting anew and when going on. Chosen by us."""
+# Repetitions of a reading, rows per step, and passes over all rows for a new fit and for a continued one. Defaults that
+# trade accuracy against the time of a fit.
 RIDGE = 1e-3
-"""Of the trend, per reading. Chosen by us."""
+# Ridge of the trend per reading. Default: only keeps the least-squares problem well conditioned.
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NetworkSurface:
-    """What was learnt: ``mean`` and ``sd`` (k,) of ln inputs, the trend's ``slopes`` (terms, 2), ``scale`` (2, 1)."""
+    """A fitted trend and networks.
+
+    Attributes:
+        mean: Mean of the logarithms of the inputs, shape (k,).
+        sd: Standard deviation of the logarithms of the inputs, shape (k,).
+        slopes: Coefficients of the trend, shape (terms, 2).
+        scale: Standard deviation of the residuals, shape (2, 1).
+        networks: Networks of the scaled residuals.
+    """
 
     mean: Floats
     sd: Floats
@@ -40,7 +49,7 @@ class NetworkSurface:
     networks: NetworkPair
 
     def predict_logs(self, inputs: Floats) -> Floats:
-        """ln(seconds, watts) at inputs (n, k), shape (2, n)."""
+        """Return ln(seconds, watts), shape (2, n), at ``inputs``, shape (n, k)."""
         x = (np.log(inputs) - self.mean) / self.sd
         rest = compute_outputs(self.networks, x.astype(np.float32)).astype(np.float64)
         logs: Floats = (_trend_terms(x) @ self.slopes).T + rest * self.scale
@@ -50,7 +59,14 @@ class NetworkSurface:
 def fit_network_surface(
     inputs: Floats, logs: Floats, rng: np.random.Generator, start: NetworkSurface | None = None
 ) -> NetworkSurface:
-    """Fit ``logs`` (2, n) = ln(seconds, watts) at ``inputs`` (n, k); the networks go on from ``start`` if given."""
+    """Fit trend and networks.
+
+    Args:
+        inputs: Knobs and batch size, shape (n, k), positive.
+        logs: ln(seconds, watts), shape (2, n).
+        rng: Generator of initial weights, order and dropout.
+        start: Surface whose networks are trained further; None starts from random weights.
+    """
     x = np.log(inputs)
     mean, sd = x.mean(axis=0), x.std(axis=0)
     sd[sd < 1e-9] = 1.0
@@ -72,7 +88,7 @@ def fit_network_surface(
 
 
 def _trend_terms(x: Floats) -> Floats:
-    """1, every x, and every product of two: (n, terms)."""
+    """Return the terms of the trend, (n, terms): 1, every x, and every product of two."""
     first, second = np.triu_indices(x.shape[1])
     return np.concatenate([np.ones((len(x), 1)), x, x[:, first] * x[:, second]], axis=1)
 

@@ -1,8 +1,11 @@
-"""Round-robin binary search: one knob after the other is halved towards the power budget, a baseline of Fulcrum.
+"""Round-robin binary search, a baseline of Fulcrum: one knob after the other is bisected towards the power budget.
 
-The paper (arXiv 2509.20205) tells the order of the knobs and that seven modes are tried. Chosen by us: it starts in the
-middle mode and moves a knob up when the last mode drew less than the budget, else down, as GMD does; the batch size
-follows by GMD's rules (``walking``); the answer is the best of everything tried.
+The paper gives the order of the knobs and the number of seven modes. It leaves the rest open; here the search starts in
+the middle mode and moves a knob up if the last mode drew less than the budget, otherwise down, as GMD does; the batch
+size follows GMD's rules (``grid_walk``); the answer is the best of all trials.
+
+References:
+    Fulcrum, arXiv 2509.20205.
 """
 
 from __future__ import annotations
@@ -17,11 +20,15 @@ from fedge.serving.trial_search import Trial, TrialReading, TrialSearch, request
 
 KNOB_ORDER = (CPU, GPU, CORES, MEM)
 MAX_MODES = 7
-"""Of one walk."""
+"""Modes of one walk."""
 
 
 class BinarySearch:
-    """A ``fedge.serving.strategies.SearchStrategy``; raises ``BadInput`` when the modes are not a grid."""
+    """The strategy ``bs``, a ``fedge.serving.strategies.SearchStrategy``.
+
+    Raises:
+        BadInput: If the modes are not a full grid.
+    """
 
     def __init__(self, ground: SearchContext) -> None:
         self._grid = build_knob_grid(ground.modes)

@@ -1,11 +1,13 @@
-"""What trying each mode and batch size is expected to gain for a problem: constrained expected improvement.
+"""Constrained expected improvement: the expected gain of trying each mode and batch size for a problem.
 
 Symbols: P, L, a, b, t_tr, t_in, N as in ``fedge.serving.job_choice``; W = b/a; Phi the normal distribution of the
-logarithms; F the probability that all limits hold. As long as nothing tried holds them, a trial is worth F, more where
-more minibatches are expected. After that, with the best so far N* and t*:
+logarithms; F the probability that all limits are met. Until a trial meets them, a trial is worth F, more if more
+training steps are expected. After that, with the best values so far N* and t*:
 
 training    F E[ln(t*/t_tr)+]                     inference    F E[ln(t*/t_in)+]
-both        F (sum_j p(N* + j) / (N* + j) + TIE p(N*) E[ln(t*/t_in)+]),  j = 1 .. FURTHER, p(N) = P(N t_tr + t_in <= W)
+both        F (sum_j p(N* + j) / (N* + j) + TIE p(N*) E[ln(t*/t_in)+]),  j = 1 .. J,  p(N) = P(N t_tr + t_in <= W)
+
+with J = ``MAX_EXTRA_STEPS`` and TIE = ``TIE_WEIGHT``.
 """
 
 from __future__ import annotations
@@ -19,16 +21,16 @@ from fedge.serving.strategies.job_posterior import SequentialBelief
 from fedge.types import Floats
 
 MAX_EXTRA_STEPS = 4
-"""So many minibatches more than the best are looked at; chosen by us."""
+# Terms of the sum over additional steps. Default: later terms weigh less, and each costs a pass over all trials.
 TIE_WEIGHT = 0.1
-"""What a shorter batch is worth at the same N, beside more minibatches; chosen by us."""
+# Weight of a shorter batch at equal N, relative to more steps. Default: well below 1, since N comes first.
 FEASIBILITY_WEIGHT = 0.2
-"""The share of a trial's worth that lies in holding the limits at all, until one does; chosen by us."""
+# Share of a trial's value for meeting the limits at all, until a trial does. Default; larger values favour safe modes.
 
 
 @dataclass(frozen=True, slots=True)
 class BestTrial:
-    """What the best trial so far reached; ``steps`` counts minibatches per window, where both jobs run."""
+    """Step time, batch time and steps per window (0 unless both jobs run) of the best trial so far."""
 
     train_s: float
     infer_s: float
@@ -47,12 +49,12 @@ class LogNormalSpread:
         return cls(updated.mean.reshape(places, -1), width * updated.sd.reshape(places, -1))
 
     def probability_below(self, limit: Floats | float) -> Floats:
-        """Probability of a value below ``limit``; 0 for a limit that is not above 0."""
+        """Return the probability of a value below ``limit``; 0 for a limit of 0 or less."""
         log = np.log(np.maximum(limit, 1e-300))
         return normal_cdf((log - self.mean) / self.sd)
 
     def expected_log_improvement(self, on: float) -> Floats:
-        """E[ln(on / value)+]."""
+        """Return E[ln(on / value)+], the expected improvement over the value ``on``."""
         gain = np.log(on) - self.mean
         z = gain / self.sd
         expected: Floats = gain * normal_cdf(z) + self.sd * np.exp(-0.5 * z * z) / np.sqrt(2.0 * np.pi)
@@ -62,7 +64,14 @@ class LogNormalSpread:
 def expected_gain_training(
     problem: ServingProblem, seconds: LogNormalSpread, watts: LogNormalSpread, best: BestTrial | None
 ) -> Floats:
-    """Per mode, (1, n)."""
+    """Return the expected gain of every mode for a training problem, shape (1, n).
+
+    Args:
+        problem: The limits.
+        seconds: Seconds per training step, (1, n).
+        watts: Power of training, (1, n).
+        best: Best feasible trial so far; None if there is none.
+    """
     holds = watts.probability_below(problem.power_w)
     return holds if best is None else holds * seconds.expected_log_improvement(best.train_s)
 
@@ -74,7 +83,15 @@ def expected_gain_inference(
     watts: LogNormalSpread,
     best: BestTrial | None,
 ) -> Floats:
-    """Per batch size and mode, (k, n); ``batch_sizes`` is (k, 1)."""
+    """Return the expected gain of every batch size and mode for an inference problem, shape (k, n).
+
+    Args:
+        problem: The limits.
+        batch_sizes: Batch sizes, shape (k, 1).
+        seconds: Seconds per batch, (k, n).
+        watts: Power of inference, (k, n).
+        best: Best feasible trial so far; None if there is none.
+    """
     holds = latency_probability(problem, batch_sizes, seconds) * watts.probability_below(problem.power_w)
     return holds if best is None else holds * seconds.expected_log_improvement(best.infer_s)
 
@@ -86,7 +103,15 @@ def expected_gain_both(
     infer: tuple[LogNormalSpread, LogNormalSpread],
     best: BestTrial | None,
 ) -> Floats:
-    """Per batch size and mode, (k, n); seconds and watts of either job."""
+    """Return the expected gain of every batch size and mode for a concurrent problem, shape (k, n).
+
+    Args:
+        problem: The limits.
+        batch_sizes: Batch sizes, shape (k, 1).
+        train: Seconds and watts of a training step, (1, n) each.
+        infer: Seconds and watts of a batch, (k, n) each.
+        best: Best feasible trial so far; None if there is none.
+    """
     assert problem.rate_hz is not None
     window_s = batch_sizes / problem.rate_hz
     holds = (
@@ -110,7 +135,7 @@ def expected_gain_both(
 
 
 def latency_probability(problem: ServingProblem, batch_sizes: Floats, seconds: LogNormalSpread) -> Floats:
-    """Probability that a batch is inferred within what latency and keep-up leave of it."""
+    """Return the probability that a batch's time meets the limits on latency and throughput."""
     assert problem.rate_hz is not None
     assert problem.latency_s is not None
     window_s = batch_sizes / problem.rate_hz
@@ -118,7 +143,7 @@ def latency_probability(problem: ServingProblem, batch_sizes: Floats, seconds: L
 
 
 def steps_fit_probability(steps: int, window_s: Floats, train: LogNormalSpread, infer: LogNormalSpread) -> Floats:
-    """p(N): probability that so many minibatches fit into the window beside its batch."""
+    """Return p(N), the probability that ``steps`` training steps fit into the window beside its batch."""
     train_s, infer_s = steps * np.exp(train.mean), np.exp(infer.mean)
     total_s = train_s + infer_s
     sd = np.hypot(train_s * train.sd, infer_s * infer.sd) / total_s
@@ -126,6 +151,10 @@ def steps_fit_probability(steps: int, window_s: Floats, train: LogNormalSpread, 
 
 
 def normal_cdf(z: Floats) -> Floats:
-    """The standard normal distribution within 2e-4 (Page 1977): a search asks for it thousands of times."""
+    """Approximate the standard normal distribution function within 2e-4, cheaply, since a search calls it very often.
+
+    References:
+        Page (1977).
+    """
     value: Floats = 0.5 * (1.0 + np.tanh(np.sqrt(2.0 / np.pi) * (z + 0.044715 * z * z * z)))
     return value

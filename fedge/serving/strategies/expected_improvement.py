@@ -1,8 +1,8 @@
-"""fedge's own strategy: a few trials that teach most, then one after the other the trial that promises most.
+"""The strategy ``fedge``: a few informative trials, then one after the other the trial of largest expected gain.
 
-What is chosen was measured and holds the limits as measured; a prediction only says what to try next. The first trials
-do not depend on what they show, and so are the same for all problems with the same batch sizes; on a table the fit to
-them is then the same too, and kept. Later trials update it (``updating``).
+The chosen mode was measured and meets the limits as measured; predictions only select trials. The first trials do not
+depend on their readings and are the same for all problems with the same batch sizes; on a table, the fit to them is the
+same too and is cached. Later trials update it (``job_posterior.SequentialBelief``).
 """
 
 from __future__ import annotations
@@ -24,24 +24,22 @@ from fedge.serving.strategies.trial_reuse import TrialReuse
 from fedge.serving.trial_search import Trial, TrialReading, TrialSearch, find_best_trial, request_trial
 
 FIRST_TRIALS = 7
-"""Trials before the first fit; chosen by us."""
+# Trials before the first fit. Default: about half of ``MAX_TRIALS``, so that the rest can be chosen adaptively.
 MAX_TRIALS = 15
-"""Trials of one problem at most."""
+# Limit on the trials of one problem.
 MIN_GAIN = 0.0003
-"""A trial that promises less is not made: as a share of the minibatches, or of the seconds; chosen by us."""
+# Expected gain below which no further trial is made, as a share of the steps or of the seconds. Default.
 MAX_CACHED_FITS = 12
-"""So many fits are kept: about 40 MB each with five batch sizes of 441 modes."""
+# Limit on cached fits, about 40 MB each with five batch sizes of 441 modes.
 
 
 def build_fedge_strategy(ground: SearchContext) -> SearchStrategy:
-    """The strategy ``fedge``; with ``SearchContext.reuse`` its trials serve in all later problems."""
+    """Create the strategy ``fedge``; with ``SearchContext.reuse``, trials are reused for all later problems."""
     return TrialReuse(ground) if ground.reuse else ExpectedImprovement(ground)
 
 
 class ExpectedImprovement:
-    """A ``fedge.serving.strategies.SearchStrategy`` that begins every problem from nothing; needs a prior for every
-    job.
-    """
+    """A ``fedge.serving.strategies.SearchStrategy`` that solves every problem from scratch; every job needs a prior."""
 
     def __init__(self, ground: SearchContext) -> None:
         self._ground = ground
@@ -64,7 +62,7 @@ class ExpectedImprovement:
         return find_best_trial(problem, self._ground.batch_sizes, learnt.tried)
 
     def _collectable_batches(self, problem: ServingProblem) -> BatchPlaces:
-        """The batch sizes that are collected within the latency budget."""
+        """Return the batch sizes that can be collected within the latency budget."""
         if problem.rate_hz is None or problem.latency_s is None:
             return (None,)
         within = problem.rate_hz * problem.latency_s

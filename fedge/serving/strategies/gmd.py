@@ -1,8 +1,11 @@
-"""Gradient-based multi-dimensional search (GMD) of Fulcrum (arXiv 2509.20205).
+"""Gradient-based multi-dimensional search (GMD) of Fulcrum.
 
-Symbols: t, P seconds and watts of the job that is searched for; a bracket is a pair of tried modes, at first the
-middle one and one that differs in a single knob; a knob's score is |dt / dP| over its bracket. From the middle mode the
-knob of the largest score is moved by halves: to more power as long as the last mode stays below the budget, else less.
+Symbols: t, P seconds and watts of the job that is searched for; a bracket is a pair of tried modes, at first the middle
+one and one that differs in a single knob; a knob's score is |dt / dP| over its bracket. From the middle mode, the knob
+of the largest score is moved by bisection: to more power while the last mode is below the budget, otherwise to less.
+
+References:
+    Fulcrum, arXiv 2509.20205.
 """
 
 from __future__ import annotations
@@ -17,17 +20,21 @@ from fedge.serving.strategies.grid_walk import CORES, CPU, GPU, MEM, WalkTrials,
 from fedge.serving.trial_search import Trial, TrialReading, TrialSearch, request_trial
 
 TIE_ORDER = (CORES, GPU, CPU, MEM)
-"""Among equal scores the first of these knobs is moved."""
+"""Order of the knobs among equal scores."""
 MAX_MOVES = 14
 TRAIN_W, INFER_W = 1.0, 0.2
-"""A bracket whose power differs by less says nothing; the latter for inference alone."""
+"""Smallest difference of power in watts for which a bracket has a score; the second is for inference alone."""
 
 ScoredReading = Callable[[TrialReading, TrialReading], tuple[float, float]]
-"""Seconds and watts of a trial that count for the score, given it and the last trial."""
+"""Returns the seconds and watts used for the score from a trial's reading and the last trial's."""
 
 
 class GradientSearch:
-    """A ``fedge.serving.strategies.SearchStrategy``; raises ``BadInput`` when the modes are not a grid."""
+    """The strategy ``gmd``, a ``fedge.serving.strategies.SearchStrategy``.
+
+    Raises:
+        BadInput: If the modes are not a full grid.
+    """
 
     def __init__(self, ground: SearchContext) -> None:
         self._grid = build_knob_grid(ground.modes)
@@ -61,9 +68,16 @@ class GradientSearch:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GradientWalk:
-    """A walk at one batch size: the budget, the least difference of power that counts, and what is scored.
+    """The settings of a walk at one batch size.
 
-    ``tests_next`` says which power decides the side of the bracket that is replaced: the new mode's, or the last one's.
+    Attributes:
+        grid: Grid of the modes.
+        batch: Index of the batch size; None for training alone.
+        budget_w: Power budget.
+        least_w: Smallest difference of power in watts for which a bracket has a score.
+        side: Seconds and watts that are scored.
+        tests_next: Whether the power of the new mode, instead of the last one's, decides which end of the bracket is
+            replaced.
     """
 
     grid: KnobGrid
@@ -75,7 +89,7 @@ class GradientWalk:
 
 
 def _run_walk(walk: GradientWalk) -> WalkTrials:
-    """Everything that the walk tried."""
+    """Run the walk and return all its trials."""
     tried: dict[Trial, TrialReading] = {}
 
     def at(place: list[int]) -> Generator[Sequence[Trial], Sequence[TrialReading], TrialReading]:
@@ -117,5 +131,5 @@ def _inference_reading(seen: TrialReading, _last: TrialReading) -> tuple[float, 
 
 
 def _larger_power_reading(seen: TrialReading, last: TrialReading) -> tuple[float, float]:
-    """Of the job that drew more in the last mode."""
+    """Return the reading of the job that drew more power in the last mode."""
     return _training_reading(seen, last) if last.train_w >= last.infer_w else _inference_reading(seen, last)

@@ -1,7 +1,10 @@
-"""How a search that walks over the grid of modes, knob by knob, finds the batch size too: by GMD's own rules.
+"""Choice of the batch size in searches that walk over the grid of modes knob by knob, by GMD's rules.
 
-Fulcrum (arXiv 2509.20205). Inference alone is walked at the smallest batch size; both jobs at once at the largest one
-that the top mode can hold. Where nothing that was tried holds, the other batch size follows in the modes tried.
+Inference alone is searched at the smallest batch size; concurrent jobs at the largest one that the top mode sustains.
+If no trial meets the limits, other batch sizes are tried in the modes already tried.
+
+References:
+    Fulcrum, arXiv 2509.20205.
 """
 
 from __future__ import annotations
@@ -13,18 +16,18 @@ from fedge.serving.serving_problems import ServingProblem
 from fedge.serving.trial_search import Trial, TrialReading, TrialSearch, find_best_trial, meets_latency, request_trial
 
 WalkTrials = Generator[Sequence[Trial], Sequence[TrialReading], dict[Trial, TrialReading]]
-"""A walk at one batch size; it ends with everything that it tried."""
+"""A walk at one batch size; it returns all its trials."""
 WalkFunction = Callable[[ServingProblem, int | None], WalkTrials]
-"""The walk for a problem at a place among the batch sizes."""
+"""Creates the walk for a problem at a batch size, given by its index."""
 
 CORES, CPU, GPU, MEM = range(4)
 """The knobs in the order of a grid's axes."""
 MAX_TRIALS = 25
-"""Training and inference at once: no more trials than these, beside those at the top mode."""
+# Limit on the trials of a concurrent problem, not counting those in the top mode.
 
 
 def bisect_knob(live: list[int], place: int, *, up: bool) -> tuple[int, list[int]]:
-    """Half of the way to the end of a knob's values that are still open, and those beyond the present one."""
+    """Return the value halfway to the end of a knob's open values, and the open values beyond the current one."""
     at = live.index(place)
     if up:
         return live[(at + len(live)) // 2], live[at + 1 :]
@@ -34,7 +37,7 @@ def bisect_knob(live: list[int], place: int, *, up: bool) -> tuple[int, list[int
 def search_by_walk(
     walk: WalkFunction, problem: ServingProblem, grid: KnobGrid, batch_sizes: tuple[int, ...]
 ) -> TrialSearch:
-    """The search that walks so."""
+    """Return a search that finds mode and batch size by a walk."""
     if problem.family == "train":
         return find_best_trial(problem, (), (yield from walk(problem, None)))
     if problem.family == "infer":
@@ -43,7 +46,7 @@ def search_by_walk(
 
 
 def _search_inference(walk: WalkFunction, problem: ServingProblem, batch_sizes: tuple[int, ...]) -> TrialSearch:
-    """At the smallest batch size; where that fails, the next one in the modes whose power and latency held."""
+    """Search at the smallest batch size; if that fails, try the next one in modes that met power and latency."""
     tried = yield from walk(problem, 0)
     found = find_best_trial(problem, batch_sizes, tried)
     if found is not None or len(batch_sizes) == 1:
@@ -59,7 +62,7 @@ def _search_inference(walk: WalkFunction, problem: ServingProblem, batch_sizes: 
 def _search_concurrent(
     walk: WalkFunction, problem: ServingProblem, grid: KnobGrid, batch_sizes: tuple[int, ...]
 ) -> TrialSearch:
-    """At the largest batch size that the top mode can hold; where that fails, smaller ones in the modes tried."""
+    """Search at the largest batch size that the top mode sustains; if that fails, try smaller ones."""
     top = grid.row([len(values) - 1 for values in grid.values])
     for place in reversed(range(len(batch_sizes))):
         seen = yield from request_trial(Trial(top, place))

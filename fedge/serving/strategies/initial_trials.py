@@ -1,4 +1,4 @@
-"""A profile of a pair of jobs: which trials it begins with, and what was seen of them as columns."""
+"""The initial trials of a search, and readings as columns."""
 
 from __future__ import annotations
 
@@ -15,9 +15,13 @@ from fedge.types import Floats
 
 
 def deal_trials(modes: int, batches: int, count: int, rng: np.random.Generator) -> list[Trial]:
-    """``count`` trials (fewer when there are no more), their modes drawn and dealt to the batch sizes in turn.
+    """Draw random trials whose modes are distributed evenly over the batch sizes.
 
-    No mode comes a second time before every one came once. ``batches`` is 0 where nothing is inferred.
+    Args:
+        modes: Number of modes; no mode repeats before all were drawn once.
+        batches: Number of batch sizes; 0 without inference.
+        count: Number of trials; fewer are returned if there are fewer combinations.
+        rng: Random generator.
     """
     order = rng.permutation(modes).tolist()
     if batches == 0:
@@ -27,21 +31,30 @@ def deal_trials(modes: int, batches: int, count: int, rng: np.random.Generator) 
 
 
 def stack_readings(seen: Sequence[TrialReading]) -> Floats:
-    """Columns train_s, train_w, infer_s, infer_w: shape (n, 4)."""
+    """Return the columns train_s, train_w, infer_s, infer_w, shape (n, 4)."""
     values = [(one.train_s, one.train_w, one.infer_s, one.infer_w) for one in seen]
     return np.array(values, dtype=np.float64).reshape(len(values), 4)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TrialQuantity:
-    """A belief, and the point of it that each trial measures (trials,)."""
+    """A posterior, and the index of the point that each trial measures, shape (trials,)."""
 
     belief: JobBelief
     point: NDArray[np.intp]
 
 
 def choose_initial_trials(quantities: Sequence[TrialQuantity], count: int, fixed: Sequence[int] = ()) -> list[int]:
-    """``count`` trials: the ``fixed`` ones, then those that teach most beside them, the most telling first."""
+    """Choose the most informative trials greedily.
+
+    Args:
+        quantities: Prior of every quantity that a trial measures.
+        count: Number of trials.
+        fixed: Trials that come first in any case.
+
+    Returns:
+        Trial numbers: the fixed ones, then the others by decreasing information.
+    """
     covariances = [quantity.belief.covariance.copy() for quantity in quantities]
     chosen: list[int] = []
     for wanted in [*fixed, *([None] * (count - len(fixed)))]:

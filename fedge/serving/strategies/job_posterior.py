@@ -1,11 +1,11 @@
-"""What is believed of one job's time or power over all modes and batch sizes: a joint Gaussian of the logarithms.
+"""Joint Gaussian posterior of a job's log time or log power over all modes and batch sizes.
 
 Symbols: k batch sizes (1 for training), n modes; a point is a batch size and a mode, numbered place * n + row. th_i are
 the physical model's log-parameters at batch size i (``fedge.physics.time_power_model``), v their curve, J its slopes,
 R misfit.
-Prior: cov(th_i, th_j) = S exp(-|ln b_i / b_j| / PARAMETERS_REACH), cov(R) = likeness of the modes x likeness of the
-batch sizes: what is measured at one batch size tells of the others. Every prior known beforehand, in several widths, is
-a candidate; what they say after some measurements is mixed by their evidence into one Gaussian.
+Prior: cov(th_i, th_j) = S exp(-|ln b_i / b_j| / PARAMETERS_REACH), cov(R) = similarity of the modes x similarity of the
+batch sizes: a measurement at one batch size informs the others. Every prior known beforehand, in several widths, is a
+candidate; the candidates' posteriors are mixed by their evidence into one Gaussian.
 """
 
 from __future__ import annotations
@@ -45,27 +45,32 @@ from fedge.physics.time_power_model import TIME_NAMES, knob_shares
 from fedge.types import Floats, Modes
 
 PARAMETERS_REACH = 20.0
-"""Distance in ln b over which parameters stay alike: from 1 to 64 they still correlate by 0.8. Chosen by us."""
+# Correlation length of the parameters in ln b: from 1 to 64 they still correlate by 0.8. Default; a larger value shares
+# more between batch sizes.
 MISFIT_REACH = 3.0
-"""Distance in ln b over which the misfit stays alike; chosen by us."""
+# Correlation length of the misfit in ln b. Default; a larger value shares more between batch sizes.
 INFERENCE_ROUGHNESS = 1.5
-"""How much rougher and noisier inference is than training: short batches scatter more. Chosen by us on two tables."""
+# Factor on the misfit and noise of inference, since short batches scatter more; chosen on two measured tables.
 MAX_PRIORS = 3
-"""How many of the most credible priors are candidates; chosen by us."""
+# Number of most credible priors used as candidates. Default; more are slower.
 MIXED_CANDIDATES = 3
-"""How many of the most probable candidates are mixed; chosen by us."""
+# Number of most probable candidates in the mixture. Default; more are slower.
 NEGLIGIBLE = 0.05
-"""A candidate this much less probable than the best is left out."""
+# Candidates less probable than this relative to the best are dropped.
 
 Points = NDArray[np.intp]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class JobModel:
-    """A job over ``k`` batch sizes and ``n`` modes: what is known of it, its points, and how alike they are.
+    """A job over k batch sizes and n modes.
 
-    ``x`` holds each point's shares of the top mode and its batch size's place (k n, 5), ``alike`` the likeness of the
-    points' misfits (k n, k n), ``apart`` the correlation of the batch sizes' parameters (k, k).
+    Attributes:
+        knowledge: Prior knowledge per batch size.
+        x: Shares of the top mode and index of the batch size of every point, shape (k n, 5).
+        misfit_likeness: Correlation of the points' misfits, shape (k n, k n).
+        parameter_correlation: Correlation of the batch sizes' parameters, shape (k, k).
+        roughness: Factor on misfit and noise.
     """
 
     knowledge: tuple[PriorKnowledge, ...]
@@ -81,7 +86,13 @@ class JobModel:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class JobBelief:
-    """Mean (k n,) and covariance (k n, k n) of a quantity's logarithm, and the noise of a further measurement."""
+    """The posterior of a quantity's logarithm.
+
+    Attributes:
+        mean: Mean, shape (k n,).
+        covariance: Covariance, shape (k n, k n).
+        noise_sd: Standard deviation of the noise of a further measurement.
+    """
 
     mean: Floats
     covariance: Float32Array
@@ -91,7 +102,17 @@ class JobBelief:
 def build_job_model(
     known: Sequence[PriorKnowledge], batch_sizes: Sequence[int], modes: Modes, *, infers: bool
 ) -> JobModel:
-    """The job of ``known``, one per batch size; raises ``BadInput`` where nothing is known beforehand."""
+    """Build the model of a job.
+
+    Args:
+        known: Prior knowledge, one per batch size.
+        batch_sizes: The k batch sizes.
+        modes: The n modes.
+        infers: Whether the job is inference.
+
+    Raises:
+        BadInput: If there is no prior for a batch size.
+    """
     if not all(knowledge.priors for knowledge in known):
         raise BadInput("the strategy's priors", "none", "at least one calibrated workload beside the job's own")
     mode_shares = knob_shares(known[0].maxn, modes)
@@ -109,7 +130,14 @@ def build_job_model(
 
 
 def compute_posteriors(job: JobModel, points: Points, log_s: Floats, log_w: Floats) -> tuple[JobBelief, JobBelief]:
-    """Seconds and watts after measurements at ``points``, one each, of the logarithms ``log_s`` and ``log_w``."""
+    """Compute the posteriors of time and power.
+
+    Args:
+        job: The job.
+        points: Measured points, each at most once, shape (m,).
+        log_s: Logarithms of the measured seconds, shape (m,).
+        log_w: Logarithms of the measured watts, shape (m,).
+    """
     misfit_s, noise_s = job.roughness * MISFIT_TIME_SD, job.roughness * NOISE_TIME_SD
     seconds, best = _mix_candidates(
         job, candidates=_time_candidates(job), points=points, logs=log_s, sds=(misfit_s, noise_s)
@@ -123,7 +151,7 @@ def compute_posteriors(job: JobModel, points: Points, log_s: Floats, log_w: Floa
 
 
 def compute_priors(job: JobModel) -> tuple[JobBelief, JobBelief]:
-    """Seconds and watts by the most credible prior alone, before anything is measured."""
+    """Return time and power under the most credible prior, before any measurement."""
     return _prior_belief(job, next(_time_candidates(job)), MISFIT_TIME_SD, NOISE_TIME_SD), _prior_belief(
         job, next(_power_candidates(job, None)), MISFIT_POWER_SD, NOISE_POWER_SD
     )
@@ -144,7 +172,7 @@ def _time_candidates(job: JobModel) -> Iterator[_PriorCandidate]:
 
 
 def _power_candidates(job: JobModel, busy: Floats | None) -> Iterator[_PriorCandidate]:
-    """``busy`` are the time parameters (k, 11) that say how busy each part is; None: those of each prior itself."""
+    """Yield the power candidates; ``busy`` are time parameters (k, 11) for the utilisation, None for the prior's."""
     for rank in range(job.prior_count):
         priors = [build_power_prior(build_prior(knowledge.priors[rank])) for knowledge in job.knowledge]
         times = [knowledge.priors[rank].time for knowledge in job.knowledge] if busy is None else list(busy)
@@ -162,7 +190,7 @@ def _iter_widths(
 
 
 def _join_curves(curves: Sequence[KnobCurve]) -> KnobCurve:
-    """One curve over all batch sizes: a point's value depends on the parameters of its own batch size only."""
+    """Join the batch sizes' curves: a point's value depends only on the parameters of its own batch size."""
 
     def curve(parameters: Floats, x: Floats) -> tuple[Floats, Floats]:
         own = parameters.reshape(len(curves), -1)
@@ -193,9 +221,9 @@ def _build_rows(job: JobModel, points: Points, logs: Floats, noise_sd: float) ->
 def _mix_candidates(
     job: JobModel, candidates: Iterator[_PriorCandidate], points: Points, logs: Floats, sds: tuple[float, float]
 ) -> tuple[JobBelief, Floats]:
-    """The mixture of what the candidates say, and the parameters of the most probable one.
+    """Return the mixture of the candidates' posteriors and the parameters of the most probable one.
 
-    ``sds`` are the misfit's and the noise's standard deviation.
+    ``sds`` are the standard deviations of misfit and noise.
     """
     misfit_sd, noise_sd = sds
     rows = _build_rows(job, points, logs, noise_sd)
@@ -221,7 +249,7 @@ def _mix_candidates(
 
 
 def _joint_moments(job: JobModel, curve: KnobCurve, side: QuantityPosterior, points: Points) -> tuple[Floats, Floats]:
-    """Mean and covariance of all points under one candidate after its measurements."""
+    """Return mean and covariance of all points under one candidate."""
     values, by = curve(side.best, job.x)
     mean = predict_mean_log(side, values, by, job.misfit_likeness[:, points])
     moved = by.T @ side.prior_cov
@@ -240,7 +268,12 @@ MIN_VARIANCE = 1e-8
 
 
 class SequentialBelief:
-    """``mean`` and ``var`` (points,) of a belief after what it was told."""
+    """A posterior that is updated by single measurements.
+
+    Attributes:
+        mean: Mean of the logarithm, shape (points,).
+        var: Variance of the logarithm without noise, shape (points,).
+    """
 
     def __init__(self, belief: JobBelief, told: Sequence[tuple[int, float]] = ()) -> None:
         self._belief = belief
@@ -251,7 +284,7 @@ class SequentialBelief:
             self.tell(point, log)
 
     def tell(self, point: int, log: float) -> None:
-        """Learn that a measurement of ``point`` read ``log``."""
+        """Update with a measurement of ``point`` whose logarithm is ``log``; outliers are down-weighted."""
         column: Floats = self._belief.covariance[:, point].astype(np.float64)
         for vector in self._known:
             column -= vector[point] * vector
@@ -267,6 +300,6 @@ class SequentialBelief:
 
     @property
     def sd(self) -> Floats:
-        """Standard deviation of what a next measurement of every point will read."""
+        """Return the standard deviation of a further measurement of every point, including noise."""
         sd: Floats = np.sqrt(self.var + self._belief.noise_sd**2)
         return sd

@@ -1,9 +1,12 @@
-"""Neural networks on a random profile, and the best by their predictions, never verified: a baseline of Fulcrum.
+"""Neural networks on a random profile and the best mode by their predictions, not verified: a baseline of Fulcrum.
 
-Fulcrum (arXiv 2509.20205) trains PowerTrain's networks on 250 profiles. Here they are ``predictors.network``, two for
-each job. Chosen by us: inference has networks of its own per batch size, because its mode is all that PowerTrain's
-network takes in, and the 250 modes are dealt to the batch sizes evenly (50 each at five of them). Nothing keeps
-the best by prediction from being a mode that is predicted too well: limits are broken often, above all by two jobs.
+Fulcrum trains PowerTrain's networks on 250 profiles. Here they are ``predictors.mlp_predictor``, two for each job.
+Inference has separate networks per batch size, because PowerTrain's network takes only the mode as input, and the 250
+modes are distributed evenly over the batch sizes (50 each at five of them); the paper leaves both open. The best mode
+by prediction tends to be one whose prediction is too optimistic: limits are broken often, above all by concurrent jobs.
+
+References:
+    Fulcrum, arXiv 2509.20205.
 """
 
 from __future__ import annotations
@@ -24,13 +27,13 @@ from fedge.types import Floats, Measurement, Modes
 
 PROFILES = 250
 MINIBATCHES = 20
-"""A profile stands for so many rows in training: half as many as in PowerTrain, for the sake of time. Chosen by us."""
+# Training rows per profile: half as many as in PowerTrain, to halve the time of a fit.
 
 
 class NetworkSearch:
-    """A ``fedge.serving.strategies.SearchStrategy``; its choice need not be among what it tried.
+    """The strategy ``nn``, a ``fedge.serving.strategies.SearchStrategy``; its choice need not be among its trials.
 
-    Every search asks for the profile, so that it counts; what was learnt from the very same readings is kept.
+    Every search requests the profile, so that its trials are counted; networks fitted to the same readings are cached.
     """
 
     def __init__(self, ground: SearchContext) -> None:
@@ -51,7 +54,7 @@ class NetworkSearch:
 
 
 def _predict_pair(ground: SearchContext, trials: list[Trial], read: Floats) -> JobPair:
-    """The pair as networks trained on the readings (n, 4) say; a job that was not seen has no rows."""
+    """Return the pair predicted by networks trained on readings (n, 4); a job that was not measured has no rows."""
     modes, none = ground.modes, np.empty(0)
     rows = np.array([trial.row for trial in trials], dtype=np.intp)
     batch = np.array([-1 if trial.batch is None else trial.batch for trial in trials])
@@ -74,7 +77,7 @@ def _predict_pair(ground: SearchContext, trials: list[Trial], read: Floats) -> J
 
 
 def _predict_job(modes: Modes, rows: NDArray[np.intp], read: Floats, seed: int) -> tuple[Floats, Floats]:
-    """Seconds and watts in every mode, each (n,); not a number where no reading is a number."""
+    """Return seconds and watts in every mode, each (n,); nan without a finite reading."""
     whole = np.isfinite(read).all(axis=1)
     seen = [
         Measurement(modes[int(row)], MINIBATCHES, float(step_s), float(power_w))

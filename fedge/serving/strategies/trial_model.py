@@ -1,4 +1,4 @@
-"""What is known of both jobs over some batch sizes, beforehand and trial by trial, and what the next trial promises."""
+"""The beliefs about both jobs, before and after trials, and the expected gain of the next trial."""
 
 from __future__ import annotations
 
@@ -30,19 +30,27 @@ from fedge.serving.trial_search import Trial, TrialReading, count_steps_per_wind
 from fedge.types import Floats
 
 TOP_MODE_TRIALS = 3
-"""At so many of the largest batch sizes the top mode is tried first; chosen by us."""
+# Number of the largest batch sizes at which the top mode is tried first. Default: shows early whether the problem is
+# feasible at all.
 TOP_SHARE = 0.5
-"""Unless the budget is less than this share of what the top mode is believed to draw; chosen by us."""
+# The top mode is not tried first if the power budget is below this share of its expected power. Default.
 SPREAD_FACTOR = 1.0
-"""How much wider than believed spreads are taken; chosen by us."""
+# Factor on the posterior's standard deviations; a value above 1 explores more. Default: none.
 
 BatchPlaces = tuple[int | None, ...]
-"""Places among the ground's batch sizes; ``(None,)`` for training alone."""
+"""Indices of batch sizes in the search context; ``(None,)`` for training alone."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TrialSpace:
-    """The jobs at some batch sizes, and their trials' numbers: t is the place ``t // n`` and the mode ``t % n``."""
+    """The jobs at k batch sizes; trial number t is batch size ``t // n`` and mode ``t % n``.
+
+    Attributes:
+        ground: Choices and prior knowledge.
+        places: Indices of the batch sizes.
+        train: Model of the training job; None without training.
+        infer: Model of the inference job; None without inference.
+    """
 
     ground: SearchContext
     places: BatchPlaces
@@ -59,7 +67,7 @@ class TrialSpace:
 
     @property
     def batch_sizes(self) -> Floats:
-        """Shape (k, 1); 0 where nothing is inferred."""
+        """Return the batch sizes, shape (k, 1); 0 without inference."""
         return np.array([[0.0 if place is None else self.ground.batch_sizes[place]] for place in self.places])
 
     def trial_at(self, number: int) -> Trial:
@@ -70,7 +78,11 @@ class TrialSpace:
 
 
 def build_trial_space(ground: SearchContext, places: BatchPlaces) -> TrialSpace:
-    """Raises ``BadInput`` for a job of which nothing is known beforehand."""
+    """Build the models of both jobs at the given batch sizes.
+
+    Raises:
+        BadInput: If a job has no prior.
+    """
     train = None if ground.train is None else build_job_model((ground.train,), (1,), ground.modes, infers=False)
     own = [place for place in places if place is not None]
     known, sizes = [ground.infer[place] for place in own], [ground.batch_sizes[place] for place in own]
@@ -78,7 +90,7 @@ def build_trial_space(ground: SearchContext, places: BatchPlaces) -> TrialSpace:
 
 
 class OpeningTrials:
-    """The first trials, which depend on the budget only in whether the top mode is among them; kept."""
+    """The cached first trials; of the problem they depend only on whether its budget allows the top mode."""
 
     def __init__(self, stage: TrialSpace) -> None:
         self._stage = stage
@@ -91,7 +103,7 @@ class OpeningTrials:
                 self._top_w = max(self._top_w, float(np.exp(compute_priors(job)[1].mean[self._top])))
 
     def select_trials(self, power_w: float, count: int) -> list[Trial]:
-        """Where power may allow it the top mode first: it says whether anything can hold. Then what teaches most."""
+        """Return ``count`` first trials: the top mode if ``power_w`` may allow it, then the most informative trials."""
         tops = TOP_MODE_TRIALS if self._stage.infer is not None and power_w >= TOP_SHARE * self._top_w else 0
         if (tops, count) not in self._designs:
             self._designs[tops, count] = self._design_trials(tops, count)
@@ -114,14 +126,14 @@ class OpeningTrials:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class JobBeliefs:
-    """Seconds and watts of either job after some trials."""
+    """Posteriors of time and power of either job."""
 
     train: tuple[JobBelief, JobBelief] | None
     infer: tuple[JobBelief, JobBelief] | None
 
 
 def fit_beliefs(stage: TrialSpace, tried: Mapping[Trial, TrialReading]) -> JobBeliefs:
-    """What to believe after ``tried``; a mode that was tried at several batch sizes counts once for training."""
+    """Fit the posteriors to ``tried``; a mode tried at several batch sizes counts once for training."""
     numbers = np.array([stage.number_of_trial(trial) for trial in tried], dtype=np.intp)
     seen = list(tried.values())
     train = infer = None
@@ -136,16 +148,16 @@ def fit_beliefs(stage: TrialSpace, tried: Mapping[Trial, TrialReading]) -> JobBe
 
 
 def _average_logs(values: Sequence[tuple[float, float]], which: NDArray[np.intp]) -> tuple[Floats, Floats]:
-    """Log seconds and log watts, averaged over the trials of one point."""
+    """Return the logarithms of seconds and watts, averaged over the trials of each point."""
     logs, count = np.log(np.array(values)), np.bincount(which)
     return np.bincount(which, logs[:, 0]) / count, np.bincount(which, logs[:, 1]) / count
 
 
 class TrialModel:
-    """The beliefs, further trials, and what was seen of all of them."""
+    """Posteriors that are updated by further trials, with all readings."""
 
     def __init__(self, stage: TrialSpace, tried: Mapping[Trial, TrialReading], beliefs: JobBeliefs) -> None:
-        """``beliefs`` are those after ``tried``."""
+        """Start from ``beliefs``, the posteriors after ``tried``."""
         self.stage = stage
         self.tried = dict(tried)
         self._train = [SequentialBelief(belief) for belief in beliefs.train or ()]
@@ -160,13 +172,13 @@ class TrialModel:
             updated.tell(number, float(np.log(value)))
 
     def expected_power_w(self) -> Floats:
-        """Expected power of interleaving in every mode at the largest batch size, (n,)."""
+        """Return the expected power of interleaving in every mode at the largest batch size in watts, (n,)."""
         means = [updated[1].mean[-self.stage.mode_count :] for updated in (self._train, self._infer) if updated]
         watts: Floats = np.exp(np.max(means, axis=0))
         return watts
 
     def expected_gains(self, problem: ServingProblem) -> Floats:
-        """What every trial promises for the problem, (k n,); below zero where it cannot be of use or was made."""
+        """Return the expected gain of every trial for the problem, (k n,); minus infinity for trials already made."""
         stage, best = self.stage, self._best_trial(problem)
         train = [LogNormalSpread.from_belief(updated, 1, SPREAD_FACTOR) for updated in self._train]
         infer = [LogNormalSpread.from_belief(updated, len(stage.places), SPREAD_FACTOR) for updated in self._infer]

@@ -1,9 +1,10 @@
-"""The strategy ``fedge`` over a stream of problems of one pair of jobs: every trial serves in all later ones.
+"""The strategy ``fedge`` over a stream of problems of one pair of jobs, with trials reused for all later problems.
 
-A mode is tried at every batch size, since other problems may need them. First come modes that teach most, then modes
-that promise most on average over problems like the first one, with other budgets, rates and latencies. After that
-every problem adds what each mode promises to it; a mode whose promises add up to enough is tried, and the sum begins
-anew. The more modes there are, the more a further one must promise, so that some are left for what comes.
+A mode is tried at every batch size, since other problems may need them. The first modes are the most informative ones,
+followed by those with the largest mean expected gain over problems similar to the first one, with other budgets, rates
+and latencies. After that, every problem adds each mode's expected gain to a sum; a mode whose sum is large enough is
+tried, and the sums restart at zero. The threshold grows with the number of modes tried, so that some remain for later
+problems.
 """
 
 from __future__ import annotations
@@ -21,25 +22,27 @@ from fedge.serving.trial_search import Trial, TrialReading, TrialSearch, find_be
 from fedge.types import Floats
 
 FIRST_MODES = 12
-"""Modes before the first fit; chosen by us."""
+# Modes before the first fit. Default: fewer leave the fit to the prior, more cannot be chosen adaptively.
 MODES_AHEAD = 20
-"""Modes until single problems decide; chosen by us."""
+# Modes tried for a range of similar problems. Default: half of ``MAX_MODES``.
 MAX_MODES = 40
-"""Modes of all problems together at most."""
+# Limit on the modes tried over all problems.
 MAX_MODES_PER_PROBLEM = 3
-"""Further modes for one problem at most; chosen by us."""
+# Limit on further modes for one problem. Default: leaves trials for later problems.
 MIN_GAIN_AHEAD = 0.002
-"""What a mode must promise on average over problems like the first one; chosen by us."""
+# Smallest mean expected gain over similar problems for which a mode is tried. Default; a smaller value tries more.
 WORTHWHILE, DEARER = 0.025, 1.08
-"""What promises must add up to, and the factor by which that grows with every mode; chosen by us."""
+# Threshold of the summed gains, and the factor by which it grows with every mode. Defaults: trade trials now against
+# trials for later problems.
 MIN_GAIN_UNSOLVED = 0.05
-"""What they must add up to as long as nothing that was tried holds the limits; chosen by us."""
+# Threshold of the summed gains while no trial meets the problem's limits. Default.
 BUDGETS, FACTORS = 14, (0.6, 1.0, 1.6)
-"""Problems like one: so many budgets of power, and its rate and latency times these; chosen by us."""
+# Similar problems: number of power budgets, and factors on rate and latency. Defaults: more cover the range more finely
+# and take longer.
 
 
 class TrialReuse:
-    """A ``fedge.serving.strategies.SearchStrategy`` that keeps what it tried; needs a prior for every job."""
+    """A ``fedge.serving.strategies.SearchStrategy`` that reuses its trials; needs a prior for every job."""
 
     def __init__(self, ground: SearchContext) -> None:
         places: BatchPlaces = tuple(range(len(ground.infer))) or (None,)
@@ -77,7 +80,7 @@ class TrialReuse:
 
     @property
     def _mode_count(self) -> int:
-        """Modes tried so far."""
+        """Return the number of modes tried so far."""
         return 0 if self._learnt is None else len(self._learnt.tried) // len(self._stage.places)
 
     def _try_ahead(self, problem: ServingProblem) -> Generator[Sequence[Trial], Sequence[TrialReading], None]:
@@ -102,7 +105,7 @@ class TrialReuse:
         self._fitted_to = len(tried)
 
     def _mean_gains(self, problems: Sequence[ServingProblem]) -> Floats:
-        """What every mode promises for the ``problems`` on average, (n,)."""
+        """Return every mode's mean expected gain over ``problems``, (n,)."""
         assert self._learnt is not None
         gains = [np.minimum(self._learnt.expected_gains(problem), 1.0) for problem in problems]
         gain: Floats = np.mean(gains, axis=0).reshape(len(self._stage.places), -1).max(axis=0)
@@ -110,7 +113,7 @@ class TrialReuse:
 
 
 def _similar_problems(problem: ServingProblem, watts: Floats) -> list[ServingProblem]:
-    """Problems that may come: budgets over the modes' range of power, other rates and latencies."""
+    """Return problems that may follow: budgets over the modes' range of power, and other rates and latencies."""
     budgets = np.quantile(watts, np.linspace(0.02, 1.0, BUDGETS)).tolist()
     if problem.rate_hz is None or problem.latency_s is None:
         return [replace(problem, power_w=budget) for budget in budgets]

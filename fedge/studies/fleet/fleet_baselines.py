@@ -1,4 +1,4 @@
-"""The best presets: every board in the one of its nvpmodel modes that suits the fleet best, known from the truth."""
+"""Baselines of a fleet's round from the true costs: every board in its best nvpmodel preset, or at MAXN."""
 
 from __future__ import annotations
 
@@ -17,7 +17,15 @@ from fedge.types import Front, PowerMode
 
 @dataclass(frozen=True, slots=True)
 class PresetWork:
-    """A board that works and waits in one preset; ``top`` marks one that is MAXN."""
+    """A board's round in one preset, in which it also waits.
+
+    Attributes:
+        busy_s: End of the work and transfers after the round's start, in seconds.
+        work_s: Time of the work in seconds.
+        work_j: Energy of the work in joules.
+        idle_w: Idle power in watts.
+        top: Whether the preset is MAXN.
+    """
 
     busy_s: float
     work_s: float
@@ -30,12 +38,12 @@ class PresetWork:
 
 
 def map_presets_to_modes(surface: ModeSurface, presets: Mapping[str, PowerMode]) -> dict[str, PowerMode]:
-    """A board's presets as modes of its table: the nearest where a preset is not among them, as `preset:` has it."""
+    """Return a board's presets as modes of its table: the nearest mode if a preset is not in the table."""
     return {name: surface.modes[pareto.find_nearest_row(surface.modes, mode)] for name, mode in presets.items()}
 
 
 def list_preset_work(front: Front, truth: BoardTruth) -> list[PresetWork]:
-    """What a board's round is in each of its presets."""
+    """Return a board's round in each of its presets."""
     surface, found, top = truth.surface, [], find_top_mode(truth.surface)
     for mode in truth.presets.values():
         row = surface.find_row(mode)
@@ -50,7 +58,7 @@ def list_preset_work(front: Front, truth: BoardTruth) -> list[PresetWork]:
 
 
 def exclude_maxn(options: Sequence[PresetWork]) -> Sequence[PresetWork]:
-    """All presets but MAXN; all of them where there is no other."""
+    """Return all presets but MAXN, or all of them if there is no other."""
     return [option for option in options if not option.top] or options
 
 
@@ -60,10 +68,16 @@ def find_best_presets(
     limit_s: float,
     aim: Callable[[FleetCost], float],
 ) -> FleetCost:
-    """Every board in the one of its presets that suits the fleet best, by the truth; boards wait in it too.
+    """Return the round with every board in the preset that suits the fleet best, by the true costs.
 
-    Tried are all round lengths up to ``limit_s`` that presets can have; for each, every board takes the preset of
-    least energy that ends by then, or its fastest one. The least ``aim`` wins.
+    All round lengths up to ``limit_s`` that presets can have are tried; for each, every board takes the preset of least
+    energy that ends by then, or its fastest one.
+
+    Args:
+        options: The boards' rounds in their presets.
+        radio_j: Energy of each board's radio, in joules.
+        limit_s: Upper limit of the round's length, in seconds.
+        aim: The objective to minimise.
     """
     floor_s = max(min(option.busy_s for option in options[board]) for board in options)
     ends_s = {option.busy_s for of_board in options.values() for option in of_board}
@@ -86,7 +100,7 @@ def _cost_preset_round(
 
 
 def cost_at_maxn(fronts: Mapping[str, Front], radio_j: Mapping[str, float]) -> FleetCost:
-    """Every board works and waits at MAXN."""
+    """Return the cost of the round in which every board works and waits at MAXN."""
     busy_s = {board: front.link_s + front.maxn.work_s for board, front in fronts.items()}
     round_s = max(busy_s.values())
     return FleetCost(
@@ -95,6 +109,6 @@ def cost_at_maxn(fronts: Mapping[str, Front], radio_j: Mapping[str, float]) -> F
 
 
 def cost_at_maxn_waiting_low(fronts: Mapping[str, Front], radio_j: Mapping[str, float]) -> FleetCost:
-    """Every board works at MAXN and waits in its lowest mode."""
+    """Return the cost of the round in which every board works at MAXN and waits in its lowest mode."""
     work = {board: BoardWork(front.maxn.work_s, front.maxn.work_j) for board, front in fronts.items()}
     return cost_waiting_in_lowest_mode(fronts, radio_j, work)

@@ -1,4 +1,4 @@
-"""What a round costs by the truth: its length and every board's joules, without the noise of single measurements."""
+"""True cost of a round: its length and every board's energy, without the noise of single measurements."""
 
 from __future__ import annotations
 
@@ -18,7 +18,13 @@ from fedge.types import Measurement, PowerMode, RoundReport
 
 @dataclass(frozen=True, slots=True)
 class FleetCost:
-    """A round's length, and per board its joules and when it is done."""
+    """The cost of a round.
+
+    Attributes:
+        round_s: Length of the round in seconds.
+        energies_j: Energy by board, in joules.
+        busy_s: End of each board's work and transfers after the round's start, in seconds.
+    """
 
     round_s: float
     energies_j: Mapping[str, float]
@@ -26,23 +32,23 @@ class FleetCost:
 
     @property
     def energy_j(self) -> float:
-        """Of all boards."""
+        """Energy of all boards in joules."""
         return sum(self.energies_j.values())
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BoardTruth:
-    """What a board really is: every mode's seconds and watts, its presets (nearest modes), its share of a round."""
+    """True figures of a board: time and power of every mode, its presets (as nearest modes), its steps per round."""
 
     surface: ModeSurface
     presets: Mapping[str, PowerMode]
     steps: int
     plausible: NDArray[np.bool_]
-    """The modes that the oracle may take: a measured table has rows that nobody could foresee, or reach again."""
+    """Mask of the modes that the oracle may take: a measured table has rows that cannot be foreseen or reproduced."""
 
 
 def compute_true_cost(reports: Mapping[str, RoundReport], truths: Mapping[str, BoardTruth]) -> FleetCost:
-    """What the modes that boards worked in really cost, probes among them: E and R of the package's head."""
+    """Return the true cost of the modes in which boards worked, probes included: E and R of the package's head."""
     work = {board: _compute_true_work(report.parts, truths[board].surface) for board, report in reports.items()}
     busy_s = {
         board: reports[board].link.down_s + time_s + reports[board].link.up_s for board, (time_s, _) in work.items()
@@ -56,7 +62,7 @@ def compute_true_cost(reports: Mapping[str, RoundReport], truths: Mapping[str, B
 
 
 def _compute_true_work(parts: Sequence[Measurement], surface: ModeSurface) -> tuple[float, float]:
-    """Seconds and joules of a board's parts of a round: x_k of the package's head, at the part's own power."""
+    """Return seconds and joules of a board's parts of a round: x_k of the package's head, at the part's own power."""
     rows = [surface.find_row(part.mode) for part in parts]
     warm = [WARM_UP_STEPS if part.warm_up_s > 0 else 0.0 for part in parts]
     switch_s = [0.0 if part.switch_s is None else MODE_SWITCH_S for part in parts]
@@ -72,13 +78,13 @@ TIME_POLICIES = ("fastest", "fastest-within-power")
 
 
 def compute_objective(policy: PolicySpec, spent: FleetCost, maxn: FleetCost) -> float | None:
-    """What the policy minimises: w R/R_maxn + (1-w) E/E_maxn, E or R; None where it minimises nothing."""
+    """Return the policy's objective, w R/R_maxn + (1-w) E/E_maxn, E (J) or R (s), or None if it minimises nothing."""
     known = ("balanced", *ENERGY_POLICIES, *TIME_POLICIES)
     return compute_objective_or_balance(policy, spent, maxn) if policy.name in known else None
 
 
 def compute_objective_or_balance(policy: PolicySpec, spent: FleetCost, maxn: FleetCost) -> float:
-    """The policy's objective, and the balance of time and energy where it has none of its own."""
+    """Return the policy's objective, or the balance of time and energy if it has none of its own."""
     if policy.name in ENERGY_POLICIES:
         return spent.energy_j
     if policy.name in TIME_POLICIES:
@@ -88,6 +94,6 @@ def compute_objective_or_balance(policy: PolicySpec, spent: FleetCost, maxn: Fle
 
 
 def max_round_s(policy: PolicySpec, maxn_s: float) -> float:
-    """The longest round that the policy allows; ``maxn_s`` is its length at MAXN."""
+    """Return the longest round that the policy allows, in seconds; ``maxn_s`` is its length at MAXN."""
     slowdown_s = maxn_s * (MAX_SLOWDOWN if policy.max_slowdown is None else policy.max_slowdown)
     return min(slowdown_s, math.inf if policy.deadline_s is None else policy.deadline_s)

@@ -1,8 +1,8 @@
 """The oracle: deadlines planned from the true fronts, every board at least energy within its own, in one or two modes.
 
-It may change the mode once within a round, as boards may, and pays ``MODE_SWITCH_S`` for it like them. It is never
-understated: its minibatches are counted in halves, so that the warm-up may fall into either mode, and the change is
-priced at the least power of its modes.
+Like the boards it may change the mode once within a round and pays ``MODE_SWITCH_S`` for it. It is never understated:
+its steps are counted in halves, so that the warm-up may fall into either mode, and the change is priced at the least
+power of its modes.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from fedge.studies.fleet.fleet_costs import BoardTruth, FleetCost
 from fedge.types import Front, FrontPoint, Predictions, RoundGoal
 
 PIECES_PER_STEP = 2
-"""The parts of a minibatch that a mode may do: the warm-up is worth one and a half of them."""
+"""Number of parts of a step that can be assigned to modes separately: the warm-up is worth one and a half steps."""
 
 
 @dataclass(frozen=True, slots=True)
 class BoardWork:
-    """Seconds and joules of a board's whole work of a round."""
+    """Time in seconds and energy in joules of a board's whole work of a round."""
 
     work_s: float
     work_j: float
 
 
 def filter_plausible_points(told: Front, truth: BoardTruth) -> Front:
-    """A board's true front without the modes that are implausible, MAXN always among what is offered."""
+    """Return a board's true front without implausible modes; MAXN always stays available."""
     if truth.plausible.all():
         return told
     keep = truth.plausible & mask_above_floor(truth.surface.modes)
@@ -62,9 +62,13 @@ def filter_plausible_points(told: Front, truth: BoardTruth) -> Front:
 def plan_oracle_work(
     fronts: Mapping[str, Front], steps: Mapping[str, int], policy: PolicySpec, else_s: float
 ) -> dict[str, BoardWork]:
-    """Every board at least energy within its goal, as the policy's planner sets it from these fronts.
+    """Return every board's work of least energy within its goal, as the policy's planner sets it from these fronts.
 
-    ``steps`` are the boards' minibatches without the warm-up; ``else_s`` is the deadline where none is planned.
+    Args:
+        fronts: The boards' true fronts.
+        steps: The boards' steps without the warm-up.
+        policy: The policy whose planner sets the goals.
+        else_s: The deadline in seconds if none is planned.
     """
     goals, _ = _plan_goals(fronts, policy)
     found = {}
@@ -78,7 +82,7 @@ def plan_oracle_work(
 
 
 def can_keep_limits(fronts: Mapping[str, Front], policy: PolicySpec) -> bool:
-    """Whether a plan from these fronts keeps the policy's limits, and every board its share of the watts."""
+    """Return whether a plan from these fronts keeps the policy's limits, and every board its share of the power."""
     goals, feasible = _plan_goals(fronts, policy)
     return feasible and all(
         _select_points_within_power(front, goals[board]) for board, front in fronts.items() if front.points
@@ -86,7 +90,7 @@ def can_keep_limits(fronts: Mapping[str, Front], policy: PolicySpec) -> bool:
 
 
 def _plan_goals(fronts: Mapping[str, Front], policy: PolicySpec) -> tuple[dict[str, RoundGoal], bool]:
-    """Every board's goal as the policy's planner sets it, and whether the plan is feasible; bare goals without one."""
+    """Return every board's goal as the policy's planner sets it, and whether the plan is feasible."""
     planner, goal = load_planner(policy.name), RoundGoal(policy.name, 0, policy.deadline_s, policy.limits)
     if planner is None:
         return dict.fromkeys(fronts, goal), True
@@ -95,15 +99,15 @@ def _plan_goals(fronts: Mapping[str, Front], policy: PolicySpec) -> tuple[dict[s
 
 
 def _select_points_within_power(front: Front, goal: RoundGoal) -> tuple[FrontPoint, ...]:
-    """The points that draw no more than the board's share of the watts."""
+    """Return the points that draw no more than the board's share of the power."""
     power_w = goal.limits.get("power_w", math.inf) * (1.0 + LIMIT_ROUNDING)
     return tuple(point for point in front.points if point.work_j <= power_w * point.work_s)
 
 
 def find_least_energy_work(front: Front, steps: int, deadline_s: float) -> BoardWork:
-    """The work of least energy above idling that ends by ``deadline_s``, in one mode of ``front`` or in two.
+    """Return the work of least energy above idling that ends by ``deadline_s``, in one mode of ``front`` or in two.
 
-    The fastest point when none ends by then. Exact for ``PIECES_PER_STEP`` to a minibatch.
+    Exact for ``PIECES_PER_STEP`` parts of a step. If no point ends in time, the fastest point is returned.
     """
     points = front.points or (front.maxn,)
     pieces = PIECES_PER_STEP * (steps + WARM_UP_STEPS)
@@ -123,7 +127,7 @@ def find_least_energy_work(front: Front, steps: int, deadline_s: float) -> Board
 def cost_waiting_in_lowest_mode(
     fronts: Mapping[str, Front], radio_j: Mapping[str, float], work: Mapping[str, BoardWork]
 ) -> FleetCost:
-    """The round in which every board does this work and waits in its lowest mode."""
+    """Return the cost of the round in which every board does this work and waits in its lowest mode."""
     busy_s = {board: fronts[board].link_s + done.work_s for board, done in work.items()}
     round_s = max(busy_s.values())
     energies_j = {

@@ -1,4 +1,4 @@
-"""A study's row: the figures of one policy with one seed over all rounds, those of learning, and those after."""
+"""A study's row: the figures of one policy with one seed over all rounds, while learning, and afterwards."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ SETTLED_FROM = 10
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FleetRun:
-    """One policy with one seed: its rounds, judged, and how many modes every board had measured after each."""
+    """One run of a policy with a seed: its compared rounds, and the modes that boards had measured after each."""
 
     policy: str
     seed: int
     rounds: tuple[RoundComparison, ...]
     explored: tuple[float, ...]
-    """Mean over the boards of the different modes measured so far, after every round."""
+    """Mean over the boards of the number of modes measured so far, after every round."""
 
     @property
     def row(self) -> dict[str, str | int | float | None]:
-        """The figures of all rounds, then again of the rounds of learning, and of those after."""
+        """Figures of all rounds, then of those of learning (suffix ``_learning``) and those after (``_settled``)."""
         learning = [one for one in self.rounds if one.round < SETTLED_FROM]
         settled = [one for one in self.rounds if one.round >= SETTLED_FROM]
         return {
@@ -38,9 +38,11 @@ class FleetRun:
 
 
 def summarize_rounds(rounds: Sequence[RoundComparison]) -> dict[str, float | None]:
-    """Means per round, sums of missed deadlines, shares in percent; None where there is no round or no objective.
+    """Return means per round, sums of missed deadlines, and shares in percent.
 
-    There is no gap and no share where a round's limits are out of reach: the oracle then is no measure.
+    Returns:
+        Figures by name. A figure is None without rounds or without an objective; gap and share of saving are None too
+        if a round's limits cannot be kept, because the oracle then is no reference.
     """
     ways = ("chosen", "oracle", "every", "maxn", "maxn_low", "preset", "capped")
     found: dict[str, float | None] = {}
@@ -73,7 +75,7 @@ def _mean(values: Sequence[float]) -> float | None:
 
 
 def _gap_pct(values: Sequence[float | None], others: Sequence[float | None]) -> float | None:
-    """By how many percent one mean is above another."""
+    """Return by how many percent one mean is above another."""
     own = [value for value in values if value is not None]
     their = [value for value in others if value is not None]
     return 100.0 * (sum(own) / sum(their) - 1.0) if own and sum(their) > 0 else None

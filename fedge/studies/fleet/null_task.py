@@ -1,4 +1,4 @@
-"""A learning task of one number that nobody learns: every minibatch is only priced."""
+"""A training task with a single parameter that is never trained: steps have a cost but no effect."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NULL_SAMPLES = 10_000
 
 
 class NullTask:
-    """The task; its ``NULL_SAMPLES`` samples only fix the boards' shares."""
+    """The task; its ``NULL_SAMPLES`` samples only determine the boards' shares."""
 
     buffers: tuple[str, ...] = ()
 
@@ -33,12 +33,12 @@ class NullTask:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NullTraining:
-    """Training that does nothing."""
+    """Training without effect."""
 
     arrays: NamedArrays
 
     def advance(self, steps: int) -> None:
-        """Nothing, ``steps`` times."""
+        """Do nothing for ``steps`` steps."""
 
     def result(self) -> TrainResult:
         return TrainResult(self.arrays, 0.0, 0.0)

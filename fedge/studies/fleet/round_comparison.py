@@ -1,4 +1,4 @@
-"""One round judged by the truth: what was chosen, and what others would have chosen for the same boards and shares."""
+"""Compare one round with baselines and an oracle by the true costs, for the same boards and shares."""
 
 from __future__ import annotations
 
@@ -14,57 +14,57 @@ from fedge.telemetry.store_records import RoundRow
 from fedge.types import Front, RoundReport
 
 LATE_TOLERANCE = 0.01
-"""A deadline is missed by more than this share of it."""
+"""Relative excess over a deadline from which it counts as missed."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RoundComparison:
-    """One round of a run: what was chosen, and what others would have chosen for the same boards and shares."""
+    """The true cost of one round, and of the alternatives for the same boards and shares."""
 
     round: int
     deadline_s: float | None
     played_s: float
     played_j: float
-    """The round's length and energy as it was measured, noise and outliers included."""
+    """Length and energy of the round as measured, noise and outliers included."""
     chosen: FleetCost
     oracle: FleetCost
     every: FleetCost
     """The oracle that may take implausible modes too."""
     at_length: FleetCost
-    """The oracle with at least as long a round as was taken: the least energy that it could have had."""
+    """The oracle with a round at least as long as the actual one: the least energy that was possible."""
     maxn: FleetCost
     maxn_low: FleetCost
     """All boards at MAXN, waiting in their lowest mode."""
     preset: FleetCost
-    """Every board in its best preset within the policy's limit on the round's length, MAXN among them."""
+    """Every board in its best preset, MAXN included, within the policy's limit on the round's length."""
     capped: FleetCost
-    """Every board in its best preset but MAXN, however long the round gets."""
+    """Every board in its best preset but MAXN, with no limit on the round's length."""
     missed: int
     missed_played: int
-    """Boards that end more than ``LATE_TOLERANCE`` after the deadline: by what was chosen, and as it was measured."""
+    """Boards that end more than ``LATE_TOLERANCE`` after the deadline, by the true costs and as measured."""
     objective: float | None
     oracle_objective: float | None
     every_objective: float | None
-    """What the policy minimises, of what was chosen and of the oracles; None for a policy that minimises nothing."""
+    """The policy's objective, of the choice and of the oracles; None for a policy that minimises nothing."""
     limits_kept: bool = True
-    """Whether the oracle's plan keeps the policy's limits; where it does not, boards and oracle give in elsewhere."""
+    """Whether the oracle's plan keeps the policy's limits; if not, its objective is no reference."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _OracleInputs:
-    """The boards of a round as the oracle sees them: true fronts, minibatches, joules of the radio."""
+    """The boards of a round as the oracle sees them: true fronts, steps, joules of the radio."""
 
     fronts: Mapping[str, Front]
     steps: Mapping[str, int]
     radio_j: Mapping[str, float]
 
     def plan_by_policy(self, policy: PolicySpec, else_s: float) -> FleetCost:
-        """The round as the policy's own planner would have it."""
+        """Return the cost of the round as the policy's own planner would plan it."""
         work = fleet_oracle.plan_oracle_work(self.fronts, self.steps, policy, else_s)
         return fleet_oracle.cost_waiting_in_lowest_mode(self.fronts, self.radio_j, work)
 
     def plan_within(self, length_s: float) -> FleetCost:
-        """The round of least energy that is at most ``length_s`` long."""
+        """Return the cost of the round of least energy that is at most ``length_s`` long."""
         work = {
             b: fleet_oracle.find_least_energy_work(front, self.steps[b], length_s) for b, front in self.fronts.items()
         }
@@ -74,10 +74,16 @@ class _OracleInputs:
 def compare_round(
     row: RoundRow, reports: Mapping[str, RoundReport], truths: Mapping[str, BoardTruth], policy: PolicySpec
 ) -> RoundComparison:
-    """One round judged by the truth; ``reports`` are of emulated boards, ``row`` is what the server wrote of it.
+    """Compare one round with baselines and the oracle by the true costs.
 
-    The oracle plans like the policy, from true fronts. Where the policy's rounds are not planned, the oracle spends the
-    least energy in the round's own length.
+    The oracle plans like the policy, from true fronts. If the policy's rounds are not planned, it spends the least
+    energy in the round's own length.
+
+    Args:
+        row: The server's record of the round.
+        reports: Reports of emulated boards; those without a true front are left out.
+        truths: The boards' true figures.
+        policy: The policy of the run.
     """
     told = {board: report.true_front for board, report in reports.items() if report.true_front is not None}
     steps, radio_j = {b: truths[b].steps for b in told}, {b: reports[b].link.radio_j for b in told}
@@ -113,7 +119,7 @@ def compare_round(
 def _cost_presets(
     boards: _OracleInputs, truths: Mapping[str, BoardTruth], policy: PolicySpec, maxn: FleetCost
 ) -> tuple[FleetCost, FleetCost]:
-    """The best presets within the policy's limit, and the best but MAXN, by what the policy aims at."""
+    """Return the best presets within the policy's limit, and the best but MAXN, by the policy's objective."""
 
     def aim(spent: FleetCost) -> float:
         return fleet_costs.compute_objective_or_balance(policy, spent, maxn)

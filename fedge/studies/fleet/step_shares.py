@@ -1,4 +1,4 @@
-"""Who works how much: every board's minibatches in a round, and the experiments that give it as many."""
+"""The steps of every board in a round, and the experiments that give it as many."""
 
 from __future__ import annotations
 
@@ -12,14 +12,16 @@ from fedge.studies.fleet.null_task import NULL_SAMPLES, NULL_TASK
 
 TYPICAL_WORK_S = 30.0
 STEP_SHARE_RANGE = (2.0 / 3.0, 4.0 / 3.0)
-"""A board's work takes ``TYPICAL_WORK_S`` at MAXN times a draw from here: boards hold different amounts of data.
-Chosen by us."""
+"""A board's work at MAXN takes ``TYPICAL_WORK_S`` times a draw from this range: boards hold different amounts of data.
+
+The range is a default of the study; a wider one makes fleets less even and leaves more energy to save.
+"""
 AMPLE_MEMORY_MB = 1e9
-"""No minibatch runs out of so much memory. Chosen by us."""
+"""Enough memory for any step, so that the memory guard never changes a batch size."""
 
 
 def count_board_steps(experiment: Experiment, steps: int | None) -> dict[str, int]:
-    """Minibatches in every board's round: ``steps``, or as many as take it about ``TYPICAL_WORK_S`` seconds at MAXN."""
+    """Return every board's steps in a round: ``steps``, or as many as take about ``TYPICAL_WORK_S`` seconds at MAXN."""
     if steps is not None:
         return {board.name: steps for board in list_boards(experiment)}
     return {board.name: _draw_steps(experiment, board) for board in list_boards(experiment)}
@@ -32,10 +34,9 @@ def _draw_steps(experiment: Experiment, board: FleetBoard) -> int:
 
 
 def build_run_experiment(experiment: Experiment, policy: PolicySpec, seed: int, rounds: int) -> Experiment:
-    """The experiment of one run: its own fleet, policy and seed, nothing to learn, and memory enough.
+    """Return the experiment of one run: its own fleet, policy and seed, no training, and ample memory.
 
-    The study's costs are those of the minibatches that are asked for: a board that lowered them would be judged by what
-    it did not do.
+    The study counts the costs of the requested steps: a board that reduced them would be compared by other work.
     """
     workload = experiment.workload.model_copy(update={"task": NULL_TASK, "memory": MemorySpec(guard=False)})
     fleet = tuple(entry.model_copy(update={"memory_mb": AMPLE_MEMORY_MB}) for entry in experiment.fleet)
@@ -46,7 +47,7 @@ def build_run_experiment(experiment: Experiment, policy: PolicySpec, seed: int, 
 
 
 def build_board_experiment(experiment: Experiment, board: FleetBoard, steps: int) -> Experiment:
-    """The experiment as one board is told it, so that its share comes to ``steps`` minibatches."""
+    """Return the experiment as one board receives it, so that its share comes to ``steps`` steps."""
     count = len(list_boards(experiment))
     samples = NULL_SAMPLES // count + (board.index < NULL_SAMPLES % count)
     batches = math.ceil(samples / experiment.workload.batch_size)

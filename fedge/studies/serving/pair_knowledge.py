@@ -1,4 +1,4 @@
-"""What a strategy may know of two jobs beforehand: of either, nothing that was learnt from it, by name or by table."""
+"""Prior knowledge of a strategy about two jobs, without anything learnt from either, by name or by table."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from fedge.types import DeviceSpec, PowerMode, ProfileTable
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PairKnowledge:
-    """A strategy's ground, and the tables that its priors saw, named as ``Background`` does."""
+    """A strategy's search context, and the tables behind its priors, named as in ``Background``."""
 
     ground: SearchContext
     priors: tuple[str, ...]
@@ -32,11 +32,17 @@ def build_pair_knowledge(
     infer: Sequence[ProfileTable],
     calibrated: Sequence[CostProfile] | None = None,
 ) -> PairKnowledge:
-    """What may be known of the pair of these tables.
+    """Build the prior knowledge of the pair of these tables.
 
     Left out for both jobs are all calibrated profiles, of training and of inference and on any board, that bear the
-    name of one job's workload, or were fitted to one of its tables (by SHA-256), and then all of the name under which
-    that table was calibrated. ``calibrated`` defaults to what ships and may hold both kinds.
+    name of one job's workload, or were fitted to one of its tables (by SHA-256), and all others of the name under which
+    that table was calibrated.
+
+    Args:
+        pair: The two jobs.
+        train: Table of the training job, if there is one.
+        infer: Tables of the inference job, one per batch size.
+        calibrated: Profiles of both kinds; by default those that ship with fedge.
     """
     profiles = (*load_calibrated_training(), *load_calibrated_inference()) if calibrated is None else tuple(calibrated)
     jobs = (*([] if train is None else [train]), *infer)
@@ -62,13 +68,13 @@ def build_pair_knowledge(
 
 
 def exclude_seen_profiles(tables: Sequence[ProfileTable], profiles: Sequence[CostProfile]) -> tuple[CostProfile, ...]:
-    """Those of the profiles that neither bear the name of a table's workload nor ever saw one of the tables."""
+    """Return the profiles that neither bear the name of a table's workload nor were fitted to one of the tables."""
     names = _list_workload_names(tables, profiles)
     return tuple(profile for profile in profiles if profile.workload not in names)
 
 
 def _list_workload_names(tables: Sequence[ProfileTable], profiles: Sequence[CostProfile]) -> tuple[str, ...]:
-    """The tables' workloads, also under the names by which they were calibrated."""
+    """Return the tables' workloads, also under the names by which they were calibrated."""
     sums, names = {table.sha256 for table in tables}, {table.workload for table in tables}
     return tuple({*names, *(p.workload for p in profiles if p.evidence and p.evidence.sha256 in sums)})
 
@@ -91,7 +97,7 @@ def _build_inference_knowledge(table: ProfileTable, usable: Sequence[CostProfile
 
 
 def _find_nearest_board(maxn: PowerMode) -> DeviceSpec:
-    """For a board that the catalogue does not know: the one with the nearest top mode."""
+    """Return the catalogue's board with the nearest top mode, for a board that the catalogue does not have."""
 
     def far(spec: DeviceSpec) -> float:
         pairs = zip(_mode_knobs(spec.maxn), _mode_knobs(maxn), strict=True)

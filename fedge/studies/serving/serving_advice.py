@@ -1,4 +1,4 @@
-"""One plan for a person: the choice that holds when it is played, and what a strategy would have to profile for it."""
+"""Advice for training and serving: the choice that holds in simulation, and the profiling a strategy would need."""
 
 from __future__ import annotations
 
@@ -18,14 +18,17 @@ from fedge.types import PowerMode
 from fedge.worker.arrivals import Arrivals
 
 MAX_SIMULATED = 40
-"""Choices that are played, in their order, until one holds at the 99th percentile; chosen by us."""
+"""Default number of choices that are simulated, in their order, until one holds at the 99th percentile."""
 LEAST_S, MOST_S, REQUESTS = 60.0, 600.0, 5000
-"""A choice is played until the slowest service has had so many requests, within these seconds. Chosen by us."""
+"""A choice is simulated until the slowest service has had ``REQUESTS`` requests, within these limits in seconds.
+
+The defaults leave 50 requests beyond the 99th percentile; more requests only take longer.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class SimulatedChoice:
-    """A choice and what came of playing it; ``tried`` counts the choices played, it among them."""
+    """A choice and its simulation; ``tried`` is the number of choices simulated, this one included."""
 
     option: ServingOption
     simulation: serving_simulation.SimulationResult
@@ -46,7 +49,7 @@ class ProfiledTrial:
 
 @dataclass(frozen=True, slots=True)
 class StrategySearch:
-    """What a strategy that knows neither job would profile, in its order, what it would choose, and its worth."""
+    """The trials of a strategy that knows neither job, in their order, its choice, and the choice's score."""
 
     strategy: str
     trials: tuple[ProfiledTrial, ...]
@@ -57,9 +60,16 @@ class StrategySearch:
 def find_holding_choice(
     found: ServingChoices, order: Sequence[int], arrivals: Sequence[Arrivals]
 ) -> SimulatedChoice | None:
-    """The first of the choices that keeps every latency budget at the 99th percentile under these arrivals.
+    """Return the first choice that keeps every latency budget at the 99th percentile under these arrivals.
 
-    Where none of those played does, the one with the fewest violations; None for no choice or no service.
+    Args:
+        found: All choices.
+        order: Places of the choices to simulate, best first.
+        arrivals: Arrivals of each service.
+
+    Returns:
+        The choice, or, if none of those simulated holds, the one with the fewest violations. None without choices or
+        services.
     """
     jobs, best, tried = found.jobs, None, 0
     if not jobs.services:
@@ -88,7 +98,7 @@ def find_holding_choice(
 def build_simulated_plan(
     jobs: ServingJobs, option: ServingOption, arrivals: Sequence[Arrivals]
 ) -> serving_simulation.SimulatedPlan:
-    """The choice as it is played; without room for a minibatch nothing is trained."""
+    """Return the plan to simulate for a choice; if it has no room for a step, nothing is trained."""
     services = zip(jobs.services, option.batch_sizes, arrivals, option.infer_s, strict=True)
     return serving_simulation.SimulatedPlan(
         tuple(
@@ -102,13 +112,13 @@ def build_simulated_plan(
 
 
 def simulated_duration_s(jobs: ServingJobs) -> float:
-    """How long a choice is played."""
+    """Return how long a choice is simulated, in seconds of simulated time."""
     slowest_hz = min(service.rate_hz for service in jobs.services)
     return min(MOST_S, max(LEAST_S, REQUESTS / slowest_hz))
 
 
 def _is_no_better(option: ServingOption, failed: ServingOption) -> bool:
-    """Whether all jobs take as long or longer at the same batch sizes as in a choice that failed."""
+    """Return whether all jobs take at least as long at the same batch sizes as in a choice that failed."""
     slower = all(a >= b for a, b in zip(option.infer_s, failed.infer_s, strict=True))
     same_training = (option.steps_per_s > 0) == (failed.steps_per_s > 0)
     trains_slower = option.train_s is None or failed.train_s is None or option.train_s >= failed.train_s
@@ -120,7 +130,7 @@ def _max_violations_pct(one: SimulatedChoice) -> float:
 
 
 def search_with_strategy(name: str, ground: SearchContext, pair: JobPair, problem: ServingProblem) -> StrategySearch:
-    """What the strategy would do, measuring by looking up the tables."""
+    """Run a strategy's search with the tables in place of measurements."""
     found = run_search(strategy_for(name, ground, "--strategy").search(problem), measure_from_table(pair))
     answer = found.choice
     return StrategySearch(

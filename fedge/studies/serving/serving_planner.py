@@ -1,8 +1,7 @@
-"""Which mode and batch sizes for some jobs and limits: the choice, its runners-up, what limits it.
+"""Choose mode and batch sizes for given jobs and limits: the best choice, its runners-up, and the binding limits.
 
-With one service the choice is Fulcrum's: most training minibatches per window, then least t_in. Windows of several
-services differ, so there it is most minibatches per second. Without training it is the least t_in, without services the
-fastest minibatch.
+With one service the choice is Fulcrum's: most training steps per window, then least t_in. Windows of several services
+differ, so there it is most steps per second. Without training it is the least t_in, without services the fastest step.
 """
 
 from __future__ import annotations
@@ -17,19 +16,26 @@ from fedge.serving.multiple_services import MeasuredServiceDemand, ServiceCombin
 from fedge.types import Floats, Modes, PowerMode
 
 LIMIT_FACTORS = (0.8, 0.9, 1.1, 1.25)
-"""Factors on a limit whose effect is shown; chosen by us."""
+"""Default factors on a limit whose effect is shown."""
 MAX_RUNNERS_UP = 6
 EASING_FACTOR = 1.1
-"""A limit that this factor eases without anything coming of it does not limit. Chosen by us."""
+"""Default factor for binding limits: a limit is binding if easing it by this factor improves the choice."""
 MAX_RATE_FACTOR = 3.0
-"""No rate is looked for beyond this factor. Chosen by us."""
+"""Default end of the search for a rate that holds, as a factor on the requested rate."""
 FINE, COARSE = 1.01, 1.05
-"""Steps of that search, for one service and for several; chosen by us."""
+"""Default steps of that search, for one service and for several: finer ones find closer rates and take longer."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ServingJobs:
-    """What is to run on the board: services, and training or none; all arrays have one column per mode."""
+    """The jobs of a board: services, and training or None; all arrays have one column per mode.
+
+    Attributes:
+        modes: The n modes.
+        services: The measured services.
+        train_s: Seconds per training step, shape (n,), or None without training.
+        train_w: Watts while training, shape (n,), or None without training.
+    """
 
     modes: Modes
     services: tuple[MeasuredServiceDemand, ...]
@@ -39,11 +45,22 @@ class ServingJobs:
 
 @dataclass(frozen=True, slots=True)
 class ServingOption:
-    """One mode with one batch size per service, and what follows; the tuples have an element per service.
+    """One mode with one batch size per service, and its figures; the tuples have an element per service.
 
-    ``steps`` are training minibatches in ``window_s``, the longest window: a whole number with one service, a mean with
-    several. ``latency_s`` is the longest latency with evenly spaced arrivals. For training alone there is no window:
-    ``window_s`` is 0 and ``steps`` too.
+    Attributes:
+        mode: The power mode.
+        row: Its row.
+        batch_sizes: Batch size of each service.
+        steps: Training steps in ``window_s``: a whole number with one service, a mean with several, 0 without services.
+        steps_per_s: Training steps per second.
+        window_s: The longest window in seconds; 0 for training alone.
+        power_w: Power in watts.
+        train_s: Seconds per training step.
+        train_w: Watts while training.
+        infer_s: Seconds of a full batch of each service.
+        infer_w: Watts while serving each service.
+        latency_s: The longest latency in seconds with evenly spaced arrivals.
+        share: Share of the time that serving takes.
     """
 
     mode: PowerMode
@@ -59,12 +76,12 @@ class ServingOption:
     infer_w: tuple[float, ...]
     latency_s: tuple[float, ...]
     share: float
-    """Of the time that serving takes."""
+    """Share of the time that serving takes."""
 
 
 @dataclass(frozen=True, slots=True)
 class LimitVariation:
-    """A limit changed by a factor, the new value, and the choice then; None where nothing holds."""
+    """A limit changed by a factor, the new value, and the choice then, None if none holds."""
 
     limit: str
     factor: float
@@ -76,8 +93,8 @@ class LimitVariation:
 class LimitChange:
     """A limit, and the value at which some choice holds while the other limits stay as they are.
 
-    With several services ``limit`` latency or rate means all of theirs, and the values are the first one's. ``both``
-    is power and latency moved by the same factor, where neither alone is enough; the values are of power.
+    With several services ``limit`` latency or rate applies to all of theirs, and the values are the first one's.
+    ``both`` is power and latency moved by the same factor, if neither alone is enough; the values are those of power.
     """
 
     limit: str
@@ -91,27 +108,27 @@ class LimitChange:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ServingChoices:
-    """All choices for some jobs; ``order`` lists them, best first, as places in the flattened (c, n)."""
+    """All choices for some jobs; places are indices into the flattened arrays of shape (combinations, modes)."""
 
     jobs: ServingJobs
     choices: ServiceCombinations
 
     def rank_places(self, power_w: float) -> list[int]:
-        """Those that hold all limits, best first."""
+        """Return the places that keep all limits, best first."""
         holds = (self.choices.holds & (self.choices.power_w <= power_w)).ravel()
         keep = np.flatnonzero(holds)
         keys = [key.ravel()[keep] for key in reversed(self._sort_keys())]
         return [int(i) for i in keep[np.lexsort(keys)]]
 
     def _sort_keys(self) -> tuple[Floats, ...]:
-        """To be least, the most important first."""
+        """Return the keys to minimise, the most important first."""
         if self.jobs.train_s is None:
             return self.choices.infer_s, self.choices.power_w
         first = self.choices.steps if len(self.jobs.services) == 1 else self.choices.steps_per_s
         return -first, self.choices.infer_s, self.choices.power_w
 
     def build_option(self, place: int) -> ServingOption:
-        """The choice at a place of the flattened (c, n)."""
+        """Return the choice at a place."""
         jobs, (c, row) = self.jobs, divmod(place, len(self.jobs.modes))
         at = list(zip(jobs.services, self.choices.places[c], strict=True))
         sizes = tuple(service.batch_sizes[p] for service, p in at)
@@ -134,7 +151,7 @@ class ServingChoices:
 
 
 def enumerate_choices(jobs: ServingJobs) -> ServingChoices:
-    """All choices of mode and batch sizes."""
+    """Return all choices of mode and batch sizes."""
     if jobs.services:
         return ServingChoices(jobs, evaluate_combinations(jobs.services, jobs.train_s, jobs.train_w))
     assert jobs.train_s is not None
@@ -158,16 +175,22 @@ def enumerate_choices(jobs: ServingJobs) -> ServingChoices:
 
 
 def find_best_option(jobs: ServingJobs, power_w: float) -> ServingOption | None:
-    """The best choice; None where nothing holds the limits."""
+    """Return the best choice within ``power_w`` watts, or None if none keeps the limits."""
     found = enumerate_choices(jobs)
     order = found.rank_places(power_w)
     return found.build_option(order[0]) if order else None
 
 
 def list_runners_up(found: ServingChoices, order: Sequence[int], same: int = 2) -> list[ServingOption]:
-    """What comes next: most per second, ``same`` further modes at the best one's batch sizes, the best of the others.
+    """Return the runners-up: the choice with most steps per second, further modes of the best one's sizes, and others.
 
-    Where the best one trains, those that leave no time for it are left out; at most ``MAX_RUNNERS_UP``.
+    Args:
+        found: All choices.
+        order: Places of the choices that keep all limits, best first.
+        same: Number of further modes at the best choice's batch sizes.
+
+    Returns:
+        At most ``MAX_RUNNERS_UP`` choices. If the best one trains, those that leave no time for training are left out.
     """
     if not order:
         return []
@@ -188,7 +211,7 @@ def list_runners_up(found: ServingChoices, order: Sequence[int], same: int = 2) 
 
 
 def vary_limits(jobs: ServingJobs, power_w: float) -> list[LimitVariation]:
-    """What each limit, eased or tightened alone, would give."""
+    """Return the best choice for each limit eased or tightened alone."""
     return [
         LimitVariation(limit, factor, value, find_best_option(changed, watts))
         for factor in LIMIT_FACTORS
@@ -197,7 +220,7 @@ def vary_limits(jobs: ServingJobs, power_w: float) -> list[LimitVariation]:
 
 
 def find_binding_limits(jobs: ServingJobs, power_w: float, chosen: ServingOption) -> list[str]:
-    """The limits of which a little more would give a better choice."""
+    """Return the limits of which a little more would give a better choice."""
     eased = _change_limits(jobs, power_w, EASING_FACTOR)
     return [
         limit
@@ -209,7 +232,7 @@ def find_binding_limits(jobs: ServingJobs, power_w: float, chosen: ServingOption
 
 
 def is_better(jobs: ServingJobs, option: ServingOption, than: ServingOption) -> bool:
-    """Whether an option reaches more of what is aimed at."""
+    """Return whether an option is better than another by the first objective."""
     if jobs.train_s is None:
         return sum(option.infer_s) < sum(than.infer_s)
     if len(jobs.services) == 1:
@@ -218,7 +241,7 @@ def is_better(jobs: ServingJobs, option: ServingOption, than: ServingOption) -> 
 
 
 def _change_limits(jobs: ServingJobs, power_w: float, factor: float) -> Iterator[tuple[str, float, ServingJobs, float]]:
-    """Per limit its name, its new value (of the first service), and the jobs and the power with it."""
+    """Yield each limit's name, its new value (of the first service), and the jobs and power with it."""
     yield "power", power_w * factor, jobs, power_w * factor
     if jobs.services:
         first = jobs.services[0]
@@ -228,14 +251,14 @@ def _change_limits(jobs: ServingJobs, power_w: float, factor: float) -> Iterator
 
 
 def scale_rates(jobs: ServingJobs, factor: float) -> ServingJobs:
-    """The same with so many times as many requests per second."""
+    """Return the jobs with all request rates multiplied by ``factor``."""
     return replace(jobs, services=tuple(replace(one, rate_hz=one.rate_hz * factor) for one in jobs.services))
 
 
 def find_nearest_limits(jobs: ServingJobs, power_w: float) -> list[LimitChange]:
-    """Where nothing holds: per limit how far it alone would have to move, the smallest move first.
+    """Return how far each limit alone would have to move for a choice to hold, the smallest change first.
 
-    Where no limit alone would do, power and latency together; empty when the board cannot keep up at all.
+    If no limit alone is enough, power and latency are moved together; empty if the board cannot keep up at all.
     """
     found = enumerate_choices(jobs).choices
     moves = []
@@ -258,8 +281,9 @@ def find_nearest_limits(jobs: ServingJobs, power_w: float) -> list[LimitChange]:
 
 
 def _find_nearest_rate_hz(jobs: ServingJobs, power_w: float) -> float | None:
-    """The rate of the first service at which something holds, those of all changed alike; None within
-    ``MAX_RATE_FACTOR``.
+    """Return the first service's nearest rate at which a choice holds, all rates scaled alike.
+
+    None if there is no such rate within ``MAX_RATE_FACTOR``.
     """
     step = FINE if len(jobs.services) == 1 else COARSE
     for power in range(1, math.floor(math.log(MAX_RATE_FACTOR) / math.log(step)) + 1):

@@ -1,4 +1,4 @@
-"""Plays a choice of mode and batch sizes request by request on a virtual clock, by the worker's own interleaver."""
+"""Simulate a choice of mode and batch sizes request by request on a virtual clock, with the worker's interleaver."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fedge.worker.inference_interleaver import HostedService, Interleaver, Reque
 
 PERCENTILES = (50.0, 95.0, 99.0)
 MAX_VIOLATIONS_PCT = 1.0
-"""Percent: the 99th percentile holds."""
+"""Share of late or dropped requests in percent up to which the 99th percentile holds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class SimulatedService:
 
 @dataclass(frozen=True, slots=True)
 class SimulatedPlan:
-    """The services, and seconds of a training minibatch; None where nothing is trained."""
+    """The services, and seconds of a training step, None without training."""
 
     services: tuple[SimulatedService, ...]
     train_s: float | None
@@ -36,7 +36,20 @@ class SimulatedPlan:
 
 @dataclass(frozen=True, slots=True)
 class ServiceLatencies:
-    """What became of a service's requests; percentiles in seconds, ``late`` of those served, ``busy`` of the time."""
+    """Figures of a service's requests.
+
+    Attributes:
+        name: The service.
+        requests: Requests served or dropped.
+        late: Requests served after their latency budget.
+        dropped: Requests dropped.
+        p50_s: Median latency in seconds.
+        p95_s: 95th percentile of the latency in seconds.
+        p99_s: 99th percentile of the latency in seconds.
+        worst_s: Largest latency in seconds.
+        mean_batch: Mean batch size.
+        busy: Share of the time spent serving.
+    """
 
     name: str
     requests: int
@@ -51,13 +64,13 @@ class ServiceLatencies:
 
     @property
     def violations(self) -> float:
-        """Percent of the requests that were late or dropped."""
+        """Percentage of the requests that were late or dropped."""
         return 100.0 * (self.late + self.dropped) / self.requests if self.requests else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class SimulationResult:
-    """What came of playing a plan for ``seconds``."""
+    """The result of simulating a plan for ``seconds`` of simulated time."""
 
     seconds: float
     services: tuple[ServiceLatencies, ...]
@@ -65,12 +78,12 @@ class SimulationResult:
 
     @property
     def holds(self) -> bool:
-        """Whether every service kept its latency budget at the 99th percentile, dropped requests counted as late."""
+        """Whether every service kept its latency budget at the 99th percentile, counting dropped requests as late."""
         return all(told.violations <= MAX_VIOLATIONS_PCT for told in self.services)
 
 
 def simulate_plan(plan: SimulatedPlan, seconds: float) -> SimulationResult:
-    """Train and serve for so many virtual seconds; a batch that is not full takes as long as a full one."""
+    """Train and serve for ``seconds`` of simulated time; a partial batch takes as long as a full one."""
     clock = SimulatedClock()
     seconds_of = {service.name: service.infer_s for service in plan.services}
     latencies: dict[str, list[float]] = {service.name: [] for service in plan.services}
@@ -91,7 +104,7 @@ def simulate_plan(plan: SimulatedPlan, seconds: float) -> SimulationResult:
         interleaver.learn_batch(service.name, service.batch_size, service.infer_s)
 
     def over() -> bool:
-        """Too many requests leave no time for training; playing ends all the same."""
+        """Return whether the time is up, also while requests leave no time for training."""
         return clock.now_s() >= seconds
 
     steps = 0

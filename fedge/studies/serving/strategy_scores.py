@@ -1,4 +1,4 @@
-"""What a strategy reached on a pair's problems of one family: a row of figures, from the account of every problem."""
+"""Figures of a strategy on a pair's problems of one family, summarised from the score of every problem."""
 
 from __future__ import annotations
 
@@ -13,12 +13,18 @@ from fedge.serving.serving_problems import ProblemFamily
 PERCENT = 100.0
 POWER_TOLERANCE_W = 1.0
 LATENCY_TOLERANCE = 0.01
-"""An answer violates a limit when it exceeds power by more than this or latency by more than this share."""
+"""An answer violates a limit if it exceeds power by more than the first, or latency by more than this share."""
 
 
 @dataclass(frozen=True, slots=True)
 class OptimalityGap:
-    """How far a solved problem's answer lies off the best one, as shares; nan for what does not apply."""
+    """Distance of a solved problem's answer from the best one, as shares; nan if not applicable.
+
+    Attributes:
+        loss: Loss of training steps.
+        rate_loss: Loss of training steps per second.
+        excess: Excess of the inference time.
+    """
 
     loss: float = math.nan
     rate_loss: float = math.nan
@@ -27,10 +33,13 @@ class OptimalityGap:
 
 @dataclass(frozen=True, slots=True)
 class LimitBreach:
-    """By how much an answer exceeds its limits; 0 where they hold.
+    """By how much an answer exceeds its limits; 0 if it keeps them.
 
-    Power in watts and as a share; ``late`` is the share by which it exceeds the latency budget, or what can be kept up
-    with.
+    Attributes:
+        over_w: Excess of power in watts.
+        over: Excess of power as a share of the limit.
+        late: Share by which the latency budget, or the service rate, is exceeded.
+        keeps_up: Whether the queue stays bounded.
     """
 
     over_w: float = 0.0
@@ -40,18 +49,18 @@ class LimitBreach:
 
     @property
     def is_late(self) -> bool:
-        """Whether latency is broken by more than ``LATENCY_TOLERANCE``, or the queue grows without end."""
+        """Whether latency is exceeded by more than ``LATENCY_TOLERANCE``, or the queue grows without bound."""
         return self.late > LATENCY_TOLERANCE or not self.keeps_up
 
     @property
     def is_violation(self) -> bool:
-        """Whether a limit is broken by more than is let pass."""
+        """Whether a limit is exceeded by more than its tolerance."""
         return self.over_w > POWER_TOLERANCE_W or self.is_late
 
 
 @dataclass(frozen=True, slots=True)
 class ProblemScore:
-    """One problem's answer beside the best one; ``gap`` of solved problems only, ``breach`` of any answer.
+    """One problem's answer compared with the best one; ``gap`` of solved problems only, ``breach`` of any answer.
 
     ``tried`` counts trials, ``power_modes`` the power modes among them, whatever the batch size.
     """
@@ -71,9 +80,9 @@ class StrategyRow:
 
     ``solvable``, ``solved``, ``problems`` and ``answers`` count problems, ``modes_*`` trials: a mode, for inference at
     one batch size; ``power_modes_total`` counts a mode once, whatever the batch sizes. ``modes_mean`` is over the
-    solvable problems, as Fulcrum counts, and with reuse over all, like the others: any problem may pay for the next.
-    ``modes_left_out`` counts modes with an implausible row, where those were to be left out. ``seconds`` are
-    those of the clock that ``run`` was given. ``error`` says why there are no figures. None is what does not apply.
+    solvable problems, as in Fulcrum, and with reuse over all, because any problem may pay for the next.
+    ``modes_left_out`` counts modes with an implausible row, if those were excluded. ``seconds`` are those of the clock
+    given to the run. ``error`` says why there are no figures. None means not applicable.
     """
 
     strategy: str
@@ -81,8 +90,7 @@ class StrategyRow:
     solvable: int | None = None
     solved: int | None = None
     violations: float | None = None
-    """Of the answers: power over by more than ``POWER_TOLERANCE_W``, latency by more than ``LATENCY_TOLERANCE``, or no
-    keeping up."""
+    """Share of the answers that violate a limit by more than its tolerance, or do not keep up."""
     loss_mean: float | None = None
     loss_median: float | None = None
     excess_mean: float | None = None
@@ -112,7 +120,7 @@ class StrategyRow:
 
 
 def summarize_scores(blank: StrategyRow, accounts: Sequence[ProblemScore], seconds: float) -> StrategyRow:
-    """The row of these accounts, one per problem, in the order in which they were played."""
+    """Return the row of these scores, one per problem, in the order in which they were run."""
     solvable = [account for account in accounts if account.solvable]
     answers = [account for account in accounts if account.answered]
     solved = sum(account.solved for account in solvable)
@@ -148,7 +156,7 @@ def summarize_scores(blank: StrategyRow, accounts: Sequence[ProblemScore], secon
 
 
 def row_to_dict(row: StrategyRow) -> Mapping[str, Any]:
-    """The row for JSON: its fields in their order; a number that is not finite becomes None."""
+    """Return the row for JSON: its fields in their order; a number that is not finite becomes None."""
     values = {field.name: getattr(row, field.name) for field in fields(row)}
     return {
         name: None if isinstance(value, float) and not math.isfinite(value) else value for name, value in values.items()

@@ -1,4 +1,4 @@
-"""Plays a strategy on all problems of a pair, measuring by looking up the tables, and compares with brute force."""
+"""Run a strategy on all problems of a pair, with tables in place of measurements, and compare with brute force."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from fedge.studies.serving.strategy_scores import (
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StrategyCase:
-    """A pair, its problems of one family, and what a strategy may know beforehand.
+    """A pair, its problems of one family, and the strategy's prior knowledge.
 
-    ``ground`` carries neither a seed nor reuse: a job adds both. ``about`` is the row with what is known already.
+    ``ground`` carries neither a seed nor reuse, which a job adds. ``blank_row`` is the row with what is known already.
     """
 
     pair: JobPair
@@ -43,7 +43,7 @@ class StrategyJob:
     """A strategy on a case.
 
     With ``sample`` that many of the problems are drawn at random, in random order: a stream. The seed fixes the draw
-    and whatever the strategy draws.
+    and the strategy's own randomness.
     """
 
     case: StrategyCase
@@ -58,9 +58,12 @@ class StrategyJob:
 
 @dataclass(frozen=True, slots=True)
 class ProblemOptimum:
-    """The best that a problem allows: N (for training alone minibatches per second) and t_in at it, and N a / b.
+    """The best figures that a problem allows.
 
-    The last is the largest of all feasible choices, not of the one with the largest N. None where nothing is feasible.
+    Attributes:
+        steps: Most training steps per window, or per second for training alone.
+        infer_s: Least inference time at that number, in seconds.
+        steps_per_s: Most steps per second of all feasible choices, not only of those with most steps per window.
     """
 
     steps: float
@@ -69,7 +72,7 @@ class ProblemOptimum:
 
 
 def run_strategy_job(job: StrategyJob, clock: Clock) -> StrategyRow:
-    """The row of one job; whatever the strategy raises becomes its ``error``."""
+    """Return the row of one job; any exception of the strategy becomes its ``error``."""
     blank = replace(job.case.blank_row, strategy=job.strategy, seed=job.seed, reuse=job.reuse)
     began = clock.now_s()
     try:
@@ -82,7 +85,7 @@ def run_strategy_job(job: StrategyJob, clock: Clock) -> StrategyRow:
 
 
 def draw_problems(problems: Sequence[ServingProblem], count: int | None, seed: int) -> tuple[ServingProblem, ...]:
-    """``count`` of the problems in random order, each once at most; all of them, in their order, for None."""
+    """Return ``count`` of the problems in random order without repetition, or all of them in their order for None."""
     if count is None:
         return tuple(problems)
     chosen = np.random.default_rng(seed).permutation(len(problems))[:count]
@@ -90,7 +93,7 @@ def draw_problems(problems: Sequence[ServingProblem], count: int | None, seed: i
 
 
 def find_optimum(problem: ServingProblem, pair: JobPair) -> ProblemOptimum | None:
-    """By brute force over all modes and batch sizes: most minibatches per window, then least t_in."""
+    """Return the optimum by brute force over all modes and batch sizes, or None if no choice is feasible."""
     every = evaluate_choices(problem, pair)
     if not every.feasible.any():
         return None
@@ -118,7 +121,7 @@ def _score_problems(job: StrategyJob) -> Iterator[ProblemScore]:
 
 
 def _cache_measurements(measure: MeasureTrial) -> MeasureTrial:
-    """The same, looked up once: thousands of problems ask for the same trials."""
+    """Cache the measurements, because thousands of problems ask for the same trials."""
     seen: dict[Trial, TrialReading] = {}
 
     def again(trial: Trial) -> TrialReading:
@@ -131,7 +134,17 @@ def _cache_measurements(measure: MeasureTrial) -> MeasureTrial:
 
 
 def score_answer(problem: ServingProblem, pair: JobPair, choice: JobChoice | None, tried: int) -> ProblemScore:
-    """What an answer is worth by the tables; raises ``ValueError`` for a choice that the pair does not have."""
+    """Score an answer by the tables.
+
+    Args:
+        problem: The problem.
+        pair: The tables of its jobs.
+        choice: The strategy's answer, None if it has none.
+        tried: Number of trials that the answer took.
+
+    Raises:
+        ValueError: For a choice that the pair does not have.
+    """
     top = find_optimum(problem, pair)
     if choice is None:
         return ProblemScore(top is not None, answered=False, tried=tried)
@@ -146,7 +159,7 @@ def score_answer(problem: ServingProblem, pair: JobPair, choice: JobChoice | Non
 
 
 def look_up_choice(pair: JobPair, choice: JobChoice) -> TrialReading:
-    """What the tables say of a choice."""
+    """Return times and powers of a choice in the tables; nan for a missing job."""
     nan = math.nan
     step = (float(pair.train_s[choice.row]), float(pair.train_w[choice.row])) if pair.has_training else (nan, nan)
     if choice.batch is None:
@@ -173,7 +186,7 @@ def _compute_breach(problem: ServingProblem, batch: int | None, seen: TrialReadi
 
 
 def _compute_gap(problem: ServingProblem, batch: int | None, seen: TrialReading, top: ProblemOptimum) -> OptimalityGap:
-    """Loss and excess of a solved problem."""
+    """Return loss and excess of a solved problem."""
     if batch is None or problem.rate_hz is None:
         longer = max(1.0, seen.train_s * top.steps)  # the best one's own product may round to less
         return OptimalityGap(longer - 1.0, 1.0 - 1.0 / longer)

@@ -102,7 +102,7 @@ def test_only_limits_that_somebody_set_count_as_put_back(
 
 def test_a_sensor_that_is_lost_after_the_measurement_is_a_finding() -> None:
     class Lost:
-        def window(self, start_s: float, end_s: float) -> None: ...
+        def energy_between(self, start_s: float, end_s: float) -> None: ...
 
         def read(self) -> None:
             raise SensorLost("VDD_IN is gone")

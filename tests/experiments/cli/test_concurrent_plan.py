@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 from contracts.jobs import write_tables
 
-from experiments.cli.concurrent_jobs import ConcurrentJobOptions, planning_modes
-from experiments.cli.concurrent_plan import ConcurrentPlanOptions, advise_interleaving, print_plan
+from experiments.cli.concurrent_jobs import planning_modes
+from experiments.cli.concurrent_plan import advise_interleaving, print_plan
 from fedge.devices.catalogue import load_catalogue
 from fedge.errors import BadInput
+from fedge.studies.serving.interleaving_advice import ConcurrentJobOptions, ConcurrentPlanOptions
 
 
 @pytest.fixture

@@ -10,7 +10,8 @@ import typer
 from typer.testing import CliRunner
 
 from experiments.cli import place_commands, place_run
-from experiments.cli.place_plan import PlacementOptions, advise_placement, print_placement
+from experiments.cli.place_plan import print_placement
+from fedge.analysis.placement.placement_advice import PlacementOptions, advise_placement
 from fedge.errors import BadInput
 
 ROWS = """instances,batch_sizes,precisions,images_per_s,watts

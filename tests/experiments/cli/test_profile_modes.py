@@ -175,9 +175,9 @@ def test_a_folder_must_exist(tmp_path):
 
 CHILD = """
 import os, signal, sys
-from experiments import cli
-from fedge.characterisation.profiling import emulated
-from fedge.characterisation.profiling.profiling_journal import Journal
+from experiments.cli import main as cli
+from fedge.characterisation.profiling import emulated_bench as emulated
+from fedge.characterisation.profiling.profiling_journal import ProfilingJournal
 
 point, number = sys.argv.pop(1), int(sys.argv.pop(1))
 seen = 0
@@ -190,7 +190,7 @@ def counted(name):
     seen += name == point
     return name == point and seen == number
 
-def append(self, event, original=Journal._append):
+def append(self, event, original=ProfilingJournal._append):
     if counted("before"):
         end()
     if counted("torn"):
@@ -201,13 +201,13 @@ def append(self, event, original=Journal._append):
     if counted("after") or counted("interrupt"):
         end()
 
-def measure(self, *given, original=emulated.BenchBoard.measure):
+def measure(self, *given, original=emulated.EmulatedBenchBoard.measure):
     if counted("during"):
         end()
     return original(self, *given)
 
-Journal._append = append
-emulated.BenchBoard.measure = measure
+ProfilingJournal._append = append
+emulated.EmulatedBenchBoard.measure = measure
 cli.main()
 """
 
@@ -277,8 +277,8 @@ def test_interrupted_it_leaves_a_table_of_what_is_done_and_says_how_to_go_on(fed
 def test_three_failures_in_a_row_end_in_one_line_and_a_table(fedge, out, monkeypatch):
     original = command.build_emulated_bench
 
-    def failing(*given):
-        bench = original(*given)
+    def failing(*given, **named):
+        bench = original(*given, **named)
         set_mode, maxn = bench.device.use_mode, bench.knowledge.maxn
 
         def in_mode(mode):

@@ -14,10 +14,12 @@ from typer.testing import CliRunner
 from experiments.cli.roofline_bench import run_bench
 from experiments.cli.roofline_commands import app
 from experiments.cli.roofline_constants import build_basis, label_for_network
-from experiments.cli.roofline_network import RooflineOptions, analyse_roofline, describe_constants, print_roofline
+from experiments.cli.roofline_network import analyse_roofline, print_roofline
+from experiments.report.analysis.roofline_terminal import describe_constants
 from fedge.analysis.roofline.board_constants import compute_rooflines
 from fedge.analysis.roofline.board_constants_fit import activation_intensity
 from fedge.analysis.roofline.mode_rooflines import batch_energy_j, build_roofline_batch, compute_batch_times
+from fedge.analysis.roofline.roofline_analysis import RooflineOptions
 from fedge.costs.layers.known_networks import find_known_network
 from fedge.devices.catalogue import find
 from fedge.errors import BadInput

@@ -14,8 +14,9 @@ from typer.testing import CliRunner
 
 from experiments.cli import topology_variants
 from experiments.cli.topology_commands import app
-from experiments.cli.topology_variants import TopologyOptions, find_variants, print_variant, search_variants
+from experiments.cli.topology_variants import find_variants, print_variant, search_variants
 from fedge.analysis.topology import variant_files
+from fedge.analysis.topology.topology_result import TopologyOptions
 from fedge.analysis.topology.variant_training import TrainingCheck
 from fedge.costs.layers.network_cost import NetworkCost
 from fedge.costs.layers.network_source import load_network_cost
@@ -37,7 +38,7 @@ def _need(network: NetworkCost, device: DeviceSpec, batch_size: int) -> StepNeed
 
 @pytest.fixture(autouse=True)
 def _fake_need(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(topology_variants, "predict_step_need", _need)
+    monkeypatch.setattr(topology_variants, "need_of_step", _need)
 
 
 def _answer(asked: TopologyOptions = ASKED) -> topology_variants.TopologyResult:

@@ -56,7 +56,7 @@ def _offers(job: BoardSelectionRequest, allowed_mb: float = 1e6) -> tuple:  # ty
 def test_boards_are_ranked_by_what_is_asked(aim: RankingObjective) -> None:
     found = _offers(BoardSelectionRequest(WORK, RESNET, 50_000, aim=aim))
     assert {offer.board for offer in found} == set(SPECS)
-    worth = [offer.worth[aim] for offer in found]
+    worth = [offer.ranking_values[aim] for offer in found]
     assert worth == sorted(worth)
     assert all(offer.is_suitable for offer in found)
 

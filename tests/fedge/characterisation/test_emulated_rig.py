@@ -186,7 +186,7 @@ def test_an_unknown_board_and_storage_are_named() -> None:
 SEEN_ELSEWHERE = """
 import sys
 sys.path.insert(0, sys.argv[1])
-from test_rig import FILES, POINT, COURSE, rig_of, replace, digest
+from test_emulated_rig import FILES, POINT, COURSE, rig_of, replace, digest
 print(digest(rig_of().measure(replace(POINT, workers=3, storage="hdd"), FILES, COURSE, lambda _: None)))
 """
 
@@ -201,7 +201,7 @@ def digest(seen: PointMeasurement) -> str:
 @pytest.mark.slow
 def test_another_process_sees_the_same() -> None:
     here = Path(__file__).parent
-    path = os.pathsep.join(map(str, (here.parents[3], here.parents[2], here)))
+    path = os.pathsep.join(map(str, (here.parents[2], here.parents[1], here)))
     environment = {**os.environ, "PYTHONPATH": path, "PYTHONHASHSEED": "1"}
     program = [sys.executable, "-c", SEEN_ELSEWHERE, str(here)]
     found = subprocess.run(program, env=environment, capture_output=True, text=True, check=True, timeout=60).stdout

@@ -17,7 +17,7 @@ from characterised.fake import fake_plan
 
 from fedge.characterisation.sweep_store import JOURNAL_FILE, UNFINISHED_SUFFIX, SweepResult, parse_journal, read_result
 
-ROOT = Path(__file__).resolve().parents[4]
+ROOT = Path(__file__).resolve().parents[3]
 KILLS = 25
 
 

@@ -29,7 +29,7 @@ from fedge.characterisation.sweep_plan import (
 )
 from fedge.types import PowerMode
 
-ROOT = Path(__file__).resolve().parents[4]
+ROOT = Path(__file__).resolve().parents[3]
 LIMIT_S = 60.0
 WORKLOAD = WorkloadPlan("tiny", "digits-cnn", (3, 32, 32), 10, Images(32, 64, 48))
 POINT = SweepPoint("here", "tiny", batch_size=8, workers=1)
@@ -37,13 +37,13 @@ COURSE = MeasurementSchedule(epochs=2, sample_hz=10)
 ENDLESS = """
 import sys
 from pathlib import Path
-from fedge.characterisation.here import rig_here
-from fedge.characterisation.sweep_plan import Course, Images, Plan, StoragePlan, WorkloadPlan
-from fedge.characterisation.sweep_plan import Point
+from fedge.characterisation.local_rig import build_local_rig
+from fedge.characterisation.sweep_plan import CharacterisationPlan, Images, MeasurementSchedule
+from fedge.characterisation.sweep_plan import SweepPoint, WorkloadPlan
 workload = WorkloadPlan("tiny", "digits-cnn", (3, 32, 32), 10, Images(32, 64, 48))
-rig = rig_here(Plan("p", ("here",), {}, {}, Course(), ()), Path(sys.argv[1]))
+rig = build_local_rig(CharacterisationPlan("p", ("here",), {}, {}, MeasurementSchedule(), ()), Path(sys.argv[1]))
 told = lambda text: print(text, flush=True)
-rig.measure(Point("here", "tiny", batch_size=8, workers=2), workload, Course(epochs=10**6), told)
+rig.measure(SweepPoint("here", "tiny", batch_size=8, workers=2), workload, MeasurementSchedule(epochs=10**6), told)
 """
 
 

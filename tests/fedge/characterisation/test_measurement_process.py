@@ -26,8 +26,8 @@ time.sleep(600)
 """
 STARTER = """
 import sys
-from fedge.characterisation.measurement_process import run
-run([sys.executable, "-c", sys.argv[1]], lambda said: print(*said["pids"], flush=True))
+from fedge.characterisation.measurement_process import run_program
+run_program([sys.executable, "-c", sys.argv[1]], lambda said: print(*said["pids"], flush=True))
 """
 
 
@@ -106,7 +106,7 @@ def test_whatever_goes_wrong_here_ends_the_program_with_its_children() -> None:
 
 def test_ctrl_c_ends_the_program_with_its_children() -> None:
     starter = [sys.executable, "-c", STARTER, WITH_A_CHILD]
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).resolve().parents[4])}
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).resolve().parents[3])}
     with subprocess.Popen(starter, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment) as outer:
         assert outer.stdout is not None
         killer = threading.Timer(LIMIT_S, outer.kill)

@@ -263,7 +263,7 @@ def lines_whole(out):
 
 def test_seen_and_epoch_have_no_field_that_the_journal_forgets():
     kept = {"point", "epochs", "label", "power_label", "source", "seconds", "notes", "parameters"}
-    assert {one.name for one in dataclasses.fields(PointMeasurement)} == kept | {"minibatches", "strip"}
+    assert {one.name for one in dataclasses.fields(PointMeasurement)} == kept | {"minibatches", "sensor_trace"}
     assert "throttled" in {one.name for one in dataclasses.fields(EpochSummary)}
 
 

@@ -334,7 +334,7 @@ def test_a_full_disk_is_named_with_its_board_and_folder(
     board: Desk, monkeypatch: pytest.MonkeyPatch, raised: str
 ) -> None:
     def full(*_: object, **__: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device", "/var/lib/fedge/client/x")
+        raise OSError(errno.ENOSPC, "No space left on device", "/var/lib/fedge/node/x")
 
     if raised == "claim":
         monkeypatch.setattr(real.run_claim, "write_claim", full)
@@ -345,7 +345,7 @@ def test_a_full_disk_is_named_with_its_board_and_folder(
     answer, _ = real.answer_request(other, board.settings, ask, None)
     asked(board, dataclasses.replace(ask, kind="bye"))
 
-    assert answer.error == "no space left on board-1 (/var/lib/fedge/client/x): free some"
+    assert answer.error == "no space left on board-1 (/var/lib/fedge/node/x): free some"
 
 
 def until(true: Callable[[], bool]) -> None:

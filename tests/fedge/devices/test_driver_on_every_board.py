@@ -46,13 +46,13 @@ LEASE_S = 2.0
 ZONE = "/sys/class/thermal/thermal_zone{}/temp"
 HOLDING = """
 import sys, time
-from fedge.devices import jetson
-from fedge.devices.local_board import Place, board_here
+from fedge.devices import jetson_board
+from fedge.devices.local_board import BoardLocation, open_local_board
 
-jetson.LEASE_S, jetson.RENEW_S = float(sys.argv[3]), float(sys.argv[3]) / 3
-with board_here(Place(power_socket=sys.argv[1], root=sys.argv[2], sample_hz=20)) as here:
+jetson_board.LEASE_S, jetson_board.RENEW_S = float(sys.argv[3]), float(sys.argv[3]) / 3
+with open_local_board(BoardLocation(power_socket=sys.argv[1], root=sys.argv[2], sample_hz=20)) as here:
     spec = here.board.spec
-    with here.board.in_mode(here.board.spec.maxn), here.board.in_mode(spec.presets[spec.default_preset]):
+    with here.board.use_mode(here.board.spec.maxn), here.board.use_mode(spec.presets[spec.default_preset]):
         print("held", flush=True)
         time.sleep(600)
 """

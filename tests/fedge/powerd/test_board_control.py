@@ -178,7 +178,7 @@ def test_it_finds_what_the_board_has(kernel) -> None:
     rates = (204000000, 1600000000, 1866000000)  # what lies above the clock's maximum is left out
     clocks = (114750000, 510000000, 1109250000)
     assert found.tables() == KnobTables((1, 2, 3, 4), (400000, 800000, 1200000, 1600000), clocks, rates)
-    assert found.allowed().cores == (2, 3, 4)
+    assert found.allowed_tables().cores == (2, 3, 4)
     assert found.mode() == Mode(4, 1600000, 1109250000, 1866000000)
     assert found.limits()["cpu"]["policy2"] == {"min_khz": 400000, "max_khz": 2000000}
 
@@ -361,7 +361,7 @@ def test_a_change_that_is_not_undone_names_what_is_left(kernel) -> None:
 
 def test_caches_are_dropped_without_waiting_for_the_disk(kernel, monkeypatch) -> None:
     monkeypatch.setattr("os.sync", lambda: pytest.fail("it waits"))
-    anew = runpy.run_path(of_board.__file__)["Board"]  # one that cannot have kept the real one
+    anew = runpy.run_path(of_board.__file__)["BoardControl"]  # one that cannot have kept the real one
     anew(kernel, HardwareOptions()).drop_caches()
     assert kernel.writes == [("/proc/sys/vm/drop_caches", "3")]
 

@@ -68,7 +68,7 @@ def check_files(machine, truth, mode, lock_min=False):
 
 def end(board, which):
     """Every knob at its lowest (0) or highest (-1) allowed value."""
-    return Mode(*(values[which] for values in board.allowed()))
+    return Mode(*(values[which] for values in board.allowed_tables()))
 
 
 def test_a_board_says_what_it_is(truth, board):
@@ -126,8 +126,8 @@ def test_at_the_start_the_default_preset_is_set(truth, board):
 @pytest.mark.parametrize("knob", KNOBS)
 def test_each_knob_goes_up_and_down_and_moves_no_other(knob, truth, machine, board):
     board.set_mode(end(board, -1))
-    for value in (0, len(getattr(board.allowed(), knob)) // 2, -1, 0, -1):
-        wanted = getattr(board.allowed(), knob)[value]
+    for value in (0, len(getattr(board.allowed_tables(), knob)) // 2, -1, 0, -1):
+        wanted = getattr(board.allowed_tables(), knob)[value]
         expected = end(board, -1)._replace(**{knob: wanted})
 
         assert board.set_mode(Mode(**{knob: wanted})) == expected
@@ -152,7 +152,7 @@ def test_a_random_walk_is_read_back_at_every_step_and_put_back_to_the_byte(seed,
     draw = random.Random(seed)
     before, found = jetsons.contents(machine.root), board.snapshot()
     for _ in range(STEPS):
-        mode = Mode(*(draw.choice(values) for values in board.allowed()))
+        mode = Mode(*(draw.choice(values) for values in board.allowed_tables()))
         lock_min = draw.random() < 0.3
         assert board.set_mode(mode, lock_min) == mode
         check_files(machine, truth, mode, lock_min)
@@ -240,7 +240,7 @@ def test_a_value_beside_the_table_is_refused_without_any_write(knob, machine, bo
 
 
 def test_nothing_goes_below_the_floor(truth, machine, board):
-    allowed = board.allowed()
+    allowed = board.allowed_tables()
     assert allowed.cores[0] == 2
     assert allowed.cpu_khz[0] == min(khz for khz in truth.cpu_khz if khz >= 400000)
     for mode in (Mode(cores=1), Mode(cpu_khz=truth.cpu_khz[0]), end(board, -1)._replace(cores=1)):

@@ -50,14 +50,14 @@ def opened(truth, machine, **more):
 
 def middle(board):
     """A mode that differs from the found one in every clock, on as many cores as are on."""
-    allowed = board.allowed()
+    allowed = board.allowed_tables()
     values = [table[len(table) // 2 + 1] for table in allowed[1:3]] + [allowed.emc_hz[0]]
     return Mode(board.mode().cores, *values)
 
 
 def opposite(board):
     """A mode that switches cores and moves every clock: down from all cores, else up to all of them."""
-    allowed, cores = board.allowed(), board.mode().cores
+    allowed, cores = board.allowed_tables(), board.mode().cores
     return middle(board)._replace(cores=allowed.cores[-1] if cores < allowed.cores[-1] else 2)
 
 

@@ -81,8 +81,8 @@ class World:
         }
         steps = tuple(timed_poisoned(one) if bad_steps(one) else one for one in load_timed_steps())
         for module in (priors_module, table_background):
-            self._patch.setattr(module, "load_calibrated", lambda: of["train"])
-            self._patch.setattr(module, "load_inference", lambda: of["infer"])
+            self._patch.setattr(module, "load_calibrated_training", lambda: of["train"])
+            self._patch.setattr(module, "load_calibrated_inference", lambda: of["infer"])
         self._patch.setattr(priors_module, "load_timed_steps", lambda: steps)
 
 

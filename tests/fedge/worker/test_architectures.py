@@ -10,7 +10,8 @@ torch = pytest.importorskip("torch", reason="needs torch")
 
 from fedge.worker import builtin_tasks  # noqa: E402  torch first
 from fedge.worker.architectures import MODELS  # noqa: E402
-from fedge.worker.tasks import BadTask, Shape, make_builtin_task  # noqa: E402
+from fedge.worker.task_shape import BadTask, Shape  # noqa: E402
+from fedge.worker.tasks import make_builtin_task  # noqa: E402
 
 OWN = ("digits-cnn", "lenet5", "small-cnn")
 HAS_TORCHVISION = importlib.util.find_spec("torchvision") is not None
@@ -80,8 +81,8 @@ def test_a_missing_torchvision_is_told_with_the_networks_that_need_none():
 def test_the_same_is_told_where_torchvision_cannot_be_imported():
     _, said = run(
         "import sys; sys.modules['torchvision'] = None\n"
-        "from fedge.worker.tasks import BadTask, Shape, builtin\n"
-        "try: builtin('cifar10-resnet18').build(Shape(3, 32, 10))\n"
+        "from fedge.worker.tasks import BadTask, Shape, make_builtin_task\n"
+        "try: make_builtin_task('cifar10-resnet18').build(Shape(3, 32, 10))\n"
         "except BadTask as error: print(error)\n"
     )
     assert "torchvision: got none for torch" in said

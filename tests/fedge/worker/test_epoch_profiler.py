@@ -19,7 +19,7 @@ from fedge.worker import step_timers as steps  # noqa: E402
 from fedge.worker import timed_loader as loading  # noqa: E402
 from fedge.worker.network_lookup import make_network  # noqa: E402
 from fedge.worker.refusal import Refusal  # noqa: E402
-from fedge.worker.tasks import BadTask  # noqa: E402
+from fedge.worker.task_shape import BadTask  # noqa: E402
 
 SHAPE = (3, 16, 16)
 NAMES = ("fetch_s", "preprocess_s", "copy_s", "compute_s", "overhead_s")

@@ -106,7 +106,7 @@ def test_images_in_memory_are_one_plain_array(tmp_path) -> None:
 
 def test_a_users_folder_gives_its_images_with_their_class(tmp_path) -> None:
     content = io.BytesIO()
-    Image.take_new("RGB", (4, 4)).save(content, "JPEG")
+    Image.new("RGB", (4, 4)).save(content, "JPEG")
     for name in ("dog/b.jpg", "cat/a.JPEG", "cat/notes.txt", ".hidden/x.jpg"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(content.getvalue())

@@ -11,7 +11,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from playing import Play
+from interleaver_simulation import Play
 
 from fedge.worker.arrivals import Arrivals, arrival_times
 from fedge.worker.inference_interleaver import (
@@ -104,7 +104,7 @@ def test_with_the_plans_window_exactly_its_minibatches_are_done_between_two_batc
     steps = [batch[4] for batch in play.done]
     assert {steps[place + 1] - steps[place] for place in range(2, len(steps) - 1)} == {planned}
     assert {len(batch[3]) for batch in play.done[2:]} == {batch_size}
-    told = play.loop.told()["a"]
+    told = play.loop.get_statistics()["a"]
     assert told.late == 0
     assert told.histogram.worst_s <= window_s + batch_s
 
@@ -116,13 +116,13 @@ def test_without_a_bound_on_waiting_there_are_at_least_the_plans_and_none_is_lat
     play.train(120.0)
     per_window = play.steps / len(play.done)
     assert 6 <= per_window <= (window_s - batch_s) / step_s + 0.1  # the first window has no batch yet
-    assert play.loop.told()["a"].late == 0
+    assert play.loop.get_statistics()["a"].late == 0
 
 
 def test_before_anything_is_known_batches_come_at_their_last_moment():
     play = Play([HostedService("a", 16, 0.5)], {"a": constant(10.0)}, lambda *_: 0.1, 0.05, known=False)
     play.train(50.0)
-    told = play.loop.told()["a"]
+    told = play.loop.get_statistics()["a"]
     assert told.served > 450
     assert told.late <= 4  # those of the first batch, whose time nobody knew
 
@@ -132,7 +132,7 @@ def test_late_requests_are_served_late_or_dropped_as_the_service_says():
         service = HostedService("a", 4, 0.5, when_late=when_late, most_waiting=100)
         play = Play([service], {"a": constant(60.0)}, lambda *_: 0.08, 0.03)
         play.train(300.0)
-        return play, play.loop.told()["a"]
+        return play, play.loop.get_statistics()["a"]
 
     play, told = overloaded("serve")
     assert told.late > 0.9 * told.served
@@ -150,7 +150,7 @@ def test_a_service_that_wants_too_much_makes_no_other_late_and_is_not_starved(wh
     arrivals = {"much": constant(1000.0), "little": arrival_times(Arrivals("poisson", 5.0))}
     play = Play(services, arrivals, lambda *_: 0.02, 0.01)
     play.train(30.0)
-    told = play.loop.told()
+    told = play.loop.get_statistics()
     assert (told["little"].late, told["little"].dropped) == (0, 0)
     assert told["much"].served > 4000
 
@@ -159,7 +159,7 @@ def test_two_services_that_want_too_much_are_both_served():
     services = [HostedService("quick", 4, 0.1, when_late="drop"), HostedService("slow", 4, 2.0)]
     play = Play(services, {one.name: constant(1000.0) for one in services}, lambda *_: 0.02, 0.01)
     play.train(30.0)
-    told = play.loop.told()
+    told = play.loop.get_statistics()
     assert min(one.served for one in told.values()) > 30
 
 
@@ -171,8 +171,8 @@ def test_training_has_its_share_however_much_is_asked():
 
 def test_without_training_a_service_is_served_alone():
     play = Play([HostedService("a", 8, 0.5)], {"a": constant(20.0)}, lambda *_: 0.05, 0.03)
-    play.loop.idle(100.0)
-    told, spent = play.loop.told()["a"], play.loop.spent()
+    play.loop.serve_while_idle(100.0)
+    told, spent = play.loop.get_statistics()["a"], play.loop.get_time_breakdown()
     assert told.late == 0
     assert {len(batch[3]) for batch in play.done[1:]} == {8}
     assert sum(spent) == pytest.approx(play.now_s)
@@ -186,20 +186,20 @@ def test_nobody_is_waited_for_once_a_stop_is_said():
     play.now_s = 5.0
     play.loop.serve_before_step(lambda: looks.append(1) or len(looks) > 3)
     assert len(play.done) == 3
-    play.loop.idle(100.0, lambda: True)
+    play.loop.serve_while_idle(100.0, lambda: True)
     assert len(play.done) == 3
 
 
 def test_what_was_done_is_told_in_all_and_since_the_last_look():
     play = Play([HostedService("a", 4, 0.5)], {"a": constant(20.0)}, lambda *_: 0.05, 0.03)
     play.train(10.0)
-    first = play.loop.take()["a"]
+    first = play.loop.take_statistics()["a"]
     play.train(30.0)
-    second, both = play.loop.take()["a"], play.loop.told()["a"]
+    second, both = play.loop.take_statistics()["a"], play.loop.get_statistics()["a"]
     for field in ("requests", "served", "late", "dropped", "batches"):
         assert getattr(first, field) + getattr(second, field) == getattr(both, field)
     assert first.busy_s + second.busy_s == pytest.approx(both.busy_s)
-    assert play.loop.take()["a"].requests == 0
+    assert play.loop.take_statistics()["a"].requests == 0
     assert ServiceStatistics.from_data(json.loads(json.dumps(both.as_data()))) == both
 
 
@@ -295,8 +295,8 @@ def test_a_flood_of_requests_is_let_in_piece_by_piece():
 def test_arrivals_may_end():
     play = Play([HostedService("a", 4, 0.5)], {"a": iter([0.1, 0.2, 3.0])}, lambda *_: 0.05, 0.03)
     play.train(10.0)
-    play.loop.idle(20.0)
-    told = play.loop.told()["a"]
+    play.loop.serve_while_idle(20.0)
+    told = play.loop.get_statistics()["a"]
     assert (told.requests, told.served, told.late) == (3, 3, 0)
 
 
@@ -339,7 +339,7 @@ class Busy(Play):
             self.loop.serve_before_step()
             self.now_s += self.step_s + self.cut_s(self.step_s)
             self.steps += 1
-        self.loop.ended()
+        self.loop.end_step()
 
 
 @pytest.mark.parametrize("when_late", ["serve", "drop"])
@@ -351,8 +351,8 @@ def test_a_budget_of_two_minibatches_on_a_busy_machine_starves_neither(batch_siz
     arrivals = {"a": arrival_times(Arrivals("poisson", rate_hz, 1))}
     play = Busy(services, arrivals, lambda _, size: 0.0003 * (0.4 + 0.6 * size / batch_size), 0.0016)
     play.train(3.0)
-    told = play.loop.told()["a"]
-    assert play.loop.spent().held_s < 0.1 * play.now_s
+    told = play.loop.get_statistics()["a"]
+    assert play.loop.get_time_breakdown().held_s < 0.1 * play.now_s
     assert play.steps * 0.0016 > 0.35 * play.now_s
     assert told.late + told.dropped < 0.3 * told.requests
 
@@ -364,7 +364,7 @@ def test_a_slow_batch_once_does_not_make_a_service_drop_everything_for_ever():
     for size in (1, 2, 4):
         play.loop.learn_batch("a", size, 5.0)
     play.train(20.0)
-    told = play.loop.told()["a"]
+    told = play.loop.get_statistics()["a"]
     assert told.served > 0.9 * told.requests
 
 
@@ -391,5 +391,5 @@ def test_a_quarter_of_an_hour_of_requests_is_played_in_seconds():
     begin_s = time.process_time()
     play = Play([HostedService("a", 16, 0.8)], {"a": arrival_times(Arrivals("poisson", 60.0))}, lambda *_: 0.08, 0.03)
     play.train(900.0)
-    assert play.loop.told()["a"].served > 50000
+    assert play.loop.get_statistics()["a"].served > 50000
     assert time.process_time() - begin_s < 10.0

@@ -10,7 +10,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from test_service import LIMIT_S, LONG, NOISE, Background, Worker, begin, kind_of, until
+from test_trainer_process import LIMIT_S, LONG, NOISE, Background, Worker, begin, kind_of, until
 
 from fedge.worker import frames, trainer_process
 from fedge.worker.inference_services import parse_service, parse_training_share, warm_sizes

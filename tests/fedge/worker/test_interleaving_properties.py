@@ -14,7 +14,7 @@ from hypothesis import strategies as st  # noqa: E402
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from playing import Play  # noqa: E402
+from interleaver_simulation import Play  # noqa: E402
 
 from fedge.worker.arrivals import Arrivals, arrival_times  # noqa: E402
 from fedge.worker.inference_interleaver import CREDIT_S, EPS_S, HostedService, PendingBatch, decide_next_action  # noqa: E402
@@ -89,7 +89,7 @@ def played(scene):
         services, came, lambda service, size: batch_s[service.name] * (1 + size / 8), step_s, share, known=False
     )
     play.train(2.0)
-    play.loop.idle(play.now_s + 1.0)
+    play.loop.serve_while_idle(play.now_s + 1.0)
     play.train(play.now_s + 2.0)
     return play
 
@@ -99,7 +99,7 @@ def played(scene):
 def test_every_request_is_served_once_or_dropped_or_still_waits(scene):
     play = played(scene)
     for service in scene[0]:
-        told = play.loop.told()[service.name]
+        told = play.loop.get_statistics()[service.name]
         served = play.served(service.name)
         dropped = [one for name, one in play.dropped if name == service.name]
         came = list(itertools.takewhile(lambda at_s: at_s <= play.now_s, arrival_times(scene[1][service.name])))
@@ -127,7 +127,7 @@ def test_within_a_service_none_overtakes_and_none_is_served_before_it_comes(scen
 @given(scenes())
 def test_all_time_is_accounted_for(scene):
     play = played(scene)
-    spent, told = play.loop.spent(), play.loop.told()
+    spent, told = play.loop.get_time_breakdown(), play.loop.get_statistics()
     assert sum(spent) == pytest.approx(play.now_s)
     assert spent.working_s == pytest.approx(play.steps * scene[3])
     assert spent.serving_s == pytest.approx(sum(one.busy_s for one in told.values()))
@@ -155,7 +155,7 @@ def test_training_never_has_less_than_its_share(scene):
         share,
     )
     play.train(8.0)
-    spent = play.loop.spent()
+    spent = play.loop.get_time_breakdown()
     taken_s = spent.serving_s + spent.held_s
     longest_s = max([*batch_s.values(), step_s])
     owed_s = share / (1 - share) * (taken_s - longest_s) - CREDIT_S
@@ -176,7 +176,7 @@ def test_no_service_is_starved_by_another_that_can_be_served_too(scene):
         0.1,
     )
     play.train(4.0)
-    for told in play.loop.told().values():
+    for told in play.loop.get_statistics().values():
         assert told.dropped == 0
         assert told.histogram.worst_s < 2.0 + 8 * step_s
 
@@ -201,7 +201,7 @@ def test_what_a_plan_can_hold_is_held_without_one_late(plan, planned):
     play = Play([service], {"a": arrival_times(Arrivals("constant", rate_hz))}, lambda *_: batch_s, step_s, share=0.01)
     window_s = service.batch_size / rate_hz
     play.train(60 * window_s)
-    told = play.loop.told()["a"]
+    told = play.loop.get_statistics()["a"]
     assert told.histogram.worst_s <= service.latency_s + 1e-6
     assert told.dropped == 0
     steps = math.floor((window_s - batch_s) / step_s + 1e-6)

@@ -13,7 +13,7 @@ from torch import nn
 from fedge.worker import architectures, narrow_networks
 from fedge.worker.narrow_networks import CannotNarrow, narrow_network
 from fedge.worker.subnetwork_arrays import array_shapes, leading_slices, write_leading
-from fedge.worker.tasks import Shape
+from fedge.worker.task_shape import Shape
 
 SMALL = Shape(3, 32, 10)
 BUILT_IN = ["digits-cnn", "lenet5", "small-cnn"]

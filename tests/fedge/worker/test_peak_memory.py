@@ -30,11 +30,11 @@ def meter(kernel):
 def test_a_peak_shows_until_it_is_forgotten():
     kernel = Kernel(forgets=True)
     found = meter(kernel)
-    found.forget()
+    found.reset()
     kernel.hold(5000)
     kernel.hold(2000)
     assert found.peak_mb() == pytest.approx(5.12)
-    found.forget()
+    found.reset()
     kernel.hold(3000)
     assert found.peak_mb() == pytest.approx(3.072)
 
@@ -44,7 +44,7 @@ def test_where_the_kernel_does_not_forget_a_smaller_peak_is_not_known():
     found = meter(kernel)
     kernel.hold(5000)
     kernel.hold(2000)
-    found.forget()
+    found.reset()
     kernel.hold(3000)
     assert found.peak_mb() is None
     kernel.hold(6000)

@@ -11,8 +11,8 @@ torch = pytest.importorskip("torch", reason="needs torch")
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from test_service import LIMIT_S, Worker  # noqa: E402
 from test_trainer import CUDA, OPTIONS, SHARE, noise, task_of, with_batch_norm  # noqa: E402
+from test_trainer_process import LIMIT_S, Worker  # noqa: E402
 
 from fedge.worker.service_network import BadScores, ServiceNetwork  # noqa: E402
 from fedge.worker.trainer import BadCall, Trainer  # noqa: E402
@@ -59,7 +59,7 @@ def scored(trainer, arrays, x):
     net = trainer.task.build(trainer._shape).eval()
     net.load_state_dict({name: torch.from_numpy(array) for name, array in arrays.items()})
     with torch.no_grad():
-        return net(trainer._feed.scaled(torch.from_numpy(x)).cpu()).numpy()
+        return net(trainer._feed.normalize(torch.from_numpy(x)).cpu()).numpy()
 
 
 @pytest.mark.parametrize("device", ["cpu", CUDA])

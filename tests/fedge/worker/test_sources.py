@@ -183,7 +183,7 @@ class TestImages:
 
     def painter(self, image, mode="L", size=(6, 6)):
         def write(path, shade):
-            image.take_new(mode, size, shade if mode == "L" else (shade, 0, 200)).save(str(path))
+            image.new(mode, size, shade if mode == "L" else (shade, 0, 200)).save(str(path))
 
         return write
 

@@ -10,7 +10,8 @@ import pytest
 
 from fedge.worker import builtin_tasks, sources
 from fedge.worker.refusal import Refusal
-from fedge.worker.tasks import BadTask, Shape, WrongHash, cross_entropy, make_builtin_task, task_from_source
+from fedge.worker.task_shape import BadTask, Shape, WrongHash
+from fedge.worker.tasks import cross_entropy, make_builtin_task, task_from_source
 
 torch = pytest.importorskip("torch", reason="needs torch")
 
@@ -23,7 +24,7 @@ def model(shape):
 FULL = (
     PLAIN
     + """
-from fedge.worker.sources import synthetic
+from fedge.worker.sources import make_synthetic as synthetic
 
 def loss(scores, labels):
     return ((scores - nn.functional.one_hot(labels, scores.shape[1])) ** 2).mean()
@@ -168,8 +169,8 @@ def test_every_network_has_noise_of_its_shape():
 
 def test_names_are_known_without_torch_and_numpy():
     code = (
-        "import sys\nfrom fedge.worker import networks\nnetworks.shape('resnet18-imagenet')\n"
-        "networks.synthetic('digits-cnn')\nprint([m for m in ('torch', 'numpy') if m in sys.modules])"
+        "import sys\nfrom fedge.worker import builtin_tasks as networks\nnetworks.builtin_shape('resnet18-imagenet')\n"
+        "networks.synthetic_source('digits-cnn')\nprint([m for m in ('torch', 'numpy') if m in sys.modules])"
     )
     said = subprocess.check_output([sys.executable, "-c", code])
     assert said.strip() == b"[]"

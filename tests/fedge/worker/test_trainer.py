@@ -9,7 +9,8 @@ torch = pytest.importorskip("torch", reason="needs torch")
 
 from fedge.worker import sources  # noqa: E402  torch first
 from fedge.worker.architectures import MODELS  # noqa: E402
-from fedge.worker.tasks import BadTask, TrainingTask, cross_entropy, data_shape  # noqa: E402
+from fedge.worker.task_shape import BadTask  # noqa: E402
+from fedge.worker.tasks import TrainingTask, cross_entropy, data_shape  # noqa: E402
 from fedge.worker.trainer import (  # noqa: E402
     BadCall,
     JobStopped,

@@ -248,7 +248,7 @@ def test_an_unknown_data_set_lists_the_known_ones(tmp_path: Path) -> None:
 
 def test_the_files_asked_for_are_those_that_torchvision_looks_for() -> None:
     for name in ("mnist", "fashionmnist"):
-        reader = getattr(datasets, datasets.SOURCES[name].title)
+        reader = getattr(torchvision_datasets, datasets.SOURCES[name].title)
         assert datasets.SOURCES[name].files == tuple(file.removesuffix(".gz") for file, _ in reader.resources)
-    cifar = [file for file, _ in (*datasets.CIFAR10.train_list, *datasets.CIFAR10.test_list)]
+    cifar = [file for file, _ in (*torchvision_datasets.CIFAR10.train_list, *torchvision_datasets.CIFAR10.test_list)]
     assert datasets.SOURCES["cifar10"].files == (*cifar, "batches.meta")

@@ -140,7 +140,7 @@ def test_the_steps_are_those_of_torchs_own_sgd_on_the_proximal_loss(digits, mu: 
     start, share = digits.initial_arrays(2), np.arange(100)
     options = TrainOptions(steps=6, batch_size=16, learning_rate=0.05, momentum=0.9, proximal_mu=mu)
     trainer = digits.trainer
-    net = trainer._fresh(2)
+    net = trainer._make_network(2)
     anchors = [w.detach().clone() for w in net.parameters()]
     sgd = torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9)
     for chosen in minibatches(share, 6, 16, np.random.default_rng(9)):

@@ -68,7 +68,7 @@ def modules_after(program: str, *asked: str) -> set[str]:
 
 
 def test_importing_and_checking_load_neither_torch_nor_numpy() -> None:
-    program = "from fedge import workloads; workloads.check_task('cifar10-resnet18'); workloads.data_findings()"
+    program = "from fedge import workloads; workloads.check_task('cifar10-resnet18'); workloads.find_datasets()"
     assert modules_after(program, "torch", "torchvision", "sklearn", "numpy") == set()
 
 
@@ -145,7 +145,7 @@ def test_a_task_files_data_may_be_a_folder_of_arrays(own_file: Path, tmp_path: P
 @pytest.mark.parametrize("folder", [None, "somewhere"])
 def test_a_task_file_may_read_its_data_itself(own_file: Path, folder: str | None) -> None:
     own_file.write_text(
-        f"{TASK_FILE}\nfrom fedge.worker.sources import synthetic\n"
+        f"{TASK_FILE}\nfrom fedge.worker.sources import make_synthetic as synthetic\n"
         f"def data(source):\n    assert source == { ({} if folder is None else {'folder': folder})!r}\n"
         "    return synthetic(30, 1, 6, 3)\n"
     )

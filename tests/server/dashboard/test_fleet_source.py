@@ -35,7 +35,7 @@ class Boards:
     def __init__(self, **known: BoardLedger) -> None:
         self.known = {name.replace("_", "-"): heard for name, heard in known.items()}
 
-    def heard(self) -> dict[str, BoardLedger]:
+    def board_telemetry(self) -> dict[str, BoardLedger]:
         return dict(self.known)
 
 

@@ -200,7 +200,10 @@ def test_the_store_is_held_against_its_limits_now_and_then(
     tmp_path: Path, kept: Kept, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked, now_s = [], [T0 + 1e6]
-    monkeypatch.setattr("server.dashboard.telemetry_ingest.forget_old", lambda *limits: asked.append(limits))
+    monkeypatch.setattr(
+        "server.dashboard.telemetry_ingest.forget_old",
+        lambda folder, **limits: asked.append((folder, *limits.values())),
+    )
     ingest = TelemetryIngest(tmp_path, kept, Intake(), RetentionLimits(1000, 60.0), lambda: now_s[0])
     for seq in range(1, 11):
         now_s[0] += RETENTION_PERIOD_S / 5
@@ -237,7 +240,7 @@ def test_of_one_board_messages_are_taken_one_after_the_other_also_within_a_group
         groups = []
 
         class Counting:
-            def take_all(self, messages: list[BoardMessage]) -> list[IngestReply]:
+            def accept_all(self, messages: list[BoardMessage]) -> list[IngestReply]:
                 groups.append([(each.board, each.body) for each in messages])
                 time.sleep(0.01)
                 return [IngestReply(200, {})] * len(messages)

@@ -14,12 +14,12 @@ from typing import Any
 CONNECTION = "fleet"
 """The SuperLink's name in the config.toml of FLWR_HOME."""
 GONE = "unregistered"
-"""Flower's word for a node that was locked out; its key is never taken again."""
+"""Flower's status of an unregistered node, whose key is never accepted again."""
 
 
 @dataclass(frozen=True)
 class RegisteredNode:
-    """A board as the SuperLink knows it; ``public_key`` in OpenSSH's form, without a comment."""
+    """A board registered with the SuperLink; ``public_key`` in OpenSSH's form, without a comment."""
 
     node_id: str
     name: str
@@ -29,7 +29,13 @@ class RegisteredNode:
 
 @dataclass(frozen=True)
 class RegistrationPlan:
-    """Boards to register, ids to unregister with the board that each stood for, and what a person should know."""
+    """Planned changes of the registration.
+
+    Attributes:
+        register: Boards to register.
+        unregister: Names of the boards to unregister, by node id.
+        notes: Messages for the operator.
+    """
 
     register: tuple[str, ...]
     unregister: Mapping[str, str]
@@ -39,11 +45,17 @@ class RegistrationPlan:
 def plan_registration(
     nodes: Collection[RegisteredNode], keys: Mapping[str, str], known: Collection[str]
 ) -> RegistrationPlan:
-    """What lets each board of ``keys`` in with that key alone; ``known`` are the inventory's boards."""
+    """Plan the changes after which each board can connect with its own key only.
+
+    Args:
+        nodes: Registered nodes.
+        keys: Public keys by board.
+        known: Boards of the inventory.
+    """
     owners = {node.public_key: node for node in nodes}
     active = [node for node in nodes if node.status != GONE]
     register = tuple(board for board, key in keys.items() if key not in owners)
-    # A key that another board has now, as after boards changed their names, is not locked out: that would be for good.
+    # A key that another board uses now (after a renaming) is not unregistered, since that cannot be undone.
     spare = [node for node in active if node.public_key not in keys.values()]
     stale = {node.node_id: node.name for node in spare if node.name in keys}
     notes = [_explain_unknown_key(board, owners[key]) for board, key in keys.items() if key in owners]
@@ -57,7 +69,7 @@ def plan_registration(
 
 
 def _explain_unknown_key(board: str, owner: RegisteredNode) -> str:
-    """Why the SuperLink does not know ``board`` by its key, "" if it does."""
+    """Return why the SuperLink does not accept the board's key, or "" if it does."""
     cure = "remove /etc/fedge/keys/node and node.pub on the board and provision it again"
     if owner.status == GONE:
         return f"{board}: its key was unregistered and is never taken again; to let it in, {cure}"
@@ -67,12 +79,12 @@ def _explain_unknown_key(board: str, owner: RegisteredNode) -> str:
 
 
 def node_ids_named(nodes: Iterable[RegisteredNode], name: str) -> list[str]:
-    """The ids of the nodes of that name that may still come in."""
+    """Return the ids of the nodes of that name that are not unregistered."""
     return [node.node_id for node in nodes if node.name == name and node.status != GONE]
 
 
 def main(arguments: Sequence[str]) -> int:
-    """One JSON object as the last line; exit code 1 with a sentence when the SuperLink does not answer."""
+    """Print one JSON object as the last line; exit with code 1 and a sentence if the SuperLink does not answer."""
     asked = _parser().parse_args(arguments)
     try:
         answer = asked.does(asked)
@@ -89,7 +101,7 @@ def _list(_asked: argparse.Namespace) -> dict[str, Any]:
 
 
 def _register(asked: argparse.Namespace) -> dict[str, Any]:
-    """Register first: a board that cannot be registered keeps what it had."""
+    """Register before unregistering, so that a board whose registration fails keeps its old one."""
     from flwr.proto.control_pb2 import RegisterNodeRequest
 
     keys = dict(asked.boards)
@@ -117,7 +129,7 @@ def _unregister_nodes(client: Any, ids: Iterable[str]) -> None:
 
 
 def _client() -> Any:
-    """Flower's own client of its control API: its command line lists no names and no keys."""
+    """Return Flower's own client of its control API, since its command line lists neither names nor keys."""
     from flwr.cli.flower_config import read_superlink_connection
     from flwr.cli.utils import init_http_client_from_connection
 
@@ -140,7 +152,11 @@ def _open_ssh(pem: bytes) -> str | None:
 
 
 def _pem(line: str) -> bytes:
-    """A public key as the SuperLink keeps it; raises ``ValueError`` for one that Flower's boards cannot have."""
+    """Convert a public key to the SuperLink's form.
+
+    Raises:
+        ValueError: The key is of a type that Flower does not support.
+    """
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
     from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_ssh_public_key
 
@@ -151,7 +167,7 @@ def _pem(line: str) -> bytes:
 
 
 def _parse_board_key(text: str) -> tuple[str, str]:
-    """``NAME=KEY``, the key in OpenSSH's form; its comment is left out."""
+    """Parse ``NAME=KEY`` with a key in OpenSSH's form; its comment is dropped."""
     name, _, line = text.partition("=")
     key = " ".join(line.split()[:2])
     if not name or " " not in key:

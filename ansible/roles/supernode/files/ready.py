@@ -20,7 +20,7 @@ import socket
 import struct
 import sys
 
-# What type checkers read and the stand-in does not load.
+# Only for type checkers: the stand-in does not import these.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 
 SOCKET = "/run/fedge-app/ready.sock"
 SOCKET_VARIABLE = "FEDGE_READY_SOCKET"
-"""Where the stand-in looks for the one that waits, instead."""
+"""Environment variable with another path of the server's socket."""
 PROGRAM = "flwr-clientapp"
 INSTALLS = "--allow-runtime-dependency-installation"
-"""Packages of the app's own do not go with those that are imported already."""
+"""With this option the app installs packages of its own, which may conflict with those already imported."""
 MODULES = (
     "flwr.supernode.cli.flwr_clientapp",
     "flwr.app",
@@ -44,28 +44,28 @@ MODULES = (
     "statistics",
     "yaml",
 )
-"""What ClientApps import from outside fedge. Packages that a board has not are left out."""
+"""Modules that ClientApps import from outside fedge; packages that a board lacks are skipped."""
 OWN = ("fedge", "clients", "experiments", "server")
-"""Comes with each run; the process that waits must not have it."""
+"""Packages that come with each run, so that the server must not import them."""
 MOST = 8
-"""Forked processes at once, chosen by us; a board that works for one run has one."""
+"""Upper limit of forked processes at once; a board that works for one run has one."""
 TELL_S = 5.0
-"""For the one that waits to receive a whole request, chosen by us: nobody else is served meanwhile."""
+"""Seconds for the server to receive a whole request: nobody else is served meanwhile."""
 BEGIN_S = 20.0
-"""For the stand-in to hear that its process has begun, chosen by us: a slow board that is busy takes a few."""
+"""Seconds for the stand-in to learn that its process has begun: a slow, busy board takes a few."""
 PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGHUP)
 
-# The request: how many arguments, how long the rest; folder, arguments and environment with a zero after each.
+# Request: number of arguments, length of the rest; then folder, arguments and environment, each ended by a zero.
 HEADER = struct.Struct("<4sII")
 MAGIC = b"FDR1"
 LONGEST = 4 * 1024 * 1024
-# The reply: TAKEN when the process has begun, then ENDED with its exit code, or the negative number of a signal.
+# Reply: TAKEN when the process has begun, then ENDED with its exit code, or the negative number of a signal.
 TAKEN, ENDED = b"T", b"E"
 CODE = struct.Struct("<i")
 
 
 def main(argv: Sequence[str]) -> int:
-    """``serve`` or ``flwr-clientapp``, with its arguments."""
+    """Run ``serve`` or ``flwr-clientapp`` with its arguments, and return the exit code."""
     if argv[:1] == [PROGRAM]:
         own = os.path.join(os.path.dirname(sys.executable), PROGRAM)  # noqa: PTH118, PTH120 -- loads nothing
         return run_in_fork(argv[1:], os.environ.get(SOCKET_VARIABLE, SOCKET), own)
@@ -93,7 +93,13 @@ def main(argv: Sequence[str]) -> int:
 
 
 def run_in_fork(arguments: Sequence[str], path: str, own: str) -> int:
-    """The exit code of the process that ran in this one's place; does not return where none did."""
+    """Run the program in a fork of the server and return its exit code; without a server, replace this process by it.
+
+    Args:
+        arguments: Arguments of the program.
+        path: Path of the server's socket.
+        own: Path of Flower's own program.
+    """
     link = None if INSTALLS in arguments else _hand_over(arguments, path)
     if link is None:
         os.execv(own, [own, *arguments])  # noqa: S606 -- the program that was asked for
@@ -101,7 +107,7 @@ def run_in_fork(arguments: Sequence[str], path: str, own: str) -> int:
 
 
 def _hand_over(arguments: Sequence[str], path: str) -> socket.socket | None:
-    """The connection to the one that waits, once the process has begun; None where it has not and will not."""
+    """Return the connection to the server once the process has begun; None if it has not and never will."""
     link = socket.socket(socket.AF_UNIX)
     try:
         link.settimeout(BEGIN_S)
@@ -114,13 +120,13 @@ def _hand_over(arguments: Sequence[str], path: str) -> socket.socket | None:
                 return link
     except (OSError, ValueError):
         pass
-    # A process that begins later finds nobody here, and ends.
+    # A process that begins later finds the connection closed, and ends.
     link.close()
     return None
 
 
 def _wait_for_outcome(link: socket.socket) -> int:
-    """Waits for the process to end; signals that come meanwhile are for it."""
+    """Wait for the process to end, forwarding signals to it; return its exit code."""
     link.settimeout(None)
 
     def pass_on(number: int, _frame: object) -> None:
@@ -150,16 +156,16 @@ def _request(folder: bytes, arguments: Sequence[bytes], environment: dict[bytes,
 
 
 def _user_of(link: socket.socket) -> int:
-    """The user id at the other end, as the kernel knows it."""
+    """Return the peer's user id, from the kernel."""
     user: int = struct.unpack("3i", link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[1]
     return user
 
 
-# The one that waits
+# The server
 
 
 class AppRequest:
-    """What a stand-in hands over: its folder, arguments, environment, and its three standard streams."""
+    """A stand-in's request: its folder, arguments, environment, and three standard streams."""
 
     __slots__ = ("arguments", "environment", "folder", "streams")
 
@@ -174,9 +180,14 @@ class AppRequest:
 
 
 class ForkServer:
-    """The process that waits: where it listens, what each forked process runs, and who waits for which.
+    """The process that waits for requests and forks for each.
 
-    ``children``: by process id, the connection of who asked; None once that has gone.
+    Attributes:
+        listener: The listening socket.
+        run: Called in each forked process.
+        most: Upper limit of forked processes.
+        children: The requesting connection by process id; None once it has closed.
+        stops: Whether a signal to end was received.
     """
 
     def __init__(self, listener: socket.socket, run: Callable[[], object], most: int) -> None:
@@ -186,7 +197,7 @@ class ForkServer:
         self.woken, self.wakes = socket.socketpair()
 
     def serve(self) -> None:
-        """Until SIGTERM or SIGINT, which the forked processes get too, and until those have ended."""
+        """Serve until SIGTERM or SIGINT, which the forked processes receive too, and until those have ended."""
         self._listen_to_signals()
         while not self.stops or self.children:
             askers = {link.fileno(): pid for pid, link in self.children.items() if link is not None}
@@ -202,7 +213,7 @@ class ForkServer:
                     self._handle_asker(askers[number])
 
     def _listen_to_signals(self) -> None:
-        """As bytes at ``woken``, so that nothing happens in between; old kernels know no other way for SIGCHLD."""
+        """Receive signals as bytes at ``woken``, so that no handler interrupts; also works on old kernels."""
         self.wakes.setblocking(False)
         signal.set_wakeup_fd(self.wakes.fileno(), warn_on_full_buffer=False)
         for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT):
@@ -226,7 +237,7 @@ class ForkServer:
                 link.close()
 
     def _handle_asker(self, pid: int) -> None:
-        """A signal for the process from who asked for it; or that one is gone, and the process and its own go too."""
+        """Forward a signal from the requesting process, or kill the forked one and its group if that is gone."""
         link = self.children[pid]
         assert link is not None
         try:
@@ -242,7 +253,7 @@ class ForkServer:
                 os.kill(pid, number)
 
     def _accept_request(self) -> None:
-        """One request becomes one process; where it cannot, the connection is closed and the asker helps itself."""
+        """Fork for one request; on failure close the connection, upon which the requester runs the program itself."""
         try:
             link, _ = self.listener.accept()
         except OSError:
@@ -272,7 +283,7 @@ class ForkServer:
         _log_line(f"process {pid} begins")
 
     def _run_child(self, link: socket.socket, asked: AppRequest) -> NoReturn:
-        """In the forked process: takes the asker's place, runs, and ends."""
+        """Take the requester's place in the forked process, run, and exit."""
         code = 1
         try:
             parent = os.getppid()
@@ -297,7 +308,11 @@ class ForkServer:
 
 
 def listen_at(path: str) -> socket.socket:
-    """At ``path``, for this user alone; OSError where its folder is open to others or somebody listens there."""
+    """Listen at ``path`` for this user only.
+
+    Raises:
+        OSError: The folder is accessible to others, or another process listens there.
+    """
     folder = os.stat(os.path.dirname(path) or ".")  # noqa: PTH116, PTH120 -- loads nothing
     if folder.st_uid != os.getuid() or folder.st_mode & 0o077:
         raise PermissionError(1, "its folder has to be of mode 0700 and this user's own")
@@ -321,9 +336,11 @@ def listen_at(path: str) -> socket.socket:
 
 
 def preimport(names: Sequence[str]) -> list[str]:
-    """Imports all that are there, and gives the others.
+    """Import the available modules and return the names of the missing ones.
 
-    SystemExit: there is more than one thread now, of which a fork would take one, or something that comes with a run.
+    Raises:
+        SystemExit: There is more than one thread, of which a fork would copy only one, or a package of a run was
+            imported.
     """
     import gc
     import importlib
@@ -338,14 +355,19 @@ def preimport(names: Sequence[str]) -> list[str]:
     threads = len(os.listdir("/proc/self/task"))  # noqa: PTH208 -- loads nothing
     if own or threads != 1:
         raise SystemExit(f"got {threads} threads and {own} imported; right: one thread and none (OMP_NUM_THREADS=1)")
-    # What is here now stays as it is, so that forked processes share its memory.
+    # Freeze the present objects, so that forked processes share their memory.
     gc.collect()
     gc.freeze()
     return missing
 
 
 def _receive_request(link: socket.socket) -> AppRequest:
-    """The request; ValueError or OSError where it does not come whole and in time."""
+    """Receive a request.
+
+    Raises:
+        ValueError: The request is incomplete or invalid.
+        OSError: The request did not arrive in time.
+    """
     link.settimeout(TELL_S)
     said, streams, _, _ = socket.recv_fds(link, 65536, 3)
     try:
@@ -362,7 +384,7 @@ def _receive_request(link: socket.socket) -> AppRequest:
 
 
 def _receive_rest(link: socket.socket, said: bytes, long: int) -> bytes:
-    """What is missing to ``long`` bytes."""
+    """Receive what is missing to ``long`` bytes."""
     rest = b""
     while len(said) + len(rest) < long:
         chunk = link.recv(65536)
@@ -373,13 +395,13 @@ def _receive_rest(link: socket.socket, said: bytes, long: int) -> bytes:
 
 
 def _make_group_leader(pid: int) -> None:
-    """A group of its own, so that its helpers can be ended with it; both sides ask for it, whoever is first."""
+    """Give the process its own group, so that its helpers can be killed with it; parent and child both try."""
     with contextlib.suppress(OSError):  # it has ended, or leads already
         os.setpgid(pid, pid)
 
 
 def _die_with_parent(parent: int) -> None:
-    """The kernel kills this process when ``parent`` ends."""
+    """Let the kernel kill this process when ``parent`` ends."""
     import ctypes
 
     libc = ctypes.CDLL(None)
@@ -391,7 +413,7 @@ def _die_with_parent(parent: int) -> None:
 
 
 def _adopt_request(asked: AppRequest) -> None:
-    """The asker's streams, folder, environment and arguments, and random numbers that no other process has."""
+    """Adopt the requester's streams, folder, environment and arguments, and reseed the random numbers."""
     for number, stream in enumerate(asked.streams):
         os.dup2(stream, number)
     for stream in asked.streams:
@@ -413,7 +435,7 @@ def _run_flower_clientapp() -> None:
 
 
 def _run_to_exit_code(run: Callable[[], object]) -> int:
-    """The exit code of a program that is ``run``, ended as Python ends one: waits for threads, calls exit handlers."""
+    """Run a program and return its exit code; wait for threads and call exit handlers, as Python does at its end."""
     import atexit
     import threading
 
@@ -434,17 +456,17 @@ def _run_to_exit_code(run: Callable[[], object]) -> int:
 
 def _flush() -> None:
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):  # whoever read it has gone
+        with contextlib.suppress(OSError, ValueError):  # the reader has gone
             stream.flush()
 
 
 def _send(link: socket.socket, said: bytes) -> None:
-    with contextlib.suppress(OSError):  # who asked has gone meanwhile
+    with contextlib.suppress(OSError):  # the requester has gone meanwhile
         link.sendall(said)
 
 
 def _log_line(text: str) -> None:
-    """A line of the log; never what a request holds, since its arguments have a secret among them."""
+    """Log a line; never the content of a request, whose arguments include a secret."""
     sys.stderr.write(text + "\n")
     sys.stderr.flush()
 

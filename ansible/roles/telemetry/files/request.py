@@ -24,11 +24,21 @@ from cryptography.x509.oid import NameOID
 
 KEY, CERTIFICATE = "board.key", "board.crt"
 MIN_REMAINING_SHARE = 1 / 3
-"""Chosen by us: of a certificate's time, what must be left."""
+"""Share of a certificate's validity below which it is renewed: late enough to be rare, early enough for a board that
+was switched off for weeks.
+"""
 
 
 def renewal_reason(certificate: bytes | None, public: bytes, ca: bytes, board: str, now: datetime) -> str | None:
-    """Why a new certificate is wanted; None: the present one holds. ``public`` is the key as DER."""
+    """Return why a new certificate is needed; None if the present one is valid.
+
+    Args:
+        certificate: The present certificate as PEM, if any.
+        public: The board's public key as DER.
+        ca: The CA's certificate as PEM.
+        board: Name of the board.
+        now: Present time, in UTC.
+    """
     if certificate is None:
         return "there is none"
     try:
@@ -40,7 +50,7 @@ def renewal_reason(certificate: bytes | None, public: bytes, ca: bytes, board: s
 
 
 def unfit_reason(has: x509.Certificate, public: bytes, board: str, now: datetime) -> str | None:
-    """Why a certificate of the right CA does not hold; None: it does."""
+    """Return why a certificate of the right CA is not valid; None if it is. Arguments as for ``renewal_reason``."""
     if public_key_der(has.public_key()) != public:  # type: ignore[arg-type]
         return "the present one is for another key"
     if has.subject != _subject(board):
@@ -52,12 +62,12 @@ def unfit_reason(has: x509.Certificate, public: bytes, board: str, now: datetime
 
 
 def public_key_der(key: ec.EllipticCurvePublicKey) -> bytes:
-    """A public key as DER."""
+    """Return a public key as DER."""
     return key.public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
 
 
 def request(key: ec.EllipticCurvePrivateKey, board: str) -> str:
-    """A request as PEM: the board's name and key, nothing else."""
+    """Return a certificate request as PEM with the board's name and key."""
     made = x509.CertificateSigningRequestBuilder().subject_name(_subject(board)).sign(key, hashes.SHA256())
     return made.public_bytes(serialization.Encoding.PEM).decode()
 
@@ -67,7 +77,7 @@ def _subject(board: str) -> x509.Name:
 
 
 def read_key(path: Path) -> ec.EllipticCurvePrivateKey | None:
-    """The key that is there; None without one, or where it is not one of P-256."""
+    """Return the stored key; None if there is none or it is not a P-256 key."""
     try:
         key = serialization.load_pem_private_key(path.read_bytes(), password=None)
     except (FileNotFoundError, ValueError, TypeError):
@@ -77,7 +87,7 @@ def read_key(path: Path) -> ec.EllipticCurvePrivateKey | None:
 
 
 def write_key(path: Path, key: ec.EllipticCurvePrivateKey, user: str | None) -> None:
-    """Put the key there whole, for ``user`` alone, never readable by others in between."""
+    """Write the key atomically, readable by ``user`` only at any moment."""
     made = path.with_name(f".{path.name}.new")
     made.unlink(missing_ok=True)
     text = key.private_bytes(
@@ -94,7 +104,7 @@ def write_key(path: Path, key: ec.EllipticCurvePrivateKey, user: str | None) -> 
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Make what is missing, and print what is wanted."""
+    """Create what is missing, and print the result as JSON."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
     parser.add_argument("board")
     parser.add_argument("--folder", type=Path, required=True)

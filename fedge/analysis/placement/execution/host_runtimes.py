@@ -1,4 +1,4 @@
-"""What can run here, and in words why the rest cannot: accelerators and precisions with the library that runs them."""
+"""Accelerators and precisions that this machine can run, with their library, or the reason why it cannot."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MAX_DLA_CORES = 2
 
 @dataclass(frozen=True, slots=True)
 class AcceleratorRuntime:
-    """An accelerator in one precision, the library that runs it, and why it cannot (None: it can)."""
+    """An accelerator in one precision, the library that runs it, and the reason why it cannot (None: it can)."""
 
     accelerator: str
     precision: str
@@ -29,11 +29,11 @@ class AcceleratorRuntime:
 
 @dataclass(frozen=True, slots=True)
 class InstalledLibraries:
-    """What a machine has: read once, so that the rules below can be tried with other machines."""
+    """Libraries and accelerators of a machine, detected once, so that rules can be tested with other machines."""
 
     torch: bool
     cuda: str | None
-    """Why torch sees no CUDA device; None: it does."""
+    """Reason why torch has no CUDA device; None if it has one."""
     tf32: bool
     ort_providers: tuple[str, ...]
     tensorrt: bool
@@ -41,7 +41,7 @@ class InstalledLibraries:
 
 
 def list_runtimes(found: InstalledLibraries) -> tuple[AcceleratorRuntime, ...]:
-    """Every accelerator in every precision."""
+    """Return the runtime of every accelerator in every precision."""
     torch_reason = None if found.torch else "torch is not installed"
     ort_reason = None if CPU_PROVIDER in found.ort_providers else "onnxruntime is not installed"
     cuda_reason = torch_reason or found.cuda
@@ -62,7 +62,7 @@ def list_runtimes(found: InstalledLibraries) -> tuple[AcceleratorRuntime, ...]:
 
 
 def _find_dla_runtime(found: InstalledLibraries, core: int) -> tuple[str, str | None]:
-    """The library that runs a DLA core, and why it does not."""
+    """Return the library that runs a DLA core, and the reason why it cannot."""
     if core >= found.dla_cores:
         return TRT, "this machine has no DLA" if not found.dla_cores else f"this board has no DLA core {core}"
     if TENSORRT_PROVIDER in found.ort_providers:
@@ -73,7 +73,7 @@ def _find_dla_runtime(found: InstalledLibraries, core: int) -> tuple[str, str | 
 
 
 def detect_libraries() -> InstalledLibraries:
-    """What this machine has."""
+    """Detect the libraries and accelerators of this machine."""
     torch_here = importlib.util.find_spec("torch") is not None
     cuda, tf32 = _detect_cuda() if torch_here else ("torch is not installed", False)
     return InstalledLibraries(
@@ -104,7 +104,7 @@ def _list_onnxruntime_providers() -> tuple[str, ...]:
 
 
 def _count_dla_cores() -> int:
-    """As TensorRT counts them where it is installed; else by the drivers' nodes of a Jetson, newer and older names."""
+    """Count DLA cores with TensorRT if it is installed, else by a Jetson's driver nodes, newer and older names."""
     if importlib.util.find_spec("tensorrt") is not None:
         import tensorrt
 
@@ -116,14 +116,14 @@ def _count_dla_cores() -> int:
 
 HOST_BOARD = "here"
 CORE_FLOP_PER_S, BANDWIDTH, LAUNCH_S = 3e10, 1e10, 2e-5
-"""Of one core, bytes per second of all, seconds per operator: guesses that measurements replace. Chosen by us."""
+"""FLOP/s of one core, bytes per second of all, seconds per operator: rough starting values that a fit replaces."""
 OVERLAP, CORNER = 0.9, 3.0
 IDLE_W, CORE_W = 5.0, 5.0
-"""Guesses to fit watts from; without measured watts they are not shown. Chosen by us."""
+"""Rough starting values for fitting power, in watts; not reported without measured power."""
 
 
 def build_host_board(cores: int | None = None) -> PlacementBoard:
-    """A board of so many cores, those of this machine by default."""
+    """Return a board with ``cores`` cores, by default those that this process may use."""
     count = cores or len(os.sched_getaffinity(0))
     speeds = (PrecisionSpeed(FP32, CORE_FLOP_PER_S, 1.0, LAUNCH_S),)
     places = tuple(

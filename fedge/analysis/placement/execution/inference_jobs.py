@@ -1,4 +1,4 @@
-"""A job: a function that runs one batch to its end. One builder per library; they run inside an instance's process."""
+"""Inference jobs: functions that run one batch to its end, built per library inside an instance's process."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BatchJob = Callable[[], None]
 
 @dataclass(frozen=True, slots=True)
 class InstanceTask:
-    """What a process is to run."""
+    """An instance with the library, model and number of threads that run it."""
 
     instance: Instance
     library: str
@@ -28,12 +28,16 @@ class InstanceTask:
 
 
 def build_job(task: InstanceTask) -> BatchJob:
-    """The job of a task, with everything loaded."""
+    """Build the job of a task, with everything loaded."""
     return {TORCH: build_torch_job, ORT: build_onnxruntime_job, TRT: build_tensorrt_job}[task.library](task)
 
 
 def build_torch_job(task: InstanceTask) -> BatchJob:
-    """PyTorch on the processor, or on a CUDA stream of its own: fp32, TF32, or automatic mixed precision (fp16)."""
+    """Build a PyTorch job on the CPU, or on its own CUDA stream: fp32, TF32, or automatic mixed precision (fp16).
+
+    Raises:
+        BadInput: If the model is an ONNX file.
+    """
     import torch
 
     if task.source.model.endswith(".onnx"):
@@ -42,7 +46,7 @@ def build_torch_job(task: InstanceTask) -> BatchJob:
     module, _ = build_module(task.source.model, task.source.shape)
     on_gpu = task.instance.accelerator != TORCH_CPU
     device = torch.device("cuda" if on_gpu else "cpu")
-    # Without this torch would send convolutions of fp32 to the tensor cores.
+    # By default torch runs fp32 convolutions on the tensor cores as TF32.
     torch.backends.cuda.matmul.allow_tf32 = task.instance.precision == TF32
     torch.backends.cudnn.allow_tf32 = task.instance.precision == TF32
     torch.backends.cudnn.benchmark = on_gpu
@@ -64,7 +68,12 @@ def build_torch_job(task: InstanceTask) -> BatchJob:
 
 
 def build_onnxruntime_job(task: InstanceTask) -> BatchJob:
-    """ONNX Runtime: its processor provider, or its TensorRT provider with a DLA core."""
+    """Build an ONNX Runtime job with its CPU provider, or with its TensorRT provider on a DLA core.
+
+    Raises:
+        BadInput: If the ONNX file has another batch size.
+        RunFailed: If ONNX Runtime does not accept the provider.
+    """
     import numpy as np
     import onnxruntime
 
@@ -87,7 +96,7 @@ def build_onnxruntime_job(task: InstanceTask) -> BatchJob:
 
 
 def select_providers(instance: Instance) -> list[tuple[str, Mapping[str, str]]]:
-    """ONNX Runtime's providers for an instance, with their options, the wanted one first."""
+    """Return ONNX Runtime's providers for an instance, with their options, the preferred one first."""
     if not instance.accelerator.startswith("dla-"):
         return [(CPU_PROVIDER, {})]
     options = {
@@ -100,7 +109,7 @@ def select_providers(instance: Instance) -> list[tuple[str, Mapping[str, str]]]:
 
 
 def _list_free_dimensions(path: str) -> list[str]:
-    """The name of a batch that may have any size, if the file's input has one."""
+    """Return the name of the batch dimension, if the file's input leaves it free."""
     import onnx
 
     graph = onnx.load(path, load_external_data=False).graph
@@ -111,16 +120,19 @@ def _list_free_dimensions(path: str) -> list[str]:
 
 
 def _resolve_batch_shape(given: list[Any], batch_size: int, sample: Shape) -> Shape:
-    """The batch's shape. Raises ``BadInput`` for a file of another batch size."""
+    """Return the batch's shape; raise ``BadInput`` for a file of another batch size."""
     if given and isinstance(given[0], int) and given[0] != batch_size:
         raise BadInput("--batches", f"{batch_size}", f"{given[0]}, the only batch size of this ONNX file")
     return (batch_size, *sample)
 
 
 def build_tensorrt_job(task: InstanceTask) -> BatchJob:
-    """TensorRT itself on a DLA core, with what it cannot run on the GPU; buffers and stream are torch's.
+    """Build a TensorRT job on a DLA core with GPU fallback; buffers and stream are torch's.
 
-    Random INT8 ranges stand in for a calibration: right for speed, not for results.
+    Arbitrary INT8 ranges stand in for a calibration: valid for speed, not for results.
+
+    Raises:
+        RunFailed: If TensorRT cannot read the network or build an engine.
     """
     import tensorrt
     import torch
@@ -149,7 +161,7 @@ def _build_engine(task: InstanceTask) -> Any:
 
     logger = tensorrt.Logger(tensorrt.Logger.ERROR)
     builder = tensorrt.Builder(logger)
-    # Releases from 10 on know no other kind of network, and later ones not the flag.
+    # From release 10 on every network has an explicit batch, and later releases lack the flag.
     explicit = getattr(tensorrt.NetworkDefinitionCreationFlag, "EXPLICIT_BATCH", None)
     network = builder.create_network(0 if explicit is None else 1 << int(explicit))
     parser = tensorrt.OnnxParser(network, logger)

@@ -1,4 +1,4 @@
-"""Instances run side by side, a process each: all get ready, start and stop at one moment, and say what they did."""
+"""Run instances concurrently, a process each: all get ready, start and stop together, and report their batches."""
 
 from __future__ import annotations
 
@@ -20,15 +20,22 @@ if TYPE_CHECKING:
     from multiprocessing.context import SpawnProcess
 
 READY_LIMIT_S = 600.0
-"""TensorRT may take minutes to build an engine."""
+"""Limit for an instance to get ready, in seconds: TensorRT may take minutes to build an engine."""
 WARM_UP_BATCHES = 3
-"""Batches before anything counts, of every instance; chosen by us."""
+"""Default number of batches of every instance before timing starts."""
 MAX_LATENCIES = 100_000
 
 
 @dataclass(frozen=True, slots=True)
 class InstanceRun:
-    """What one instance did: batches finished, seconds from the start to the last one's end, median and worst batch."""
+    """The run of one instance.
+
+    Attributes:
+        batches: Batches finished.
+        seconds: Time from the start to the end of the last batch.
+        median_s: Median duration of a batch, in seconds.
+        p95_s: 95th percentile of a batch's duration, in seconds.
+    """
 
     batches: int
     seconds: float
@@ -42,7 +49,7 @@ class InstanceRun:
 
 @dataclass(frozen=True, slots=True)
 class InstanceFailure:
-    """Why an instance could not run; ``user`` when it is the user's to mend."""
+    """Why an instance could not run; ``user`` if the user can correct it."""
 
     text: str
     user: bool
@@ -52,7 +59,20 @@ JobBuilder = Callable[[InstanceTask], BatchJob]
 
 
 def run_instances(tasks: Sequence[InstanceTask], seconds: float, build: JobBuilder = build_job) -> list[InstanceRun]:
-    """Run all at once for ``seconds``; none is left behind. Raises ``RunFailed``, or ``BadInput``, when one cannot."""
+    """Run all instances at the same time; no process outlives the call.
+
+    Args:
+        tasks: The instances.
+        seconds: Duration of the run in seconds.
+        build: Builds an instance's job inside its process; must be picklable.
+
+    Returns:
+        One run per task, in their order.
+
+    Raises:
+        RunFailed: If an instance fails or does not answer.
+        BadInput: If an instance cannot run for a reason that the user can correct.
+    """
     context = multiprocessing.get_context("spawn")
     pipes = [context.Pipe() for _ in tasks]
     processes = [
@@ -83,7 +103,7 @@ def run_instances(tasks: Sequence[InstanceTask], seconds: float, build: JobBuild
 
 
 def run_instance_process(task: InstanceTask, seconds: float, build: JobBuilder, pipe: Connection) -> None:
-    """The process of one instance: says ``ready``, waits for ``go``, runs, sends what it did."""
+    """Run one instance's process: send ``ready``, wait for ``go``, run, and send the result."""
     threading.Thread(target=_exit_with_parent, daemon=True).start()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # ending instances is left to the process that started them
     try:
@@ -97,7 +117,7 @@ def run_instance_process(task: InstanceTask, seconds: float, build: JobBuilder, 
         return
     except FedgeError as error:
         pipe.send(InstanceFailure(str(error), isinstance(error, BadInput)))
-    except Exception as error:  # noqa: BLE001 - whatever a library raises is told to the process that waits
+    except Exception as error:  # noqa: BLE001 - any error of a library is reported to the waiting process
         pipe.send(
             InstanceFailure(
                 f"{task.instance}: {type(error).__name__}: {' '.join(str(error).split())[:300]}", user=False
@@ -106,7 +126,7 @@ def run_instance_process(task: InstanceTask, seconds: float, build: JobBuilder, 
 
 
 def time_batches(job: BatchJob, seconds: float, clock: Callable[[], float]) -> InstanceRun:
-    """Batches one after the other until ``seconds`` are over; the one that runs then is finished and counted."""
+    """Run batches one after the other for ``seconds``; the last one is finished and counted."""
     begin = before = clock()
     took: list[float] = []
     while before - begin < seconds and len(took) < MAX_LATENCIES:
@@ -121,7 +141,7 @@ def time_batches(job: BatchJob, seconds: float, clock: Callable[[], float]) -> I
 
 
 def _receive_message(here: Connection, process: SpawnProcess, task: InstanceTask, limit_s: float) -> InstanceRun | str:
-    """What a process says next. Raises ``RunFailed`` when it says nothing in time, or ended."""
+    """Return the next message of a process; raise ``RunFailed`` if none comes in time, or the process ended."""
     try:
         if not here.poll(limit_s):
             raise RunFailed(f"{task.instance} said nothing for {limit_s:.0f} s")
@@ -138,7 +158,7 @@ def _receive_message(here: Connection, process: SpawnProcess, task: InstanceTask
 
 
 class _single_thread:  # noqa: N801 - used as a statement
-    """Processes that begin inside have one thread for their sums, whatever the machine has."""
+    """Let processes started inside use one thread for numeric libraries, whatever the machine has."""
 
     _names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
@@ -155,7 +175,7 @@ class _single_thread:  # noqa: N801 - used as a statement
 
 
 def _exit_with_parent() -> None:
-    """A parent that dies takes its instances along."""
+    """End this process when its parent ends."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()

@@ -1,4 +1,4 @@
-"""What instances run: the network by its name, its samples' shape, and where needed an ONNX file per batch size."""
+"""The model that instances run: a network by name, its samples' shape, and if needed an ONNX file per batch size."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ OPSET = 18
 
 @dataclass(frozen=True, slots=True)
 class ModelSource:
-    """``files`` maps batch sizes to ONNX files; of a network that is a file itself every size has that one."""
+    """A model; ``files`` maps batch sizes to ONNX files, all the same one if the model itself is a file."""
 
     model: str
     shape: Shape
@@ -35,7 +35,11 @@ class ModelSource:
 
 
 def prepare_model_source(model: str, shape: Shape, batch_sizes: Iterable[int], folder: Path | None) -> ModelSource:
-    """The network with an ONNX file per batch size, written into ``folder``; without a folder none is needed."""
+    """Return the model with an ONNX file per batch size, written into ``folder``, or without files if that is None.
+
+    Raises:
+        BadInput: For a file of costs, which cannot run.
+    """
     if model.endswith(".onnx"):
         return ModelSource(model, shape, dict.fromkeys(batch_sizes, model))
     if model.endswith(".json"):
@@ -47,7 +51,7 @@ def prepare_model_source(model: str, shape: Shape, batch_sizes: Iterable[int], f
 
 
 def _export_onnx(model: str, shape: Shape, batch_size: int, folder: Path) -> Path:
-    """A file of one batch size: a DLA takes no other."""
+    """Export a file of one batch size, because a DLA accepts no other."""
     import torch
 
     module, _ = build_module(model, shape)

@@ -1,4 +1,4 @@
-"""Which placements are worth measuring so that the others can be predicted, and their measurement one by one."""
+"""List the placements to measure so that the others can be predicted, and measure them one by one."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from fedge.analysis.placement.placement_measurements import PlacementMeasurement
 from fedge.errors import BadInput
 
 POWER_SAMPLE_S = 0.1
-"""How often power is read; chosen by us."""
+"""Default period of power samples in seconds: short against a run, long against the cost of reading a sensor."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlacementRun:
-    """A measured placement with what its instances did."""
+    """A measured placement with the runs of its instances."""
 
     measurement: PlacementMeasurement
     instance_runs: tuple[InstanceRun, ...]
 
 
 def find_usable_libraries(ways: Sequence[AcceleratorRuntime]) -> dict[tuple[str, str], str]:
-    """(accelerator, precision) -> library, of those that can run here."""
+    """Return the library of each (accelerator, precision) that can run here."""
     return {(way.accelerator, way.precision): way.library for way in ways if way.reason is None}
 
 
 def check_runnable(placement: Placement, ways: Sequence[AcceleratorRuntime]) -> None:
-    """Raise ``BadInput`` for an instance that cannot run here, with why."""
+    """Raise ``BadInput`` with the reason for an instance that cannot run here."""
     can = find_usable_libraries(ways)
     for one in placement.instances:
         if (one.accelerator, one.precision) in can:
@@ -46,7 +46,10 @@ def check_runnable(placement: Placement, ways: Sequence[AcceleratorRuntime]) -> 
 
 
 def list_placements(names: Sequence[tuple[str, str]], batch_sizes: Sequence[int], most: int) -> list[Placement]:
-    """Every accelerator alone at every batch size; every choice of 2 to ``most`` of them, repeats too, at one size."""
+    """Return every accelerator alone at every batch size, and combinations of 2 to ``most``, repeats included.
+
+    Instances of a combination share one of the batch sizes.
+    """
     alone = [Placement((Instance(name, size, precision),)) for name, precision in names for size in batch_sizes]
     together = [
         Placement(tuple(Instance(name, size, precision) for name, precision in chosen))
@@ -66,7 +69,20 @@ def measure_placement(
     read_w: Callable[[], float] | None = None,
     build: JobBuilder = build_job,
 ) -> PlacementRun:
-    """Run a placement for ``seconds`` and say how many images per second it did, and the board's mean watts."""
+    """Run a placement and measure its images per second and the board's mean power.
+
+    Args:
+        placement: The placement to run.
+        ways: The runtimes of this machine.
+        source: The model.
+        seconds: Duration of the run in seconds.
+        read_w: Reads the board's power in watts; None to skip power.
+        build: Builds an instance's job inside its process.
+
+    Raises:
+        BadInput: If an instance cannot run here.
+        RunFailed: If an instance fails.
+    """
     check_runnable(placement, ways)
     can = find_usable_libraries(ways)
     tasks = [InstanceTask(one, can[one.accelerator, one.precision], source) for one in placement.instances]
@@ -78,7 +94,7 @@ def measure_placement(
 
 @contextmanager
 def _sample_power(read_w: Callable[[], float] | None) -> Iterator[list[float]]:
-    """A list that fills with the board's watts while something runs."""
+    """Yield a list that collects the board's power in watts while something runs."""
     read: list[float] = []
     if read_w is None:
         yield read
@@ -99,6 +115,6 @@ def _sample_power(read_w: Callable[[], float] | None) -> Iterator[list[float]]:
 
 
 def _mean_run_power_w(read: Sequence[float], seconds: float) -> float | None:
-    """The mean of the samples of the run itself, which is at the end: before it the instances got ready."""
+    """Return the mean of the samples of the run itself, the last ones: before them the instances got ready."""
     last = read[-max(1, int(0.8 * seconds / POWER_SAMPLE_S)) :]
     return sum(last) / len(last) if last else None

@@ -1,4 +1,4 @@
-"""Measurements made elsewhere, brought into the normal form: one module per layout, pure once the files are read."""
+"""Importers of measurements in other formats, one module per format; pure once the files are read."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ LAYOUTS = {
     "powertrain": "run folders or result tables of github kedar-1401/Dream-Lab",
     "bofl": "JSON of github hongpeng-guo/BoFL",
 }
-"""Name of a layout -> what it is."""
+"""Description of each format, by name."""
 
 
 @dataclass(frozen=True, slots=True)
 class ImportedRow:
-    """One power mode's measurement in the units of the normal form."""
+    """Measurement of one mode in the units of the normal form."""
 
     cores: int
     cpu_khz: float
@@ -36,7 +36,12 @@ class ImportedRow:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ImportedTables:
-    """What came of an import: one table per batch size, smallest first, and what was assumed, left out or repaired."""
+    """Result of an import.
+
+    Attributes:
+        tables: One table per batch size, smallest first.
+        notes: Assumptions, omissions and repairs.
+    """
 
     tables: tuple[ProfileTable, ...]
     notes: tuple[str, ...]
@@ -45,7 +50,18 @@ class ImportedTables:
 def assemble_tables(
     where: str, seen: Sequence[ImportedRow], device: str, workload: str, notes: Iterable[str]
 ) -> ImportedTables:
-    """The tables of these measurements; raises ``BadInput`` for none and for impossible units."""
+    """Build tables from measurements.
+
+    Args:
+        where: Source of the measurements, for error messages.
+        seen: The measurements.
+        device: Device name.
+        workload: Workload name.
+        notes: Notes of the importer.
+
+    Raises:
+        BadInput: There are no measurements, or their units are implausible.
+    """
     if not seen:
         raise BadInput(where, "no power mode with a time and a power", "at least one")
     rows = np.array(
@@ -64,6 +80,6 @@ def assemble_tables(
 
 
 def format_count(things: Sequence[str], noun: str) -> str:
-    """``3 minibatches (a, b, ...)``: how many, and the first ones by name."""
+    """Format a count with the first names, such as ``3 minibatches (a, b, ...)``."""
     shown = ", ".join(things[:2]) + (", ..." if len(things) > 2 else "")
     return f"{len(things)} {noun}{'' if len(things) == 1 else 's'} ({shown})"

@@ -1,4 +1,4 @@
-"""Imports the JSON of BoFL (github hongpeng-guo/BoFL): clocks -> seconds and joules of one minibatch."""
+"""Import of BoFL's JSON (github hongpeng-guo/BoFL): clocks -> seconds and joules of one step."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from fedge.devices.tables.importers import ImportedRow, ImportedTables, assemble
 from fedge.errors import BadInput
 
 BATCH_SIZES = {"cifar10": 32, "imagenet": 8, "imdb": 8}
-"""File name -> minibatch with which the repository's own profiling program measured it."""
+"""Batch size by file name, as set in the repository's own profiling program."""
 CORES = {"agx-xavier": 8, "tx2": 6}
-"""The program switches every core on; the file does not say how many there are."""
+"""Number of cores by board, which the file does not contain; the program switches all of them on."""
 GPU_MHZ = {
     "agx-xavier": (
         *(114.75, 216.75, 318.75, 420.75, 522.75, 624.75, 675.75),
@@ -25,18 +25,28 @@ GPU_MHZ = {
         *(828.75, 930.75, 1032.75, 1134.75, 1236.75, 1300.5),
     ),
 }
-"""The GPU clocks that were asked for, by which the repository's two boards can be told apart."""
+"""GPU clocks that were requested, by which the repository's two boards are distinguished."""
 LAYOUT = '{"CPU_KHZ,GPU_HZ,MEMORY_HZ": [seconds, joules], ...}'
 
 
 def import_json(
     where: str, text: str, device: str, workload: str, batch_size: int | None = None, cores: int | None = None
 ) -> ImportedTables:
-    """The table of ``LAYOUT``; ``where`` is the file, ``cores`` the board's core count where that is known.
+    """Import a file in the format ``LAYOUT``.
 
-    Power is joules over seconds; the energies are sums of rails (AGX Xavier) or the module's input (TX2), so they are
-    not on one footing with other tables. Raises ``BadInput`` for another layout, and where neither the file's name nor
-    ``batch_size`` says how large the minibatches were.
+    Power is energy over time. Energies are sums of rails (AGX Xavier) or the module's input (TX2), so they are not
+    directly comparable with other tables.
+
+    Args:
+        where: The file, for error messages.
+        text: Its content.
+        device: Device name.
+        workload: Workload name.
+        batch_size: Batch size; None takes it from the file name.
+        cores: Number of cores; None identifies the board by its GPU clocks.
+
+    Raises:
+        BadInput: The format differs, or batch size or cores are unknown.
     """
     entries = _parse_entries(where, text)
     size = batch_size or BATCH_SIZES.get(PurePath(where).stem.casefold())
@@ -91,7 +101,7 @@ def _parse_entry(where: str, name: str, value: Any) -> tuple[float, float, float
 
 
 def _infer_cores(where: str, entries: Mapping[str, tuple[float, ...]]) -> int:
-    """By the GPU clocks, which name the board as long as one of them is its own."""
+    """Return the number of cores of the board that has all of the file's GPU clocks."""
     asked = {entry[1] / 1e6 for entry in entries.values()}
     fitting = [device for device, clocks in GPU_MHZ.items() if asked <= set(clocks)]
     if len(fitting) != 1:

@@ -1,4 +1,4 @@
-"""Imports CSV logs of jetson-stats (one row per sample): the rails where they are logged, else jtop's own total."""
+"""Import of CSV logs of jetson-stats (one row per sample): the rails if they are logged, else jtop's own total."""
 
 from __future__ import annotations
 
@@ -13,17 +13,30 @@ from fedge.devices.tables.importers.timestamps import TIME_FORMATS, parse_time_s
 from fedge.errors import BadInput
 
 TOTALS = ("power tot", "power cur")
-"""jtop's own total: since version 4, and before. It is the input rail where the board has one, else all rails' sum."""
+"""Columns of jtop's total, from version 4 on and before. It is the input rail if the board has one, else the sum of all
+rails.
+"""
 
 
 def import_jtop_log(
     where: str, text: str, steps: StepsFile, device: str, workload: str, total_power: str | None = None
 ) -> ImportedTables:
-    """The modes of ``steps`` with the power logged meanwhile.
+    """Import the modes of a steps file with the power that jtop logged meanwhile.
 
-    The columns are those that ``jtop().stats`` gives: ``time``; since version 4 ``Power <RAIL>`` and ``Power TOT``,
-    before ``power cur``, all in milliwatts. ``total_power`` is the board's formula; where it is None or a rail of it is
-    no column, jtop's total is taken and noted. Raises ``BadInput`` for a log without either, and without times.
+    The columns are those of ``jtop().stats``: ``time``, and ``Power <RAIL>`` and ``Power TOT`` from version 4 on or
+    ``power cur`` before, all in milliwatts.
+
+    Args:
+        where: The log, for error messages.
+        text: Its content.
+        steps: When steps ran in which mode.
+        device: Device name.
+        workload: Workload name.
+        total_power: Formula of the board's total power. If it is None or one of its rails is not logged, jtop's total
+            is used, with a note.
+
+    Raises:
+        BadInput: The log has no power or no times.
     """
     sheet = parse_sheet(where, text, ("time",))
     columns = _choose_power_columns(sheet, total_power)
@@ -45,7 +58,7 @@ def import_jtop_log(
 
 
 def _choose_power_columns(sheet: CsvSheet, total_power: str | None) -> tuple[str, ...]:
-    """The columns whose sum is the module's power."""
+    """Return the columns whose sum is the module's power; raise ``BadInput`` if there are none."""
     rails = tuple(f"power {rail.casefold()}" for rail in rails_in_formula(total_power)) if total_power else ()
     if rails and all(rail in sheet.columns for rail in rails):
         return rails

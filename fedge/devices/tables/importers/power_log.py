@@ -1,4 +1,4 @@
-"""Power over time per rail, and the step time and power of every mode that ran meanwhile."""
+"""Power logs: total power over time, and step time and power of every mode that ran meanwhile."""
 
 from __future__ import annotations
 
@@ -15,12 +15,18 @@ from fedge.errors import BadInput
 from fedge.types import Floats
 
 MIN_SAMPLES = 3
-"""A mode's mean over fewer power samples is named as shaky. Chosen by us."""
+"""Power samples below which a mode gets a note; a default, since the mean of one or two samples hides an outlier."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PowerLog:
-    """Samples in order of time: the log's clock (n,), the module's watts (n,), and what was assumed on the way."""
+    """A power log in the order of time.
+
+    Attributes:
+        at_s: Times on the log's clock, shape (n,).
+        power_w: The module's power in watts, shape (n,).
+        notes: Assumptions made while reading it.
+    """
 
     at_s: Floats
     power_w: Floats
@@ -28,16 +34,23 @@ class PowerLog:
 
 
 def rails_in_formula(formula: str) -> tuple[str, ...]:
-    """The rails that a board's total is the sum of: ``"A + B"`` -> ``("A", "B")``."""
+    """Return the rails of a total, such as ``("A", "B")`` for ``"A + B"``."""
     return tuple(rail.strip() for rail in formula.split("+"))
 
 
 def build_power_log(
     where: str, samples: Sequence[tuple[float, Mapping[str, float]]], rails: Sequence[str], notes: Sequence[str]
 ) -> PowerLog:
-    """The log of samples (time, milliwatts by rail) whose total is the sum of ``rails``.
+    """Build a log of total power; samples that lack a rail are left out with a note.
 
-    Samples without one of the rails are left out and noted. Raises ``BadInput`` when that leaves none.
+    Args:
+        where: The log, for error messages.
+        samples: Time in seconds, and milliwatts by rail.
+        rails: Rails whose sum is the total.
+        notes: Notes to keep.
+
+    Raises:
+        BadInput: No sample has all the rails.
     """
     whole = [(at_s, sum(mw[rail] for rail in rails) / 1e3) for at_s, mw in samples if all(rail in mw for rail in rails)]
     if not whole:
@@ -51,10 +64,20 @@ def build_power_log(
 
 
 def import_runs(where: str, log: PowerLog, steps: StepsFile, device: str, workload: str) -> ImportedTables:
-    """One row per mode and batch size: the median of its runs' minibatch times, the mean of the power samples in them.
+    """Build one row per mode and batch size: the median step time of its runs, and the mean power during them.
 
-    Times of the runs below ``EARLIEST_S`` count from the log's first sample where the log has dates. A mode without a
-    sample is left out and noted; ``BadInput`` when that is so for every mode.
+    If the log has dates, times of runs below ``EARLIEST_S`` count from its first sample. A mode without a power sample
+    is left out with a note.
+
+    Args:
+        where: The log, for error messages.
+        log: The power log.
+        steps: The steps file.
+        device: Device name.
+        workload: Workload name.
+
+    Raises:
+        BadInput: No mode has a power sample.
     """
     runs = steps.runs
     shifted = min(run.start_s for run in runs) < EARLIEST_S <= log.at_s[0]
@@ -80,7 +103,7 @@ def import_runs(where: str, log: PowerLog, steps: StepsFile, device: str, worklo
 
 
 def _select_samples_w(log: PowerLog, runs: Sequence[StepRun], offset_s: float) -> Floats:
-    """The watts sampled while any of the runs was under way, each sample once."""
+    """Return the power samples in watts during any of the runs, each once."""
     during = np.zeros(len(log.at_s), dtype=bool)
     for run in runs:
         first, after = np.searchsorted(log.at_s, (run.start_s + offset_s, run.end_s + offset_s), side="left")

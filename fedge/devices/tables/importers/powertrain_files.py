@@ -1,4 +1,4 @@
-"""Imports PowerTrain's measurements (github kedar-1401/Dream-Lab): a folder of files per mode, or a result table."""
+"""Import of PowerTrain's measurements (github kedar-1401/Dream-Lab): a folder of files per mode, or a result table."""
 
 from __future__ import annotations
 
@@ -14,28 +14,38 @@ from fedge.devices.tables.importers import ImportedRow, ImportedTables, assemble
 from fedge.errors import BadInput
 
 BATCH_SIZE = 16
-"""The files do not say; the paper's training runs all have it."""
+"""Batch size of all training runs in the paper; the files do not contain it."""
 BATCH_NOTE = f"batch size {BATCH_SIZE}: the paper's; the files do not say"
 LAST_MINIBATCHES = 40
-"""The last so many minibatches of a mode count, as in the paper; before them the power settles."""
+"""Number of last steps of a mode that count, as in the paper; before them, power has not settled."""
 FOLDER_PATTERN = re.compile(r"pm_(\d{1,3})_(\d{1,12})_(\d{1,12})_(\d{1,12})", re.ASCII)
-"""A mode's folder: cores, CPU kHz, GPU Hz, memory Hz."""
+"""Folder name of a mode: cores, CPU kHz, GPU Hz, memory Hz."""
 RESULT_COLUMNS = ("powermode", "observed_time", "observed_power")
 LAYOUT = "a folder with pm_CORES_KHZ_HZ_HZ folders in it, or a CSV with the columns " + ", ".join(RESULT_COLUMNS)
 MAX_STEP_MS = 600_000.0
-"""A minibatch longer than this is a whole epoch; some of the repository's result tables hold those."""
+"""A longer step time must be that of an epoch, which some of the repository's result tables contain."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModeFiles:
-    """One mode's folder: its name, and its files' text by what they hold (``epoch_stats``, ``tegrastats`` ...)."""
+    """Files of one mode: the folder's name, and their text by kind (``epoch_stats``, ``tegrastats`` and so on)."""
 
     name: str
     text: Mapping[str, str]
 
 
 def read_source(source: Path) -> Iterator[ModeFiles] | str:
-    """The mode folders below ``source``, read one by one, or a result table's text; ``BadInput`` for anything else."""
+    """Read measurements.
+
+    Args:
+        source: A folder with mode folders below it, or a result table.
+
+    Returns:
+        The files of each mode, read lazily, or the text of the result table.
+
+    Raises:
+        BadInput: The source is neither.
+    """
     if not source.is_dir():
         return decode_text(str(source), read_bytes(source, LAYOUT), LAYOUT)
     if FOLDER_PATTERN.fullmatch(source.name):
@@ -52,11 +62,21 @@ def read_source(source: Path) -> Iterator[ModeFiles] | str:
 def import_folders(
     where: str, modes: Iterable[ModeFiles], device: str, workload: str, batch_size: int | None = None
 ) -> ImportedTables:
-    """One row per mode folder: medians over the last ``LAST_MINIBATCHES`` minibatches, the first never among them.
+    """Build one row per mode folder: medians over the last ``LAST_MINIBATCHES`` steps, never including the first.
 
-    Time is ``epochtime_ms`` of ``*_epoch_stats.csv`` (one line per minibatch), or fetch plus compute of
-    ``*_fetch.csv`` and ``*_compute.csv``; power is ``power cur`` (mW, the module's total as jtop makes it) of
-    ``*_tegrastats.csv`` meanwhile, by ``evaluate_log_time``. Modes with incomplete files are left out and noted.
+    Step time is ``epochtime_ms`` of ``*_epoch_stats.csv`` (one line per step), or the sum of fetch and compute times in
+    ``*_fetch.csv`` and ``*_compute.csv``. Power is ``power cur`` of ``*_tegrastats.csv`` (mW, jtop's total) between the
+    ``log_time`` of these steps. Modes with incomplete files are left out with a note.
+
+    Args:
+        where: The folder, for error messages.
+        modes: Files of each mode.
+        device: Device name.
+        workload: Workload name.
+        batch_size: Batch size; None for that of the paper.
+
+    Raises:
+        BadInput: No mode has a time and a power.
     """
     seen, left_out = [], []
     size = batch_size or BATCH_SIZE
@@ -74,8 +94,17 @@ def import_folders(
 
 
 def import_results(where: str, text: str, device: str, workload: str, batch_size: int | None = None) -> ImportedTables:
-    """The observed columns of a result table (``RESULT_COLUMNS``): ms per minibatch and watts; predictions are
-    ignored.
+    """Import the observed columns of a result table (``RESULT_COLUMNS``, ms per step and watts), not its predictions.
+
+    Args:
+        where: The file, for error messages.
+        text: Its content.
+        device: Device name.
+        workload: Workload name.
+        batch_size: Batch size; None for that of the paper.
+
+    Raises:
+        BadInput: Columns are missing, no row is usable, or times are those of epochs.
     """
     sheet = parse_sheet(where, text, RESULT_COLUMNS)
     seen, left_out = [], []
@@ -97,7 +126,7 @@ def import_results(where: str, text: str, device: str, workload: str, batch_size
 
 
 def _read_folder(folder: Path) -> ModeFiles:
-    """The kinds of files that matter; of fetch and compute only where the sum of both is not there."""
+    """Read the files that are needed: fetch and compute only if their sum is not given."""
     text: dict[str, str] = {}
     for kind in ("tegrastats", "epoch_stats", "fetch", "compute"):
         if "epoch_stats" in text:
@@ -130,7 +159,7 @@ def _import_mode(mode: ModeFiles, batch_size: int) -> ImportedRow:
 
 
 def _iterate_minibatches(mode: ModeFiles) -> Iterator[tuple[float, float]]:
-    """Milliseconds, and the log's clock at the end, of every minibatch."""
+    """Yield step time in milliseconds and the log's clock at the end of every step."""
     if "epoch_stats" in mode.text:
         whole = ("epochtime_ms", "log_time")
         yield from (
@@ -152,7 +181,7 @@ def _parse_file(mode: ModeFiles, kind: str, columns: Sequence[str]) -> CsvSheet:
 
 
 def _iterate_finite_rows(sheet: CsvSheet, columns: Sequence[str]) -> Iterator[list[float]]:
-    """The rows whose cells are all finite numbers; the logs also hold ``null`` and lines of text."""
+    """Yield the rows with finite numbers only; the logs also contain ``null`` and lines of text."""
     for row in sheet.rows:
         values = [_parse_float(row.cells[column]) for column in columns]
         if all(map(math.isfinite, values)):

@@ -1,4 +1,4 @@
-"""The steps file beside a power log: when minibatches ran in which power mode."""
+"""The steps file that accompanies a power log: when steps ran in which power mode."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from fedge.devices.tables.importers.timestamps import TIME_FORMATS, parse_time_s
 from fedge.errors import BadInput
 
 STEPS_COLUMNS = ("start_s", "end_s", "cores", "cpu_khz", "gpu_hz", "mem_hz")
-"""``batch_size`` and ``steps`` (minibatches in the row, 1 if left out) may stand beside them."""
+"""Required columns; ``batch_size`` and ``steps`` (steps in the row, 1 by default) are optional."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class ImportKey:
-    """What one row of the result is about: a power mode in the units of the normal form, and the batch size."""
+    """Key of one row of the result: a power mode in the units of the normal form, and the batch size."""
 
     cores: int
     cpu_khz: float
@@ -26,7 +26,14 @@ class ImportKey:
 
 @dataclass(frozen=True, slots=True)
 class StepRun:
-    """``steps`` minibatches one after the other from ``start_s`` to ``end_s``, which are the log's clock."""
+    """Consecutive steps in one mode.
+
+    Attributes:
+        start_s: Start, on the log's clock.
+        end_s: End, on the log's clock.
+        steps: Number of steps.
+        knobs: Mode and batch size.
+    """
 
     start_s: float
     end_s: float
@@ -35,7 +42,7 @@ class StepRun:
 
     @property
     def step_ms(self) -> float:
-        """Milliseconds of one minibatch."""
+        """Time per step, in milliseconds."""
         return 1e3 * (self.end_s - self.start_s) / self.steps
 
 
@@ -48,9 +55,15 @@ class StepsFile:
 
 
 def read_steps_file(where: str, text: str, batch_size: int | None = None) -> StepsFile:
-    """The rows of a steps file; ``batch_size`` is that of a file without the column, else it picks rows.
+    """Parse a steps file.
 
-    Raises ``BadInput`` with the line and the column of what is wrong.
+    Args:
+        where: The file, for error messages.
+        text: Its content.
+        batch_size: Batch size of a file without this column; selects rows of a file with it.
+
+    Raises:
+        BadInput: A cell is invalid (names line and column), or no row has the batch size.
     """
     sheet = parse_sheet(where, text, STEPS_COLUMNS)
     sized = "batch_size" in sheet.columns

@@ -1,4 +1,4 @@
-"""Imports logs of tegrastats, as JetPack 4, 5 and 6 print them: power per rail, a line per sample."""
+"""Import of tegrastats logs of JetPack 4, 5 and 6: power per rail, one line per sample."""
 
 from __future__ import annotations
 
@@ -13,18 +13,28 @@ from fedge.devices.tables.importers.timestamps import parse_leading_time
 from fedge.errors import BadInput
 
 INPUT_RAILS = ("VDD_IN", "POM_5V_IN")
-"""Rails that are a module's whole input, so that they are the total on boards that fedge does not know, too."""
+"""Rails that measure a module's whole input, used as total power for boards that are not in the catalogue."""
 _TIMESTAMP_COMMAND = 'tegrastats --interval 100 | while read -r l; do echo "$(date +%s.%N) $l"; done'
 
 
 def import_tegrastats_log(
     where: str, text: str, steps: StepsFile, device: str, workload: str, total_power: str | None = None
 ) -> ImportedTables:
-    """The modes of ``steps`` with the power logged meanwhile.
+    """Import the modes of a steps file with the power that tegrastats logged meanwhile.
 
-    ``total_power`` is the board's formula of its total, e.g. ``"VDD_GPU_SOC + VDD_CPU_CV"``; None for a board that is
-    not known, whose input rail is taken. Every line has to begin with its time: JetPack 5 and 6 print one, JetPack 4
-    does not. Raises ``BadInput`` for lines without a time, for a log without rails and for one of another board.
+    Every line must start with a time: JetPack 5 and 6 print one, JetPack 4 does not.
+
+    Args:
+        where: The log, for error messages.
+        text: Its content.
+        steps: When steps ran in which mode.
+        device: Device name.
+        workload: Workload name.
+        total_power: Formula of the board's total power, such as ``"VDD_GPU_SOC + VDD_CPU_CV"``; None takes the input
+            rail.
+
+    Raises:
+        BadInput: Lines have no time, or the log has no rails or those of another board.
     """
     lines = [(line, rails) for line in text.splitlines() if (rails := parse_rails_mw(line))]
     if not lines:
@@ -46,7 +56,7 @@ def import_tegrastats_log(
 
 
 def _parse_times_s(where: str, lines: Sequence[str]) -> list[float]:
-    """Of each line; those with whole seconds are spread over their second, in their order."""
+    """Return the time of each line; lines with whole seconds are spread evenly over their second."""
     stamps = [parse_leading_time(line) for line in lines]
     times = [stamp for stamp in stamps if stamp is not None]
     if len(times) < len(lines):

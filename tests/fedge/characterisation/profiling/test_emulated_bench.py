@@ -49,7 +49,7 @@ def test_work_heats_rest_cools_and_both_take_time():
     with one.device.use_mode(SPEC.maxn):
         seen = one.device.measure(WORK, 500, one.work)
     warm_c = one.temperature_c()
-    one.rest(100.0)
+    one.idle_for(100.0)
 
     assert 25.0 < one.temperature_c() < warm_c
     assert one.clock.now_s() == pytest.approx(seen.work_s + 100.0)
@@ -64,7 +64,7 @@ def test_a_board_in_hot_air_throttles_and_is_measured_once_more():
 def test_settled_measurements_lie_near_the_truth():
     one = bench()
     seen = measure_mode(one, LOW, StabilityRule())
-    row = one.device.surface.row(LOW)
+    row = one.device.surface.find_row(LOW)
 
     assert seen.verdict.step_s == pytest.approx(one.device.surface.step_s[row], rel=0.03)
     assert seen.verdict.power_w == pytest.approx(one.device.surface.power_w[row], rel=0.03)

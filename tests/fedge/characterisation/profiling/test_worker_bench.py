@@ -24,7 +24,7 @@ from fedge.powerd.powerd_client import PowerdClient as Power
 from fedge.types import Workload
 from fedge.worker.worker_client import WorkerError
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[4]
 LIMIT_S = 4.0
 """Too short for any mode to settle, so that the test's length does not depend on how even the machine is."""
 
@@ -121,7 +121,7 @@ def test_a_worker_that_does_not_tell_its_status_is_an_error_of_the_board(monkeyp
         yield SimpleNamespace()
 
     for module in (worker_bench, worker_training):
-        monkeypatch.setattr(module, "Client", lambda *_: Trainer())
+        monkeypatch.setattr(module, "WorkerClient", lambda *_: Trainer())
     monkeypatch.setattr(worker_bench, "open_local_board", here)
 
     with (

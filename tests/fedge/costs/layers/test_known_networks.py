@@ -65,9 +65,9 @@ def test_an_unknown_workload_has_no_network() -> None:
 
 def test_known_networks_are_read_without_torch(project_root: Path) -> None:
     program = (
-        "import sys; from fedge.costs.layers.known_networks import known_network; import "
+        "import sys; from fedge.costs.layers.known_networks import find_known_network; import "
         "fedge.costs.layers.network_source; "
-        "print(known_network('resnet50-imagenet').parameters, 'torch' in sys.modules, 'onnx' in sys.modules)"
+        "print(find_known_network('resnet50-imagenet').parameters, 'torch' in sys.modules, 'onnx' in sys.modules)"
     )
     done = subprocess.run(
         [sys.executable, "-c", program], cwd=project_root, capture_output=True, text=True, check=False

@@ -36,7 +36,8 @@ def chosen(limit_mb: float, lower: str = "batch-first", min_batch: int = 1, marg
 
 def test_batch_first_keeps_the_network_as_wide_as_any_batch_allows() -> None:
     assert list_scales(ASKED, 4, (1.0, 0.5), "batch-first") == (
-        TrainingScale(16), TrainingScale(8), TrainingScale(4), TrainingScale(16, 0.5), TrainingScale(8, 0.5), TrainingScale(4, 0.5),
+        TrainingScale(16), TrainingScale(8), TrainingScale(4),
+        TrainingScale(16, 0.5), TrainingScale(8, 0.5), TrainingScale(4, 0.5),
     )  # fmt: skip
     assert chosen(1000.0).scale == TrainingScale(8)
     assert chosen(150.0).scale == TrainingScale(1, 0.5)
@@ -44,7 +45,8 @@ def test_batch_first_keeps_the_network_as_wide_as_any_batch_allows() -> None:
 
 def test_width_first_keeps_the_batch_as_large_as_any_width_allows() -> None:
     assert list_scales(TrainingScale(6), 1, (1.0, 0.5), "width-first") == (
-        TrainingScale(6), TrainingScale(6, 0.5), TrainingScale(3), TrainingScale(3, 0.5), TrainingScale(1), TrainingScale(1, 0.5),
+        TrainingScale(6), TrainingScale(6, 0.5), TrainingScale(3),
+        TrainingScale(3, 0.5), TrainingScale(1), TrainingScale(1, 0.5),
     )  # fmt: skip
     assert chosen(1000.0, "width-first").scale == TrainingScale(16, 0.5)
 

@@ -121,9 +121,9 @@ def test_a_need_is_computed_in_a_few_milliseconds() -> None:
 def test_no_heavy_library_is_needed() -> None:
     program = (
         "import sys, fedge.costs.memory.memory_belief, fedge.costs.memory.step_need as n; from "
-        "fedge.costs.layers.known_networks import known_network\n"
+        "fedge.costs.layers.known_networks import find_known_network\n"
         "from fedge.devices.catalogue import find\n"
-        "n.need(known_network('resnet50-imagenet'), find('tx2'), 8)\n"
+        "n.predict_step_need(find_known_network('resnet50-imagenet'), find('tx2'), 8)\n"
         "print(*[m for m in ('torch', 'sklearn', 'scipy', 'pandas') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

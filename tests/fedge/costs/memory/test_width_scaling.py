@@ -63,10 +63,9 @@ def test_a_network_told_as_one_layer_is_narrowed_as_a_whole() -> None:
 def test_it_counts_what_the_narrow_network_itself_has() -> None:
     if importlib.util.find_spec("torchvision") is None:
         pytest.skip("torchvision is not here")
-    from fedge.worker import architectures, builtin_tasks
-    from fedge.worker.narrow_networks import narrow_network
+    from fedge.worker import architectures, builtin_tasks, narrow_networks
 
     shape = builtin_tasks.builtin_shape("resnet18-imagenet")
-    net = narrow_network(architectures.MODELS["resnet18-imagenet"](shape), 0.5, shape)
+    net = narrow_networks.narrow_network(architectures.MODELS["resnet18-imagenet"](shape), 0.5, shape)
     counted = narrow_network(known(), 0.5)
     assert counted.parameters == pytest.approx(sum(w.numel() for w in net.parameters()), rel=0.01)

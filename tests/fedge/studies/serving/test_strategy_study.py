@@ -31,7 +31,7 @@ PROBLEMS = tuple(
     for watts, latency, rate in itertools.product(range(16, 40, 3), (0.2, 0.5), (20.0, 60.0, 200.0))
 )
 ODD = """
-from fedge.serving.job_choice import Choice
+from fedge.serving.job_choice import JobChoice as Choice
 from fedge.serving.trial_search import Trial
 
 class Raises:

@@ -1,0 +1,207 @@
+"""Advise a placement of a network's instances on a board's accelerators: goal, plan, and remaining uncertainty."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from fedge.analysis.placement.accelerator_fit import FittedBoard, accelerator_kind, fit_board
+from fedge.analysis.placement.accelerators import PlacementBoard
+from fedge.analysis.placement.catalogue_accelerators import MAX_POWER_FIGURE, build_placement_board
+from fedge.analysis.placement.combination_curves import CombinationCurve, compute_combination_curves
+from fedge.analysis.placement.dla_support import split_network
+from fedge.analysis.placement.execution.host_runtimes import HOST_BOARD, build_host_board
+from fedge.analysis.placement.placement_goals import USER_OBJECTIVES, PlacementGoal, PlacementObjective
+from fedge.analysis.placement.placement_measurements import PlacementMeasurement, parse_batch_size, read_measurements
+from fedge.analysis.placement.placement_outcome import PlacementOutcome
+from fedge.analysis.placement.placement_planner import PlacementPlan, RelaxedLimit, plan_placement, relax_limits
+from fedge.costs.layers.network_cost import NetworkCost
+from fedge.costs.layers.network_source import load_network_cost, parse_input_shape
+from fedge.devices.catalogue import find
+from fedge.errors import BadInput
+from fedge.types import Label
+
+MAX_BATCHES = 16
+"""Upper limit of the number of batch sizes in one request."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlacementOptions:
+    """The options of the command, unparsed."""
+
+    model: str
+    device: str
+    rate_hz: float | None = None
+    objective: str | None = None
+    max_power_w: float | None = None
+    max_latency_s: float | None = None
+    batches: str = "1,2,4,8,16,32,64,128"
+    instances: int = 1
+    on: str | None = None
+    measurements: Path | None = None
+    input_shape: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PlacementAdvice:
+    """A plan with everything that the renderings show."""
+
+    options: PlacementOptions
+    network: NetworkCost
+    board: PlacementBoard
+    """The board with the accelerators that may be used."""
+    board_fitted: PlacementBoard
+    """The board with all accelerators, as measured rows may use any."""
+    plan: PlacementPlan
+    chosen: PlacementOutcome
+    curves: tuple[CombinationCurve, ...]
+    fitted: FittedBoard | None
+    measured: tuple[PlacementMeasurement, ...]
+    planning_s: float
+    notes: tuple[str, ...]
+
+    @property
+    def label(self) -> Label:
+        """Source label of the chosen placement's figures."""
+        return self.find_label(self.chosen)
+
+    @property
+    def knows_watts(self) -> bool:
+        """Whether power is known; for this machine it is known only from measurements."""
+        return _knows_watts(self.board, self.fitted)
+
+    def find_label(self, outcome: PlacementOutcome) -> Label:
+        """Return ``calibrated`` if everything that an outcome uses was measured, else ``estimated``."""
+        return "estimated" if self.fitted is None else self.fitted.label_placement(outcome.placement)
+
+
+def advise_placement(asked: PlacementOptions) -> PlacementAdvice:
+    """Plan a placement for the given options.
+
+    Raises:
+        BadInput: For an invalid option, or limits that no placement keeps.
+    """
+    goal, sizes = parse_goal(asked), parse_batch_sizes(asked.batches)
+    rows = () if asked.measurements is None else read_measurements(asked.measurements)
+    board = _find_board(asked)
+    network = load_network_cost(asked.model, parse_input_shape(asked.input_shape))
+    fitted = fit_board(board, network, rows) if rows else None
+    if not _knows_watts(board, fitted) and (goal.objective == "energy" or goal.max_power_w is not None):
+        raise BadInput("--measurements", "no watts", "rows with watts (fedge place-run --sensor): none are known here")
+    fitted_board = _restrict_accelerators(fitted.board if fitted else board, asked.on)
+    begin = time.perf_counter()
+    found = plan_placement(fitted_board, network=network, goal=goal, batch_sizes=sizes, most_instances=asked.instances)
+    took_s = time.perf_counter() - begin
+    if found.chosen is None:
+        raise _infeasible_error(
+            asked,
+            goal,
+            relax_limits(fitted_board, network=network, goal=goal, batch_sizes=sizes, most_instances=asked.instances),
+        )
+    return PlacementAdvice(
+        options=asked,
+        network=network,
+        board=fitted_board,
+        board_fitted=fitted.board if fitted else board,
+        plan=found,
+        chosen=found.chosen,
+        curves=compute_combination_curves(fitted_board, network, sizes),
+        fitted=fitted,
+        measured=rows,
+        planning_s=took_s,
+        notes=(
+            *_describe_unmeasured(fitted, found.chosen),
+            *_describe_excess_power(fitted_board, found.chosen),
+            *_describe_fallback(fitted_board, network),
+        ),
+    )
+
+
+def parse_goal(asked: PlacementOptions) -> PlacementGoal:
+    """Return the goal; with a rate the default objective is least latency, else most throughput."""
+    words = asked.objective or ("throughput" if asked.rate_hz is None else "latency")
+    if words not in USER_OBJECTIVES:
+        raise BadInput("--objective", repr(words), f"one of {', '.join(USER_OBJECTIVES)}")
+    objective: PlacementObjective = next(choice for choice in USER_OBJECTIVES if choice == words)
+    return PlacementGoal(objective, asked.rate_hz, asked.max_power_w, asked.max_latency_s)
+
+
+def parse_batch_sizes(text: str) -> tuple[int, ...]:
+    """Parse the value of ``--batches``, in ascending order."""
+    sizes = tuple(sorted({parse_batch_size(word.strip(), "--batches") for word in text.split(",")}))
+    if len(sizes) > MAX_BATCHES:
+        raise BadInput("--batches", f"{len(sizes)} sizes", f"up to {MAX_BATCHES}, separated by commas")
+    return sizes
+
+
+def _find_board(asked: PlacementOptions) -> PlacementBoard:
+    if asked.device != HOST_BOARD:
+        return build_placement_board(find(asked.device))
+    if asked.measurements is None:
+        right = "--measurements FILE too: nothing is known of this machine before (fedge place-run writes one)"
+        raise BadInput("--device", HOST_BOARD, right)
+    return build_host_board()
+
+
+def _knows_watts(board: PlacementBoard, fitted: FittedBoard | None) -> bool:
+    return board.name != HOST_BOARD or (fitted is not None and fitted.power_error is not None)
+
+
+def _restrict_accelerators(board: PlacementBoard, on: str | None) -> PlacementBoard:
+    """Return the board with the named accelerators only."""
+    if on is None:
+        return board
+    names = [word.strip() for word in on.split(",")]
+    for name in names:
+        if name not in board.accelerator_names:
+            dla = name.startswith("dla") and not any(known.startswith("dla") for known in board.accelerator_names)
+            why = f"{board.name} has no DLA; " if dla else ""
+            raise BadInput("--on", repr(name), f"{why}one of {', '.join(board.accelerator_names)}")
+    return replace(board, accelerators=tuple(place for place in board.accelerators if place.name in names))
+
+
+def _infeasible_error(asked: PlacementOptions, goal: PlacementGoal, near: Sequence[RelaxedLimit]) -> BadInput:
+    """Return a one-line error with the request, and for each limit the value that would be feasible."""
+    limits = {"--rate": goal.rate_hz, "--max-power-w": goal.max_power_w, "--max-latency-s": goal.max_latency_s}
+    given = ", ".join(f"{option} {value:g}" for option, value in limits.items() if value is not None)
+    words = {"--rate": "at most", "--max-power-w": "at least", "--max-latency-s": "at least"}
+    others = ", the other limits kept" if sum(value is not None for value in limits.values()) > 1 else ""
+    told = [f"{one.option} {words[one.option]} {one.reachable:.4g}, by {one.outcome.placement}" for one in near]
+    right = f"{'; or '.join(told)}{others}" if told else "looser limits: loosening a single one is not enough"
+    return BadInput(f"no placement on {asked.device} holds the limits", given, right)
+
+
+def _describe_unmeasured(fitted: FittedBoard | None, chosen: PlacementOutcome) -> list[str]:
+    """Return a note on the parts of a plan without measured rows."""
+    if fitted is None or fitted.label_placement(chosen.placement) == "calibrated":
+        return []
+    used = dict.fromkeys((one.accelerator, one.precision) for one in chosen.placement.instances)
+    without = [f"{name} ({how})" for name, how in used if (accelerator_kind(name), how) not in fitted.measured]
+    return [f"Not measured, hence estimated: {', '.join(without)}; --on keeps to accelerators that you name."]
+
+
+def _describe_excess_power(board: PlacementBoard, chosen: PlacementOutcome) -> list[str]:
+    """Return a note if a plan draws more than the module's maximum power."""
+    most_w = next((figure.value for name, figure in board.figures if name == MAX_POWER_FIGURE), None)
+    if most_w is None or chosen.power_w <= most_w:
+        return []
+    more = f"{chosen.power_w:.1f} W are more than the module's {most_w:g} W: it would lower its clocks"
+    return [f"{more}; --max-power-w {most_w:g} plans within it."]
+
+
+def _describe_fallback(board: PlacementBoard, network: NetworkCost) -> list[str]:
+    """Return notes on operators that a DLA does not run."""
+    notes = []
+    dla = next((place for place in board.accelerators if place.supported is not None), None)
+    if dla is not None:
+        parts = split_network(network, dla.supported)
+        if parts.fallen:
+            share = parts.fallback_flop / max(parts.flop + parts.fallback_flop, 1.0)
+            notes.append(
+                f"{dla.name} does not run {', '.join(parts.fallen)}: {parts.fallback_launches} of "
+                f"{parts.launches + parts.fallback_launches} operators ({share:.1%} of the FLOP) fall back to the GPU, "
+                f"with {parts.switches} changes of place per batch (estimated from NVIDIA's list)."
+            )
+    return notes

@@ -1,0 +1,31 @@
+"""Sizes of a task's network, and the errors of a task that cannot be used; imports neither torch nor numpy."""
+
+from typing import NamedTuple
+
+from fedge.worker.refusal import Refusal
+
+
+class BadTask(Refusal):
+    """An unknown task name, or a task file with an error in it."""
+
+    kind = "bad-source"
+
+
+class WrongHash(BadTask):
+    """A task file whose SHA-256 is not the announced one."""
+
+    kind = "hash"
+
+
+class Shape(NamedTuple):
+    """Input and output of a network.
+
+    Attributes:
+        channels: Channels of an image.
+        side: Height and width of an image in pixels.
+        classes: Number of scores.
+    """
+
+    channels: int
+    side: int
+    classes: int
