@@ -69,7 +69,7 @@ types: setup
 	@$(BIN)/mypy
 
 layers: setup
-	@$(PYTEST) -q tests/test_layers.py tests/test_house.py tests/test_packaging.py
+	@$(PYTEST) -q tests/test_layers.py tests/test_readability.py tests/test_packaging.py
 
 format: setup ## Format the code and apply automatic fixes
 	@$(BIN)/ruff check --fix .

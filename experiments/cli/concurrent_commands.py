@@ -20,7 +20,7 @@ def run(
     train: Annotated[str, typer.Option(metavar="TASK", help="The built-in task that is trained.")] = "digits-cnn",
     infer: Annotated[str, typer.Option(metavar="TASK", help="The built-in task that is served.")] = "cifar10-cnn",
     how: Annotated[
-        str, typer.Option(help="managed, native, alone (training with nothing beside it), or both: managed and native.")
+        str, typer.Option(help="managed, native, alone (training without inference), or both: managed and native.")
     ] = "managed",
     minutes: Annotated[float | None, typer.Option(min=0.01, help="How long each lasts; 1 by default.")] = None,
     seconds: Annotated[float | None, typer.Option(min=0.5, help="The same in seconds.")] = None,
@@ -85,9 +85,11 @@ def evaluate(
     plausible: Annotated[
         bool, typer.Option("--plausible", help="Leave out modes of which a table has a row that cannot be.")
     ] = False,
-    sample: Annotated[int | None, typer.Option(min=1, help="Draw so many problems at random: a stream.")] = None,
+    sample: Annotated[
+        int | None, typer.Option(min=1, help="Number of problems to draw at random, in a stream.")
+    ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Fixes everything random.")] = 0,
-    seeds: Annotated[int, typer.Option(min=1, help="Play so many seeds, a row each.")] = 1,
+    seeds: Annotated[int, typer.Option(min=1, help="Number of seeds, one row each.")] = 1,
     device: Annotated[str | None, typer.Option(help="The board; from the tables' paths by default.")] = None,
     workload: Annotated[
         str | None, typer.Option(help="The workload of a table alone; from the file's name by default.")

@@ -15,7 +15,9 @@ fleet = typer.Typer(
 
 Inventory = Annotated[
     Path | None,
-    typer.Option(metavar="FILE", help="The fleet's inventory; $FEDGE_INVENTORY or inventory.yml beside the playbooks."),
+    typer.Option(
+        metavar="FILE", help="The fleet's inventory; $FEDGE_INVENTORY or inventory.yml next to the playbooks."
+    ),
 ]
 Playbooks = Annotated[
     Path | None, typer.Option(metavar="DIR", help="The folder of the playbooks; the checkout's ansible/ by default.")
@@ -189,7 +191,7 @@ def down(
 ) -> None:
     """Stop the services; --remove takes everything away.
 
-    The power daemons are stopped last: they put the boards' own power state back.
+    The power daemons are stopped last: they restore the boards' original power modes.
     """
     from experiments.cli import fleet_playbook as command
     from experiments.cli.fleet_options import build_options
@@ -234,7 +236,7 @@ def proxy(
     management_port: Annotated[int, typer.Option(help="The port for that network.")] = 9444,
     telemetry: Annotated[
         Path | None,
-        typer.Option(metavar="SOCKET", help="Where the board service takes what boards tell; by default nobody does."),
+        typer.Option(metavar="SOCKET", help="Where the board service receives telemetry; by default it does not."),
     ] = None,
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="Written instead of printed.")] = None,
 ) -> None:

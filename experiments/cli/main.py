@@ -118,7 +118,7 @@ def export(
     ] = None,
     out: Annotated[Path | None, typer.Option(help="The folder to write into; in the run's by default.")] = None,
 ) -> None:
-    """Tell TensorBoard, MLflow or a program of yours every round of a run."""
+    """Export every round of a run to TensorBoard, MLflow or your own exporter."""
     from experiments.cli.export_rounds import export_run as command
 
     command(run, to, option or [], out)

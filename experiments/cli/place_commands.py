@@ -34,7 +34,7 @@ def place(
     max_power_w: Annotated[float | None, typer.Option(help="Limit of the board's watts.")] = None,
     max_latency_s: Annotated[float | None, typer.Option(help="Limit of an image's latency, waiting included.")] = None,
     batches: Batches = "1,2,4,8,16,32,64,128",
-    instances: Annotated[int, typer.Option(min=1, max=3, help="At most so many on each accelerator.")] = 1,
+    instances: Annotated[int, typer.Option(min=1, max=3, help="Most instances on one accelerator.")] = 1,
     on: Annotated[
         str | None, typer.Option(metavar="NAME,...", help="Only these accelerators; the board's all by default.")
     ] = None,
@@ -78,7 +78,7 @@ def place_run(
         ),
     ] = None,
     batches: Batches = "1,4,16",
-    most: Annotated[int, typer.Option("--together", min=1, max=4, help="At most so many instances together.")] = 2,
+    most: Annotated[int, typer.Option("--together", min=1, max=4, help="Most instances in all.")] = 2,
     seconds: Annotated[float, typer.Option(min=0.2, help="How long each placement runs.")] = 5.0,
     sensor: Annotated[
         str | None, typer.Option(metavar="NAME", help="Read watts too: sysfs, tegrastats or jtop, on a Jetson.")

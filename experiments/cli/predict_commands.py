@@ -110,10 +110,12 @@ def fit(
     ] = None,
     out: Annotated[Path, typer.Option(metavar="MODEL", help="The file to write.")] = Path("model.safetensors"),
     method: Annotated[str, typer.Option(help="The predictor.")] = "fedge",
-    modes: Annotated[int | None, typer.Option(min=1, help="Learn from so many modes only; the explorer picks.")] = None,
+    modes: Annotated[
+        int | None, typer.Option(min=1, help="Number of modes to learn from; the explorer picks them.")
+    ] = None,
     explorer: Annotated[str | None, typer.Option(help="What to profile, with --modes.")] = None,
-    cost_s: Annotated[float | None, typer.Option(help="Profile for at most so many seconds.")] = None,
-    cost_j: Annotated[float | None, typer.Option(help="Profile for at most so many joules.")] = None,
+    cost_s: Annotated[float | None, typer.Option(help="Most seconds to profile.")] = None,
+    cost_j: Annotated[float | None, typer.Option(help="Most joules to profile.")] = None,
     reference: References = None,
     prior_without: PriorWithout = None,
     device: Device = None,

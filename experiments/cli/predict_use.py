@@ -171,7 +171,7 @@ def choose_mode(  # noqa: PLR0917 - the command's own options
     values = {"--power-w": power_w, "--deadline-s": deadline_s, "--time-weight": time_weight, "--knee": knee or None}
     given = [(option, float(value)) for option, value in values.items() if value is not None]
     if len(given) != 1:
-        got = " and ".join(option for option, _ in given) or "no aim"
+        got = " and ".join(option for option, _ in given) or "no objective"
         raise BadInput("fedge predict choose", got, f"exactly one of {', '.join(values)}")
     aim = ChoiceAim(*given[0], confidence)
     _check_aim(aim)

@@ -138,7 +138,7 @@ def _list_problems(summary: Mapping[str, Any]) -> Iterator[str]:
     """Yield the problems of a run, counted by boards and rounds."""
     goal, board = ("plan", "task") if summary["asynchronous"] else ("goal", "board")
     if summary["infeasible"]:
-        yield f"{_format_count(summary['infeasible'], goal, f'{goal}s')} out of reach"
+        yield f"{_format_count(summary['infeasible'], goal, f'{goal}s')} that no mode could meet"
     if summary["late"]:
         lost = f", {summary['late_lost']} of them lost (joined no round)" if summary["late_lost"] else ""
         yield f"{_format_count(summary['late'], 'reply', 'replies')} late{lost}"

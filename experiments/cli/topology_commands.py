@@ -50,7 +50,7 @@ def find(
         str | None, typer.Option("--input", metavar="SHAPE", help="One sample's shape, as 3x224x224.")
     ] = None,
     method: Annotated[str, typer.Option(help="What ranks the channels: l1, l2 (their weights) or random.")] = "l1",
-    round_to: Annotated[int, typer.Option(help="Layers keep multiples of so many channels.")] = 1,
+    round_to: Annotated[int, typer.Option(help="Keep a multiple of this many channels in every layer.")] = 1,
     variants: Annotated[int, typer.Option(help="So many variants that fit are listed, the largest first.")] = 4,
     confidence: Annotated[float, typer.Option(help="How surely each limit is to hold.")] = 0.84,
     seed: Annotated[int, typer.Option(help="Fixes --method random.")] = 0,

@@ -242,7 +242,7 @@ def summary_table(summary: dict[str, Any]) -> RenderableType:
         "saving vs MAXN, waiting low": _format_saving(summary, "maxn_parked"),
         "mean round": duration(summary.get("mean_round_s")) + against_maxn,
         "makespan": f"{duration(summary.get('makespan_s'))} on the fleet's clock",
-        "played in": duration(summary.get("wall_s")),
+        "wall time": duration(summary.get("wall_s")),
         **_optional_facts(summary),
         "report": summary.get("report"),
     }

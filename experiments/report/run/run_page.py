@@ -168,7 +168,7 @@ def _render_headline_cards(run: LoadedRun) -> str:
         (
             "Makespan",
             duration(figure["makespan_s"]),
-            f"on the fleet's clock; played in {duration(figure['wall_s'])} of real time",
+            f"of simulated or board time; wall time {duration(figure['wall_s'])}",
         ),
         *_list_special_cards(run),
         *(() if run.asynchronous else compared),

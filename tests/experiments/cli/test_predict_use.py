@@ -230,7 +230,7 @@ def test_json_tells_an_infeasible_choice_too(path, capsys):
 @pytest.mark.parametrize(
     ("aim", "words"),
     [
-        ({}, "got no aim; exactly one of --power-w, --deadline-s, --time-weight, --knee"),
+        ({}, "got no objective; exactly one of --power-w, --deadline-s, --time-weight, --knee"),
         ({"power_w": 20.0, "knee": True}, "got --power-w and --knee; exactly one"),
         ({"power_w": 0.0}, "--power-w: got 0; watts, above 0"),
         ({"power_w": -5.0}, "--power-w: got -5"),

@@ -25,9 +25,9 @@ SUMMARY: dict[str, Any] = {
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"infeasible": 1}, "note: 1 goal out of reach (of 3 rounds x 2 boards); see the report"),
-        ({"infeasible": 2, "asked": 4}, "note: 2 goals out of reach (of 4 board rounds); "),
-        ({"infeasible": 2, "asked": 9, "asynchronous": True}, "note: 2 plans out of reach (of 9 tasks); "),
+        ({"infeasible": 1}, "note: 1 goal that no mode could meet (of 3 rounds x 2 boards); see the report"),
+        ({"infeasible": 2, "asked": 4}, "note: 2 goals that no mode could meet (of 4 board rounds); "),
+        ({"infeasible": 2, "asked": 9, "asynchronous": True}, "note: 2 plans that no mode could meet (of 9 tasks); "),
         ({"late": 1}, "note: 1 reply late (of "),
         ({"late": 3, "late_lost": 1}, "note: 3 replies late, 1 of them lost (joined no round)"),
         ({"failed": 1, "late": 2}, "note: 2 replies late, 1 board failed (of "),

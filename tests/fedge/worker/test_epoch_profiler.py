@@ -187,7 +187,7 @@ def test_started_as_a_file_it_takes_nothing_from_the_packages_that_lie_beside_fe
     command = [sys.executable, str(tmp_path / "fedge/worker/epoch_profiler.py")]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=str(tmp_path / "fedge"))
     said = process.communicate(timeout=60)[0]
-    assert json.loads(said.decode()) == {"failed": "usage: characterising.py SPEC.json OUT.npz"}
+    assert json.loads(said.decode()) == {"failed": "usage: epoch_profiler.py SPEC.json OUT.npz"}
     assert process.returncode == 1
 
 

@@ -128,7 +128,7 @@ def test_the_summary_names_the_headline_figures():
         "saving vs MAXN, waiting low 6.0 %, 75 % of the oracle's saving",
         "mean round 20.0 s, 1.25 × MAXN's",
         "makespan 4 min 18 s on the fleet's clock",
-        "played in 7.30 s",
+        "wall time 7.30 s",
         "late, failed, cancelled 0, 2, 0",
         "report /x/report.html",
     ]

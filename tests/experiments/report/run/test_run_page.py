@@ -73,7 +73,7 @@ def test_the_headline_holds_the_runs_figures(make_run):
     assert "Share of the oracle's saving 83 % knowing the truth saves 40.0 % against MAXN The same" in page.text
     assert "The same, waiting low 67 % knowing the truth saves 25.0 % against MAXN, waiting low" in page.text
     assert "Mean round against MAXN 1.25 × 20.0 s; MAXN: 16.0 s" in page.text
-    assert "Makespan 60.0 s on the fleet's clock; played in 12.5 s of real time" in page.text
+    assert "Makespan 60.0 s of simulated or board time; wall time 12.5 s" in page.text
 
 
 def test_it_says_what_is_emulated_and_what_was_trained(make_run):

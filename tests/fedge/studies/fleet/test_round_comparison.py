@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedge.experiment import PolicySpec
+from fedge.studies.fleet.fleet_costs import FleetCost
 from fedge.studies.fleet.round_comparison import compare_round
 from fedge.types import Measurement, PowerMode
 
@@ -54,7 +55,13 @@ def test_no_choice_of_single_modes_within_the_limit_beats_the_oracle(
     assert judged.objective is not None
     assert judged.oracle_objective is not None
     if judged.chosen.round_s <= max_slowdown * judged.maxn.round_s:
-        assert judged.objective >= judged.oracle_objective * (1 - 1e-9)
+        # The planner of oracle and policy divides by the energy at MAXN with waiting in the lowest mode. The reported
+        # objective divides by MAXN's own, so near a tie the two may rank differently by some hundredths of a percent.
+        def objective(cost: FleetCost) -> float:
+            time, energy = cost.round_s / judged.maxn_low.round_s, cost.energy_j / judged.maxn_low.energy_j
+            return time_weight * time + (1.0 - time_weight) * energy
+
+        assert objective(judged.chosen) >= objective(judged.oracle) * (1 - 1e-9)
     assert judged.oracle.round_s <= max_slowdown * judged.maxn.round_s * (1 + 1e-8)
     assert judged.maxn_low.energy_j <= judged.maxn.energy_j
     assert judged.at_length.energy_j <= min(judged.chosen.energy_j, judged.oracle.energy_j) * (1 + 1e-9)
