@@ -107,8 +107,10 @@ def evaluate(
     tables = ConcurrentTableOptions(
         tuple(train or ()), infer=tuple(infer or ()), device=device, workload=workload, batch_size=batch_size
     )
-    stream = {"reuse": reuse, "sample": sample, "seed": seed, "seeds": seeds, "plausible": plausible}
-    command(ConcurrentEvalOptions(tables, strategies=strategy, problems=problems, **stream), json_file)  # type: ignore[arg-type]
+    asked = ConcurrentEvalOptions(
+        tables, strategy, problems, reuse=reuse, sample=sample, seed=seed, seeds=seeds, plausible=plausible
+    )
+    command(asked, json_file)
 
 
 @app.command("plan")

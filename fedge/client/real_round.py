@@ -24,7 +24,7 @@ from fedge.client.progress import ProgressTraining, attach_progress
 from fedge.client.round import run_round
 from fedge.client.round_context import POWER_PLANNING_POLICY, PROBE_EXPLORER, RoundContext, RoundResult
 from fedge.client.round_report import build_report, next_board_state
-from fedge.client.round_trace import TracingDevice, build_link_phases
+from fedge.client.round_trace import RoundPhase, TracingDevice, build_link_phases
 from fedge.client.step_accounting import warm_up_steps
 from fedge.client.watchdog import CancellableTraining, Watchdog, cancel_after
 from fedge.client.worker_training import WorkerTraining
@@ -51,7 +51,6 @@ from fedge.types import (
     NamedArrays,
     PowerMode,
     RoundGoal,
-    RoundReport,
     TrainingScale,
     TrainResult,
     Workload,
@@ -198,27 +197,21 @@ def _run_attempt(
         )
         return dataclasses.replace(cut, trace=shift_trace(watching.build_trace(), link.down_s)), None
     after_s, peak_mb = time.monotonic() - started_s, training.peak_mb
-    reply = _build_reply(attempts, request, context=context, result=result, link=link, peak_mb=peak_mb, after_s=after_s)
-    trace = watching.build_trace(*build_link_phases(_report_of(reply), context.waiting_mode))
-    return dataclasses.replace(reply, trace=trace), result.trained
-
-
-def _report_of(reply: ReplyMessage) -> RoundReport:
-    assert reply.report is not None
-    return reply.report
+    reply, phases = _build_reply(attempts, request, context, result, link=link, peak_mb=peak_mb, after_s=after_s)
+    return dataclasses.replace(reply, trace=watching.build_trace(*phases)), result.trained
 
 
 def _build_reply(
     attempts: MemoryAttempts,
     request: RequestMessage,
-    *,
     context: RoundContext,
     result: RoundResult,
+    *,
     link: LinkUse,
     peak_mb: float | None,
     after_s: float,
-) -> ReplyMessage:
-    """Build the reply of a round that ended by itself, ``after_s`` seconds after its start; without its trace."""
+) -> tuple[ReplyMessage, tuple[RoundPhase, RoundPhase]]:
+    """Build the untraced reply and the link phases of a round that ended ``after_s`` seconds after its start."""
     session = attempts.scaled_session
     report = build_report(
         result,
@@ -233,7 +226,8 @@ def _build_reply(
     whole = request.cancel_s is None or report.steps == report.asked_steps
     error = None if whole else _explain_cancellation(report.steps, session, after_s)
     state = next_board_state(request, result, report, attempts.update_history(peak_mb))
-    return ReplyMessage(session.board.name, result.front, report, state, error=error, cut=not whole)
+    reply = ReplyMessage(session.board.name, result.front, report, state, error=error, cut=not whole)
+    return reply, build_link_phases(report, context.waiting_mode)
 
 
 def _time_left_s(request: RequestMessage, started_s: float) -> float | None:
