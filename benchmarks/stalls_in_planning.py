@@ -25,6 +25,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from fedge import workloads
 from fedge.client import emulated
 from fedge.client.loader_stalls import LoaderPredictor
 from fedge.devices.board_kinds import build_knowledge
@@ -199,7 +200,7 @@ def _run_rounds(experiment: Experiment, rounds: int) -> BoardRun:
     deadline_s, state, arrays = (
         _round_deadline_s(seat),
         ClientState(),
-        emulated.load_experiment_task(experiment).initial_arrays(1),
+        workloads.load_experiment_task(experiment).initial_arrays(1),
     )
     reports: list[RoundReport] = []
     for number in range(1, rounds + 1):

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 
-from fedge.client.emulated import load_experiment_task
 from fedge.decisions.selection import load_selector
 from fedge.errors import BadInput, RunFailed
 from fedge.experiment import Experiment
@@ -20,6 +19,7 @@ from fedge.telemetry.store_reader import list_rounds
 from fedge.telemetry.store_records import ClientRow, RoundRow
 from fedge.telemetry.store_schema import BY_ROW
 from fedge.types import NamedArrays
+from fedge.workloads import load_experiment_task
 from server.aggregation.aggregator import build_strategy
 from server.aggregation.async_strategies import AsyncStrategy
 from server.exporters.exporter_factory import build_factories

@@ -18,7 +18,6 @@ from experiments.spec.loader_checks import check_loader, loader_label
 from experiments.spec.memory_checks import check_memory, memory_label
 from experiments.spec.serving_checks import check_serving, serving_label
 from fedge import registry, workloads
-from fedge.client.emulated import load_experiment_task
 from fedge.client.step_accounting import count_steps
 from fedge.costs.cost_profile import CostProfile
 from fedge.costs.workload_sizes import load_workload_sizes
@@ -50,6 +49,7 @@ from fedge.predictors import PREDICTORS, load_predictor
 from fedge.protocols import LearningTask
 from fedge.seeds import make_generator
 from fedge.types import DeviceSpec, Modes, ProfileTable, TrainOptions
+from fedge.workloads import load_experiment_task
 from fedge.workloads.partitions import split_samples
 
 POLICY_OPTIONS: dict[str, tuple[str, ...]] = {

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from experiments.spec.experiment_loader import format_value
-from fedge.client.emulated import load_experiment_task
 from fedge.client.emulated_memory import build_board_scaling, explain_narrowing_failure
 from fedge.client.memory_scaling import AVERAGING_STRATEGIES, ScalingContext, can_narrow_clients
 from fedge.devices.board_kinds import build_kind
 from fedge.errors import BadInput
 from fedge.experiment import Experiment, FleetBoard
 from fedge.types import DeviceSpec
+from fedge.workloads import load_experiment_task
 
 MEMORY_FIELD = "workload.memory"
 

@@ -31,14 +31,8 @@ from fedge.costs.input_pipeline.emulated_pipeline import (
 from fedge.costs.input_pipeline.epoch_simulation import Jitter, simulate_epoch
 from fedge.costs.input_pipeline.pipeline_model import InputPipeline, Loader, SimulatedEpoch
 from fedge.devices import catalogue
-from fedge.devices.emulated_board import (
-    JITTER_SD,
-    NOISE_POWER_SD,
-    TRIP_C,
-    WARM_UP_STEPS,
-    ThermalModel,
-    build_thermal_model,
-)
+from fedge.devices.emulated_board import JITTER_SD, NOISE_POWER_SD, WARM_UP_STEPS
+from fedge.devices.thermal_model import TRIP_C, ThermalModel, build_thermal_model
 from fedge.errors import BadInput
 from fedge.seeds import make_generator
 from fedge.types import DeviceSpec, Floats, PowerMode

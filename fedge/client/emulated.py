@@ -43,14 +43,15 @@ from fedge.costs.layered_work import build_workload
 from fedge.decisions.candidate_modes import mask_above_floor, mask_candidates_and_presets
 from fedge.decisions.policies import choose_waiting_mode, find_lowest_mode, load_policy
 from fedge.devices.board_kinds import BoardKind, build_kind, build_knowledge, build_link, build_surface, load_references
-from fedge.devices.emulated_board import WARM_UP_STEPS, EmulatedBoard, build_thermal_model, find_top_mode
+from fedge.devices.emulated_board import WARM_UP_STEPS, EmulatedBoard, find_top_mode
 from fedge.devices.mode_surface import ModeSurface, scale_step_time
 from fedge.devices.network_link import NetworkLink
+from fedge.devices.thermal_model import build_thermal_model
 from fedge.errors import FedgeError, OutOfMemory
 from fedge.experiment import Experiment, FleetBoard, list_boards
 from fedge.predictors import load_predictor
 from fedge.predictors.explorers import load_explorer
-from fedge.protocols import LearningTask, Training
+from fedge.protocols import Training
 from fedge.seeds import derive_seed, make_generator
 from fedge.telemetry.live_records import BoardProgress
 from fedge.telemetry.progress_reporter import ProgressReporter
@@ -136,7 +137,9 @@ def _partition_samples(experiment_json: str) -> tuple[NDArray[np.int64], ...]:
     experiment = Experiment.model_validate_json(experiment_json)
     rng = make_generator(experiment.seed, "partition")
     return tuple(
-        split_samples(experiment.data, load_experiment_task(experiment).labels, len(list_boards(experiment)), rng)
+        split_samples(
+            experiment.data, workloads.load_experiment_task(experiment).labels, len(list_boards(experiment)), rng
+        )
     )
 
 
@@ -147,7 +150,7 @@ def _build_client(experiment: Experiment, board: FleetBoard, share: NDArray[np.i
     allowed = mask_candidates_and_presets(surface.modes, kind.spec.presets.values())
     references = load_references(board, experiment.workload)
     link, serving = build_link(board.entry.link), build_service(board, kind, experiment.seed)
-    means = build_board_scaling(experiment, board, kind.spec, lambda: load_experiment_task(experiment))
+    means = build_board_scaling(experiment, board, kind.spec, lambda: workloads.load_experiment_task(experiment))
     load = build_loader(board, kind, surface, experiment)
     if load is not None:
         surface = load.surface
@@ -199,16 +202,6 @@ def _apply_loader(client: EmulatedClient, load: EmulatedLoader) -> EmulatedClien
     """Return the client with the loader's stalls at its scale; its modes remain the same object."""
     truth = dataclasses.replace(load.surface.select_rows(client.candidate_mask), modes=client.truth.modes)
     return dataclasses.replace(client, surface=load.surface, truth=truth, loader=load)
-
-
-@lru_cache(maxsize=4)
-def _cached_task(name: str, data_dir: str | None, download: bool) -> LearningTask:
-    return workloads.load_task(name, data_dir=data_dir, download=download)
-
-
-def load_experiment_task(experiment: Experiment) -> LearningTask:
-    """Return the experiment's learning task; built once per process."""
-    return _cached_task(experiment.workload.task, experiment.data.dir, experiment.data.download)
 
 
 def answer_request(
@@ -402,7 +395,7 @@ def _start_training(
     scale = TrainingScale(experiment.workload.batch_size) if attempt is None else attempt.scale
     options = memory_scaling.build_train_options(experiment.workload, client.steps, scale, request.proximal_mu)
     seed = derive_seed(experiment.seed, client.board.name, request.round, "train")
-    training = load_experiment_task(experiment).start(arrays, client.share, seed, options)
+    training = workloads.load_experiment_task(experiment).start(arrays, client.share, seed, options)
     return (
         training
         if client.scaling is None or peak_mb is None

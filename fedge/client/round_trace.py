@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from fedge.devices.device_wrapper import DeviceWrapper
-from fedge.devices.emulated_board import TRIP_C, ThermalModel
+from fedge.devices.thermal_model import TRIP_C, ThermalModel
 from fedge.protocols import Clock, Device
 from fedge.telemetry.trace_operations import (
     PERIOD_S,

@@ -1,9 +1,6 @@
 """An emulated board: sets modes and measures work in simulated time, with warm-up, heating and throttling.
 
-Temperature follows a model with one thermal mass: dT/dt = (T_ambient + R P - T) / tau. R is such that the board's
-maximum power settles ``HEADROOM_C`` above ambient temperature (estimated), and throttling starts at the passive trip
-point of Jetson thermal zones. A board with an inference service trains between the service's batches, which are
-emulated on the same clock.
+A board with an inference service trains between the service's batches, which are emulated on the same clock.
 """
 
 from __future__ import annotations
@@ -17,6 +14,7 @@ from typing import Protocol
 import numpy as np
 
 from fedge.devices.mode_surface import ModeSurface
+from fedge.devices.thermal_model import TRIP_C, ThermalModel
 from fedge.types import DeviceSpec, Measurement, PowerMode, ServiceUse, Workload
 
 WARM_UP_STEPS = 1.5
@@ -33,33 +31,8 @@ JITTER_SD = 0.03
 OUTLIER_CHANCE = 0.01
 OUTLIER_SLOWDOWN = (1.15, 1.5)
 """Rare slow-down by another process; 19 to 48 of 4,368 measured rows differ by more than 25 %, in both directions."""
-HEADROOM_C = 45.0
-THERMAL_TAU_S = 240.0
-TRIP_C = 97.0
 THROTTLED_SLOWDOWN = 1.25
 THROTTLED_POWER = 0.8
-
-
-@dataclass(frozen=True, slots=True)
-class ThermalModel:
-    """Thermal model of a board: thermal resistance in kelvin per watt, and ambient temperature."""
-
-    kelvin_per_w: float
-    ambient_c: float
-
-    def temperature_after_c(self, temperature_c: float, power_w: float, seconds: float) -> float:
-        """Return the temperature after ``seconds`` at ``power_w``, in degrees Celsius."""
-        settled_c = self.ambient_c + self.kelvin_per_w * power_w
-        return settled_c + (temperature_c - settled_c) * math.exp(-seconds / THERMAL_TAU_S)
-
-    def seconds_until(self, limit_c: float, temperature_c: float, power_w: float) -> float:
-        """Return the seconds at ``power_w`` until ``limit_c`` is reached; infinity if it never is."""
-        settled_c = self.ambient_c + self.kelvin_per_w * power_w
-        if temperature_c >= limit_c:
-            return 0.0
-        if settled_c <= limit_c:
-            return math.inf
-        return THERMAL_TAU_S * math.log((settled_c - temperature_c) / (settled_c - limit_c))
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,11 +89,6 @@ class ServiceEmulator(Protocol):
     def run_work(self, stretch: SharedWork) -> SharedWorkResult:
         """Train and serve alternately."""
         ...
-
-
-def build_thermal_model(spec: DeviceSpec, ambient_c: float) -> ThermalModel:
-    """Build the (estimated) thermal model of a board kind at an ambient temperature in degrees Celsius."""
-    return ThermalModel(HEADROOM_C / spec.max_w.value, ambient_c)
 
 
 class EmulatedBoard:

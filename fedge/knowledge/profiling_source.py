@@ -10,8 +10,9 @@ import numpy as np
 
 from fedge.costs.workload_sizes import load_workload_sizes
 from fedge.devices.board_kinds import BoardKind, build_kind, build_surface
-from fedge.devices.emulated_board import EmulatedBoard, build_thermal_model
+from fedge.devices.emulated_board import EmulatedBoard
 from fedge.devices.tables.mode_table import read_table_label
+from fedge.devices.thermal_model import build_thermal_model
 from fedge.errors import BadInput, UnknownName
 from fedge.experiment import FleetBoard, FleetEntry, WorkloadSpec
 from fedge.knowledge.table_background import TableBackground, build_background

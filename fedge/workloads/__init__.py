@@ -5,11 +5,13 @@ from __future__ import annotations
 import hashlib
 import inspect
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from fedge import registry
 from fedge.errors import BadInput
+from fedge.experiment import Experiment
 from fedge.protocols import LearningTask
 from fedge.worker.builtin_tasks import TASKS
 from fedge.worker.refusal import Refusal
@@ -67,6 +69,16 @@ def load_task(
     from fedge.workloads.image_task import ImageTask
 
     return ImageTask(tasks.make_builtin_task(name), datasets.load_dataset(TASKS[name].dataset, root, download=download))
+
+
+@lru_cache(maxsize=4)
+def _cached_task(name: str, data_dir: str | None, download: bool) -> LearningTask:
+    return load_task(name, data_dir=data_dir, download=download)
+
+
+def load_experiment_task(experiment: Experiment) -> LearningTask:
+    """Return the experiment's learning task; built once per process."""
+    return _cached_task(experiment.workload.task, experiment.data.dir, experiment.data.download)
 
 
 def find_datasets(data_dir: str | Path | None = None) -> tuple[tuple[str, bool, str], ...]:

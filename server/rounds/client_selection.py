@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from fedge.decisions.planning import BUDGET_POLICY
 from fedge.decisions.selection import load_selector
 from fedge.devices import catalogue
-from fedge.devices.emulated_board import build_thermal_model
+from fedge.devices.thermal_model import build_thermal_model
 from fedge.errors import RunFailed
 from fedge.experiment import Experiment, FleetBoard
 from fedge.seeds import make_generator

@@ -11,7 +11,7 @@ from contracts.reports import LINK, LOW, MAXN, answer
 from hypothesis import strategies as st
 
 from fedge.client.round_trace import build_emulated_trace
-from fedge.devices.emulated_board import ThermalModel
+from fedge.devices.thermal_model import ThermalModel
 from fedge.telemetry.store_records import ClientRow, RoundTrace
 from fedge.telemetry.trace_operations import check_trace
 from fedge.types import Measurement

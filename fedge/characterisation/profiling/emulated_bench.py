@@ -13,8 +13,9 @@ from fedge.costs.workload_sizes import load_workload_sizes
 from fedge.decisions.candidate_modes import mask_above_floor
 from fedge.devices import catalogue
 from fedge.devices.board_kinds import BoardKind, build_kind, build_knowledge, build_surface
-from fedge.devices.emulated_board import EmulatedBoard, ThermalModel, build_thermal_model, find_top_mode
+from fedge.devices.emulated_board import EmulatedBoard, find_top_mode
 from fedge.devices.mode_surface import ModeSurface
+from fedge.devices.thermal_model import ThermalModel, build_thermal_model
 from fedge.errors import BadInput, ModeNotSet, UnknownName
 from fedge.experiment import FleetBoard, FleetEntry, WorkloadSpec
 from fedge.modes import find_mode_index

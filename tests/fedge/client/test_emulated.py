@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fedge import workloads
 from fedge.client import emulated
 from fedge.devices.emulated_board import MODE_SWITCH_S, WARM_UP_STEPS
 from fedge.errors import BadInput
@@ -40,7 +41,7 @@ class Broken:
 
 @pytest.fixture(scope="module")
 def arrays() -> NamedArrays:
-    return emulated.load_experiment_task(EXPERIMENT).initial_arrays(1)
+    return workloads.load_experiment_task(EXPERIMENT).initial_arrays(1)
 
 
 def ask_of(kind: str = "train", number: int = 1, policy: str = "balanced", **more: object) -> RequestMessage:
@@ -295,7 +296,7 @@ def test_every_sample_has_one_seat() -> None:
     shares = [
         seat.share for seat in (emulated.load_client(EXPERIMENT, board.index) for board in list_boards(EXPERIMENT))
     ]
-    assert sorted(np.concatenate(shares)) == list(range(len(emulated.load_experiment_task(EXPERIMENT).labels)))
+    assert sorted(np.concatenate(shares)) == list(range(len(workloads.load_experiment_task(EXPERIMENT).labels)))
 
 
 def told_by(index: int, count: int, factor: float = 1.0) -> tuple[Measurement, ...]:

@@ -7,6 +7,7 @@ import pytest
 
 pytest.importorskip("torch", reason="boards train, which needs torch")
 
+from fedge import workloads
 from fedge.client import emulated
 from fedge.client.emulated import EmulatedClient, load_client
 from fedge.errors import UnknownName
@@ -83,7 +84,9 @@ def test_a_round_measures_its_stalls_and_chooses_with_them() -> None:
     goal = RoundGoal("least-energy-within-deadline", seat.steps, deadline_s=1.3 * (seat.steps + 3) * maxn_s)
     ask = RequestMessage("train", 1, 0.0, goal.policy, goal=goal, model_bytes=1_000_000)
 
-    answer, _ = emulated.answer_request(experiment, 0, ask, emulated.load_experiment_task(experiment).initial_arrays(1))
+    answer, _ = emulated.answer_request(
+        experiment, 0, ask, workloads.load_experiment_task(experiment).initial_arrays(1)
+    )
 
     assert answer.error is None
     assert answer.report is not None

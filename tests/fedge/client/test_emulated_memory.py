@@ -10,6 +10,7 @@ import pytest
 
 pytest.importorskip("torch", reason="boards really train")
 
+from fedge import workloads
 from fedge.client import emulated, emulated_memory
 from fedge.client.emulated_memory import true_peak_mb
 from fedge.client.memory_scaling import ScalingContext
@@ -35,7 +36,7 @@ def experiment(memory_mb: float | None = None, seed: int = 1, policy: str = "bal
 
 def means(what: Experiment) -> ScalingContext:
     found = emulated_memory.build_board_scaling(
-        what, list_boards(what)[0], catalogue.find("nano"), lambda: emulated.load_experiment_task(what)
+        what, list_boards(what)[0], catalogue.find("nano"), lambda: workloads.load_experiment_task(what)
     )
     assert found is not None
     return found
@@ -56,7 +57,7 @@ def with_factor(least: float, most: float) -> int:
 
 @cache
 def arrays() -> dict[str, np.ndarray]:
-    return dict(emulated.load_experiment_task(experiment()).initial_arrays(1))
+    return dict(workloads.load_experiment_task(experiment()).initial_arrays(1))
 
 
 def rounds_of(what: Experiment, count: int = 2) -> list[tuple[ReplyMessage, TrainResult | None]]:
@@ -97,7 +98,7 @@ def test_a_narrow_network_sends_the_leading_blocks() -> None:
     assert answer.report.memory is not None
     assert answer.report.memory.used == TrainingScale(8, 0.5)
     assert trained is not None
-    narrow = emulated.load_experiment_task(experiment()).narrow_shapes(0.5)  # type: ignore[attr-defined]
+    narrow = workloads.load_experiment_task(experiment()).narrow_shapes(0.5)  # type: ignore[attr-defined]
     assert {name: value.shape for name, value in trained.arrays.items()} == narrow
 
 
@@ -233,7 +234,7 @@ def test_a_task_that_cannot_be_narrow_says_why() -> None:
         labels = np.zeros(3)
 
     assert "narrow_shapes" in emulated_memory.explain_narrowing_failure(Own())  # type: ignore[arg-type]
-    assert emulated_memory.explain_narrowing_failure(emulated.load_experiment_task(experiment())) == ""
+    assert emulated_memory.explain_narrowing_failure(workloads.load_experiment_task(experiment())) == ""
 
 
 def test_every_width_has_to_be_possible_not_the_smallest_alone() -> None:

@@ -10,6 +10,7 @@ import pytest
 
 pytest.importorskip("torch", reason="boards really train")
 
+from fedge import workloads
 from fedge.client import emulated, emulated_service
 from fedge.client.inference_service import plan_round_service
 from fedge.devices.emulated_board import WARM_UP_STEPS, SharedWork
@@ -36,7 +37,7 @@ TIGHT = experiment({"cost": "resnet50-imagenet", "rate_hz": 20, "latency_s": 0.3
 
 @cache
 def arrays() -> dict[str, np.ndarray]:
-    return dict(emulated.load_experiment_task(PLAIN).initial_arrays(1))
+    return dict(workloads.load_experiment_task(PLAIN).initial_arrays(1))
 
 
 def asked(what: Experiment, state: ClientState | None = None, policy: str = "balanced") -> ReplyMessage:

@@ -14,7 +14,6 @@ pytest.importorskip("torch", reason="the worker trains with torch")
 from contracts.desk import Desk, desk
 
 from fedge.client import real, real_round
-from fedge.client.emulated import load_experiment_task
 from fedge.client.memory_attempts import MemoryAttempts
 from fedge.client.memory_scaling import ScaleAttempt
 from fedge.devices.idle_power import IdlePowerStore
@@ -23,6 +22,7 @@ from fedge.experiment import Experiment
 from fedge.modes import build_grid
 from fedge.types import MemoryObservation, RoundGoal, TrainingScale, TrainResult
 from fedge.wire import ClientState, ReplyMessage, RequestMessage, from_json, to_json
+from fedge.workloads import load_experiment_task
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("desk")]
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from fedge import workloads
 from fedge.client import emulated
 from fedge.client.progress import LIVE_FOLDER, open_emulated_reporter
 from fedge.experiment import Experiment
@@ -34,7 +35,7 @@ def asked() -> RequestMessage:
 
 
 def test_a_round_is_told_and_gives_the_same_answer_to_the_last_bit(tmp_path: Path) -> None:
-    arrays = emulated.load_experiment_task(EXPERIMENT).initial_arrays(3)
+    arrays = workloads.load_experiment_task(EXPERIMENT).initial_arrays(3)
     silent, trained = emulated.answer_request(EXPERIMENT, 0, asked(), arrays)
     ticking = (T0 + i for i in itertools.count())
     telling_one, same = emulated.answer_request(

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedge.client.round_trace import build_emulated_trace
-from fedge.devices.emulated_board import TRIP_C, ThermalModel
+from fedge.devices.thermal_model import TRIP_C, ThermalModel
 from fedge.telemetry.trace_operations import check_trace, clip_trace
 from fedge.types import Measurement, RoundReport, Trace
 from server.accounting.client_rows import compute_completed_work

@@ -11,15 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedge.devices import catalogue
-from fedge.devices.emulated_board import (
-    MODE_SWITCH_S,
-    TRIP_C,
-    WARM_UP_STEPS,
-    EmulatedBoard,
-    ThermalModel,
-    find_top_mode,
-)
+from fedge.devices.emulated_board import MODE_SWITCH_S, WARM_UP_STEPS, EmulatedBoard, find_top_mode
 from fedge.devices.mode_surface import ModeSurface
+from fedge.devices.thermal_model import TRIP_C, ThermalModel
 from fedge.types import Measurement, Modes, PowerMode
 
 SLOW, FAST = PowerMode(2, 1132.8, 460.8, 800.0), PowerMode(4, 1479.0, 921.6, 1600.0)
