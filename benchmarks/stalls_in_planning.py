@@ -27,7 +27,8 @@ from rich.table import Table
 
 from fedge import workloads
 from fedge.client import emulated
-from fedge.client.loader_stalls import LoaderPredictor
+from fedge.client.corrections import predict_corrected
+from fedge.client.loader_stalls import LoaderCorrection
 from fedge.devices.board_kinds import build_knowledge
 from fedge.devices.emulated_board import WARM_UP_STEPS
 from fedge.experiment import Experiment, FleetEntry, LoaderSpec, WorkloadSpec
@@ -103,7 +104,8 @@ def _score_choice(seat: emulated.EmulatedClient, count: int, known: bool, seed: 
     truth, rng = seat.truth, np.random.default_rng(seed)
     top = truth.find_row(seat.kind.spec.maxn)
     rows = [top, *rng.choice(len(truth.modes), count - 1, replace=False)]
-    waits = seat.loader.stall_share[seat.candidate_mask]
+    waits = truth.stall_share
+    assert waits is not None
     seen = [
         Measurement(
             truth.modes[row],
@@ -115,7 +117,8 @@ def _score_choice(seat: emulated.EmulatedClient, count: int, known: bool, seed: 
         for row in map(int, rows)
     ]
     inner = load_predictor("fedge", build_knowledge(seat.kind, (), float(truth.idle_w[top])))
-    said = (LoaderPredictor(inner, seat.loader.expected) if known else inner).fit(seen).predict(truth.modes)
+    corrections = [LoaderCorrection(seat.loader.expected)] if known else []
+    said = predict_corrected(inner, corrections, truth.modes, seen)
     deadline_s, idle_w = SLACK * float(truth.step_s[top]), float(truth.idle_w.min())
     joules = truth.step_s * (truth.power_w - idle_w) + deadline_s * idle_w
     hoped = said.step_s * (said.power_w - idle_w)
@@ -178,7 +181,8 @@ def _override_loader_knowledge(known: bool) -> Iterator[None]:
     def deaf(experiment: Experiment, index: int) -> emulated.EmulatedClient:
         key = (experiment.model_dump_json(), index)
         if key not in seats:
-            seats[key] = dataclasses.replace(seat_of(experiment, index), loader=None)
+            seat = seat_of(experiment, index)
+            seats[key] = dataclasses.replace(seat, setup=dataclasses.replace(seat.setup, loader=None))
         return seats[key]
 
     if not known:
@@ -191,8 +195,8 @@ def _override_loader_knowledge(known: bool) -> Iterator[None]:
 
 def _round_deadline_s(seat: emulated.EmulatedClient) -> float:
     step_s = float(seat.surface.step_s[seat.surface.find_row(seat.kind.spec.maxn)])
-    link = seat.link.transfer(1_000_000)
-    return SLACK * ((seat.steps + WARM_UP_STEPS) * step_s + link.down_s + link.up_s)
+    link = seat.setup.link.transfer(1_000_000)
+    return SLACK * ((seat.setup.steps + WARM_UP_STEPS) * step_s + link.down_s + link.up_s)
 
 
 def _run_rounds(experiment: Experiment, rounds: int) -> BoardRun:
@@ -204,7 +208,7 @@ def _run_rounds(experiment: Experiment, rounds: int) -> BoardRun:
     )
     reports: list[RoundReport] = []
     for number in range(1, rounds + 1):
-        goal = RoundGoal(POLICY, seat.steps, deadline_s=deadline_s, rounds_left=rounds - number)
+        goal = RoundGoal(POLICY, seat.setup.steps, deadline_s=deadline_s, rounds_left=rounds - number)
         ask = RequestMessage(
             "train",
             round=number,
@@ -236,8 +240,8 @@ def _round_energy_j(report: RoundReport, deadline_s: float) -> float:
 def _find_oracle(experiment: Experiment) -> tuple[float, str]:
     seat = emulated.load_client(experiment, 0)
     surface, deadline_s = seat.truth, _round_deadline_s(seat)
-    link = seat.link.transfer(1_000_000)
-    work_s = (seat.steps + WARM_UP_STEPS) * surface.step_s
+    link = seat.setup.link.transfer(1_000_000)
+    work_s = (seat.setup.steps + WARM_UP_STEPS) * surface.step_s
     idle_w = float(surface.idle_w.min())
     joules = work_s * surface.power_w + idle_w * np.maximum(0.0, deadline_s - work_s)
     joules[work_s + link.down_s + link.up_s > deadline_s] = np.inf

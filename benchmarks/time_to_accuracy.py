@@ -217,7 +217,7 @@ def describe_spread(job: AccuracyTask) -> str:
         assert row is not None
         step_s = float(seat.surface.step_s[row])
         steps_s.setdefault(board.entry.device, step_s)
-        rounds_s.append(step_s * seat.steps)
+        rounds_s.append(step_s * seat.setup.steps)
     kinds = ", ".join(f"{name} {step_s * 1e3:.0f} ms" for name, step_s in steps_s.items())
     spread = max(steps_s.values()) / min(steps_s.values())
     own = f"with their shares of seed 1 {min(rounds_s):.1f} to {max(rounds_s):.1f} s of work a round"

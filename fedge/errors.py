@@ -48,7 +48,21 @@ class ModeNotSet(BoardError):
 
 
 class OutOfMemory(BoardError):
-    """A training step needed more memory than the board has available."""
+    """A training step needed more memory than the board has available.
+
+    Attributes:
+        lost_s: Seconds that the attempt took.
+        detail: Message of the board's worker; empty on an emulated board.
+        can_retry: Whether the board can try a smaller step at once.
+    """
+
+    def __init__(self, text: str, lost_s: float = 0.0, detail: str = "", *, can_retry: bool = True) -> None:
+        self.lost_s, self.detail, self.can_retry = lost_s, detail, can_retry
+        super().__init__(text)
+
+
+class NarrowingRefused(BoardError):
+    """The board's worker cannot train a narrower version of the network."""
 
 
 class WorkerFailed(BoardError):

@@ -86,7 +86,7 @@ def _build_truth(experiment: Experiment, board: FleetBoard) -> BoardTruth:
     seat = emulated.load_client(experiment, board.index)
     presets = fleet.map_presets_to_modes(seat.surface, seat.kind.spec.presets)
     plausible = _plausible_modes(board.entry.truth, seat.surface, seat.kind.spec.maxn)
-    return BoardTruth(seat.surface, presets, seat.steps, plausible)
+    return BoardTruth(seat.surface, presets, seat.setup.steps, plausible)
 
 
 def _plausible_modes(truth: str, surface: ModeSurface, maxn: PowerMode) -> NDArray[np.bool_]:

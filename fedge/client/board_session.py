@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
@@ -14,17 +13,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedge import workloads
-from fedge.client.memory_scaling import count_steps_at
+from fedge.client.client_setup import ClientSetup
+from fedge.client.corrections import CachedPredictor
+from fedge.client.inference_service import ExpectedService, average_inference_costs, build_demand
+from fedge.client.memory_scaling import build_scaling_context
 from fedge.client.step_accounting import count_steps
 from fedge.client.worker_training import STRETCH_LIMIT_S, load_worker_task
-from fedge.devices.board_kinds import build_link
+from fedge.costs.layered_work import build_workload
+from fedge.decisions.candidate_modes import mask_candidates_and_presets
+from fedge.devices.board_kinds import build_link, list_priors, load_references, mode_idle_power_w
 from fedge.devices.local_board import LocalBoard, open_local_board
 from fedge.devices.node_settings import NodeSettings
 from fedge.errors import BadInput
-from fedge.experiment import Experiment, FleetBoard, list_boards
+from fedge.experiment import Experiment, FleetBoard, ServingSpec, list_boards
+from fedge.modes import build_grid
+from fedge.physics.prior_knowledge import PriorKnowledge
+from fedge.predictors import load_predictor
 from fedge.seeds import make_generator
-from fedge.types import LinkUse, TrainingScale
-from fedge.wire import RequestMessage
+from fedge.types import DeviceSpec, Modes, Workload
 from fedge.worker import sources
 from fedge.worker.builtin_tasks import TASKS
 from fedge.worker.worker_client import WorkerClient
@@ -105,7 +111,6 @@ class BoardSession:
         worker: Connection to its worker.
         samples: Number of its training samples.
         recorded: Whether the board is a recorded folder instead of hardware.
-        scale: Training scale of the round if it is not the requested one; else None.
     """
 
     experiment: Experiment
@@ -114,23 +119,48 @@ class BoardSession:
     worker: WorkerClient
     samples: int
     recorded: bool = False
-    scale: TrainingScale | None = None
-    """Training scale of the round if it is not the requested one; else None."""
 
     @property
     def steps(self) -> int:
-        """Return the number of steps in the board's share of a round."""
+        """Return the number of steps in the board's share of a round at the requested scale."""
         work = self.experiment.workload
-        steps = count_steps(self.samples, work.batch_size, work.local_epochs)
-        return steps if self.scale is None else count_steps_at(steps, TrainingScale(work.batch_size), self.scale)
+        return count_steps(self.samples, work.batch_size, work.local_epochs)
 
-    def with_scale(self, scale: TrainingScale | None) -> BoardSession:
-        """Return the same session at another scale."""
-        return self if scale == self.scale else dataclasses.replace(self, scale=scale)
+    def build_setup(self) -> ClientSetup:
+        """Return what is known of the board before a round; needs the board's lease to measure its idle power."""
+        experiment, entry, spec = self.experiment, self.board.entry, self.here.board.spec
+        workload, catalogued = build_workload(entry, experiment.workload), self.here.catalogued
+        grid = build_grid(spec)
+        candidates = Modes(grid.knobs[mask_candidates_and_presets(grid, spec.presets.values())])
+        priors = tuple(prior.coefficients for prior in list_priors(catalogued, workload))
+        references = load_references(self.board, experiment.workload)
+        knowledge = PriorKnowledge(spec.maxn, priors, references, self.here.board.idle_w(spec.maxn))
+        return ClientSetup(
+            self.board,
+            spec=spec,
+            workload=workload,
+            exploration=experiment.exploration,
+            candidates=candidates,
+            fastest_mode=spec.maxn,
+            knowledge=knowledge,
+            predictor=CachedPredictor(lambda: load_predictor(experiment.predictor, knowledge)),
+            steps=self.steps,
+            samples=self.samples,
+            link=build_link(entry.link),
+            service=None if entry.serving is None else _expect_service(entry.serving, catalogued, workload, candidates),
+            scaling=build_scaling_context(experiment, entry, catalogued, lambda: True),
+        )
 
-    def link_use(self, request: RequestMessage) -> LinkUse:
-        """Return the model's transfer times, as the fleet entry describes the board's network."""
-        return build_link(self.board.entry.link).transfer(request.model_bytes)
+
+def _expect_service(spec: ServingSpec, device: DeviceSpec, workload: Workload, candidates: Modes) -> ExpectedService:
+    """Return the service of an average board of the kind."""
+    demand = build_demand(spec)
+    return ExpectedService(
+        demand,
+        average_inference_costs(device, spec.cost, demand.batch_sizes, candidates),
+        idle_w=mode_idle_power_w(device, workload, candidates),
+        one_batch_size=True,
+    )
 
 
 @contextmanager

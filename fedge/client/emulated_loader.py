@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedge.client.loader_stalls import LoaderModel, StallDevice, add_stalls
+from fedge.client.loader_stalls import LoaderModel, add_stalls
 from fedge.costs.input_pipeline import emulated_pipeline
 from fedge.costs.input_pipeline.emulated_pipeline import SampleFormat, find_storage
 from fedge.costs.input_pipeline.emulated_pipeline import find_pipeline_kind as boards_of
@@ -15,9 +15,8 @@ from fedge.costs.input_pipeline.pipeline_model import InputPipeline, Loader
 from fedge.devices.board_kinds import BoardKind
 from fedge.devices.mode_surface import ModeSurface, scale_step_time
 from fedge.experiment import Experiment, FleetBoard, LoaderSpec
-from fedge.protocols import Device
 from fedge.seeds import make_generator
-from fedge.types import DeviceSpec, Floats
+from fedge.types import DeviceSpec
 
 SAMPLE_ELEMENTS = 3 * 224 * 224
 # Elements of the tensor made from an image: 3 x 224 x 224, the usual ImageNet input.
@@ -34,15 +33,13 @@ class EmulatedLoader:
         expected: Loader of an average board of the kind, which is known beforehand.
         true: Loader of this board.
         bare: True time and power without loading.
-        surface: True time and power with loading.
-        stall_share: Share of a step that waits for samples, shape (n,).
+        surface: True time and power with loading, and the share of a step that waits for samples.
     """
 
     expected: LoaderModel
     true: LoaderModel
     bare: ModeSurface
     surface: ModeSurface
-    stall_share: Floats
 
     def at_scale(self, batch_size: int, ratio: float) -> EmulatedLoader:
         """Return the loader for another batch size, at which computing takes ``ratio`` times as long."""
@@ -81,8 +78,13 @@ def build_loader(
 
 def _compose_loader(believed: LoaderModel, true: LoaderModel, bare: ModeSurface) -> EmulatedLoader:
     made = add_stalls(true, bare.modes, bare.step_s, bare.power_w)
-    surface = dataclasses.replace(bare, step_s=made.step_s, power_w=np.maximum(made.power_w, bare.idle_w))
-    return EmulatedLoader(believed, true=true, bare=bare, surface=surface, stall_share=made.stall_s / made.step_s)
+    surface = dataclasses.replace(
+        bare,
+        step_s=made.step_s,
+        power_w=np.maximum(made.power_w, bare.idle_w),
+        stall_share=made.stall_s / made.step_s,
+    )
+    return EmulatedLoader(believed, true=true, bare=bare, surface=surface)
 
 
 def build_loader_pipeline(spec: LoaderSpec, device: DeviceSpec, batch_size: int) -> InputPipeline:
@@ -103,8 +105,3 @@ def build_loader_pipeline(spec: LoaderSpec, device: DeviceSpec, batch_size: int)
     step = dataclasses.replace(whole.step, copy_s=0.0, handover_s=0.0, overhead_s=0.0)
     host = dataclasses.replace(whole.host, background=0.0)
     return dataclasses.replace(whole, step=step, host=host, cached=spec.cached)
-
-
-def wrap_with_stalls(load: EmulatedLoader, board: Device) -> StallDevice:
-    """Return the board with stall times in its measurements."""
-    return StallDevice(board, load.surface, load.stall_share)

@@ -50,12 +50,12 @@ def true_peak_mb(means: ScalingContext, scale: TrainingScale, board: str, seed: 
 class MemoryLimitedTraining:
     """A ``fedge.protocols.Training`` whose first step raises ``OutOfMemory`` if it needs more than the limit."""
 
-    def __init__(self, training: Training, peak_mb: float, limit_mb: float) -> None:
-        self._training, self._peak_mb, self._limit_mb = training, peak_mb, limit_mb
+    def __init__(self, training: Training, peak_mb: float, limit_mb: float, lost_s: float) -> None:
+        self._training, self._peak_mb, self._limit_mb, self._lost_s = training, peak_mb, limit_mb, lost_s
 
     def advance(self, steps: int) -> None:
         if self._peak_mb > self._limit_mb:
-            raise OutOfMemory(f"out of memory: a minibatch needed more than {self._limit_mb:,.0f} MB")
+            raise OutOfMemory(f"out of memory: a step needed more than {self._limit_mb:,.0f} MB", self._lost_s)
         self._training.advance(steps)
 
     def result(self) -> TrainResult:

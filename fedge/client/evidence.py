@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from fedge import pareto
+from fedge.client.corrections import normalize, predict_corrected
 from fedge.client.round_context import RoundContext
 from fedge.client.step_accounting import mode_switch_s
 from fedge.decisions.measured_correction import correct_with_measurements
@@ -34,7 +35,9 @@ def select_consistent_peers(
         own_measurements: The board's own measurements.
         peer_measurements: Measurements of other boards of the same kind.
     """
-    usual = [measurement for measurement in context.normalize(own_measurements) if not measurement.throttled]
+    usual = [
+        measurement for measurement in normalize(context.corrections, own_measurements) if not measurement.throttled
+    ]
     if not peer_measurements or not usual:
         return tuple(peer_measurements)
     predictions = fit_and_predict(context, own_measurements, peer_measurements)
@@ -48,7 +51,8 @@ def fit_and_predict(
     context: RoundContext, own_measurements: Sequence[Measurement], peer_measurements: Sequence[Measurement]
 ) -> Predictions:
     """Fit the predictor to all measurements and predict every candidate, without correcting measured modes."""
-    return context.predictor.fit([*own_measurements, *peer_measurements]).predict(context.candidates)
+    measurements = [*own_measurements, *peer_measurements]
+    return predict_corrected(context.predictor, context.corrections, context.candidates, measurements)
 
 
 def build_offer(
@@ -68,7 +72,7 @@ def build_offer(
         link: Transfer times of the model.
     """
     predictions = correct_with_measurements(
-        fit_and_predict(context, own_measurements, peer_measurements), context.normalize(own_measurements)
+        fit_and_predict(context, own_measurements, peer_measurements), normalize(context.corrections, own_measurements)
     )
     return predictions, build_front(
         context, predictions=predictions, own_measurements=own_measurements, steps=steps, link=link

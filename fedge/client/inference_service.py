@@ -3,33 +3,33 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedge.client.round_context import RoundContext
 from fedge.client.step_accounting import warm_up_steps
 from fedge.costs.inference_cost import estimate_inference_cost
 from fedge.decisions.policies import choose_waiting_mode
 from fedge.devices import catalogue
 from fedge.experiment import ServingSpec
 from fedge.modes import find_mode_index
+from fedge.pareto import find_nearest_row
 from fedge.physics import time_power_model
-from fedge.protocols import Explorer, Predictor
 from fedge.serving.standing_service import (
     InferenceCosts,
     ServiceDemand,
     ServiceTable,
-    ServingExplorer,
-    ServingPredictor,
+    add_service_load,
+    add_service_to_predictions,
     build_service_table,
     estimate_service_time_factor,
     find_cheapest_row,
     remove_service_load,
 )
-from fedge.types import DeviceSpec, Floats, Measurement, Modes, PowerMode
+from fedge.types import DeviceSpec, Floats, Measurement, Modes, PowerMode, Predictions
 
 
 def average_inference_costs(
@@ -73,6 +73,23 @@ DEFAULT_WARM_UP_STEPS = 1.5
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class ExpectedService:
+    """A client's standing service as expected before any measurement.
+
+    Attributes:
+        demand: Request rate, latency budget and batch sizes.
+        inference: Batch costs in the n candidate modes.
+        idle_w: Power at rest in them, watts, shape (n,).
+        one_batch_size: Whether all modes of a round use one batch size, because a worker has to warm up for each.
+    """
+
+    demand: ServiceDemand
+    inference: InferenceCosts
+    idle_w: Floats
+    one_batch_size: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class RoundService:
     """The plan of a board's service for one round.
 
@@ -95,34 +112,47 @@ def build_demand(spec: ServingSpec) -> ServiceDemand:
 
 
 def plan_round_service(
-    inference: InferenceCosts,
-    demand: ServiceDemand,
-    inner: Predictor,
+    service: ExpectedService,
+    predict_alone: Callable[[Sequence[Measurement]], Predictions],
     own_measurements: Sequence[Measurement],
-    stay: Iterable[PowerMode],
+    fastest_mode: PowerMode,
+    other_modes: Iterable[PowerMode] = (),
 ) -> RoundService:
     """Plan the service of a round from the measurements so far.
 
     Args:
-        inference: Expected batch costs in the candidate modes.
-        demand: Request rate, latency budget and batch sizes.
-        inner: Predictor of training without the service.
+        service: The service as expected.
+        predict_alone: Predicts the candidate modes without the service from measurements without it.
         own_measurements: The board's own measurements.
-        stay: Modes that remain available even if they do not sustain the service.
+        fastest_mode: The fastest mode, which remains available even if it does not sustain the service.
+        other_modes: Further modes that remain available.
 
     Returns:
         The plan. Steps count as one standard deviation longer than predicted, since nothing is served during a step.
     """
+    inference, demand = service.inference, service.demand
+    if service.one_batch_size:
+        demand = dataclasses.replace(demand, batch_sizes=(_choose_batch_size(service, predict_alone, fastest_mode),))
     factor = estimate_service_time_factor(own_measurements, inference, demand)
-    alone = inner.fit([remove_service_load(measurement, inference) for measurement in own_measurements]).predict(
-        inference.modes
-    )
+    alone = predict_alone([remove_service_load(measurement, inference) for measurement in own_measurements])
     train_s = alone.step_s * np.exp(alone.step_s_sd_log)
     every = build_service_table(inference, demand, train_s, first_step_s(train_s, own_measurements), factor=factor)
     keep = every.holds.copy()
-    keep[[row for mode in stay if (row := find_mode_index(inference.modes, mode)) is not None]] = True
+    for mode in (fastest_mode, *other_modes):
+        if (row := find_mode_index(inference.modes, mode)) is not None:
+            keep[row] = True
     # Idle serving uses expected costs only, so that the waiting mode stays the same over the rounds.
     return RoundService(inference, build_service_table(inference, demand), every.select_rows(keep), keep)
+
+
+def _choose_batch_size(
+    service: ExpectedService, predict_alone: Callable[[Sequence[Measurement]], Predictions], fastest_mode: PowerMode
+) -> int:
+    """Choose the batch size for the fastest mode, beside a step as long as predicted without measurements."""
+    row = find_nearest_row(service.inference.modes, fastest_mode)
+    train_s = predict_alone(()).step_s
+    table = build_service_table(service.inference, service.demand, train_s, first_step_s(train_s))
+    return int(table.batch_size[row])
 
 
 def first_step_s(train_s: Floats, own_measurements: Sequence[Measurement] = ()) -> Floats:
@@ -155,19 +185,43 @@ def choose_serving_wait_mode(service_plan: RoundService, policy: str, spec: Devi
     )
 
 
-def attach_service(context: RoundContext, service_plan: RoundService, inner: Predictor) -> RoundContext:
-    """Return the context of a round beside the service; ``inner`` predicts the plan's kept modes without it."""
-    predictor = ServingPredictor(inner, service_plan.inference, service_plan.while_training)
-    made = context.make_explorer
+@dataclass(frozen=True, slots=True, eq=False)
+class ServiceCorrection:
+    """A ``fedge.client.corrections.Correction`` for a standing service, whose share of the time varies.
 
-    def explorer(modes: Modes) -> Explorer:
-        assert made is not None
-        return ServingExplorer(made(modes), service_plan.inference)
+    Attributes:
+        plan: The service of the round.
+    """
 
-    return dataclasses.replace(
-        context,
-        candidates=service_plan.while_training.modes,
-        predictor=predictor,
-        make_explorer=None if made is None else explorer,
-        normalize=predictor.normalize,
-    )
+    plan: RoundService
+
+    def fit(self, measurements: Sequence[Measurement]) -> Self:
+        return self
+
+    def to_reference(self, measurements: Sequence[Measurement]) -> Sequence[Measurement]:
+        return [remove_service_load(one, self.plan.inference) for one in measurements]
+
+    def from_reference(self, predictions: Predictions) -> Predictions:
+        table, keep = self.plan.while_training, self.plan.keep
+        kept = Predictions(
+            table.modes,
+            step_s=predictions.step_s[keep],
+            power_w=predictions.power_w[keep],
+            step_s_sd_log=predictions.step_s_sd_log[keep],
+            power_w_sd_log=predictions.power_w_sd_log[keep],
+        )
+        return add_service_to_predictions(kept, table)
+
+    def normalize(self, measurements: Sequence[Measurement]) -> Sequence[Measurement]:
+        return [self._normalize_one(one) for one in measurements]
+
+    def _normalize_one(self, measurement: Measurement) -> Measurement:
+        """Convert a measurement from the share of serving that it happened to see to the expected one."""
+        table, use = self.plan.while_training, measurement.service
+        row = find_mode_index(table.modes, measurement.mode)
+        if use is None or row is None:
+            return measurement
+        expected = dataclasses.replace(
+            use, batch_size=int(table.batch_size[row]), busy_s=use.seconds * float(table.share[row])
+        )
+        return add_service_load(remove_service_load(measurement, self.plan.inference), table, row, expected)

@@ -1,33 +1,19 @@
-"""The standing service of a real board: installed in its worker, queried for its statistics, and planned for every
-round.
-
-A board uses one batch size for all modes of a round, the one that suits its fastest mode, because a worker has to warm
-up its network for every batch size.
-"""
+"""The standing service of a real board: installed in its worker and queried for its statistics."""
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import logging
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager, closing
+from collections.abc import Iterable, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
-from fedge.client.inference_service import (
-    RoundService,
-    average_inference_costs,
-    build_demand,
-    first_step_s,
-    plan_round_service,
-)
 from fedge.client.worker_training import STRETCH_LIMIT_S, translate_worker_errors
 from fedge.experiment import FleetBoard, ServingSpec
-from fedge.modes import find_mode_index, stack_modes
-from fedge.protocols import Device, Predictor
-from fedge.serving.standing_service import InferenceCosts, ServiceTable, build_service_table
-from fedge.types import DeviceSpec, Measurement, Modes, PowerMode, ServiceUse, Workload
+from fedge.modes import find_mode_index
+from fedge.serving.standing_service import ServiceTable
+from fedge.types import PowerMode, ServiceUse
 from fedge.worker.worker_client import WorkerClient, WorkerError
 
 logger = logging.getLogger(__name__)
@@ -41,17 +27,17 @@ class ServiceReplies:
 
     def __init__(self, service: InstalledService) -> None:
         self._service = service
-        self._told: list[tuple[Mapping[str, Any], float]] = []
+        self._replies: list[tuple[Mapping[str, Any], float]] = []
 
     def add_reply(self, reply: Mapping[str, Any]) -> None:
         """Add a reply; work of the service before the first interval is in the reply that began the training."""
         statistics, spent = (reply.get("service") or {}).get(self._service.name), reply.get("spent") or {}
         if statistics is not None:
-            self._told.append((statistics, float(spent.get("serving_s", 0.0)) + float(spent.get("held_s", 0.0))))
+            self._replies.append((statistics, float(spent.get("serving_s", 0.0)) + float(spent.get("held_s", 0.0))))
 
     def take_use(self, seconds: float) -> ServiceUse | None:
         """Return and reset the statistics of an interval of ``seconds`` seconds, or None if no reply contained any."""
-        replies, self._told = self._told, []
+        replies, self._replies = self._replies, []
         if not replies:
             return None
         bins: dict[int, int] = {}
@@ -74,33 +60,6 @@ class ServiceReplies:
         )
 
 
-class ServiceDevice:
-    """A ``fedge.protocols.Device`` wrapper that stores the service's statistics in its measurements.
-
-    Idle power includes the service's share, taken from ``resting``.
-    """
-
-    def __init__(self, device: Device, replies: ServiceReplies, resting: ServiceTable) -> None:
-        self._device, self._heard, self._resting = device, replies, resting
-
-    @property
-    def spec(self) -> DeviceSpec:
-        return self._device.spec
-
-    def idle_w(self, mode: PowerMode) -> float:
-        return serving_idle_w(self._resting, mode, self._device.idle_w(mode))
-
-    def use_mode(self, mode: PowerMode) -> AbstractContextManager[None]:
-        return self._device.use_mode(mode)
-
-    def measure(
-        self, workload: Workload, steps: int, work: Callable[[int], object], limit_s: float | None = None
-    ) -> Measurement:
-        self._heard.take_use(0.0)
-        measured = self._device.measure(workload, steps, work, limit_s)
-        return dataclasses.replace(measured, service=self._heard.take_use(measured.work_s))
-
-
 def serving_idle_w(resting: ServiceTable, mode: PowerMode, idle_w: float) -> float:
     """Return the power in watts while a board waits and serves in ``mode``; ``idle_w`` is the power between batches."""
     row = find_mode_index(resting.modes, mode)
@@ -110,18 +69,16 @@ def serving_idle_w(resting: ServiceTable, mode: PowerMode, idle_w: float) -> flo
     return share * float(resting.power_w[row]) + (1.0 - share) * idle_w
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True)
 class InstalledService:
-    """A board's service in one round with the batch size of its worker.
+    """A board's service with the batch size of its worker.
 
     Attributes:
         spec: The service's settings.
-        round_service: The plan for the round.
         batch_size: Batch size given to the worker.
     """
 
     spec: ServingSpec
-    round_service: RoundService
     batch_size: int
 
     @property
@@ -129,48 +86,6 @@ class InstalledService:
         """Return the name in the worker; other settings or another batch size give another name."""
         settings = f"{self.spec.model_dump_json()} {self.batch_size}"
         return SERVICE_PREFIX + hashlib.sha256(settings.encode()).hexdigest()[:12]
-
-
-def plan_installed_service(
-    spec: ServingSpec,
-    device: DeviceSpec,
-    candidates: Modes,
-    inner: Predictor,
-    own_measurements: Iterable[Measurement],
-    stay: tuple[PowerMode, ...],
-) -> InstalledService:
-    """Plan the service of a round on a real board.
-
-    Args:
-        spec: The service's settings.
-        device: The board's specification.
-        candidates: Modes that may be chosen.
-        inner: Predictor of training without the service.
-        own_measurements: The board's own measurements.
-        stay: Modes that remain available even if they do not sustain the service.
-    """
-    demand, measured = build_demand(spec), tuple(own_measurements)
-    every = average_inference_costs(device, spec.cost, demand.batch_sizes, candidates)
-    size = _choose_batch_size(spec, device, inner)
-    return InstalledService(
-        spec,
-        plan_round_service(
-            every,
-            demand=dataclasses.replace(demand, batch_sizes=(size,)),
-            inner=inner,
-            own_measurements=measured,
-            stay=stay,
-        ),
-        size,
-    )
-
-
-def _choose_batch_size(spec: ServingSpec, device: DeviceSpec, inner: Predictor) -> int:
-    """Choose the batch size for the fastest mode beside a step as long as predicted without measurements."""
-    top, demand = stack_modes([device.maxn]), build_demand(spec)
-    inference: InferenceCosts = average_inference_costs(device, spec.cost, demand.batch_sizes, top)
-    train_s = inner.fit([]).predict(top).step_s
-    return int(build_service_table(inference, demand, train_s, first_step_s(train_s)).batch_size[0])
 
 
 def install_service(worker: WorkerClient, service: InstalledService, task: Mapping[str, Any], seed: int) -> None:

@@ -13,18 +13,15 @@ get the stall of their mode. Idle power and the power of a busy core come from t
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
 
-from fedge.client.round_context import RoundContext
 from fedge.costs.input_pipeline.pipeline_model import InputPipeline
 from fedge.costs.input_pipeline.pipeline_modes import compute_host_factor, solve_modes
 from fedge.costs.input_pipeline.steady_state import SteadyStates
-from fedge.devices.device_wrapper import DeviceWrapper
-from fedge.devices.mode_surface import ModeSurface
 from fedge.modes import stack_modes
 from fedge.physics.time_power_model import (
     POWER_NAMES,
@@ -33,8 +30,7 @@ from fedge.physics.time_power_model import (
     compute_time_parts,
     knob_shares,
 )
-from fedge.protocols import Device, Explorer, Predictor
-from fedge.types import Floats, Measurement, Modes, PowerMode, Predictions, Workload
+from fedge.types import Floats, Measurement, Modes, PowerMode, Predictions
 
 LOADING_SD_LOG = 0.1
 # Uncertainty of the loading time (log units) before a stall was measured. Default; larger values widen predictions.
@@ -192,78 +188,43 @@ def fit_loading_factor(measurements: Sequence[Measurement], loading: LoaderModel
     return float(np.exp(np.clip(log * len(own) / (len(own) + PRIOR_STALLS), -MAX_FACTOR_LOG, MAX_FACTOR_LOG))), len(own)
 
 
-class LoaderPredictor:
-    """A ``Predictor`` with loading around one of computing only.
+@dataclass(frozen=True, slots=True, eq=False)
+class LoaderCorrection:
+    """A ``fedge.client.corrections.Correction`` for stalls.
 
     Attributes:
-        loading_: The loader after fitting its speed to the measured stalls.
+        loading: The loader as far as it is known.
+        sd_log: Uncertainty of its loading time, log units.
     """
 
-    def __init__(self, inner: Predictor, loading: LoaderModel) -> None:
-        self._inner, self._loading = inner, loading
-        self.loading_, self._sd_log = loading, LOADING_SD_LOG
+    loading: LoaderModel
+    sd_log: float = LOADING_SD_LOG
 
     def fit(self, measurements: Sequence[Measurement]) -> Self:
-        factor, stalls = fit_loading_factor(measurements, self._loading)
-        self.loading_ = self._loading.slow_down(factor)
-        self._sd_log = MEASURED_SD_LOG if stalls else LOADING_SD_LOG
-        self._inner = self._inner.fit(remove_stalls(measurements, self.loading_))
-        return self
+        """Return the correction with the loader's speed fitted to the measured stalls."""
+        factor, stalls = fit_loading_factor(measurements, self.loading)
+        return dataclasses.replace(
+            self, loading=self.loading.slow_down(factor), sd_log=MEASURED_SD_LOG if stalls else self.sd_log
+        )
 
-    def predict(self, modes: Modes) -> Predictions:
-        alone = self._inner.predict(modes)
-        stalled = add_stalls(self.loading_, modes, alone.step_s, alone.power_w)
+    def to_reference(self, measurements: Sequence[Measurement]) -> Sequence[Measurement]:
+        return remove_stalls(measurements, self.loading)
+
+    def from_reference(self, predictions: Predictions) -> Predictions:
+        modes, power_w = predictions.modes, predictions.power_w
+        stalled = add_stalls(self.loading, modes, predictions.step_s, power_w)
         waits = stalled.stall_s / stalled.step_s
         # With workers the loader alone sets the pace wherever there is a stall.
-        loading = (stalled.stall_s > 0).astype(np.float64) if self._loading.pipeline.loader.workers else waits
-        waiting_sd = WAITING_SD_LOG * waits * waiting_power_w(self.loading_, modes) / stalled.power_w
-        work_sd = alone.power_w_sd_log * (1.0 - waits) * alone.power_w / stalled.power_w
+        loading = (stalled.stall_s > 0).astype(np.float64) if self.loading.pipeline.loader.workers else waits
+        waiting_sd = WAITING_SD_LOG * waits * waiting_power_w(self.loading, modes) / stalled.power_w
+        work_sd = predictions.power_w_sd_log * (1.0 - waits) * power_w / stalled.power_w
         return Predictions(
             modes,
             step_s=stalled.step_s,
             power_w=stalled.power_w,
-            step_s_sd_log=np.hypot((1.0 - waits) * alone.step_s_sd_log, loading * self._sd_log),
+            step_s_sd_log=np.hypot((1.0 - waits) * predictions.step_s_sd_log, loading * self.sd_log),
             power_w_sd_log=np.hypot(work_sd, waiting_sd),
         )
 
-
-class LoaderExplorer:
-    """An ``Explorer`` wrapper that removes stalls from every measurement."""
-
-    def __init__(self, inner: Explorer, loading: LoaderModel) -> None:
-        self._inner, self._loading = inner, loading
-
-    def ask(self, count: int) -> Modes:
-        return self._inner.ask(count)
-
-    def tell(self, measurements: Sequence[Measurement]) -> None:
-        self._inner.tell(remove_stalls(measurements, self._loading))
-
-
-class StallDevice(DeviceWrapper):
-    """A ``fedge.protocols.Device`` wrapper that stores the stall of a step in its measurements.
-
-    ``waits`` is the share of a step that is stall in the modes of ``surface``, shape (n,).
-    """
-
-    def __init__(self, device: Device, surface: ModeSurface, waits: Floats) -> None:
-        super().__init__(device)
-        self._surface, self._waits = surface, waits
-
-    def measure(
-        self, workload: Workload, steps: int, work: Callable[[int], object], limit_s: float | None = None
-    ) -> Measurement:
-        measured = self._device.measure(workload, steps, work, limit_s)
-        share = float(self._waits[self._surface.find_row(measured.mode)])
-        return dataclasses.replace(measured, stall_s=share * measured.step_s)
-
-
-def attach_loader(context: RoundContext, loading: LoaderModel, device: Device) -> RoundContext:
-    """Return the context with a ``device`` that measures stalls; its predictor must already include loading."""
-    made = context.make_explorer
-
-    def explorer(modes: Modes) -> Explorer:
-        assert made is not None
-        return LoaderExplorer(made(modes), loading)
-
-    return dataclasses.replace(context, device=device, make_explorer=None if made is None else explorer)
+    def normalize(self, measurements: Sequence[Measurement]) -> Sequence[Measurement]:
+        return measurements

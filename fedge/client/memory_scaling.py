@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Self
 
-from fedge.client.round_context import RoundContext
 from fedge.costs.layer_estimate import estimate_network_cost
 from fedge.costs.layered_work import build_workload, find_known_layers, network_from_spec
 from fedge.costs.layers.known_networks import find_known_network
@@ -25,18 +24,15 @@ from fedge.costs.memory.scale_choice import (
 from fedge.costs.memory.step_need import StepNeed, predict_step_need
 from fedge.costs.memory.width_scaling import narrow_network
 from fedge.devices.catalogue import load_catalogue
-from fedge.devices.device_wrapper import DeviceWrapper
 from fedge.experiment import DEFAULT_WIDTHS, Experiment, FleetEntry, MemorySpec, WorkloadSpec
 from fedge.modes import stack_modes
 from fedge.physics.time_power_model import compute_step_s
-from fedge.protocols import Device, Explorer, Predictor
 from fedge.types import (
     DeviceSpec,
     LayerWork,
     Measurement,
     MemoryObservation,
     MemoryUse,
-    Modes,
     Predictions,
     TrainingScale,
     TrainOptions,
@@ -228,10 +224,8 @@ def choose_first_attempt(means: ScalingContext, state: ClientState) -> ScaleAtte
     return ScaleAttempt(chosen, state.memory)
 
 
-def will_change_scale(means: ScalingContext | None, attempt: ScaleAttempt | None, state: ClientState | None) -> bool:
+def will_change_scale(means: ScalingContext, attempt: ScaleAttempt, state: ClientState) -> bool:
     """Return whether the round after the attempt ``attempt``, which left ``state``, will use another scale."""
-    if means is None or attempt is None or state is None:
-        return False
     return choose_first_attempt(means, state).scale != attempt.scale
 
 
@@ -289,7 +283,7 @@ def summarize_memory_use(
         peak_mb=peak_mb,
         failures=attempt.failures,
         lost_s=attempt.lost_s,
-        changed=attempt.failures > 0 or attempt.scale != _previous_scale(means, state),
+        changed=attempt.failures > 0 or attempt.scale != previous_scale(means, state),
         why=why,
         label=attempt.choice.need.label,
     )
@@ -308,7 +302,8 @@ def _requested_scale_mb(means: ScalingContext, seen: Sequence[MemoryObservation]
     return chosen.need.memory_mb
 
 
-def _previous_scale(means: ScalingContext, state: ClientState) -> TrainingScale:
+def previous_scale(means: ScalingContext, state: ClientState) -> TrainingScale:
+    """Return the scale of the client's last measurement, or the requested one before the first."""
     last = state.measurements[-1].scale if state.measurements else None
     return means.asked if last is None else last
 
@@ -358,75 +353,27 @@ def measurement_scale(means: ScalingContext | None, scale: TrainingScale | None)
     return None if means is None or scale == means.asked else scale
 
 
-class RescalingPredictor:
-    """A ``Predictor`` at another scale around one that is fitted and predicts at the requested scale."""
+@dataclass(frozen=True, slots=True, eq=False)
+class ScaleCorrection:
+    """A ``fedge.client.corrections.Correction`` for a training scale other than the requested one.
 
-    def __init__(self, inner: Predictor, means: ScalingContext, scale: TrainingScale | None) -> None:
-        self._inner, self._means, self._scale = inner, means, scale
+    Attributes:
+        means: Memory and scaling options.
+        scale: Scale of the round; None for the requested one.
+    """
+
+    means: ScalingContext
+    scale: TrainingScale | None
 
     def fit(self, measurements: Sequence[Measurement]) -> Self:
-        self._inner = self._inner.fit([self._means.rescale_measurement(one, None) for one in measurements])
         return self
 
-    def predict(self, modes: Modes) -> Predictions:
-        predictions, ratio = self._inner.predict(modes), self._means.step_time_ratio(self._scale)
-        if ratio == 1.0:
-            return predictions
-        return dataclasses.replace(predictions, step_s=predictions.step_s * ratio)
+    def to_reference(self, measurements: Sequence[Measurement]) -> Sequence[Measurement]:
+        return [self.means.rescale_measurement(one, None) for one in measurements]
 
+    def from_reference(self, predictions: Predictions) -> Predictions:
+        ratio = self.means.step_time_ratio(self.scale)
+        return predictions if ratio == 1.0 else dataclasses.replace(predictions, step_s=predictions.step_s * ratio)
 
-class ScaleLabelDevice(DeviceWrapper):
-    """A ``fedge.protocols.Device`` wrapper that stores the training scale in its measurements."""
-
-    def __init__(self, device: Device, scale: TrainingScale) -> None:
-        super().__init__(device)
-        self._scale = scale
-
-    def measure(
-        self, workload: Workload, steps: int, work: Callable[[int], object], limit_s: float | None = None
-    ) -> Measurement:
-        measured = self._device.measure(workload, steps, work, limit_s)
-        return dataclasses.replace(measured, scale=self._scale)
-
-
-class RescalingExplorer:
-    """An ``Explorer`` wrapper that converts every measurement to the requested scale."""
-
-    def __init__(self, inner: Explorer, means: ScalingContext) -> None:
-        self._inner, self._means = inner, means
-
-    def ask(self, count: int) -> Modes:
-        return self._inner.ask(count)
-
-    def tell(self, measurements: Sequence[Measurement]) -> None:
-        self._inner.tell([self._means.rescale_measurement(one, None) for one in measurements])
-
-
-def apply_scale(
-    context: RoundContext, means: ScalingContext, attempt: ScaleAttempt, state: ClientState
-) -> RoundContext:
-    """Return the context of a round at an attempt's scale; its predictor must already be rescaled.
-
-    Step budgets of earlier rounds are dropped if they were at another scale.
-    """
-    scale, made, usual = measurement_scale(means, attempt.scale), context.make_explorer, context.normalize
-    workload = context.workload
-    if scale is not None:
-        workload = dataclasses.replace(workload, batch_size=attempt.scale.batch_size)
-
-    def explorer(modes: Modes) -> Explorer:
-        assert made is not None
-        return RescalingExplorer(made(modes), means)
-
-    def carried(own_measurements: Sequence[Measurement]) -> Sequence[Measurement]:
-        return usual([means.rescale_measurement(one, scale) for one in own_measurements])
-
-    return dataclasses.replace(
-        context,
-        device=context.device if scale is None else ScaleLabelDevice(context.device, scale),
-        workload=workload,
-        step_budgets_s=context.step_budgets_s if attempt.scale == _previous_scale(means, state) else (),
-        make_explorer=None if made is None else explorer,
-        normalize=carried,
-        lost_s=attempt.lost_s,
-    )
+    def normalize(self, measurements: Sequence[Measurement]) -> Sequence[Measurement]:
+        return [self.means.rescale_measurement(one, self.scale) for one in measurements]

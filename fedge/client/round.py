@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from fedge.client.corrections import to_reference
 from fedge.client.evidence import build_offer, fit_and_predict, nearest_prediction, select_consistent_peers
 from fedge.client.round_context import RoundContext, RoundResult
 from fedge.client.round_snapshot import RoundSnapshot, observe_round
@@ -52,7 +53,7 @@ def _choose_probe_mode(
     )
     if len(informative_modes) and context.make_explorer is not None:
         explorer = context.make_explorer(informative_modes)
-        explorer.tell(own_measurements)
+        explorer.tell(to_reference(context.corrections, own_measurements)[1])
         if len(suggested := explorer.ask(1)):
             return suggested[0]
     for mode in snapshot.preferred_modes:
@@ -69,7 +70,22 @@ def run_round(
     training: Training,
     peer_measurements: Sequence[Measurement] = (),
 ) -> RoundResult:
-    """Probe modes while the deadline allows, then run the remaining steps in the mode or the two modes of the decision.
+    """Run a whole round: ``begin_round``, then ``finish_round``."""
+    state = begin_round(
+        context, goal=goal, measurements=measurements, link=link, training=training, peer_measurements=peer_measurements
+    )
+    return finish_round(state)
+
+
+def begin_round(
+    context: RoundContext,
+    goal: RoundGoal,
+    measurements: Sequence[Measurement],
+    link: LinkUse,
+    training: Training,
+    peer_measurements: Sequence[Measurement] = (),
+) -> RoundState:
+    """Begin a round.
 
     Args:
         context: The client's device, predictor, policy and candidate modes.
@@ -78,26 +94,25 @@ def run_round(
         link: Transfer times of the model.
         training: Training of the client's share.
         peer_measurements: Measurements of other boards of the same kind.
+    """
+    peers = select_consistent_peers(context, measurements, peer_measurements)
+    return RoundState(context, goal=goal, link=link, training=training, earlier=tuple(measurements), shared=peers)
+
+
+def finish_round(state: RoundState) -> RoundResult:
+    """Probe modes while the deadline allows, then run the remaining steps in the mode or two modes of the decision.
 
     Returns:
-        The training result, all measurements, the decision and the front for the next round.
+        The training result, all measurements, the decision and the front for the next round. If the work raises, the
+        parts that were measured before are in ``state.parts``.
     """
-    trusted = select_consistent_peers(context, measurements, peer_measurements)
-    predictions = fit_and_predict(context, measurements, trusted)
-    guessed_s = None if measurements else nearest_prediction(predictions, context.fastest_mode).step_s
-    state = RoundState(
-        context,
-        goal=goal,
-        link=link,
-        training=training,
-        earlier=tuple(measurements),
-        shared=trusted,
-        prior_step_s=guessed_s,
-    )
+    predictions = fit_and_predict(state.context, state.earlier, state.shared)
+    if not state.earlier:
+        state.prior_step_s = nearest_prediction(predictions, state.context.fastest_mode).step_s
     snapshot = observe_round(state, predictions)
     while not state.stopped and (probe := next_probe(state, snapshot)) is not None:
         state.run_probe(*probe)
-        predictions = fit_and_predict(context, state.own_measurements, trusted)
+        predictions = fit_and_predict(state.context, state.own_measurements, state.shared)
         snapshot = observe_round(state, predictions)
     while not state.stopped and snapshot.decision.mix is not None and state.can_run_slow_part(snapshot.decision.mix):
         state.run_slow_part(snapshot.decision.mix)
@@ -108,6 +123,7 @@ def run_round(
 
 
 def _summarize_round(state: RoundState, snapshot: RoundSnapshot) -> RoundResult:
+    state.context.reporter.report("sending")
     *before, last = state.parts
     mixed = state.slow_part if state.slow_part is not last else None
     mix = None if mixed is None else ModeMix(mixed.mode, mixed.steps)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
+from fedge.client.corrections import Correction
 from fedge.experiment import ExplorationSpec
 from fedge.protocols import Device, Explorer, Policy, Predictor
+from fedge.telemetry.progress_reporter import SILENT_REPORTER, ProgressReporter
 from fedge.types import (
     Decision,
     Front,
@@ -15,32 +17,27 @@ from fedge.types import (
     PowerMode,
     Prediction,
     Predictions,
+    TrainingScale,
     TrainResult,
     Workload,
 )
 
-PROBE_EXPLORER = "active"
-"""Name of the explorer that proposes a client's first probes."""
-POWER_PLANNING_POLICY = "fastest"
-"""Name of the policy that plans with the clients' power, for which fronts must include the modes of low power."""
+
+def never_ends() -> None:
+    """Return None: the default of ``RoundContext.time_left_s``."""
 
 
-def keep_unchanged(measurements: Sequence[Measurement]) -> Sequence[Measurement]:
-    """Return the measurements unchanged."""
-    return measurements
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class RoundContext:
     """A client's device, models and settings for one round.
 
     Attributes:
         board: Name of the client.
         device: Device that sets modes and measures steps.
-        predictor: Predictor of step time and power.
+        predictor: Predictor of step time and power in the reference condition of ``corrections``.
         policy: Policy that chooses the mode.
         workload: Work of one step.
-        candidates: Modes that may be chosen.
+        candidates: Modes that are predicted; corrections may rule some of them out.
         fastest_mode: Fastest of the candidates.
         waiting_mode: Mode in which the client waits.
         exploration: Limits on probing.
@@ -48,9 +45,11 @@ class RoundContext:
         step_budgets_s: Seconds per step that the deadlines of earlier rounds allowed.
         includes_low_power: Whether fronts also include the modes of least power for their speed, for plans that limit
             the watts.
-        normalize: Converts measurements to the usual load: in a short interval, a standing service may take a different
-            share of the time than on average.
+        corrections: Differences between this round and the predictor's reference condition, the outermost first.
+        scale: Training scale of the round's measurements; None for the requested one.
         lost_s: Seconds of this round that attempts which ran out of memory took before it.
+        time_left_s: Returns the seconds of wall time for which the reply still counts, or None without a limit.
+        reporter: Receives the progress of the round.
     """
 
     board: str
@@ -65,11 +64,11 @@ class RoundContext:
     make_explorer: Callable[[Modes], Explorer] | None = None
     step_budgets_s: tuple[float, ...] = ()
     includes_low_power: bool = False
-    """Whether fronts also include the modes of least power for their speed, for plans that limit the watts."""
-    normalize: Callable[[Sequence[Measurement]], Sequence[Measurement]] = keep_unchanged
-    """Converts measurements to the average load of a standing service, whose share varies in short intervals."""
+    corrections: tuple[Correction, ...] = ()
+    scale: TrainingScale | None = None
     lost_s: float = 0.0
-    """Seconds of this round that earlier attempts took which ran out of memory."""
+    time_left_s: Callable[[], float | None] = never_ends
+    reporter: ProgressReporter = SILENT_REPORTER
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,51 +1,54 @@
-"""A client's report of a round and its state for the next one; the same for emulated and real boards."""
+"""A client's reply after a round and its state for the next one; the same for emulated and real boards."""
 
 from __future__ import annotations
 
+from fedge.client.client_setup import ClientSetup
+from fedge.client.memory_scaling import ScaleAttempt, summarize_memory_use, update_memory_history
 from fedge.client.round_context import RoundContext, RoundResult
-from fedge.types import LinkUse, MemoryObservation, MemoryUse, RoundReport
-from fedge.wire import ClientState, RequestMessage
+from fedge.types import MemoryObservation, MemoryUse, RoundReport
+from fedge.wire import ClientState, ReplyMessage, RequestMessage
 
 REMEMBERED_ROUNDS = 30
 # Default: deadlines older than this no longer influence which modes are probed, and the state stays small.
 
 
-def build_report(
-    result: RoundResult,
+def build_reply(
+    setup: ClientSetup,
+    request: RequestMessage,
+    attempt: ScaleAttempt | None,
     context: RoundContext,
-    number: int,
-    link: LinkUse,
+    result: RoundResult,
     *,
-    asked_steps: int,
-    samples: int,
     temperature_c: float | None,
-    memory: MemoryUse | None = None,
-) -> RoundReport:
-    """Build the report of a round; fields that only an emulated board can know are None.
+    peak_mb: float | None,
+) -> tuple[ReplyMessage, RoundReport]:
+    """Build the reply to a training request, without a trace, and the report in it.
 
     Args:
-        result: Result of the round.
-        context: The client's context.
-        number: Number of the round.
-        link: Transfer times of the model.
-        asked_steps: Steps of the whole share.
-        samples: Training samples of the client.
-        temperature_c: Temperature at the end in degrees Celsius.
-        memory: Training scale and memory; None if the need is unknown.
+        setup: The client.
+        request: The server's request.
+        attempt: Training scale; None if the memory need of a step is unknown.
+        context: The round.
+        result: Its result.
+        temperature_c: Temperature at the end in degrees Celsius; None if unknown.
+        peak_mb: Peak memory in MB; None if it was not measured.
     """
-    return RoundReport(
+    memory = None
+    if setup.scaling is not None and attempt is not None:
+        memory = summarize_memory_use(setup.scaling, attempt, request.state, peak_mb)
+    report = RoundReport(
         board=context.board,
         device=context.device.spec.name,
-        round=number,
+        round=request.round,
         decision=result.decision,
         measured=result.measured,
         probes=result.probes,
         predicted=result.predicted,
-        link=link,
+        link=setup.link.transfer(request.model_bytes),
         idle_w=result.front.idle_w,
         front=result.front,
         true_front=None,
-        samples=samples,
+        samples=setup.samples,
         loss=result.trained.loss,
         accuracy=result.trained.accuracy,
         temperature_c=temperature_c,
@@ -54,36 +57,36 @@ def build_report(
         own_samples=result.own_samples,
         shared_samples=result.shared_samples,
         mixed=result.mixed,
-        asked_steps=asked_steps,
+        asked_steps=setup.steps_at(context.scale),
         memory=memory,
     )
+    history = _update_memory_history(setup, request, attempt, peak_mb)
+    state = _next_state(request, result, report, memory, history)
+    return ReplyMessage(context.board, result.front, report, state), report
 
 
-def next_board_state(
+def _update_memory_history(
+    setup: ClientSetup, request: RequestMessage, attempt: ScaleAttempt | None, peak_mb: float | None
+) -> tuple[MemoryObservation, ...]:
+    if setup.scaling is None or attempt is None:
+        return request.state.memory
+    return attempt.seen if peak_mb is None else update_memory_history(setup.scaling, attempt, peak_mb)
+
+
+def _next_state(
     request: RequestMessage,
     result: RoundResult,
     report: RoundReport,
-    memory: tuple[MemoryObservation, ...] | None = None,
+    memory: MemoryUse | None,
+    history: tuple[MemoryObservation, ...],
 ) -> ClientState:
-    """Return the client's state after a round.
-
-    Args:
-        request: The request that started the round.
-        result: Result of the round.
-        report: Report of the round.
-        memory: Updated memory history; None leaves it unchanged.
-
-    Returns:
-        The new state. Step budgets of earlier rounds are dropped if the training scale changed.
-    """
-    before_s = () if report.memory is not None and report.memory.changed else request.state.allowed_s
+    """Return the client's state after a round; earlier step budgets are dropped if the training scale changed."""
+    before_s = () if memory is not None and memory.changed else request.state.allowed_s
     allowed_s = (*before_s, *(() if result.step_budget_s is None else (result.step_budget_s,)))[-REMEMBERED_ROUNDS:]
-    measurements = (*request.state.measurements, *report.parts)
-    seen = request.state.memory if memory is None else memory
     return ClientState(
-        measurements,
+        (*request.state.measurements, *report.parts),
         temperature_c=report.temperature_c,
         rested_at_s=request.start_s + report.busy_s,
         allowed_s=allowed_s,
-        memory=seen,
+        memory=history,
     )

@@ -7,6 +7,7 @@ import math
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from fedge.client.corrections import normalize
 from fedge.client.evidence import build_front, find_known_modes
 from fedge.client.round_state import RoundState, compute_probe_budget, remaining_goal
 from fedge.decisions.measured_correction import correct_with_measurements, find_rows
@@ -45,7 +46,7 @@ def observe_round(state: RoundState, fitted: Predictions) -> RoundSnapshot:
         fitted: Predictions after the last fit; modes that the board measured are corrected by the measurements.
     """
     context = state.context
-    predictions = correct_with_measurements(fitted, context.normalize(state.own_measurements))
+    predictions = correct_with_measurements(fitted, normalize(context.corrections, state.own_measurements))
     known = find_known_modes(predictions, state.own_measurements, state.shared)
     steps = state.steps_left + state.warm_up_steps_left
     front, goal = (

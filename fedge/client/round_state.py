@@ -5,12 +5,14 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass, field
 
+from fedge.client.corrections import normalize
 from fedge.client.round_context import RoundContext
 from fedge.client.step_accounting import merge_consecutive, mode_switch_s, warm_up_steps
 from fedge.decisions.limits import compute_margin_z
 from fedge.decisions.planning.fleet_planners import CONFIDENCE
 from fedge.decisions.probe_choice import ProbeBudget
 from fedge.protocols import Training
+from fedge.telemetry.live_records import ActivityState
 from fedge.types import Front, LinkUse, Measurement, ModeMix, PowerMode, RoundGoal
 
 
@@ -74,7 +76,7 @@ class RoundState:
 
     def run_probe(self, mode: PowerMode, steps: int) -> None:
         """Run ``steps`` steps in ``mode`` to measure it."""
-        self._run_steps(mode, steps)
+        self._run_steps(mode, steps, "probing")
         self.probe_count += 1
 
     def can_run_slow_part(self, mix: ModeMix) -> bool:
@@ -98,21 +100,29 @@ class RoundState:
         """Run all remaining steps in ``mode``."""
         self._run_steps(mode, self.steps_left)
 
-    def _run_steps(self, mode: PowerMode, steps: int) -> None:
+    def _run_steps(self, mode: PowerMode, steps: int, phase: ActivityState = "training") -> None:
         """Run and measure ``steps`` steps in ``mode``; fewer if the round must end."""
-        device = self.context.device
-        with device.use_mode(mode):
-            measured = device.measure(self.context.workload, steps, self.training.advance, self._time_left_s())
-        if not self.parts and self.context.lost_s:
-            measured = dataclasses.replace(measured, lost_s=self.context.lost_s)
+        context, report = self.context, self.context.reporter.report
+        with context.device.use_mode(mode):
+            report(phase, mode=str(mode))
+            measured = context.device.measure(context.workload, steps, self._advance, self._time_left_s())
+        report(power_w=measured.power_w, temperature_c=measured.peak_c)
+        lost_s = 0.0 if self.parts else context.lost_s
+        if lost_s or context.scale is not None:
+            measured = dataclasses.replace(measured, scale=context.scale, lost_s=lost_s)
         self.parts.append(measured)
         limit_s = self._time_left_s()
         self.stopped = measured.steps < steps or self.steps_left == 0 or (limit_s is not None and limit_s <= 0.0)
 
+    def _advance(self, steps: int) -> None:
+        self.training.advance(steps)
+        self.context.reporter.add_steps(steps)
+
     def _time_left_s(self) -> float | None:
         """Return the seconds left for work before the upload must begin, or None without a limit."""
-        stop_s = self.goal.stop_s
-        return None if stop_s is None else stop_s - self.link.down_s - self.link.up_s - self.spent_s
+        stop_s, wall_s = self.goal.stop_s, self.context.time_left_s()
+        work_s = None if stop_s is None else stop_s - self.link.down_s - self.link.up_s - self.spent_s
+        return min((seconds for seconds in (work_s, wall_s) if seconds is not None), default=None)
 
 
 def step_budget_s(state: RoundState) -> float | None:
@@ -182,7 +192,11 @@ def _round_end_s(state: RoundState, slack: float) -> float | None:
     goal, link_s = state.goal, state.link.down_s + state.link.up_s
     planned_s = goal.deadline_s
     if planned_s is not None and state.prior_step_s is not None:
-        seen = [part.step_s for part in state.context.normalize(state.parts) if part.mode == state.context.fastest_mode]
+        seen = [
+            part.step_s
+            for part in normalize(state.context.corrections, state.parts)
+            if part.mode == state.context.fastest_mode
+        ]
         planned_s = link_s + (planned_s - link_s) * min(1.0, seen[0] / state.prior_step_s if seen else 1.0)
     planned_s = None if planned_s is None else planned_s * (1.0 + slack)
     return min((d for d in (goal.limits.get("deadline_s"), planned_s) if d is not None), default=None)

@@ -1,28 +1,21 @@
-"""The sensor trace of a round: computed from the report for emulated boards, collected from samples on real ones.
+"""The sensor trace of an emulated round, computed from its report.
 
-In an emulated trace, power is the mean of each phase as in the report, so that any partition of the trace gives the
+Power is the mean of each phase as in the report, so that any partition of the trace gives the
 reported energy. The temperature follows the board's thermal model during work and stays constant during transfers.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from fedge.devices.device_wrapper import DeviceWrapper
 from fedge.devices.thermal_model import TRIP_C, ThermalModel
-from fedge.protocols import Clock, Device
 from fedge.telemetry.trace_operations import (
     PERIOD_S,
-    join_traces,
-    limit_trace_length,
-    make_constant_trace,
-    shift_trace,
-    trace_from_samples,
 )
-from fedge.types import Measurement, PowerMode, RoundReport, SensorSample, Trace, Workload
+from fedge.types import Measurement, PowerMode, RoundReport, Trace
 
 MAX_STRETCHES = 1300
 # Intervals of an emulated trace: keeps it below 100 KB of JSON, since a thousand clients may reply at once.
@@ -145,82 +138,3 @@ def _temperature_after_c(phase: RoundPhase, thermal: ThermalModel, from_c: float
 def _repeat_values(values: Sequence[float], counts: Sequence[int]) -> tuple[float, ...]:
     """Repeat every value as often as its phase has intervals."""
     return tuple(value for value, count in zip(values, counts, strict=True) for _ in range(count))
-
-
-GAP_PERIODS = 3.0
-# Sampling periods without a sample that count as a gap; the same as for the energy.
-SampleReader = Callable[[float, float], Sequence[SensorSample]]
-"""Returns the samples between two times with the nearest ones around them: ``Sampler.samples_between``."""
-
-
-class TracingDevice(DeviceWrapper):
-    """A ``fedge.protocols.Device`` wrapper that keeps the sensor samples of its work.
-
-    Attributes:
-        parts: One trace per part of the work, each starting at 0.
-        spans_s: Lengths of the parts in seconds.
-    """
-
-    def __init__(self, device: Device, samples: SampleReader, clock: Clock, period_s: float) -> None:
-        super().__init__(device)
-        self._samples, self._clock = samples, clock
-        self._gap_s = GAP_PERIODS * period_s
-        self.parts: list[Trace] = []
-        self.spans_s: list[float] = []
-
-    def measure(
-        self, workload: Workload, steps: int, work: Callable[[int], object], limit_s: float | None = None
-    ) -> Measurement:
-        began_s = ended_s = self._clock.now_s()
-
-        def timed(count: int) -> object:
-            nonlocal ended_s
-            reply = work(count)
-            ended_s = self._clock.now_s()
-            return reply
-
-        try:
-            measured = self._device.measure(workload, steps, timed, limit_s)
-        except BaseException:
-            self._store_part(began_s, self._clock.now_s())
-            raise
-        self._store_part(ended_s - measured.work_s, ended_s)
-        return measured
-
-    def add_lost_time(self, seconds: float) -> None:
-        """Record the last ``seconds`` as the first part of the work: attempts that ran out of memory."""
-        now_s = self._clock.now_s()
-        self._store_part(now_s - seconds, now_s)
-
-    def build_trace(self, fetching: RoundPhase | None = None, sending: RoundPhase | None = None) -> Trace:
-        """Build the trace of the whole round (download, work, upload), with gaps where samples are missing."""
-        traces, at_s = list[Trace](), 0.0
-        for seconds, part in (
-            _phase_trace(fetching),
-            *zip(self.spans_s, self.parts, strict=True),
-            _phase_trace(sending),
-        ):
-            traces.append(shift_trace(part, at_s))
-            at_s += seconds
-        return limit_trace_length(join_traces(traces))
-
-    def _store_part(self, start_s: float, end_s: float) -> None:
-        """Store the samples between ``start_s`` and ``end_s`` at once, since a sampler keeps them only for a while."""
-        if end_s > start_s:
-            seen = self._samples(start_s, end_s)
-            self.parts.append(
-                shift_trace(
-                    trace_from_samples(seen, start_s=start_s, end_s=end_s, period_s=PERIOD_S, gap_s=self._gap_s),
-                    -start_s,
-                )
-            )
-            self.spans_s.append(end_s - start_s)
-
-
-def _phase_trace(phase: RoundPhase | None) -> tuple[float, Trace]:
-    """Return the length and trace of a transfer, whose power comes from the fleet entry and is not measured."""
-    return (
-        (0.0, make_constant_trace(0.0, 0.0, 0.0))
-        if phase is None
-        else (phase.seconds, make_constant_trace(0.0, phase.seconds, phase.power_w))
-    )

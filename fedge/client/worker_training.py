@@ -22,6 +22,10 @@ STRETCH_LIMIT_S = 600.0
 # long as necessary, while a hanging worker does not block the board for ever.
 
 
+def ignore_reply(_reply: Mapping[str, Any]) -> None:
+    """Do nothing with a reply of the worker."""
+
+
 class WorkerTraining:
     """A training in the worker; the constructor sends the model at once, so that sending it is not measured.
 
@@ -41,7 +45,7 @@ class WorkerTraining:
         seed: int,
         options: TrainOptions,
         *,
-        hear: Callable[[Mapping[str, Any]], None] = lambda _reply: None,
+        hear: Callable[[Mapping[str, Any]], None] = ignore_reply,
     ) -> None:
         self._worker, self._hear = worker, hear
         self.done = 0

@@ -232,9 +232,11 @@ class EmulatedBoard:
         peak_c = max(self.temperature_c, tripped_c)
         self.temperature_c = end_c
         slowed = total_s / planned.work_s
+        stalls = self.surface.stall_share
         return replace(
             planned,
             step_s=slowed * planned.step_s,
+            stall_s=0.0 if stalls is None else stalls[self.surface.find_row(planned.mode)] * (slowed * planned.step_s),
             power_w=mean_w,
             peak_c=peak_c,
             throttled=hot_s > 0,

@@ -34,16 +34,21 @@ class ModeSurface:
         step_s: Seconds per step, shape (n,).
         power_w: Power at work in watts, shape (n,).
         idle_w: Idle power in watts, shape (n,).
+        stall_share: Share of a step that waits for samples, shape (n,); None without a data loader.
     """
 
     modes: Modes
     step_s: Floats
     power_w: Floats
     idle_w: Floats
+    stall_share: Floats | None = None
 
     def select_rows(self, keep: NDArray[np.bool_]) -> ModeSurface:
         """Return the rows for which ``keep`` is True, a mask of shape (n,)."""
-        return ModeSurface(Modes(self.modes.knobs[keep]), self.step_s[keep], self.power_w[keep], self.idle_w[keep])
+        stalls = None if self.stall_share is None else self.stall_share[keep]
+        return ModeSurface(
+            Modes(self.modes.knobs[keep]), self.step_s[keep], self.power_w[keep], self.idle_w[keep], stall_share=stalls
+        )
 
     def find_row(self, mode: PowerMode) -> int:
         """Return the row index of ``mode``.

@@ -20,14 +20,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedge.modes import find_mode_index
 from fedge.pareto import find_nearest_row
-from fedge.protocols import Explorer, Predictor
 from fedge.types import Floats, Measurement, Modes, PowerMode, Predictions, ServiceUse
 from fedge.worker.inference_interleaver import TRAINING_SHARE
 from fedge.worker.latency_histogram import LatencyHistogram
@@ -289,56 +286,6 @@ def add_service_load(
         power_se_log=measurement.power_se_log * left_w / mixed_w,
         service=use,
     )
-
-
-class ServingPredictor:
-    """A ``Predictor`` beside a service around one of training alone.
-
-    Attributes:
-        inner: Predictor of training alone.
-        inference: Batch costs in every mode of the board.
-        service: The service in the modes that may be predicted.
-    """
-
-    def __init__(self, inner: Predictor, inference: InferenceCosts, service: ServiceTable) -> None:
-        self.inner, self.inference, self.service = inner, inference, service
-
-    def fit(self, measurements: Sequence[Measurement]) -> Self:
-        self.inner = self.inner.fit([remove_service_load(measurement, self.inference) for measurement in measurements])
-        return self
-
-    def predict(self, modes: Modes) -> Predictions:
-        if modes is not self.service.modes:
-            raise ValueError("a serving predictor predicts the modes of its service only")
-        return add_service_to_predictions(self.inner.predict(modes), self.service)
-
-    def normalize(self, measurements: Sequence[Measurement]) -> tuple[Measurement, ...]:
-        """Convert measurements from the share of serving that they happened to see to the expected share."""
-        return tuple(self._normalize_one(measurement) for measurement in measurements)
-
-    def _normalize_one(self, measurement: Measurement) -> Measurement:
-        use, row = measurement.service, find_mode_index(self.service.modes, measurement.mode)
-        if use is None or row is None:
-            return measurement
-        expected = dataclasses.replace(
-            use,
-            batch_size=int(self.service.batch_size[row]),
-            busy_s=use.seconds * float(self.service.share[row]),
-        )
-        return add_service_load(remove_service_load(measurement, self.inference), self.service, row, expected)
-
-
-class ServingExplorer:
-    """An ``Explorer`` wrapper that removes the service from every measurement."""
-
-    def __init__(self, inner: Explorer, inference: InferenceCosts) -> None:
-        self.inner, self.inference = inner, inference
-
-    def ask(self, count: int) -> Modes:
-        return self.inner.ask(count)
-
-    def tell(self, measurements: Sequence[Measurement]) -> None:
-        self.inner.tell([remove_service_load(measurement, self.inference) for measurement in measurements])
 
 
 def add_service_to_predictions(predictions: Predictions, service: ServiceTable) -> Predictions:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -96,3 +97,7 @@ def _make_printable(progress: BoardProgress) -> BoardProgress:
 
 def _shorten(text: str, longest: int) -> str:
     return "".join(c if c.isprintable() else " " for c in text[:longest])
+
+
+SILENT_REPORTER = ProgressReporter(None, BoardProgress("", 0.0, "fetching"), time.time)
+"""Writes nothing."""

@@ -11,6 +11,7 @@ import pytest
 
 from fedge import workloads
 from fedge.client import emulated
+from fedge.client.client_setup import build_round
 from fedge.devices.emulated_board import MODE_SWITCH_S, WARM_UP_STEPS
 from fedge.errors import BadInput
 from fedge.experiment import Experiment, ExplorationSpec, FleetEntry, PolicySpec, WorkloadSpec, list_boards
@@ -78,7 +79,7 @@ def test_a_front_is_offered_before_anything_was_measured() -> None:
     seat, front = emulated.load_client(EXPERIMENT, 0), answer.front
     assert front is not None
     assert (answer.board, answer.error, answer.report, answer.state, trained) == ("nano-1", None, None, None, None)
-    link = seat.link.transfer(MODEL_BYTES)
+    link = seat.setup.link.transfer(MODEL_BYTES)
     assert front.link_s == pytest.approx(link.down_s + link.up_s)
     assert front.maxn.mode == seat.kind.spec.maxn
     work_s = [point.work_s for point in front.points]
@@ -106,7 +107,7 @@ def test_a_round_is_reported_as_it_was_trained(arrays: NamedArrays) -> None:
     seat = emulated.load_client(EXPERIMENT, 0)
     assert (report.board, report.device, report.round) == ("nano-1", "nano", 1)
     assert report.samples == len(seat.share)
-    assert report.steps == seat.steps == report.asked_steps
+    assert report.steps == seat.setup.steps == report.asked_steps
     assert report.probes
     assert report.measured.mode == report.decision.mode == report.predicted.mode
     assert state.measurements == report.parts
@@ -146,14 +147,14 @@ def test_a_part_in_a_second_mode_is_reported_and_remembered_as_one_of_the_round(
     seat = emulated.load_client(experiment, 0)
     rows = zip(seat.truth.modes, seat.truth.step_s, seat.truth.power_w, strict=True)
     own = tuple(Measurement(mode, 40, float(t), float(w), switch_s=0.05) for mode, t, w in rows)
-    goal = RoundGoal("balanced", 0, 1.5 * (2.0 + seat.steps * float(seat.truth.step_s.min())))
+    goal = RoundGoal("balanced", 0, 1.5 * (2.0 + seat.setup.steps * float(seat.truth.step_s.min())))
 
     report, state, _ = played(arrays, ask_of(number=2, state=ClientState(own), goal=goal), experiment=experiment)
 
     assert report.mixed is not None
     assert report.decision.mix == ModeMix(report.mixed.mode, report.mixed.steps)
     assert report.mixed.step_s > 2 * report.measured.step_s
-    assert report.steps == report.asked_steps == seat.steps
+    assert report.steps == report.asked_steps == seat.setup.steps
     assert report.mixed.warm_up_s > 0 == report.measured.warm_up_s
     assert (report.mixed.switch_s, report.measured.switch_s) == (None, MODE_SWITCH_S)
     assert state.measurements == (*own, report.mixed, report.measured)
@@ -213,7 +214,12 @@ def test_a_hot_board_that_starts_again_at_once_stays_hotter_than_one_that_rested
 def test_a_board_that_waits_in_its_lowest_mode_cools_further_than_one_that_waits_at_maxn() -> None:
     seat, hot = emulated.load_client(EXPERIMENT, 0), ClientState(temperature_c=60.0)
     maxn_c, lowest_c = (
-        emulated._build_board(EXPERIMENT, seat, ask_of(policy=policy, state=hot, start_s=3600.0)).temperature_c
+        build_round(
+            seat.setup,
+            ask_of(policy=policy, state=hot, start_s=3600.0),
+            None,
+            lambda conditions: emulated.open_board(seat, EXPERIMENT.seed, conditions),
+        ).device.temperature_c
         for policy in ("maxn", "balanced")
     )
     assert 25.0 < lowest_c < maxn_c < 60.0
@@ -227,7 +233,7 @@ def test_the_true_front_is_the_whole_truth_with_warm_up(arrays: NamedArrays) -> 
     assert all(point.time_sd_log == 0.0 for point in front.points)
     for point in (*front.points, front.maxn):
         row = seat.truth.find_row(point.mode)
-        assert point.work_s == pytest.approx((seat.steps + WARM_UP_STEPS) * seat.truth.step_s[row])
+        assert point.work_s == pytest.approx((seat.setup.steps + WARM_UP_STEPS) * seat.truth.step_s[row])
         assert point.work_j == pytest.approx(point.work_s * seat.truth.power_w[row])
 
 
@@ -309,7 +315,7 @@ def told_by(index: int, count: int, factor: float = 1.0) -> tuple[Measurement, .
             40,
             factor * float(seat.truth.step_s[row]),
             float(seat.truth.power_w[row]),
-            board=seat.board.name,
+            board=seat.setup.board.name,
         )
         for row in rows
     )

@@ -64,7 +64,8 @@ def test_true_minibatches_hold_their_stalls_in_every_mode() -> None:
     assert slow.loader is not None
     assert (slow.surface.step_s >= plain.surface.step_s * (1 - 1e-9)).all()
     many = slow.surface.modes.knobs[:, 0] >= 4  # on few cores a loader slows the computing itself as well
-    assert (slow.loader.stall_share[many & (slow.surface.step_s > 1.2 * plain.surface.step_s)] > 0).all()
+    assert slow.surface.stall_share is not None
+    assert (slow.surface.stall_share[many & (slow.surface.step_s > 1.2 * plain.surface.step_s)] > 0).all()
     assert (slow.surface.power_w >= slow.surface.idle_w).all()
     assert len(slow.truth.modes) == slow.candidate_mask.sum()
 
@@ -81,7 +82,7 @@ def test_a_round_measures_its_stalls_and_chooses_with_them() -> None:
     experiment = _experiment(SLOW)
     seat = load_client(experiment, 0)
     maxn_s = float(seat.surface.step_s[seat.surface.find_row(seat.kind.spec.maxn)])
-    goal = RoundGoal("least-energy-within-deadline", seat.steps, deadline_s=1.3 * (seat.steps + 3) * maxn_s)
+    goal = RoundGoal("least-energy-within-deadline", seat.setup.steps, deadline_s=1.3 * (seat.setup.steps + 3) * maxn_s)
     ask = RequestMessage("train", 1, 0.0, goal.policy, goal=goal, model_bytes=1_000_000)
 
     answer, _ = emulated.answer_request(
@@ -91,9 +92,9 @@ def test_a_round_measures_its_stalls_and_chooses_with_them() -> None:
     assert answer.error is None
     assert answer.report is not None
     assert answer.state is not None
-    assert seat.loader is not None
+    assert seat.surface.stall_share is not None
     for part in answer.report.parts:
-        waits = seat.loader.stall_share[seat.surface.find_row(part.mode)]
+        waits = seat.surface.stall_share[seat.surface.find_row(part.mode)]
         assert part.stall_s == pytest.approx(waits * part.step_s)
     assert any(part.stall_s > 0 for part in answer.report.parts)
     assert answer.report.prior_time_ape is not None
@@ -107,7 +108,8 @@ def test_loading_at_another_batch_size_is_that_of_its_samples() -> None:
 
     half = load.at_scale(8, 0.5)
 
-    waits = load.stall_share > 0.2
+    assert load.surface.stall_share is not None
+    waits = load.surface.stall_share > 0.2
     np.testing.assert_allclose(half.surface.step_s[waits], 0.5 * load.surface.step_s[waits], rtol=0.02)
 
 

@@ -146,13 +146,13 @@ def test_the_front_for_the_next_round_is_of_what_that_one_will_be_tried_at(monke
     ask = RequestMessage("front", 1, 100.0, what.policy.name, first.state, model_bytes=24_000)
     assert emulated.answer_request(what, 0, ask, None)[0].front == first.front
 
-    monkeypatch.setattr("fedge.client.memory_scaling.will_change_scale", lambda *_: False)
+    monkeypatch.setattr("fedge.client.memory_attempts.will_change_scale", lambda *_: False)
     ((stale, _),) = rounds_of(what, 1)
     assert stale.front is not None
     assert first.front is not None
     assert first.report is not None
     assert first.report.memory is not None
-    used, steps = first.report.memory.used, emulated.load_client(what, 0).steps
+    used, steps = first.report.memory.used, emulated.load_client(what, 0).setup.steps
     warm = warm_up_steps(first.state.measurements)
     slower = (8 // used.batch_size * steps + warm) / (steps + warm) * means(what).step_time_ratio(used)
     assert stale.front.maxn.work_s / first.front.maxn.work_s == pytest.approx(slower, rel=0.005)

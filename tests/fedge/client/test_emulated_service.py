@@ -16,7 +16,7 @@ from fedge.client.inference_service import plan_round_service
 from fedge.devices.emulated_board import WARM_UP_STEPS, SharedWork
 from fedge.experiment import Experiment
 from fedge.serving.standing_service import latency_percentile_s, merge_service_use
-from fedge.types import Measurement, Modes, PowerMode, Predictions, RoundGoal
+from fedge.types import Measurement, PowerMode, Predictions, RoundGoal
 from fedge.wire import ClientState, ReplyMessage, RequestMessage, from_json, to_json
 
 SERVICE = {"cost": "resnet50-imagenet", "rate_hz": 60, "latency_s": 0.8}
@@ -66,28 +66,17 @@ def five_rounds() -> list[ReplyMessage]:
     return rounds_of(SERVES, 5, RoundGoal("balanced", 10, deadline_s=12.0))
 
 
-class Knowing:
-    """A predictor that knows the truth of training alone."""
-
-    def __init__(self, seat: emulated.EmulatedClient) -> None:
-        self.truth = seat.truth
-
-    def fit(self, measurements):
-        return self
-
-    def predict(self, modes: Modes) -> Predictions:
-        none = np.zeros(len(modes))
-        return Predictions(modes, self.truth.step_s, self.truth.power_w, none, none)
-
-
 def attendance(
     what: Experiment = SERVES, seed: int = 3
 ) -> tuple[emulated.EmulatedClient, emulated_service.ServiceSimulation]:
     """A board's service in a round in which training is known."""
     seat = emulated.load_client(what, 0)
     assert seat.serving is not None
-    believed = emulated_service.expected_inference_costs(seat.serving, seat.truth.modes, seat.candidate_mask)
-    duty = plan_round_service(believed, seat.serving.demand, Knowing(seat), (), [seat.kind.spec.maxn])
+    assert seat.setup.service is not None
+    truth = seat.truth
+    none = np.zeros(len(truth.modes))
+    known = Predictions(truth.modes, truth.step_s, truth.power_w, none, none)
+    duty = plan_round_service(seat.setup.service, lambda _: known, (), seat.kind.spec.maxn)
     return seat, emulated_service.ServiceSimulation(seat.serving, duty, seat.surface, seed)
 
 
@@ -169,7 +158,7 @@ def test_a_front_beside_a_service_is_one_that_the_board_keeps() -> None:
     answer = five_rounds()[-1]
     seat, _ = attendance()
     assert answer.front is not None
-    told = {point.mode: point.work_s / seat.steps for point in answer.front.points}
+    told = {point.mode: point.work_s / seat.setup.steps for point in answer.front.points}
     seen = {part.mode for part in answer.state.measurements}  # type: ignore[union-attr]
     assert seen & set(told)
 

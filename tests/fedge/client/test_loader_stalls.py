@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedge.client.corrections import predict_corrected, to_reference
 from fedge.client.loader_stalls import (
-    LoaderExplorer,
+    LoaderCorrection,
     LoaderModel,
-    LoaderPredictor,
     add_stalls,
     fit_loading_factor,
     remove_stalls,
@@ -23,9 +23,9 @@ from fedge.client.loader_stalls import (
 from fedge.costs.cost_priors import build_priors
 from fedge.costs.input_pipeline.pipeline_model import HostCores, InputPipeline, Loader, SampleCost, StepCost, Storage
 from fedge.devices.catalogue import find, load_catalogue
-from fedge.modes import build_grid, stack_modes
+from fedge.modes import build_grid
 from fedge.physics.time_power_model import compute_power_w, compute_step_s
-from fedge.types import Floats, Measurement, Modes, PowerMode, Predictions
+from fedge.types import Floats, Measurement, Modes, Predictions
 
 SPEC = find("agx-xavier")
 COSTS = build_priors(SPEC, "resnet18-imagenet", load_catalogue(), layered=False)[0].coefficients
@@ -108,7 +108,7 @@ def test_a_predictor_learns_without_stalls_and_predicts_with_them() -> None:
     loading, inner = _loading(), _Line()
     measured = [_measured(loading, row) for row in (0, 30, len(MODES) - 1)]
 
-    said = LoaderPredictor(inner, loading).fit(measured).predict(MODES)
+    said = predict_corrected(inner, [LoaderCorrection(loading)], MODES, measured)
     truth = add_stalls(loading, MODES, X, P)
 
     assert [one.stall_s for one in inner.told] == [0.0] * 3
@@ -121,7 +121,7 @@ def test_a_slower_storage_than_believed_shows_in_the_first_stalls() -> None:
     measured = [_measured(true, row) for row in range(0, len(MODES), 7)]
 
     factor, stalls = fit_loading_factor(measured, believed)
-    said = LoaderPredictor(_Line(), believed).fit(measured).predict(MODES)
+    said = predict_corrected(_Line(), [LoaderCorrection(believed)], MODES, measured)
 
     assert stalls > 3
     assert factor == pytest.approx(1.5, rel=0.06)
@@ -135,18 +135,7 @@ def test_what_others_measured_says_nothing_of_the_boards_own_loading() -> None:
 
 
 def test_an_explorer_hears_of_computing_alone() -> None:
-    heard: list[Measurement] = []
+    _, (alone,) = to_reference([LoaderCorrection(_loading())], [_measured(_loading(), 0)])
 
-    class Explorer:
-        def ask(self, count: int) -> Modes:
-            return stack_modes([SPEC.maxn] * count)
-
-        def tell(self, measurements: Sequence[Measurement]) -> None:
-            heard.extend(measurements)
-
-    explorer = LoaderExplorer(Explorer(), _loading())
-    explorer.tell([_measured(_loading(), 0)])
-
-    assert explorer.ask(1)[0] == PowerMode(8, SPEC.maxn.cpu_mhz, SPEC.maxn.gpu_mhz, SPEC.maxn.mem_mhz)
-    assert heard[0].stall_s == 0.0
-    assert heard[0].step_s == pytest.approx(X[0], rel=0.02)
+    assert alone.stall_s == 0.0
+    assert alone.step_s == pytest.approx(X[0], rel=0.02)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,14 +13,16 @@ pytest.importorskip("torch", reason="the worker trains with torch")
 
 from contracts.desk import Desk, desk
 
-from fedge.client import real, real_round
-from fedge.client.memory_attempts import MemoryAttempts
+from fedge.client import emulated, real
+from fedge.client.client_setup import ClientSetup
+from fedge.client.memory_attempts import Answer, run_attempts
 from fedge.client.memory_scaling import ScaleAttempt
 from fedge.devices.idle_power import IdlePowerStore
 from fedge.devices.local_board import open_local_board
+from fedge.errors import NarrowingRefused, OutOfMemory
 from fedge.experiment import Experiment
 from fedge.modes import build_grid
-from fedge.types import MemoryObservation, RoundGoal, TrainingScale, TrainResult
+from fedge.types import RoundGoal, TrainingScale, TrainResult
 from fedge.wire import ClientState, ReplyMessage, RequestMessage, from_json, to_json
 from fedge.workloads import load_experiment_task
 
@@ -168,18 +170,57 @@ def test_where_nothing_fits_the_board_fails_says_why_and_remembers(board: Desk, 
     assert [seen.peak_mb for seen in answer.state.memory] == [None]
 
 
-def test_a_board_that_is_cut_off_after_a_smaller_try_still_knows_what_did_not_fit() -> None:
-    seen = (MemoryObservation(900.0, 1000.0),)
-    post = SimpleNamespace(steps=4, board=SimpleNamespace(name="board"), here=SimpleNamespace(hottest_c=lambda: 40.0))
-    ask = RequestMessage("train", 1, 0.0, "maxn")
-    tries = MemoryAttempts(post, ask, attempt=ScaleAttempt(None, seen, failures=1, lost_s=2.0))  # type: ignore[arg-type]
+def attempts_of(
+    what: Experiment, run_attempt: Callable[[ClientSetup, ScaleAttempt | None], Answer]
+) -> tuple[ReplyMessage, TrainResult | None]:
+    """Run a round's attempts on the client of an emulated board with the same network."""
+    client = emulated.load_client(what, 0)
+    ask = RequestMessage("train", 1, 0.0, "maxn", model_bytes=24_000)
+    return run_attempts(client.setup, ask, run_attempt, partial(emulated.open_board, client, 3))
 
-    answer = real_round._answer_cancelled(post, ask, (), 1, 3.0, tries.memory_history)  # type: ignore[arg-type]
 
-    assert answer.cut
+def built_in(memory_mb: float = 50_000.0, **memory: object) -> Experiment:
+    workload = {"task": "digits-cnn", "cost": "resnet18-imagenet", "batch_size": 16, "memory": memory}
+    fleet = [{"device": "orin-nano", "name": "board", "memory_mb": memory_mb}]
+    return Experiment.model_validate({"fleet": fleet, "workload": workload, "seed": 3})
+
+
+def test_a_network_that_cannot_be_narrowed_is_tried_at_full_width_from_then_on() -> None:
+    tried = list[TrainingScale]()
+
+    def refuse_narrow(_: ClientSetup, attempt: ScaleAttempt | None) -> Answer:
+        assert attempt is not None
+        tried.append(attempt.scale)
+        if attempt.scale.width < 1.0:
+            raise NarrowingRefused("not this network")
+        if attempt.scale.batch_size > 4:
+            raise OutOfMemory("too large", 2.0, "CUDA out of memory")
+        return ReplyMessage("board"), None
+
+    answer, _ = attempts_of(built_in(lower="width-first"), refuse_narrow)
+
+    assert answer.error is None
+    assert tried[0] == TrainingScale(16)
+    assert sum(scale.width < 1.0 for scale in tried) == 1
+    assert tried[-1] == TrainingScale(4)
+
+
+def test_a_worker_that_died_is_not_tried_again_in_the_same_round() -> None:
+    tried = list[TrainingScale]()
+
+    def die(_: ClientSetup, attempt: ScaleAttempt | None) -> Answer:
+        assert attempt is not None
+        tried.append(attempt.scale)
+        raise OutOfMemory("killed", 2.0, "the trainer was killed", can_retry=False)
+
+    answer, trained = attempts_of(built_in(), die)
+
+    assert (len(tried), trained) == (1, None)
+    assert answer.error is not None
+    assert answer.error.endswith("; the trainer was killed")
     assert answer.state is not None
-    assert answer.state.memory == seen
-    assert tries.lost_s == 2.0
+    assert answer.state.rested_at_s == 2.0
+    assert [seen.peak_mb for seen in answer.state.memory] == [None]
 
 
 def test_a_round_that_fits_tells_the_peak_of_the_worker(board: Desk, tmp_path: Path) -> None:

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from fedge.client import memory_scaling
-from fedge.client.memory_scaling import RescalingPredictor, ScalingContext, build_scaling_context, can_narrow_clients
+from fedge.client.corrections import predict_corrected
+from fedge.client.memory_scaling import ScaleCorrection, ScalingContext, build_scaling_context, can_narrow_clients
 from fedge.devices import catalogue
 from fedge.experiment import Experiment, FleetEntry, MemorySpec, WorkloadSpec
 from fedge.modes import stack_modes
@@ -135,7 +136,7 @@ def test_predictions_are_of_the_present_scale_wherever_it_was_measured() -> None
         board.rescale_measurement(measurement(), TrainingScale(2)),
         board.rescale_measurement(measurement(), scale),
     ]
-    predicted = RescalingPredictor(Median(), board, scale).fit(seen).predict(stack_modes([NANO.maxn]))
+    predicted = predict_corrected(Median(), [ScaleCorrection(board, scale)], stack_modes([NANO.maxn]), seen)
     assert predicted.step_s[0] == pytest.approx(board.step_time_ratio(scale))
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from contracts.rounds import (
     ALL,
+    LINK,
     LINK_S,
     LOW,
     MAXN,
@@ -31,8 +32,9 @@ from contracts.rounds import (
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedge.client.round import begin_round, finish_round, run_round
 from fedge.experiment import ExplorationSpec
-from fedge.types import Measurement, Workload
+from fedge.types import Measurement, TrainingScale, Workload
 
 
 def test_more_of_the_slower_mode_follows_at_once_where_it_took_less_than_expected() -> None:
@@ -120,3 +122,35 @@ def test_the_mode_found_is_restored_when_metering_fails(fails_at: int, history: 
 
     assert device.mode == SOME
     assert len(device.measured) == fails_at - 1
+
+
+def test_a_round_that_fails_keeps_the_parts_that_were_measured() -> None:
+    bench = Bench(training=Counted(fails_at=30), exploration=WITHOUT_SLACK)
+    state = begin_round(
+        bench.player, goal=goal_of(60, 1.5), measurements=ALL, link=LINK, training=bench.training, peer_measurements=()
+    )
+
+    with pytest.raises(RuntimeError):
+        finish_round(state)
+
+    assert state.parts == bench.device.measured
+    assert sum(part.steps for part in state.parts) == sum(bench.training.parts) < 30
+
+
+def test_a_board_works_no_longer_than_its_reply_counts() -> None:
+    bench = Bench()
+    player = dataclasses.replace(bench.player, time_left_s=lambda: 2.5)
+
+    played = run_round(player, goal=goal_of(8, None), measurements=ALL, link=LINK, training=bench.training)
+
+    assert sum(part.steps for part in parts_of(played)) == 2
+
+
+def test_measurements_carry_their_scale_and_the_time_lost_before_them() -> None:
+    bench, scale = Bench(), TrainingScale(4)
+    player = dataclasses.replace(bench.player, scale=scale, lost_s=3.0)
+
+    parts = parts_of(run_round(player, goal=goal_of(60, 1.5), measurements=ALL, link=LINK, training=bench.training))
+
+    assert {part.scale for part in parts} == {scale}
+    assert [part.lost_s for part in parts] == [3.0, *[0.0] * (len(parts) - 1)]

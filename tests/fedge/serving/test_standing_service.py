@@ -16,9 +16,8 @@ from fedge.serving.standing_service import (
     MAX_SHARE,
     InferenceCosts,
     ServiceDemand,
-    ServingExplorer,
-    ServingPredictor,
     add_service_load,
+    add_service_to_predictions,
     build_service_table,
     estimate_service_time_factor,
     find_cheapest_row,
@@ -57,22 +56,6 @@ def measurement(mode: PowerMode, use: ServiceUse | None = None) -> Measurement:
 
 def use_of(share: float, batch_size: int = 4) -> ServiceUse:
     return ServiceUse(batch_size, 10.0, 10.0 * share, 100, 2, latency_s=0.5)
-
-
-class Plain:
-    """A predictor that says what it was given, and remembers what it was fitted to."""
-
-    def __init__(self, step_s: np.ndarray, power_w: np.ndarray) -> None:
-        self.step_s, self.power_w = step_s, power_w
-        self.seen: list[Measurement] = []
-
-    def fit(self, measurements):
-        self.seen = list(measurements)
-        return self
-
-    def predict(self, modes: Modes) -> Predictions:
-        spread = np.full(len(modes), 0.1)
-        return Predictions(modes, self.step_s, self.power_w, spread, spread)
 
 
 @given(inferences(), demands, st.lists(st.floats(0.0, 1.0), min_size=COUNT, max_size=COUNT), st.floats(1.0, 4.0))
@@ -141,68 +124,19 @@ def test_a_measurement_without_a_service_stays_as_it_is() -> None:
 
 
 @given(inferences(), demands)
-def test_a_predictor_of_the_truth_alone_predicts_the_truth_beside_the_service(
+def test_a_prediction_of_the_truth_alone_becomes_the_truth_beside_the_service(
     inference: InferenceCosts, demand: ServiceDemand
 ) -> None:
     step_s, power_w = np.linspace(0.1, 0.5, COUNT), np.linspace(30.0, 8.0, COUNT)
     service = build_service_table(inference, demand, step_s)
+    alone = Predictions(inference.modes, step_s, power_w, np.full(COUNT, 0.1), np.full(COUNT, 0.1))
 
-    found = ServingPredictor(Plain(step_s, power_w), inference, service).fit([]).predict(inference.modes)
+    found = add_service_to_predictions(alone, service)
 
     left = 1.0 - service.share
     assert found.step_s == pytest.approx(step_s / left)
     assert found.power_w == pytest.approx(service.share * service.power_w + left * power_w)
     assert (found.step_s_sd_log >= 0.1).all()
-
-
-def test_the_predictor_inside_learns_from_training_alone() -> None:
-    inference = _inference()
-    service = build_service_table(inference, ServiceDemand(10.0, 5.0, SIZES))
-    inner = Plain(np.ones(COUNT), np.ones(COUNT))
-    seen = measurement(inference.modes[1], use_of(0.5))
-
-    ServingPredictor(inner, inference, service).fit([seen])
-
-    assert [one.step_s for one in inner.seen] == [pytest.approx(seen.step_s / 2)]
-    assert inner.seen[0].service is None
-
-
-def test_the_explorer_inside_is_told_of_training_alone() -> None:
-    class Listening:
-        told: tuple[Measurement, ...] = ()
-
-        def ask(self, count: int) -> Modes:
-            return Modes(KNOBS[:count])
-
-        def tell(self, measurements) -> None:
-            self.told = tuple(measurements)
-
-    inference, inner = _inference(), Listening()
-    explorer = ServingExplorer(inner, inference)
-    explorer.tell([measurement(inference.modes[1], use_of(0.5))])
-
-    assert len(explorer.ask(2)) == 2
-    assert inner.told[0].step_s == pytest.approx(0.1)
-
-
-def test_a_stretch_with_an_unusual_share_counts_as_if_it_had_had_the_usual_one() -> None:
-    inference = _inference()
-    service = build_service_table(inference, ServiceDemand(10.0, 5.0, SIZES))
-    predictor = ServingPredictor(Plain(np.ones(COUNT), np.ones(COUNT)), inference, service)
-    lucky, unlucky = (
-        add_service_load(
-            measurement(inference.modes[2]), dataclasses.replace(service, share=np.full(COUNT, share)), 2, use
-        )
-        for share, use in ((0.05, use_of(0.05)), (0.4, use_of(0.4)))
-    )
-
-    first, second = predictor.normalize([lucky, unlucky])
-
-    assert lucky.step_s < unlucky.step_s
-    assert first.step_s == pytest.approx(second.step_s)
-    assert first.step_s == pytest.approx(0.2 / (1 - service.share[2]))
-    assert first.service is not None
-    assert first.service.share == pytest.approx(service.share[2])
 
 
 def test_a_board_learns_that_its_batches_take_longer_than_expected() -> None:

@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 import pytest
 from contracts.rounds import LOW, MAXN, WORK, ExactDevice
 
-from fedge.client.round_trace import RoundPhase, TracingDevice
+from fedge.client.round_trace import RoundPhase
+from fedge.client.tracing_device import TracingDevice
 from fedge.clock import SimulatedClock
 from fedge.devices.sensing.sampler import Sampler
 from fedge.telemetry.trace_operations import MOST_STRETCHES, check_trace
@@ -52,13 +53,17 @@ class Seen:
         ]
 
 
-def watching(blind_s: float = 1e9, sees_s: float = 1e9) -> tuple[TracingDevice, Callable[[int], object]]:
-    clock = SimulatedClock(100.0)
+def watching(
+    blind_s: float = 1e9, sees_s: float = 1e9, lost_s: float = 0.0
+) -> tuple[TracingDevice, Callable[[int], object]]:
+    """The device of a round whose earlier attempts took the ``lost_s`` seconds before 100 s."""
+    clock = SimulatedClock(100.0 - lost_s)
 
     def work(count: int) -> None:
         clock.sleep_s(count * STEP_S)
 
-    return TracingDevice(Slow(clock), Seen(clock, blind_s, sees_s), clock, PERIOD_S), work
+    clock.sleep_s(lost_s)
+    return TracingDevice(Slow(clock), Seen(clock, blind_s, sees_s), clock, PERIOD_S, lost_s=lost_s), work
 
 
 def test_every_part_stands_where_the_report_books_it_and_what_is_between_them_is_left_out() -> None:
@@ -80,15 +85,13 @@ def test_every_part_stands_where_the_report_books_it_and_what_is_between_them_is
 
 
 def test_tries_that_ran_out_of_memory_are_the_works_first_part_as_the_report_books_them() -> None:
-    device, work = watching()
+    device, work = watching(lost_s=2.0)
     with device.use_mode(MAXN):
-        work(2)
-        device.add_lost_time(2.0)
         device.measure(WORK, 1, work)
     trace = check_trace(device.build_trace(FETCHING, SENDING))
 
     assert trace.start_s == pytest.approx((0.0, 0.5, 1.5, 2.5, 3.5))
-    assert trace.power_w == pytest.approx((3.0, 20.05, 20.15, 20.25, 3.0))
+    assert trace.power_w == pytest.approx((3.0, 19.85, 19.95, 20.05, 3.0))
 
 
 def test_a_lost_sensor_is_a_gap_and_no_error() -> None:

@@ -1,0 +1,228 @@
+"""A client before a round, and the building of its round: the same for emulated and real boards."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from fedge.client.corrections import Correction, predict_corrected
+from fedge.client.evidence import build_offer, select_consistent_peers
+from fedge.client.inference_service import (
+    ExpectedService,
+    RoundService,
+    ServiceCorrection,
+    choose_serving_wait_mode,
+    plan_round_service,
+)
+from fedge.client.loader_stalls import LoaderCorrection, LoaderModel
+from fedge.client.memory_scaling import (
+    ScaleAttempt,
+    ScaleCorrection,
+    ScalingContext,
+    count_steps_at,
+    measurement_scale,
+    previous_scale,
+)
+from fedge.client.round import begin_round
+from fedge.client.round_context import RoundContext
+from fedge.client.round_state import RoundState
+from fedge.client.step_accounting import warm_up_steps
+from fedge.decisions.policies import choose_waiting_mode, load_policy
+from fedge.devices.network_link import NetworkLink
+from fedge.experiment import ExplorationSpec, FleetBoard
+from fedge.physics.prior_knowledge import PriorKnowledge
+from fedge.predictors.explorers import load_explorer
+from fedge.protocols import Device, Predictor, Training
+from fedge.telemetry.progress_reporter import SILENT_REPORTER, ProgressReporter
+from fedge.types import DeviceSpec, Front, Modes, PowerMode, RoundGoal, TrainingScale, Workload
+from fedge.wire import RequestMessage
+
+PROBE_EXPLORER = "active"
+"""Name of the explorer that proposes a client's first probes."""
+POWER_PLANNING_POLICY = "fastest"
+"""Name of the policy that plans with the clients' power, for which fronts must include the modes of low power."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ClientSetup:
+    """What is known of a client before a round.
+
+    Attributes:
+        board: Name, index and fleet entry.
+        spec: Specification of the board.
+        workload: Work of one step at the requested scale.
+        exploration: Limits on probing.
+        candidates: Modes that may be chosen, including the board's presets.
+        fastest_mode: Fastest of them.
+        knowledge: Prior knowledge of the board and the workload.
+        predictor: Predictor in the reference condition of ``fedge.client.corrections``.
+        steps: Steps per round at the requested scale.
+        samples: Number of training samples.
+        link: The client's network.
+        service: Standing service; None without one.
+        loader: Data loader; None if training never waits for samples, as far as is known.
+        scaling: Memory and scaling options; None if the memory need of a step is unknown.
+    """
+
+    board: FleetBoard
+    spec: DeviceSpec
+    workload: Workload
+    exploration: ExplorationSpec
+    candidates: Modes
+    fastest_mode: PowerMode
+    knowledge: PriorKnowledge
+    predictor: Predictor
+    steps: int
+    samples: int
+    link: NetworkLink
+    service: ExpectedService | None = None
+    loader: LoaderModel | None = None
+    scaling: ScalingContext | None = None
+
+    def scale_at(self, attempt: ScaleAttempt | None) -> TrainingScale | None:
+        """Return the scale of an attempt, or None if it is the requested one."""
+        return None if attempt is None else measurement_scale(self.scaling, attempt.scale)
+
+    def steps_at(self, scale: TrainingScale | None) -> int:
+        """Return the steps that cover the client's samples at a scale; None stands for the requested one."""
+        if scale is None or self.scaling is None:
+            return self.steps
+        return count_steps_at(self.steps, self.scaling.asked, scale)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RoundConditions:
+    """What the device of a round depends on.
+
+    Attributes:
+        request: The server's request.
+        scale: Training scale; None for the requested one.
+        waiting_mode: Mode in which the client waits.
+        service: Plan of the standing service; None without one.
+        lost_s: Seconds of this round that attempts which ran out of memory took before it.
+    """
+
+    request: RequestMessage
+    scale: TrainingScale | None
+    waiting_mode: PowerMode
+    service: RoundService | None
+    lost_s: float
+
+
+DeviceOpener = Callable[[RoundConditions], Device]
+"""Prepares the board for a round."""
+
+
+def build_round(
+    setup: ClientSetup,
+    request: RequestMessage,
+    attempt: ScaleAttempt | None,
+    open_device: DeviceOpener,
+    reporter: ProgressReporter = SILENT_REPORTER,
+    time_left_s: Callable[[], float | None] | None = None,
+) -> RoundContext:
+    """Build the context of a round.
+
+    Args:
+        setup: The client.
+        request: The server's request.
+        attempt: Training scale to try; None if the memory need of a step is unknown.
+        open_device: Prepares the board.
+        reporter: Receives the progress of the round.
+        time_left_s: Returns the seconds of wall time for which the reply still counts; None without a limit.
+    """
+    scale, workload = setup.scale_at(attempt), setup.workload
+    corrections, service = _list_corrections(setup, request, scale)
+    waiting_mode = _choose_waiting_mode(setup, request.policy, service)
+    lost_s = 0.0 if attempt is None else attempt.lost_s
+    context = RoundContext(
+        setup.board.name,
+        device=open_device(RoundConditions(request, scale, waiting_mode, service, lost_s)),
+        predictor=setup.predictor,
+        policy=load_policy(request.policy),
+        workload=workload if scale is None else dataclasses.replace(workload, batch_size=scale.batch_size),
+        candidates=setup.candidates,
+        fastest_mode=setup.fastest_mode,
+        waiting_mode=waiting_mode,
+        exploration=setup.exploration,
+        make_explorer=lambda modes: load_explorer(PROBE_EXPLORER, modes, setup.knowledge),
+        step_budgets_s=_comparable_step_budgets_s(setup, request, attempt),
+        includes_low_power=request.policy == POWER_PLANNING_POLICY,
+        corrections=corrections,
+        scale=scale,
+        lost_s=lost_s,
+        reporter=reporter,
+    )
+    return context if time_left_s is None else dataclasses.replace(context, time_left_s=time_left_s)
+
+
+def _list_corrections(
+    setup: ClientSetup, request: RequestMessage, scale: TrainingScale | None
+) -> tuple[tuple[Correction, ...], RoundService | None]:
+    """Return the corrections of a round, the outermost first, and the plan of its service."""
+    inner = list[Correction]()
+    if setup.loader is not None:
+        inner.append(
+            LoaderCorrection(setup.loader if scale is None else setup.loader.with_batch_size(scale.batch_size))
+        )
+    if setup.scaling is not None:
+        inner.append(ScaleCorrection(setup.scaling, scale))
+    if setup.service is None:
+        return tuple(inner), None
+    preset = choose_waiting_mode(request.policy, setup.spec, setup.candidates)
+    service = plan_round_service(
+        setup.service,
+        lambda measurements: predict_corrected(setup.predictor, inner, setup.candidates, measurements),
+        own_measurements=request.state.measurements,
+        fastest_mode=setup.fastest_mode,
+        other_modes=(preset,) if request.policy.startswith("preset:") else (),
+    )
+    return (ServiceCorrection(service), *inner), service
+
+
+def _choose_waiting_mode(setup: ClientSetup, policy: str, service: RoundService | None) -> PowerMode:
+    if setup.service is None or service is None:
+        return choose_waiting_mode(policy, setup.spec, setup.candidates)
+    return choose_serving_wait_mode(service, policy, setup.spec, setup.service.idle_w)
+
+
+def _comparable_step_budgets_s(
+    setup: ClientSetup, request: RequestMessage, attempt: ScaleAttempt | None
+) -> tuple[float, ...]:
+    """Return the step budgets of earlier rounds, or none if they were at another scale."""
+    if setup.scaling is None or attempt is None or attempt.scale == previous_scale(setup.scaling, request.state):
+        return request.state.allowed_s
+    return ()
+
+
+def begin_requested_round(
+    setup: ClientSetup, request: RequestMessage, context: RoundContext, training: Training
+) -> RoundState:
+    """Begin the round of a training request."""
+    steps = setup.steps_at(context.scale)
+    goal = dataclasses.replace(request.goal or RoundGoal(request.policy, steps), steps=steps)
+    return begin_round(
+        context,
+        goal=goal,
+        measurements=request.state.measurements,
+        link=setup.link.transfer(request.model_bytes),
+        training=training,
+        peer_measurements=request.shared,
+    )
+
+
+def build_first_front(
+    setup: ClientSetup, request: RequestMessage, attempt: ScaleAttempt | None, open_device: DeviceOpener
+) -> Front:
+    """Build the front that a client offers before a round, from what the request knows of it."""
+    context = build_round(setup, request, attempt, open_device)
+    own_measurements = request.state.measurements
+    _, front = build_offer(
+        context,
+        own_measurements=own_measurements,
+        peer_measurements=select_consistent_peers(context, own_measurements, request.shared),
+        steps=setup.steps_at(context.scale) + warm_up_steps(own_measurements),
+        link=setup.link.transfer(request.model_bytes),
+    )
+    return front

@@ -1,0 +1,90 @@
+"""Corrections between the conditions of a round and the reference condition in which a predictor knows the client.
+
+The reference condition is training at the requested scale, with every sample ready and nothing served. Each way in
+which a round differs from it is one ``Correction``. A client's corrections form a list, the outermost first: standing
+service, loader stalls, training scale. Measurements pass it in this order, predictions in the reverse order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol, Self
+
+from fedge.protocols import Predictor
+from fedge.types import Measurement, Modes, Predictions
+
+
+class Correction(Protocol):
+    """One difference between a round and the reference condition."""
+
+    def fit(self, measurements: Sequence[Measurement]) -> Self:
+        """Return the correction adapted to measurements that still contain the difference."""
+        ...
+
+    def to_reference(self, measurements: Sequence[Measurement]) -> Sequence[Measurement]:
+        """Return the measurements as they would be without the difference."""
+        ...
+
+    def from_reference(self, predictions: Predictions) -> Predictions:
+        """Return predictions that include the difference; modes that it rules out are left out."""
+        ...
+
+    def normalize(self, measurements: Sequence[Measurement]) -> Sequence[Measurement]:
+        """Return the measurements as they would be in this round: an earlier one may differ, or vary from its mean."""
+        ...
+
+
+class CachedPredictor:
+    """A ``Predictor`` that keeps its last predictions: a round begins with the fit at which the previous one ended.
+
+    Args:
+        build: Builds the predictor that is fitted.
+    """
+
+    def __init__(self, build: Callable[[], Predictor]) -> None:
+        self._build = build
+        self._measurements: tuple[Measurement, ...] = ()
+        self._last: tuple[Modes, tuple[Measurement, ...], Predictions] | None = None
+
+    def fit(self, measurements: Sequence[Measurement]) -> Self:
+        self._measurements = tuple(measurements)
+        return self
+
+    def predict(self, modes: Modes) -> Predictions:
+        if self._last is None or self._last[0] is not modes or self._last[1] != self._measurements:
+            predictions = self._build().fit(self._measurements).predict(modes)
+            self._last = modes, self._measurements, predictions
+        return self._last[2]
+
+
+def to_reference(
+    corrections: Sequence[Correction], measurements: Sequence[Measurement]
+) -> tuple[list[Correction], Sequence[Measurement]]:
+    """Fit every correction to the measurements that reach it and convert these to the reference condition.
+
+    Returns:
+        The fitted corrections and the converted measurements.
+    """
+    fitted = list[Correction]()
+    for correction in corrections:
+        fitted.append(correction.fit(measurements))
+        measurements = fitted[-1].to_reference(measurements)
+    return fitted, measurements
+
+
+def predict_corrected(
+    predictor: Predictor, corrections: Sequence[Correction], modes: Modes, measurements: Sequence[Measurement]
+) -> Predictions:
+    """Predict ``modes`` in the conditions of the round from measurements in theirs."""
+    fitted, reference = to_reference(corrections, measurements)
+    predictions = predictor.fit(reference).predict(modes)
+    for correction in reversed(fitted):
+        predictions = correction.from_reference(predictions)
+    return predictions
+
+
+def normalize(corrections: Sequence[Correction], measurements: Sequence[Measurement]) -> Sequence[Measurement]:
+    """Convert the board's own measurements to the usual conditions of this round."""
+    for correction in reversed(corrections):
+        measurements = correction.normalize(measurements)
+    return measurements
