@@ -62,9 +62,9 @@ def run_experiment(
     """
     with _report_disk_errors(folder):
         tables = RunTables(folder)
-        progress = checkpoint.load_latest(folder / CHECKPOINTS)
-        tables.forget_after(progress.round if progress else -1)
-        _check_rows(folder, progress.round if progress else 0)
+        state = checkpoint.load_latest(folder / CHECKPOINTS)
+        tables.forget_after(state.round if state else -1)
+        _check_rows(folder, state.round if state else 0)
         with ExportingTables(tables, build_factories(experiment, folder)) as telling:
             coordinator = build_coordinator(
                 experiment,
@@ -74,7 +74,7 @@ def run_experiment(
                 on_round=on_round,
                 overdue=overdue,
             )
-            arrays = coordinator.run(progress).arrays
+            arrays = coordinator.run(state).arrays
         tables.close()
         save_model(folder / MODEL, arrays)
 
@@ -111,15 +111,14 @@ def build_coordinator(
             experiment, port=port, task=task, tables=tables, checkpoints=checkpoints, on_round=on_round, overdue=overdue
         )
     name = experiment.selection.name
-    selector, reach = load_selector(ASYNC_SELECTORS.get(name, name)), build_availability(experiment)
     return AsyncCoordinator(
         experiment,
         strategy=strategy,
         port=port,
         task=task,
         tables=tables,
-        selector=selector,
-        reach=reach,
+        selector=load_selector(ASYNC_SELECTORS.get(name, name)),
+        availability=build_availability(experiment),
         checkpoints=checkpoints,
         on_round=on_round,
     )
@@ -143,11 +142,11 @@ def _report_disk_errors(folder: Path) -> Iterator[None]:
 def _check_rows(folder: Path, rounds: int) -> None:
     """Raise ``BadInput`` if rows of finished rounds are missing, since results could not be reported completely."""
     expected = set(range(1, rounds + 1))
-    told = {name: list_rounds(folder, name) for name in (BY_ROW[RoundRow].name, BY_ROW[ClientRow].name)}
-    for name, seen in told.items():
-        if expected - seen:
+    stored = {name: list_rounds(folder, name) for name in (BY_ROW[RoundRow].name, BY_ROW[ClientRow].name)}
+    for name, rounds_stored in stored.items():
+        if expected - rounds_stored:
             right = f"the rows of the {rounds} rounds played; start the run anew"
-            raise BadInput(str(folder / STORE / name), f"no row of round {min(expected - seen)}", right)
+            raise BadInput(str(folder / STORE / name), f"no row of round {min(expected - rounds_stored)}", right)
 
 
 def save_model(path: Path, arrays: NamedArrays) -> None:

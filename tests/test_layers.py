@@ -43,6 +43,9 @@ PROGRAMS_LAYER = 17
 STANDALONE = ("fedge.worker", "fedge.powerd")
 """Run by the board's own Python; they import nothing of fedge."""
 
+EMULATOR = ("fedge.devices.emulated_board", "fedge.devices.mode_surface", "fedge.devices.board_kinds")
+"""Beside ``fedge.client.emulated*``: what pretends to be boards, of which the server knows nothing."""
+
 HOMES: dict[str, tuple[str, ...]] = {
     "flwr": ("clients", "server", "experiments"),
     "ray": ("server", "experiments"),
@@ -53,7 +56,6 @@ HOMES: dict[str, tuple[str, ...]] = {
         "fedge.costs.layers.network_source",
         "fedge.analysis.roofline.microbenchmark",
         "fedge.analysis.topology",
-        "experiments.cli.topology_variants",
         "fedge.analysis.placement.execution",
     ),
     "sklearn": ("fedge.workloads", "fedge.predictors.forest", "fedge.costs.memory.memory_study", "experiments"),
@@ -195,6 +197,22 @@ def test_every_module_has_a_place_in_the_layers() -> None:
     modules = {_module_name(path) for path in _sources()}
     homeless = sorted(m for m in modules if part_of(m) in {None, (0, "fedge")} and m != "fedge")
     assert not [m for m in homeless if not any(_inside(m, alone) for alone in STANDALONE)]
+
+
+def is_emulator_import(found: Import) -> bool:
+    """Whether the server imports a part of the emulator."""
+    emulated = any(_inside(found.target, part) for part in EMULATOR) or found.target.startswith("fedge.client.emulated")
+    return _inside(found.module, "server") and emulated
+
+
+def test_the_server_imports_nothing_of_the_emulator() -> None:
+    strays = [str(found) for found in _all_imports() if is_emulator_import(found)]
+    assert not strays, "\n".join(strays)
+
+
+def test_an_import_of_the_emulator_is_seen() -> None:
+    source = "if TYPE_CHECKING:\n    from fedge.client import emulated\ndef f():\n    import fedge.devices.board_kinds"
+    assert [is_emulator_import(found) for found in imports_of("server.app", source)] == [True, True]
 
 
 @pytest.mark.parametrize("library", sorted(HOMES))

@@ -1,4 +1,4 @@
-"""Accounting of an asynchronous run: one row per task and one per model. Pure functions.
+"""Accounting of an asynchronous run: one row per task. Pure functions.
 
 The rows of a client follow each other without a gap: each starts where the client's previous row ended. Waiting time is
 therefore counted once, in the row of the task that follows it.
@@ -8,24 +8,17 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fedge.devices import battery
 from fedge.devices.battery import BatteryCharge
 from fedge.experiment import LateReplySpec
-from fedge.telemetry.store_records import ClientRow, EventRow, RoundRow, RoundTrace
+from fedge.telemetry.store_records import ClientRow, EventRow, RoundTrace
 from fedge.wire import ReplyMessage
-from server.accounting.client_rows import compute_completed_work, work_columns
+from server.accounting.client_rows import COMPARISON_COLUMNS, RoundStart, compute_completed_work, work_columns
 from server.accounting.client_traces import book_trace
 from server.accounting.idle_energy import available_energy_j
-from server.accounting.settlement import RoundSettlement, RoundStart, settle_round
-
-COMPARISON_COLUMNS = (
-    *("maxn_work_s", "maxn_work_j", "oracle_work_s", "oracle_work_j"),
-    *("oracle_energy_j", "maxn_energy_j", "maxn_parked_energy_j"),
-)
-"""Columns that compare a task with MAXN and the oracle; an unfinished task has no values for them."""
+from server.accounting.settlement import RoundSettlement, settle_round
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,47 +129,6 @@ def book_cancelled_task(version: int, start: TaskStart, answer: ReplyMessage, at
     return _build_booking(cut, events=(), charge=charge, start=start, answer=answer)
 
 
-def model_row(
-    rows: Sequence[ClientRow], start_s: float, end_s: float, tested: tuple[float, float], resting_j: float
-) -> RoundRow:
-    """Build the row of a model.
-
-    The energy of a task counts in full towards the model during which it ended. Columns that compare with MAXN are
-    None, since an asynchronous run at MAXN would dispatch other tasks.
-
-    Args:
-        rows: Rows of all tasks that ended since the previous model; at least one.
-        start_s: Simulated time at which the previous model was ready.
-        end_s: Simulated time at which this model is ready.
-        tested: Loss and accuracy of the model on the held-out test set.
-        resting_j: Energy of idle clients that get no further row, in joules.
-    """
-    done = [row for row in rows if row.status == "done"]
-    return RoundRow(
-        round=rows[0].round,
-        start_s=start_s,
-        end_s=end_s,
-        round_s=end_s - start_s,
-        deadline_s=None,
-        straggler=max(done, key=lambda row: row.end_s).board if done else "",
-        selected=len(rows),
-        done=len(done),
-        late=0,
-        failed=sum(row.status == "failed" for row in rows),
-        energy_j=sum(row.energy_j for row in rows),
-        train_energy_j=sum(row.work_j for row in rows),
-        oracle_energy_j=None,
-        maxn_round_s=None,
-        maxn_energy_j=None,
-        maxn_parked_energy_j=None,
-        loss=tested[0],
-        accuracy=tested[1],
-        cancelled=sum(row.status == "cancelled" for row in rows),
-        stale=sum(row.staleness is not None and row.staleness > 0 for row in rows),
-        resting_energy_j=resting_j,
-    )
-
-
 def _settle_task(version: int, start: TaskStart, answer: ReplyMessage) -> RoundSettlement:
     """Settle the task as a round with a single client."""
     board = answer.board
@@ -194,10 +146,7 @@ def _settle_task(version: int, start: TaskStart, answer: ReplyMessage) -> RoundS
 def _build_booking(
     row: ClientRow, events: tuple[EventRow, ...], charge: BatteryCharge | None, start: TaskStart, answer: ReplyMessage
 ) -> TaskBooking:
-    told = book_trace(row, answer, (start.waited_s, start.waited_j))
-    return TaskBooking(_add_prior_wait(row, start), (*events, *told.events), charge, told.traces)
-
-
-def _add_prior_wait(row: ClientRow, start: TaskStart) -> ClientRow:
-    """Add the wait before the task to the time and energy of ``row``."""
-    return dataclasses.replace(row, wait_s=row.wait_s + start.waited_s, energy_j=row.energy_j + start.waited_j)
+    """Book a task with the wait before it, which is added to the time and energy of ``row``."""
+    traced = book_trace(row, answer, (start.waited_s, start.waited_j))
+    row = dataclasses.replace(row, wait_s=row.wait_s + start.waited_s, energy_j=row.energy_j + start.waited_j)
+    return TaskBooking(row, (*events, *traced.events), charge, traced.traces)

@@ -188,21 +188,14 @@ def compute_completed_work(report: RoundReport, until_s: float) -> CompletedWork
     work_s = min(report.work_s, max(0.0, until_s - link.down_s))
     up_s = min(link.up_s, max(0.0, until_s - link.down_s - work_s))
     radio_j = link.radio_j * (down_s + up_s) / (link.down_s + link.up_s)
-    parts = _list_completed_parts(report, work_s)
-    # For finished work, both give the same energy; scaling the total keeps recorded figures bit for bit.
-    whole_j = report.work_j * work_s / report.work_s
-    work_j = sum(part.work_j for part in parts) if work_s < report.work_s else whole_j
-    return CompletedWork(down_s, work_s=work_s, up_s=up_s, work_j=work_j, radio_j=radio_j, parts=parts)
-
-
-def _list_completed_parts(report: RoundReport, work_s: float) -> tuple[CompletedPart, ...]:
-    """Split the first ``work_s`` seconds of the work into the parts of the report, in order."""
-    left_s = work_s if work_s < report.work_s else math.inf
-    parts = []
+    left_s, parts = work_s if work_s < report.work_s else math.inf, []
     for part in report.parts:
         parts.append(_truncate_part(part, left_s))
         left_s = max(0.0, left_s - part.work_s)
-    return tuple(parts)
+    # For finished work, both give the same energy; scaling the total keeps recorded figures bit for bit.
+    whole_j = report.work_j * work_s / report.work_s
+    work_j = sum(part.work_j for part in parts) if work_s < report.work_s else whole_j
+    return CompletedWork(down_s, work_s=work_s, up_s=up_s, work_j=work_j, radio_j=radio_j, parts=tuple(parts))
 
 
 def _truncate_part(part: Measurement, seconds: float) -> CompletedPart:
@@ -307,7 +300,7 @@ def _truth_columns(
     """
     truth = report.true_front
     if truth is None or maxn_s is None:
-        return dict.fromkeys((*_WORK_IN_TRUTH, *_ROUND_IN_TRUTH))
+        return dict.fromkeys(COMPARISON_COLUMNS)
     oracle, maxn = find_least_energy_point(truth, round_s), truth.maxn
     work = (maxn.work_s, maxn.work_j, oracle.work_s, oracle.work_j)
     rounds = (
@@ -315,9 +308,12 @@ def _truth_columns(
         radio_j + board_maxn_energy_j(truth, maxn_s),
         radio_j + board_round_energy_j(truth, maxn, maxn_s),
     )
-    return dict(zip((*_WORK_IN_TRUTH, *_ROUND_IN_TRUTH), (*work, *(rounds if whole else _UNKNOWN)), strict=True))
+    return dict(zip(COMPARISON_COLUMNS, (*work, *(rounds if whole else _UNKNOWN)), strict=True))
 
 
-_WORK_IN_TRUTH = ("maxn_work_s", "maxn_work_j", "oracle_work_s", "oracle_work_j")
-_ROUND_IN_TRUTH = ("oracle_energy_j", "maxn_energy_j", "maxn_parked_energy_j")
+COMPARISON_COLUMNS = (
+    *("maxn_work_s", "maxn_work_j", "oracle_work_s", "oracle_work_j"),
+    *("oracle_energy_j", "maxn_energy_j", "maxn_parked_energy_j"),
+)
+"""Columns that compare the work and the round with MAXN and the oracle; unfinished work has no values for them."""
 _UNKNOWN = (None, None, None)

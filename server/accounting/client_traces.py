@@ -61,7 +61,7 @@ def book_traces(rows: Iterable[ClientRow], answers: Mapping[str, ReplyMessage]) 
         The traces in the order of the rows, and the events found while checking them.
     """
     each = [book_trace(row, answers[row.board]) for row in rows]
-    return BookedTraces(tuple(t for told in each for t in told.traces), tuple(e for told in each for e in told.events))
+    return BookedTraces(tuple(t for one in each for t in one.traces), tuple(e for one in each for e in one.events))
 
 
 def book_trace(row: ClientRow, answer: ReplyMessage, before: tuple[float, float] = NO_PRIOR_WAIT) -> BookedTraces:
@@ -75,7 +75,9 @@ def book_trace(row: ClientRow, answer: ReplyMessage, before: tuple[float, float]
     booked_s = _booked_work_s(row) if answer.report is not None else row.wait_s
     seen, events = _read_sent_trace(row, answer)
     part = clip_trace(seen, 0.0, booked_s) if len(seen) else _build_trace_from_row(row)
-    trace = join_traces([_wait_before(before), part, _wait_after(row, answer, part)])
+    waited_s, waited_j = before
+    wait = make_constant_trace(-waited_s, waited_s, waited_j / waited_s) if waited_s > 0 else EMPTY_TRACE
+    trace = join_traces([wait, part, _wait_after(row, answer, part)])
     if not len(trace):
         return BookedTraces((), events)
     events = (*events, *_compare_energy(row, answer, part)) if len(seen) else events
@@ -104,8 +106,8 @@ def _read_sent_trace(row: ClientRow, answer: ReplyMessage) -> tuple[Trace, tuple
     begin_s, end_s = trace.start_s[0], trace.start_s[-1] + trace.span_s[-1]
     most_s = row.end_s - row.start_s if answer.report is None else answer.report.busy_s
     if begin_s < -MAX_OVERRUN_S or end_s > most_s + MAX_OVERRUN_S:
-        told = f"its trace goes from {begin_s:.1f} to {end_s:.1f} s of a round that took it {most_s:.1f} s, and was cut"
-        return clip_trace(trace, 0.0, most_s), (_build_event(row, told),)
+        text = f"its trace goes from {begin_s:.1f} to {end_s:.1f} s of a round that took it {most_s:.1f} s, and was cut"
+        return clip_trace(trace, 0.0, most_s), (_build_event(row, text),)
     return trace, ()
 
 
@@ -137,11 +139,6 @@ def _wait_after(row: ClientRow, answer: ReplyMessage, part: Trace) -> Trace:
     if left_j <= ROUNDING * row.energy_j:
         return make_constant_trace(begin_s, seconds, 0.0)
     return make_constant_trace(begin_s, seconds, min(row.idle_w, left_j / seconds))
-
-
-def _wait_before(before: tuple[float, float]) -> Trace:
-    seconds, joules = before
-    return make_constant_trace(-seconds, seconds, joules / seconds) if seconds > 0 else EMPTY_TRACE
 
 
 def _compare_energy(row: ClientRow, answer: ReplyMessage, part: Trace) -> tuple[EventRow, ...]:

@@ -10,79 +10,75 @@ from fedge.devices import battery
 from fedge.devices.battery import BatteryCharge
 from fedge.errors import RunFailed
 from fedge.telemetry.store_records import EventRow
-from server.state.checkpoint import ClientHistory, RunState
+from server.state.checkpoint import UNKNOWN_CLIENT, FleetState
 from server.state.fleet_availability import FleetAvailability, get_idle_w
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ClockAdvance:
-    """The state of a run at a time at which a client is available.
+    """The fleet at a time at which a client is available.
 
     Attributes:
-        progress: The run, with its clock and batteries advanced.
+        fleet: The clients, with clock and batteries advanced.
         waited_j: Energy that all boards drew while none was available, in joules.
         events: An event about the wait, if there was one.
     """
 
-    progress: RunState
+    fleet: FleetState
     waited_j: float = 0.0
     events: tuple[EventRow, ...] = ()
 
 
-def advance_to_available(reach: FleetAvailability, progress: RunState) -> ClockAdvance:
+def advance_to_available(availability: FleetAvailability, fleet: FleetState, number: int) -> ClockAdvance:
     """Move the clock to the first time at which a client is available.
 
     Args:
-        reach: Availability of the fleet.
-        progress: The run before the round.
+        availability: Availability of the clients that are not busy.
+        fleet: The clients before the round.
+        number: Number of the round.
 
     Raises:
         RunFailed: No client will ever be available.
     """
-    at_s = reach.next_available_s(progress)
-    number = progress.round + 1
+    at_s = min(availability.next_times_s(fleet).values(), default=None)
     if at_s is None:
         raise RunFailed(f"round {number}: no board can be asked, now or later; all are away for good, or too empty")
-    if at_s == progress.clock_s:
-        return ClockAdvance(progress)
-    waited_s = at_s - progress.clock_s
-    event = EventRow(
-        at_s, round=number, board=None, kind="waited", message=f"nobody could be asked for {waited_s:.1f} s"
-    )
-    rested, waited_j = charge_idle_clients(reach, progress, reach.names, at_s)
-    return ClockAdvance(dataclasses.replace(rested, clock_s=at_s), waited_j, (event,))
+    if at_s == fleet.clock_s:
+        return ClockAdvance(fleet)
+    message = f"nobody could be asked for {at_s - fleet.clock_s:.1f} s"
+    event = EventRow(at_s, round=number, board=None, kind="waited", message=message)
+    return ClockAdvance(*charge_idle_clients(availability, fleet, availability.names, at_s), (event,))
 
 
 def charge_idle_clients(
-    reach: FleetAvailability, progress: RunState, names: Iterable[str], until_s: float
-) -> tuple[RunState, float]:
-    """Account for clients that idle until ``until_s``, each from the current time or from when its last work ends.
+    availability: FleetAvailability, fleet: FleetState, names: Iterable[str], until_s: float
+) -> tuple[FleetState, float]:
+    """Move the clock to ``until_s``; the clients ``names`` idle from now or from when their last work ends.
 
     A board draws the idle power that it last reported, even while it is unreachable. A board with an empty battery
     draws at most its charging power.
 
     Args:
-        reach: Availability of the fleet.
-        progress: The run before the idle time; its clock is not advanced.
+        availability: Availability of the fleet.
+        fleet: The clients before the idle time.
         names: The idle clients.
         until_s: Simulated time at which the idle time ends.
 
     Returns:
-        The run with updated batteries, and the energy drawn in joules.
+        The clients at ``until_s`` with updated batteries, and the energy that the idle ones drew in joules.
     """
-    charges = reach.charges(progress.histories)
-    histories, joules = dict(progress.histories), 0.0
+    charges = availability.charges(fleet)
+    histories, joules = dict(fleet.histories), 0.0
     for name in names:
-        history = histories.get(name, ClientHistory())
-        seconds = max(0.0, until_s - max(progress.clock_s, history.free_at_s))
+        history = histories.get(name, UNKNOWN_CLIENT)
+        seconds = max(0.0, until_s - max(fleet.clock_s, history.free_at_s))
         charge = charges.get(name)
-        drawn_j = available_energy_j(get_idle_w(progress, name) * seconds, seconds, charge)
+        drawn_j = available_energy_j(get_idle_w(fleet.fronts, name) * seconds, seconds, charge)
         if charge is not None:
-            histories[name] = dataclasses.replace(
-                history, charge_j=battery.update_charge(charge, drawn_j, seconds).left_j
-            )
+            left_j = battery.update_charge(charge, drawn_j, seconds).left_j
+            histories[name] = dataclasses.replace(history, charge_j=left_j)
         joules += drawn_j
-    return dataclasses.replace(progress, histories=histories), joules
+    return dataclasses.replace(fleet, clock_s=until_s, histories=histories), joules
 
 
 def available_energy_j(wanted_j: float, seconds: float, charge: BatteryCharge | None) -> float:

@@ -14,12 +14,10 @@ from fedge.devices import battery
 from fedge.devices.battery import BatteryCharge
 from fedge.experiment import LateReplySpec
 from fedge.telemetry.store_records import MEMORY, ClientRow, EventRow, RoundRow, Status
-from fedge.types import MemoryUse, RoundReport
+from fedge.types import RoundReport
 from fedge.wire import ReplyMessage
-from server.accounting.client_rows import ClientPart, RoundStart, client_row, compute_completed_work, failed_row
+from server.accounting.client_rows import ClientPart, RoundStart, client_row, failed_row
 from server.accounting.lateness import Completion, classify_clients, compute_cutoff_s
-
-__all__ = ["RoundExtras", "RoundSettlement", "RoundStart", "compute_completed_work", "round_row", "settle_round"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +92,11 @@ def settle_round(opening: RoundStart, answers: Mapping[str, ReplyMessage], late:
         clients=rows,
         events=tuple(event for row in rows for event in _list_events(row, reports.get(row.board))),
         maxn_round_s=maxn_s,
-        joining=tuple(board for board in parts if _joins_later(endings[board], verdict.status[board], late)),
+        joining=tuple(
+            board
+            for board, part in parts.items()
+            if part.status == "late" and late.action == "discount" and endings[board].error is None
+        ),
         until_s={board: opening.start_s + part.until_s for board, part in parts.items()},
         charges=known,
         lost=tuple(board for board, part in parts.items() if _is_lost(endings[board], part.until_s)),
@@ -125,10 +127,6 @@ def _list_power_phases(report: RoundReport) -> tuple[tuple[float, float], ...]:
 def _is_lost(ending: Completion, until_s: float) -> bool:
     """Return True if the client failed within its booked time; a failure after it was stopped does not count."""
     return ending.error is not None and ending.at_s <= until_s
-
-
-def _joins_later(ending: Completion, status: Status, late: LateReplySpec) -> bool:
-    return status == "late" and late.action == "discount" and ending.error is None
 
 
 def _build_part(
@@ -164,54 +162,68 @@ def _compute_charge(
     return battery.update_charge(charge, row.energy_j, round_s if part is None else max(round_s, part.until_s))
 
 
-@dataclass(frozen=True, slots=True)
-class RoundExtras:
-    """Columns of a round's row that do not come from the clients asked; None if unknown.
-
-    Attributes:
-        available: Number of clients that could have been selected.
-        stale: Number of late results that were merged.
-        resting_j: Energy of all idle clients, in joules.
-    """
-
-    available: int | None = None
-    stale: int = 0
-    resting_j: float | None = None
-
-
-def round_row(settled: RoundSettlement, tested: tuple[float, float], around: RoundExtras = RoundExtras()) -> RoundRow:
-    """Build the fleet's row of a round.
+def round_row(
+    settled: RoundSettlement,
+    tested: tuple[float, float],
+    *,
+    available: int | None = None,
+    stale: int = 0,
+    resting_j: float | None = None,
+) -> RoundRow:
+    """Build the fleet's row of a round; see ``fleet_row``.
 
     Args:
         settled: The settled round.
         tested: Loss and accuracy of the new model on the held-out test set.
-        around: Columns that do not come from the clients asked.
+        available: Number of clients that could have been selected; None if unknown.
+        stale: Number of late results that were merged.
+        resting_j: Energy of all idle clients, in joules; None if unknown.
     """
     rows = settled.clients
+    row = fleet_row(rows, start_s=settled.start_s, end_s=settled.end_s, tested=tested, stale=stale, resting_j=resting_j)
+    return dataclasses.replace(
+        row,
+        available=available,
+        oracle_energy_j=_sum_known([row.oracle_energy_j for row in rows]),
+        maxn_round_s=settled.maxn_round_s,
+        maxn_energy_j=_sum_known([row.maxn_energy_j for row in rows]),
+        maxn_parked_energy_j=_sum_known([row.maxn_parked_energy_j for row in rows]),
+    )
+
+
+def fleet_row(
+    rows: Sequence[ClientRow],
+    *,
+    start_s: float,
+    end_s: float,
+    tested: tuple[float, float],
+    stale: int,
+    resting_j: float | None,
+) -> RoundRow:
+    """Build the fleet's row from the client rows of a round or model, without the comparison with MAXN and oracle."""
     done = [row for row in rows if row.status == "done"]
     return RoundRow(
         round=rows[0].round,
-        start_s=settled.start_s,
-        end_s=settled.end_s,
-        round_s=settled.end_s - settled.start_s,
+        start_s=start_s,
+        end_s=end_s,
+        round_s=end_s - start_s,
         deadline_s=rows[0].deadline_s,
         straggler=max(done, key=lambda row: row.end_s).board if done else "",
         selected=len(rows),
         done=len(done),
         late=sum(row.status == "late" for row in rows),
         failed=sum(row.status == "failed" for row in rows),
-        energy_j=settled.energy_j,
+        energy_j=sum(row.energy_j for row in rows),
         train_energy_j=sum(row.work_j for row in rows),
-        oracle_energy_j=_sum_known([row.oracle_energy_j for row in rows]),
-        maxn_round_s=settled.maxn_round_s,
-        maxn_energy_j=_sum_known([row.maxn_energy_j for row in rows]),
-        maxn_parked_energy_j=_sum_known([row.maxn_parked_energy_j for row in rows]),
+        oracle_energy_j=None,
+        maxn_round_s=None,
+        maxn_energy_j=None,
+        maxn_parked_energy_j=None,
         loss=tested[0],
         accuracy=tested[1],
         cancelled=sum(row.status == "cancelled" for row in rows),
-        available=around.available,
-        stale=around.stale,
-        resting_energy_j=around.resting_j,
+        stale=stale,
+        resting_energy_j=resting_j,
     )
 
 
@@ -230,9 +242,11 @@ def _sum_known(values: Sequence[float | None]) -> float | None:
 
 def _list_events(row: ClientRow, report: RoundReport | None) -> tuple[EventRow, ...]:
     """List the events that follow from a client's row."""
-    memory = None if report is None else report.memory
-    told = (
-        (MEMORY, "" if memory is None else _describe_memory_change(memory), memory is not None and memory.changed),
+    memory, fitted = None if report is None else report.memory, ""
+    if memory is not None:  # the batch size and width that the client trains with from this round on
+        fitted = memory.why or f"{memory.used}, as asked: {memory.predicted_mb:,.0f} MB are predicted now"
+    candidates = (
+        (MEMORY, fitted, memory is not None and memory.changed),
         ("failed", row.error or "", row.status == "failed"),
         ("late", row.error or "", row.status == "late"),
         ("cancelled", row.error or "", row.status == "cancelled"),
@@ -241,11 +255,6 @@ def _list_events(row: ClientRow, report: RoundReport | None) -> tuple[EventRow, 
     )
     return tuple(
         EventRow(row.end_s, round=row.round, board=row.board, kind=kind, message=text)
-        for kind, text, holds in told
+        for kind, text, holds in candidates
         if holds
     )
-
-
-def _describe_memory_change(memory: MemoryUse) -> str:
-    """Describe the batch size and width that a client trains with from this round on."""
-    return memory.why or f"{memory.used}, as asked: {memory.predicted_mb:,.0f} MB are predicted now"

@@ -11,6 +11,7 @@ from fedge.errors import FedgeError, RunFailed
 from fedge.experiment import Experiment
 from fedge.telemetry.store_records import EventRow
 from fedge.types import NamedArrays
+from server.accounting.client_traces import strip_trace
 from server.accounting.settlement import RoundSettlement
 from server.aggregation.aggregator import Aggregator, Contribution
 from server.aggregation.contribution_weights import (
@@ -46,64 +47,62 @@ class MergedModel:
     events: tuple[EventRow, ...]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class ResultMerger:
-    """Merges results with the experiment's strategy and its rule for late replies."""
+def merge_replies(
+    experiment: Experiment,
+    aggregator: Aggregator,
+    task: RoundTask,
+    *,
+    settled: RoundSettlement,
+    replies: Mapping[str, IncomingReply],
+    pending: Sequence[PendingResult],
+    others_at_work: bool = False,
+) -> MergedModel:
+    """Merge the accepted results of a round, and the pending late results that have arrived by its end.
 
-    experiment: Experiment
-    aggregator: Aggregator
+    The model is unchanged if there is no result.
 
-    def merge(
-        self,
-        task: RoundTask,
-        settled: RoundSettlement,
-        replies: Mapping[str, IncomingReply],
-        pending: Sequence[PendingResult],
-        others_at_work: bool = False,
-    ) -> MergedModel:
-        """Merge the accepted results of a round, and the pending late results that have arrived by its end.
+    Args:
+        experiment: The experiment, with its rule for late replies.
+        aggregator: The experiment's strategy.
+        task: The round's training task, with the model that was sent.
+        settled: The settled round.
+        replies: Reply of every client asked, by client name.
+        pending: Late results of earlier rounds.
+        others_at_work: True if clients are still working on an earlier round.
 
-        The model is unchanged if there is no result.
+    Raises:
+        RunFailed: No client reported and none is working on an earlier round, or the strategy fails.
+    """
+    learnt = aggregator.trainable_names(task.arrays)
+    joining = [one for one in pending if one.end_s <= settled.end_s]
+    stale = [_rebase_late_result(experiment, task, learnt, one) for one in joining]
+    fresh = [c for board in settled.accepted if (c := to_contribution(board, replies[board])) is not None]
+    kept = (
+        *(one for one in pending if one.end_s > settled.end_s),
+        *_collect_late_results(task, learnt, settled, replies),
+    )
+    if not fresh and not stale:
+        return MergedModel(task.arrays, kept, 0, (_build_empty_event(task, settled, replies, others_at_work),))
+    contributions: Sequence[Contribution] = [*stale, *fresh]
+    if experiment.late.action == "partial":
+        work = experiment.workload
+        sgd = LocalSgd(work.momentum, work.learning_rate * task.proximal_mu)
+        contributions = normalise_contributions(task.arrays, learnt, contributions, sgd)
+    with report_strategy_errors(experiment, task.round):
+        arrays = aggregator.aggregate(task.round, task.arrays, expand_contributions(task.arrays, contributions))
+    events = (_build_joined_event(task, settled, one, c.discount) for one, c in zip(joining, stale, strict=True))
+    return MergedModel(arrays, kept, len(stale), tuple(events))
 
-        Args:
-            task: The round's training task, with the model that was sent.
-            settled: The settled round.
-            replies: Reply of every client asked, by client name.
-            pending: Late results of earlier rounds.
-            others_at_work: True if clients are still working on an earlier round.
 
-        Raises:
-            RunFailed: No client reported and none is working on an earlier round, or the strategy fails.
-        """
-        learnt = self.aggregator.trainable_names(task.arrays)
-        joining = [one for one in pending if one.end_s <= settled.end_s]
-        stale = [self._rebase_late_result(task, learnt, one) for one in joining]
-        fresh = [c for board in settled.accepted if (c := to_contribution(board, replies[board])) is not None]
-        kept = (
-            *(one for one in pending if one.end_s > settled.end_s),
-            *_collect_late_results(task, learnt, settled, replies),
-        )
-        if not fresh and not stale:
-            return MergedModel(task.arrays, kept, 0, (_build_empty_event(task, settled, replies, others_at_work),))
-        arrays = self._aggregate(task, learnt, [*stale, *fresh])
-        events = (_build_joined_event(task, settled, one, c.discount) for one, c in zip(joining, stale, strict=True))
-        return MergedModel(arrays, kept, len(stale), tuple(events))
-
-    def _aggregate(self, task: RoundTask, learnt: frozenset[str], contributions: Sequence[Contribution]) -> NamedArrays:
-        if self.experiment.late.action == "partial":
-            work = self.experiment.workload
-            sgd = LocalSgd(work.momentum, work.learning_rate * task.proximal_mu)
-            contributions = normalise_contributions(task.arrays, learnt, contributions, sgd)
-        with report_strategy_errors(self.experiment, task.round):
-            return self.aggregator.aggregate(task.round, task.arrays, expand_contributions(task.arrays, contributions))
-
-    def _rebase_late_result(self, task: RoundTask, learnt: frozenset[str], one: PendingResult) -> Contribution:
-        """Apply the change of a late result to the current model and discount its weight."""
-        trained = dataclasses.replace(one.trained, arrays=apply_change(task.arrays, learnt, one.trained.arrays))
-        contribution = to_contribution(one.answer.board, IncomingReply(one.answer, trained))
-        assert contribution is not None, "a late reply without a report is never kept"
-        weight = staleness_discount(task.round - one.round, self.experiment.late.staleness_exponent)
-        return dataclasses.replace(contribution, discount=weight)
+def _rebase_late_result(
+    experiment: Experiment, task: RoundTask, learnt: frozenset[str], one: PendingResult
+) -> Contribution:
+    """Apply the change of a late result to the current model and discount its weight."""
+    trained = dataclasses.replace(one.trained, arrays=apply_change(task.arrays, learnt, one.trained.arrays))
+    contribution = to_contribution(one.answer.board, IncomingReply(one.answer, trained))
+    assert contribution is not None, "a late reply without a report is never kept"
+    weight = staleness_discount(task.round - one.round, experiment.late.staleness_exponent)
+    return dataclasses.replace(contribution, discount=weight)
 
 
 @contextmanager
@@ -130,17 +129,14 @@ def describe_failures(errors: Mapping[str, str]) -> str:
 def _collect_late_results(
     task: RoundTask, learnt: frozenset[str], settled: RoundSettlement, replies: Mapping[str, IncomingReply]
 ) -> tuple[PendingResult, ...]:
-    """Return the late replies that join a later round, as changes of the trainable arrays."""
+    """Return the late replies that join a later round: changes of the trainable arrays, no traces (they are stored)."""
     kept = []
     for name in settled.joining:
-        answer, trained = replies[name].answer, replies[name].trained
+        answer, trained = strip_trace(replies[name].answer), replies[name].trained
         if trained is not None:
             changed = dataclasses.replace(trained, arrays=compute_change(task.arrays, learnt, trained.arrays))
-            kept.append(
-                PendingResult(
-                    task.round, start_s=task.start_s, end_s=settled.until_s[name], answer=answer, trained=changed
-                )
-            )
+            end_s = settled.until_s[name]
+            kept.append(PendingResult(task.round, start_s=task.start_s, end_s=end_s, answer=answer, trained=changed))
     return tuple(kept)
 
 

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping
+from pathlib import Path
 from typing import Any
 
 import yaml
 
-from fedge.devices.board_kinds import build_kind
-from fedge.experiment import Experiment, list_boards
+from fedge.costs.cost_lookup import find_cost_profile
+from fedge.costs.layered_work import build_workload
+from fedge.costs.workload_sizes import load_workload_sizes
+from fedge.devices import catalogue
+from fedge.devices.tables.mode_table import read_table_label
+from fedge.experiment import Experiment, FleetBoard, WorkloadSpec, list_boards
 from fedge.types import Label
 
 Plain = bool | int | float | str
@@ -60,7 +65,19 @@ def collect_labels(experiment: Experiment, recorded: Collection[str] = ()) -> di
         name = board.name.rpartition("-")[0]
         if experiment.backend != "fleet":
             if name not in told:
-                told[name] = build_kind(board, experiment.workload).truth_label
+                told[name] = _find_emulated_label(board, experiment.workload)
         elif told.get(name) != "estimated":
             told[name] = "estimated" if board.name in recorded else "measured"
     return told
+
+
+def _find_emulated_label(board: FleetBoard, workload: WorkloadSpec) -> Label:
+    """Return the label of an emulated board's table or cost profile; a cost that its layers determine is estimated."""
+    if board.entry.truth.startswith("table:"):
+        return read_table_label(Path(board.entry.truth.removeprefix("table:")))
+    work = build_workload(board.entry, workload)
+    known = work.name in load_workload_sizes()
+    if work.layers is not None and not known:
+        return "estimated"
+    profile = find_cost_profile(catalogue.find(board.entry.device), work.name, catalogue.load_catalogue())
+    return "estimated" if known and profile.batch_size != work.batch_size else profile.label

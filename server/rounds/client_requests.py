@@ -101,12 +101,14 @@ class FleetRequests:
         self, ask: RequestMessage, goals: Mapping[str, RoundGoal], states: Mapping[str, ClientState]
     ) -> dict[str, RequestMessage]:
         """Return the request for each client: its goal, its state, and measurements of peers of the same board kind."""
-        told: Mapping[str, tuple[Measurement, ...]] = {}
+        shared: Mapping[str, tuple[Measurement, ...]] = {}
         if self.experiment.share_samples:
             kinds = find_kinds(list_boards(self.experiment), self.experiment.workload.cost)
-            told = share_measurements(kinds, states, goals.keys())
+            shared = share_measurements(kinds, states, goals.keys())
         return {
-            name: dataclasses.replace(ask, goal=goal, state=states.get(name, ClientState()), shared=told.get(name, ()))
+            name: dataclasses.replace(
+                ask, goal=goal, state=states.get(name, ClientState()), shared=shared.get(name, ())
+            )
             for name, goal in goals.items()
         }
 

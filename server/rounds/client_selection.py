@@ -1,4 +1,4 @@
-"""Client selection: the status of every available client, the selector's choice, and how many replies are enough."""
+"""Client selection of synchronous rounds and asynchronous dispatches: what a selector sees, and what it chose."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from fedge.devices import catalogue
 from fedge.devices.thermal_model import build_thermal_model
 from fedge.errors import RunFailed
 from fedge.experiment import Experiment, FleetBoard
+from fedge.protocols import Selector
 from fedge.seeds import make_generator
 from fedge.types import ClientStatus, SelectionContext, SelectionResult
-from server.state.checkpoint import ClientHistory, RunState
+from server.state.checkpoint import UNKNOWN_CLIENT, FleetState, RunState
 from server.state.fleet_availability import FleetAvailability, get_charge, get_idle_w
 
 SELECTION_EVENT = "selection"
@@ -22,105 +23,137 @@ SELECTION_EVENT = "selection"
 
 
 @dataclass(frozen=True, slots=True)
-class RoundSelection:
-    """The selected clients of a round.
+class ClientSelection:
+    """The selected clients.
 
     Attributes:
         boards: Selected clients, in the order of the fleet.
-        wanted: Number of replies that are enough; None if all are awaited.
-        selected: The selector's own result, with its reason.
+        result: The selector's own result, with its reason.
         available: Number of clients that could have been selected.
+        wanted: Number of replies that are enough; None if all are awaited.
     """
 
     boards: tuple[str, ...]
-    wanted: int | None
-    selected: SelectionResult
+    result: SelectionResult
     available: int
+    wanted: int | None = None
 
 
-def select_clients(experiment: Experiment, reach: FleetAvailability, progress: RunState) -> RoundSelection:
-    """Select the clients of the next round among those that are available now. Pure.
+def select_round_clients(
+    experiment: Experiment, availability: FleetAvailability, fleet: FleetState, state: RunState
+) -> ClientSelection:
+    """Select the clients of the next synchronous round among those that are available now. Pure.
 
     Args:
         experiment: The experiment.
-        reach: Availability of the fleet.
-        progress: The run before the round.
+        availability: Availability of the clients that are not busy.
+        fleet: The clients at the start of the round.
+        state: The run before the round.
 
     Raises:
         RunFailed: The selector chose a client that is not available, or, without an energy budget, no client.
     """
-    number, spec = progress.round + 1, experiment.selection
-    offered = reach.available(progress)
-    call = SelectionContext(
-        number,
-        count=count_asked_boards(experiment, len(offered)),
-        options=spec.options,
-        memory=progress.selection,
-        policy=experiment.policy.name,
-        limits=compute_limits(experiment, progress),
-    )
-    clients = build_candidates(reach, progress, offered)
-    selected = load_selector(spec.name)(clients, call, make_generator(experiment.seed, number, "select"))
-    unknown = sorted(set(selected.boards) - set(offered))
-    if unknown:
-        raise RunFailed(f"round {number}: selection {spec.name} chose {unknown[0]}, which could not be asked")
-    taken = tuple(name for name in offered if name in set(selected.boards))
-    if not taken and experiment.policy.name != BUDGET_POLICY:
-        raise RunFailed(f"round {number}: selection {spec.name} chose no board; {selected.why or 'it gave no reason'}")
-    return RoundSelection(taken, _count_wanted_replies(experiment, taken), selected, len(offered))
-
-
-def count_asked_boards(experiment: Experiment, offered: int) -> int:
-    """Return how many clients to ask: the count times the over-commitment, but at most all that are available."""
-    spec = experiment.selection
-    return offered if spec.count is None else min(offered, math.ceil(spec.count * spec.over_commit - 1e-9))
-
-
-def _count_wanted_replies(experiment: Experiment, taken: Sequence[str]) -> int | None:
-    spec = experiment.selection
-    return None if spec.count is None or len(taken) <= spec.count or spec.over_commit == 1.0 else spec.count
-
-
-def compute_limits(experiment: Experiment, progress: RunState) -> dict[str, float]:
-    """Return the policy's limits; with an energy budget, also the energy spent in joules and the remaining rounds."""
-    limits = experiment.policy.limits
+    number, spec, limits = state.round + 1, experiment.selection, experiment.policy.limits
     if "budget_j" in limits:
-        limits |= {"spent_j": progress.spent_j, "rounds_left": float(experiment.rounds - progress.round)}
-    return limits
-
-
-def build_candidates(reach: FleetAvailability, progress: RunState, names: Sequence[str]) -> list[ClientStatus]:
-    """Return the status of the clients ``names``, in the order given."""
-    wanted: Mapping[str, FleetBoard] = {board.name: board for board in reach.boards}
-    return [_build_candidate(wanted[name], progress) for name in names]
-
-
-def _build_candidate(board: FleetBoard, progress: RunState) -> ClientStatus:
-    history = progress.histories.get(board.name, ClientHistory())
-    charge = get_charge(board, history)
-    return ClientStatus(
-        board.name,
-        front=progress.fronts.get(board.name),
-        samples=history.samples,
-        loss=history.loss,
-        accuracy=history.accuracy,
-        busy_s=history.busy_s,
-        last_round=history.last_round,
-        rounds=history.rounds,
-        charge=None if charge is None else charge.share,
-        charge_j=None if charge is None else charge.left_j,
-        temperature_c=estimate_temperature_c(board, progress),
+        limits |= {"spent_j": state.spent_j, "rounds_left": float(experiment.rounds - state.round)}
+    offered = availability.available(fleet)
+    selection = select_clients(
+        experiment,
+        load_selector(spec.name),
+        build_candidates(availability, fleet, offered),
+        number=number,
+        draw=number,
+        count=len(offered) if spec.count is None else math.ceil(spec.count * spec.over_commit - 1e-9),
+        memory=state.selection,
+        limits=limits,
+        where=f"round {number}: ",
     )
+    if not selection.boards and experiment.policy.name != BUDGET_POLICY:
+        why = selection.result.why or "it gave no reason"
+        raise RunFailed(f"round {number}: selection {spec.name} chose no board; {why}")
+    return selection
 
 
-def estimate_temperature_c(board: FleetBoard, progress: RunState) -> float | None:
+def select_clients(
+    experiment: Experiment,
+    selector: Selector,
+    candidates: Sequence[ClientStatus],
+    *,
+    number: int,
+    draw: int,
+    count: int,
+    memory: Mapping[str, float],
+    limits: Mapping[str, float],
+    at_most: int | None = None,
+    where: str = "",
+) -> ClientSelection:
+    """Let a selector choose the clients of a round or of an asynchronous dispatch. Pure.
+
+    Args:
+        experiment: The experiment.
+        selector: Chooses the clients.
+        candidates: Status of the clients that are available, in the order of the fleet.
+        number: Number of the round or dispatch, from 1.
+        draw: Number that seeds the selector's generator, together with the experiment's seed.
+        count: Number of clients to select, of which there may be fewer.
+        memory: The selector's own state.
+        limits: The policy's limits.
+        at_most: Number of clients taken from the selector's list; None for all of it.
+        where: Prefix of error messages.
+
+    Raises:
+        RunFailed: The selector chose a client that is not among the candidates.
+    """
+    spec, offered = experiment.selection, [candidate.board for candidate in candidates]
+    context = SelectionContext(
+        number,
+        count=min(count, len(offered)),
+        options=spec.options,
+        memory=memory,
+        policy=experiment.policy.name,
+        limits=limits,
+    )
+    result = selector(candidates, context, make_generator(experiment.seed, draw, "select"))
+    unknown = sorted(set(result.boards) - set(offered))
+    if unknown:
+        raise RunFailed(f"{where}selection {spec.name} chose {unknown[0]}, which could not be asked")
+    chosen = set(result.boards[:at_most])
+    boards = tuple(name for name in offered if name in chosen)
+    awaits_all = spec.count is None or len(boards) <= spec.count or spec.over_commit == 1.0
+    return ClientSelection(boards, result, available=len(offered), wanted=None if awaits_all else spec.count)
+
+
+def build_candidates(availability: FleetAvailability, fleet: FleetState, names: Sequence[str]) -> list[ClientStatus]:
+    """Return the status of the clients ``names``, in the order given."""
+    boards, candidates = {board.name: board for board in availability.boards}, []
+    for name in names:
+        history = fleet.histories.get(name, UNKNOWN_CLIENT)
+        charge = get_charge(boards[name], history)
+        candidate = ClientStatus(
+            name,
+            front=fleet.fronts.get(name),
+            samples=history.samples,
+            loss=history.loss,
+            accuracy=history.accuracy,
+            busy_s=history.busy_s,
+            last_round=history.last_round,
+            rounds=history.rounds,
+            charge=None if charge is None else charge.share,
+            charge_j=None if charge is None else charge.left_j,
+            temperature_c=estimate_temperature_c(boards[name], fleet),
+        )
+        candidates.append(candidate)
+    return candidates
+
+
+def estimate_temperature_c(board: FleetBoard, fleet: FleetState) -> float | None:
     """Estimate the board's present temperature in degrees Celsius.
 
     It cools at idle power since its last work. None if the client has not reported a temperature.
     """
-    state = progress.states.get(board.name)
+    state = fleet.states.get(board.name)
     if state is None or state.temperature_c is None:
         return None
     thermal = build_thermal_model(catalogue.find(board.entry.device), board.entry.ambient_c)
-    rested_s = max(0.0, progress.clock_s - state.rested_at_s)
-    return thermal.temperature_after_c(state.temperature_c, get_idle_w(progress, board.name), rested_s)
+    rested_s = max(0.0, fleet.clock_s - state.rested_at_s)
+    return thermal.temperature_after_c(state.temperature_c, get_idle_w(fleet.fronts, board.name), rested_s)

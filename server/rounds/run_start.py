@@ -11,7 +11,7 @@ from fedge.telemetry.store import Row
 from fedge.telemetry.store_records import RECORDED, EventRow
 from server.aggregation.result_merger import describe_failures
 from server.rounds.client_requests import FleetRequests
-from server.state.checkpoint import ClientHistory, RunState
+from server.state.checkpoint import ClientHistory, FleetState, RunState
 
 NOTHING_MEASURED = "its files are a recorded folder: its watts were written there, and nothing is measured"
 
@@ -22,11 +22,11 @@ class RowSink(Protocol):
     def append(self, rows: Iterable[Row]) -> None: ...
 
 
-def start_run(asking: FleetRequests, task: LearningTask, tables: RowSink, names: Sequence[str]) -> RunState:
+def start_run(requests: FleetRequests, task: LearningTask, tables: RowSink, names: Sequence[str]) -> RunState:
     """Build the state of a run before its first round; a client that fails is stored as an event.
 
     Args:
-        asking: Sends the requests.
+        requests: Sends the requests.
         task: The learning task, which gives the initial model.
         tables: Where rows are stored.
         names: All clients of the fleet.
@@ -34,18 +34,14 @@ def start_run(asking: FleetRequests, task: LearningTask, tables: RowSink, names:
     Raises:
         RunFailed: All clients fail.
     """
-    arrays = task.initial_arrays(asking.experiment.seed)
-    answers = {name: reply.answer for name, reply in asking.request_fronts(names, arrays).items()}
-    failed = {name: answers[name].error for name in names if answers[name].front is None}
-    tables.append(
-        EventRow(0.0, round=0, board=name, kind="failed", message=error or "no front") for name, error in failed.items()
-    )
+    arrays = task.initial_arrays(requests.experiment.seed)
+    answers = {name: reply.answer for name, reply in requests.request_fronts(names, arrays).items()}
+    failed = {name: answers[name].error or "no front" for name in names if answers[name].front is None}
+    tables.append(EventRow(0.0, round=0, board=name, kind="failed", message=error) for name, error in failed.items())
     if len(failed) == len(names):
-        raise RunFailed(
-            f"no board is ready: {describe_failures({name: error or 'no front' for name, error in failed.items()})}"
-        )
+        raise RunFailed(f"no board is ready: {describe_failures(failed)}")
     recorded = [name for name in names if answers[name].recorded]
     tables.append(EventRow(0.0, round=0, board=name, kind=RECORDED, message=NOTHING_MEASURED) for name in recorded)
     fronts = {name: front for name in names if (front := answers[name].front) is not None}
     histories = {name: ClientHistory(samples=answers[name].samples) for name in names}
-    return RunState(0, 0.0, arrays, fronts=fronts, histories=histories)
+    return RunState(0, FleetState(0.0, fronts=fronts, histories=histories), arrays)

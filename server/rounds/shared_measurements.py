@@ -135,20 +135,16 @@ def _select_for_board(own: _KnownModes, others: Iterator[_KnownModes], limit: in
         dict(known)
         for known in islice((known for known in others if known and _are_consistent(own, known)), MAX_DONORS)
     ]
-    told: Counter[PowerMode] = Counter()
+    shared: Counter[PowerMode] = Counter()
     picked: list[_ModeMeasurement] = []
     while left and len(picked) < limit:
         for donor in left[: limit - len(picked)]:
-            mode = _pick_next_mode(donor, own, told)
+            mode = min((each in own, shared[each], known.ago, each) for each, known in donor.items())[-1]
             picked.append(donor.pop(mode))
-            told[mode] += 1
+            shared[mode] += 1
         left = [donor for donor in left if donor]
     picked.sort(key=lambda seen: (-seen.ago, str(seen.measurement.board), seen.measurement.mode))
     return tuple(seen.measurement for seen in picked)
-
-
-def _pick_next_mode(donor: _KnownModes, own: _KnownModes, told: Mapping[PowerMode, int]) -> PowerMode:
-    return min(donor, key=lambda mode: (mode in own, told[mode], donor[mode].ago, mode))
 
 
 def _are_consistent(own: _KnownModes, other: _KnownModes) -> bool:

@@ -15,13 +15,12 @@ from fedge.devices import battery
 from fedge.devices.battery import BatteryCharge
 from fedge.experiment import FleetBoard
 from fedge.telemetry.store_records import ClientRow, EventRow, RoundTrace
-from fedge.types import ClientStatus, Front, NamedArrays
+from fedge.types import Front, NamedArrays
 from fedge.wire import ClientState
 from server.accounting.async_rows import TaskBooking, TaskStart, book_cancelled_task, book_finished_task
 from server.accounting.idle_energy import available_energy_j
-from server.rounds.client_selection import build_candidates
-from server.state.checkpoint import ClientHistory, PendingResult, RunState
-from server.state.fleet_availability import FleetAvailability, get_charge
+from server.state.checkpoint import ClientHistory, FleetState, PendingResult, RunState
+from server.state.fleet_availability import FleetAvailability, get_charge, get_idle_w
 
 
 @dataclass(slots=True, eq=False)
@@ -32,7 +31,7 @@ class AsyncRunState:
     times in seconds.
 
     Attributes:
-        reach: Availability of the fleet.
+        availability: Availability of the fleet.
         boards: Fleet entry of every board, by name.
         version: Number of models made so far.
         clock_s: Current time.
@@ -47,13 +46,13 @@ class AsyncRunState:
         end_times: Heap of the end times of running tasks, with the client's name.
         buffered: Results for the next model, in the order of completion.
         failed_boards: Clients that failed since the last result.
-        refusal_reasons: Reasons of consecutive empty selections while no task was running.
+        refusals: Descriptions of consecutive empty selections while no task was running.
         rows: Rows since the current model.
         events: Events since the current model.
         traces: Traces of ``rows``.
     """
 
-    reach: FleetAvailability
+    availability: FleetAvailability
     boards: Mapping[str, FleetBoard]
     version: int
     clock_s: float
@@ -68,7 +67,7 @@ class AsyncRunState:
     end_times: list[tuple[float, str]] = field(default_factory=list)
     buffered: list[PendingResult] = field(default_factory=list)
     failed_boards: list[str] = field(default_factory=list)
-    refusal_reasons: list[str] = field(default_factory=list)
+    refusals: list[str] = field(default_factory=list)
     rows: list[ClientRow] = field(default_factory=list)
     events: list[EventRow] = field(default_factory=list)
     traces: list[RoundTrace] = field(default_factory=list)
@@ -83,29 +82,41 @@ class AsyncRunState:
         """Number of tasks started so far."""
         return sum(history.rounds for history in self.histories.values())
 
-    def available(self) -> tuple[str, ...]:
-        """Return the clients that can be given a task now."""
-        return self._free_boards.available(self._current_state)
+    @property
+    def dispatches(self) -> int:
+        """Number of dispatches so far, which is the highest one stored in a client's history."""
+        return max((history.last_round or 0 for history in self.histories.values()), default=0)
+
+    @property
+    def idle_clients(self) -> FleetAvailability:
+        """Availability of the clients without a running task."""
+        return self.availability.exclude(self.in_flight)
 
     def next_ready_s(self) -> float | None:
-        """Return the first time after now at which a free client can be given a task, or None if there is none."""
-        now = self._current_state
-        later = [
-            FleetAvailability((board,), self.reach.presences).next_available_s(now)
-            for board in self._free_boards.boards
-        ]
-        return min((at_s for at_s in later if at_s is not None and at_s > self.clock_s), default=None)
+        """Return the first time after now at which an idle client can be given a task, or None if there is none."""
+        times_s = self.idle_clients.next_times_s(self.observe_fleet()).values()
+        return min((at_s for at_s in times_s if at_s > self.clock_s), default=None)
 
-    def build_candidates(self, names: tuple[str, ...]) -> list[ClientStatus]:
-        """Return the status of clients for a selector."""
-        return build_candidates(self.reach, self._current_state, names)
+    def observe_fleet(self) -> FleetState:
+        """Return the fleet now, with the batteries of idle clients updated for the time since their last row."""
+        charged = {
+            name: dataclasses.replace(self.histories[name], charge_j=charge.left_j)
+            for name in self.idle_clients.names
+            if (charge := self._idle_until(name, self.clock_s)[2]) is not None
+        }
+        histories = self.histories | charged if charged else self.histories
+        return FleetState(self.clock_s, states=self.states, fronts=self.fronts, histories=histories)
 
     def build_task_start(self, board: str, at_s: float) -> TaskStart:
         """Return the state of a client at the start of a task at ``at_s``."""
-        leaves_s, waited_s = self.reach.presences[board].available_until_s(at_s), at_s - self.histories[board].free_at_s
-        charge, waited_j = self._charge_at(board, at_s), self._waiting_energy_j(board, at_s)
+        waited_s, waited_j, charge = self._idle_until(board, at_s)
         return TaskStart(
-            at_s, idle_w=self._idle_w(board), leaves_s=leaves_s, charge=charge, waited_s=waited_s, waited_j=waited_j
+            at_s,
+            idle_w=get_idle_w(self.fronts, board),
+            leaves_s=self.availability.presences[board].available_until_s(at_s),
+            charge=charge,
+            waited_s=waited_s,
+            waited_j=waited_j,
         )
 
     def begin_task(self, pending: PendingResult) -> None:
@@ -115,6 +126,8 @@ class AsyncRunState:
 
     def finish_next_task(self) -> bool:
         """Finish the task that ends next: advance the clock to its end and store its row.
+
+        For the selector, the client took part until the latest dispatch.
 
         Returns:
             True if the task added a result to the buffer.
@@ -129,6 +142,7 @@ class AsyncRunState:
             booked = dataclasses.replace(booked, row=row)
         self._record_booking(booked)
         self._update_from_result(pending, done)
+        self.histories[board] = dataclasses.replace(self.histories[board], last_round=self.dispatches)
         return done
 
     def cancel_in_flight(self) -> float:
@@ -141,71 +155,34 @@ class AsyncRunState:
             pending = self.in_flight[board]
             start = self.build_task_start(board, pending.start_s)
             self._record_booking(book_cancelled_task(self.version + 1, start, pending.answer, self.clock_s))
-        return sum(self._waiting_energy_j(name, self.clock_s) for name in self.reach.names)
+        return sum(self._idle_until(name, self.clock_s)[1] for name in self.availability.names)
 
     def publish_model(self, arrays: NamedArrays, spent_j: float) -> None:
-        """Set a new model and clear the buffer and the rows of the previous one.
-
-        Args:
-            arrays: The new model, by array name.
-            spent_j: Energy of the new model's row, in joules.
-        """
+        """Set a new model, whose row has the energy ``spent_j``, and clear the buffer and the rows of the last one."""
         self.version, self.arrays, self.model_ready_s = self.version + 1, arrays, self.clock_s
         self.spent_j += spent_j
         self.buffered, self.rows, self.events, self.traces = [], [], [], []
 
     def to_run_state(self, memory: Mapping[str, NDArray[np.generic]]) -> RunState:
         """Return the state for a checkpoint; only valid right after a new model, when the buffer is empty."""
+        fleet = FleetState(
+            self.clock_s, states=dict(self.states), fronts=dict(self.fronts), histories=dict(self.histories)
+        )
         return RunState(
             self.version,
-            self.clock_s,
+            fleet,
             self.arrays,
             memory=memory,
-            states=dict(self.states),
-            fronts=dict(self.fronts),
-            histories=dict(self.histories),
             selection=dict(self.selection),
             spent_j=self.spent_j,
             pending=tuple(self.in_flight[board] for _, board in sorted(self.end_times)),
         )
 
-    @property
-    def _current_state(self) -> RunState:
-        """The run as the synchronous code sees it, with batteries updated for the time since the last row."""
-        charged = {
-            board.name: dataclasses.replace(self.histories[board.name], charge_j=charge.left_j)
-            for board in self.reach.boards
-            if board.name not in self.in_flight and (charge := self._charge_at(board.name, self.clock_s)) is not None
-        }
-        histories = self.histories | charged if charged else self.histories
-        return RunState(
-            self.version, self.clock_s, self.arrays, states=self.states, fronts=self.fronts, histories=histories
-        )
-
-    @property
-    def _free_boards(self) -> FleetAvailability:
-        return FleetAvailability(
-            tuple(b for b in self.reach.boards if b.name not in self.in_flight), self.reach.presences
-        )
-
-    def _idle_w(self, board: str) -> float:
-        front = self.fronts.get(board)
-        return 0.0 if front is None else front.idle_w
-
-    def _charge_at(self, board: str, at_s: float) -> BatteryCharge | None:
-        """Return the battery at ``at_s`` after idling since the last row, or None on mains."""
-        charge = self._last_charge(board)
-        waited_s = at_s - self.histories[board].free_at_s
-        return None if charge is None else battery.update_charge(charge, self._waiting_energy_j(board, at_s), waited_s)
-
-    def _waiting_energy_j(self, board: str, at_s: float) -> float:
-        """Return the energy drawn while idle from the last row until ``at_s``, limited by the battery, in joules."""
-        waited_s = at_s - self.histories[board].free_at_s
-        return available_energy_j(self._idle_w(board) * waited_s, waited_s, self._last_charge(board))
-
-    def _last_charge(self, board: str) -> BatteryCharge | None:
-        """Return the battery at the end of the last row, or None on mains."""
-        return get_charge(self.boards[board], self.histories[board])
+    def _idle_until(self, board: str, at_s: float) -> tuple[float, float, BatteryCharge | None]:
+        """Return the seconds from a client's last row to ``at_s``, the joules it drew idle, and its battery then."""
+        waited_s, charge = at_s - self.histories[board].free_at_s, get_charge(self.boards[board], self.histories[board])
+        waited_j = available_energy_j(get_idle_w(self.fronts, board) * waited_s, waited_s, charge)
+        return waited_s, waited_j, None if charge is None else battery.update_charge(charge, waited_j, waited_s)
 
     def _record_booking(self, booked: TaskBooking) -> None:
         """Store a row and record its end in the client's history."""
@@ -239,21 +216,22 @@ class AsyncRunState:
         self.buffered.append(pending)
 
 
-def restore_async_state(reach: FleetAvailability, progress: RunState) -> AsyncRunState:
+def restore_async_state(availability: FleetAvailability, state: RunState) -> AsyncRunState:
     """Rebuild the state of the loop from a checkpoint."""
-    course = AsyncRunState(
-        reach,
-        {board.name: board for board in reach.boards},
-        version=progress.round,
-        clock_s=progress.clock_s,
-        arrays=progress.arrays,
-        states=dict(progress.states),
-        fronts=dict(progress.fronts),
-        histories=dict(progress.histories),
-        selection=dict(progress.selection),
-        spent_j=progress.spent_j,
-        model_ready_s=progress.clock_s,
+    fleet = state.fleet
+    restored = AsyncRunState(
+        availability,
+        {board.name: board for board in availability.boards},
+        version=state.round,
+        clock_s=fleet.clock_s,
+        arrays=state.arrays,
+        states=dict(fleet.states),
+        fronts=dict(fleet.fronts),
+        histories=dict(fleet.histories),
+        selection=dict(state.selection),
+        spent_j=state.spent_j,
+        model_ready_s=fleet.clock_s,
     )
-    for pending in progress.pending:
-        course.begin_task(pending)
-    return course
+    for pending in state.pending:
+        restored.begin_task(pending)
+    return restored

@@ -51,6 +51,27 @@ class ClientHistory:
     charge_j: float | None = None
 
 
+UNKNOWN_CLIENT = ClientHistory()
+"""History of a client that has not been asked."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FleetState:
+    """What the server knows of all clients at one simulated time; each mapping is by client name.
+
+    Attributes:
+        clock_s: Simulated time in seconds.
+        states: What each client remembers.
+        fronts: Newest Pareto front of each client.
+        histories: Each client's part in the run.
+    """
+
+    clock_s: float
+    states: Mapping[str, ClientState] = field(default_factory=dict)
+    fronts: Mapping[str, Front] = field(default_factory=dict)
+    histories: Mapping[str, ClientHistory] = field(default_factory=dict)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class PendingResult:
     """A result that has not been merged into the model.
@@ -77,12 +98,9 @@ class RunState:
 
     Attributes:
         round: Number of finished rounds (models in an asynchronous run).
-        clock_s: Simulated time in seconds.
+        fleet: The clients at the end of the last round.
         arrays: The global model, by array name.
         memory: The strategy's state.
-        states: What each client remembers.
-        fronts: Newest Pareto front of each client.
-        histories: Each client's part in the run.
         selection: The selector's own state.
         spent_j: Energy of all clients asked so far, in joules.
         pending: Late results, or the running tasks of an asynchronous run.
@@ -90,24 +108,21 @@ class RunState:
     """
 
     round: int
-    clock_s: float
+    fleet: FleetState
     arrays: NamedArrays
     memory: Mapping[str, NDArray[np.generic]] = field(default_factory=dict)
-    states: Mapping[str, ClientState] = field(default_factory=dict)
-    fronts: Mapping[str, Front] = field(default_factory=dict)
-    histories: Mapping[str, ClientHistory] = field(default_factory=dict)
     selection: Mapping[str, float] = field(default_factory=dict)
     spent_j: float = 0.0
     pending: tuple[PendingResult, ...] = ()
     last_j: float = 0.0
 
 
-def save(folder: Path, progress: RunState) -> Path:
+def save(folder: Path, state: RunState) -> Path:
     """Write a checkpoint and delete all but the newest ``MAX_CHECKPOINTS``.
 
     Args:
         folder: Folder of the checkpoints, created if missing.
-        progress: The state to save.
+        state: The state to save.
 
     Returns:
         The path of the new file.
@@ -115,15 +130,15 @@ def save(folder: Path, progress: RunState) -> Path:
     from safetensors.numpy import save_file
 
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"round-{progress.round:06d}.safetensors"
+    path = folder / f"round-{state.round:06d}.safetensors"
     part = folder / f".{path.name}.{os.getpid()}.part"
-    tensors = {_MODEL + name: np.asarray(value, order="C") for name, value in progress.arrays.items()}
-    tensors |= {_STRATEGY + name: np.asarray(value, order="C") for name, value in progress.memory.items()}
-    for place, pending in enumerate(progress.pending):
+    tensors = {_MODEL + name: np.asarray(value, order="C") for name, value in state.arrays.items()}
+    tensors |= {_STRATEGY + name: np.asarray(value, order="C") for name, value in state.memory.items()}
+    for place, pending in enumerate(state.pending):
         arrays = pending.trained.arrays
         tensors |= {f"{_PENDING}{place}/{name}": np.asarray(value, order="C") for name, value in arrays.items()}
         tensors[f"{_TRACE}{place}"] = trace_to_matrix(pending.answer.trace)
-    save_file(tensors, part, metadata=_metadata(progress))
+    save_file(tensors, part, metadata=_metadata(state))
     with part.open("rb") as handle:
         os.fsync(handle.fileno())
     part.chmod(0o644)  # safetensors creates files that only their owner can read
@@ -161,18 +176,18 @@ def _list_checkpoints(folder: Path) -> list[Path]:
     return sorted(folder.glob("round-*.safetensors"))
 
 
-def _metadata(progress: RunState) -> dict[str, str]:
+def _metadata(state: RunState) -> dict[str, str]:
     return {
-        "round": str(progress.round),
-        "clock_s": repr(progress.clock_s),
-        "order": json.dumps(list(progress.arrays)),
-        "states": json.dumps({board: to_json(state) for board, state in progress.states.items()}),
-        "fronts": json.dumps({board: to_json(front) for board, front in progress.fronts.items()}),
-        "histories": json.dumps({board: to_json(history) for board, history in progress.histories.items()}),
-        "selection": json.dumps(dict(progress.selection)),
-        "spent_j": repr(progress.spent_j),
-        "last_j": repr(progress.last_j),
-        "pending": json.dumps([_describe_pending(pending) for pending in progress.pending]),
+        "round": str(state.round),
+        "clock_s": repr(state.fleet.clock_s),
+        "order": json.dumps(list(state.arrays)),
+        "states": json.dumps({board: to_json(known) for board, known in state.fleet.states.items()}),
+        "fronts": json.dumps({board: to_json(front) for board, front in state.fleet.fronts.items()}),
+        "histories": json.dumps({board: to_json(history) for board, history in state.fleet.histories.items()}),
+        "selection": json.dumps(dict(state.selection)),
+        "spent_j": repr(state.spent_j),
+        "last_j": repr(state.last_j),
+        "pending": json.dumps([_describe_pending(pending) for pending in state.pending]),
     }
 
 
@@ -225,14 +240,17 @@ def _load(path: Path) -> RunState:
         with safe_open(path, framework="numpy") as opened:
             about = opened.metadata() or {}
             tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 -- not a mapping
-        return RunState(
-            round=int(about["round"]),
+        fleet = FleetState(
             clock_s=float(about["clock_s"]),
-            arrays={name: tensors[_MODEL + name] for name in json.loads(about["order"])},
-            memory={k.removeprefix(_STRATEGY): v for k, v in tensors.items() if k.startswith(_STRATEGY)},
             states={board: from_json(ClientState, text) for board, text in json.loads(about["states"]).items()},
             fronts={board: from_json(Front, text) for board, text in json.loads(about["fronts"]).items()},
             histories={board: from_json(ClientHistory, text) for board, text in json.loads(about["histories"]).items()},
+        )
+        return RunState(
+            round=int(about["round"]),
+            fleet=fleet,
+            arrays={name: tensors[_MODEL + name] for name in json.loads(about["order"])},
+            memory={k.removeprefix(_STRATEGY): v for k, v in tensors.items() if k.startswith(_STRATEGY)},
             selection=json.loads(about["selection"]),
             spent_j=float(about["spent_j"]),
             last_j=float(about["last_j"]),

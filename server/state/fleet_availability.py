@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 
 from fedge.devices import battery
 from fedge.devices.availability import Availability, build_availabilities
 from fedge.devices.battery import BatteryCharge
 from fedge.experiment import Experiment, FleetBoard, list_boards
-from server.state.checkpoint import ClientHistory, RunState
+from fedge.types import Front
+from server.state.checkpoint import UNKNOWN_CLIENT, ClientHistory, FleetState
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -30,33 +31,36 @@ class FleetAvailability:
         """Names of all boards, in the order of the fleet."""
         return tuple(board.name for board in self.boards)
 
-    def available(self, progress: RunState) -> tuple[str, ...]:
-        """Return the clients that can be asked now: not busy, present, and with enough charge."""
-        return tuple(board.name for board in self.boards if self._next_ready_s(progress, board) == progress.clock_s)
+    def exclude(self, busy: Container[str]) -> FleetAvailability:
+        """Return the availability of the boards that are not in ``busy``."""
+        return FleetAvailability(tuple(board for board in self.boards if board.name not in busy), self.presences)
 
-    def next_available_s(self, progress: RunState) -> float | None:
-        """Return the first simulated time, now or later, at which a client can be asked; None if there is none."""
-        times = (self._next_ready_s(progress, board) for board in self.boards)
-        return min((time for time in times if time is not None), default=None)
+    def next_times_s(self, fleet: FleetState) -> dict[str, float]:
+        """Return when each client is next free, present and charged enough, now or later; without those never so."""
+        times_s = ((board.name, self._next_time_s(fleet, board)) for board in self.boards)
+        return {name: time_s for name, time_s in times_s if time_s is not None}
+
+    def available(self, fleet: FleetState) -> tuple[str, ...]:
+        """Return the clients that can be asked now, in the order of the fleet."""
+        return tuple(name for name, time_s in self.next_times_s(fleet).items() if time_s == fleet.clock_s)
 
     def departure_times_s(self, at_s: float) -> dict[str, float]:
         """Return when each client that is present at ``at_s`` becomes unavailable, unless it never does."""
         until_s = {name: presence.available_until_s(at_s) for name, presence in self.presences.items()}
         return {name: time_s for name, time_s in until_s.items() if math.isfinite(time_s)}
 
-    def charges(self, histories: Mapping[str, ClientHistory]) -> dict[str, BatteryCharge]:
+    def charges(self, fleet: FleetState) -> dict[str, BatteryCharge]:
         """Return the batteries of the boards that have one."""
-        pairs = ((board, get_charge(board, histories.get(board.name))) for board in self.boards)
+        pairs = ((board, get_charge(board, fleet.histories.get(board.name))) for board in self.boards)
         return {board.name: charge for board, charge in pairs if charge is not None}
 
-    def _next_ready_s(self, progress: RunState, board: FleetBoard) -> float | None:
-        """Return the first simulated time, now or later, at which ``board`` can be asked, or None."""
-        history = progress.histories.get(board.name, ClientHistory())
-        from_s = max(progress.clock_s, history.free_at_s)
+    def _next_time_s(self, fleet: FleetState, board: FleetBoard) -> float | None:
+        history = fleet.histories.get(board.name, UNKNOWN_CLIENT)
+        from_s = max(fleet.clock_s, history.free_at_s)
         charge = get_charge(board, history)
         if charge is None:
             return self.presences[board.name].next_available_s(from_s)
-        idle_w = get_idle_w(progress, board.name)
+        idle_w = get_idle_w(fleet.fronts, board.name)
         rest_s = battery.recharge_time_s(charge, idle_w)
         at_s = None if rest_s is None else self.presences[board.name].next_available_s(from_s + rest_s)
         if at_s is None or not battery.can_take_part(
@@ -85,7 +89,7 @@ def get_charge(board: FleetBoard, history: ClientHistory | None) -> BatteryCharg
     return battery.initial_charge(spec) if left_j is None else BatteryCharge(spec, left_j)
 
 
-def get_idle_w(progress: RunState, board: str) -> float:
+def get_idle_w(fronts: Mapping[str, Front], board: str) -> float:
     """Return the idle power that a client last reported, in watts; 0 before its first report."""
-    front = progress.fronts.get(board)
+    front = fronts.get(board)
     return 0.0 if front is None else front.idle_w

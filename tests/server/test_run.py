@@ -15,7 +15,8 @@ from server.transport.client_port import LocalPort
 
 
 def test_a_run_whose_rows_are_gone_does_not_go_on(tmp_path: Path) -> None:
-    checkpoint.save(tmp_path / "checkpoints", checkpoint.RunState(3, 9.0, {"w": np.zeros(2, np.float32)}))
+    state = checkpoint.RunState(3, checkpoint.FleetState(9.0), {"w": np.zeros(2, np.float32)})
+    checkpoint.save(tmp_path / "checkpoints", state)
 
     with pytest.raises(BadInput, match=r"store/rounds: got no row of round 1; the rows of the 3 rounds played"):
         run_experiment(Experiment(fleet=(FleetEntry(device="nano"),)), LocalPort({}), tmp_path)

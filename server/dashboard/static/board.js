@@ -6,7 +6,7 @@ import * as timeline from "./timeline.js";
 import { age, count, duration, energy, energyScale, number, percent } from "./words.js";
 
 const $ = id => document.getElementById(id);
-const STATES = { none: "no run", waiting: "waiting for the first round", going: "going on", quiet: "no news", finished: "finished" };
+const STATES = { none: "no run", waiting: "waiting for the first round", going: "running", quiet: "no news", finished: "finished" };
 const SILENCE_MS = 25000, MEASURES_KEPT = 500, FEW_BOARDS = 30;
 const view = { run: null, summary: null, rounds: [], boards: new Map(), origins: [], refused: {}, problem: "" };
 let ahead = 0, heard = 0, stream = null, begun = false, measures = 0;
@@ -44,17 +44,17 @@ function summary() {
   write("s-energy", none ? "–" : energy(told.energy_j));
   write("s-resting", told.resting_energy_j ? `and ${energy(told.resting_energy_j)} resting` : none ? "" : `${energy(told.energy_j / Math.max(1, view.rounds.length))} per round`);
   write("s-saving", percent(told.saving));
-  write("s-parked", told.saving === null ? "not known" : `${percent(told.saving_parked)} if MAXN waits low`);
+  write("s-parked", told.saving === null ? "unknown" : `${percent(told.saving_parked)} vs MAXN, low idle`);
   const part = told.compared && told.compared < view.rounds.length;
-  write("s-saved", part ? `Saved, ${told.compared} of ${view.rounds.length} rounds` : "Saved against MAXN");
-  $("s-saved").title = part ? `against MAXN, over ${told.compared} of ${view.rounds.length} rounds: those that can be compared, with nobody late` : "";
+  write("s-saved", part ? `Saved, ${told.compared} of ${view.rounds.length} rounds` : "Saved vs MAXN");
+  $("s-saved").title = part ? `vs MAXN, over ${told.compared} of ${view.rounds.length} rounds: those that can be compared, without late boards` : "";
 }
 
 function changedAgo() {
   const run = view.run;
   if (!run || run.changed_at_s === null) return write("s-changed", "");
   const since = Math.max(0, seconds() - run.changed_at_s), ago = age(since);
-  write("s-changed", run.state === "finished" ? `ended ${new Date(1000 * run.changed_at_s).toLocaleString("en-GB", { dateStyle: "medium", timeStyle: "short" })}` : `last news ${ago === "now" ? "now" : `${ago} ago`}`);
+  write("s-changed", run.state === "finished" ? `ended ${new Date(1000 * run.changed_at_s).toLocaleString("en-GB", { dateStyle: "medium", timeStyle: "short" })}` : `updated ${ago === "now" ? "now" : `${ago} ago`}`);
 }
 
 function charts() {
@@ -62,21 +62,21 @@ function charts() {
   const [unit, per] = energyScale(rounds.map(round => round.energy_j));
   write("energy-unit", unit);
   chart($("chart-accuracy"), { ...over, y: rounds.map(round => 100 * round.accuracy), most: 100 }, `Accuracy over ${count(x.length, "round")}`);
-  chart($("chart-time"), { ...over, y: rounds.map(round => round.round_s), limit: rounds.map(round => round.deadline_s), zero: true }, "Round time over rounds");
-  chart($("chart-energy"), { ...over, y: rounds.map(round => round.energy_j / per), zero: true }, "Energy over rounds");
+  chart($("chart-time"), { ...over, y: rounds.map(round => round.round_s), limit: rounds.map(round => round.deadline_s), zero: true }, "Round time by round");
+  chart($("chart-energy"), { ...over, y: rounds.map(round => round.energy_j / per), zero: true }, "Energy by round");
 }
 
 function about() {
   const lines = view.origins.map(origin => {
     const made = document.createElement("li"), kind = document.createElement("b");
-    kind.textContent = origin.truth || "not known";
-    made.append(kind, ` · ${origin.boards ? `${origin.boards.toLocaleString("en-US")} × ` : ""}${origin.entry}${view.run.real ? "" : ", emulated from such figures"}${origin.prior ? `; predictions begin with ${origin.prior} ones` : ""}`);
+    kind.textContent = origin.truth || "unknown";
+    made.append(kind, ` · ${origin.boards ? `${origin.boards.toLocaleString("en-US")} × ` : ""}${origin.entry}${view.run.real ? "" : ", emulated from such figures"}${origin.prior ? `; predictions start from ${origin.prior} ones` : ""}`);
     made.title = origin.source;
     return made;
   });
   $("origins").replaceChildren(...lines);
   const kinds = Object.entries(view.refused).filter(([, many]) => many);
-  write("refused", kinds.length ? `Telemetry that was refused: ${kinds.map(([why, many]) => `${many.toLocaleString("en-US")} ${why}`).join(", ")}.` : "");
+  write("refused", kinds.length ? `Refused telemetry: ${kinds.map(([why, many]) => `${many.toLocaleString("en-US")} ${why}`).join(", ")}.` : "");
   $("about").hidden = !lines.length && !kinds.length;
 }
 
@@ -150,7 +150,7 @@ async function enter() {
 $("login").addEventListener("submit", async event => {
   event.preventDefault();
   const right = await login($("token").value.trim()).catch(() => false);
-  write("login-problem", right ? "" : "This is not the token.");
+  write("login-problem", right ? "" : "Wrong token.");
   if (right) { $("token").value = ""; enter(); }
 });
 tiles.begin(board => panel.open(board, seconds()));

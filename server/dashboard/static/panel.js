@@ -24,13 +24,13 @@ function card(title, text, aside = "", wide = false) {
 // Of which kind this board's figures are: a board is called after its entry in the run's fleet.
 function origin(board) {
   const entry = board.name.replace(/-[^-]*$/, ""), told = origins.find(one => one.entry === entry);
-  if (!told) return [run?.real ? "real board" : "emulated", run?.state === "finished" ? "where its figures come from is not known" : "where its figures come from is told when the run is over"];
-  const how = run?.real ? `told by ${told.source || "the board"}` : `emulated from ${told.truth} figures${told.source ? ` (${told.source})` : ""}`;
-  return [told.truth || "not known", `${how}${told.prior ? `; predictions begin with ${told.prior} ones` : ""}`];
+  if (!told) return [run?.real ? "real board" : "emulated", run?.state === "finished" ? "source of its figures unknown" : "the source of its figures is shown when the run is over"];
+  const how = run?.real ? `reported by ${told.source || "the board"}` : `emulated from ${told.truth} figures${told.source ? ` (${told.source})` : ""}`;
+  return [told.truth || "unknown", `${how}${told.prior ? `; predictions start from ${told.prior} ones` : ""}`];
 }
 
 function now(board, seconds) {
-  $("p-about").textContent = [board.device || "kind not known", board.round ? `round ${board.round}` : "no round yet",
+  $("p-about").textContent = [board.device || "unknown kind", board.round ? `round ${board.round}` : "no round yet",
     board.seen_at_s === null ? "" : `heard ${age(Math.max(0, seconds - board.seen_at_s))}${seconds - board.seen_at_s < 4 ? "" : " ago"}`].filter(Boolean).join(" · ");
   const [label, why] = origin(board);
   $("p-label").textContent = label;
@@ -80,7 +80,7 @@ function service(rounds) {
   $("p-service").hidden = !last;
   if (!last) return;
   const held = `99 % of ${number(last.requests, 3)} requests within ${duration(last.latency_p99_s)} of ${duration(last.latency_budget_s)}`;
-  $("p-service").textContent = `Service in round ${last.round}: ${held}, ${last.late_requests} late or dropped; ${number(last.train_steps_per_s, 3)} minibatches trained per second.`;
+  $("p-service").textContent = `Service in round ${last.round}: ${held}, ${last.late_requests} late or dropped; ${number(last.train_steps_per_s, 3)} training steps per second.`;
 }
 
 // What the board lowered in its last round to fit into its memory.
@@ -89,7 +89,7 @@ function memory(rounds) {
   $("p-memory").hidden = !last?.lowered;
   if (!last?.lowered) return;
   const peak = last.memory_mb ? `; peak ${number(last.memory_mb, 3)} MB` : "";
-  $("p-memory").textContent = `Lowered to fit into its memory in round ${last.round}: ${last.lowered}${peak}.`;
+  $("p-memory").textContent = `Reduced to fit into memory in round ${last.round}: ${last.lowered}${peak}.`;
 }
 
 function charts() {
@@ -101,8 +101,8 @@ function charts() {
   const x = rounds.map(round => round.round), small = Math.max(0, ...rounds.map(round => round.step_s ?? 0)) < 1;
   const per = small ? 1e-3 : 1, scaled = key => rounds.map(round => round[key] === null ? null : round[key] / per);
   $("p-step-unit").textContent = small ? "ms" : "s";
-  chart($("p-step"), { x, y: scaled("step_s"), second: scaled("predicted_step_s"), zero: true, whole: true }, "Time of a minibatch in each round, and as it was predicted");
-  chart($("p-watts"), { x, y: rounds.map(round => round.power_w), second: rounds.map(round => round.predicted_power_w), zero: true, whole: true }, "Power while working in each round, and as it was predicted");
+  chart($("p-step"), { x, y: scaled("step_s"), second: scaled("predicted_step_s"), zero: true, whole: true }, "Measured and predicted step time in each round");
+  chart($("p-watts"), { x, y: rounds.map(round => round.power_w), second: rounds.map(round => round.predicted_power_w), zero: true, whole: true }, "Measured and predicted power while training in each round");
 }
 
 function events(lines, unix) {
@@ -121,10 +121,10 @@ async function read(seconds) {
   readRound = tiles.board(wanted)?.told_s ?? null;
   const answer = await fetch(`/api/boards/${encodeURIComponent(wanted)}`);
   if (mine !== turn || wanted !== name) return;
-  if (!answer.ok) { $("p-about").textContent = "Nothing is known of this board."; return; }
+  if (!answer.ok) { $("p-about").textContent = "No data of this board."; return; }
   history = await answer.json();
   if (mine !== turn || wanted !== name) return;
-  $("p-curve").textContent = history.sampled ? "" : "(from round reports: there are no samples)";
+  $("p-curve").textContent = history.sampled ? "" : "(from round reports; no samples)";
   table(history.rounds);
   service(history.rounds);
   memory(history.rounds);

@@ -46,7 +46,7 @@ function write(tile, name, text) {
 
 function draw(tile, board, now) {
   tile.board = board;
-  write(tile, "kind", board.device || "kind not known");
+  write(tile, "kind", board.device || "unknown kind");
   const trouble = board.mark && board.mark !== board.state ? ` · was ${board.mark}` : "";
   write(tile, "sign", `${SIGNS[board.state] ?? "·"} ${board.state}${trouble}`);
   write(tile, "watts", number(board.power_w, 3, "W"));
@@ -130,7 +130,7 @@ function filter() {
   const every = tiles.size.toLocaleString("en-US"), said = shown === tiles.size ? every : `${shown.toLocaleString("en-US")} of ${every}`;
   if (counted.textContent !== said) counted.textContent = said;
   none.hidden = shown > 0;
-  none.textContent = tiles.size ? "No board fits." : "No board has said anything yet.";
+  none.textContent = tiles.size ? "No board matches." : "No board has reported yet.";
   if (!current || tiles.get(current)?.item.hidden !== false) {
     const first = [...tiles.values()].find(tile => !tile.item.hidden);
     if (first) aim(first);

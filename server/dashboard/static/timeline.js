@@ -72,7 +72,7 @@ function goingLane(board, place) {
   part(track, "work", 0, board.progress ?? 0, 1);
   const steps = board.steps ? `${(board.steps_done ?? 0).toLocaleString("en-US")} of ${board.steps.toLocaleString("en-US")}` : "";
   told.textContent = board.state === "failed" ? `failed${board.error ? `: ${board.error}` : ""}` : [board.state, steps].filter(Boolean).join(" · ");
-  made.title = `${board.name}: ${told.textContent}${steps && board.state !== "failed" ? " minibatches" : ""}`;
+  made.title = `${board.name}: ${told.textContent}${steps && board.state !== "failed" ? " steps" : ""}`;
   made.setAttribute("aria-label", made.title);
   made.append(who, track, told);
   return made;
@@ -118,13 +118,13 @@ function drawGoing() {
   shown = null;
   const rank = board => board.state === "failed" ? 0 : board.state === "done" ? 2 : 1;
   const done = now.boards.filter(board => board.state === "done").length;
-  about.textContent = `Round ${now.round} is going on: ${count(now.boards.length, "board has", "boards have")} told of it, ${done.toLocaleString("en-US")} done. Bars: minibatches.`;
+  about.textContent = `Round ${now.round} is running: ${count(now.boards.length, "board has", "boards have")} reported, ${done.toLocaleString("en-US")} done. Bars: share of steps.`;
   lay([...now.boards].sort((a, b) => rank(a) - rank(b)), "");
 }
 
 async function load(number) {
   const turn = ++asked;
-  if (!bars.length) none.textContent = "Reading the round.";
+  if (!bars.length) none.textContent = "Loading the round.";
   const answer = await fetch(`/api/rounds/${number}`);
   if (turn === asked && answer.ok) draw(await answer.json());
 }
@@ -145,9 +145,9 @@ function list() {
   if (wanted === listed) return false;
   listed = wanted;
   const options = points.toReversed().map(point => new Option(`round ${point.round}`, point.round));
-  if (now) options.unshift(new Option(`round ${now.round}, going on`, GOING));
+  if (now) options.unshift(new Option(`round ${now.round}, running`, GOING));
   select.replaceChildren(...(options.length ? options : [new Option("no round", 0)]));
-  if (!options.length) { earlier.disabled = later.disabled = true; shown = null; lay([], "No round has begun yet."); return true; }
+  if (!options.length) { earlier.disabled = later.disabled = true; shown = null; lay([], "No round has started yet."); return true; }
   const kept = options.findIndex(option => option.value === String(chosen));
   if (kept > 0) { select.selectedIndex = kept; earlier.disabled = kept >= options.length - 1; later.disabled = false; }
   else show(0);

@@ -13,8 +13,8 @@ from fedge.devices.battery import BatteryCharge
 from fedge.experiment import BatterySpec, LateReplySpec
 from fedge.types import Measurement, RoundReport
 from fedge.wire import ReplyMessage
-from server.accounting.client_rows import compute_completed_work
-from server.accounting.settlement import RoundExtras, RoundStart, round_row, settle_round
+from server.accounting.client_rows import RoundStart, compute_completed_work
+from server.accounting.settlement import round_row, settle_round
 
 OPEN = RoundStart(round=1, start_s=100.0, deadline_s=30.0, idle_w={"a": IDLE_W, "b": IDLE_W})
 BUSY = LINK.down_s + LINK.up_s
@@ -152,7 +152,7 @@ def test_a_board_that_leaves_before_the_cut_off_failed_and_one_that_leaves_after
 
 def test_the_rounds_row_tells_what_is_around_it() -> None:
     settled = settle_round(OPEN, {"a": answer("a", 10.0)}, LateReplySpec())
-    row = round_row(settled, (0.1, 0.9), RoundExtras(available=4, stale=1, resting_j=12.5))
+    row = round_row(settled, (0.1, 0.9), available=4, stale=1, resting_j=12.5)
 
     assert (row.available, row.stale, row.resting_energy_j, row.cancelled) == (4, 1, 12.5, 0)
 

@@ -12,9 +12,10 @@ from fedge.errors import RunFailed
 from fedge.experiment import Experiment, FleetEntry, LateReplySpec, StrategySpec
 from fedge.types import TrainResult
 from fedge.wire import ReplyMessage
-from server.accounting.settlement import RoundSettlement, RoundStart, settle_round
+from server.accounting.client_rows import RoundStart
+from server.accounting.settlement import RoundSettlement, settle_round
 from server.aggregation.aggregator import Aggregator, build_strategy
-from server.aggregation.result_merger import MAX_NAMED_BOARDS, ResultMerger, describe_failures
+from server.aggregation.result_merger import MAX_NAMED_BOARDS, MergedModel, describe_failures, merge_replies
 from server.rounds.client_requests import RoundTask
 from server.state.checkpoint import PendingResult
 from server.transport.client_port import IncomingReply
@@ -28,13 +29,12 @@ def reply(board: str, work_s: float, change: float) -> IncomingReply:
     return IncomingReply(answer(board, work_s), TrainResult({"w": np.full(2, 5.0 + change, np.float32)}, 0.5, 0.8))
 
 
-def merging(late: LateReplySpec, strategy: str = "FedAvg") -> ResultMerger:
-    spec = StrategySpec(name=strategy)
-    made = ResultMerger(
-        Experiment(fleet=(FleetEntry(device="nano"),), late=late, strategy=spec), Aggregator(build_strategy(spec), 1)
-    )
-    made.aggregator.configure(TASK.round, TASK.arrays, 2)
-    return made
+def merge(late: LateReplySpec, replies: dict[str, IncomingReply], pending: list[PendingResult]) -> MergedModel:
+    spec = StrategySpec(name="FedAvg")
+    aggregator = Aggregator(build_strategy(spec), 1)
+    aggregator.configure(TASK.round, TASK.arrays, 2)
+    experiment = Experiment(fleet=(FleetEntry(device="nano"),), late=late, strategy=spec)
+    return merge_replies(experiment, aggregator, TASK, settled=settled(replies, late), replies=replies, pending=pending)
 
 
 def settled(replies: dict[str, IncomingReply], late: LateReplySpec) -> RoundSettlement:
@@ -43,7 +43,7 @@ def settled(replies: dict[str, IncomingReply], late: LateReplySpec) -> RoundSett
 
 def test_a_late_result_waits_as_the_change_that_it_learnt() -> None:
     replies = {"a": reply("a", 10.0, 1.0), "b": reply("b", 40.0, 3.0)}
-    merged = merging(DISCOUNT).merge(TASK, settled(replies, DISCOUNT), replies, ())
+    merged = merge(DISCOUNT, replies, [])
     (kept,) = merged.pending
 
     assert merged.arrays["w"].tolist() == [6.0, 6.0]
@@ -57,7 +57,7 @@ def test_it_joins_by_its_samples_and_its_rounds_and_those_still_under_way_wait_o
         PendingResult(2, 80.0, end_s, answer(board, 30.0), TrainResult({"w": np.full(2, 4.0, np.float32)}, 0.5, 0.8))
         for board, end_s in (("b", 111.0), ("c", 113.0))
     ]
-    merged = merging(DISCOUNT).merge(TASK, settled(replies, DISCOUNT), replies, earlier)
+    merged = merge(DISCOUNT, replies, earlier)
 
     # The round ends at 112 s: a moves the model by 1 at weight 1, b by 4 at weight 1/2.
     assert merged.arrays["w"].tolist() == pytest.approx([7.0, 7.0])
@@ -68,7 +68,7 @@ def test_it_joins_by_its_samples_and_its_rounds_and_those_still_under_way_wait_o
 def test_without_a_result_the_model_stays_and_an_event_says_so() -> None:
     drop = LateReplySpec(action="drop", grace=0.0)
     replies = {"a": reply("a", 40.0, 1.0)}
-    merged = merging(drop).merge(TASK, settled(replies, drop), replies, ())
+    merged = merge(drop, replies, [])
 
     assert merged.arrays is TASK.arrays
     assert [event.kind for event in merged.events] == ["empty"]
@@ -77,16 +77,17 @@ def test_without_a_result_the_model_stays_and_an_event_says_so() -> None:
 def test_when_every_board_failed_by_itself_the_run_fails() -> None:
     replies = {"a": IncomingReply(ReplyMessage("a", error="boom"))}
     with pytest.raises(RunFailed, match="round 3: no board gave a result to aggregate; a: boom"):
-        merging(LateReplySpec()).merge(TASK, settled(replies, LateReplySpec()), replies, ())
+        merge(LateReplySpec(), replies, [])
 
 
 def test_a_strategy_that_fails_is_named() -> None:
     replies = {"a": reply("a", 10.0, 1.0)}
     spec = StrategySpec(name="QFedAvg", options={"client_learning_rate": 0.1})
     fleet = (FleetEntry(device="nano"),)
-    unready = ResultMerger(Experiment(fleet=fleet, strategy=spec), Aggregator(build_strategy(spec), 1))
+    experiment, unready = Experiment(fleet=fleet, strategy=spec), Aggregator(build_strategy(spec), 1)
+    done = settled(replies, LateReplySpec())
     with pytest.raises(RunFailed, match="round 3: strategy QFedAvg failed"):
-        unready.merge(TASK, settled(replies, LateReplySpec()), replies, ())
+        merge_replies(experiment, unready, TASK, settled=done, replies=replies, pending=())
 
 
 def test_of_many_boards_that_failed_the_first_are_told_by_name_and_the_others_counted() -> None:

@@ -25,7 +25,7 @@ from server.aggregation.aggregator import build_strategy
 from server.aggregation.async_strategies import AsyncStrategy
 from server.rounds.async_coordinator import RETRY_DELAY_S, AsyncCoordinator
 from server.state import checkpoint
-from server.state.checkpoint import RunState
+from server.state.checkpoint import FleetState, RunState
 from server.state.fleet_availability import build_availability
 from server.transport.client_port import IncomingReply, OutgoingRequest
 
@@ -103,8 +103,8 @@ def coordinator(
     experiment = Experiment(fleet=fleet, rounds=rounds, strategy=strategy, **values)  # type: ignore[arg-type]
     made = build_strategy(strategy)
     assert isinstance(made, AsyncStrategy)
-    chooses, reach = load_selector(selector), build_availability(experiment)
-    return AsyncCoordinator(experiment, made, port, Task(), tables, chooses, reach, folder)
+    chooses, availability = load_selector(selector), build_availability(experiment)
+    return AsyncCoordinator(experiment, made, port, Task(), tables, chooses, availability, folder)
 
 
 def rows_of(tables: MemoryTables, kind: type) -> list:
@@ -158,7 +158,7 @@ def test_every_joule_of_every_board_from_start_to_end_is_in_one_row(
 ) -> None:
     tables, port = MemoryTables(), Scripted(work_s, failing)
     spec = fedbuff(buffer_size, concurrency=concurrency)
-    end_s = coordinator(port, tables, spec, rounds).run().clock_s
+    end_s = coordinator(port, tables, spec, rounds).run().fleet.clock_s
 
     want_j = IDLE_W * end_s * len(work_s)
     tasks: dict[str, int] = {}
@@ -216,20 +216,20 @@ def test_a_task_starts_from_the_newest_model_and_is_numbered_anew() -> None:
 
 def test_one_board_at_a_time_is_training_one_after_the_other_on_the_last_model() -> None:
     tables, port = MemoryTables(), Scripted({"a-1": [1.0], "b-1": [8.0]})
-    progress = coordinator(port, tables, fedbuff(1, concurrency=1), 6).run()
+    state = coordinator(port, tables, fedbuff(1, concurrency=1), 6).run()
 
-    assert progress.arrays["w"][0] == 6.0
+    assert state.arrays["w"][0] == 6.0
     assert [row.staleness for row in done_of(tables)] == [0] * 6
-    assert progress.clock_s == pytest.approx(sum(row.end_s - row.start_s for row in done_of(tables)))
+    assert state.fleet.clock_s == pytest.approx(sum(row.end_s - row.start_s for row in done_of(tables)))
 
 
 def test_fedasync_makes_a_model_of_every_result() -> None:
     tables, port = MemoryTables(), Scripted({"a-1": [1.0], "b-1": [1.5]})
-    progress = coordinator(port, tables, StrategySpec(name="FedAsync", options={"mixing": 0.5}), 2).run()
+    state = coordinator(port, tables, StrategySpec(name="FedAsync", options={"mixing": 0.5}), 2).run()
 
     assert [(row.round, row.staleness) for row in done_of(tables)] == [(1, 0), (2, 1)]
     share = 0.5 * 2**-0.5
-    assert progress.arrays["w"][0] == pytest.approx((1 - share) * 0.5 + share * 1.0)
+    assert state.arrays["w"][0] == pytest.approx((1 - share) * 0.5 + share * 1.0)
 
 
 def test_fast_boards_contribute_more_often_than_slow_ones() -> None:
@@ -320,9 +320,9 @@ def test_one_board_that_works_keeps_the_run_going() -> None:
     tables = MemoryTables()
     work_s = {f"{b}-1": [1.0] for b in "abcdefgh"}
     failing = {board: range(999) for board in work_s if board != "c-1"}
-    progress = coordinator(Scripted(work_s, failing), tables, fedbuff(concurrency=1), 3).run()
+    state = coordinator(Scripted(work_s, failing), tables, fedbuff(concurrency=1), 3).run()
 
-    assert progress.round == 3
+    assert state.round == 3
     assert {row.board for row in done_of(tables)} == {"c-1"}
 
 
@@ -433,7 +433,7 @@ def test_a_board_that_told_no_front_is_left_alone_for_the_usual_while() -> None:
 
 
 def test_progress_of_a_finished_run_is_given_back_as_it_is() -> None:
-    done = RunState(4, 9.0, {"w": np.zeros(1)})
+    done = RunState(4, FleetState(9.0), {"w": np.zeros(1)})
     tables = MemoryTables()
 
     assert coordinator(Scripted({"a-1": [1.0]}), tables, fedbuff(), 4).run(done).round == 4

@@ -13,21 +13,25 @@ from fedge.errors import RunFailed
 from fedge.experiment import BatterySpec, Experiment, FleetEntry, PolicySpec, SelectionSpec
 from fedge.types import SelectionResult
 from fedge.wire import ClientState
-from server.rounds.client_selection import RoundSelection, build_candidates, select_clients
-from server.state.checkpoint import ClientHistory, RunState
+from server.rounds.client_selection import ClientSelection, build_candidates, select_round_clients
+from server.state.checkpoint import ClientHistory, FleetState, RunState
 from server.state.fleet_availability import build_availability
 
 FLEET = (FleetEntry(device="nano", count=3), FleetEntry(device="tx2", battery=BatterySpec(capacity_wh=10.0)))
 
 
-def progress(**changes: object) -> RunState:
+def fleet(**changes: object) -> FleetState:
     fronts = dict.fromkeys(("nano-1", "nano-2", "tx2-1"), front())
-    return RunState(**{"round": 4, "clock_s": 100.0, "arrays": {"w": np.zeros(1)}, "fronts": fronts} | changes)
+    return FleetState(**{"clock_s": 100.0, "fronts": fronts} | changes)
 
 
-def chosen(state: RunState | None = None, **changes: object) -> RoundSelection:
-    experiment = Experiment(**{"fleet": FLEET} | changes)
-    return select_clients(experiment, build_availability(experiment), state or progress())
+def run_state(known: FleetState | None = None, **changes: object) -> RunState:
+    return RunState(**{"round": 4, "fleet": known or fleet(), "arrays": {"w": np.zeros(1)}} | changes)
+
+
+def select(before: RunState | None = None, **changes: object) -> ClientSelection:
+    experiment, state = Experiment(**{"fleet": FLEET} | changes), before or run_state()
+    return select_round_clients(experiment, build_availability(experiment), state.fleet, state)
 
 
 @pytest.fixture
@@ -35,11 +39,11 @@ def own(monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
     """The user's own selector, which keeps what it was asked and answers ``own.answer``."""
     module = types.ModuleType("own_selector")
 
-    def select(clients: list, call: object, rng: np.random.Generator) -> SelectionResult:
+    def own_select(clients: list, call: object, rng: np.random.Generator) -> SelectionResult:
         module.asked = (clients, call, rng.random())
         return module.answer
 
-    module.select, module.answer = select, SelectionResult(("tx2-1", "nano-2"), {"x": 1.5}, 33.0)
+    module.select, module.answer = own_select, SelectionResult(("tx2-1", "nano-2"), {"x": 1.5}, 33.0)
     monkeypatch.setitem(sys.modules, "own_selector", module)
     return module
 
@@ -48,24 +52,24 @@ OWN = SelectionSpec(name="own_selector:select", count=2, over_commit=1.4, option
 
 
 def test_all_is_the_whole_fleet_in_its_order() -> None:
-    assert chosen().boards == ("nano-1", "nano-2", "nano-3", "tx2-1")
-    assert (chosen().wanted, chosen().available) == (None, 4)
+    assert select().boards == ("nano-1", "nano-2", "nano-3", "tx2-1")
+    assert (select().wanted, select().available) == (None, 4)
 
 
 def test_a_selector_is_told_the_round_how_many_its_options_and_its_memory(own: types.ModuleType) -> None:
     policy = PolicySpec(name="energy-budget", budget_j=900.0)
-    result = chosen(progress(selection={"x": 0.5}, spent_j=250.0), selection=OWN, policy=policy, rounds=10)
+    result = select(run_state(selection={"x": 0.5}, spent_j=250.0), selection=OWN, policy=policy, rounds=10)
     _, call, _ = own.asked
 
     assert (call.round, call.count, call.options, call.memory) == (5, 3, {"a": 2.0}, {"x": 0.5})
     assert (call.policy, call.limits) == ("energy-budget", {"budget_j": 900.0, "spent_j": 250.0, "rounds_left": 6.0})
     assert result.boards == ("nano-2", "tx2-1")
-    assert (result.selected.memory, result.selected.deadline_s) == ({"x": 1.5}, 33.0)
+    assert (result.result.memory, result.result.deadline_s) == ({"x": 1.5}, 33.0)
     assert result.wanted is None
 
 
 def test_only_boards_that_can_be_asked_are_offered(own: types.ModuleType) -> None:
-    chosen(progress(histories={"nano-1": ClientHistory(free_at_s=101.0)}), selection=OWN)
+    select(run_state(fleet(histories={"nano-1": ClientHistory(free_at_s=101.0)})), selection=OWN)
 
     assert [client.board for client in own.asked[0]] == ["nano-2", "nano-3", "tx2-1"]
 
@@ -73,7 +77,7 @@ def test_only_boards_that_can_be_asked_are_offered(own: types.ModuleType) -> Non
 def test_the_draw_depends_on_seed_and_round_alone(own: types.ModuleType) -> None:
     draws = []
     for seed, number in ((1, 4), (1, 4), (1, 5), (2, 4)):
-        chosen(progress(round=number), selection=OWN, seed=seed)
+        select(run_state(round=number), selection=OWN, seed=seed)
         draws.append(own.asked[2])
 
     assert draws[0] == draws[1]
@@ -81,7 +85,7 @@ def test_the_draw_depends_on_seed_and_round_alone(own: types.ModuleType) -> None
 
 
 def test_with_over_commitment_more_are_asked_than_are_wanted() -> None:
-    result = chosen(selection=SelectionSpec(name="random", count=2, over_commit=1.5))
+    result = select(selection=SelectionSpec(name="random", count=2, over_commit=1.5))
 
     assert (len(result.boards), result.wanted) == (3, 2)
 
@@ -90,12 +94,12 @@ def test_with_over_commitment_more_are_asked_than_are_wanted() -> None:
 def test_a_selector_that_goes_wrong_is_named(own: types.ModuleType, answer: tuple[str, ...], complaint: str) -> None:
     own.answer = SelectionResult(answer)
     with pytest.raises(RunFailed, match=f"round 5: selection own_selector:select {complaint}"):
-        chosen(selection=OWN)
+        select(selection=OWN)
 
 
 def test_what_is_known_of_a_board_is_told_and_what_is_not_is_none() -> None:
     experiment = Experiment(fleet=FLEET)
-    known = progress(
+    known = fleet(
         histories={"tx2-1": ClientHistory(40, 0.3, 0.9, 21.0, 3, 2, 0.0, 9_000.0)},
         states={"tx2-1": ClientState((), 60.0, 90.0)},
     )

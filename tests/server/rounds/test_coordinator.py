@@ -94,12 +94,12 @@ def rows_of(tables: MemoryTables, kind: type) -> list:
 
 def test_a_run_has_a_row_for_every_round_and_every_board() -> None:
     tables = MemoryTables()
-    progress = coordinator(Scripted(), tables).run()
+    state = coordinator(Scripted(), tables).run()
 
     assert [row.round for row in rows_of(tables, RoundRow)] == [1, 2, 3]
     assert [(row.round, row.board) for row in rows_of(tables, ClientRow)] == [(r, b) for r in (1, 2, 3) for b in BOARDS]
-    assert progress.arrays["w"].tolist() == [4.0, 4.0, 4.0]
-    assert progress.clock_s == pytest.approx(sum(5.0 + r + 2.0 for r in (1, 2, 3)))
+    assert state.arrays["w"].tolist() == [4.0, 4.0, 4.0]
+    assert state.fleet.clock_s == pytest.approx(sum(5.0 + r + 2.0 for r in (1, 2, 3)))
 
 
 def test_the_boards_rows_are_stored_before_the_round_is_aggregated() -> None:
@@ -112,12 +112,12 @@ def test_the_boards_rows_are_stored_before_the_round_is_aggregated() -> None:
 
 def test_a_failed_board_is_a_row_and_the_others_go_on() -> None:
     tables = MemoryTables()
-    progress = coordinator(Scripted({(2, "nano-2"): "out of memory"}), tables).run()
+    state = coordinator(Scripted({(2, "nano-2"): "out of memory"}), tables).run()
 
     failed = [row for row in rows_of(tables, ClientRow) if row.status == "failed"]
     assert [(row.round, row.board, row.error) for row in failed] == [(2, "nano-2", "out of memory")]
     assert [(e.kind, e.board) for e in rows_of(tables, EventRow)] == [("failed", "nano-2")]
-    assert progress.round == 3
+    assert state.round == 3
 
 
 def test_arrays_that_do_not_fit_fail_their_board_only() -> None:
@@ -225,15 +225,15 @@ def test_who_rests_is_counted_at_its_idle_power_beside_the_rounds_energy() -> No
 def test_of_more_boards_than_wanted_the_first_count_and_the_others_are_cancelled() -> None:
     port, tables = Scripted(work_s={"nano-1": 9.0, "nano-2": 5.0}), MemoryTables()
     selection = SelectionSpec(name="random", count=1, over_commit=2.0)
-    progress = coordinator(port, tables, rounds=1, selection=selection).run()
+    state = coordinator(port, tables, rounds=1, selection=selection).run()
     first, second = rows_of(tables, ClientRow)
 
     assert (first.status, second.status) == ("cancelled", "done")
-    assert (first.end_s, second.end_s, progress.clock_s) == (7.0, 7.0, 7.0)
+    assert (first.end_s, second.end_s, state.fleet.clock_s) == (7.0, 7.0, 7.0)
     assert first.error == "stopped after 7.0 s: enough others were done"
     assert first.work_j == pytest.approx(6.5 * 9.0)
     assert rows_of(tables, RoundRow)[0].cancelled == 1
-    assert progress.states["nano-1"].measurements[0].steps == 7
+    assert state.fleet.states["nano-1"].measurements[0].steps == 7
 
 
 def test_boards_may_stop_by_themselves_only_where_partial_work_counts() -> None:
@@ -247,19 +247,19 @@ def test_boards_may_stop_by_themselves_only_where_partial_work_counts() -> None:
 def test_a_round_whose_every_reply_is_dropped_leaves_the_model_as_it_is() -> None:
     tables = MemoryTables()
     port = Scripted(work_s=dict.fromkeys(BOARDS, 50.0))
-    progress = coordinator(port, tables, rounds=2, policy=DEADLINE, late=late("drop")).run()
+    state = coordinator(port, tables, rounds=2, policy=DEADLINE, late=late("drop")).run()
 
-    assert progress.arrays["w"].tolist() == [1.0, 1.0, 1.0]
+    assert state.arrays["w"].tolist() == [1.0, 1.0, 1.0]
     assert [row.late for row in rows_of(tables, RoundRow)] == [2, 2]
     assert [event.kind for event in rows_of(tables, EventRow)].count("empty") == 2
-    assert progress.clock_s == 30.0
+    assert state.fleet.clock_s == 30.0
 
 
 def test_a_discounted_reply_joins_the_first_round_that_ends_after_it_arrives() -> None:
     tables = MemoryTables()
     port = Scripted(work_s={"nano-1": 5.0, "nano-2": 25.0})
     spec = late("discount", staleness_exponent=1.0)
-    progress = coordinator(port, tables, rounds=4, policy=DEADLINE, late=spec).run()
+    state = coordinator(port, tables, rounds=4, policy=DEADLINE, late=spec).run()
 
     # Round 1 ends at the cut-off, 15 s; nano-2 is done at 27 s, in round 3 (22 s to 29 s), and free for round 4.
     assert port.asked == [(1, "nano-1"), (1, "nano-2"), (2, "nano-1"), (3, "nano-1"), (4, "nano-1"), (4, "nano-2")]
@@ -269,8 +269,8 @@ def test_a_discounted_reply_joins_the_first_round_that_ends_after_it_arrives() -
     assert (joined.at_s, joined.round, joined.board) == (29.0, 3, "nano-2")
     assert joined.message == "its result of round 1 joined, 2 rounds late, weighed by 0.33"
     # Both add one to the model of round 3, so that whatever their weights are the mean is one more.
-    assert progress.arrays["w"].tolist() == [5.0, 5.0, 5.0]
-    assert [pending.round for pending in progress.pending] == [4]
+    assert state.arrays["w"].tolist() == [5.0, 5.0, 5.0]
+    assert [pending.round for pending in state.pending] == [4]
 
 
 def test_a_late_reply_is_weighed_down_by_its_rounds() -> None:
@@ -284,10 +284,10 @@ def test_a_late_reply_is_weighed_down_by_its_rounds() -> None:
 
     port = Bolder(work_s={"nano-1": 5.0, "nano-2": 25.0})
     spec = late("discount", staleness_exponent=1.0)
-    progress = coordinator(port, MemoryTables(), rounds=3, policy=DEADLINE, late=spec).run()
+    state = coordinator(port, MemoryTables(), rounds=3, policy=DEADLINE, late=spec).run()
 
     # Rounds 1 and 2 add 1; round 3 adds the mean of 1 at weight 1 and 10 at weight 1/3.
-    assert progress.arrays["w"].tolist() == pytest.approx([3.0 + (1.0 + 10.0 / 3.0) / (4.0 / 3.0)] * 3)
+    assert state.arrays["w"].tolist() == pytest.approx([3.0 + (1.0 + 10.0 / 3.0) / (4.0 / 3.0)] * 3)
 
 
 def test_every_joule_of_a_discounted_board_is_in_one_place() -> None:
@@ -317,11 +317,11 @@ def test_a_board_that_is_away_is_not_asked_and_one_that_goes_away_fails(tmp_path
 def test_while_nobody_is_there_the_clock_moves_on(tmp_path: Path) -> None:
     tables = MemoryTables()
     fleet = traced(tmp_path, "nano-1,5,", "nano-2,30,")
-    progress = coordinator(Scripted(), tables, fleet=fleet, rounds=1).run()
+    state = coordinator(Scripted(), tables, fleet=fleet, rounds=1).run()
     waited, row = rows_of(tables, EventRow)[0], rows_of(tables, RoundRow)[0]
 
     assert (waited.at_s, waited.kind, waited.message) == (5.0, "waited", "nobody could be asked for 5.0 s")
-    assert (row.start_s, row.selected, progress.clock_s) == (5.0, 1, 13.0)
+    assert (row.start_s, row.selected, state.fleet.clock_s) == (5.0, 1, 13.0)
     assert row.resting_energy_j == pytest.approx(2 * IDLE_W * 5.0 + IDLE_W * 8.0)
 
 
@@ -334,9 +334,9 @@ def test_when_nobody_ever_comes_back_the_run_ends_and_says_so(tmp_path: Path) ->
 def test_a_round_in_which_everybody_goes_away_does_not_end_the_run(tmp_path: Path) -> None:
     tables = MemoryTables()
     fleet = traced(tmp_path, "nano-1,0,3", "nano-1,20,", "nano-2,0,2")
-    progress = coordinator(Scripted(), tables, fleet=fleet, rounds=2).run()
+    state = coordinator(Scripted(), tables, fleet=fleet, rounds=2).run()
 
-    assert progress.arrays["w"].tolist() == [2.0, 2.0, 2.0]
+    assert state.arrays["w"].tolist() == [2.0, 2.0, 2.0]
     assert [event.kind for event in rows_of(tables, EventRow)] == ["failed", "failed", "empty", "waited"]
 
 
@@ -381,10 +381,10 @@ def test_the_run_ends_before_the_round_that_would_exceed_its_energy_budget() -> 
     of_each = [row.energy_j for row in rows_of(unlimited, RoundRow)]
     limit_j = sum(of_each[:2]) + 60.0
     policy = PolicySpec(name="energy-budget", budget_j=limit_j)
-    progress = coordinator(Scripted(), tables, rounds=4, policy=policy).run()
+    state = coordinator(Scripted(), tables, rounds=4, policy=policy).run()
 
     assert [row.energy_j for row in rows_of(tables, RoundRow)] == of_each[:2]
-    assert progress.spent_j == sum(of_each[:2])
+    assert state.spent_j == sum(of_each[:2])
     last = rows_of(tables, EventRow)[-1]
     assert (last.kind, last.round) == ("budget", 3)
     assert f"of {limit_j:.0f} J are spent" in last.message
@@ -415,7 +415,7 @@ def test_a_run_with_everything_on_goes_on_after_any_round(tmp_path: Path, stop: 
 
     assert part.rows + rest.rows == whole.rows
     assert got.arrays["w"].tobytes() == want.arrays["w"].tobytes()
-    assert (got.histories, got.selection, got.spent_j) == (want.histories, want.selection, want.spent_j)
+    assert (got.fleet.histories, got.selection, got.spent_j) == (want.fleet.histories, want.selection, want.spent_j)
 
 
 def test_the_run_with_everything_on_has_everything(tmp_path: Path) -> None:

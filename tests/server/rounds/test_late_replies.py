@@ -17,8 +17,8 @@ from fedge.telemetry.store_records import ClientRow, EventRow, RoundRow
 from fedge.types import NamedArrays, TrainResult
 from fedge.wire import ClientState, ReplyMessage, RequestMessage
 from server.rounds.coordinator import Coordinator
-from server.rounds.late_replies import LATE_REPLY_EVENT, apply_late_replies
-from server.state.checkpoint import ClientHistory, RunState
+from server.rounds.late_replies import LATE_REPLY_EVENT, LateUpdate, apply_late_replies
+from server.state.checkpoint import ClientHistory, FleetState, RunState
 from server.transport.claim_terms import ClaimTerms
 from server.transport.client_port import IncomingReply, LateReply, OutgoingRequest
 from server.transport.grid_port import GridPort
@@ -112,7 +112,7 @@ def test_a_dropped_reply_that_comes_later_is_thrown_away_and_what_it_measured_is
 
     assert run.statuses("nano-2")[0] == (1, "late")
     assert "thrown away; what it measured is kept; 90.0 s and 810 J" in told[0].message
-    assert last.states["nano-2"].measurements
+    assert last.fleet.states["nano-2"].measurements
     assert last.pending == ()
     assert {row.stale for row in run.rows(RoundRow)} == {0}
 
@@ -209,9 +209,13 @@ def test_a_run_goes_on_with_the_boards_that_no_other_run_holds() -> None:
     assert all('works for run "other"' in (row.error or "") for row in held)
 
 
-def progress(last_round: int) -> RunState:
+def fleet(last_round: int) -> FleetState:
     histories = {"a": ClientHistory(last_round=last_round)}
-    return RunState(5, 50.0, MODEL, fronts={"a": front()}, histories=histories, states={"a": ClientState()})
+    return FleetState(50.0, fronts={"a": front()}, histories=histories, states={"a": ClientState()})
+
+
+def apply(before: FleetState, one: LateReply, joins: bool = True) -> LateUpdate:
+    return apply_late_replies([one], before, (), number=6, joins=joins, learnt=LEARNT)
 
 
 def late(number: int, said: ReplyMessage, trained: TrainResult | None) -> LateReply:
@@ -220,35 +224,33 @@ def late(number: int, said: ReplyMessage, trained: TrainResult | None) -> LateRe
 
 def test_a_reply_that_joins_is_kept_as_what_training_changed() -> None:
     trained = TrainResult({"w": MODEL["w"] + 1}, 0.5, 0.5)
-    caught = apply_late_replies(progress(3), [late(3, answer("a", 8.0), trained)], True, LEARNT)
+    caught = apply(fleet(3), late(3, answer("a", 8.0), trained))
 
-    (pending,) = caught.progress.pending
+    (pending,) = caught.pending
     assert (pending.round, pending.start_s, pending.end_s) == (3, 12.0, 50.0)
     np.testing.assert_allclose(pending.trained.arrays["w"], np.ones((2, 3)))
 
 
 def test_a_reply_that_came_after_the_board_was_asked_again_changes_nothing() -> None:
     trained = TrainResult({"w": MODEL["w"] + 1}, 0.5, 0.5)
-    before = progress(4)
-    caught = apply_late_replies(before, [late(3, answer("a", 8.0), trained)], True, LEARNT)
+    before = fleet(4)
+    caught = apply(before, late(3, answer("a", 8.0), trained))
 
-    assert caught.progress is before
+    assert (caught.fleet, caught.pending) == (before, ())
     assert "after it was asked again" in caught.events[0].message
 
 
 def test_a_reply_with_arrays_that_do_not_fit_does_not_join() -> None:
-    caught = apply_late_replies(
-        progress(3), [late(3, answer("a", 8.0), TrainResult({"w": np.zeros(1)}, 0, 0))], True, LEARNT
-    )
+    caught = apply(fleet(3), late(3, answer("a", 8.0), TrainResult({"w": np.zeros(1)}, 0, 0)))
 
-    assert caught.progress.pending == ()
+    assert caught.pending == ()
     assert "got shape (1,)" in caught.events[0].message
 
 
 def test_what_a_board_measured_before_it_stopped_itself_is_kept_when_its_answer_comes_late() -> None:
     measured = ClientState((answer("a", 8.0).report.measured,), 51.0, 30.0)  # type: ignore[union-attr]
     said = ReplyMessage("a", state=measured, error="cancelled after 20 s: 3 of 9 minibatches done", cut=True)
-    caught = apply_late_replies(progress(3), [late(3, said, None)], False, LEARNT)
+    caught = apply(fleet(3), late(3, said, None), joins=False)
 
-    assert caught.progress.states["a"] == measured
+    assert caught.fleet.states["a"] == measured
     assert "its answer to round 3 came late: cancelled after 20 s" in caught.events[0].message

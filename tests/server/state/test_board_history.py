@@ -13,15 +13,14 @@ from hypothesis import strategies as st
 from fedge.experiment import LateReplySpec
 from fedge.types import Measurement, TrainResult
 from fedge.wire import ClientState, ReplyMessage
-from server.accounting.settlement import RoundStart, settle_round
-from server.state.board_history import apply_late_reports, select_arrived, update_histories
-from server.state.checkpoint import PendingResult, RunState
+from server.accounting.client_rows import RoundStart
+from server.accounting.settlement import settle_round
+from server.state.board_history import apply_late_reports, update_histories
+from server.state.checkpoint import FleetState, PendingResult
 
 EARLIER = Measurement(LOW, 10, 2.0, 4.0)
 OPEN = RoundStart(round=2, start_s=100.0, deadline_s=30.0, idle_w={})
-BEFORE = RunState(
-    1, 100.0, {"w": np.zeros(1)}, states={"a": ClientState((EARLIER,), 30.0, 90.0)}, fronts={"a": front(3.0)}
-)
+BEFORE = FleetState(100.0, states={"a": ClientState((EARLIER,), 30.0, 90.0)}, fronts={"a": front(3.0)})
 
 
 def said(board: str, work_s: float, probe_s: float = 0.0) -> ReplyMessage:
@@ -35,11 +34,10 @@ def said(board: str, work_s: float, probe_s: float = 0.0) -> ReplyMessage:
     return dataclasses.replace(told, report=report, state=state)
 
 
-def after(one: ReplyMessage, late: LateReplySpec | None = None, **opening: object) -> RunState:
+def after(one: ReplyMessage, late: LateReplySpec | None = None, **opening: object) -> FleetState:
     answers = {"a": one, "b": answer("b", 10.0)}
-    return update_histories(
-        BEFORE, settle_round(dataclasses.replace(OPEN, **opening), answers, late or LateReplySpec()), answers
-    )
+    settled = settle_round(dataclasses.replace(OPEN, **opening), answers, late or LateReplySpec())
+    return update_histories(BEFORE, 2, settled, answers)
 
 
 def test_a_board_that_is_done_has_told_everything() -> None:
@@ -121,17 +119,19 @@ def test_the_row_and_the_memory_of_a_stopped_board_count_the_same_minibatches(do
     one = said("a", 20.0, probe_s=16.0)
     answers = {"a": one, "b": answer("b", done_s)}
     settled = settle_round(dataclasses.replace(OPEN, wanted=1), answers, LateReplySpec())
-    known = update_histories(BEFORE, settled, answers).states["a"].measurements[1:]
+    known = update_histories(BEFORE, 2, settled, answers).states["a"].measurements[1:]
 
     assert settled.clients[0].steps == sum(m.steps for m in known if m != EARLIER)
 
 
-def test_results_are_heard_once() -> None:
-    results = tuple(
-        PendingResult(1, 0.0, end_s, ReplyMessage("a"), TrainResult({}, 0.0, 0.0)) for end_s in (5.0, 10.0, 15.0, 20.0)
-    )
+def test_a_late_reply_is_applied_in_the_one_span_of_time_in_which_it_arrives() -> None:
+    results = [
+        PendingResult(1, 0.0, end_s, ReplyMessage(f"at-{end_s:.0f}", front=front()), TrainResult({}, 0.0, 0.0))
+        for end_s in (5.0, 10.0, 15.0, 20.0)
+    ]
     parts = [
-        select_arrived(results, after_s, until_s) for after_s, until_s in ((0.0, 10.0), (10.0, 12.0), (12.0, 20.0))
+        apply_late_reports(FleetState(0.0), results, after_s, until_s)
+        for after_s, until_s in ((0.0, 10.0), (10.0, 12.0), (12.0, 20.0))
     ]
 
-    assert [[one.end_s for one in part] for part in parts] == [[5.0, 10.0], [], [15.0, 20.0]]
+    assert [list(part.fronts) for part in parts] == [["at-5", "at-10"], [], ["at-15", "at-20"]]

@@ -15,18 +15,21 @@ from fedge.errors import BadInput
 from fedge.types import EMPTY_TRACE, Trace, TrainResult
 from fedge.wire import ClientState
 from server.state import checkpoint
-from server.state.checkpoint import ClientHistory, PendingResult, RunState
+from server.state.checkpoint import ClientHistory, FleetState, PendingResult, RunState
 
 
-def progress(number: int) -> RunState:
+def state(number: int) -> RunState:
+    fleet = FleetState(
+        12.345678901234567,
+        states={"nano-1": ClientState((report("nano-1", 3.0).measured,), 41.5, 9.0)},
+        fronts={"nano-1": front()},
+        histories={"nano-1": ClientHistory(100, 0.5, 0.8, 12.0, number, 2, 34.5, 1_234.5)},
+    )
     return RunState(
         number,
-        12.345678901234567,
+        fleet,
         {"b": np.arange(6, dtype=np.float32).reshape(2, 3), "a": np.array(number, np.int64)},
         {"m_t/dict/000000/b": np.ones(3)},
-        {"nano-1": ClientState((report("nano-1", 3.0).measured,), 41.5, 9.0)},
-        {"nano-1": front()},
-        {"nano-1": ClientHistory(100, 0.5, 0.8, 12.0, number, 2, 34.5, 1_234.5)},
         {"pacer_s": 7.25},
         89.0625,
         (
@@ -39,24 +42,24 @@ def progress(number: int) -> RunState:
 
 
 def test_what_was_saved_is_loaded(tmp_path: Path) -> None:
-    checkpoint.save(tmp_path, progress(3))
+    checkpoint.save(tmp_path, state(3))
     loaded = checkpoint.load_latest(tmp_path)
 
     assert loaded is not None
-    assert (loaded.round, loaded.clock_s) == (3, 12.345678901234567)
+    assert (loaded.round, loaded.fleet.clock_s) == (3, 12.345678901234567)
     assert list(loaded.arrays) == ["b", "a"]
-    assert loaded.arrays["b"].tolist() == progress(3).arrays["b"].tolist()
+    assert loaded.arrays["b"].tolist() == state(3).arrays["b"].tolist()
     assert (loaded.arrays["a"].shape, loaded.arrays["a"].dtype) == ((), np.int64)
     assert loaded.memory["m_t/dict/000000/b"].tolist() == [1.0, 1.0, 1.0]
-    assert loaded.states == progress(3).states
-    assert loaded.fronts == progress(3).fronts
-    assert loaded.histories == progress(3).histories
+    assert loaded.fleet.states == state(3).fleet.states
+    assert loaded.fleet.fronts == state(3).fleet.fronts
+    assert loaded.fleet.histories == state(3).fleet.histories
     assert (loaded.selection, loaded.spent_j, loaded.last_j) == ({"pacer_s": 7.25}, 89.0625, 12.5)
 
 
 def test_a_result_under_way_is_kept_with_its_arrays(tmp_path: Path) -> None:
-    checkpoint.save(tmp_path, progress(3))
-    loaded, want = checkpoint.load_latest(tmp_path), progress(3).pending[0]
+    checkpoint.save(tmp_path, state(3))
+    loaded, want = checkpoint.load_latest(tmp_path), state(3).pending[0]
 
     assert loaded is not None
     (got,) = loaded.pending
@@ -74,7 +77,7 @@ def test_a_result_under_way_is_kept_with_its_trace_to_the_last_bit(tmp_path: Pat
         *((None, None),) * 6,
         rails_w={"GPU": (3.1, None), "CPU": (None, 1.7)},
     )
-    before = progress(3)
+    before = state(3)
     asked = [
         dataclasses.replace(before.pending[0], answer=dataclasses.replace(before.pending[0].answer, trace=each))
         for each in (trace, EMPTY_TRACE)
@@ -90,7 +93,7 @@ def test_a_result_under_way_is_kept_with_its_trace_to_the_last_bit(tmp_path: Pat
 
 def test_the_newest_counts_and_old_ones_go(tmp_path: Path) -> None:
     for number in range(1, 6):
-        checkpoint.save(tmp_path, progress(number))
+        checkpoint.save(tmp_path, state(number))
 
     loaded = checkpoint.load_latest(tmp_path)
     assert loaded is not None
@@ -112,7 +115,7 @@ def test_a_broken_file_is_named(tmp_path: Path, content: bytes) -> None:
 
 def test_a_damaged_newest_file_is_passed_over_for_the_one_before(tmp_path: Path) -> None:
     for number in (1, 2):
-        checkpoint.save(tmp_path, progress(number))
+        checkpoint.save(tmp_path, state(number))
     newest = tmp_path / "round-000002.safetensors"
     newest.write_bytes(newest.read_bytes()[:-10])
 
@@ -122,7 +125,7 @@ def test_a_damaged_newest_file_is_passed_over_for_the_one_before(tmp_path: Path)
 
 
 def test_a_file_of_arrays_alone_is_passed_over_too(tmp_path: Path) -> None:
-    checkpoint.save(tmp_path, progress(1))
+    checkpoint.save(tmp_path, state(1))
     save_file({"w": np.zeros(2)}, tmp_path / "round-000002.safetensors")
 
     loaded = checkpoint.load_latest(tmp_path)
@@ -132,7 +135,7 @@ def test_a_file_of_arrays_alone_is_passed_over_too(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("change", [{"states": "[]"}, {"order": "3"}, {"pending": "[1]"}, {"round": "one"}])
 def test_a_file_whose_notes_are_not_a_checkpoint_s_is_named(tmp_path: Path, change: dict[str, str]) -> None:
-    path = checkpoint.save(tmp_path, progress(1))
+    path = checkpoint.save(tmp_path, state(1))
     with safe_open(path, framework="numpy") as opened:
         notes = opened.metadata()
         tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 -- not a mapping

@@ -4,69 +4,72 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 from contracts.reports import IDLE_W, front
 
 from fedge.experiment import AvailabilitySpec, BatterySpec, Experiment, FleetEntry
-from server.state.checkpoint import ClientHistory, RunState
+from server.state.checkpoint import ClientHistory, FleetState
 from server.state.fleet_availability import FleetAvailability, build_availability
 
 
-def progress(clock_s: float, **histories: ClientHistory) -> RunState:
+def fleet(clock_s: float, **histories: ClientHistory) -> FleetState:
     names = {name.replace("_", "-"): history for name, history in histories.items()}
-    return RunState(
-        1, clock_s, {"w": np.zeros(1)}, fronts=dict.fromkeys(("nano-1", "nano-2"), front()), histories=names
-    )
+    return FleetState(clock_s, fronts=dict.fromkeys(("nano-1", "nano-2"), front()), histories=names)
 
 
-def reach(**entry: object) -> FleetAvailability:
+def next_s(availability: FleetAvailability, known: FleetState) -> float | None:
+    """The first time at which any board can be asked."""
+    return min(availability.next_times_s(known).values(), default=None)
+
+
+def availability(**entry: object) -> FleetAvailability:
     return build_availability(Experiment(fleet=(FleetEntry(device="nano", count=2, **entry),)))
 
 
 def test_everybody_can_be_asked_where_nothing_else_is_said() -> None:
-    assert reach().available(progress(5.0)) == ("nano-1", "nano-2")
-    assert reach().next_available_s(progress(5.0)) == 5.0
-    assert reach().departure_times_s(5.0) == {}
+    assert availability().available(fleet(5.0)) == ("nano-1", "nano-2")
+    assert next_s(availability(), fleet(5.0)) == 5.0
+    assert availability().departure_times_s(5.0) == {}
 
 
 def test_a_busy_board_can_be_asked_when_it_is_free() -> None:
-    busy = progress(5.0, nano_1=ClientHistory(free_at_s=9.0), nano_2=ClientHistory(free_at_s=7.0))
+    busy = fleet(5.0, nano_1=ClientHistory(free_at_s=9.0), nano_2=ClientHistory(free_at_s=7.0))
 
-    assert reach().available(busy) == ()
-    assert reach().next_available_s(busy) == 7.0
+    assert availability().available(busy) == ()
+    assert next_s(availability(), busy) == 7.0
 
 
 def test_the_next_time_is_when_a_free_board_is_there(tmp_path: Path) -> None:
     path = tmp_path / "trace.csv"
     path.write_text("board,on_s,off_s\nnano-1,0,10\nnano-1,40,50\nnano-2,20,25\n")
-    fleet = reach(availability=AvailabilitySpec(trace=str(path)))
+    traced = availability(availability=AvailabilitySpec(trace=str(path)))
 
-    assert fleet.available(progress(5.0)) == ("nano-1",)
-    assert fleet.departure_times_s(5.0) == {"nano-1": 10.0, "nano-2": 5.0}
-    assert fleet.next_available_s(progress(12.0)) == 20.0
-    assert fleet.next_available_s(progress(12.0, nano_2=ClientHistory(free_at_s=25.0))) == 40.0
-    assert fleet.next_available_s(progress(50.0)) is None
+    assert traced.available(fleet(5.0)) == ("nano-1",)
+    assert traced.departure_times_s(5.0) == {"nano-1": 10.0, "nano-2": 5.0}
+    assert next_s(traced, fleet(12.0)) == 20.0
+    assert next_s(traced, fleet(12.0, nano_2=ClientHistory(free_at_s=25.0))) == 40.0
+    assert next_s(traced, fleet(50.0)) is None
 
 
 def test_a_battery_below_its_floor_is_charged_first_or_never() -> None:
     half_full = ClientHistory(charge_j=18_000.0)
     both = {"nano_1": half_full, "nano_2": half_full}
-    charging = reach(battery=BatterySpec(capacity_wh=10.0, floor=0.6, charging_w=IDLE_W + 3.0))
-    alone = reach(battery=BatterySpec(capacity_wh=10.0, floor=0.6))
+    charging = availability(battery=BatterySpec(capacity_wh=10.0, floor=0.6, charging_w=IDLE_W + 3.0))
+    alone = availability(battery=BatterySpec(capacity_wh=10.0, floor=0.6))
 
-    assert charging.available(progress(5.0, **both)) == ()
-    assert charging.next_available_s(progress(5.0, **both)) == pytest.approx(5.0 + 3_600.0 / 3.0)
-    assert alone.next_available_s(progress(5.0, **both)) is None
+    assert charging.available(fleet(5.0, **both)) == ()
+    assert next_s(charging, fleet(5.0, **both)) == pytest.approx(5.0 + 3_600.0 / 3.0)
+    assert next_s(alone, fleet(5.0, **both)) is None
 
 
 def test_a_battery_that_idles_away_before_its_board_is_there_again_does_not_count(tmp_path: Path) -> None:
     path = tmp_path / "trace.csv"
     path.write_text("board,on_s,off_s\nnano-1,5000,\nnano-2,9000,\n")
-    fleet = reach(availability=AvailabilitySpec(trace=str(path)), battery=BatterySpec(capacity_wh=10.0, floor=0.6))
+    battery = BatterySpec(capacity_wh=10.0, floor=0.6)
+    traced = availability(availability=AvailabilitySpec(trace=str(path)), battery=battery)
 
     # Full at first; at 2 W it takes 7,200 s down to the floor.
-    assert fleet.next_available_s(progress(0.0)) == 5_000.0
-    assert fleet.available(progress(0.0)) == ()
+    assert next_s(traced, fleet(0.0)) == 5_000.0
+    assert traced.available(fleet(0.0)) == ()
     low = {"nano_1": ClientHistory(charge_j=1.0), "nano_2": ClientHistory(charge_j=21_700.0)}
-    assert fleet.next_available_s(progress(5_001.0, **low)) is None
+    assert next_s(traced, fleet(5_001.0, **low)) is None
