@@ -3,7 +3,7 @@
     python benchmarks/trace_cost.py [BOARDS] [--rounds 2] [--local-epochs 20]
 
 Plays the quickstart's task on BOARDS (1,000) boards of its four kinds and times, within the very run, what makes the
-traces on the boards (``build_emulated_trace``), what books them on the server (``told_of``) and what appends their
+traces on the boards (``build_emulated_trace``), what books them on the server (``book_traces``) and what appends their
 rows to
 the store. Printed: a round's wall time, each share of it, the stretches and the JSON bytes of an answer's trace. The
 goal is 3 % for making and booking, and 100 KB. The first round, which fills caches, is not counted.
@@ -91,7 +91,8 @@ def main(count: int, rounds: int, epochs: float) -> None:
         return IncomingReply(answer, trained)
 
     emulated.build_emulated_trace = timed.wrap("make", emulated.build_emulated_trace)  # type: ignore[attr-defined]
-    server.coordinator.book_traces = timed.wrap("book", server.coordinator.book_traces)  # type: ignore[attr-defined]
+    coordinator = server.rounds.coordinator
+    coordinator.book_traces = timed.wrap("book", coordinator.book_traces)  # type: ignore[attr-defined]
     port = LocalPort({b.name: lambda question, i=b.index: respond(i, question) for b in list_boards(experiment)})
     with tempfile.TemporaryDirectory() as folder:
         tables = SeparateTraceTables(Path(folder), timed)

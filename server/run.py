@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,10 +9,11 @@ from pathlib import Path
 
 import numpy as np
 
+from fedge.atomic_files import replace_file, write_text
 from fedge.decisions.selection import load_selector
 from fedge.errors import BadInput, RunFailed
 from fedge.experiment import Experiment
-from fedge.telemetry.run_folder import CHECKPOINTS, MODEL, STORE, write_text
+from fedge.telemetry.run_folder import CHECKPOINTS, MODEL, STORE
 from fedge.telemetry.store import RunTables
 from fedge.telemetry.store_reader import list_rounds
 from fedge.telemetry.store_records import ClientRow, RoundRow
@@ -150,10 +150,9 @@ def _check_rows(folder: Path, rounds: int) -> None:
 
 
 def save_model(path: Path, arrays: NamedArrays) -> None:
-    """Save the global model as safetensors: write to a temporary name, then rename."""
+    """Save the global model as safetensors, atomically."""
     from safetensors.numpy import save_file
 
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    save_file({name: np.asarray(value, order="C") for name, value in arrays.items()}, part)
-    part.chmod(0o644)  # safetensors creates files that only their owner can read
-    part.replace(path)
+    with replace_file(path) as part:
+        save_file({name: np.asarray(value, order="C") for name, value in arrays.items()}, part)
+        part.chmod(0o644)  # safetensors creates files that only their owner can read

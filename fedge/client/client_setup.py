@@ -138,7 +138,9 @@ def build_round(
     lost_s = 0.0 if attempt is None else attempt.lost_s
     context = RoundContext(
         setup.board.name,
-        device=open_device(RoundConditions(request, scale, waiting_mode, service, lost_s)),
+        device=open_device(
+            RoundConditions(request, scale=scale, waiting_mode=waiting_mode, service=service, lost_s=lost_s)
+        ),
         predictor=setup.predictor,
         policy=load_policy(request.policy),
         workload=workload if scale is None else dataclasses.replace(workload, batch_size=scale.batch_size),

@@ -198,7 +198,7 @@ def answer_request(
             return ReplyMessage(name, front=front, samples=setup.samples), None
         begun = BoardProgress(name, 0.0, "fetching", device=setup.spec.name, round=request.round, steps=setup.steps)
         with open_emulated_reporter(folder, begun, wall_s) as reporter:
-            running = _EmulatedRound(experiment, client, request, arrays or {}, reporter)
+            running = _EmulatedRound(experiment, client=client, request=request, arrays=arrays or {}, reporter=reporter)
             return run_attempts(setup, request, running.run_attempt, open_device)
     except Exception as error:
         logger.warning("%s failed in round %s", name, request.round, exc_info=error)
@@ -255,7 +255,7 @@ class _EmulatedRound:
             opened.append((board, _candidate_truth(client, board.surface, conditions.service)))
             return board
 
-        context = build_round(setup, request, attempt, open_device, self.reporter)
+        context = build_round(setup, request, attempt, open_device, reporter=self.reporter)
         ((board, truth),) = opened
         start_c, peak_mb = board.temperature_c, None
         if setup.scaling is not None and attempt is not None:
@@ -266,7 +266,13 @@ class _EmulatedRound:
         training = self._start_training(context, board.surface, attempt, peak_mb)
         result = finish_round(begin_requested_round(setup, request, context, training))
         reply, report = build_reply(
-            setup, request, attempt, context, result, temperature_c=board.temperature_c, peak_mb=peak_mb
+            setup,
+            request,
+            attempt,
+            context=context,
+            result=result,
+            temperature_c=board.temperature_c,
+            peak_mb=peak_mb,
         )
         apes = _mean_errors(result.predictions, truth)
         report = dataclasses.replace(

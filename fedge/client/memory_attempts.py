@@ -60,7 +60,7 @@ def run_attempts(
                 return _answer_out_of_memory(setup, request, attempt, error), None
             attempt = following
         else:
-            return _update_front(setup, request, attempt, answer, open_device), trained
+            return _update_front(setup, request, attempt, answer=answer, open_device=open_device), trained
 
 
 def _rule_out_narrowing(setup: ClientSetup, attempt: ScaleAttempt | None) -> tuple[ClientSetup, ScaleAttempt]:

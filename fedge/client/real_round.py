@@ -66,7 +66,7 @@ def answer_round(
     Raises:
         WorkerFailed: If the worker fails for a reason other than memory or cancellation.
     """
-    running = _RealRound(session, request, arrays, reporter, time.monotonic())
+    running = _RealRound(session, request=request, arrays=arrays, reporter=reporter, started_s=time.monotonic())
     with session.here.board.hold():
         return run_attempts(
             session.build_setup(), request, running.run_attempt, lambda conditions: _open_device(session, conditions)
@@ -113,20 +113,24 @@ class _RealRound:
             opened.append(_open_device(self.session, conditions, self._install_service(conditions)))
             return opened[0]
 
-        context = build_round(setup, self.request, attempt, open_device, self.reporter, self._time_left_s)
+        context = build_round(
+            setup, self.request, attempt, open_device, reporter=self.reporter, time_left_s=self._time_left_s
+        )
         (device,) = opened
         training = _RoundTraining()
         try:
-            result = self._train(setup, context, attempt, device, training)
+            result = self._train(setup, context, attempt, device=device, training=training)
         except WorkerFailed as error:
             if training.watchdog.is_over:
                 logger.info("%s was cancelled in round %s: %s", self.session.board.name, self.request.round, error)
-                return self._answer_cancelled(setup, context, attempt, device, training), None
+                return self._answer_cancelled(setup, context, attempt, device=device, training=training), None
             failure = _find_memory_error(error, attempt, time.monotonic() - began_s)
             if failure is None:
                 raise
             raise failure from error
-        return self._build_reply(setup, context, attempt, device, result, training.peak_mb), result.trained
+        return self._build_reply(
+            setup, context, attempt, device=device, result=result, peak_mb=training.peak_mb
+        ), result.trained
 
     def _install_service(self, conditions: RoundConditions) -> ServiceReplies | None:
         """Install the board's service in its worker; None if its fleet entry has none."""
@@ -176,7 +180,13 @@ class _RealRound:
     ) -> ReplyMessage:
         after_s, hottest_c = time.monotonic() - self.started_s, self.session.here.hottest_c()
         reply, report = build_reply(
-            setup, self.request, attempt, context, result, temperature_c=hottest_c, peak_mb=peak_mb
+            setup,
+            self.request,
+            attempt,
+            context=context,
+            result=result,
+            temperature_c=hottest_c,
+            peak_mb=peak_mb,
         )
         trace = device.build_trace(*build_link_phases(report, context.waiting_mode))
         whole = self.request.cancel_s is None or report.steps == report.asked_steps

@@ -16,9 +16,9 @@ def build_reply(
     setup: ClientSetup,
     request: RequestMessage,
     attempt: ScaleAttempt | None,
+    *,
     context: RoundContext,
     result: RoundResult,
-    *,
     temperature_c: float | None,
     peak_mb: float | None,
 ) -> tuple[ReplyMessage, RoundReport]:
@@ -61,7 +61,7 @@ def build_reply(
         memory=memory,
     )
     history = _update_memory_history(setup, request, attempt, peak_mb)
-    state = _next_state(request, result, report, memory, history)
+    state = _next_state(request, result, report, memory=memory, history=history)
     return ReplyMessage(context.board, result.front, report, state), report
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+
+from fedge.atomic_files import write_text
 
 logger = logging.getLogger(__name__)
 
@@ -67,13 +68,7 @@ def write_claim(path: Path, run: str, stands_s: float, now_s: float) -> None:
     """Reserve the board for ``run`` for ``stands_s`` seconds from the Unix time ``now_s``, replacing the file
     atomically.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        unfinished.write_text(json.dumps(asdict(RunClaim(run, now_s + stands_s, stands_s))), encoding="utf-8")
-        unfinished.replace(path)
-    finally:
-        unfinished.unlink(missing_ok=True)
+    write_text(path, json.dumps(asdict(RunClaim(run, now_s + stands_s, stands_s))))
 
 
 @contextmanager

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
-import os
-from collections.abc import Mapping
 from pathlib import Path
 
+from fedge.atomic_files import write_text
 from fedge.types import PowerMode
 
 logger = logging.getLogger(__name__)
@@ -35,19 +34,9 @@ class IdlePowerStore:
         if self._path is None:
             return
         try:
-            _write(self._path, _read(self._path) | {self._meter: self._watts})
+            write_text(self._path, json.dumps(_read(self._path) | {self._meter: self._watts}, indent=1))
         except OSError as error:
             logger.warning("%s cannot be written (%s): the next program measures idle power again", self._path, error)
-
-
-def _write(path: Path, watts: Mapping[str, Mapping[str, float]]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        unfinished.write_text(json.dumps(watts, indent=1), encoding="utf-8")
-        unfinished.replace(path)
-    finally:
-        unfinished.unlink(missing_ok=True)
 
 
 def _read(path: Path) -> dict[str, dict[str, float]]:

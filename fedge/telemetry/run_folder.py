@@ -1,11 +1,12 @@
-"""Layout of a run's folder, and atomic writing of its files."""
+"""Layout of a run's folder."""
 
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
+
+from fedge.atomic_files import write_text
 
 RUN_YAML = "run.yaml"
 SUMMARY = "summary.json"
@@ -15,16 +16,6 @@ CHECKPOINTS = "checkpoints"
 STORE = "store"
 
 
-def write_text(path: Path, text: str) -> None:
-    """Write a file through a temporary name and a rename; on failure neither remains."""
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        part.write_text(text, encoding="utf-8")
-        part.replace(path)
-    except BaseException:
-        part.unlink(missing_ok=True)
-        raise
-
-
 def write_json(path: Path, value: Any) -> None:
+    """Replace a file by indented JSON."""
     write_text(path, json.dumps(value, indent=2, sort_keys=False) + "\n")

@@ -13,10 +13,11 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from fedge.atomic_files import write_text
 from fedge.errors import BadInput
 from fedge.telemetry import store_files, wal
 from fedge.telemetry.file_lock import FileLock
-from fedge.telemetry.run_folder import STORE, write_text
+from fedge.telemetry.run_folder import STORE
 from fedge.telemetry.store_reader import read_rows
 from fedge.telemetry.store_records import ClientRow, EventRow, RoundRow, RoundTrace, SampleRow
 from fedge.telemetry.store_schema import (

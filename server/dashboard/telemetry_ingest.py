@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -23,6 +21,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from fedge.atomic_files import replace_file
 from fedge.telemetry import board_messages, intake
 from fedge.telemetry.intake import BoardLedger, Intake
 from fedge.telemetry.live_records import TelemetryBatch
@@ -206,14 +205,11 @@ class TelemetryIngest:
 
     def _save(self) -> None:
         path = self._folder / BOOKS_FILE
-        unfinished = path.with_name(f".{BOOKS_FILE}.{os.getpid()}")
         try:
-            unfinished.write_bytes(intake.encode_intake(self._books))
-            unfinished.replace(path)
+            with replace_file(path) as part:
+                part.write_bytes(intake.encode_intake(self._books))
         except OSError as error:
             logger.warning("%s cannot be written: %s", path, error)
-            with suppress(OSError):
-                unfinished.unlink(missing_ok=True)
 
 
 def _parse_message(message: BoardMessage) -> TelemetryBatch | RejectedMessage:

@@ -6,7 +6,6 @@ import dataclasses
 import json
 import logging
 import math
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedge.atomic_files import replace_file
 from fedge.errors import BadInput
 from fedge.telemetry.trace_operations import COLUMNS
 from fedge.types import EMPTY_TRACE, Front, NamedArrays, Trace, TrainResult
@@ -129,20 +129,16 @@ def save(folder: Path, state: RunState) -> Path:
     """
     from safetensors.numpy import save_file
 
-    folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"round-{state.round:06d}.safetensors"
-    part = folder / f".{path.name}.{os.getpid()}.part"
     tensors = {_MODEL + name: np.asarray(value, order="C") for name, value in state.arrays.items()}
     tensors |= {_STRATEGY + name: np.asarray(value, order="C") for name, value in state.memory.items()}
     for place, pending in enumerate(state.pending):
         arrays = pending.trained.arrays
         tensors |= {f"{_PENDING}{place}/{name}": np.asarray(value, order="C") for name, value in arrays.items()}
         tensors[f"{_TRACE}{place}"] = trace_to_matrix(pending.answer.trace)
-    save_file(tensors, part, metadata=_metadata(state))
-    with part.open("rb") as handle:
-        os.fsync(handle.fileno())
-    part.chmod(0o644)  # safetensors creates files that only their owner can read
-    part.replace(path)
+    with replace_file(path) as part:
+        save_file(tensors, part, metadata=_metadata(state))
+        part.chmod(0o644)  # safetensors creates files that only their owner can read
     for old in _list_checkpoints(folder)[:-MAX_CHECKPOINTS]:
         old.unlink()
     return path

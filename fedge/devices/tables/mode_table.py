@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 import numpy as np
 
+from fedge.atomic_files import write_text
 from fedge.devices.tables.csv_sheet import decode_text, parse_number, parse_sheet, read_bytes
 from fedge.devices.tables.table_checks import check_units
 from fedge.errors import BadInput
@@ -187,15 +186,7 @@ def write_mode_table(path: Path, *tables: ProfileTable) -> None:
         BadInput: The file cannot be written.
     """
     try:
-        unfinished = path.with_name(f".{path.name}.{os.getpid()}")
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            unfinished.write_text(format_mode_tables(*tables), encoding="utf-8", newline="")
-            unfinished.replace(path)
-        except BaseException:
-            with suppress(OSError):
-                unfinished.unlink()
-            raise
+        write_text(path, format_mode_tables(*tables))
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise BadInput(str(path), f"a file that cannot be written ({reason})", "the path of a table (CSV)") from error

@@ -1,0 +1,37 @@
+"""Files that are replaced as a whole: a reader sees the old content or the new one, never a part."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+@contextmanager
+def replace_file(path: Path) -> Iterator[Path]:
+    """Yield a temporary path that becomes ``path`` at the end of the context, once its content is on the disk.
+
+    The folder is created. After an error ``path`` is unchanged and the temporary file is gone.
+
+    Args:
+        path: The file to replace or create.
+
+    Raises:
+        OSError: The file or its folder cannot be written.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        yield part
+        with part.open("rb") as handle:
+            os.fsync(handle.fileno())
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Replace a file by UTF-8 text, with line ends as they are."""
+    with replace_file(path) as part:
+        part.write_text(text, encoding="utf-8", newline="")

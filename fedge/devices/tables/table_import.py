@@ -1,0 +1,146 @@
+"""Import of other tools' measurements: reads a log, file or folder and writes a table in the normal form."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedge.devices import catalogue
+from fedge.devices.tables.csv_sheet import decode_text, read_bytes
+from fedge.devices.tables.importers import (
+    LAYOUTS,
+    ImportedTables,
+    bofl_json,
+    jtop_log,
+    powertrain_files,
+    tegrastats_log,
+)
+from fedge.devices.tables.importers.steps_file import StepsFile, read_steps_file
+from fedge.devices.tables.mode_table import format_mode_tables, parse_table_path, write_mode_table
+from fedge.errors import BadInput, UnknownName
+from fedge.types import DeviceSpec
+
+LOG_IMPORTERS = {"tegrastats": tegrastats_log.import_tegrastats_log, "jtop": jtop_log.import_jtop_log}
+"""Formats that hold power only, so that a steps file must say what ran when."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableImport:
+    """Outcome of an import.
+
+    Attributes:
+        table: Path of the written table.
+        format: Format of the source.
+        device: The table's board.
+        workload: The table's workload.
+        rows: Number of rows.
+        modes: Number of different power modes.
+        batch_sizes: Batch sizes in the table.
+        repeated: Number of repeated measurements.
+        notes: Sentences on what was assumed or omitted.
+    """
+
+    table: str
+    format: str
+    device: str
+    workload: str
+    rows: int
+    modes: int
+    batch_sizes: tuple[int, ...]
+    repeated: int
+    notes: tuple[str, ...]
+
+
+def import_table(
+    source: Path, layout: str, out: Path, *, steps: Path | None = None, batch_size: int | None = None
+) -> TableImport:
+    """Convert measurements and write them as a table.
+
+    Board and workload come from the path of ``out`` (``.../<board>/train/<workload>.csv``); for a board of the
+    catalogue, the total power and the core count follow its definition. An existing file is kept unless it is the same
+    table.
+
+    Args:
+        source: Log, file or folder.
+        layout: Format of the source.
+        out: The table to write.
+        steps: For logs, the file with the times of each mode's steps.
+        batch_size: Batch size, if the source does not state it.
+
+    Raises:
+        BadInput: If the source is invalid, the format is unknown, or ``out`` holds something else.
+    """
+    if layout not in LAYOUTS:
+        raise UnknownName("--format", layout, tuple(LAYOUTS))
+    if (layout in LOG_IMPORTERS) != (steps is not None):
+        needed = f"a CSV file that says when each mode ran ({layout} logs power only)"
+        raise BadInput("--steps", *(("nothing", needed) if steps is None else (str(steps), f"no file for {layout}")))
+    device, workload = parse_table_path(out)
+    imported = _import_tables(source, layout=layout, steps=steps, batch_size=batch_size, names=(device, workload))
+    _write_table(out, imported)
+    tables = imported.tables
+    return TableImport(
+        table=str(out),
+        format=layout,
+        device=tables[0].device,
+        workload=tables[0].workload,
+        rows=sum(len(table.modes) for table in tables),
+        modes=len({mode for table in tables for mode in table.modes}),
+        batch_sizes=tuple(table.batch_size for table in tables),
+        repeated=sum(table.duplicates for table in tables),
+        notes=tuple(imported.notes),
+    )
+
+
+def _import_tables(
+    source: Path, layout: str, steps: Path | None, batch_size: int | None, names: tuple[str, str]
+) -> ImportedTables:
+    device, workload = names
+    spec = _find_board(device)
+    where = str(source)
+    if steps is not None:
+        return LOG_IMPORTERS[layout](
+            where,
+            text=_read_text(source, LAYOUTS[layout]),
+            steps=_read_steps_file(steps, batch_size),
+            device=device,
+            workload=workload,
+            total_power=spec.total_power if spec else None,
+        )
+    if layout == "bofl":
+        return bofl_json.import_json(
+            where,
+            text=_read_text(source, LAYOUTS[layout]),
+            device=device,
+            workload=workload,
+            batch_size=batch_size,
+            cores=max(spec.cores) if spec else None,
+        )
+    content = powertrain_files.read_source(source)
+    if isinstance(content, str):
+        return powertrain_files.import_results(
+            where, text=content, device=device, workload=workload, batch_size=batch_size
+        )
+    return powertrain_files.import_folders(
+        where, modes=content, device=device, workload=workload, batch_size=batch_size
+    )
+
+
+def _find_board(device: str) -> DeviceSpec | None:
+    """Return the catalogue's board of that name, or None."""
+    return catalogue.load_catalogue().get(catalogue.aliases().get(device, device))
+
+
+def _read_text(source: Path, what: str) -> str:
+    return decode_text(str(source), read_bytes(source, f"a {what}"), f"a {what}, in UTF-8")
+
+
+def _read_steps_file(steps: Path, batch_size: int | None) -> StepsFile:
+    return read_steps_file(str(steps), decode_text(str(steps), read_bytes(steps, "a steps file (CSV)")), batch_size)
+
+
+def _write_table(out: Path, imported: ImportedTables) -> None:
+    if not out.exists():
+        write_mode_table(out, *imported.tables)
+    elif read_bytes(out, "a table to write (CSV)") != format_mode_tables(*imported.tables).encode("utf-8"):
+        raise BadInput(f"--out: {out}", "an existing file with other content", "another path, or delete it first")

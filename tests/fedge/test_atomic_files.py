@@ -1,0 +1,54 @@
+"""A file is replaced as a whole or stays as it was, and nothing is left beside it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fedge.atomic_files import replace_file, write_text
+
+
+def test_a_file_and_its_folder_are_created_then_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "file.txt"
+
+    write_text(path, "one\n")
+    write_text(path, "zwö\r\n")
+
+    assert path.read_bytes() == "zwö\r\n".encode()
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_after_an_error_the_old_content_remains(tmp_path: Path) -> None:
+    path = tmp_path / "file.txt"
+    write_text(path, "old")
+
+    def fail() -> None:
+        with replace_file(path) as part:
+            part.write_text("half")
+            raise RuntimeError("full")
+
+    with pytest.raises(RuntimeError):
+        fail()
+
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_process_killed_while_it_writes_leaves_the_old_content(tmp_path: Path) -> None:
+    path = tmp_path / "file.txt"
+    write_text(path, "old")
+    program = (
+        "import os, signal, sys; from pathlib import Path; from fedge.atomic_files import replace_file\n"
+        "with replace_file(Path(sys.argv[1])) as part:\n"
+        "    part.write_text('half'); os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+
+    ended = subprocess.run([sys.executable, "-c", program, str(path)], check=False, env={**os.environ})
+
+    assert ended.returncode == -signal.SIGKILL
+    assert path.read_text() == "old"
