@@ -68,6 +68,8 @@ HOMES: dict[str, tuple[str, ...]] = {
     "duckdb": ("fedge.telemetry",),
     "pandas": ("fedge.telemetry",),
     "plotly": ("server", "experiments"),
+    "jinja2": ("experiments",),
+    "markupsafe": ("experiments",),
     "prometheus_client": ("server",),
     "fastapi": ("server",),
     "starlette": ("server",),

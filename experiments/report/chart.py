@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from html import escape
 from typing import Any
 
 Trace = dict[str, Any]
@@ -113,3 +114,146 @@ def to_json_value(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [to_json_value(inner) for inner in value]
     return value
+
+
+Hover = str | Sequence[str] | None
+"""Plotly's hover template, one text per point, or None: the trace has no hover text."""
+
+
+def scatter_trace(
+    name: str,
+    x: Sequence[Any],
+    y: Sequence[Any],
+    *,
+    mode: str = "markers",
+    marker: Mapping[str, Any] | None = None,
+    line: Mapping[str, Any] | None = None,
+    hover: Hover = None,
+    legend: bool = True,
+    **more: Any,
+) -> Trace:
+    """Return points, lines or both.
+
+    Args:
+        name: Entry in the legend; text, which is escaped here as everywhere in this module.
+        x: Values of the points.
+        y: Values of the points, as many.
+        mode: ``markers``, ``lines`` or ``lines+markers``.
+        marker: Plotly's marker settings.
+        line: Plotly's line settings.
+        hover: What is shown on hovering.
+        legend: Whether the trace is in the legend.
+        **more: Further Plotly settings, such as ``error_y``, ``fill`` or ``legendgroup``.
+    """
+    styles = {key: dict(value) for key, value in (("marker", marker), ("line", line)) if value is not None}
+    kind = {"type": "scatter", "mode": mode, "name": escape(name), "x": _escape_texts(x), "y": _escape_texts(y)}
+    return {**kind, **styles, **_hover_settings(hover), **({} if legend else {"showlegend": False}), **more}
+
+
+def line_trace(
+    name: str,
+    x: Sequence[Any],
+    y: Sequence[Any],
+    *,
+    colour: str,
+    width: float = 2,
+    dash: str = "solid",
+    markers: bool | None = None,
+    hover: Hover = None,
+    legend: bool = True,
+    **more: Any,
+) -> Trace:
+    """Return a line.
+
+    Args:
+        name: Entry in the legend.
+        x: Values of the points.
+        y: Values of the points, as many.
+        colour: CSS colour.
+        width: Width in pixels.
+        dash: ``solid``, ``dash`` or ``dot``.
+        markers: Whether points are marked; None marks them as long as they can be told apart.
+        hover: What is shown on hovering.
+        legend: Whether the line is in the legend.
+        **more: Further Plotly settings.
+    """
+    mode = line_mode(len(x)) if markers is None else "lines+markers" if markers else "lines"
+    line = {"color": colour, "width": width, **({} if dash == "solid" else {"dash": dash})}
+    return scatter_trace(name, x, y, mode=mode, line=line, hover=hover, legend=legend, **more)
+
+
+def bar_trace(
+    name: str,
+    labels: Sequence[Any],
+    values: Sequence[float | None],
+    *,
+    colour: str,
+    horizontal: bool = False,
+    hover: Hover = None,
+    legend: bool = True,
+    **more: Any,
+) -> Trace:
+    """Return bars.
+
+    Args:
+        name: Entry in the legend.
+        labels: Categories or positions of the bars.
+        values: Their lengths, as many.
+        colour: CSS colour.
+        horizontal: Whether the bars lie.
+        hover: What is shown on hovering.
+        legend: Whether the bars are in the legend.
+        **more: Further Plotly settings, such as ``base``, ``width`` or ``error_x``.
+    """
+    along, across = ("x", "y") if horizontal else ("y", "x")
+    kind = {"type": "bar", "name": escape(name), across: _escape_texts(labels), along: list(values)}
+    lying = {"orientation": "h"} if horizontal else {}
+    marker = {"color": colour, **more.pop("marker", {})}
+    return {
+        **kind,
+        **lying,
+        "marker": marker,
+        **_hover_settings(hover),
+        **({} if legend else {"showlegend": False}),
+        **more,
+    }
+
+
+def band_trace(x: Sequence[float], low: Sequence[float], high: Sequence[float], colour: str, **more: Any) -> Trace:
+    """Return the area between two curves over ``x``, filled with a CSS colour, without legend and hover text."""
+    return scatter_trace(
+        "",
+        x=[*x, *reversed(x)],
+        y=[*high, *reversed(low)],
+        mode="lines",
+        line={"width": 0},
+        legend=False,
+        **{"fill": "toself", "fillcolor": colour, **more},
+    )
+
+
+def error_bars(
+    upper: Sequence[float | None], lower: Sequence[float | None] | None = None, *, colour: str, **more: Any
+) -> dict[str, Any]:
+    """Return error bars of the given lengths, symmetric if ``lower`` is None."""
+    both = {"symmetric": lower is None, "array": list(upper), **({} if lower is None else {"arrayminus": list(lower)})}
+    return {"type": "data", **both, "color": colour, "thickness": 1.5, "width": 0, **more}
+
+
+def legend_layout(entries: int, labels: Sequence[str] = ()) -> dict[str, Any]:
+    """Return a legend above the plot; with many or long entries below it, where it takes no height from the chart."""
+    crowded = entries > 6 or sum(len(label) + 6 for label in labels) > 200
+    return {**LEGEND, "y": -0.2, "yanchor": "top"} if crowded else dict(LEGEND)
+
+
+def _hover_settings(hover: Hover) -> dict[str, Any]:
+    if hover is None:
+        return {"hoverinfo": "skip"}
+    if isinstance(hover, str):
+        return {"hovertemplate": hover if "<extra>" in hover else f"{hover}<extra></extra>"}
+    return {"hovertext": list(hover), "hoverinfo": "text"}
+
+
+def _escape_texts(values: Sequence[Any]) -> list[Any]:
+    """Escape category names: Plotly reads some HTML in texts."""
+    return [escape(value) if isinstance(value, str) else value for value in values]

@@ -123,7 +123,7 @@ def test_the_figures_of_a_finished_run_equal_those_of_its_store(
         "[...document.querySelectorAll('#p-rounds tr')].map(r => [...r.cells].map(c => c.textContent))"
     )
     assert text(page, "#p-label") == "measured"
-    assert text(page, "#p-origin") == "emulated from measured figures (a table); predictions begin with estimated ones"
+    assert text(page, "#p-origin") == "emulated from measured figures (a table); predictions start from estimated ones"
     stored = asked(folder, "select * from clients where board = 'nano-1' order by round desc")
     assert [[row[0], row[6], row[9]] for row in rows] == [
         [str(row["round"]), number(row["power_w"], 3, "W"), energy(row["energy_j"])] for row in stored
@@ -194,14 +194,14 @@ def test_the_round_that_goes_on_shows_how_far_its_boards_are(
     page.wait_for(f"{lanes}.length === 4")
     for board, state, done in [("nano-1", "training", 40), ("nano-3", "done", 200), ("nano-4", "fetching", 0)]:
         write_progress(folder / "live", BoardProgress(board, time.time(), state, round=2, steps=200, steps_done=done))
-    page.wait_for(f"{chosen} === 'round 2, going on' && {lanes}.length === 3")
+    page.wait_for(f"{chosen} === 'round 2, running' && {lanes}.length === 3")
     assert page.evaluate(lanes) == [
-        "nano-1: training · 40 of 200 minibatches",
-        "nano-4: fetching · 0 of 200 minibatches",
-        "nano-3: done · 200 of 200 minibatches",
+        "nano-1: training · 40 of 200 steps",
+        "nano-4: fetching · 0 of 200 steps",
+        "nano-3: done · 200 of 200 steps",
     ]
     assert page.evaluate("document.querySelector('.lane i.work').style.width") == "20%"
-    assert text(page, "#timeline-about") == "Round 2 is going on: 3 boards have told of it, 1 done. Bars: minibatches."
+    assert text(page, "#timeline-about") == "Round 2 is running: 3 boards have reported, 1 done. Bars: share of steps."
     page.screenshot(artefacts / "board-going.png")
     page.click("#earlier")
     page.wait_for(f"{chosen} === 'round 1' && {lanes}.length === 4")
@@ -211,7 +211,7 @@ def test_the_round_that_goes_on_shows_how_far_its_boards_are(
     page.wait_for("document.querySelector('[data-board=\"nano-1\"] .meter i').style.transform === 'scaleX(0.5)'")
     assert page.evaluate(chosen) == "round 1", "a round that was chosen stays"
     page.click("#later")
-    page.wait_for(f"{lanes}[0] === 'nano-1: training · 100 of 200 minibatches'")
+    page.wait_for(f"{lanes}[0] === 'nano-1: training · 100 of 200 steps'")
     page.click('.tile[data-board="nano-1"]')
     page.wait_for(OPEN)
     assert text(page, "#p-label") == "emulated"
@@ -310,7 +310,7 @@ def test_a_run_is_seen_going_on(page: Page, tmp_path: Path, artefacts: Path) -> 
         run = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
         try:
             page.wait_for("document.getElementById('s-round').textContent === '1 of 3'", 120)
-            page.wait_for("document.getElementById('round').selectedOptions[0].textContent.endsWith('going on')")
+            page.wait_for("document.getElementById('round').selectedOptions[0].textContent.endsWith('running')")
             page.screenshot(artefacts / "board-live.png")
             page.wait_for("document.getElementById('run-state').textContent === 'finished'", 240)
             _, errors = run.communicate(timeout=60)

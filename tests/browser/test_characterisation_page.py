@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from browser.chromium import Page
 
-from experiments.cli.characterise_sweep import characterise
+from experiments.cli.characterise_commands import measure_points
 
 pytestmark = pytest.mark.slow
 
@@ -27,7 +27,7 @@ sweeps:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("sweep")
     (root / "plan.yaml").write_text(PLAN, encoding="utf-8")
-    characterise(root / "plan.yaml", root / "out", False)
+    measure_points(root / "plan.yaml", root / "out", False)
     return root / "out"
 
 

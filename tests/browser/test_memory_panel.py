@@ -31,6 +31,6 @@ def test_a_boards_history_tells_what_it_lowered(page: Page, tmp_path: Path) -> N
         page.wait_for(f"({OPEN}) === 'nano-2'")
         hidden = page.evaluate("document.getElementById('p-memory').hidden")
 
-    assert told == f"Lowered to fit into its memory in round 1: {why}; peak 1,432 MB."
+    assert told == f"Reduced to fit into memory in round 1: {why}; peak 1,432 MB."
     assert hidden
     assert page.console_errors == []

@@ -159,7 +159,7 @@ def test_the_comparison_shows_every_runs_figures_and_their_mean(
     shown = cells(comparison, "Every run")
     spent = [run.summary["energy_j"] for run in runs]
     assert [row[3] for row in shown] == [energy(joules) for joules in spent]
-    groups = cells(comparison, "Over seeds")
+    groups = cells(comparison, "Statistics over seeds")
     assert [(row[0], row[1]) for row in groups] == [("balanced", "2"), ("maxn", "2")]
     data = comparison.evaluate("document.getElementById('chart-pareto-whole').data.map(one => [one.name, one.y])")
     marks = {name.removesuffix(" (dominated)"): y for name, y in data if name}

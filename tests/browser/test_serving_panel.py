@@ -42,7 +42,7 @@ def test_a_boards_history_tells_what_its_service_did(page: Page, tmp_path: Path,
 
     assert told == (
         "Service in round 1: 99 % of 320 requests within 0.750 s of 0.800 s, 4 late or dropped; "
-        "12.5 minibatches trained per second."
+        "12.5 training steps per second."
     )
     assert hidden
     assert page.console_errors == []

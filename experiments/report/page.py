@@ -1,0 +1,137 @@
+"""One HTML page: head, sections with charts and tables; one template, which escapes every text that is not ``Markup``.
+
+The page needs nothing else: Plotly, style and data are in it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from markupsafe import Markup
+
+from experiments.report.chart import Chart, to_json_value
+from experiments.report.palette import SHARE_COLOURS
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+LABELS = ("measured", "calibrated", "estimated")
+EMPTY = Markup()
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A section of a page: heading, introduction and charts, side by side if there is room.
+
+    Attributes:
+        title: Heading.
+        lead: Introduction.
+        charts: Charts.
+        html: Tables and legends below the charts.
+    """
+
+    title: str
+    lead: str | Markup
+    charts: tuple[Chart, ...] = ()
+    html: Markup = EMPTY
+
+    @property
+    def column_width(self) -> str:
+        """Return the least width of a chart, as CSS."""
+        if len(self.charts) <= 1 or any(chart.frames for chart in self.charts):
+            return "100%"
+        return "300px" if len(self.charts) == 3 else "420px"
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """A headline figure.
+
+    Attributes:
+        name: What it is.
+        value: The figure with its unit.
+        remark: Reference or explanation.
+        wide: Whether it spans the full width on a phone.
+    """
+
+    name: str
+    value: str
+    remark: str | Markup = ""
+    wide: bool = False
+
+
+def render_page(title: str, head: Markup, sections: Sequence[Section], foot: str | Markup) -> str:
+    """Render a page.
+
+    Args:
+        title: Title of the browser's window.
+        head: Heading, headline figures and provenance.
+        sections: The sections.
+        foot: Footer.
+    """
+    from plotly.offline import get_plotlyjs
+
+    charts = [to_json_value(_chart_data(chart)) for section in sections for chart in section.charts]
+    # "<" is escaped, so that no text in the data can end the script element.
+    data = json.dumps(charts, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
+    return (
+        _environment()
+        .get_template("page.html")
+        .render(
+            title=title,
+            head=head,
+            sections=sections,
+            foot=foot,
+            charts=Markup(data),  # noqa: S704 -- escaped above
+            plotly=Markup(get_plotlyjs()),  # noqa: S704 -- the library's own text
+            share_colours=", ".join(colour for _, colour in SHARE_COLOURS),
+        )
+    )
+
+
+def render_head(title: str, facts: Iterable[str | Markup], *rest: Markup) -> Markup:
+    """Render a page's heading, a line of facts, and what follows them."""
+    line = Markup(" · ").join(facts)
+    return Markup('<h1>{}</h1><p class="soft">{}</p>').format(title, line) + Markup().join(rest)
+
+
+def render_cards(cards: Iterable[Card]) -> Markup:
+    """Render headline figures."""
+    item = Markup('<div{}><dt>{}</dt><dd class="figure">{}</dd><dd class="aside">{}</dd></div>')
+    wide = Markup(' class="wide"')
+    items = (item.format(wide if card.wide else "", card.name, card.value, card.remark) for card in cards)
+    return Markup('<dl class="cards">{}</dl>').format(Markup().join(items))
+
+
+def render_paragraph(text: str | Markup, kind: str = "") -> Markup:
+    """Render a paragraph; ``kind`` is its CSS class, such as ``caption`` or ``soft``."""
+    return Markup("<p{}>{}</p>").format(Markup(' class="{}"').format(kind) if kind else "", text)
+
+
+def render_badge(label: str) -> Markup:
+    """Render a provenance label (measured, calibrated, estimated)."""
+    return Markup('<span class="badge {}">{}</span>').format(label if label in LABELS else "unknown", label)
+
+
+@functools.cache
+def _environment() -> Environment:
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    return Environment(
+        loader=PackageLoader("experiments.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+
+
+def _chart_data(chart: Chart) -> dict[str, object]:
+    """Return a chart's data for the page's script; headings and captions are in the HTML."""
+    plain = {name: getattr(chart, name) for name in ("key", "data", "layout", "height_px", "spans")}
+    return {**plain, "frames": [dataclasses.asdict(frame) for frame in chart.frames]}

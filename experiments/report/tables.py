@@ -1,0 +1,160 @@
+"""Tables: one definition that is rendered as HTML, for the terminal, as CSV and as LaTeX."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from markupsafe import Markup
+
+from experiments.report.quantities import UNKNOWN
+from experiments.report.table_formats import to_csv, to_latex
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
+Content = str | Markup
+GAP = 2
+"""Spaces between two columns in a terminal."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A table cell.
+
+    Attributes:
+        content: What is shown; text is escaped, ``Markup`` is not.
+        numeric: Whether it is right-aligned.
+        best: Whether it is highlighted as the column's best.
+        value: The unrounded number in ``unit``, for CSV.
+        unit: Unit of ``value``.
+        half_interval: Half the width of the number's confidence interval.
+        words: Plain text; None derives it from ``content``.
+    """
+
+    content: Content
+    numeric: bool = False
+    best: bool = False
+    value: float | None = None
+    unit: str = ""
+    half_interval: float | None = None
+    words: str | None = None
+
+    @property
+    def plain_text(self) -> str:
+        """Return the content without markup."""
+        if self.words is not None:
+            return self.words
+        return self.content.striptags() if isinstance(self.content, Markup) else self.content
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table.
+
+    Attributes:
+        key: File name for exports, without suffix.
+        heads: Column headings.
+        rows: Rows of cells, as long as ``heads``.
+        title: Title in a terminal; a page has headings of its own.
+    """
+
+    key: str
+    heads: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    title: str = ""
+
+    @property
+    def numeric_columns(self) -> tuple[bool, ...]:
+        """Return whether each column is right-aligned."""
+        return tuple(cell.numeric for cell in self.rows[0]) if self.rows else (False,) * len(self.heads)
+
+    @property
+    def csv(self) -> str:
+        """Return the table as CSV with unrounded numbers."""
+        return to_csv(self.heads, self.rows)
+
+    @property
+    def latex(self) -> str:
+        """Return the table as a LaTeX tabular with the numbers as shown."""
+        return to_latex(self.heads, self.numeric_columns, self._plain_rows())
+
+    @property
+    def html(self) -> Markup:
+        """Return the table as HTML; headings of numeric columns are right-aligned as well."""
+        heads = zip(self.heads, self.numeric_columns, strict=True)
+        head = Markup().join(Markup("<th{}>{}</th>").format(_css_class(n, best=False), h) for h, n in heads)
+        body = Markup().join(
+            Markup("<tr>{}</tr>").format(
+                Markup().join(
+                    Markup("<td{}>{}</td>").format(_css_class(c.numeric, best=c.best), c.content) for c in row
+                )
+            )
+            for row in self.rows
+        )
+        return Markup(
+            '<div class="scroll"><table><thead><tr>{}</tr></thead><tbody>{}</tbody></table></div>'
+            '<div class="copies">{}{}</div>'
+        ).format(head, body, _copy_button("CSV", self.csv), _copy_button("LaTeX", self.latex))
+
+    def print(self, console: Console) -> None:
+        """Print the table; where it is wider than the console, every row becomes lines of ``heading: value``."""
+        console.print(self._as_text(console.width), crop=False, highlight=False)
+
+    def _plain_rows(self) -> list[list[str]]:
+        return [[cell.plain_text for cell in row] for row in self.rows]
+
+    def _as_text(self, width: int) -> RenderableType:
+        rows = self._plain_rows()
+        widths = [max(len(cell) for cell in column) for column in zip(self.heads, *rows, strict=True)]
+        if sum(widths) + GAP * (len(widths) - 1) > width:
+            return self._stack_rows(rows)
+        from rich import box
+        from rich.table import Table as RichTable
+
+        table = RichTable(
+            title=self.title or None, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, GAP, 0, 0)
+        )
+        for head, right in zip(self.heads, self.numeric_columns, strict=True):
+            table.add_column(head, justify="right" if right else "left", no_wrap=True)
+        for row in rows:
+            table.add_row(*row)
+        return table
+
+    def _stack_rows(self, rows: Sequence[Sequence[str]]) -> RenderableType:
+        """Return the rows one after the other, the first column as heading; unknown values are left out."""
+        from rich.text import Text
+
+        lines = [self.title] if self.title else []
+        for first, *others in rows:
+            lines.append(first)
+            pairs = zip(self.heads[1:], others, strict=True)
+            lines += [f"  {head}: {value}" for head, value in pairs if value not in {"", UNKNOWN}]
+        return Text("\n".join(lines))
+
+
+def _copy_button(form: str, copied: str) -> Markup:
+    return Markup('<button type="button" data-copy="{}" title="copy this table as {}">copy {}</button>').format(
+        copied, form, form
+    )
+
+
+def _css_class(numeric: bool, *, best: bool) -> Markup:
+    names = " ".join(name for name, holds in (("n", numeric), ("best", best)) if holds)
+    return Markup(' class="{}"').format(names) if names else Markup()
+
+
+def text_cell(value: object) -> Cell:
+    """Create a cell of text; None and "" become a dash."""
+    return Cell(str(value) if value not in (None, "") else UNKNOWN)
+
+
+def number_cell(shown: str, value: float | None = None, unit: str = "") -> Cell:
+    """Create a numeric cell with formatted text and the unrounded number behind it."""
+    return Cell(shown, numeric=True, value=value, unit=unit)
+
+
+def swatch_cell(colour: str, name: str) -> Cell:
+    """Create a cell with a name and a swatch of its colour in the charts."""
+    return Cell(Markup('<i class="swatch" style="background:{}"></i>{}').format(colour, name))
