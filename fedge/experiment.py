@@ -52,7 +52,6 @@ class BatterySpec(_SpecModel):
     charge: Annotated[float, Field(gt=0, le=1)] = 1.0
     charging_w: Annotated[float, Field(ge=0)] = 0.0
     floor: Annotated[float, Field(ge=0, lt=1)] = 0.1
-    """State of charge below which the board takes part in no round."""
 
 
 class ServingSpec(_SpecModel):
@@ -73,7 +72,6 @@ class ServingSpec(_SpecModel):
     arrivals: Literal["constant", "poisson", "bursts"] = "poisson"
     batch_sizes: Annotated[tuple[Annotated[int, Field(ge=1, le=1024)], ...], Field(min_length=1)] = (1, 4, 16, 32, 64)
     model: str | None = None
-    """Real boards only: built-in task that the worker infers; None for the network that it trains."""
 
 
 class LoaderSpec(_SpecModel):
@@ -90,14 +88,10 @@ class LoaderSpec(_SpecModel):
 
     workers: Annotated[int, Field(ge=0, le=64)]
     prefetch: Annotated[int, Field(ge=1, le=64)] = 2
-    """Batches that each worker prepares ahead."""
     storage: str | None = None
-    """Name of an emulated storage; None for the default of the board kind."""
     cached: Annotated[float, Field(ge=0, le=1)] = 1.0
-    """Share of the reads that the page cache serves."""
     image_mpixel: Positive = 0.25
     file_mb: Positive | None = None
-    """Mean size of a file in MB; None derives it from ``image_mpixel``."""
 
 
 class FleetEntry(_SpecModel):
@@ -141,9 +135,6 @@ class MemorySpec(_SpecModel):
     margin: Annotated[float, Field(ge=0, le=1)] = 0.05
     min_batch: Annotated[int, Field(ge=1)] = 1
     widths: Annotated[tuple[Annotated[float, Field(gt=0, le=1)], ...], Field(min_length=1)] | None = None
-    """Allowed shares of every layer's channels. None: ``DEFAULT_WIDTHS`` if the task's network can be narrowed and the
-    strategy averages, otherwise 1 only.
-    """
     lower: Literal["batch-first", "width-first"] = "batch-first"
 
 
@@ -167,11 +158,8 @@ class NetworkSpec(_SpecModel):
     input: Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(min_length=1)] | None = None
     loading: Literal["workers", "inline", "cached"] = "workers"
     image_mpixel: Positive = 0.25
-    """Megapixels of a stored image, which the loader decodes."""
     mixed: bool = False
-    """Whether steps are computed in mixed precision."""
     layers: str | None = None
-    """Layer counts, one line per layer; filled in by the launcher."""
 
 
 class WorkloadSpec(_SpecModel):

@@ -103,14 +103,11 @@ class DeviceSpec:
     gpu_gflops: LabelledValue
     mem_gbps: LabelledValue
     cpu_score: LabelledValue
-    """Single-core speed at the top CPU clock relative to an AGX Orin core (1.0)."""
     rails: tuple[str, ...]
     total_power: str
-    """Formula of the total power from the rails, e.g. ``"VDD_IN"`` or ``"VDD_GPU_SOC + VDD_CPU_CV + ..."``."""
     accelerators: tuple[str, ...]
     jetpacks: tuple[str, ...]
     sources: Mapping[str, str] = field(default_factory=dict)
-    """Field name -> source and label of the tables above, for ``fedge devices show``."""
 
     @property
     def maxn(self) -> PowerMode:
@@ -225,15 +222,10 @@ class MemoryUse:
     limit_mb: float
     peak_mb: float | None = None
     failures: int = 0
-    """Attempts of this round that ran out of memory."""
     lost_s: float = 0.0
-    """Seconds that those attempts took."""
     changed: bool = False
-    """Whether the scale differs from that of the board's previous round, or an attempt failed."""
     why: str = ""
-    """What was lowered and why; empty if nothing was."""
     label: Label = "estimated"
-    """Label of the prediction."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,7 +247,6 @@ class ServiceUse:
     """
 
     batch_size: int
-    """The largest batch that was collected; a deadline may have made some batches smaller."""
     seconds: float
     busy_s: float
     requests: int
@@ -265,9 +256,7 @@ class ServiceUse:
     worst_s: float = 0.0
     latencies: tuple[tuple[int, int], ...] = ()
     played: float = 1.0
-    """Emulated boards: the share of the requests that was simulated individually; the others are extrapolated."""
     latency_s: float | None = None
-    """The latency budget."""
 
     @property
     def share(self) -> float:
@@ -305,20 +294,13 @@ class Measurement:
     throttled: bool = False
     warm_up_s: float = 0.0
     switch_s: float | None = None
-    """Seconds that changing to the mode took; None if it was not changed during the work."""
     time_se_log: float = 0.0
     power_se_log: float = 0.0
-    """Standard errors of ``step_s`` and ``power_w`` in log units, from the scatter of the steps and of the samples."""
     board: str | None = None
-    """The board of the same kind that measured it; None for the board itself."""
     service: ServiceUse | None = None
-    """The work of a standing service meanwhile; ``step_s`` and ``power_w`` include its share."""
     scale: TrainingScale | None = None
-    """The training scale; None for the one that the experiment requests."""
     lost_s: float = 0.0
-    """Seconds of attempts that ran out of memory before it in the same round."""
     stall_s: float = 0.0
-    """The part of ``step_s`` that training waited for samples, for boards with a loader."""
 
     @property
     def work_s(self) -> float:
@@ -352,15 +334,11 @@ class SensorSample:
     total_w: float
     rails_w: Mapping[str, float] = field(default_factory=dict)
     temperatures_c: Mapping[str, float] = field(default_factory=dict)
-    """By thermal zone or sensor name."""
     gpu_load: float | None = None
-    """From 0 to 1."""
     cpu_mhz: float | None = None
-    """Current clock of the fastest core."""
     gpu_mhz: float | None = None
     mem_mhz: float | None = None
     mem_load: float | None = None
-    """From 0 to 1, of the bandwidth at the current memory clock."""
     throttle_events: int | None = None
 
     @property
@@ -398,7 +376,6 @@ class Energy:
     mode_changes: int = 0
     peak_c: float | None = None
     power_se_log: float = 0.0
-    """Standard error of the mean power in log units, from the scatter of the samples."""
 
     @property
     def mean_w(self) -> float:
@@ -544,7 +521,6 @@ class Front:
     link_s: float
     maxn_idle_w: float
     switch_s: float = 0.0
-    """Seconds that a mode change during the work takes."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,11 +28,8 @@ class ClientState:
     measurements: tuple[Measurement, ...] = ()
     temperature_c: float | None = None
     rested_at_s: float = 0.0
-    """Simulated time at which the board last finished work."""
     allowed_s: tuple[float, ...] = ()
-    """Seconds per step that the deadlines of its last rounds allowed."""
     memory: tuple[MemoryObservation, ...] = ()
-    """Memory outcomes of its last attempts to train, oldest first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,20 +55,15 @@ class RequestMessage:
     kind: Literal["hello", "front", "train", "bye"]
     round: int = 0
     start_s: float = 0.0
-    """Simulated time at which the round starts."""
     policy: str = ""
     state: ClientState = ClientState()
     goal: RoundGoal | None = None
     model_bytes: int = 0
     proximal_mu: float = 0.0
     shared: tuple[Measurement, ...] = ()
-    """Measurements of other boards of the same kind, each with its ``board``."""
     cancel_s: float | None = None
-    """Real boards only: seconds of work after which the reply is no longer needed; None for no limit."""
     run: str = ""
-    """Real boards only: identifier of the run, unchanged when it is resumed; a board works for one run at a time."""
     claim_s: float = 0.0
-    """Seconds after the reply for which the board stays reserved for that run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,16 +88,11 @@ class ReplyMessage:
     report: RoundReport | None = None
     state: ClientState | None = None
     samples: int | None = None
-    """Number of training samples; with the first front only."""
     error: str | None = None
     cut: bool = False
-    """Whether ``error`` is a cancellation; ``report`` and ``state`` then describe the part that was done."""
     held_s: float | None = None
-    """With ``error``: seconds for which the board stays reserved for another run."""
     recorded: bool = False
-    """With the first front: whether the board is a recorded folder, on which nothing is measured."""
     trace: Trace = EMPTY_TRACE
-    """Down-sampled sensor trace; ``start_s`` counts from the round's start."""
 
 
 class InvalidMessage(FedgeError):

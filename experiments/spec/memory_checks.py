@@ -26,11 +26,11 @@ def check_memory(experiment: Experiment) -> None:
     for i, entry in enumerate(experiment.fleet):
         if entry.memory_mb is not None:
             board = FleetBoard(name=entry.name or entry.device, index=0, entry=entry)
-            means = build_board_scaling(
+            scaling = build_board_scaling(
                 experiment, board, build_kind(board, work).spec, lambda: load_experiment_task(experiment)
             )
-            if means is not None:
-                _check_memory_fits(means, f"fleet[{i}].memory_mb")
+            if scaling is not None:
+                _check_memory_fits(scaling, f"fleet[{i}].memory_mb")
 
 
 def _check_widths(experiment: Experiment) -> None:
@@ -51,21 +51,24 @@ def _check_widths(experiment: Experiment) -> None:
         raise BadInput(f"{MEMORY_FIELD}.widths", format_value(list(widths)), right)
 
 
-def _check_memory_fits(means: ScalingContext, where: str) -> None:
-    needs = {scale: means.estimate_need(scale).memory_mb * (1.0 + means.spec.margin) for scale in means.list_scales()}
+def _check_memory_fits(scaling: ScalingContext, where: str) -> None:
+    needs = {
+        scale: scaling.estimate_need(scale).memory_mb * (1.0 + scaling.spec.margin) for scale in scaling.list_scales()
+    }
     smallest = min(needs, key=needs.__getitem__)
-    if needs[smallest] > means.limit_mb:
+    if needs[smallest] > scaling.limit_mb:
         right = (
-            f"at least {needs[smallest]:.0f}: so much {means.network.name} is predicted to need on {means.device.name} "
-            f"at {smallest}, the smallest that {MEMORY_FIELD} allows, with {means.spec.margin:.0%} to spare"
+            f"at least {needs[smallest]:.0f}: so much {scaling.network.name} is predicted to need on "
+            f"{scaling.device.name} at {smallest}, the smallest that {MEMORY_FIELD} allows, with "
+            f"{scaling.spec.margin:.0%} to spare"
         )
-        raise BadInput(where, f"{means.limit_mb:g}", right)
+        raise BadInput(where, f"{scaling.limit_mb:g}", right)
 
 
 def memory_label(experiment: Experiment, board: FleetBoard, device: DeviceSpec) -> dict[str, dict[str, str]]:
     """Return the provenance of a board's memory prediction as a label; empty if the need of a step is unknown."""
-    means = build_board_scaling(experiment, board, device, lambda: load_experiment_task(experiment))
-    if means is None:
+    scaling = build_board_scaling(experiment, board, device, lambda: load_experiment_task(experiment))
+    if scaling is None:
         return {}
-    need = means.estimate_need(means.asked)
+    need = scaling.estimate_need(scaling.requested)
     return {"memory": {"label": need.label, "source": need.source}}

@@ -204,8 +204,8 @@ def build_task_request(experiment: Experiment) -> Mapping[str, Any]:
 
 def _find_task_file(path: Path) -> Path:
     """Find the user's task file: at the experiment's path, or on a board beside this package."""
-    beside = Path(__file__).resolve().parents[2] / path.name
-    found = next((each for each in (path, beside) if each.is_file()), None)
-    if found is None:
+    shipped = Path(__file__).resolve().parents[2] / path.name
+    existing = next((each for each in (path, shipped) if each.is_file()), None)
+    if existing is None:
         raise BadInput("workload.task", f"{path}, which is neither here nor in the run's app", "an existing task file")
-    return found
+    return existing

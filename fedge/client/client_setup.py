@@ -88,7 +88,7 @@ class ClientSetup:
         """Return the steps that cover the client's samples at a scale; None stands for the requested one."""
         if scale is None or self.scaling is None:
             return self.steps
-        return count_steps_at(self.steps, self.scaling.asked, scale)
+        return count_steps_at(self.steps, self.scaling.requested, scale)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

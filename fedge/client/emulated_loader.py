@@ -71,20 +71,20 @@ def build_loader(
     if spec is None:
         return None
     pipeline = build_loader_pipeline(spec, kind.spec, experiment.workload.batch_size)
-    believed = LoaderModel(pipeline, kind.spec.maxn, kind.priors[0].coefficients, kind.spec.idle_w.value)
+    expected = LoaderModel(pipeline, kind.spec.maxn, kind.priors[0].coefficients, kind.spec.idle_w.value)
     own = np.exp(BOARD_SD_LOG * make_generator(experiment.seed, board.name, "loading").standard_normal())
-    return _compose_loader(believed, believed.slow_down(float(own)), bare)
+    return _compose_loader(expected, expected.slow_down(float(own)), bare)
 
 
-def _compose_loader(believed: LoaderModel, true: LoaderModel, bare: ModeSurface) -> EmulatedLoader:
-    made = add_stalls(true, bare.modes, bare.step_s, bare.power_w)
+def _compose_loader(expected: LoaderModel, true: LoaderModel, bare: ModeSurface) -> EmulatedLoader:
+    stalled = add_stalls(true, bare.modes, bare.step_s, bare.power_w)
     surface = dataclasses.replace(
         bare,
-        step_s=made.step_s,
-        power_w=np.maximum(made.power_w, bare.idle_w),
-        stall_share=made.stall_s / made.step_s,
+        step_s=stalled.step_s,
+        power_w=np.maximum(stalled.power_w, bare.idle_w),
+        stall_share=stalled.stall_s / stalled.step_s,
     )
-    return EmulatedLoader(believed, true=true, bare=bare, surface=surface)
+    return EmulatedLoader(expected, true=true, bare=bare, surface=surface)
 
 
 def build_loader_pipeline(spec: LoaderSpec, device: DeviceSpec, batch_size: int) -> InputPipeline:

@@ -37,14 +37,14 @@ def explain_narrowing_failure(task: LearningTask, widths: Iterable[float] = DEFA
     return ""
 
 
-def true_peak_mb(means: ScalingContext, scale: TrainingScale, board: str, seed: int) -> float:
+def true_peak_mb(scaling: ScalingContext, scale: TrainingScale, board: str, seed: int) -> float:
     """Return the true peak memory of a step on this board in MB.
 
     It is the predicted need times a log-normal factor of the board, whose spread is the prediction's own uncertainty.
     """
-    own = means.estimate_need(means.asked)
+    own = scaling.estimate_need(scaling.requested)
     off = own.memory_sd_log * make_generator(seed, board, "memory").standard_normal()
-    return means.estimate_need(scale).memory_mb * math.exp(off)
+    return scaling.estimate_need(scale).memory_mb * math.exp(off)
 
 
 class MemoryLimitedTraining:

@@ -198,7 +198,6 @@ class ServiceSimulation:
     serving: EmulatedService
     round_service: RoundService
     surface: ModeSurface
-    """The board's true surface, for its power at rest; over the same modes as the service's."""
     seed: int
     now_s: float = 0.0
     _hot_s: float = math.inf

@@ -63,7 +63,6 @@ class LoaderModel:
     maxn: PowerMode
     costs: Coefficients
     idle_w: float
-    """Power at rest in the top mode, watts."""
 
     def with_batch_size(self, batch_size: int) -> LoaderModel:
         """Return the model for another batch size."""

@@ -64,7 +64,7 @@ class ScalingContext:
     Attributes:
         network: The network whose memory is predicted.
         device: The board's specification.
-        asked: Requested scale.
+        requested: Requested scale.
         work: The step as it is priced; its batch size may differ from the trained one.
         limit_mb: Memory available for training in MB.
         spec: The experiment's memory settings.
@@ -73,7 +73,7 @@ class ScalingContext:
 
     network: NetworkCost
     device: DeviceSpec
-    asked: TrainingScale
+    requested: TrainingScale
     work: Workload
     limit_mb: float
     spec: MemorySpec
@@ -90,13 +90,13 @@ class ScalingContext:
 
     def step_time_ratio(self, scale: TrainingScale | None) -> float:
         """Return the step time relative to the requested scale; 1 for None, which stands for that scale."""
-        if scale is None or scale == self.asked:
+        if scale is None or scale == self.requested:
             return 1.0
-        return self._top_clock_step_s(scale) / self._top_clock_step_s(self.asked)
+        return self._top_clock_step_s(scale) / self._top_clock_step_s(self.requested)
 
     def _priced_batch_size(self, scale: TrainingScale) -> int:
         """Return the batch size of the priced workload, scaled like the trained one."""
-        return max(1, round(scale.batch_size * self.work.batch_size / self.asked.batch_size))
+        return max(1, round(scale.batch_size * self.work.batch_size / self.requested.batch_size))
 
     def _top_clock_step_s(self, scale: TrainingScale) -> float:
         """Return the seconds of a step at the top clocks, estimated from the layers."""
@@ -127,9 +127,9 @@ class ScalingContext:
     def list_scales(self) -> Iterable[TrainingScale]:
         """Return the scales to try in order of preference; narrow ones only if the network can be narrowed."""
         if not self.spec.guard:
-            return (self.asked,)
+            return (self.requested,)
         every = list_scales(
-            self.asked, min(self.spec.min_batch, self.asked.batch_size), self._allowed_widths, self.spec.lower
+            self.requested, min(self.spec.min_batch, self.requested.batch_size), self._allowed_widths, self.spec.lower
         )
         return (scale for scale in every if scale.width == 1.0 or self.can_narrow())
 
@@ -166,7 +166,7 @@ def build_scaling_context(
     return ScalingContext(
         network,
         device=device,
-        asked=requested,
+        requested=requested,
         work=work,
         limit_mb=memory_limit_mb(entry, device),
         spec=workload.memory,
@@ -202,13 +202,13 @@ class ScaleAttempt:
 
     Attributes:
         choice: The chosen scale and its predicted memory.
-        seen: Memory observations before the attempt.
+        observations: Memory observations before the attempt.
         failures: Failed attempts before it in this round.
         lost_s: Seconds that those took.
     """
 
     choice: ScaleChoice
-    seen: tuple[MemoryObservation, ...]
+    observations: tuple[MemoryObservation, ...]
     failures: int = 0
     lost_s: float = 0.0
 
@@ -217,111 +217,117 @@ class ScaleAttempt:
         return self.choice.scale
 
 
-def choose_first_attempt(means: ScalingContext, state: ClientState) -> ScaleAttempt:
+def choose_first_attempt(scaling: ScalingContext, state: ClientState) -> ScaleAttempt:
     """Choose a round's first attempt from the memory observations in ``state``."""
-    chosen = _choose_scale(means, state.memory)
+    chosen = _choose_scale(scaling, state.memory)
     assert chosen is not None, "the scale that is asked for is among those that may be tried"
     return ScaleAttempt(chosen, state.memory)
 
 
-def will_change_scale(means: ScalingContext, attempt: ScaleAttempt, state: ClientState) -> bool:
+def will_change_scale(scaling: ScalingContext, attempt: ScaleAttempt, state: ClientState) -> bool:
     """Return whether the round after the attempt ``attempt``, which left ``state``, will use another scale."""
-    return choose_first_attempt(means, state).scale != attempt.scale
+    return choose_first_attempt(scaling, state).scale != attempt.scale
 
 
-def rechoose_attempt(means: ScalingContext, attempt: ScaleAttempt) -> ScaleAttempt:
+def rechoose_attempt(scaling: ScalingContext, attempt: ScaleAttempt) -> ScaleAttempt:
     """Repeat the choice of an attempt after the set of allowed scales has shrunk."""
-    chosen = _choose_scale(means, attempt.seen)
+    chosen = _choose_scale(scaling, attempt.observations)
     assert chosen is not None, "the scale that is asked for is among those that may be tried"
     return dataclasses.replace(attempt, choice=chosen)
 
 
-def choose_next_attempt(means: ScalingContext, failed: ScaleAttempt, lost_s: float) -> ScaleAttempt | None:
+def choose_next_attempt(scaling: ScalingContext, failed: ScaleAttempt, lost_s: float) -> ScaleAttempt | None:
     """Return the next smaller attempt after an out-of-memory failure that took ``lost_s`` seconds, or None."""
-    seen = update_memory_history(means, failed, None)
-    chosen = _choose_scale(means, seen, failed.choice) if means.spec.guard else None
-    return None if chosen is None else ScaleAttempt(chosen, seen, failed.failures + 1, failed.lost_s + lost_s)
+    observations = update_memory_history(scaling, failed, None)
+    chosen = _choose_scale(scaling, observations, failed.choice) if scaling.spec.guard else None
+    return None if chosen is None else ScaleAttempt(chosen, observations, failed.failures + 1, failed.lost_s + lost_s)
 
 
 def _choose_scale(
-    means: ScalingContext, seen: Sequence[MemoryObservation], failed: ScaleChoice | None = None
+    scaling: ScalingContext, observations: Sequence[MemoryObservation], failed: ScaleChoice | None = None
 ) -> ScaleChoice | None:
     return choose_scale(
-        means.list_scales(),
-        need=means.estimate_need,
-        belief=build_memory_belief(seen),
-        limit_mb=means.limit_mb,
-        margin=means.spec.margin,
+        scaling.list_scales(),
+        need=scaling.estimate_need,
+        belief=build_memory_belief(observations),
+        limit_mb=scaling.limit_mb,
+        margin=scaling.spec.margin,
         failed=failed,
     )
 
 
 def update_memory_history(
-    means: ScalingContext, attempt: ScaleAttempt, peak_mb: float | None
+    scaling: ScalingContext, attempt: ScaleAttempt, peak_mb: float | None
 ) -> tuple[MemoryObservation, ...]:
     """Return the memory observations after an attempt; ``peak_mb`` None means that it ran out of memory."""
-    return extend_history(attempt.seen, MemoryObservation(attempt.choice.uncorrected_mb, means.limit_mb, peak_mb))
+    return extend_history(
+        attempt.observations, MemoryObservation(attempt.choice.uncorrected_mb, scaling.limit_mb, peak_mb)
+    )
 
 
 def summarize_memory_use(
-    means: ScalingContext, attempt: ScaleAttempt, state: ClientState, peak_mb: float | None
+    scaling: ScalingContext, attempt: ScaleAttempt, state: ClientState, peak_mb: float | None
 ) -> MemoryUse:
     """Build the memory section of a round's report."""
-    first = choose_first_attempt(means, state).choice if attempt.failures else attempt.choice
-    predicted_mb = _requested_scale_mb(means, attempt.seen)
+    first = choose_first_attempt(scaling, state).choice if attempt.failures else attempt.choice
+    predicted_mb = _requested_scale_mb(scaling, attempt.observations)
     why = describe_scaling(
-        means.asked, used=attempt.scale, predicted_mb=predicted_mb, limit_mb=means.limit_mb, margin=means.spec.margin
+        scaling.requested,
+        used=attempt.scale,
+        predicted_mb=predicted_mb,
+        limit_mb=scaling.limit_mb,
+        margin=scaling.spec.margin,
     )
     if attempt.failures:
         times = "once" if attempt.failures == 1 else f"{attempt.failures} times"
         why = f"{why or first.scale}; ran out of memory {times} first, at {first.scale}"
     return MemoryUse(
-        asked=means.asked,
+        asked=scaling.requested,
         used=attempt.scale,
         predicted_mb=attempt.choice.need.memory_mb,
-        limit_mb=means.limit_mb,
+        limit_mb=scaling.limit_mb,
         peak_mb=peak_mb,
         failures=attempt.failures,
         lost_s=attempt.lost_s,
-        changed=attempt.failures > 0 or attempt.scale != previous_scale(means, state),
+        changed=attempt.failures > 0 or attempt.scale != previous_scale(scaling, state),
         why=why,
         label=attempt.choice.need.label,
     )
 
 
-def _requested_scale_mb(means: ScalingContext, seen: Sequence[MemoryObservation]) -> float:
+def _requested_scale_mb(scaling: ScalingContext, observations: Sequence[MemoryObservation]) -> float:
     """Return the predicted memory at the requested scale, corrected by the history, in MB."""
     chosen = choose_scale(
-        (means.asked,),
-        need=means.estimate_need,
-        belief=build_memory_belief(seen),
-        limit_mb=means.limit_mb,
-        margin=means.spec.margin,
+        (scaling.requested,),
+        need=scaling.estimate_need,
+        belief=build_memory_belief(observations),
+        limit_mb=scaling.limit_mb,
+        margin=scaling.spec.margin,
     )
     assert chosen is not None, "there is one"
     return chosen.need.memory_mb
 
 
-def previous_scale(means: ScalingContext, state: ClientState) -> TrainingScale:
+def previous_scale(scaling: ScalingContext, state: ClientState) -> TrainingScale:
     """Return the scale of the client's last measurement, or the requested one before the first."""
     last = state.measurements[-1].scale if state.measurements else None
-    return means.asked if last is None else last
+    return scaling.requested if last is None else last
 
 
-def explain_out_of_memory(means: ScalingContext, attempt: ScaleAttempt) -> str:
+def explain_out_of_memory(scaling: ScalingContext, attempt: ScaleAttempt) -> str:
     """Return the message of a round whose last attempt ran out of memory."""
-    predicted = f"{attempt.choice.need.memory_mb:,.0f} MB predicted, {means.limit_mb:,.0f} MB allowed"
+    predicted = f"{attempt.choice.need.memory_mb:,.0f} MB predicted, {scaling.limit_mb:,.0f} MB allowed"
     smaller = "nothing smaller may be tried: workload.memory says what may be lowered"
-    remedy = smaller if means.spec.guard else "workload.memory.guard is off, so nothing was lowered"
+    remedy = smaller if scaling.spec.guard else "workload.memory.guard is off, so nothing was lowered"
     return f"out of memory at {attempt.scale} ({predicted}); {remedy}"
 
 
 def build_failed_state(
-    means: ScalingContext, attempt: ScaleAttempt, request: RequestMessage, lost_s: float
+    scaling: ScalingContext, attempt: ScaleAttempt, request: RequestMessage, lost_s: float
 ) -> ClientState:
     """Return the client's state after a round in which every attempt ran out of memory."""
     end_s = request.start_s + attempt.lost_s + lost_s
-    return dataclasses.replace(request.state, memory=update_memory_history(means, attempt, None), rested_at_s=end_s)
+    return dataclasses.replace(request.state, memory=update_memory_history(scaling, attempt, None), rested_at_s=end_s)
 
 
 def count_steps_at(steps: int, requested: TrainingScale, scale: TrainingScale) -> int:
@@ -348,9 +354,9 @@ def build_train_options(work: WorkloadSpec, steps: int, scale: TrainingScale, pr
     )
 
 
-def measurement_scale(means: ScalingContext | None, scale: TrainingScale | None) -> TrainingScale | None:
+def measurement_scale(scaling: ScalingContext | None, scale: TrainingScale | None) -> TrainingScale | None:
     """Return the scale label of measurements: None if it is the requested scale."""
-    return None if means is None or scale == means.asked else scale
+    return None if scaling is None or scale == scaling.requested else scale
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -358,22 +364,22 @@ class ScaleCorrection:
     """A ``fedge.client.corrections.Correction`` for a training scale other than the requested one.
 
     Attributes:
-        means: Memory and scaling options.
+        scaling: Memory and scaling options.
         scale: Scale of the round; None for the requested one.
     """
 
-    means: ScalingContext
+    scaling: ScalingContext
     scale: TrainingScale | None
 
     def fit(self, measurements: Sequence[Measurement]) -> Self:
         return self
 
     def to_reference(self, measurements: Sequence[Measurement]) -> Sequence[Measurement]:
-        return [self.means.rescale_measurement(one, None) for one in measurements]
+        return [self.scaling.rescale_measurement(one, None) for one in measurements]
 
     def from_reference(self, predictions: Predictions) -> Predictions:
-        ratio = self.means.step_time_ratio(self.scale)
+        ratio = self.scaling.step_time_ratio(self.scale)
         return predictions if ratio == 1.0 else dataclasses.replace(predictions, step_s=predictions.step_s * ratio)
 
     def normalize(self, measurements: Sequence[Measurement]) -> Sequence[Measurement]:
-        return [self.means.rescale_measurement(one, self.scale) for one in measurements]
+        return [self.scaling.rescale_measurement(one, self.scale) for one in measurements]

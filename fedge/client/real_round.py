@@ -208,7 +208,7 @@ class _RealRound:
             measurements=(*before.measurements, *training.parts),
             temperature_c=self.session.here.hottest_c(),
             rested_at_s=self.request.start_s + after_s,
-            memory=before.memory if attempt is None else attempt.seen,
+            memory=before.memory if attempt is None else attempt.observations,
         )
         error = _explain_cancellation(training.done, setup.steps_at(context.scale), after_s)
         trace = shift_trace(device.build_trace(), setup.link.transfer(self.request.model_bytes).down_s)

@@ -96,11 +96,7 @@ class RoundResult:
     mixed: Measurement | None
     predicted: Prediction
     predictions: Predictions
-    """Predictions of every candidate from which the decision was made."""
     own_samples: int
-    """Number of the board's own measurements to which they were fitted; ``shared_samples`` counts those of peers."""
     shared_samples: int
     front: Front
-    """Offer for the next round, including this round's measurements."""
     step_budget_s: float | None
-    """Seconds per step that the round's deadline allowed; None without a deadline."""

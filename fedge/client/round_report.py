@@ -70,7 +70,7 @@ def _update_memory_history(
 ) -> tuple[MemoryObservation, ...]:
     if setup.scaling is None or attempt is None:
         return request.state.memory
-    return attempt.seen if peak_mb is None else update_memory_history(setup.scaling, attempt, peak_mb)
+    return attempt.observations if peak_mb is None else update_memory_history(setup.scaling, attempt, peak_mb)
 
 
 def _next_state(

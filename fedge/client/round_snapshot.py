@@ -32,10 +32,8 @@ class RoundSnapshot:
     front: Front
     decision: Decision
     preferred_modes: tuple[PowerMode, ...]
-    """Modes that the policy would use if predictions were exact."""
     known_modes: frozenset[PowerMode]
     probe_budget: ProbeBudget | None
-    """Time left for probing, including slack; None without a deadline."""
 
 
 def observe_round(state: RoundState, fitted: Predictions) -> RoundSnapshot:

@@ -43,11 +43,8 @@ class RoundState:
     prior_step_s: float | None = None
     parts: list[Measurement] = field(default_factory=list)
     slow_part: Measurement | None = None
-    """Measurement of the part in the slower mode, once there is one."""
     probe_count: int = 0
-    """Number of parts that were probes; they come first."""
     stopped: bool = False
-    """Whether the round has ended, with or without all steps done."""
 
     @property
     def own_measurements(self) -> tuple[Measurement, ...]:

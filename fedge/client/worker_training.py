@@ -49,9 +49,7 @@ class WorkerTraining:
     ) -> None:
         self._worker, self._hear = worker, hear
         self.done = 0
-        """Steps done so far, as in the worker's last reply."""
         self.peak_mb: float | None = None
-        """Largest memory use of the worker so far in MB; None if it does not report any."""
         begin = {
             "seed": seed,
             "options": {

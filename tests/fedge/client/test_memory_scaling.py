@@ -24,7 +24,7 @@ def means(limit: float = 0.9, narrow: bool = True, **memory: object) -> ScalingC
     found = known(entry, work, narrow)
     assert found is not None
     limited = known(
-        entry.model_copy(update={"memory_mb": found.estimate_need(found.asked).memory_mb * limit}), work, narrow
+        entry.model_copy(update={"memory_mb": found.estimate_need(found.requested).memory_mb * limit}), work, narrow
     )
     assert limited is not None
     return limited
@@ -83,7 +83,7 @@ def test_one_failure_makes_the_next_round_begin_smaller() -> None:
 def test_without_the_guard_nothing_is_lowered() -> None:
     board = means(0.5, guard=False)
     tried = memory_scaling.choose_first_attempt(board, ClientState())
-    assert tried.scale == board.asked
+    assert tried.scale == board.requested
     assert memory_scaling.choose_next_attempt(board, tried, 1.0) is None
     assert "guard is off" in memory_scaling.explain_out_of_memory(board, tried)
 
@@ -98,7 +98,7 @@ def test_the_network_is_only_asked_when_it_matters() -> None:
     asked = []
     board = means(1.1)
     lazy = ScalingContext(
-        board.network, NANO, board.asked, board.work, board.limit_mb, board.spec, lambda: bool(asked.append(1))
+        board.network, NANO, board.requested, board.work, board.limit_mb, board.spec, lambda: bool(asked.append(1))
     )
     memory_scaling.choose_first_attempt(lazy, ClientState())
     assert asked == []
@@ -154,7 +154,7 @@ def test_boards_with_a_cost_of_their_own_are_reckoned_at_its_batch_size() -> Non
     work = WorkloadSpec(cost="resnet18-imagenet", batch_size=16)
     own = known(FleetEntry(device="tx2", cost="vit-b16-cifar10"), work)
     assert own is not None
-    assert (own.asked, own.work.batch_size) == (TrainingScale(16), 32)
+    assert (own.requested, own.work.batch_size) == (TrainingScale(16), 32)
 
 
 def test_a_cost_whose_network_nobody_knows_gives_nothing() -> None:
