@@ -1,4 +1,4 @@
-"""The plain Gaussian process is the textbook's, tunes itself uphill, and learns a power law from few modes."""
+"""The plain Gaussian process is that of scikit-learn, tunes itself uphill, and learns a power law from few modes."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from contracts.boards import MAXN, grid
 from contracts.predictor import BaselineContract, measured
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sklearn.gaussian_process import GaussianProcessRegressor
+from sklearn.gaussian_process.kernels import ConstantKernel, DotProduct, Matern, WhiteKernel
 
 from fedge.physics.prior_knowledge import PriorKnowledge
 from fedge.physics.time_power_model import compute_power_w, compute_step_s
@@ -41,16 +43,11 @@ def test_it_is_found_by_its_name() -> None:
     assert load_named("predictor", "gp", PREDICTORS) is GaussianProcessPredictor
 
 
-def _one_by_one(h: Floats, a: Floats, b: Floats) -> Floats:
-    """The kernel written out for single pairs of modes."""
-    amplitude, lengths = np.exp(h[0]), np.exp(h[1:5])
-    k = np.empty((len(a), len(b)))
-    for i, p in enumerate(a):
-        for j, q in enumerate(b):
-            r = np.sqrt(sum(((p[d] - q[d]) / lengths[d]) ** 2 for d in range(4)))
-            matern = (1 + np.sqrt(5) * r + 5 * r**2 / 3) * np.exp(-np.sqrt(5) * r)
-            k[i, j] = CONSTANT_SD**2 + SLOPE_SD**2 * float(p @ q) + amplitude**2 * matern
-    return k
+def _reference_process(h: Floats) -> GaussianProcessRegressor:
+    """The same process in scikit-learn."""
+    line = ConstantKernel(SLOPE_SD**2) * DotProduct(sigma_0=CONSTANT_SD / SLOPE_SD)
+    bend = ConstantKernel(np.exp(2 * h[0])) * Matern(length_scale=np.exp(h[1:5]), nu=2.5)
+    return GaussianProcessRegressor(line + bend + WhiteKernel(np.exp(2 * h[5])), alpha=0.0, optimizer=None)
 
 
 hyper = st.lists(st.floats(-1.0, 1.0), min_size=6, max_size=6).map(lambda v: PRIOR + np.array(v))
@@ -58,39 +55,35 @@ hyper = st.lists(st.floats(-1.0, 1.0), min_size=6, max_size=6).map(lambda v: PRI
 
 @given(hyper, st.integers(0, 2**31))
 @settings(max_examples=20)
-def test_the_evidence_is_the_density_of_the_measurements_and_its_slope_is_right(h: Floats, seed: int) -> None:
+def test_the_evidence_is_that_of_scikit_learn_and_its_slope_is_right(h: Floats, seed: int) -> None:
     rng = np.random.default_rng(seed)
     x, y = np.log(grid().knobs[rng.integers(0, 630, 7)] / TOP), rng.standard_normal(7)
-    k = _one_by_one(h, x, x) + np.exp(2 * h[5]) * np.eye(7)
 
     value, slope = log_posterior(h, x, y)
 
-    density = -0.5 * y @ np.linalg.solve(k, y) - 0.5 * np.linalg.slogdet(k)[1]
-    assert value == pytest.approx(density - 0.5 * np.sum(((h - PRIOR) / gaussian_process.PRIOR_SD) ** 2), rel=1e-6)
+    evidence = _reference_process(h).fit(x, y).log_marginal_likelihood_value_ + 3.5 * np.log(2 * np.pi)
+    assert value == pytest.approx(evidence - 0.5 * np.sum(((h - PRIOR) / gaussian_process.PRIOR_SD) ** 2), rel=1e-6)
     for d in range(6):
         nudge = 1e-5 * np.eye(6)[d]
         rise = (log_posterior(h + nudge, x, y)[0] - log_posterior(h - nudge, x, y)[0]) / 2e-5
         assert slope[d] == pytest.approx(rise, rel=1e-3, abs=1e-3)
 
 
-def test_predictions_are_those_of_the_textbook() -> None:
+def test_predictions_are_those_of_scikit_learn() -> None:
     modes = grid()
     rows = [3, 90, 222, 400, 615]
     seconds = compute_step_s(TRUTH, MAXN, modes)
     fitted = GaussianProcessPredictor(PriorKnowledge(MAXN)).fit(
         measured(modes, seconds, compute_power_w(TRUTH, MAXN, modes), rows)
     )
-    h, x, every = fitted.time_.h, np.log(modes.knobs[rows] / TOP), np.log(modes.knobs[::50] / TOP)
-    noise, log_s = np.exp(2 * h[5]), np.log(seconds[rows])
-    k, cross = _one_by_one(h, x, x) + noise * np.eye(5), _one_by_one(h, every, x)
+    log_s, every = np.log(seconds[rows]), np.log(modes.knobs[::50] / TOP)
+    reference = _reference_process(fitted.time_.h).fit(np.log(modes.knobs[rows] / TOP), log_s - log_s.mean())
 
-    said = fitted.predict(Modes(modes.knobs[::50]))
+    predictions = fitted.predict(Modes(modes.knobs[::50]))
 
-    np.testing.assert_allclose(
-        np.log(said.step_s), log_s.mean() + cross @ np.linalg.solve(k, log_s - log_s.mean()), rtol=1e-6, atol=1e-8
-    )
-    left = np.diag(_one_by_one(h, every, every)) - np.sum(cross * np.linalg.solve(k, cross.T).T, axis=1)
-    np.testing.assert_allclose(said.step_s_sd_log, np.sqrt(left + noise), rtol=1e-5)
+    mean, sd = reference.predict(every, return_std=True)
+    np.testing.assert_allclose(np.log(predictions.step_s), log_s.mean() + mean, rtol=1e-6, atol=1e-8)
+    np.testing.assert_allclose(predictions.step_s_sd_log, sd, rtol=1e-5)
 
 
 def test_tuning_goes_uphill_to_where_it_is_flat() -> None:
