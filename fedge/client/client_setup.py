@@ -25,7 +25,7 @@ from fedge.client.memory_scaling import (
     previous_scale,
 )
 from fedge.client.round import begin_round
-from fedge.client.round_context import RoundContext
+from fedge.client.round_context import RoundContext, never_ends
 from fedge.client.round_state import RoundState
 from fedge.client.step_accounting import warm_up_steps
 from fedge.decisions.policies import choose_waiting_mode, load_policy
@@ -80,10 +80,6 @@ class ClientSetup:
     loader: LoaderModel | None = None
     scaling: ScalingContext | None = None
 
-    def scale_at(self, attempt: ScaleAttempt | None) -> TrainingScale | None:
-        """Return the scale of an attempt, or None if it is the requested one."""
-        return None if attempt is None else measurement_scale(self.scaling, attempt.scale)
-
     def steps_at(self, scale: TrainingScale | None) -> int:
         """Return the steps that cover the client's samples at a scale; None stands for the requested one."""
         if scale is None or self.scaling is None:
@@ -93,70 +89,84 @@ class ClientSetup:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RoundConditions:
-    """What the device of a round depends on.
+    """The conditions of a round, on which its device depends.
 
     Attributes:
         request: The server's request.
-        scale: Training scale; None for the requested one.
+        attempt: Training scale to try; None if the memory need of a step is unknown.
+        scale: That scale, or None if it is the requested one.
         waiting_mode: Mode in which the client waits.
         service: Plan of the standing service; None without one.
-        lost_s: Seconds of this round that attempts which ran out of memory took before it.
+        corrections: Differences from the predictor's reference condition, the outermost first.
     """
 
     request: RequestMessage
+    attempt: ScaleAttempt | None
     scale: TrainingScale | None
     waiting_mode: PowerMode
     service: RoundService | None
-    lost_s: float
+    corrections: tuple[Correction, ...]
+
+    @property
+    def lost_s(self) -> float:
+        """Return the seconds of this round that attempts which ran out of memory took before it."""
+        return 0.0 if self.attempt is None else self.attempt.lost_s
 
 
 DeviceOpener = Callable[[RoundConditions], Device]
 """Prepares the board for a round."""
 
 
+def plan_conditions(setup: ClientSetup, request: RequestMessage, attempt: ScaleAttempt | None) -> RoundConditions:
+    """Plan the conditions of a round at the training scale of an attempt."""
+    scale = None if attempt is None else measurement_scale(setup.scaling, attempt.scale)
+    corrections, service = _list_corrections(setup, request, scale)
+    return RoundConditions(
+        request,
+        attempt=attempt,
+        scale=scale,
+        waiting_mode=_choose_waiting_mode(setup, request.policy, service),
+        service=service,
+        corrections=corrections,
+    )
+
+
 def build_round(
     setup: ClientSetup,
-    request: RequestMessage,
-    attempt: ScaleAttempt | None,
-    open_device: DeviceOpener,
+    conditions: RoundConditions,
+    device: Device,
     reporter: ProgressReporter = SILENT_REPORTER,
-    time_left_s: Callable[[], float | None] | None = None,
+    time_left_s: Callable[[], float | None] = never_ends,
 ) -> RoundContext:
     """Build the context of a round.
 
     Args:
         setup: The client.
-        request: The server's request.
-        attempt: Training scale to try; None if the memory need of a step is unknown.
-        open_device: Prepares the board.
+        conditions: The conditions of the round.
+        device: The board, prepared for them.
         reporter: Receives the progress of the round.
-        time_left_s: Returns the seconds of wall time for which the reply still counts; None without a limit.
+        time_left_s: Returns the seconds of wall time for which the reply still counts, or None without a limit.
     """
-    scale, workload = setup.scale_at(attempt), setup.workload
-    corrections, service = _list_corrections(setup, request, scale)
-    waiting_mode = _choose_waiting_mode(setup, request.policy, service)
-    lost_s = 0.0 if attempt is None else attempt.lost_s
-    context = RoundContext(
+    request, scale, workload = conditions.request, conditions.scale, setup.workload
+    return RoundContext(
         setup.board.name,
-        device=open_device(
-            RoundConditions(request, scale=scale, waiting_mode=waiting_mode, service=service, lost_s=lost_s)
-        ),
+        device=device,
         predictor=setup.predictor,
         policy=load_policy(request.policy),
         workload=workload if scale is None else dataclasses.replace(workload, batch_size=scale.batch_size),
         candidates=setup.candidates,
         fastest_mode=setup.fastest_mode,
-        waiting_mode=waiting_mode,
+        waiting_mode=conditions.waiting_mode,
         exploration=setup.exploration,
         make_explorer=lambda modes: load_explorer(PROBE_EXPLORER, modes, setup.knowledge),
-        step_budgets_s=_comparable_step_budgets_s(setup, request, attempt),
+        step_budgets_s=_comparable_step_budgets_s(setup, conditions),
         includes_low_power=request.policy == POWER_PLANNING_POLICY,
-        corrections=corrections,
+        corrections=conditions.corrections,
         scale=scale,
-        lost_s=lost_s,
+        lost_s=conditions.lost_s,
         reporter=reporter,
+        time_left_s=time_left_s,
     )
-    return context if time_left_s is None else dataclasses.replace(context, time_left_s=time_left_s)
 
 
 def _list_corrections(
@@ -189,12 +199,11 @@ def _choose_waiting_mode(setup: ClientSetup, policy: str, service: RoundService 
     return choose_serving_wait_mode(service, policy, setup.spec, setup.service.idle_w)
 
 
-def _comparable_step_budgets_s(
-    setup: ClientSetup, request: RequestMessage, attempt: ScaleAttempt | None
-) -> tuple[float, ...]:
+def _comparable_step_budgets_s(setup: ClientSetup, conditions: RoundConditions) -> tuple[float, ...]:
     """Return the step budgets of earlier rounds, or none if they were at another scale."""
-    if setup.scaling is None or attempt is None or attempt.scale == previous_scale(setup.scaling, request.state):
-        return request.state.allowed_s
+    state, attempt = conditions.request.state, conditions.attempt
+    if setup.scaling is None or attempt is None or attempt.scale == previous_scale(setup.scaling, state):
+        return state.allowed_s
     return ()
 
 
@@ -218,7 +227,8 @@ def build_first_front(
     setup: ClientSetup, request: RequestMessage, attempt: ScaleAttempt | None, open_device: DeviceOpener
 ) -> Front:
     """Build the front that a client offers before a round, from what the request knows of it."""
-    context = build_round(setup, request, attempt, open_device)
+    conditions = plan_conditions(setup, request, attempt)
+    context = build_round(setup, conditions, open_device(conditions))
     own_measurements = request.state.measurements
     _, front = build_offer(
         context,

@@ -23,6 +23,7 @@ from fedge.client.client_setup import (
     begin_requested_round,
     build_first_front,
     build_round,
+    plan_conditions,
 )
 from fedge.client.corrections import CachedPredictor
 from fedge.client.emulated_loader import EmulatedLoader, build_loader
@@ -248,27 +249,21 @@ class _EmulatedRound:
             OutOfMemory: If a step needs more memory than the board has.
         """
         client, request, seed = self.client, self.request, self.experiment.seed
-        opened = list[tuple[EmulatedBoard, ModeSurface]]()
-
-        def open_device(conditions: RoundConditions) -> EmulatedBoard:
-            board = open_board(client, seed, conditions)
-            opened.append((board, _candidate_truth(client, board.surface, conditions.service)))
-            return board
-
-        context = build_round(setup, request, attempt, open_device, reporter=self.reporter)
-        ((board, truth),) = opened
+        conditions = plan_conditions(setup, request, attempt)
+        board = open_board(client, seed, conditions)
+        context = build_round(setup, conditions, board, self.reporter)
+        truth = _candidate_truth(client, board.surface, conditions.service)
         start_c, peak_mb = board.temperature_c, None
         if setup.scaling is not None and attempt is not None:
             peak_mb = true_peak_mb(setup.scaling, attempt.scale, setup.board.name, seed)
         prior_apes: tuple[float, float] | tuple[None, None] = (None, None)
         if not request.state.measurements:
             prior_apes = _mean_errors(fit_and_predict(context, (), ()), truth)
-        training = self._start_training(context, board.surface, attempt, peak_mb)
+        training = self._start_training(context, board.surface, peak_mb)
         result = finish_round(begin_requested_round(setup, request, context, training))
         reply, report = build_reply(
             setup,
-            request,
-            attempt,
+            conditions,
             context=context,
             result=result,
             temperature_c=board.temperature_c,
@@ -286,11 +281,9 @@ class _EmulatedRound:
         trace = build_emulated_trace(report, context.waiting_mode, board.thermal, start_c)
         return dataclasses.replace(reply, report=report, trace=trace), result.trained
 
-    def _start_training(
-        self, context: RoundContext, surface: ModeSurface, attempt: ScaleAttempt | None, peak_mb: float | None
-    ) -> Training:
+    def _start_training(self, context: RoundContext, surface: ModeSurface, peak_mb: float | None) -> Training:
         experiment, setup = self.experiment, self.client.setup
-        scale = TrainingScale(experiment.workload.batch_size) if attempt is None else attempt.scale
+        scale = context.scale or TrainingScale(experiment.workload.batch_size)
         steps = setup.steps_at(context.scale)
         options = build_train_options(experiment.workload, steps, scale, self.request.proximal_mu)
         seed = derive_seed(experiment.seed, setup.board.name, self.request.round, "train")

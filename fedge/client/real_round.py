@@ -14,6 +14,7 @@ from fedge.client.client_setup import (
     begin_requested_round,
     build_first_front,
     build_round,
+    plan_conditions,
 )
 from fedge.client.installed_service import InstalledService, ServiceReplies, install_service
 from fedge.client.memory_attempts import Answer, first_attempt, run_attempts
@@ -107,29 +108,23 @@ class _RealRound:
             NarrowingRefused: If the worker cannot narrow the network.
             WorkerFailed: If the worker fails for a reason other than memory or cancellation.
         """
-        began_s, opened = time.monotonic(), list[TracingDevice]()
-
-        def open_device(conditions: RoundConditions) -> TracingDevice:
-            opened.append(_open_device(self.session, conditions, self._install_service(conditions)))
-            return opened[0]
-
-        context = build_round(
-            setup, self.request, attempt, open_device, reporter=self.reporter, time_left_s=self._time_left_s
-        )
-        (device,) = opened
+        began_s = time.monotonic()
+        conditions = plan_conditions(setup, self.request, attempt)
+        device = _open_device(self.session, conditions, self._install_service(conditions))
+        context = build_round(setup, conditions, device, self.reporter, self._time_left_s)
         training = _RoundTraining()
         try:
-            result = self._train(setup, context, attempt, device=device, training=training)
+            result = self._train(setup, conditions, context, device=device, training=training)
         except WorkerFailed as error:
             if training.watchdog.is_over:
                 logger.info("%s was cancelled in round %s: %s", self.session.board.name, self.request.round, error)
-                return self._answer_cancelled(setup, context, attempt, device=device, training=training), None
+                return self._answer_cancelled(setup, conditions, device=device, training=training), None
             failure = _find_memory_error(error, attempt, time.monotonic() - began_s)
             if failure is None:
                 raise
             raise failure from error
         return self._build_reply(
-            setup, context, attempt, device=device, result=result, peak_mb=training.peak_mb
+            setup, conditions, context, device=device, result=result, peak_mb=training.peak_mb
         ), result.trained
 
     def _install_service(self, conditions: RoundConditions) -> ServiceReplies | None:
@@ -145,13 +140,13 @@ class _RealRound:
     def _train(
         self,
         setup: ClientSetup,
+        conditions: RoundConditions,
         context: RoundContext,
-        attempt: ScaleAttempt | None,
         device: TracingDevice,
         training: _RoundTraining,
     ) -> RoundResult:
         worker, work = self.session.worker, self.session.experiment.workload
-        scale = TrainingScale(work.batch_size) if attempt is None else attempt.scale
+        scale = conditions.scale or TrainingScale(work.batch_size)
         options = build_train_options(work, setup.steps_at(context.scale), scale, self.request.proximal_mu)
         seed = derive_seed(self.session.experiment.seed, setup.board.name, self.request.round, "train")
         left_s, replies = self._time_left_s(), device.service_replies
@@ -172,8 +167,8 @@ class _RealRound:
     def _build_reply(
         self,
         setup: ClientSetup,
+        conditions: RoundConditions,
         context: RoundContext,
-        attempt: ScaleAttempt | None,
         device: TracingDevice,
         result: RoundResult,
         peak_mb: float | None,
@@ -181,8 +176,7 @@ class _RealRound:
         after_s, hottest_c = time.monotonic() - self.started_s, self.session.here.hottest_c()
         reply, report = build_reply(
             setup,
-            self.request,
-            attempt,
+            conditions,
             context=context,
             result=result,
             temperature_c=hottest_c,
@@ -194,15 +188,10 @@ class _RealRound:
         return dataclasses.replace(reply, error=error, cut=not whole, trace=trace)
 
     def _answer_cancelled(
-        self,
-        setup: ClientSetup,
-        context: RoundContext,
-        attempt: ScaleAttempt | None,
-        device: TracingDevice,
-        training: _RoundTraining,
+        self, setup: ClientSetup, conditions: RoundConditions, device: TracingDevice, training: _RoundTraining
     ) -> ReplyMessage:
         """Return the reply of a client that was cancelled within a step: no report, but its earlier measurements."""
-        before, after_s = self.request.state, time.monotonic() - self.started_s
+        before, attempt, after_s = self.request.state, conditions.attempt, time.monotonic() - self.started_s
         state = dataclasses.replace(
             before,
             measurements=(*before.measurements, *training.parts),
@@ -210,7 +199,7 @@ class _RealRound:
             rested_at_s=self.request.start_s + after_s,
             memory=before.memory if attempt is None else attempt.observations,
         )
-        error = _explain_cancellation(training.done, setup.steps_at(context.scale), after_s)
+        error = _explain_cancellation(training.done, setup.steps_at(conditions.scale), after_s)
         trace = shift_trace(device.build_trace(), setup.link.transfer(self.request.model_bytes).down_s)
         return ReplyMessage(setup.board.name, state=state, error=error, cut=True, trace=trace)
 

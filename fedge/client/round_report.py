@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedge.client.client_setup import ClientSetup
+from fedge.client.client_setup import ClientSetup, RoundConditions
 from fedge.client.memory_scaling import ScaleAttempt, summarize_memory_use, update_memory_history
 from fedge.client.round_context import RoundContext, RoundResult
 from fedge.types import MemoryObservation, MemoryUse, RoundReport
@@ -14,8 +14,7 @@ REMEMBERED_ROUNDS = 30
 
 def build_reply(
     setup: ClientSetup,
-    request: RequestMessage,
-    attempt: ScaleAttempt | None,
+    conditions: RoundConditions,
     *,
     context: RoundContext,
     result: RoundResult,
@@ -26,14 +25,13 @@ def build_reply(
 
     Args:
         setup: The client.
-        request: The server's request.
-        attempt: Training scale; None if the memory need of a step is unknown.
+        conditions: The conditions of the round.
         context: The round.
         result: Its result.
         temperature_c: Temperature at the end in degrees Celsius; None if unknown.
         peak_mb: Peak memory in MB; None if it was not measured.
     """
-    memory = None
+    request, attempt, memory = conditions.request, conditions.attempt, None
     if setup.scaling is not None and attempt is not None:
         memory = summarize_memory_use(setup.scaling, attempt, request.state, peak_mb)
     report = RoundReport(

@@ -11,7 +11,7 @@ import pytest
 
 from fedge import workloads
 from fedge.client import emulated
-from fedge.client.client_setup import build_round
+from fedge.client.client_setup import plan_conditions
 from fedge.devices.emulated_board import MODE_SWITCH_S, WARM_UP_STEPS
 from fedge.errors import BadInput
 from fedge.experiment import Experiment, ExplorationSpec, FleetEntry, PolicySpec, WorkloadSpec, list_boards
@@ -214,12 +214,11 @@ def test_a_hot_board_that_starts_again_at_once_stays_hotter_than_one_that_rested
 def test_a_board_that_waits_in_its_lowest_mode_cools_further_than_one_that_waits_at_maxn() -> None:
     seat, hot = emulated.load_client(EXPERIMENT, 0), ClientState(temperature_c=60.0)
     maxn_c, lowest_c = (
-        build_round(
-            seat.setup,
-            ask_of(policy=policy, state=hot, start_s=3600.0),
-            None,
-            lambda conditions: emulated.open_board(seat, EXPERIMENT.seed, conditions),
-        ).device.temperature_c
+        emulated.open_board(
+            seat,
+            EXPERIMENT.seed,
+            plan_conditions(seat.setup, ask_of(policy=policy, state=hot, start_s=3600.0), None),
+        ).temperature_c
         for policy in ("maxn", "balanced")
     )
     assert 25.0 < lowest_c < maxn_c < 60.0
