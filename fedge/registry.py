@@ -29,3 +29,20 @@ def load_named(where: str, name: str, table: Mapping[str, str]) -> Any:
         return getattr(importlib.import_module(module_name), attribute)
     except (ImportError, AttributeError) as error:
         raise BadInput(where, repr(name), f"an importable module:Class ({error})") from error
+
+
+def split_names(where: str, text: str, right: str) -> tuple[str, ...]:
+    """Split names at commas.
+
+    Args:
+        where: The option or field, for messages.
+        text: Its value.
+        right: Description of a valid value.
+
+    Raises:
+        BadInput: If a name is empty or repeated.
+    """
+    names = tuple(name.strip() for name in text.split(","))
+    if not all(names) or len(set(names)) < len(names):
+        raise BadInput(where, repr(text), f"{right}, each once")
+    return names

@@ -15,6 +15,7 @@ from experiments.report.run import run_summary
 from experiments.report.run.run_summary import find_budget_end, summarise_run
 from experiments.spec import experiment_checks
 from experiments.spec.experiment_loader import load_experiment
+from fedge.atomic_files import write_text
 from fedge.errors import BadInput, RunFailed
 from fedge.experiment import Experiment
 from fedge.telemetry import run_folder
@@ -86,7 +87,7 @@ def start_run(
     dumped = yaml.safe_dump((written or experiment).model_dump(mode="json"), sort_keys=False)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        run_folder.write_text(folder / run_folder.RUN_YAML, dumped)
+        write_text(folder / run_folder.RUN_YAML, dumped)
     except OSError as error:
         raise BadInput("--out", str(folder), f"a folder that can be written ({error.strerror})") from error
     return continue_run(experiment, folder, refresh)

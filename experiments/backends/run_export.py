@@ -23,7 +23,7 @@ def check_exporters(experiment: Experiment) -> None:
     exporter_factory.check_exporters(experiment.exporters)
 
 
-def export_run(experiment: Experiment, folder: Path, spec: ExporterSpec) -> int:
+def export_rounds(experiment: Experiment, folder: Path, spec: ExporterSpec) -> int:
     """Export every round stored in a run folder, in the order in which a live run would.
 
     Args:

@@ -1,22 +1,28 @@
-"""Runs a fleet for a study: the coordinator with its planning and sharing, in this process, without training."""
+"""Fleet studies: every policy with every seed, each run by the coordinator in one process and without training."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from experiments.spec import experiment_checks
+from experiments.spec.experiment_loader import load_experiment
 from fedge.client import emulated
 from fedge.devices.board_kinds import TABLE_PREFIX
 from fedge.devices.mode_surface import ModeSurface
 from fedge.errors import BadInput
-from fedge.experiment import Experiment, FleetBoard, list_boards
+from fedge.experiment import Experiment, FleetBoard, PolicySpec, list_boards
+from fedge.registry import split_names
 from fedge.studies import fleet
 from fedge.studies.fleet import BoardTruth, FleetRun
 from fedge.studies.implausible_rows import find_plausible_rows
+from fedge.studies.process_pool import run_jobs
 from fedge.telemetry.store import MemoryTables
 from fedge.telemetry.store_records import RoundRow
 from fedge.types import PowerMode, ProfileTable, RoundReport
@@ -29,6 +35,106 @@ Reports = dict[int, dict[str, RoundReport]]
 """Client reports by round and board name."""
 
 
+@dataclass(frozen=True, slots=True)
+class FleetStudyOptions:
+    """Options of a fleet study.
+
+    Attributes:
+        config: The experiment's YAML file.
+        policies: Names separated by commas; None for the file's own policy.
+        rounds: Rounds of every run.
+        seeds: Number of repetitions, with seeds from 1.
+        steps: SGD steps of every board per round; None for about 30 s at MAXN.
+        overrides: ``key=value`` pairs that replace fields of the file.
+    """
+
+    config: Path
+    policies: str | None = None
+    rounds: int = 20
+    seeds: int = 1
+    steps: int | None = None
+    overrides: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class FleetStudyJob:
+    """One run: an experiment with policy and seed, and the steps per board and round."""
+
+    experiment: Experiment
+    steps: int | None
+
+    def __str__(self) -> str:
+        return f"{self.experiment.policy.name}, seed {self.experiment.seed}"
+
+
+@dataclass(frozen=True, slots=True)
+class FleetStudy:
+    """The runs of a study, ordered by policy, then by seed."""
+
+    jobs: tuple[FleetStudyJob, ...]
+
+    def run(self, report: Callable[[str], None], workers: int | None = None) -> list[FleetRun]:
+        """Execute all runs in parallel.
+
+        Args:
+            report: Called with the name of each finished run.
+            workers: Number of processes; None for the cores that this process may use.
+        """
+        return run_jobs(_run_job, self.jobs, report, workers)
+
+
+def build_fleet_study(options: FleetStudyOptions) -> FleetStudy:
+    """Build the study from the options.
+
+    Raises:
+        BadInput: If the file or an option is invalid.
+    """
+    experiment = load_experiment(options.config, options.overrides)
+    _check_strategy(experiment, options.config)
+    names: Sequence[str] = (experiment.policy.name,)
+    if options.policies is not None:
+        names = split_names("--policy", options.policies, "names of policies, separated by commas")
+    jobs = []
+    for name in names:
+        policy = build_policy(name, experiment.policy)
+        runs = [
+            fleet.build_run_experiment(experiment, policy, seed, options.rounds) for seed in range(1, options.seeds + 1)
+        ]
+        _check_experiment(runs[0], options.config)
+        jobs += [FleetStudyJob(run, options.steps) for run in runs]
+    return FleetStudy(tuple(jobs))
+
+
+def build_policy(name: str, own: PolicySpec) -> PolicySpec:
+    """Return the named policy with those of the file's options that it accepts."""
+    known = experiment_checks.POLICY_OPTIONS.get(name.partition(":")[0])
+    if name == own.name or known is None:
+        return own.model_copy(update={"name": name})
+    return PolicySpec(name=name, **{key: value for key, value in own.limits.items() if key in known})
+
+
+def _check_strategy(experiment: Experiment, config: Path) -> None:
+    experiment_checks.import_plugins(experiment)
+    try:
+        check_synchronous(experiment)
+    except BadInput as error:
+        raise BadInput(f"{config}: {error.where}", error.got, error.right) from error
+
+
+def _check_experiment(experiment: Experiment, config: Path) -> None:
+    try:
+        experiment_checks.check_experiment(experiment)
+    except BadInput as error:
+        where = "--policy" if error.where == "policy.name" else f"{config}: {error.where}"
+        raise BadInput(where, error.got, error.right) from error
+
+
+def _run_job(job: FleetStudyJob) -> FleetRun:
+    """Execute one run; called in a worker process."""
+    experiment_checks.import_plugins(job.experiment)
+    return run_study_fleet(job.experiment, fleet.count_board_steps(job.experiment, job.steps))
+
+
 def check_synchronous(experiment: Experiment) -> None:
     """Raise ``BadInput`` for an asynchronous strategy: the study evaluates rounds, which such a run does not have."""
     if isinstance(build_strategy(experiment.strategy), AsyncStrategy):
@@ -37,14 +143,14 @@ def check_synchronous(experiment: Experiment) -> None:
 
 
 def run_study_fleet(
-    experiment: Experiment, steps: Mapping[str, int], told: Callable[[int], None] = lambda _: None
+    experiment: Experiment, steps: Mapping[str, int], report: Callable[[int], None] = lambda _: None
 ) -> FleetRun:
     """Run an experiment once without training and compare each round with the oracle.
 
     Args:
         experiment: The experiment, as prepared for the study.
         steps: SGD steps per round, by board name.
-        told: Called with the round number after every round.
+        report: Called with the round number after every round.
 
     Raises:
         RunFailed: If a round has no result.
@@ -55,7 +161,7 @@ def run_study_fleet(
     reports: Reports = {}
     respond = {b.name: partial(_respond, seats[b.name], b, reports) for b in list_boards(experiment)}
     tables = MemoryTables()
-    Coordinator(experiment, LocalPort(respond), fleet.NullTask(), tables, on_round=told).run()
+    Coordinator(experiment, LocalPort(respond), fleet.NullTask(), tables, on_round=report).run()
     rows = [row for row in tables.rows if isinstance(row, RoundRow)]
     truths = {b.name: _build_truth(seats[b.name], b) for b in list_boards(experiment)}
     judged = tuple(fleet.compare_round(row, reports[row.round], truths, experiment.policy) for row in rows)

@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-Folder = Annotated[Path, typer.Argument(metavar="DIR", help="What `fedge characterise` wrote.")]
+from experiments.cli.command_output import make_console, warn
+
+if TYPE_CHECKING:
+    from fedge.characterisation.sweep_run import SweepRun
+
+EXIT_NO_RESULTS = 1
+TABLE_WIDTH = 140
+"""Width of a table that is not printed on a terminal."""
+
+Folder = Annotated[Path, typer.Argument(metavar="DIR", help="Folder that `fedge characterise` wrote.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for a program to read.")]
 
 
@@ -23,27 +37,107 @@ def characterise(
     *,
     out: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="The folder of this sweep (characterised/NAME); the same one goes on."),
+        typer.Option(metavar="DIR", help="Folder of the sweep (characterised/NAME); an existing one is continued."),
     ] = None,
-    listed: Annotated[bool, typer.Option("--list", help="Show the points, measure nothing.")] = False,
-    again: Annotated[bool, typer.Option("--again", help="Try points once more that failed twice.")] = False,
+    listed: Annotated[bool, typer.Option("--list", help="List the points; measure nothing.")] = False,
+    again: Annotated[bool, typer.Option("--again", help="Retry points that failed twice.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Measure where the time and the energy of training go, over everything that the plan turns; write a report."""
-    from experiments.cli.characterise_sweep import characterise as measure
-    from experiments.cli.characterise_sweep import list_points
-
+    """Measure time and energy of training over all settings of a plan, and write a report."""
     if listed:
         list_points(plan, out, as_json)
     else:
-        measure(plan, out, as_json, again)
+        measure_points(plan, out, as_json, again)
+
+
+def measure_points(plan: Path, out: Path | None, as_json: bool, again: bool = False) -> None:
+    """Measure the remaining points of a plan, write tables and report, and print a summary.
+
+    Ctrl-C keeps the finished points. Exits with code 1 if no point has results.
+
+    Raises:
+        BadInput: If the input is invalid; raised before any measurement.
+    """
+    from fedge.characterisation.sweep_run import SweepOptions, run_sweep, sweep_outcome_to_dict
+    from fedge.characterisation.sweep_store import SweepResult
+
+    def write_report(result: SweepResult) -> list[Path]:
+        from experiments.report.characterisation import characterisation_page
+
+        return characterisation_page.write_report(result)
+
+    outcome = run_sweep(
+        SweepOptions(plan, out, again), note=warn, show_progress=show_progress, write_report=write_report
+    )
+    if as_json:
+        typer.echo(json.dumps(sweep_outcome_to_dict(outcome)))
+    else:
+        from experiments.report.characterisation.sweep_terminal import describe_outcome
+
+        for line in describe_outcome(outcome):
+            typer.echo(line)
+    if outcome.result.plan.points and not outcome.result.points:
+        raise typer.Exit(EXIT_NO_RESULTS)
+
+
+def list_points(plan: Path, out: Path | None, as_json: bool) -> None:
+    """Print the points in order, with their state and, for emulated boards, their duration."""
+    from fedge.characterisation.sweep_run import SweepOptions, list_sweep
+
+    listing = list_sweep(SweepOptions(plan, out))
+    if as_json:
+        typer.echo(json.dumps([asdict(point) for point in listing.points]))
+        return
+    from experiments.report.characterisation.sweep_terminal import describe_listing
+
+    for line in describe_listing(listing):
+        typer.echo(line)
+
+
+@contextmanager
+def show_progress(run: SweepRun) -> Iterator[Callable[[str, str], None]]:
+    """Show a progress line: point i of n, minutes left, current step, and the point as far as it fits.
+
+    Without a terminal, one line is printed per point measured on this machine; emulated points take no time.
+    """
+    from rich.markup import escape
+    from rich.progress import BarColumn, Progress, TextColumn
+    from rich.table import Column
+
+    from fedge.characterisation.knob_values import HERE
+
+    console = make_console(stderr=True)
+    fitted = Column(no_wrap=True, overflow="ellipsis")
+    columns = (BarColumn(bar_width=10), TextColumn("{task.description}", table_column=fitted))
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        total = len(run.plan.points)
+        task = progress.add_task("starting", total=total)
+
+        def report(words: str, step: str) -> None:
+            tried = total - run.remaining_count
+            place = f"point {min(tried + 1, total)} of {total}{_format_remaining(run.local_remaining_s)}"
+            within = f", {step}" if step else ""
+            progress.update(task, completed=tried, description=escape(f"{place}{within}: {words}"))
+            point = run.next_point()
+            if not (console.is_terminal or step) and point is not None and point.board == HERE:
+                warn(f"{place}: {words}")
+
+        yield report
+
+
+def _format_remaining(seconds: float | None) -> str:
+    if seconds is None:
+        return ""
+    return f", {seconds / 60:.0f} min left" if seconds >= 60 else ", < 1 min left"
 
 
 def characterise_report(folder: Folder) -> None:
-    """Write the report and the findings of a sweep anew, finished or not."""
-    from experiments.cli.characterise_report import rewrite_report as command
+    """Write the report and the findings of a sweep again, finished or not."""
+    from experiments.report.characterisation.characterisation_page import write_report
+    from fedge.characterisation.sweep_store import read_result
 
-    command(folder)
+    page, _ = write_report(read_result(folder))
+    typer.echo(page.resolve())
 
 
 def characterise_predict(
@@ -51,24 +145,43 @@ def characterise_predict(
     *,
     mode: Annotated[
         list[str] | None,
-        typer.Option(metavar="CORES/CPU/GPU/MEMORY", help="A power mode, in MHz, or maxn; more than one is fine."),
+        typer.Option(metavar="CORES/CPU/GPU/MEMORY", help="Power mode in MHz, or maxn; may be repeated."),
     ] = None,
-    board: Annotated[str | None, typer.Option(help="Of a sweep over several boards the one.")] = None,
-    workload: Annotated[str | None, typer.Option(help="One workload; all of them by default.")] = None,
+    board: Annotated[str | None, typer.Option(help="The board, if the sweep has several.")] = None,
+    workload: Annotated[str | None, typer.Option(help="The workload; by default all.")] = None,
     kind: Annotated[str, typer.Option(help="train or infer.")] = "train",
-    batch_size: Annotated[int | None, typer.Option(help="Samples in a minibatch.")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Samples per step.")] = None,
     workers: Annotated[int | None, typer.Option(help="Loader workers.")] = None,
-    prefetch: Annotated[int | None, typer.Option(help="Batches that each worker makes ahead.")] = None,
+    prefetch: Annotated[int | None, typer.Option(help="Batches that each worker loads ahead.")] = None,
     storage: Annotated[str | None, typer.Option(help="A storage of the plan, or an emulated one.")] = None,
     cache: Annotated[str | None, typer.Option(help="The page cache: warm, or dropped (a first epoch).")] = None,
     method: Annotated[str, typer.Option(help="epochs (stalls included), or simple (the paper's).")] = "epochs",
-    best: Annotated[str | None, typer.Option(help="The board's best mode by time, energy or balanced.")] = None,
+    best: Annotated[str | None, typer.Option(help="Only the board's best mode by time, energy or balanced.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Predict an epoch's time, stall and energy at settings that were not tried; without options at those that were."""
-    from experiments.cli.characterise_predict import EpochPredictionOptions
-    from experiments.cli.characterise_predict import predict as command
+    """Predict time, stall and energy of an epoch at settings without a measurement; by default at the measured ones."""
+    from fedge.characterisation.sweep_prediction import EpochPredictionOptions, predict_epochs
 
-    modes = tuple(mode or ())
-    loader = (batch_size, workers, prefetch, storage, cache)
-    command(EpochPredictionOptions(folder, modes, board, workload, kind, *loader, method, best, as_json))
+    options = EpochPredictionOptions(
+        folder,
+        modes=tuple(mode or ()),
+        board=board,
+        workload=workload,
+        kind=kind,
+        batch_size=batch_size,
+        workers=workers,
+        prefetch=prefetch,
+        storage=storage,
+        cache=cache,
+        method=method,
+        best=best,
+    )
+    predictions = predict_epochs(options)
+    if as_json:
+        typer.echo(json.dumps([asdict(prediction) for prediction in predictions]))
+        return
+    from rich.console import Console
+
+    from experiments.report.characterisation.sweep_terminal import build_prediction_table
+
+    build_prediction_table(predictions).print(Console(width=None if sys.stdout.isatty() else TABLE_WIDTH))

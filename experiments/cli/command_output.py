@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -43,30 +44,6 @@ def _starts_with(path: Path, starts: str) -> bool:
         return False
 
 
-def parse_policy_names(text: str) -> tuple[str, ...]:
-    """Parse the comma-separated names of ``--policy``.
-
-    Raises:
-        BadInput: If a name is empty or repeated.
-    """
-    words = tuple(word.strip() for word in text.split(","))
-    if not all(words) or len(set(words)) < len(words):
-        raise BadInput("--policy", repr(text), "names of policies, separated by commas, each once")
-    return words
-
-
-def check_study_outputs(json_file: Path | None, html: Path | None) -> None:
-    """Check the output files of a study before anything is computed.
-
-    Raises:
-        BadInput: If a file may not be written, or both options name the same one.
-    """
-    check_output("--json", json_file, "[")
-    check_output("--html", html, "<!doctype html")
-    if json_file is not None and html is not None and json_file.absolute() == html.absolute():
-        raise BadInput("--html", str(html), "another file than --json")
-
-
 def write_json_rows(json_file: Path | None, rows: Sequence[object]) -> None:
     """Write rows as a JSON list; nothing if no file is given."""
     if json_file is not None:
@@ -88,6 +65,16 @@ def write_output(option: str, path: Path, write: Callable[[Path], None]) -> None
         write(path)
     except OSError as error:
         raise BadInput(option, str(path), f"a file that can be written ({error.strerror})") from error
+
+
+def warn(text: str) -> None:
+    """Write a note for the user to standard error."""
+    sys.stderr.write(f"fedge: {text}\n")
+
+
+def print_line(text: str) -> None:
+    """Print a line literally and without wrapping: file names are not markup."""
+    make_console().print(text, markup=False, highlight=False, soft_wrap=True)
 
 
 def make_console(*, stderr: bool = False) -> Console:

@@ -1,51 +1,68 @@
-"""The ``fedge concurrent`` commands: plan, evaluate and run training and inference on one board."""
+"""``fedge concurrent``: plan, evaluate and run training and inference on one board."""
 
 from __future__ import annotations
 
+import contextlib
+import json
+import signal
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from experiments.cli.command_output import check_output, make_console, show_progress, write_output
+from fedge.errors import FedgeError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from fedge.serving.concurrent_run import ConcurrentRunOptions
+    from fedge.serving.side_by_side import SideBySideJobs, SideBySideOutcome
+    from fedge.studies.serving.interleaving_advice import ConcurrentPlanOptions
+    from fedge.studies.serving.strategy_scores import StrategyRow
+    from fedge.studies.serving.strategy_study import StrategyJob, StrategyStudyOptions
+
+RUN_START = '{\n  "concurrent_run"'
+"""First characters of the JSON of ``run``."""
+
 app = typer.Typer(
-    help="Train and infer on one board, within a latency budget.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
+    help="Train and infer on one board, within a latency budget.", no_args_is_help=True, rich_markup_mode=None
 )
 
 
 @app.command("run")
 def run(
     *,
-    train: Annotated[str, typer.Option(metavar="TASK", help="The built-in task that is trained.")] = "digits-cnn",
-    infer: Annotated[str, typer.Option(metavar="TASK", help="The built-in task that is served.")] = "cifar10-cnn",
+    train: Annotated[str, typer.Option(metavar="TASK", help="The built-in task to train.")] = "digits-cnn",
+    infer: Annotated[str, typer.Option(metavar="TASK", help="The built-in task to serve.")] = "cifar10-cnn",
     how: Annotated[
         str, typer.Option(help="managed, native, alone (training without inference), or both: managed and native.")
     ] = "managed",
-    minutes: Annotated[float | None, typer.Option(min=0.01, help="How long each lasts; 1 by default.")] = None,
+    minutes: Annotated[float | None, typer.Option(min=0.01, help="Duration of each turn; 1 by default.")] = None,
     seconds: Annotated[float | None, typer.Option(min=0.5, help="The same in seconds.")] = None,
-    rate_hz: Annotated[float, typer.Option(help="Requests per second, in the mean.")] = 60.0,
+    rate_hz: Annotated[float, typer.Option(help="Mean number of requests per second.")] = 60.0,
     arrivals: Annotated[str, typer.Option(help="constant, poisson, bursts or dynamic.")] = "poisson",
     latency_s: Annotated[float, typer.Option(help="The latency budget of a request.")] = 0.5,
     infer_batch: Annotated[
-        int | None, typer.Option(min=1, help="Requests inferred together; measured and chosen by default.")
+        int | None, typer.Option(min=1, help="Requests inferred together; by default chosen from measured times.")
     ] = None,
-    train_batch: Annotated[int, typer.Option(min=1, help="Samples of a training minibatch.")] = 16,
+    train_batch: Annotated[int, typer.Option(min=1, help="Samples per training step.")] = 16,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     threads: Annotated[
-        int | None, typer.Option(min=1, help="Torch's threads in each process; as the machine gives by default.")
+        int | None, typer.Option(min=1, help="Torch's threads in each process; by default torch's own choice.")
     ] = None,
     worker: Annotated[
-        str | None, typer.Option(metavar="SOCKET", help="A worker that runs already, e.g. the board's own.")
+        str | None, typer.Option(metavar="SOCKET", help="A worker that already runs, e.g. the board's own.")
     ] = None,
-    seed: Annotated[int, typer.Option(help="Fixes the arrivals.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the arrivals.")] = 0,
     json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the result as JSON.")] = None,
 ) -> None:
-    """Train one network and serve another on this machine for a while: latencies, violations, training throughput."""
-    from experiments.cli.concurrent_run import ConcurrentRunOptions
-    from experiments.cli.concurrent_run import run_concurrently as command
+    """Train one network and serve another on this machine, and measure latencies, violations and throughput."""
+    from fedge.serving.concurrent_run import ConcurrentRunOptions
 
-    asked = ConcurrentRunOptions(
+    options = ConcurrentRunOptions(
         train=train,
         infer=infer,
         how=how,
@@ -61,7 +78,88 @@ def run(
         seed=seed,
         threads=threads,
     )
-    command(asked, json_file)
+    run_and_print(options, json_file)
+
+
+def run_and_print(options: ConcurrentRunOptions, json_file: Path | None) -> None:
+    """Run, show and write the result; after Ctrl-C or a worker's failure, the results so far are kept.
+
+    Raises:
+        BadInput: If an option is invalid; raised before anything is started.
+        RunFailed: If a worker cannot continue.
+    """
+    from experiments.report.analysis.side_by_side_terminal import build_outcome_table
+    from fedge.serving.concurrent_run import concurrent_run_to_dict, run_concurrent_jobs
+    from fedge.telemetry import run_folder
+
+    check_output("--json", json_file, RUN_START)
+    console = make_console()
+    with _exit_on_signals():
+        result = run_concurrent_jobs(options, _RunDisplay(options, console))
+    if result.outcomes:
+        build_outcome_table(list(result.outcomes), options.latency_s).print(console)
+        if json_file is not None:
+            data = concurrent_run_to_dict(result)
+            write_output("--json", json_file, lambda path: run_folder.write_json(path, data))
+    if result.ended is not None:
+        raise result.ended
+
+
+class _RunDisplay:
+    """Shows the progress of a run on the terminal."""
+
+    def __init__(self, options: ConcurrentRunOptions, console: Console) -> None:
+        self._options, self._console = options, console
+
+    def report_step_times(self, step_s: float, infer_s: Mapping[int, float]) -> None:
+        """Show the measured seconds of a training step, and of inference by batch size."""
+        from experiments.report.analysis.side_by_side_terminal import format_milliseconds
+
+        times = ", ".join(f"{size}: {format_milliseconds(one)}" for size, one in infer_s.items())
+        self._say(f"measured: a training step {format_milliseconds(step_s)} ms, inference by batch size {times} ms")
+
+    def report_start(self, jobs: SideBySideJobs, device: str) -> None:
+        """Show the jobs, the device and the threads."""
+        from experiments.report.analysis.side_by_side_terminal import format_milliseconds
+        from fedge.serving.concurrent_run import count_cores
+        from fedge.serving.side_by_side import ALONE
+
+        options = self._options
+        threads = "default number of threads" if options.threads is None else f"threads {options.threads}"
+        host = f"cores {count_cores()}, {threads}" if options.worker is None else f"worker {options.worker}"
+        service = (
+            f" serving {jobs.infer} by {jobs.infer_batch} at {options.rate_hz:g}/s ({options.arrivals}) within "
+            f"{format_milliseconds(jobs.latency_s)} ms,"
+        )
+        serving = "" if options.how == ALONE else service
+        self._say(f"training {jobs.train} by {jobs.train_batch},{serving} on {device}, {host}")
+
+    @contextlib.contextmanager
+    def follow_turn(self, jobs: SideBySideJobs) -> Iterator[Callable[[SideBySideOutcome], None]]:
+        """Show the outcome of a turn so far."""
+        from experiments.report.analysis.side_by_side_terminal import SideBySideProgress
+
+        title = f"{jobs.train} + {jobs.infer}"
+        with SideBySideProgress(title, self._options.duration_s, self._console) as progress:
+            yield progress
+
+    def _say(self, text: str) -> None:
+        self._console.print(text, soft_wrap=True, highlight=False, markup=False)
+
+
+@contextlib.contextmanager
+def _exit_on_signals() -> Iterator[None]:
+    """Turn SIGTERM and SIGHUP into an exit, so that workers are ended and remote services withdrawn."""
+
+    def leave(number: int, _frame: object) -> None:
+        sys.exit(128 + number)
+
+    before = {number: signal.signal(number, leave) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @app.command("eval")
@@ -79,38 +177,86 @@ def evaluate(
     problems: Annotated[
         str, typer.Option(metavar="default|FILE", help="Fulcrum's grid of problems, or a YAML or JSON list.")
     ] = "default",
-    reuse: Annotated[
-        bool, typer.Option("--reuse", help="What was profiled for a problem serves the next ones.")
-    ] = False,
+    reuse: Annotated[bool, typer.Option("--reuse", help="Keep what was profiled for earlier problems.")] = False,
     plausible: Annotated[
-        bool, typer.Option("--plausible", help="Leave out modes of which a table has a row that cannot be.")
+        bool, typer.Option("--plausible", help="Leave out modes with an implausible row in a table.")
     ] = False,
     sample: Annotated[
         int | None, typer.Option(min=1, help="Number of problems to draw at random, in a stream.")
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Fixes everything random.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the draw and of the strategies.")] = 0,
     seeds: Annotated[int, typer.Option(min=1, help="Number of seeds, one row each.")] = 1,
-    device: Annotated[str | None, typer.Option(help="The board; from the tables' paths by default.")] = None,
+    device: Annotated[str | None, typer.Option(help="The board; by default from the tables' paths.")] = None,
     workload: Annotated[
-        str | None, typer.Option(help="The workload of a table alone; from the file's name by default.")
+        str | None, typer.Option(help="The workload of a single table; by default from the file's name.")
     ] = None,
     batch_size: Annotated[
-        int | None, typer.Option(help="Which batch size of training, where a table holds several.")
+        int | None, typer.Option(help="The batch size of training, if a table holds several.")
     ] = None,
     json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the rows as JSON.")] = None,
 ) -> None:
-    """Judge strategies on measured tables: which problems they solve, how far off the best, from how many modes."""
-    from experiments.cli.concurrent_eval import ConcurrentEvalOptions
-    from experiments.cli.concurrent_eval import evaluate_strategies as command
-    from experiments.cli.concurrent_tables import ConcurrentTableOptions
+    """Evaluate strategies on measured tables: solved problems, gap to the optimum, number of profiled modes."""
+    from fedge.studies.serving.job_tables import JobTableOptions
+    from fedge.studies.serving.strategy_study import StrategyStudyOptions
 
-    tables = ConcurrentTableOptions(
+    tables = JobTableOptions(
         tuple(train or ()), infer=tuple(infer or ()), device=device, workload=workload, batch_size=batch_size
     )
-    asked = ConcurrentEvalOptions(
+    options = StrategyStudyOptions(
         tables, strategy, problems, reuse=reuse, sample=sample, seed=seed, seeds=seeds, plausible=plausible
     )
-    command(asked, json_file)
+    evaluate_strategies(options, json_file)
+
+
+def evaluate_strategies(options: StrategyStudyOptions, json_file: Path | None) -> None:
+    """Evaluate strategies, print tables and optionally write JSON.
+
+    Raises:
+        BadInput: If the input is invalid; raised before any evaluation.
+        FedgeError: At the end, if a strategy failed.
+    """
+    from experiments.report.analysis.strategy_terminal import print_strategies
+    from fedge.studies.serving.strategy_scores import row_to_dict
+    from fedge.studies.serving.strategy_study import build_strategy_jobs
+    from fedge.telemetry import run_folder
+
+    check_output("--json", json_file, "[")
+    rows = evaluate_jobs(build_strategy_jobs(options))
+    print_strategies(make_console(), rows)
+    if json_file is not None:
+        data = [row_to_dict(row) for row in rows]
+        write_output("--json", json_file, lambda path: run_folder.write_json(path, data))
+    errors = [f"{row.strategy} on {row.pair}: {row.error}" for row in rows if row.error is not None]
+    if errors:
+        raise FedgeError(f"{len(errors)} of {len(rows)} rows failed; {'; '.join(dict.fromkeys(errors))}")
+
+
+def evaluate_jobs(jobs: Sequence[StrategyJob], workers: int | None = None) -> list[StrategyRow]:
+    """Run all jobs in parallel with a progress line on standard error.
+
+    Args:
+        jobs: The evaluations.
+        workers: Number of processes; by default the cores available to this process.
+    """
+    from fedge.studies.prediction_study import limit_to_one_thread
+    from fedge.studies.process_pool import run_jobs
+    from fedge.studies.serving.strategy_study import run_timed_job
+
+    with limit_to_one_thread(), _show_progress(len(jobs)) as report_job:
+        return run_jobs(run_timed_job, jobs, report_job, workers)
+
+
+@contextlib.contextmanager
+def _show_progress(total: int) -> Iterator[Callable[[str], None]]:
+    """Show the number of finished jobs and the last one; without a terminal, one line per job.
+
+    A job takes up to a minute, so silence in a log would look like a hang.
+    """
+    if make_console(stderr=True).is_terminal:
+        with show_progress(total) as report_job:
+            yield report_job
+    else:
+        yield lambda job: typer.echo(f"fedge: done: {job}", err=True)
 
 
 @app.command("plan")
@@ -128,26 +274,26 @@ def plan(
         list[float] | None, typer.Option(help="Requests per second; one for each inference job, in their order.")
     ] = None,
     device: Annotated[
-        str | None, typer.Option(help="The board, whose calibrated costs are used where there are no tables.")
+        str | None, typer.Option(help="The board whose calibrated costs are used without tables.")
     ] = None,
-    train_workload: Annotated[str | None, typer.Option(help="With --device: what is trained.")] = None,
+    train_workload: Annotated[str | None, typer.Option(help="With --device: the workload to train.")] = None,
     infer_workload: Annotated[
-        list[str] | None, typer.Option(help="With --device: what is served; up to three.")
+        list[str] | None, typer.Option(help="With --device: a workload to serve; up to three.")
     ] = None,
     batch_sizes: Annotated[
-        str | None, typer.Option(metavar="N,...", help="Batch sizes of inference; the tables' own by default.")
+        str | None, typer.Option(metavar="N,...", help="Batch sizes of inference; by default those of the tables.")
     ] = None,
     batch_size: Annotated[
-        int | None, typer.Option(help="Which batch size of training, where the table holds several.")
+        int | None, typer.Option(help="The batch size of training, if the table holds several.")
     ] = None,
     arrivals: Annotated[str, typer.Option(help="constant, poisson, bursts or dynamic.")] = "constant",
-    strategy: Annotated[str, typer.Option(help="Show what this strategy would profile; `none` for nothing.")] = "fedge",
-    seed: Annotated[int, typer.Option(min=0, help="Fixes the arrivals.")] = 0,
+    strategy: Annotated[str, typer.Option(help="Show what this strategy would profile; none for nothing.")] = "fedge",
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the arrivals.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for a program to read.")] = False,
 ) -> None:
-    """Which mode, batch size and interleaving for training beside inference within these limits, and why."""
-    from experiments.cli.concurrent_plan import print_plan as command
-    from fedge.studies.serving.interleaving_advice import ConcurrentJobOptions, ConcurrentPlanOptions
+    """Plan mode, batch sizes and interleaving of training and inference within limits."""
+    from fedge.studies.serving.interleaving_advice import ConcurrentPlanOptions
+    from fedge.studies.serving.job_tables import ConcurrentJobOptions
 
     jobs = ConcurrentJobOptions(
         train=train,
@@ -160,6 +306,19 @@ def plan(
         batch_sizes=batch_sizes,
         batch_size=batch_size,
     )
-    command(
+    print_plan(
         ConcurrentPlanOptions(jobs, power_w=power_w, arrivals=arrivals, strategy=strategy, seed=seed), as_json=as_json
     )
+
+
+def print_plan(options: ConcurrentPlanOptions, *, as_json: bool) -> None:
+    """Plan and print the result as text or JSON."""
+    from fedge.studies.serving.interleaving_advice import advise_interleaving, interleaving_advice_to_dict
+
+    advice = advise_interleaving(options)
+    if as_json:
+        typer.echo(json.dumps(interleaving_advice_to_dict(advice), indent=2))
+        return
+    from experiments.report.analysis.interleaving_terminal import print_interleaving
+
+    print_interleaving(make_console(), advice)

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import sys
 import webbrowser
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
-from urllib.parse import urlsplit
+from typing import Annotated
 
-import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+import typer
 
 from fedge.errors import BadInput
-from fedge.telemetry import run_folder
-from fedge.telemetry.store_files import read_store_version
 
 LOOPBACK = "127.0.0.1"
 
@@ -32,133 +29,82 @@ class DashboardOptions:
     open: bool = False
 
 
-class DashboardSettings(BaseModel):
-    """Settings of a real fleet's dashboard service, from a YAML file."""
+def board(
+    source: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="RUN_OR_ADDRESS", help="Run folder, which may not exist yet, or http://... of another dashboard."
+        ),
+    ] = None,
+    *,
+    host: Annotated[str, typer.Option(help="Address to listen on; other than loopback needs a token.")] = LOOPBACK,
+    port: Annotated[
+        int | None, typer.Option(min=1, max=65_535, help="Port; by default the first free one from 8400.")
+    ] = None,
+    token_file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="File with the token that readers need; created if missing.")
+    ] = None,
+    relay_token_file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="File with the token of the dashboard at ADDRESS.")
+    ] = None,
+    serve: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Run as the service of a real fleet, with these settings.")
+    ] = None,
+    open_it: Annotated[bool, typer.Option("--open", help="Open the page in the browser of this machine.")] = False,
+) -> None:
+    """Show a run, unfinished or finished, or a real fleet as a live web page."""
+    serve_dashboard(
+        DashboardOptions(
+            source,
+            serve=serve,
+            host=host,
+            port=port,
+            token_file=token_file,
+            relay_token_file=relay_token_file,
+            open=open_it,
+        )
+    )
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
-    store: Path
-    """Folder of the telemetry store."""
-    runs: Path | None = None
-    """Folder with run folders; the newest one is shown."""
-    ingest: Path = Path("/run/fedge-board/ingest.sock")
-    """Unix socket on which the proxy forwards the boards' telemetry."""
-    host: str = LOOPBACK
-    port: Annotated[int, Field(ge=1, le=65_535)] = 8400
-    token_file: Path | None = None
-    names: tuple[str, ...] = ()
-    """Additional host names of the page, e.g. that of a proxy."""
-    store_gb: Annotated[float, Field(gt=0)] = 20.0
-    store_days: Annotated[float, Field(gt=0)] = 90.0
-
-
-def serve_dashboard(asked: DashboardOptions) -> None:
+def serve_dashboard(options: DashboardOptions) -> None:
     """Serve the dashboard until Ctrl-C and print its address."""
     from experiments.backends import dashboard_service as backend
+    from experiments.backends.dashboard_target import find_run_folder, parse_address, read_settings, read_token
 
-    _check_options(asked)
-    if asked.serve is not None:
-        settings = read_settings(asked.serve)
+    _check_options(options)
+    if options.serve is not None:
+        settings = read_settings(options.serve)
         place = backend.ListenAddress(settings.host, settings.port, settings.token_file, settings.names)
-        kept = (round(settings.store_gb * 1e9), settings.store_days * 86_400.0)
-        service = backend.FleetDashboard(settings.store, settings.runs, settings.ingest, *kept)
-        backend.serve_fleet(service, place, _announce_url(asked.open))
+        limits = (round(settings.store_gb * 1e9), settings.store_days * 86_400.0)
+        service = backend.FleetDashboard(settings.store, settings.runs, settings.ingest, *limits)
+        backend.serve_fleet(service, place, _announce_url(options.open))
         return
-    place = backend.ListenAddress(asked.host, asked.port, asked.token_file)
-    shown = asked.source or ""
-    if not shown:
+    place = backend.ListenAddress(options.host, options.port, options.token_file)
+    source = options.source or ""
+    if not source:
         raise BadInput("RUN_OR_ADDRESS", "nothing", "a run folder, an address (http://...), or --serve FILE")
-    if "://" in shown:
-        url, token = parse_address(shown)
-        if asked.relay_token_file is not None:
-            token = read_token(asked.relay_token_file)
-        backend.show_relay(url, token=token, place=place, told=_announce_url(asked.open), note=_note)
+    if "://" in source:
+        url, token = parse_address(source)
+        if options.relay_token_file is not None:
+            token = read_token(options.relay_token_file)
+        backend.show_relay(url, token=token, place=place, told=_announce_url(options.open), note=_note)
     else:
-        backend.show_run(find_run_folder(Path(shown)), place, _announce_url(asked.open))
+        backend.show_run(find_run_folder(Path(source)), place, _announce_url(options.open))
 
 
-def _check_options(asked: DashboardOptions) -> None:
+def _check_options(options: DashboardOptions) -> None:
     """Raise ``BadInput`` for options that would have no effect."""
-    given = {"RUN_OR_ADDRESS": asked.source, "--port": asked.port, "--token-file": asked.token_file}
-    given |= {"--relay-token-file": asked.relay_token_file, "--host": None if asked.host == LOOPBACK else asked.host}
+    given = {"RUN_OR_ADDRESS": options.source, "--port": options.port, "--token-file": options.token_file}
+    given |= {
+        "--relay-token-file": options.relay_token_file,
+        "--host": None if options.host == LOOPBACK else options.host,
+    }
     odd = [name for name, value in given.items() if value is not None]
-    if asked.serve is not None and odd:
-        raise BadInput(odd[0], f"{given[odd[0]]}, with --serve", f"without it: {asked.serve} says all that")
-    if asked.relay_token_file is not None and "://" not in (asked.source or ""):
+    if options.serve is not None and odd:
+        raise BadInput(odd[0], f"{given[odd[0]]}, with --serve", f"without it: {options.serve} contains these settings")
+    if options.relay_token_file is not None and "://" not in (options.source or ""):
         right = "--token-file for the page itself; this one is the token of another page, http://HOST:PORT/"
-        raise BadInput("--relay-token-file", f"{asked.relay_token_file}, with a run folder", right)
-
-
-def parse_address(text: str) -> tuple[str, str | None]:
-    """Split a dashboard's URL into its address and the token in its fragment.
-
-    Raises:
-        BadInput: If the URL is malformed.
-    """
-    parts = urlsplit(text)
-    if parts.scheme not in {"http", "https"} or not parts.hostname or parts.username or parts.query:
-        raise BadInput("RUN_OR_ADDRESS", repr(text.partition("#")[0]), "http://HOST:PORT/ or https://... of a page")
-    token = parts.fragment.removeprefix("token=") if parts.fragment.startswith("token=") else None
-    return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}", token
-
-
-def read_token(path: Path) -> str:
-    """Read the access token of another dashboard.
-
-    Raises:
-        BadInput: If the file cannot be read or is not ASCII text.
-    """
-    try:
-        return path.read_text(encoding="ascii").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadInput(str(path), "a file that cannot be read", "a file that holds the other page's token") from error
-
-
-def find_run_folder(path: Path) -> Path:
-    """Return the path of a run folder, which may not exist yet.
-
-    Raises:
-        BadInput: If something else is at the path.
-    """
-    if path.is_file():
-        raise BadInput("RUN_OR_ADDRESS", str(path), "the folder of a run, not a file in it")
-    if path.is_dir() and any(path.iterdir()) and not (path / run_folder.RUN_YAML).is_file():
-        right = "the folder of a run, or one that is not there yet: the page waits for it"
-        raise BadInput("RUN_OR_ADDRESS", f"{path}, which holds other things than a run", right)
-    if (path / run_folder.RUN_YAML).is_file():
-        read_store_version(path)
-    if not path.exists() and not path.absolute().parent.is_dir():
-        raise BadInput(
-            "RUN_OR_ADDRESS",
-            f"{path}, in a folder that does not exist",
-            "the folder of a run (fedge run ... --out FOLDER)",
-        )
-    return path.absolute()
-
-
-def read_settings(path: Path) -> DashboardSettings:
-    """Read the service's settings.
-
-    Raises:
-        BadInput: In one line that names the field.
-    """
-    try:
-        content: Any = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise BadInput(str(path), "no such file", "the settings of the service (docs/board-page.md)") from error
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise BadInput(str(path), "an unreadable file", " ".join(str(error).split())) from error
-    if not isinstance(content, dict):
-        raise BadInput(str(path), "a file without settings", "at least 'store: FOLDER' (docs/board-page.md)")
-    try:
-        return DashboardSettings.model_validate(content)
-    except ValidationError as error:
-        first: Any = error.errors(include_url=False)[0]
-        field = ".".join(str(part) for part in first["loc"])
-        known = ", ".join(DashboardSettings.model_fields)
-        right = f"known: {known}" if first["type"] == "extra_forbidden" else str(first["msg"])
-        got = "nothing" if first["type"] == "missing" else repr(first["input"])
-        raise BadInput(f"{path}: {field}", got, right) from error
+        raise BadInput("--relay-token-file", f"{options.relay_token_file}, with a run folder", right)
 
 
 def _note(text: str) -> None:
@@ -166,11 +112,11 @@ def _note(text: str) -> None:
     sys.stderr.flush()
 
 
-def _announce_url(opened: bool) -> Any:
-    def told(url: str) -> None:
+def _announce_url(opened: bool) -> Callable[[str], None]:
+    def announce(url: str) -> None:
         sys.stdout.write(f"{url}\n")
         sys.stdout.flush()
         if opened:
             webbrowser.open(url)
 
-    return told
+    return announce

@@ -1,17 +1,21 @@
-"""``fedge devices``: the catalogue's data on each board, every number with its label."""
+"""``fedge devices list``, ``show`` and ``modes``: the catalogue's data on each board, every number with its label."""
 
 from __future__ import annotations
 
 import json as jsonlib
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
+import typer
 
+from experiments.cli.command_output import make_console
 from fedge.errors import UnknownName
-from fedge.types import DeviceSpec, LabelledValue, PowerMode
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+    from fedge.types import DeviceSpec, LabelledValue, PowerMode
 
 LABEL_MARKS = {"measured": "", "calibrated": "^", "estimated": "~"}
 """Mark in front of a number in a narrow table, by its label."""
@@ -31,15 +35,46 @@ SPEC_FIGURES = (
 )
 
 
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for a program to read.")]
+BoardName = Annotated[str, typer.Argument(metavar="NAME")]
+
+app = typer.Typer(help="The catalogue of boards.", no_args_is_help=True, rich_markup_mode=None)
+
+
+@app.command("list")
+def devices_list(as_json: AsJson = False) -> None:
+    """List every board of the catalogue."""
+    list_devices(make_console(), as_json)
+
+
+@app.command("show")
+def devices_show(name: BoardName, as_json: AsJson = False) -> None:
+    """Show one board: knobs, presets, rails, figures and their sources."""
+    show_device(name, make_console(), as_json)
+
+
+@app.command("modes")
+def devices_modes(
+    name: BoardName,
+    preset: Annotated[str | None, typer.Option(help="Only this nvpmodel preset.")] = None,
+    every: Annotated[bool, typer.Option("--all", help="Every mode, one per line.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show a board's power modes."""
+    show_modes(name, preset=preset, every=every, console=make_console(), json=as_json)
+
+
 def list_devices(console: Console, json: bool = False) -> None:
     """Print one line per board of the catalogue."""
+    from rich.text import Text
+
     from fedge.devices import catalogue
 
     specs = catalogue.load_catalogue()
     if json:
         _print_json(console, [_summary_data(spec) for spec in specs.values()])
         return
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    table = _make_table()
     table.add_column("Board", style="cyan", no_wrap=True)
     for title in ("Cores", "GFLOP/s", "GB/s", "RAM GB", "Idle W", "Top W", "Modes"):
         table.add_column(title, justify="right", no_wrap=True)
@@ -49,7 +84,7 @@ def list_devices(console: Console, json: bool = False) -> None:
     console.print(table)
     others = ", ".join(f"{alias} = {name}" for alias, name in catalogue.aliases().items() if "jetson" not in alias)
     console.print()
-    console.print(Text(f"Also: {others}.\n~ estimated (data sheet or our guess); no mark: measured on a board.\n"
+    console.print(Text(f"Also: {others}.\n~ estimated (data sheet or default); no mark: measured on a board.\n"
                        "Sources: fedge devices show NAME", style="dim"))  # fmt: skip
 
 
@@ -59,6 +94,8 @@ def show_device(name: str, console: Console, json: bool = False) -> None:
     Raises:
         UnknownName: If the board is not in the catalogue.
     """
+    from rich.text import Text
+
     from fedge.devices import catalogue
 
     spec = catalogue.find(name, where="NAME")
@@ -66,7 +103,7 @@ def show_device(name: str, console: Console, json: bool = False) -> None:
         _print_json(console, _spec_data(spec))
         return
     console.print(Text.assemble((spec.title, "bold"), f"  ({spec.name})"))
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold", show_edge=False)
+    table = _make_table()
     for title, width in (("What", 15), ("Value", 24), ("Label", 10)):
         table.add_column(title, width=width, overflow="fold")
     table.add_column("Source", style="dim", ratio=1, overflow="fold")
@@ -98,10 +135,12 @@ def show_modes(name: str, preset: str | None, every: bool, console: Console, jso
 
 
 def _print_knobs(console: Console, spec: DeviceSpec) -> None:
+    from rich.text import Text
+
     lengths = [len(getattr(spec, field)) for field, _, _ in KNOB_TITLES]
     product = " x ".join(map(str, lengths))
     console.print(Text.assemble((spec.title, "bold"), f": {_count_modes(spec):,} power modes ({product})"))
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    table = _make_table()
     table.add_column("Knob", style="cyan")
     table.add_column("Values", justify="right")
     table.add_column("Label")
@@ -114,7 +153,9 @@ def _print_knobs(console: Console, spec: DeviceSpec) -> None:
 
 
 def _print_presets(console: Console, spec: DeviceSpec) -> None:
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    from rich.text import Text
+
+    table = _make_table()
     table.add_column("Preset", style="cyan", no_wrap=True)
     for title in ("Cores", "CPU MHz", "GPU MHz", "Memory MHz"):
         table.add_column(title, justify="right")
@@ -124,7 +165,7 @@ def _print_presets(console: Console, spec: DeviceSpec) -> None:
         table.add_row(name, str(mode.cores), *clocks, "at power-on" if name == spec.default_preset else "")
     console.print()
     console.print(table)
-    console.print(Text("Off-table clocks of a preset stand at the nearest table entry.", style="dim"))
+    console.print(Text("Preset clocks outside the table are set to the nearest table entry.", style="dim"))
 
 
 def _print_preset(console: Console, spec: DeviceSpec, preset: str, json: bool) -> None:
@@ -171,29 +212,18 @@ def _list_facts(spec: DeviceSpec) -> list[tuple[str, str, str]]:
 
 def _list_costs(spec: DeviceSpec) -> list[tuple[str, str, str]]:
     """Return the workloads with costs fitted to tables of this board, with batch sizes, by kind."""
+    from fedge.costs.cost_profile import list_calibrated_batch_sizes
+
     facts = []
-    for title, kind in (("Training costs", "train"), ("Inference costs", "infer")):
-        sizes = _batch_sizes(spec, kind)
+    for title, sizes in zip(
+        ("Training costs", "Inference costs"), list_calibrated_batch_sizes(spec.name).values(), strict=True
+    ):
         if sizes:
-            lines = (f"{name}\n  batch {_join_sizes(batches)}" for name, batches in sizes.items())
+            lines = (f"{name}\n  batch {' '.join(map(str, batches))}" for name, batches in sizes.items())
             facts.append((title, "\n".join(lines), "calibrated: fitted to measured tables (docs/calibration.md)"))
         else:
-            facts.append((title, "none of its own", "estimated: carried from the nearest board that has the workload"))
+            facts.append((title, "none of its own", "estimated: scaled from the nearest board that has the workload"))
     return facts
-
-
-def _batch_sizes(spec: DeviceSpec, kind: str) -> dict[str, list[int]]:
-    from fedge.costs.cost_profile import load_calibrated_inference, load_calibrated_training
-
-    found: dict[str, list[int]] = {}
-    for profile in load_calibrated_inference() if kind == "infer" else load_calibrated_training():
-        if profile.device == spec.name:
-            found.setdefault(profile.workload, []).append(profile.batch_size)
-    return found
-
-
-def _join_sizes(batch_sizes: Sequence[int]) -> str:
-    return " ".join(map(str, batch_sizes))
 
 
 def _summary_data(spec: DeviceSpec) -> dict[str, Any]:
@@ -203,9 +233,11 @@ def _summary_data(spec: DeviceSpec) -> dict[str, Any]:
 
 
 def _spec_data(spec: DeviceSpec) -> dict[str, Any]:
+    from fedge.costs.cost_profile import list_calibrated_batch_sizes
+
     rest = ("rails", "total_power", "accelerators", "jetpacks")
     return _summary_data(spec) | _modes_data(spec) | {f: getattr(spec, f) for f in rest} | {
-        "sources": dict(spec.sources), "calibrated": {kind: _batch_sizes(spec, kind) for kind in ("train", "infer")}
+        "sources": dict(spec.sources), "calibrated": list_calibrated_batch_sizes(spec.name)
     }  # fmt: skip
 
 
@@ -229,6 +261,12 @@ def _format_figure(figure: LabelledValue) -> str:
 
 def _count_modes(spec: DeviceSpec) -> int:
     return len(spec.cores) * len(spec.cpu_mhz) * len(spec.gpu_mhz) * len(spec.mem_mhz)
+
+
+def _make_table() -> Table:
+    from rich.table import Table
+
+    return Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
 
 
 def _print_json(console: Console, value: object) -> None:

@@ -6,8 +6,7 @@ import sys
 import webbrowser
 from contextlib import suppress
 
-from experiments.cli import fleet_options
-from experiments.cli.fleet_options import FleetOptions
+from experiments.fleet import selected_fleet
 from experiments.fleet.dashboard_tunnel import (
     find_dashboard_address,
     find_free_port,
@@ -16,6 +15,7 @@ from experiments.fleet.dashboard_tunnel import (
     probe_page,
 )
 from experiments.fleet.process_cleanup import signals_as_interrupt
+from experiments.fleet.selected_fleet import FleetOptions
 from experiments.fleet.server_connection import build_connection
 
 
@@ -30,7 +30,7 @@ def open_fleet_dashboard(options: FleetOptions, port: int | None, opened: bool) 
     Raises:
         RunFailed: If the dashboard cannot be reached.
     """
-    member = fleet_options.read_fleet(options).inventory.server
+    member = selected_fleet.read_fleet(options).inventory.server
     server, page = build_connection(member), find_dashboard_address(member)
     if server.command_prefix[0] == "sh":
         # If this machine is the server, no tunnel is needed.

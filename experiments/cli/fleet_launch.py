@@ -10,11 +10,10 @@ from pathlib import Path
 from rich.console import Console
 
 from experiments.backends import launcher
-from experiments.cli import fleet_options
-from experiments.cli.fleet_options import FleetOptions
-from experiments.fleet import remote_run
+from experiments.fleet import remote_run, selected_fleet
 from experiments.fleet.experiment_bundle import pack_experiment
 from experiments.fleet.inventory import Inventory, format_names
+from experiments.fleet.selected_fleet import FleetOptions
 from experiments.fleet.server_connection import ServerConnection, build_connection
 from experiments.spec import experiment_checks
 from experiments.spec.experiment_loader import load_experiment
@@ -42,7 +41,7 @@ def run_on_fleet(config: Path, overrides: Sequence[str], out: Path | None, optio
     """
     console = Console(file=sys.stdout)
     experiment = load_experiment(config, [*overrides, f"backend={experiment_checks.FLEET_BACKEND}"])
-    found = fleet_options.read_fleet(options).inventory
+    found = selected_fleet.read_fleet(options).inventory
     check_boards(experiment, found, config)
     folder = launcher.choose_folder(experiment, out)
     check_locally(experiment, console)

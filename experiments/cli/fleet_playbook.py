@@ -11,11 +11,11 @@ from pathlib import Path
 
 from rich.console import Console
 
-from experiments.cli import fleet_options
-from experiments.cli.fleet_options import FleetOptions, SelectedFleet
+from experiments.fleet import selected_fleet
 from experiments.fleet.inventory import format_names
 from experiments.fleet.playbook_progress import PlaybookProgress, format_elapsed, summarize_playbook
 from experiments.fleet.playbook_runner import PlaybookCall, PlaybookOutcome, execute_playbook
+from experiments.fleet.selected_fleet import FleetOptions, SelectedFleet
 from fedge.errors import BadInput
 
 DONE, FAILED = 0, 1
@@ -33,13 +33,13 @@ def provision_fleet(options: FleetOptions, check: bool) -> int:
     Returns:
         The exit code.
     """
-    fleet = fleet_options.read_checked_fleet(options)
+    fleet = selected_fleet.read_checked_fleet(options)
     return run_playbook("provision", fleet, replace(fleet.build_call("site.yml"), check=check))
 
 
 def run_plain_playbook(name: str, playbook: str, options: FleetOptions) -> int:
     """Run a playbook without options of its own; return the exit code."""
-    fleet = fleet_options.read_fleet(options)
+    fleet = selected_fleet.read_fleet(options)
     return run_playbook(name, fleet, fleet.build_call(playbook))
 
 
@@ -50,7 +50,7 @@ def remove_fleet(options: FleetOptions, agreed: Callable[[str], bool]) -> int:
         options: The fleet.
         agreed: Asks a question and returns whether the user agrees.
     """
-    fleet = fleet_options.read_fleet(options)
+    fleet = selected_fleet.read_fleet(options)
     if not agreed(removal_question(fleet)):
         _say(_console(), "nothing was removed")
         return FAILED
@@ -75,7 +75,7 @@ def fetch_logs(options: FleetOptions, out: Path, since: str | None) -> int:
     """
     if out.exists() and not out.is_dir():
         raise BadInput("--out", f"{out}, which is a file", "a folder, new or not")
-    fleet = fleet_options.read_fleet(options)
+    fleet = selected_fleet.read_fleet(options)
     given = {"collect_to": str(out.resolve()), **({"collect_since": since} if since else {})}
     code = run_playbook("logs", fleet, replace(fleet.build_call("collect.yml"), variables=given))
     console = _console()

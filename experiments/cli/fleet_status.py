@@ -3,36 +3,23 @@
 from __future__ import annotations
 
 import json
-import math
 import os
-import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from importlib.metadata import version
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from experiments.cli import fleet_options
-from experiments.cli.command_output import check_output
-from experiments.cli.fleet_options import FleetOptions
-from experiments.cli.fleet_options import SelectedFleet as Chosen
+from experiments.cli.command_output import check_output, make_console, write_output
 from experiments.cli.fleet_playbook import log_path
-from experiments.fleet import inventory
-from experiments.fleet.answer_progress import AnswerProgress
-from experiments.fleet.playbook_events import PlaybookEvent, PlaybookState
-from experiments.fleet.playbook_runner import PlaybookCall, PlaybookOutcome, execute_playbook
+from experiments.fleet.selected_fleet import FleetOptions
 from experiments.fleet.status.clock_offset import format_duration
-from experiments.fleet.status.fleet_assessment import assess_fleet
-from experiments.fleet.status.status_records import BoardStatus, ControlNode, FleetHosts, FleetStatus, ServerStatus
-from fedge import __version__, powerd, worker
-from fedge.errors import BadInput, RunFailed
+from experiments.fleet.status.fleet_inspection import fleet_status_to_dict, inspect_fleet
+from experiments.fleet.status.status_records import BoardStatus, FleetStatus, ServerStatus
+from fedge.atomic_files import write_text
 
-STATUS_PLAYBOOK = "status.yml"
 TABLE_WIDTH = 100
 DAY_S = 86_400.0
 MAX_NAMES = 8
@@ -88,23 +75,6 @@ STATUS_COLUMNS: Sequence[tuple[str, Callable[[BoardStatus], str]]] = (
 MAX_NAME_WIDTH = 16
 """Width of the name column; a default that leaves room for the other columns on 80 characters."""
 
-PlaybookRunner = Callable[[PlaybookCall, Path, Callable[[PlaybookState, PlaybookEvent], None]], PlaybookOutcome]
-
-
-@dataclass(frozen=True, slots=True)
-class FleetAnswers:
-    """Facts collected from the hosts.
-
-    Attributes:
-        fleet: Names in the inventory.
-        answers: Collected record by host.
-        unreachable: Reason by host without a record.
-    """
-
-    fleet: FleetHosts
-    answers: Mapping[str, Any] = field(default_factory=dict)
-    unreachable: Mapping[str, str] = field(default_factory=dict)
-
 
 def report_status(options: FleetOptions, out: Path | None = None) -> bool:
     """Query the hosts, print table and findings, and optionally write JSON.
@@ -117,68 +87,12 @@ def report_status(options: FleetOptions, out: Path | None = None) -> bool:
         Whether the fleet is healthy.
     """
     check_output("--json", out, "{")
-    chosen = fleet_options.read_fleet(options)
     log = log_path(os.environ, "status", time.time(), os.getpid())
-    asked = query_hosts(chosen, log, Console(stderr=True))
-    status = assess_fleet(asked.fleet, asked.answers, local_versions(), asked.unreachable)
-    print_status(Console(), status)
+    status = inspect_fleet(options, log, make_console(stderr=True))
+    print_status(make_console(), status)
     if out is not None:
         write_status(out, status)
     return status.is_healthy
-
-
-def local_versions() -> ControlNode:
-    """Return the versions and protocols of this control node."""
-    return ControlNode(__version__, version("flwr"), powerd.PROTOCOL, worker.PROTOCOL)
-
-
-def query_hosts(chosen: Chosen, log: Path, console: Console, run: PlaybookRunner = execute_playbook) -> FleetAnswers:
-    """Run the status playbook and read the records it wrote; unreachable hosts do not make it fail.
-
-    Args:
-        chosen: The fleet.
-        log: File for Ansible's output.
-        console: Console for the progress line.
-        run: Runs the playbook.
-    """
-    server = chosen.inventory.server.name
-    gone: set[str] = set()
-    with tempfile.TemporaryDirectory(prefix="fedge-status-") as temporary:
-        folder = Path(temporary)
-
-        def hear(state: PlaybookState, _event: PlaybookEvent) -> None:
-            gone.update(state.failures_by_host)
-
-        def done() -> frozenset[str]:
-            return frozenset((*gone, *(path.stem for path in folder.glob("*.json"))))
-
-        with AnswerProgress(console, (server, *chosen.boards), done):
-            outcome = run(_build_status_call(chosen, folder), log, hear)
-        told = dict(read_answers(folder))
-    lost = {name: event.text for name, event in outcome.state.failures_by_host.items()}
-    if not told and not lost:
-        said = outcome.words or f"Ansible ended with {outcome.code}"
-        raise RunFailed(f"no host could be asked: {said}; all of it is in {log}")
-    return FleetAnswers(FleetHosts(chosen.inventory.board_names, chosen.boards, server), told, lost)
-
-
-def _build_status_call(chosen: Chosen, folder: Path) -> PlaybookCall:
-    call = chosen.build_call(STATUS_PLAYBOOK)
-    # The server is always queried, because its view of a board is part of the board's status.
-    limit = f"{call.limit},{inventory.SERVER}" if call.limit else None
-    return replace(call, limit=limit, variables={"status_to": str(folder)})
-
-
-def read_answers(folder: Path) -> Iterator[tuple[str, Any]]:
-    """Yield host and content of each file that the playbook wrote."""
-    for path in sorted(folder.glob("*.json")):
-        try:
-            yield path.stem, json.loads(path.read_text(encoding="utf-8"))
-        except (ValueError, OSError, RecursionError):
-            yield path.stem, {"facts": {"kind": "failed", "text": "its answer is no JSON"}}
-
-
-# Shown
 
 
 def print_status(console: Console, status: FleetStatus) -> None:
@@ -235,27 +149,5 @@ def _print_notes(console: Console, hosts: Sequence[BoardStatus | ServerStatus]) 
 
 def write_status(out: Path, status: FleetStatus) -> None:
     """Write the records as JSON, atomically."""
-    made = out.with_name(f".{out.name}.new")
-    hosts = [{**asdict(board), "well": board.is_healthy} for board in status.boards]
-    server = None if status.server is None else {**asdict(status.server), "well": status.server.is_healthy}
-    text = json.dumps(
-        _to_json_value({"well": status.is_healthy, "server": server, "boards": hosts}), indent=2, allow_nan=False
-    )
-    try:
-        made.write_text(f"{text}\n", encoding="utf-8")
-        made.replace(out)
-    except OSError as error:
-        raise BadInput("--json", f"{out} ({error.strerror})", "a file that you may write") from error
-    finally:
-        made.unlink(missing_ok=True)
-
-
-def _to_json_value(value: Any) -> Any:
-    """Convert a value to valid JSON: lone surrogates, which a host may have sent, and infinities are replaced."""
-    if isinstance(value, str):
-        return value.encode("utf-8", "replace").decode("utf-8")
-    if isinstance(value, Mapping):
-        return {_to_json_value(str(key)): _to_json_value(one) for key, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [_to_json_value(one) for one in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    text = json.dumps(fleet_status_to_dict(status), indent=2, allow_nan=False)
+    write_output("--json", out, lambda path: write_text(path, f"{text}\n"))

@@ -1,18 +1,21 @@
-"""The ``fedge`` command: each command reads its options and calls one function; heavy imports are deferred."""
+"""The ``fedge`` command: its commands, and the exit codes of errors; commands import heavy libraries when called."""
 
 from __future__ import annotations
 
 import json
 import logging
 import os
+import platform
 import sys
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated
 
 import typer
 import typer.core
 
 from experiments.cli import (
+    calibrate_costs,
     characterise_commands,
     layers_commands,
     place_commands,
@@ -20,11 +23,17 @@ from experiments.cli import (
     profile_commands,
     select_board_commands,
 )
+from experiments.cli.command_output import make_console
 from experiments.cli.concurrent_commands import app as concurrent
+from experiments.cli.dashboard_view import board
+from experiments.cli.devices_list import app as devices
 from experiments.cli.fleet_commands import fleet
 from experiments.cli.memory_commands import app as memory
 from experiments.cli.predict_commands import app as predict
+from experiments.cli.query_run import query
+from experiments.cli.report_run import report
 from experiments.cli.roofline_commands import app as roofline
+from experiments.cli.run_experiment import resume, run
 from experiments.cli.study_commands import app as study
 from experiments.cli.topology_commands import app as topology
 from fedge.errors import BadInput, FedgeError
@@ -39,7 +48,6 @@ app = typer.Typer(
     rich_markup_mode=None,
     add_completion=False,
 )
-devices = typer.Typer(help="The catalogue of boards.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(concurrent, name="concurrent")
 app.add_typer(devices, name="devices")
 app.add_typer(fleet, name="fleet")
@@ -49,202 +57,56 @@ app.add_typer(roofline, name="roofline")
 app.add_typer(study, name="study")
 app.add_typer(topology, name="topology")
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for a program to read.")]
-RayDashboard = Annotated[bool, typer.Option("--ray-dashboard", help="Show the boards on Ray's own dashboard.")]
-RayPort = Annotated[int | None, typer.Option("--ray-dashboard-port", min=1024, max=65535, help="Its port.")]
-
-
-@app.command()
-def run(
-    config: Annotated[Path, typer.Argument(help="The experiment's YAML file.")],
-    backend: Annotated[str | None, typer.Option(help="local, sim or fleet; the file's own by default.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Overrides the file's seed.")] = None,
-    override: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a field; may be repeated.")
-    ] = None,
-    out: Annotated[Path | None, typer.Option(help="The run folder; runs/<name>-<time> by default.")] = None,
-    *,
-    ray_dashboard: RayDashboard = False,
-    ray_dashboard_port: RayPort = None,
-    as_json: AsJson = False,
-) -> None:
-    """Run an experiment and write its run folder."""
-    from experiments.cli.run_experiment import start_run as command
-
-    given = {"backend": backend, "seed": seed}
-    extra = [f"{key}={value}" for key, value in given.items() if value is not None]
-    command(
-        config,
-        overrides=[*(override or []), *extra],
-        out=out,
-        as_json=as_json,
-        ray_port=_resolve_ray_port(ray_dashboard, ray_dashboard_port),
-    )
-
-
-@app.command()
-def resume(
-    folder: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run that stopped.")],
-    ray_dashboard: RayDashboard = False,
-    ray_dashboard_port: RayPort = None,
-    as_json: AsJson = False,
-) -> None:
-    """Go on with a run from its last checkpoint."""
-    from experiments.cli.run_experiment import resume_run as command
-
-    command(folder, as_json, _resolve_ray_port(ray_dashboard, ray_dashboard_port))
-
-
-@app.command()
-def report(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders; several are laid side by side.")],
-    out: Annotated[Path | None, typer.Option(help="The HTML file; report.html in the first run by default.")] = None,
-    tables: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Also write every table there, as .csv and .tex.")
-    ] = None,
-) -> None:
-    """Write the report of one run, or of several side by side: those that differ in the seed alone, as one group."""
-    from experiments.cli.report_run import write_run_report as command
-
-    command(runs, out, tables)
+app.command()(run)
+app.command()(resume)
+app.command()(report)
 
 
 @app.command()
 def export(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.")],
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run.")],
     to: Annotated[str, typer.Option(metavar="NAME", help="tensorboard, mlflow, or your own module:Class.")],
     option: Annotated[
         list[str] | None, typer.Option(metavar="KEY=VALUE", help="An option of the exporter; may be repeated.")
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="The folder to write into; in the run's by default.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder to write into; by default in the run's.")] = None,
 ) -> None:
     """Export every round of a run to TensorBoard, MLflow or your own exporter."""
-    from experiments.cli.export_rounds import export_run as command
+    from experiments.backends.stored_run_export import export_run
 
-    command(run, to, option or [], out)
+    count = export_run(run, to, option or [], out)
+    typer.echo(f"{count} {'round' if count == 1 else 'rounds'} exported to {to}")
 
 
-@app.command()
-def query(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run, finished or not.")],
-    sql: Annotated[str, typer.Argument(help="One SELECT over rounds, clients, events and samples.")],
-    form: Annotated[str, typer.Option("--format", help="table, csv or json.")] = "table",
-    out: Annotated[Path | None, typer.Option(help="A new file; the terminal by default.")] = None,
-) -> None:
-    """Ask a run's tables in SQL; nothing but these can be read, and nothing written."""
-    from experiments.cli.query_run import run_query as command
-
-    command(run, sql, form, out)
+app.command()(query)
+app.command()(board)
+calibrate_costs.register_commands(app)
 
 
 @app.command()
-def board(
-    shown: Annotated[
-        str | None,
-        typer.Argument(metavar="RUN_OR_ADDRESS", help="A run folder, also one to come, or another page's http://..."),
-    ] = None,
-    *,
-    host: Annotated[str, typer.Option(help="Where to listen; beyond this machine it needs a token.")] = "127.0.0.1",
-    port: Annotated[
-        int | None, typer.Option(min=1, max=65_535, help="The first free one from 8400 by default.")
-    ] = None,
-    token_file: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Holds the token that readers need; made if it is not there.")
-    ] = None,
-    relay_token_file: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Holds the token of the page at ADDRESS.")
-    ] = None,
-    serve: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Be the service of a real fleet, with these settings.")
-    ] = None,
-    open_it: Annotated[bool, typer.Option("--open", help="Open it in the browser of this machine.")] = False,
+def doctor(
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for a program to read.")] = False,
 ) -> None:
-    """Show a run, going on or finished, or a real fleet as a live web page."""
-    from experiments.cli.dashboard_view import DashboardOptions
-    from experiments.cli.dashboard_view import serve_dashboard as command
+    """Check which packages, backends and data can be used on this machine."""
+    from experiments.backends.environment_check import check_environment
 
-    command(
-        DashboardOptions(
-            shown,
-            serve=serve,
-            host=host,
-            port=port,
-            token_file=token_file,
-            relay_token_file=relay_token_file,
-            open=open_it,
-        )
-    )
-
-
-@devices.command("list")
-def devices_list(as_json: AsJson = False) -> None:
-    """Every board of the catalogue."""
-    from experiments.cli.devices_list import list_devices
-
-    list_devices(_make_console(), as_json)
-
-
-@devices.command("show")
-def devices_show(name: Annotated[str, typer.Argument(metavar="NAME")], as_json: AsJson = False) -> None:
-    """One board: knobs, presets, rails, figures and their sources."""
-    from experiments.cli.devices_list import show_device
-
-    show_device(name, _make_console(), as_json)
-
-
-@devices.command("modes")
-def devices_modes(
-    name: Annotated[str, typer.Argument(metavar="NAME")],
-    preset: Annotated[str | None, typer.Option(help="Only this nvpmodel preset.")] = None,
-    every: Annotated[bool, typer.Option("--all", help="Every mode, one per line.")] = False,
-    as_json: AsJson = False,
-) -> None:
-    """A board's power modes."""
-    from experiments.cli.devices_list import show_modes
-
-    show_modes(name, preset=preset, every=every, console=_make_console(), json=as_json)
-
-
-@app.command()
-def calibrate(
-    tables: Annotated[list[Path], typer.Argument(metavar="TABLE...", help="Measured tables in the normal form (CSV).")],
-    device: Annotated[str | None, typer.Option(help="The board; from the table's path by default.")] = None,
-    workload: Annotated[str | None, typer.Option(help="The workload; from the file's name by default.")] = None,
-    batch_size: Annotated[int | None, typer.Option(help="Which batch size, where a table holds several.")] = None,
-    kind: Annotated[
-        Literal["train", "infer"] | None,
-        typer.Option(
-            help="What a minibatch is; infer gives one file per batch size. From the table's folder by default."
-        ),
-    ] = None,
-    *,
-    out: Annotated[Path, typer.Option(help="Folder for the coefficients.")] = Path("calibrated"),
-    origin: Annotated[str, typer.Option(help="Who measured; written into the files.")] = "",
-    as_json: AsJson = False,
-) -> None:
-    """Fit the physical model of time and power to measured tables."""
-    from experiments.cli import calibrate_costs as command
-
-    results = command.calibrate_tables(
-        tables, device=device, workload=workload, batch_size=batch_size, kind=kind, out=out, origin=origin
-    )
+    findings = check_environment()
     if as_json:
-        typer.echo(json.dumps(command.as_data(results)))
-    else:
-        _make_console().print(command.as_table(results))
+        typer.echo(json.dumps([asdict(finding) for finding in findings]))
+        return
+    from rich.table import Table
 
-
-@app.command()
-def doctor(as_json: AsJson = False) -> None:
-    """What is installed, which backends and data are usable here."""
-    from experiments.cli.doctor import print_environment as command
-
-    command(_make_console(), as_json)
+    table = Table(title=f"fedge on Python {platform.python_version()}, {platform.system()} {platform.machine()}")
+    for column in ("what", "usable", "found", "what to do"):
+        table.add_column(column, overflow="fold")
+    for finding in findings:
+        table.add_row(finding.what, "yes" if finding.usable else "no", finding.found, finding.remedy)
+    make_console().print(table)
 
 
 @app.command()
 def version() -> None:
-    """The version of fedge."""
+    """Print the version of fedge."""
     from fedge import __version__
 
     typer.echo(__version__)
@@ -256,17 +118,6 @@ power_commands.register_commands(app, devices)
 layers_commands.register_commands(app)
 place_commands.register_commands(app)
 select_board_commands.register_commands(app)
-
-
-def _resolve_ray_port(wanted: bool, port: int | None) -> int | None:
-    """Return the port of Ray's dashboard: 0 for any free one, None without a dashboard."""
-    return port or 0 if wanted or port else None
-
-
-def _make_console() -> Any:
-    from rich.console import Console
-
-    return Console()
 
 
 def main() -> None:

@@ -1,11 +1,16 @@
-"""The ``fedge memory`` commands: evaluate, predict and fit the needs of a training step."""
+"""``fedge memory``: evaluate, predict and fit the needs of a training step."""
 
 from __future__ import annotations
 
+import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from experiments.cli.command_output import check_output, make_console, show_progress, write_json_rows, write_output
+from fedge.atomic_files import write_text
 
 app = typer.Typer(
     help="Memory and time of a training step, from the geometry of a network's layers.",
@@ -26,13 +31,23 @@ def evaluate(
     leave_network_out: Annotated[
         bool, typer.Option("--leave-network-out", help="Also predict each network from the others alone.")
     ] = False,
-    seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Fixes everything random.")] = 0,
-    json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write every error as JSON.")] = None,
+    seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Seed of the methods.")] = 0,
+    json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the errors as JSON.")] = None,
 ) -> None:
-    """Errors of memory and time on pruning levels that were not learnt from, and on networks left out."""
-    from experiments.cli.memory_eval import evaluate_memory as command
+    """Evaluate memory and time predictions on pruning levels or networks that are left out of the fit."""
+    from experiments.report.analysis.memory_terminal import build_error_tables
+    from fedge.costs.memory.memory_study import read_memory_study
 
-    command(data, method=method, left_out=leave_network_out, seed=seed, json_file=json_file)
+    check_output("--json", json_file, "[")
+    study = read_memory_study(data, method, left_out=leave_network_out, seed=seed)
+    if study.dropped_rows:
+        counts = ", ".join(f"{network} {count}" for network, count in study.dropped_rows.items())
+        typer.echo(f"fedge: rows left out, of pruning levels without a geometry: {counts}", err=True)
+    with show_progress(len(study.cells)) as report_cell:
+        rows = study.run(report_cell)
+    for table in build_error_tables(rows):
+        table.print(make_console())
+    write_json_rows(json_file, [asdict(row) for row in rows])
 
 
 @app.command()
@@ -47,29 +62,41 @@ def predict(
     ],
     *,
     device: Annotated[str, typer.Option(help="The board.")] = "tx2",
-    batch: Annotated[int, typer.Option(min=1, max=2**16, help="Samples per minibatch.")] = 32,
+    batch: Annotated[int, typer.Option(min=1, max=2**16, help="Samples per training step.")] = 32,
     input_shape: Annotated[
         str | None, typer.Option("--input", metavar="SHAPE", help="One sample's shape, as 3x224x224.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for a program to read.")] = False,
 ) -> None:
-    """Peak memory and time of a training step, and the largest batch that fits."""
-    from experiments.cli.memory_predict import print_memory as command
+    """Predict peak memory and time of a training step, and the largest batch that fits."""
+    from fedge.analysis.memory_prediction import memory_prediction_to_dict, predict_memory
+    from fedge.client.memory_scaling import estimate_usable_mb
 
-    command(model, device=device, batch_size=batch, input_shape=input_shape, as_json=as_json)
+    prediction = predict_memory(model, device, batch, input_shape, usable_mb=estimate_usable_mb)
+    if as_json:
+        typer.echo(json.dumps(memory_prediction_to_dict(prediction), indent=2))
+        return
+    from experiments.report.analysis.memory_terminal import print_prediction
+
+    print_prediction(make_console(), prediction)
 
 
 @app.command()
 def fit(
     *,
     data: Data,
-    out: Annotated[Path, typer.Option(metavar="FILE", help="The coefficients to write (YAML).")],
-    board: Annotated[str, typer.Option(help="The board that the steps were measured on.")] = "tx2",
-    source: Annotated[str, typer.Option(help="Where the steps are from; shown with every prediction.")] = (
+    out: Annotated[Path, typer.Option(metavar="FILE", help="File for the coefficients (YAML).")],
+    board: Annotated[str, typer.Option(help="The board on which the steps were measured.")] = "tx2",
+    source: Annotated[str, typer.Option(help="Origin of the steps; shown with every prediction.")] = (
         "SGD steps of pruned convolutional networks measured on a TX2"
     ),
 ) -> None:
-    """Fit the coefficients that predictions are computed from to measured steps."""
-    from experiments.cli.memory_eval import fit_memory as command
+    """Fit the coefficients of the predictions to measured steps."""
+    from fedge.costs.memory.memory_calibration import fit_memory_calibration, memory_calibration_to_yaml
+    from fedge.costs.memory.step_table import read_step_tables
 
-    command(data, out, board, source)
+    check_output("--out", out, "#")
+    calibration = fit_memory_calibration(read_step_tables(data), board, source)
+    write_output("--out", out, lambda path: write_text(path, memory_calibration_to_yaml(calibration)))
+    spreads = f"memory {calibration.memory_sd_log:.1%}, time {calibration.step_sd_log:.1%}".replace("%", " %")
+    make_console().print(f"Wrote {out}. Spread on a network left out: {spreads}.", highlight=False)

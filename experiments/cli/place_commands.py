@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from experiments.cli.command_output import check_output, make_console, show_progress, write_output
+from experiments.report.quantities import UNKNOWN
+from experiments.report.tables import Table, number_cell, text_cell
+from fedge.atomic_files import write_text
+
+if TYPE_CHECKING:
+    from fedge.analysis.placement.execution.host_runtimes import AcceleratorRuntime
+    from fedge.analysis.placement.execution.placement_runs import PlacementRun, PlacementRunOptions
+    from fedge.analysis.placement.placement_advice import PlacementOptions
 
 Model = Annotated[
     str,
     typer.Argument(
         metavar="MODEL",
-        help="A torchvision name (resnet50), a workload of fedge, module:function, an .onnx or a layers' .json.",
+        help="A torchvision name (resnet50), a workload of fedge, module:function, an .onnx file, or a .json of "
+        "`fedge layers`.",
     ),
 ]
 InputShape = Annotated[
@@ -28,28 +40,28 @@ def place(
         float | None, typer.Option(metavar="HZ", help="Images per second to keep up with; full load by default.")
     ] = None,
     objective: Annotated[
-        str | None,
-        typer.Option(help="throughput, latency or energy; by default latency with a rate, else throughput."),
+        str | None, typer.Option(help="throughput, latency or energy; by default latency with a rate, else throughput.")
     ] = None,
-    max_power_w: Annotated[float | None, typer.Option(help="Limit of the board's watts.")] = None,
-    max_latency_s: Annotated[float | None, typer.Option(help="Limit of an image's latency, waiting included.")] = None,
+    max_power_w: Annotated[float | None, typer.Option(help="Limit of the board's power, in watts.")] = None,
+    max_latency_s: Annotated[
+        float | None, typer.Option(help="Limit of an image's latency, waiting included, in seconds.")
+    ] = None,
     batches: Batches = "1,2,4,8,16,32,64,128",
-    instances: Annotated[int, typer.Option(min=1, max=3, help="Most instances on one accelerator.")] = 1,
+    instances: Annotated[int, typer.Option(min=1, max=3, help="Largest number of instances on one accelerator.")] = 1,
     on: Annotated[
-        str | None, typer.Option(metavar="NAME,...", help="Only these accelerators; the board's all by default.")
+        str | None, typer.Option(metavar="NAME,...", help="Only these accelerators; by default all of the board.")
     ] = None,
     measurements: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="What you measured (CSV): the board is fitted to it.")
+        Path | None, typer.Option(metavar="FILE", help="Your measurements (CSV), to which the board is fitted.")
     ] = None,
     input_shape: InputShape = None,
-    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a page with pictures.")] = None,
+    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a page with charts.")] = None,
     json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the plan as JSON.")] = None,
 ) -> None:
-    """Place inference over a board's accelerators: instances, batch sizes and precisions, and what comes of them."""
-    from experiments.cli.place_plan import print_placement as command
+    """Plan instances, batch sizes and precisions of a network on a board's accelerators."""
     from fedge.analysis.placement.placement_advice import PlacementOptions
 
-    asked = PlacementOptions(
+    options = PlacementOptions(
         model=model,
         device=device,
         rate_hz=rate,
@@ -62,12 +74,31 @@ def place(
         measurements=measurements,
         input_shape=input_shape,
     )
-    command(asked, html, json_file)
+    print_placement(options, html, json_file)
+
+
+def print_placement(options: PlacementOptions, html: Path | None, json_file: Path | None) -> None:
+    """Plan, print and write the results."""
+    from experiments.report.analysis.placement_terminal import print_placement_advice
+    from fedge.analysis.placement.placement_advice import PLACEMENT_FORMAT, advise_placement, placement_advice_to_dict
+    from fedge.telemetry import run_folder
+
+    check_output("--json", json_file, f'{{\n  "format": "{PLACEMENT_FORMAT}"')
+    check_output("--html", html, "<!doctype html")
+    advice = advise_placement(options)
+    print_placement_advice(make_console(), advice)
+    if json_file is not None:
+        data = placement_advice_to_dict(advice)
+        write_output("--json", json_file, lambda path: run_folder.write_json(path, data))
+    if html is not None:
+        from experiments.report.analysis.placement_page import write_placement_page
+
+        write_output("--html", html, lambda path: write_placement_page(advice, path))
 
 
 def place_run(
     model: Annotated[
-        str | None, typer.Argument(metavar="MODEL", help="As for place; without it, say what runs here.")
+        str | None, typer.Argument(metavar="MODEL", help="As for place; without it, list what can run here.")
     ] = None,
     *,
     instances: Annotated[
@@ -78,32 +109,87 @@ def place_run(
         ),
     ] = None,
     batches: Batches = "1,4,16",
-    most: Annotated[int, typer.Option("--together", min=1, max=4, help="Most instances in all.")] = 2,
-    seconds: Annotated[float, typer.Option(min=0.2, help="How long each placement runs.")] = 5.0,
+    most: Annotated[
+        int, typer.Option("--together", min=1, max=4, help="Largest number of instances in a placement.")
+    ] = 2,
+    seconds: Annotated[float, typer.Option(min=0.2, help="Duration of each run.")] = 5.0,
     sensor: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Read watts too: sysfs, tegrastats or jtop, on a Jetson.")
+        str | None,
+        typer.Option(metavar="NAME", help="Measure power with this sensor of a Jetson: sysfs, tegrastats or jtop."),
     ] = None,
     input_shape: InputShape = None,
     out: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write the measurements (CSV), for fedge place --measurements.")
+        Path | None, typer.Option(metavar="FILE", help="Write the measurements (CSV) for fedge place --measurements.")
     ] = None,
 ) -> None:
-    """Run instances of a network side by side on this machine and measure what they do together."""
-    from experiments.cli.place_run import PlacementRunOptions
-    from experiments.cli.place_run import measure_and_print as command
+    """Run instances of a network side by side on this machine and measure their throughput."""
+    from fedge.analysis.placement.execution.placement_runs import PlacementRunOptions, list_host_runtimes
 
-    command(
-        PlacementRunOptions(
-            model,
-            instances=tuple(instances or ()),
-            batches=batches,
-            most=most,
-            seconds=seconds,
-            sensor=sensor,
-            input_shape=input_shape,
-        ),
-        out,
+    if model is None:
+        _runtimes_table(list_host_runtimes()).print(make_console())
+        return
+    options = PlacementRunOptions(
+        model,
+        instances=tuple(instances or ()),
+        batches=batches,
+        most=most,
+        seconds=seconds,
+        sensor=sensor,
+        input_shape=input_shape,
     )
+    print_placement_runs(options, out)
+
+
+def print_placement_runs(options: PlacementRunOptions, out: Path | None) -> None:
+    """Measure, print and optionally write the measurements.
+
+    Raises:
+        BadInput: If the input is invalid.
+        RunFailed: If an instance fails.
+    """
+    from fedge.analysis.placement.execution.placement_runs import (
+        placement_runs_to_csv,
+        plan_placement_runs,
+        run_placements,
+    )
+    from fedge.analysis.placement.placement_measurements import MEASUREMENT_COLUMNS
+
+    check_output("--out", out, ",".join(MEASUREMENT_COLUMNS[:4]))
+    plan = plan_placement_runs(options)
+    with show_progress(len(plan.placements)) as report_placement:
+        runs = run_placements(plan, report_placement)
+    _measurements_table(runs).print(make_console())
+    if out is not None:
+        write_output("--out", out, lambda path: write_text(path, placement_runs_to_csv(runs)))
+
+
+def _measurements_table(runs: Sequence[PlacementRun]) -> Table:
+    rows = tuple(
+        (
+            text_cell(each.measurement.placement),
+            number_cell(f"{each.measurement.images_per_s:.1f}", each.measurement.images_per_s),
+            number_cell(" + ".join(f"{1e3 * one.median_s:.1f}" for one in each.instance_runs)),
+            number_cell(
+                UNKNOWN if each.measurement.watts is None else f"{each.measurement.watts:.1f}", each.measurement.watts
+            ),
+        )
+        for each in runs
+    )
+    return Table("measured", ("placement", "images/s", "median batch, ms", "W"), rows, "Measured on this machine")
+
+
+def _runtimes_table(runtimes: Sequence[AcceleratorRuntime]) -> Table:
+    rows = tuple(
+        (
+            text_cell(runtime.accelerator),
+            text_cell("yes" if runtime.reason is None else f"no: {runtime.reason}"),
+            text_cell(runtime.precision),
+            text_cell(runtime.library),
+        )
+        for runtime in runtimes
+    )
+    heads = ("accelerator", "available", "precision", "library")
+    return Table("runtimes", heads, rows, "What can run on this machine")
 
 
 def register_commands(app: typer.Typer) -> None:

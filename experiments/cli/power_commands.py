@@ -3,37 +3,43 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from experiments.cli.command_output import make_console
 from fedge.errors import BadInput
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
+    from fedge.devices.board_check import BoardCheckFinding
     from fedge.devices.node_settings import NodeSettings
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for a program to read.")]
 Settings = Annotated[
-    Path | None, typer.Option(help="The board's settings; /etc/fedge/node.yaml where it exists by default.")
+    Path | None, typer.Option(help="The board's settings; by default /etc/fedge/node.yaml if it exists.")
 ]
 PowerSocket = Annotated[str | None, typer.Option(metavar="SOCKET", help="The power daemon's socket.")]
 
 power = typer.Typer(
-    help="The power mode of the board at hand, through its power daemon.", no_args_is_help=True, rich_markup_mode=None
+    help="The power mode of the local board, through its power daemon.", no_args_is_help=True, rich_markup_mode=None
 )
 
 
 @power.command("get")
 def power_get(settings: Settings = None, socket: PowerSocket = None, as_json: AsJson = False) -> None:
-    """What is set now, and who holds the board."""
-    from experiments.cli import power_state as command
+    """Show the present mode and the holder of the board's lease."""
+    from fedge.devices.board_power import read_power_state
 
-    answer = command.read_state(_read_settings(settings, socket).power_socket)
+    state = read_power_state(_read_settings(settings, socket).power_socket)
     if as_json:
-        typer.echo(json.dumps(answer))
+        typer.echo(json.dumps(state))
     else:
-        command.print_state(_make_console(), answer)
+        print_state(make_console(), state)
 
 
 @power.command("set", context_settings={"ignore_unknown_options": True})
@@ -51,53 +57,117 @@ def power_set(
     as_json: AsJson = False,
 ) -> None:
     """Set a mode; it stays until `fedge power restore`. What the board has: fedge power modes."""
-    from experiments.cli import power_state as command
+    from fedge.devices.board_power import format_wire_mode, set_power_mode
 
-    answer = command.set_mode(mode, _read_settings(settings, socket).power_socket)
-    _print_answer(answer, f"set, read back {command.format_wire_mode(answer['mode'])}", as_json)
+    answer = set_power_mode(mode, _read_settings(settings, socket).power_socket)
+    _print_answer(answer, f"set, read back {format_wire_mode(answer['mode'])}", as_json)
 
 
 @power.command("modes")
 def power_modes(settings: Settings = None, socket: PowerSocket = None, as_json: AsJson = False) -> None:
-    """The board's stock modes, and the values that each knob may have."""
-    from experiments.cli import power_state as command
+    """List the board's stock modes and the values of each knob."""
+    from fedge.devices.board_power import describe_power_modes
 
-    described = command.describe_board(_read_settings(settings, socket).power_socket)
+    described = describe_power_modes(_read_settings(settings, socket).power_socket)
     if as_json:
         typer.echo(json.dumps(described))
     else:
-        command.print_modes(_make_console(), described)
+        print_modes(make_console(), described)
 
 
 @power.command("restore")
 def power_restore(settings: Settings = None, socket: PowerSocket = None, as_json: AsJson = False) -> None:
-    """Put back what the daemon found when it started."""
-    from experiments.cli import power_state as command
+    """Restore the mode that the daemon found when it started."""
+    from fedge.devices.board_power import format_wire_mode, restore_power_state
 
-    answer = command.restore_state(_read_settings(settings, socket).power_socket)
-    _print_answer(answer, f"put back, read back {command.format_wire_mode(answer['mode'])}", as_json)
+    answer = restore_power_state(_read_settings(settings, socket).power_socket)
+    _print_answer(answer, f"restored, read back {format_wire_mode(answer['mode'])}", as_json)
+
+
+def print_modes(console: Console, described: Mapping[str, Any]) -> None:
+    """Print knobs and presets."""
+    from rich.table import Table
+    from rich.text import Text
+
+    from fedge.devices.board_power import WIRE_KNOBS, format_wire_mode
+
+    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+    for knob, name, unit in WIRE_KNOBS:
+        values = described["allowed"][knob]
+        table.add_row(name, ", ".join(f"{value / unit:g}" for value in values) or "not on this board")
+    for preset in described["presets"]:
+        marks = [
+            word for word, true in (("default", preset["default"]), ("needs a reboot", preset["needs_reboot"])) if true
+        ]
+        note = f"  ({', '.join(marks)})" if marks else ""
+        table.add_row(Text(preset["name"]), Text(f"{format_wire_mode(preset['mode'])}{note}"))
+    console.print(table)
+
+
+def print_state(console: Console, answer: Mapping[str, Any]) -> None:
+    """Print the state returned by ``read_power_state``."""
+    from rich.table import Table
+    from rich.text import Text
+
+    from fedge.devices.board_power import WIRE_KNOBS
+
+    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+    for knob, name, unit in WIRE_KNOBS:
+        value = answer["mode"].get(knob)
+        table.add_row(
+            name,
+            ("not on this board" if answer["mode"] else "cannot be read") if value is None else f"{value / unit:g}",
+        )
+    preset, lease = answer.get("preset"), answer.get("lease")
+    table.add_row("stock mode", Text(preset["name"] if preset else "unknown"))
+    table.add_row("held by", Text(f"{lease['name']}, {lease['left_s']:.0f} s left" if lease else "nobody"))
+    table.add_row(
+        "changed", "yes: 'fedge power restore' restores the original state" if answer.get("changed") else "no"
+    )
+    if answer.get("temperature_c") is not None:
+        table.add_row("hottest", f"{answer['temperature_c']:.1f} C")
+    if answer.get("stopped"):
+        table.add_row("refuses changes", Text(str(answer["stopped"])))
+    console.print(table)
 
 
 def board_check(
-    seconds: Annotated[float, typer.Option(min=1.0, help="How long power is measured.")] = 30.0,
+    seconds: Annotated[float, typer.Option(min=1.0, help="Duration of the power measurement.")] = 30.0,
     settings: Settings = None,
     socket: PowerSocket = None,
     worker_socket: Annotated[str | None, typer.Option(metavar="SOCKET", help="The worker's socket.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Set each knob of the board twice, read back, measure, put back; exits 1 when something failed."""
-    from experiments.cli import board_check as command
+    """Set each knob twice, read it back, measure power, restore; exit with 1 if a check failed."""
+    from fedge.devices.board_check import check_board, is_passed
 
     given = _read_settings(settings, socket)
-    findings = command.check_board(
+    findings = check_board(
         given.place, worker_socket or given.worker_socket, seconds, lambda text: typer.echo(text, err=True)
     )
     if as_json:
-        typer.echo(json.dumps(command.as_data(findings)))
+        typer.echo(json.dumps([asdict(finding) for finding in findings]))
     else:
-        command.print_findings(_make_console(), findings)
-    if not command.is_passed(findings):
+        print_findings(make_console(), findings)
+    if not is_passed(findings):
         raise typer.Exit(1)
+
+
+def print_findings(console: Console, findings: Sequence[BoardCheckFinding]) -> None:
+    """Print the findings of a board check as a table."""
+    from rich.table import Table
+    from rich.text import Text
+
+    from fedge.devices.board_check import FAILED, PASSED, SKIPPED
+
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    table.add_column("Check", no_wrap=True)
+    table.add_column("Result", no_wrap=True)
+    table.add_column("Seen")
+    styles = {PASSED: "green", FAILED: "bold red", SKIPPED: "dim"}
+    for finding in findings:
+        table.add_row(Text(finding.what), Text(finding.result, styles[finding.result]), Text(finding.seen))
+    console.print(table)
 
 
 def devices_record(
@@ -114,13 +184,13 @@ def devices_record(
     if not root.is_dir():
         raise BadInput("--root", str(root), "a board's root folder")
     recording = write_board_archive(Machine(str(root)), out)
-    told = f"{out}: {len(recording.taken)} files; {len(recording.unreadable)} could not be read"
+    text = f"{out}: {len(recording.taken)} files; {len(recording.unreadable)} could not be read"
     more = {"file": str(out), "taken": recording.taken, "unreadable": recording.unreadable}
     if any("/sys/kernel/debug" in line for line in recording.unreadable) or not any(
         path.startswith("/sys/kernel/debug") for path in recording.taken
     ):
-        told += "; nothing below /sys/kernel/debug, which only root can read: run it with sudo for the memory clock"
-    _print_answer(more, told, as_json)
+        text += "; nothing below /sys/kernel/debug, which only root can read: run it with sudo for the memory clock"
+    _print_answer(more, text, as_json)
 
 
 def register_commands(app: typer.Typer, devices: typer.Typer) -> None:
@@ -138,11 +208,5 @@ def _read_settings(path: Path | None, socket: str | None) -> NodeSettings:
     return settings if socket is None else settings.model_copy(update={"power_socket": socket})
 
 
-def _print_answer(answer: Any, told: str, as_json: bool) -> None:
-    typer.echo(json.dumps(answer) if as_json else told)
-
-
-def _make_console() -> Any:
-    from rich.console import Console
-
-    return Console()
+def _print_answer(answer: Any, text: str, as_json: bool) -> None:
+    typer.echo(json.dumps(answer) if as_json else text)

@@ -1,11 +1,36 @@
-"""The ``fedge predict`` commands: predict time and power of all power modes from a few measured ones."""
+"""``fedge predict``: evaluate predictors, import tables, fit models, and use them (``predict_use``)."""
 
 from __future__ import annotations
 
+import json
+import sys
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from experiments.cli import predict_use
+from experiments.cli.command_output import (
+    check_output,
+    make_console,
+    show_progress,
+    warn,
+    write_json_rows,
+    write_output,
+)
+from experiments.cli.predict_use import AsJson
+from fedge.errors import BadInput, FedgeError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.table import Table
+
+    from fedge.devices.tables.table_import import TableImport
+    from fedge.knowledge.fit_options import ModelFitOptions
+    from fedge.knowledge.reference_networks import ReferenceNetworks
+    from fedge.studies.prediction_options import PredictionStudyOptions
 
 app = typer.Typer(
     help="Predict time and power of every power mode from few measured ones.",
@@ -13,50 +38,51 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-Table = Annotated[Path, typer.Argument(metavar="TABLE", help="A measured table in the normal form (CSV).")]
-Model = Annotated[Path, typer.Argument(metavar="MODEL", help="A file that `fedge predict fit` wrote.")]
 References = Annotated[
     list[Path] | None,
-    typer.Option("--reference", metavar="TABLE", help="Another workload's table on a like board; may be repeated."),
+    typer.Option("--reference", metavar="TABLE", help="Table of another workload on a similar board; may be repeated."),
 ]
 PriorWithout = Annotated[
     list[str] | None,
-    typer.Option("--prior-without", metavar="NAME", help="A workload or board whose calibration the prior leaves out."),
+    typer.Option(
+        "--prior-without", metavar="NAME", help="Leave this workload or board out of the prior; may be repeated."
+    ),
 ]
-Device = Annotated[str | None, typer.Option(help="The board; from the table's path by default.")]
-WorkloadName = Annotated[str | None, typer.Option("--workload", help="The workload; from the file's name by default.")]
-BatchSize = Annotated[int | None, typer.Option(help="Which batch size, where a table holds several.")]
-Seed = Annotated[int, typer.Option(help="Fixes everything random.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for a program to read.")]
+Device = Annotated[str | None, typer.Option(help="The board; by default from the table's path.")]
+WorkloadName = Annotated[str | None, typer.Option("--workload", help="The workload; by default from the file's name.")]
+BatchSize = Annotated[int | None, typer.Option(help="Batch size, if a table holds several.")]
+Seed = Annotated[int, typer.Option(help="Seed of all random choices.")]
 
 
 @app.command("eval")
 def evaluate(
     *,
-    target: Annotated[list[Path], typer.Option(metavar="TABLE", help="The table to predict; may be repeated.")],
+    target: Annotated[list[Path], typer.Option(metavar="TABLE", help="Table to predict; may be repeated.")],
     reference: References = None,
     method: Annotated[
-        str | None, typer.Option(help="Predictors, separated by commas; fedge, and powertrain with a reference.")
+        str | None,
+        typer.Option(help="Predictors, separated by commas; by default fedge, and powertrain with a reference."),
     ] = None,
-    modes: Annotated[str, typer.Option(help="How many modes are profiled; several, separated by commas.")] = "10,20,50",
-    seeds: Annotated[int, typer.Option(min=1, help="How often each is repeated.")] = 5,
+    modes: Annotated[str, typer.Option(help="Numbers of profiled modes, separated by commas.")] = "10,20,50",
+    seeds: Annotated[int, typer.Option(min=1, help="Number of repetitions.")] = 5,
     budgets: Annotated[str | None, typer.Option(metavar="LOW:HIGH:STEP", help="Power limits in watts.")] = None,
-    explorer: Annotated[str | None, typer.Option(help="What to profile; each method's own way by default.")] = None,
+    explorer: Annotated[
+        str | None, typer.Option(help="Explorer that picks the modes to profile; by default each method's own.")
+    ] = None,
     choice: Annotated[
-        str | None, typer.Option(help="plain, margin or verified; each method's own way by default.")
+        str | None, typer.Option(help="Choice rule: plain, margin or verified; by default each method's own.")
     ] = None,
     prior_without: PriorWithout = None,
     device: Device = None,
     workload: WorkloadName = None,
     batch_size: BatchSize = None,
     json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the rows as JSON.")] = None,
-    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write pictures.")] = None,
+    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a page with charts.")] = None,
 ) -> None:
-    """Judge predictors on measured tables: errors on modes they never saw, and what choosing with them costs."""
-    from experiments.cli.predict_eval import PredictEvalOptions
-    from experiments.cli.predict_eval import evaluate_predictors as command
+    """Evaluate predictors on measured tables: errors on modes not profiled, and the cost of choosing with them."""
+    from fedge.studies.prediction_options import PredictionStudyOptions
 
-    asked = PredictEvalOptions(
+    options = PredictionStudyOptions(
         targets=tuple(target),
         references=tuple(reference or ()),
         methods=method,
@@ -70,7 +96,38 @@ def evaluate(
         workload=workload,
         batch_size=batch_size,
     )
-    command(asked, json_file, html)
+    evaluate_predictors(options, json_file, html)
+
+
+def evaluate_predictors(options: PredictionStudyOptions, json_file: Path | None, html: Path | None) -> None:
+    """Evaluate predictors, print a table, and optionally write JSON and a page.
+
+    Raises:
+        BadInput: If the input is invalid; raised before any computation.
+        FedgeError: At the end, if cells failed.
+    """
+    from experiments.report.predictors.evaluation_tables import print_evaluation
+    from fedge.studies.prediction_cells import row_to_dict
+    from fedge.studies.prediction_options import build_prediction_study
+    from fedge.studies.prediction_study import run_prediction_study
+
+    check_output("--json", json_file, "[")
+    check_output("--html", html, "<!doctype html")
+    study = build_prediction_study(options)
+    for note in study.notes:
+        warn(note)
+    with show_progress(study.step_count) as report_step:
+        results = run_prediction_study(study, report=report_step)
+    rows = [result.row for result in results]
+    print_evaluation(make_console(), rows)
+    write_json_rows(json_file, [row_to_dict(row) for row in rows])
+    if html is not None:
+        from experiments.report.predictors.evaluation_page import write_evaluation_page
+
+        write_output("--html", html, lambda path: write_evaluation_page(study, results, path))
+    errors = [f"{row.method} on {row.target}: {row.error}" for row in rows if row.error is not None]
+    if errors:
+        raise FedgeError(f"{len(errors)} of {len(rows)} cells failed; {'; '.join(dict.fromkeys(errors))}")
 
 
 @app.command("train-reference")
@@ -79,43 +136,78 @@ def train_reference(
     batch_size: BatchSize = None,
     as_json: AsJson = False,
 ) -> None:
-    """Train the reference networks of the predictor `powertrain` and keep them; done by itself where needed."""
-    from experiments.cli.predict_reference import train_references as command
+    """Train and cache the reference networks of the predictor `powertrain`, which otherwise trains them when needed."""
+    from fedge.knowledge.reference_networks import train_reference_networks
 
-    command(tables, batch_size, as_json)
+    results = train_reference_networks(tables, batch_size)
+    if as_json:
+        typer.echo(json.dumps([asdict(result) for result in results]))
+        return
+    make_console().print(_build_reference_table(results))
+    for result in results:
+        typer.echo(f"kept: {result.file}")
+
+
+def _build_reference_table(results: Sequence[ReferenceNetworks]) -> Table:
+    from rich.table import Table
+
+    table = Table(title="Reference networks; error on held-out modes, percent")
+    for heading in ("board", "workload", "rows", "time MAPE", "power MAPE", "seconds", ""):
+        table.add_column(heading, justify="left" if heading in {"board", "workload", ""} else "right", overflow="fold")
+    for r in results:
+        errors = (f"{100 * error:.1f}" for error in (r.time_mape, r.power_mape))
+        end = (f"{r.train_s:.1f}", "cached" if r.cached else "trained")
+        table.add_row(r.device, r.workload, f"{r.rows}", *errors, *end)
+    return table
 
 
 @app.command("import")
 def import_(
     source: Annotated[Path, typer.Argument(metavar="SOURCE", help="A log, a file or a folder.")],
     layout: Annotated[str, typer.Option("--format", help="tegrastats, jtop, powertrain or bofl.")],
-    out: Annotated[Path, typer.Option(metavar="TABLE", help="The table to write (CSV).")],
+    out: Annotated[Path, typer.Option(metavar="TABLE", help="Table to write (CSV).")],
     steps: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="For logs: when each mode's minibatches ran (CSV).")
+        Path | None, typer.Option(metavar="FILE", help="For logs: a CSV file with the times of each mode's steps.")
     ] = None,
     batch_size: BatchSize = None,
     as_json: AsJson = False,
 ) -> None:
-    """Bring measurements made elsewhere into the normal form."""
-    from experiments.cli.predict_import import import_table as command
+    """Convert measurements of other tools to the normal form."""
+    from fedge.devices.tables.table_import import import_table
 
-    command(source, layout=layout, out=out, steps=steps, batch_size=batch_size, as_json=as_json)
+    outcome = import_table(source, layout, out, steps=steps, batch_size=batch_size)
+    if as_json:
+        typer.echo(json.dumps(asdict(outcome)))
+    else:
+        _print_import(outcome)
+
+
+def _print_import(outcome: TableImport) -> None:
+    typer.echo(
+        f"{outcome.table}: rows {outcome.rows}, power modes {outcome.modes}, "
+        f"batch size{'s' if len(outcome.batch_sizes) > 1 else ''} {', '.join(map(str, outcome.batch_sizes))} "
+        f"(board {outcome.device}, workload {outcome.workload})"
+    )
+    for note in outcome.notes:
+        typer.echo(f"note: {note}")
 
 
 @app.command()
 def fit(
     *,
     table: Annotated[
-        Path | None, typer.Argument(metavar="[TABLE]", help="A measured table; none: an emulated --device is profiled.")
+        Path | None, typer.Argument(metavar="[TABLE]", help="A measured table; none profiles an emulated --device.")
     ] = None,
-    out: Annotated[Path, typer.Option(metavar="MODEL", help="The file to write.")] = Path("model.safetensors"),
+    out: Annotated[Path, typer.Option(metavar="MODEL", help="File of the model.")] = Path("model.safetensors"),
     method: Annotated[str, typer.Option(help="The predictor.")] = "fedge",
     modes: Annotated[
         int | None, typer.Option(min=1, help="Number of modes to learn from; the explorer picks them.")
     ] = None,
-    explorer: Annotated[str | None, typer.Option(help="What to profile, with --modes.")] = None,
-    cost_s: Annotated[float | None, typer.Option(help="Most seconds to profile.")] = None,
-    cost_j: Annotated[float | None, typer.Option(help="Most joules to profile.")] = None,
+    explorer: Annotated[
+        str | None, typer.Option(help="Explorer that picks the modes; by default the method's own.")
+    ] = None,
+    cost_s: Annotated[float | None, typer.Option(help="Limit on the profiling time, in seconds.")] = None,
+    cost_j: Annotated[float | None, typer.Option(help="Limit on the profiling energy, in joules.")] = None,
     reference: References = None,
     prior_without: PriorWithout = None,
     device: Device = None,
@@ -124,11 +216,10 @@ def fit(
     seed: Seed = 0,
     as_json: AsJson = False,
 ) -> None:
-    """Learn a board's time and power from a table, or by profiling an emulated board."""
-    from experiments.cli.predict_fit import PredictFitOptions
-    from experiments.cli.predict_fit import fit_model as command
+    """Fit a model of a board's time and power to a table, or by profiling an emulated board."""
+    from fedge.knowledge.fit_options import ModelFitOptions
 
-    asked = PredictFitOptions(
+    options = ModelFitOptions(
         table=table,
         method=method,
         modes=modes,
@@ -142,51 +233,41 @@ def fit(
         batch_size=batch_size,
         seed=seed,
     )
-    command(asked, out, as_json)
+    fit_to_file(options, out, as_json)
 
 
-@app.command()
-def show(model: Model, as_json: AsJson = False) -> None:
-    """What a model was learnt from, what it knew beforehand, and how sure it is."""
-    from experiments.cli.predict_use import print_model as command
+def fit_to_file(options: ModelFitOptions, out: Path, as_json: bool) -> None:
+    """Fit a model, save it and print its quality.
 
-    command(model, as_json)
+    Raises:
+        BadInput: If the input is invalid.
+    """
+    from fedge.knowledge.fit_options import fit_model
+    from fedge.knowledge.model_file import save_model
+    from fedge.knowledge.saved_model import model_summary_to_dict
 
-
-@app.command()
-def choose(
-    model: Model,
-    *,
-    power_w: Annotated[float | None, typer.Option(help="Fastest mode within these watts.")] = None,
-    deadline_s: Annotated[float | None, typer.Option(help="Least energy, a minibatch within these seconds.")] = None,
-    time_weight: Annotated[float | None, typer.Option(help="Least weighted sum of time and energy (0 to 1).")] = None,
-    knee: Annotated[bool, typer.Option("--knee", help="Where the front of time and power bends most.")] = False,
-    confidence: Annotated[float, typer.Option(help="How surely the limit is to hold.")] = 0.84,
-    as_json: AsJson = False,
-) -> None:
-    """Choose a power mode: name one of the four aims."""
-    from experiments.cli.predict_use import choose_mode as command
-
-    command(
-        model,
-        power_w=power_w,
-        deadline_s=deadline_s,
-        time_weight=time_weight,
-        knee=knee,
-        confidence=confidence,
-        as_json=as_json,
-    )
+    _check_model_path(out)
+    fitted = fit_model(options, warn)
+    save_model(out, fitted.model)
+    if as_json:
+        typer.echo(json.dumps({**model_summary_to_dict(fitted.summary), "file": str(out)}))
+        return
+    predict_use.print_summary(fitted.summary)
+    sys.stdout.write(f"written: {out}\n")
 
 
-@app.command()
-def pareto(
-    model: Model,
-    against: Annotated[str, typer.Option(help="power or energy.")] = "power",
-    csv: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the front as a table.")] = None,
-    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Draw the front.")] = None,
-    as_json: AsJson = False,
-) -> None:
-    """The modes from which none is both faster and cheaper."""
-    from experiments.cli.predict_use import print_pareto_front as command
+def _check_model_path(out: Path) -> None:
+    """Check that an existing file is replaced only if it is a model, not e.g. the measured table."""
+    from fedge.knowledge.model_file import load_model
 
-    command(model, against=against, csv=csv, html=html, as_json=as_json)
+    if out.is_dir() or not out.absolute().parent.is_dir():
+        raise BadInput("--out", str(out), "the path of a file in a folder that exists")
+    if not out.exists():
+        return
+    try:
+        load_model(out)
+    except BadInput as error:
+        raise BadInput("--out", f"{out}, a file that is no model", "a new file, or a model to replace") from error
+
+
+predict_use.register_commands(app)

@@ -1,56 +1,101 @@
-"""The command ``fedge profile``: measure the power modes of a board."""
+"""``fedge profile``: measure the power modes of a board."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from experiments.cli.command_output import make_console, warn
+
+if TYPE_CHECKING:
+    from fedge.characterisation.profiling.board_profile import ProfileOutcome
+    from fedge.characterisation.profiling.profiling_campaign import ProfilingCampaign
+    from fedge.characterisation.profiling.profiling_journal import ProfilingHistory
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for a program to read.")]
 
 
+def register_commands(app: typer.Typer) -> None:
+    """Add the command to ``app``."""
+    app.command()(profile)
+
+
 def profile(
     *,
-    workload: Annotated[str, typer.Option(metavar="NAME", help="What a minibatch is, e.g. resnet18-imagenet.")],
-    out: Annotated[Path, typer.Option(metavar="TABLE", help="The table to write (CSV); the same again goes on.")],
+    workload: Annotated[str, typer.Option(metavar="NAME", help="The workload, e.g. resnet18-imagenet.")],
+    out: Annotated[Path, typer.Option(metavar="TABLE", help="Table to write (CSV); an unfinished one is continued.")],
     board: Annotated[
         str, typer.Option(help="here, or a board of the catalogue, which is emulated: emulated:agx-orin.")
     ] = "here",
-    modes: Annotated[str, typer.Option(metavar="N|all", help="How many modes.")] = "50",
-    explorer: Annotated[str, typer.Option(help="What picks them.")] = "active",
-    batch_size: Annotated[
-        int | None, typer.Option(help="Samples per minibatch; the workload's own by default.")
-    ] = None,
+    modes: Annotated[str, typer.Option(metavar="N|all", help="Number of modes.")] = "50",
+    explorer: Annotated[str, typer.Option(help="Explorer that picks the modes.")] = "active",
+    batch_size: Annotated[int | None, typer.Option(help="Samples per step; by default the workload's own.")] = None,
     limit_s: Annotated[
-        float | None, typer.Option(min=1.0, help="Seconds after which a mode is left, settled or not.")
+        float | None, typer.Option(min=1.0, help="Seconds after which a mode is abandoned, settled or not.")
     ] = None,
-    seed: Annotated[int, typer.Option(help="Fixes everything random.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of all random choices.")] = 0,
     settings: Annotated[
-        Path | None, typer.Option(help="The settings of the board at hand; /etc/fedge/node.yaml by default.")
+        Path | None, typer.Option(help="Settings of the local board; by default /etc/fedge/node.yaml.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Measure a board's time and power in many modes, each until it has settled; may be stopped and resumed."""
-    from experiments.cli.profile_modes import ProfileOptions
-    from experiments.cli.profile_modes import profile_board as command
+    """Measure a board's time and power in many modes, each until it has settled; can be stopped and resumed."""
+    from fedge.characterisation.profiling.board_profile import ProfileOptions, profile_board
 
-    command(
-        ProfileOptions(
-            board,
-            workload=workload,
-            out=out,
-            modes=modes,
-            explorer=explorer,
-            batch_size=batch_size,
-            seed=seed,
-            settings=settings,
-            limit_s=limit_s,
-        ),
-        as_json,
+    options = ProfileOptions(
+        board,
+        workload=workload,
+        out=out,
+        modes=modes,
+        explorer=explorer,
+        batch_size=batch_size,
+        seed=seed,
+        settings=settings,
+        limit_s=limit_s,
     )
+    outcome = profile_board(options, note=warn, show_progress=show_progress)
+    typer.echo(json.dumps(asdict(outcome)) if as_json else describe_profile(outcome))
 
 
-def register_commands(app: typer.Typer) -> None:
-    """Add the commands to ``fedge`` itself."""
-    app.command()(profile)
+def describe_profile(outcome: ProfileOutcome) -> str:
+    """Describe the table and its cost in one line."""
+    cost = f"{outcome.board_s / 60:.1f} min of board time, {outcome.board_j / 1e3:.2f} kJ"
+    if outcome.file is None:
+        return f"nothing written: all {outcome.failed} modes failed; {cost}"
+    counts = {"not settled": outcome.not_settled, "failed": outcome.failed}
+    odd = ", ".join(f"{count} {word}" for word, count in counts.items() if count)
+    return f"written: {outcome.file}, {outcome.modes} modes{f' ({odd})' if odd else ''}; {cost}"
+
+
+@contextmanager
+def show_progress(campaign: ProfilingCampaign) -> Iterator[Callable[[str], None]]:
+    """Show a progress line: mode i of n, minutes left, the mode; silent without a terminal."""
+    from rich.progress import BarColumn, Progress, TextColumn
+
+    console = make_console(stderr=True)
+    columns = (BarColumn(), TextColumn("{task.fields[place]}"), TextColumn("{task.description}"))
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task("starting", total=campaign.total, place="")
+
+        def report(text: str) -> None:
+            past = campaign.journal.past
+            tried = len(past.done) + len(past.failed)
+            place = _describe_progress(past, tried, campaign.total)
+            progress.update(task, completed=tried, description=text, place=place)
+
+        yield report
+
+
+def _describe_progress(past: ProfilingHistory, tried: int, total: int) -> str:
+    """Describe the position and the remaining minutes of board time at the pace so far."""
+    place = f"mode {min(tried + 1, total)} of {total}"
+    if not past.done:
+        return place
+    per_mode_s = sum(mode.seconds for mode in past.done) / len(past.done)
+    return f"{place}, {(total - tried) * per_mode_s / 60:.0f} min left"

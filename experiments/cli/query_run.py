@@ -12,69 +12,41 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
+import typer
 
+from experiments.cli.command_output import write_output
+from fedge.atomic_files import replace_file
 from fedge.errors import BadInput, UnknownName
-from fedge.telemetry import open_run
 
-ResultRow = tuple[Any, ...]
+if TYPE_CHECKING:
+    from fedge.telemetry.run_reader import QueryAnswer, QueryRow
+
 MAX_TABLE_ROWS = 200
 """Rows printed as a table; CSV and JSON have all. A default that keeps a terminal usable."""
 
 
-def run_query(run: Path, sql: str, form: str, out: Path | None) -> None:
-    """Run a query and print its result or write it to a file.
+def query(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run, finished or not.")],
+    sql: Annotated[str, typer.Argument(help="One SELECT over rounds, clients, events and samples.")],
+    form: Annotated[str, typer.Option("--format", help="table, csv or json.")] = "table",
+    out: Annotated[Path | None, typer.Option(help="A new file; by default the terminal.")] = None,
+) -> None:
+    """Query a run's tables in SQL; nothing else can be read, and nothing written."""
+    from fedge.telemetry import open_run
 
-    Args:
-        run: The run folder.
-        sql: One SELECT statement.
-        form: ``table``, ``csv`` or ``json``.
-        out: A new file, or None for the terminal.
-
-    Raises:
-        BadInput: If the folder is not a run folder, the statement is not a SELECT, or the file exists.
-    """
     if form not in OUTPUT_FORMS:
         raise UnknownName("--format", form, tuple(OUTPUT_FORMS))
     _check_new_file(out)
-    with open_run(run) as opened:
-        schema, batches = opened.batches(sql)
-        counted = CountedRows(row for batch in batches for row in _to_rows(batch))
-        pieces = OUTPUT_FORMS[form](list(schema.names), counted)
+    with open_run(run) as reader:
+        answer = reader.stream(sql)
+        pieces = OUTPUT_FORMS[form](answer)
         if out is None:
             _print_pieces(pieces)
             return
-        _write_pieces(out, pieces)
-    sys.stderr.write(f"{counted.rows} rows in {out.resolve()}\n")
-
-
-class CountedRows:
-    """Iterator that counts its rows."""
-
-    def __init__(self, rows: Iterator[ResultRow]) -> None:
-        self._from, self.rows = rows, 0
-
-    def __iter__(self) -> Iterator[ResultRow]:
-        for row in self._from:
-            self.rows += 1
-            yield row
-
-
-def _to_rows(batch: Any) -> list[ResultRow]:
-    """Convert a batch to rows; raises ``BadInput`` for values without a Python form, such as dates before year 1."""
-    columns = []
-    for name, column in zip(batch.schema.names, batch.columns, strict=True):
-        try:
-            columns.append(column.to_pylist(maps_as_pydicts="strict"))
-        except (TypeError, ValueError, KeyError, OverflowError) as error:
-            raise BadInput(
-                "SQL", f"a value of {name} that cannot be told ({error})", "it as text: ::varchar"
-            ) from error
-    return list(zip(*columns, strict=True))
+        write_output("--out", out, lambda path: _write_pieces(path, pieces))
+    sys.stderr.write(f"{answer.row_count} rows in {out.resolve()}\n")
 
 
 def _print_pieces(pieces: Iterable[str]) -> None:
@@ -87,16 +59,8 @@ def _print_pieces(pieces: Iterable[str]) -> None:
 
 
 def _write_pieces(out: Path, pieces: Iterable[str]) -> None:
-    """Write to a temporary name and rename; nothing remains after a failure."""
-    part = out.with_name(f".{out.name}.{os.getpid()}.part")
-    try:
-        with part.open("w", encoding="utf-8", newline="") as file:
-            file.writelines(pieces)
-        part.replace(out)
-    except OSError as error:
-        raise BadInput("--out", str(out), f"a file that can be written ({error.strerror})") from error
-    finally:
-        part.unlink(missing_ok=True)
+    with replace_file(out) as part, part.open("w", encoding="utf-8", newline="") as file:
+        file.writelines(pieces)
 
 
 def _check_new_file(out: Path | None) -> None:
@@ -106,14 +70,18 @@ def _check_new_file(out: Path | None) -> None:
     if not out.absolute().parent.is_dir():
         raise BadInput("--out", str(out), "a file in a folder that exists")
     if out.exists():
-        raise BadInput("--out", f"{out}, which is there already", "a new file")
+        raise BadInput("--out", f"{out}, which exists already", "a new file")
 
 
-def as_table(names: Sequence[str], rows: Iterable[ResultRow]) -> Iterator[str]:
+def as_table(answer: QueryAnswer) -> Iterator[str]:
     """Format rows as a table: as wide as the terminal, or as needed in a file or pipe."""
-    every = iter(rows)
-    shown = list(islice(every, MAX_TABLE_ROWS))
-    more = sum(1 for _ in every)
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    names, rows = answer.names, iter(answer)
+    shown = list(islice(rows, MAX_TABLE_ROWS))
+    more = sum(1 for _ in rows)
     console = Console(
         file=io.StringIO(), width=None if sys.stdout.isatty() else _table_width(names, shown), highlight=False
     )
@@ -130,10 +98,10 @@ def as_table(names: Sequence[str], rows: Iterable[ResultRow]) -> Iterator[str]:
     yield "".join(line.rstrip() + "\n" for line in written.splitlines())
 
 
-def as_csv(names: Sequence[str], rows: Iterable[ResultRow]) -> Iterator[str]:
+def as_csv(answer: QueryAnswer) -> Iterator[str]:
     """Format rows as CSV with a header, floats in full precision, NULL as an empty field, and nested values as JSON."""
-    yield _csv_line(names)
-    for row in rows:
+    yield _csv_line(answer.names)
+    for row in answer:
         yield _csv_line([json.dumps(_to_json_value(value)) if _is_nested(value) else value for value in row])
 
 
@@ -143,25 +111,26 @@ def _csv_line(values: Sequence[Any]) -> str:
     return text.getvalue()
 
 
-def as_json(names: Sequence[str], rows: Iterable[ResultRow]) -> Iterator[str]:
+def as_json(answer: QueryAnswer) -> Iterator[str]:
     """Format rows as a JSON list with one object per line; non-finite numbers are null.
 
     Raises:
         BadInput: If two columns have the same name, since an object could keep only one.
     """
+    names = answer.names
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise BadInput(
             "SQL", f"two columns called {twice}", "a name for each, such as `... as other`, for --format json"
         )
     between = "["
-    for row in rows:
+    for row in answer:
         yield between + json.dumps({name: _to_json_value(value) for name, value in zip(names, row, strict=True)})
         between = ",\n"
     yield "]\n" if between != "[" else "[]\n"
 
 
-OUTPUT_FORMS: Mapping[str, Callable[[Sequence[str], Iterable[ResultRow]], Iterator[str]]] = {
+OUTPUT_FORMS: Mapping[str, Callable[[QueryAnswer], Iterator[str]]] = {
     "table": as_table,
     "csv": as_csv,
     "json": as_json,
@@ -198,6 +167,6 @@ def _to_json_value(value: Any) -> Any:
     return value if isinstance(value, int | str | None) else str(value)
 
 
-def _table_width(names: Sequence[str], shown: Sequence[ResultRow]) -> int:
+def _table_width(names: Sequence[str], shown: Sequence[QueryRow]) -> int:
     widest = [max([len(name), *(len(_format_cell(row[place])) for row in shown)]) for place, name in enumerate(names)]
     return max(80, sum(widest) + 2 * len(widest))

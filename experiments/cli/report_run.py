@@ -5,11 +5,25 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated
+
+import typer
 
 from fedge.errors import BadInput
 from fedge.telemetry import run_folder
 
 COMPARISON_FILE = "comparison.html"
+
+
+def report(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders; several are compared.")],
+    out: Annotated[Path | None, typer.Option(help="The HTML file; by default report.html in the first run.")] = None,
+    tables: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Also write every table to this folder, as .csv and .tex.")
+    ] = None,
+) -> None:
+    """Write the report of one run, or compare several; runs that differ only in the seed form one group."""
+    write_run_report(runs, out, tables)
 
 
 def write_run_report(runs: Sequence[Path], out: Path | None, tables: Path | None = None) -> None:
@@ -38,7 +52,7 @@ def write_run_report(runs: Sequence[Path], out: Path | None, tables: Path | None
 
 
 def _write_table_files(runs: Sequence[Path], folder: Path) -> None:
-    from experiments.report.run.table_files import write_report_tables
+    from experiments.report.run.run_page import write_report_tables
 
     try:
         written = write_report_tables(runs, folder)

@@ -11,24 +11,70 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from rich.console import Console
+import typer
 
-from experiments.backends import launcher
-from experiments.report.run.live_terminal import LiveView, summary_table
-from experiments.spec import experiment_checks
-from experiments.spec.experiment_loader import load_experiment
+from experiments.cli.command_output import make_console
 from fedge.errors import BadInput, RunFailed
-from fedge.experiment import Experiment
 from fedge.telemetry import run_folder
 
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from fedge.experiment import Experiment
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for a program to read.")]
+RayDashboard = Annotated[bool, typer.Option("--ray-dashboard", help="Show the boards on Ray's own dashboard.")]
+RayPort = Annotated[
+    int | None, typer.Option("--ray-dashboard-port", min=1024, max=65535, help="Port of Ray's dashboard.")
+]
 NO_BOARD_MESSAGE = "no board can be asked"
 """The server's message if boards are gone for good or their batteries too low."""
 
 
 BUDGET_HINT = "raise policy.budget_j"
 """Part of the launcher's message if not even the first round fits the energy budget."""
+
+
+def run(
+    config: Annotated[Path, typer.Argument(help="YAML file of the experiment.")],
+    backend: Annotated[str | None, typer.Option(help="local, sim or fleet; by default the file's own.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed that replaces the file's own.")] = None,
+    override: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a field; may be repeated.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Run folder; by default runs/<name>-<time>.")] = None,
+    *,
+    ray_dashboard: RayDashboard = False,
+    ray_dashboard_port: RayPort = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run an experiment and write its run folder."""
+    given = {"backend": backend, "seed": seed}
+    extra = [f"{key}={value}" for key, value in given.items() if value is not None]
+    start_run(
+        config,
+        overrides=[*(override or []), *extra],
+        out=out,
+        as_json=as_json,
+        ray_port=_resolve_ray_port(ray_dashboard, ray_dashboard_port),
+    )
+
+
+def resume(
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run that stopped.")],
+    ray_dashboard: RayDashboard = False,
+    ray_dashboard_port: RayPort = None,
+    as_json: AsJson = False,
+) -> None:
+    """Continue a run from its last checkpoint."""
+    resume_run(folder, as_json, _resolve_ray_port(ray_dashboard, ray_dashboard_port))
+
+
+def _resolve_ray_port(wanted: bool, port: int | None) -> int | None:
+    """Return the port of Ray's dashboard: 0 for any free one, None without a dashboard."""
+    return port or 0 if wanted or port else None
 
 
 def start_run(
@@ -43,7 +89,10 @@ def start_run(
         as_json: Whether to print the summary as JSON.
         ray_port: Port of Ray's dashboard, see ``_mirror_to_ray``.
     """
-    console = Console(stderr=as_json)
+    from experiments.backends import launcher
+    from experiments.spec.experiment_loader import load_experiment
+
+    console = make_console(stderr=as_json)
     experiment = load_experiment(config, overrides)
     folder = launcher.choose_folder(experiment, out)
     with _prefix_errors(config):
@@ -62,7 +111,9 @@ def start_run(
 
 def resume_run(folder: Path, as_json: bool, ray_port: int | None = None) -> None:
     """Resume a run from its last checkpoint; for a finished run, only the report is rewritten."""
-    experiment, console = launcher.load_saved_experiment(folder), Console(stderr=as_json)
+    from experiments.backends import launcher
+
+    experiment, console = launcher.load_saved_experiment(folder), make_console(stderr=as_json)
     with _prefix_errors(folder / run_folder.RUN_YAML):
         launcher.check_runnable(experiment)
     with _mirror_to_ray(experiment, folder.resolve(), ray_port, console) as mirrored:
@@ -87,6 +138,8 @@ def _mirror_to_ray(experiment: Experiment, folder: Path, port: int | None, conso
 
 def _warn_power_limit(experiment: Experiment, console: Console) -> None:
     """Print one line per kind of board that cannot meet the power limit."""
+    from experiments.spec import experiment_checks
+
     counts = Counter(board.entry.device for board in experiment_checks.boards_over_power_limit(experiment))
     for device, count in counts.items():
         text = f"note: {count} x {device} cannot keep {experiment.policy.power_w:g} W; they run in their lowest mode"
@@ -94,15 +147,17 @@ def _warn_power_limit(experiment: Experiment, console: Console) -> None:
 
 
 def _launch(
-    play: Callable[[Experiment, Path, Callable[[], None]], dict[str, Any]],
+    execute: Callable[[Experiment, Path, Callable[[], None]], dict[str, Any]],
     experiment: Experiment,
     folder: Path,
     console: Console,
     as_json: bool,
 ) -> None:
+    from experiments.report.run.live_terminal import LiveView, summary_table
+
     try:
         with _interrupt_on_sigterm(), LiveView(folder, experiment, console) as view:
-            summary = play(experiment, folder, view.refresh)
+            summary = execute(experiment, folder, view.refresh)
     except KeyboardInterrupt:
         console.print(f"stopped; `fedge resume {folder}` goes on from the last checkpoint", soft_wrap=True)
         raise
@@ -125,13 +180,11 @@ def _list_notes(summary: Mapping[str, Any]) -> Iterator[str]:
     boards = "boards" if summary.get("backend") == "fleet" else "emulated boards"
     yield f"{boards}: " + ", ".join(f"{count} {label}" for label, count in sorted(counts.items()))
     if summary.get("ended"):
-        yield (
-            f"note: the energy budget ended it; {BUDGET_HINT} in its {run_folder.RUN_YAML} and `fedge resume` it "
-            f"to go on"
-        )
-    told = list(_list_problems(summary))
-    if told:
-        yield f"note: {', '.join(told)} (of {_describe_total(summary)}); see the report"
+        continuation = f"{BUDGET_HINT} in its {run_folder.RUN_YAML} and `fedge resume` it to go on"
+        yield f"note: the energy budget ended it; {continuation}"
+    problems = list(_list_problems(summary))
+    if problems:
+        yield f"note: {', '.join(problems)} (of {_describe_total(summary)}); see the report"
 
 
 def _list_problems(summary: Mapping[str, Any]) -> Iterator[str]:
@@ -148,12 +201,12 @@ def _list_problems(summary: Mapping[str, Any]) -> Iterator[str]:
 
 def _describe_total(summary: Mapping[str, Any]) -> str:
     """Describe the total: tasks in an asynchronous run, otherwise client rounds."""
-    rounds, boards, asked = summary["rounds"], summary["clients"], summary["asked"]
+    rounds, boards, tasks = summary["rounds"], summary["clients"], summary["asked"]
     if summary["asynchronous"]:
-        return _format_count(asked, "task", "tasks")
-    if asked == rounds * boards:
+        return _format_count(tasks, "task", "tasks")
+    if tasks == rounds * boards:
         return f"{_format_count(rounds, 'round', 'rounds')} x {_format_count(boards, 'board', 'boards')}"
-    return _format_count(asked, "board round", "board rounds")
+    return _format_count(tasks, "board round", "board rounds")
 
 
 def _format_count(number: int, one: str, many: str) -> str:

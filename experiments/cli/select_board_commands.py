@@ -1,12 +1,14 @@
-"""The command ``fedge select-board``: rank boards and modes for a workload."""
+"""``fedge select-board``: rank boards and modes for a workload."""
 
 from __future__ import annotations
 
-import math
+import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from experiments.cli.command_output import check_output, make_console
 
 
 def register_commands(app: typer.Typer) -> None:
@@ -19,46 +21,42 @@ def select_board(
     workload: Annotated[
         str, typer.Option(metavar="W", help="A known workload, or any network: see MODEL of `fedge layers`.")
     ],
-    max_power_w: Annotated[float | None, typer.Option(help="Watts that the board may draw at work.")] = None,
-    max_epoch_s: Annotated[float | None, typer.Option(help="Seconds that an epoch may take.")] = None,
+    max_power_w: Annotated[
+        float | None, typer.Option(help="Limit of the board's power while it works, in watts.")
+    ] = None,
+    max_epoch_s: Annotated[float | None, typer.Option(help="Limit of an epoch's time, in seconds.")] = None,
     samples: Annotated[int, typer.Option(min=1, help="Samples of an epoch.")] = 50_000,
     batch: Annotated[
-        int | None, typer.Option(min=1, help="Samples of a minibatch; the workload's own, or 16, by default.")
+        int | None, typer.Option(min=1, help="Samples per step; by default the workload's own, otherwise 16.")
     ] = None,
     input_shape: Annotated[
         str | None, typer.Option("--input", metavar="SHAPE", help="One sample's shape, as 3x224x224.")
     ] = None,
-    by: Annotated[str, typer.Option(help="What ranks: time, energy, or both (their product).")] = "time",
+    by: Annotated[str, typer.Option(help="Objective: time, energy, or both (their product).")] = "time",
     board: Annotated[
-        list[str] | None, typer.Option(help="Only this board; may be repeated. All of the catalogue by default.")
+        list[str] | None, typer.Option(help="Only this board; may be repeated. By default all boards of the catalogue.")
     ] = None,
-    infer: Annotated[bool, typer.Option("--infer", help="Inference in place of training.")] = False,
+    infer: Annotated[bool, typer.Option("--infer", help="Rank for inference instead of training.")] = False,
     json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the ranking as JSON.")] = None,
 ) -> None:
     """Rank boards, each in its best mode, by time, energy and fit in memory."""
-    from rich.console import Console
+    from experiments.report.analysis.board_selection_terminal import print_board_selection
+    from fedge.analysis import board_selection
+    from fedge.client.memory_scaling import estimate_usable_mb
 
-    from experiments.cli.command_output import check_output
-    from experiments.cli.select_board import BoardSelectionOptions
-    from experiments.cli.select_board import print_board_selection as command
-    from fedge.analysis.board_selection import BoardLimits
-    from fedge.costs.layers.network_source import parse_input_shape
-    from fedge.errors import BadInput
-
-    for option, value in (("--max-power-w", max_power_w), ("--max-epoch-s", max_epoch_s)):
-        if value is not None and not 0 < value < math.inf:
-            raise BadInput(option, f"{value:g}", "a finite number above 0")
     check_output("--json", json_file, "{")
-    limits = BoardLimits(max_power_w, max_epoch_s)
-    asked = BoardSelectionOptions(
+    options = board_selection.BoardSelectionOptions(
         workload,
         batch_size=batch,
-        input_shape=parse_input_shape(input_shape),
+        input_shape=input_shape,
         samples=samples,
-        limits=limits,
+        limits=board_selection.BoardLimits(max_power_w, max_epoch_s),
         by=by,
         boards=tuple(board or ()),
         infer=infer,
-        json_file=json_file,
     )
-    command(asked, Console())
+    selection = board_selection.select_board(options, estimate_usable_mb)
+    print_board_selection(make_console(), selection)
+    if json_file is not None:
+        text = json.dumps(board_selection.board_selection_to_dict(selection), indent=1) + "\n"
+        json_file.write_text(text, encoding="utf-8")

@@ -1,48 +1,69 @@
-"""The ``fedge study`` commands: the value of mode choice, on one board under deadlines and on a whole fleet."""
+"""``fedge study``: the value of mode choice, on one board under deadlines and on a whole fleet, against an oracle."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Protocol, TypeVar
 
 import typer
 
+from experiments.cli.command_output import check_output, make_console, show_progress, write_json_rows, write_output
+from fedge.errors import BadInput
+
+if TYPE_CHECKING:
+    from experiments.backends.study_backend import FleetStudyOptions
+    from fedge.studies.mode_choice_options import ModeChoiceOptions
+
 app = typer.Typer(
-    help="What choosing modes is worth, judged by an oracle that knows the truth.",
+    help="Evaluate the choice of modes against an oracle that knows the true times and powers.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
 
+R = TypeVar("R")
+
 Rounds = Annotated[int, typer.Option(min=1, help="Rounds of every run.")]
-Seeds = Annotated[int, typer.Option(min=1, help="How often each is repeated: seeds 1 to this.")]
+Seeds = Annotated[int, typer.Option(min=1, help="Number of repetitions, with seeds from 1.")]
 JsonFile = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the rows as JSON.")]
-Html = Annotated[Path | None, typer.Option(metavar="FILE", help="Write pictures.")]
+Html = Annotated[Path | None, typer.Option(metavar="FILE", help="Write a page with charts.")]
+
+
+class _Study(Protocol[R]):
+    """A grid of runs."""
+
+    @property
+    def jobs(self) -> Sequence[object]: ...
+
+    def run(self, report: Callable[[str], None]) -> list[R]: ...
 
 
 @app.command("mode-choice")
 def mode_choice(
     *,
-    table: Annotated[Path, typer.Option(metavar="TABLE", help="The measured table that is the board's truth (CSV).")],
+    table: Annotated[
+        Path, typer.Option(metavar="TABLE", help="Measured table that serves as the board's truth (CSV).")
+    ],
     deadline_ratio: Annotated[
         list[float] | None,
-        typer.Option(help="Deadlines are drawn from 1 to this times the fastest round; may be repeated."),
+        typer.Option(help="Deadlines are drawn from 1 to this multiple of the fastest round; may be repeated."),
     ] = None,
     rounds: Rounds = 100,
     policy: Annotated[str, typer.Option(help="Policies, separated by commas: fedge, bofl, maxn, oracle.")] = "fedge",
     seeds: Seeds = 10,
     steps: Annotated[
-        int | None, typer.Option(min=1, help="Minibatches a round; the published number for the board by default.")
+        int | None, typer.Option(min=1, help="Steps per round; by default the published number of the board.")
     ] = None,
-    device: Annotated[str | None, typer.Option(help="The board; from the table's path by default.")] = None,
-    workload: Annotated[str | None, typer.Option(help="The workload; from the file's name by default.")] = None,
-    batch_size: Annotated[int | None, typer.Option(help="Which batch size, where a table holds several.")] = None,
+    device: Annotated[str | None, typer.Option(help="The board; by default from the table's path.")] = None,
+    workload: Annotated[str | None, typer.Option(help="The workload; by default from the file's name.")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Batch size, if a table holds several.")] = None,
     json_file: JsonFile = None,
     html: Html = None,
 ) -> None:
-    """One board, every round with another deadline: energy against an oracle's and MAXN's, while modes are learnt."""
-    from experiments.cli.study_mode_choice import ModeChoiceOptions, run_mode_choice_study
+    """Study one board with a new deadline in every round: energy against an oracle and MAXN while modes are learnt."""
+    from fedge.studies.mode_choice_options import ModeChoiceOptions
 
-    asked = ModeChoiceOptions(
+    options = ModeChoiceOptions(
         table=table,
         ratios=tuple(deadline_ratio or (2.0,)),
         rounds=rounds,
@@ -53,17 +74,39 @@ def mode_choice(
         workload=workload,
         batch_size=batch_size,
     )
-    run_mode_choice_study(asked, json_file, html)
+    study_mode_choice(options, json_file, html)
+
+
+def study_mode_choice(options: ModeChoiceOptions, json_file: Path | None, html: Path | None) -> None:
+    """Run the study, print a table, and optionally write JSON and a page.
+
+    Raises:
+        BadInput: If the input is invalid; raised before any run.
+    """
+    from experiments.report.predictors.choice_terminal import print_mode_choice
+    from fedge.studies.mode_choice_options import build_mode_choice_study
+
+    _check_outputs(json_file, html)
+    study = build_mode_choice_study(options)
+    results = _run_study(study)
+    print_mode_choice(make_console(), study.table, study.steps, results)
+    for note in study.notes:
+        make_console().print(f"note: {note}", soft_wrap=True, highlight=False, markup=False)
+    write_json_rows(json_file, [result.row for result in results])
+    if html is not None:
+        from experiments.report.predictors.mode_choice_page import write_mode_choice_page
+
+        write_output("--html", html, lambda path: write_mode_choice_page(study.table, study.steps, results, path))
 
 
 @app.command("fleet")
 def fleet(
-    config: Annotated[Path, typer.Argument(metavar="FLEET", help="An experiment's YAML file; nothing is trained.")],
+    config: Annotated[Path, typer.Argument(metavar="FLEET", help="YAML file of an experiment; nothing is trained.")],
     *,
     policy: Annotated[
         str | None,
         typer.Option(
-            help="Policies, separated by commas; the file's own by default. Known: balanced, least-energy, "
+            help="Policies, separated by commas; by default the file's own. Known: balanced, least-energy, "
             "energy-budget, fastest, fastest-within-power, least-energy-within-deadline, maxn, preset:NAME, or your "
             "own module:function."
         ),
@@ -71,7 +114,7 @@ def fleet(
     rounds: Rounds = 20,
     seeds: Seeds = 1,
     steps: Annotated[
-        int | None, typer.Option(min=1, help="Every board's minibatches a round; about 30 s at MAXN by default.")
+        int | None, typer.Option(min=1, help="Steps of every board per round; by default about 30 s at MAXN.")
     ] = None,
     override: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a field; may be repeated.")
@@ -79,10 +122,44 @@ def fleet(
     json_file: JsonFile = None,
     html: Html = None,
 ) -> None:
-    """A fleet without training: rounds and energy against an oracle, all boards at MAXN, and the best presets."""
-    from experiments.cli.study_fleet import FleetStudyOptions, run_fleet_study
+    """Study a fleet without training: rounds and energy against an oracle, all boards at MAXN, and the best presets."""
+    from experiments.backends.study_backend import FleetStudyOptions
 
-    asked = FleetStudyOptions(
+    options = FleetStudyOptions(
         config, policies=policy, rounds=rounds, seeds=seeds, steps=steps, overrides=tuple(override or ())
     )
-    run_fleet_study(asked, json_file, html)
+    study_fleet(options, json_file, html)
+
+
+def study_fleet(options: FleetStudyOptions, json_file: Path | None, html: Path | None) -> None:
+    """Run the study, print a table, and optionally write JSON and a page.
+
+    Raises:
+        BadInput: If the input is invalid; raised before any run.
+    """
+    from experiments.backends.study_backend import build_fleet_study
+    from experiments.report.predictors.choice_terminal import print_fleet_study
+
+    _check_outputs(json_file, html)
+    study = build_fleet_study(options)
+    runs = _run_study(study)
+    print_fleet_study(make_console(), runs)
+    write_json_rows(json_file, [run.row for run in runs])
+    if html is not None:
+        from experiments.report.predictors.fleet_study_page import write_fleet_page
+
+        write_output("--html", html, lambda path: write_fleet_page(study.jobs[0].experiment, runs, path))
+
+
+def _check_outputs(json_file: Path | None, html: Path | None) -> None:
+    """Check the output files before anything is computed."""
+    check_output("--json", json_file, "[")
+    check_output("--html", html, "<!doctype html")
+    if json_file is not None and html is not None and json_file.absolute() == html.absolute():
+        raise BadInput("--html", str(html), "another file than --json")
+
+
+def _run_study(study: _Study[R]) -> list[R]:
+    """Execute all runs with a progress line."""
+    with show_progress(len(study.jobs)) as report_run:
+        return study.run(report_run)

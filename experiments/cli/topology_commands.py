@@ -1,27 +1,25 @@
-"""The ``fedge topology`` command: smaller variants of a network that fit a board."""
+"""``fedge topology``: channel-pruned variants of a network that fit a board."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
-from typer.core import TyperGroup
 
-FIND = "find"
+from experiments.cli.command_output import check_output, write_output
+from experiments.cli.roofline_commands import DefaultCommandGroup
+from fedge.atomic_files import write_text
+from fedge.errors import RunFailed
 
-
-class _DefaultFindGroup(TyperGroup):
-    """Command group that reads ``fedge topology resnet50`` as ``fedge topology find resnet50``."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        if args and args[0] not in self.commands and args[0] not in self.get_help_option_names(ctx):
-            args = [FIND, *args]
-        return super().parse_args(ctx, args)
+if TYPE_CHECKING:
+    from fedge.analysis.topology.topology_result import TopologyOptions
+    from fedge.analysis.topology.variant_files import TrainingCheck
 
 
 app = typer.Typer(
-    cls=_DefaultFindGroup,
+    cls=DefaultCommandGroup,
     help="Channel-pruned variants of a network that fit a board's memory and time, and that train.\n\n"
     "fedge topology MODEL --device tx2 is short for fedge topology find MODEL --device tx2.",
     no_args_is_help=True,
@@ -29,7 +27,7 @@ app = typer.Typer(
 )
 
 
-@app.command(FIND)
+@app.command("find")
 def find(
     model: Annotated[
         str,
@@ -39,35 +37,34 @@ def find(
     ],
     *,
     device: Annotated[str, typer.Option(help="The board, as `fedge devices list` names it.")],
-    batch: Annotated[int, typer.Option(help="Samples of a training minibatch.")] = 32,
+    batch: Annotated[int, typer.Option(help="Samples per training step.")] = 32,
     max_memory_mb: Annotated[
-        float | None, typer.Option(help="Megabytes that training may use; what a board has for it by default.")
+        float | None, typer.Option(help="Limit of training's memory; by default what the board leaves for it.")
     ] = None,
-    max_step_s: Annotated[
-        float | None, typer.Option(help="Seconds that a minibatch may take in the board's top power mode.")
-    ] = None,
+    max_step_s: Annotated[float | None, typer.Option(help="Limit of a training step's time at MAXN.")] = None,
     input_shape: Annotated[
         str | None, typer.Option("--input", metavar="SHAPE", help="One sample's shape, as 3x224x224.")
     ] = None,
-    method: Annotated[str, typer.Option(help="What ranks the channels: l1, l2 (their weights) or random.")] = "l1",
+    method: Annotated[
+        str, typer.Option(help="Ranking of the channels: l1 or l2 (norm of their weights), or random.")
+    ] = "l1",
     round_to: Annotated[int, typer.Option(help="Keep a multiple of this many channels in every layer.")] = 1,
-    variants: Annotated[int, typer.Option(help="So many variants that fit are listed, the largest first.")] = 4,
-    confidence: Annotated[float, typer.Option(help="How surely each limit is to hold.")] = 0.84,
-    seed: Annotated[int, typer.Option(help="Fixes --method random.")] = 0,
+    variants: Annotated[int, typer.Option(help="Number of variants that fit to list, the largest first.")] = 4,
+    confidence: Annotated[float, typer.Option(help="Probability with which each limit is met.")] = 0.84,
+    seed: Annotated[int, typer.Option(help="Seed of --method random.")] = 0,
     out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Write the variants there, one folder each, weights and all.")
+        Path | None, typer.Option(metavar="DIR", help="Write each variant with its weights into a folder there.")
     ] = None,
-    json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write everything as JSON.")] = None,
-    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write pictures.")] = None,
+    json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the result as JSON.")] = None,
+    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a page with charts.")] = None,
     check_training: Annotated[
         bool, typer.Option("--check-training", help="Train the largest variant for some steps on this machine.")
     ] = False,
 ) -> None:
     """Find the largest channel-pruned variants of a network that a board can train."""
-    from experiments.cli.topology_variants import find_variants as command
     from fedge.analysis.topology.topology_result import TopologyOptions
 
-    asked = TopologyOptions(
+    options = TopologyOptions(
         model=model,
         device=device,
         batch_size=batch,
@@ -80,16 +77,57 @@ def find(
         confidence=confidence,
         seed=seed,
     )
-    command(asked, out=out, json_file=json_file, html=html, check_training=check_training)
+    print_variants(options, out=out, json_file=json_file, html=html, check_training=check_training)
+
+
+def print_variants(
+    options: TopologyOptions, *, out: Path | None, json_file: Path | None, html: Path | None, check_training: bool
+) -> None:
+    """Find, print and write the variants that fit.
+
+    Raises:
+        BadInput: If the input is invalid or nothing fits.
+        RunFailed: If the training check fails.
+    """
+    from experiments.report.analysis import topology_report
+    from fedge.analysis.topology.topology_result import TOPOLOGY_FORMAT, find_variants, topology_result_to_dict
+    from fedge.client.memory_scaling import estimate_usable_mb
+
+    check_output("--json", json_file, starts=f'{{"format": "{TOPOLOGY_FORMAT}"')
+    check_output("--html", html, starts="<!doctype html>")
+    check = _check_in_process if check_training else None
+    result = find_variants(options, estimate_usable_mb, out=out, check_training=check)
+    training = result.training
+    if json_file is not None:
+        text = json.dumps(topology_result_to_dict(result)) + "\n"
+        write_output("--json", json_file, lambda path: write_text(path, text))
+    if html is not None:
+        write_output("--html", html, lambda path: topology_report.write_topology_page(result, training, path))
+    topology_report.print_topology(result, result.folders, training)
+    if training is not None and not training.is_loss_falling:
+        raise RunFailed(f"the loss of {result.variants[0].variant.name} did not fall: {training.losses}")
+
+
+def _check_in_process(folder: Path) -> TrainingCheck:
+    """Train a variant in a process of its own, so that the measured memory is that of training alone."""
+    from fedge.analysis.topology.variant_files import check_variant_training
+    from fedge.studies.process_pool import run_in_processes
+
+    return run_in_processes(check_variant_training, [folder], 1)[0]
 
 
 @app.command()
 def show(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A variant's folder, or the variant.json in it.")],
-    every: Annotated[bool, typer.Option("--all", help="Every layer, not only some of them.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="Show every layer.")] = False,
     form: Annotated[Literal["table", "json"], typer.Option("--format", help="table or json.")] = "table",
 ) -> None:
-    """What a variant keeps of its network, layer by layer."""
-    from experiments.cli.topology_variants import print_variant as command
+    """Show what a variant keeps of its network, layer by layer."""
+    from experiments.report.analysis import topology_report
+    from fedge.analysis.topology.variant_files import read_variant, variant_to_dict
 
-    command(file, every, form == "json")
+    variant = read_variant(file)
+    if form == "json":
+        typer.echo(json.dumps(variant_to_dict(variant)))
+    else:
+        topology_report.print_variant(variant, every_layer=every)

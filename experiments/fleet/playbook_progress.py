@@ -1,19 +1,22 @@
-"""Terminal view of a playbook: a live table or plain lines, and a closing summary with remedies."""
+"""Terminal views of a playbook: a live table or plain lines, the hosts that have replied, and a closing summary."""
 
 from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+from experiments.fleet.inventory import format_names
 from experiments.fleet.playbook_events import FAILED, PLAY, UNREACHABLE, HostProgress, PlaybookEvent, PlaybookState
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
+NAMES_SHOWN = 4
 MAX_CHANGES_SHOWN = 20
 """Default number of pending changes per host listed by a check, so that a fresh board fits on one screen."""
 CURES: tuple[tuple[str, str], ...] = (
@@ -39,21 +42,27 @@ CURES: tuple[tuple[str, str], ...] = (
 """Remedies by a pattern of the failure's text; the first match counts."""
 
 
-class PlaybookProgress:
-    """Show a playbook: a live table with one row per host on a terminal, otherwise lines per play and failure."""
+class _LiveView:
+    """Context manager that shows ``_render`` on a terminal while its block runs.
 
-    def __init__(self, title: str, console: Console, now_s: Callable[[], float] = time.monotonic) -> None:
-        self._title, self._console, self._now_s = title, console, now_s
-        self._state = PlaybookState()
+    Args:
+        console: Console to write to.
+        now_s: Monotonic clock, in seconds.
+        transient: Whether the view disappears at the end.
+    """
+
+    def __init__(self, console: Console, now_s: Callable[[], float], *, transient: bool = False) -> None:
+        self._console, self._now_s, self._transient = console, now_s, transient
         self._started_s = now_s()
         self._live: Any = None
-        self._told: dict[str, str] = {}
 
     def __enter__(self) -> Self:
         if self._console.is_terminal:
             from rich.live import Live
 
-            self._live = Live(console=self._console, get_renderable=self._table, refresh_per_second=4)
+            self._live = Live(
+                console=self._console, get_renderable=self._render, refresh_per_second=4, transient=self._transient
+            )
             self._live.start()
         return self
 
@@ -62,7 +71,70 @@ class PlaybookProgress:
     ) -> None:
         if self._live is not None:
             self._live.stop()
-        elif kind is None:
+
+    @property
+    def elapsed_s(self) -> float:
+        """Wall time since the view was made, in seconds."""
+        return self._now_s() - self._started_s
+
+    def _render(self) -> Table | Text:
+        raise NotImplementedError
+
+
+class AnswerProgress(_LiveView):
+    """A line with the hosts that have replied and those still pending; silent if the console is not a terminal.
+
+    Args:
+        console: Console to write to.
+        hosts: Names of all queried hosts.
+        done: Returns the hosts that have replied or have been given up; called at every refresh.
+        now_s: Monotonic clock, in seconds.
+    """
+
+    def __init__(
+        self,
+        console: Console,
+        hosts: Sequence[str],
+        done: Callable[[], frozenset[str]],
+        now_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__(console, now_s, transient=True)
+        self._hosts, self._done = hosts, done
+
+    def _render(self) -> Text:
+        from rich.text import Text
+
+        return Text(format_waiting(self._hosts, self._done(), self.elapsed_s), no_wrap=True, overflow="ellipsis")
+
+
+def format_waiting(hosts: Sequence[str], done: frozenset[str], elapsed_s: float) -> str:
+    """Format the waiting line, e.g. ``2 of 5 hosts have answered (0:04); waiting for nano-1, tx2-1 and 1 more``.
+
+    Args:
+        hosts: Names of all queried hosts, in the order in which they are shown.
+        done: Names of the hosts that have replied or have been given up.
+        elapsed_s: Wall time since the query started, in seconds.
+    """
+    awaited = [name for name in hosts if name not in done]
+    line = f"{len(hosts) - len(awaited)} of {len(hosts)} hosts have answered ({format_elapsed(elapsed_s)})"
+    return f"{line}; waiting for {format_names(awaited, NAMES_SHOWN)}" if awaited else line
+
+
+class PlaybookProgress(_LiveView):
+    """Show a playbook: a live table with one row per host on a terminal, otherwise lines per play and failure."""
+
+    def __init__(self, title: str, console: Console, now_s: Callable[[], float] = time.monotonic) -> None:
+        super().__init__(console, now_s)
+        self._title = title
+        self._state = PlaybookState()
+        self._reasons: dict[str, str] = {}
+        """Last printed reason by host."""
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        super().__exit__(kind, error, trace)
+        if self._live is None and kind is None:
             self._print_lines(format_play(self._state))
 
     def update(self, state: PlaybookState, event: PlaybookEvent) -> None:
@@ -77,15 +149,15 @@ class PlaybookProgress:
 
     def _is_repeated(self, event: PlaybookEvent) -> bool:
         """Return whether a failure repeats the reason already shown for its host, as rescue blocks do."""
-        before, self._told[event.host] = self._told.get(event.host), event.text
+        before, self._reasons[event.host] = self._reasons.get(event.host), event.text
         return bool(before) and str(before) in event.text
 
     def _print_lines(self, lines: list[str]) -> None:
         for line in lines:
             self._console.print(line, soft_wrap=True, highlight=False, markup=False)
 
-    def _table(self) -> Table:
-        return build_progress_table(self._title, self._state, self._now_s() - self._started_s)
+    def _render(self) -> Table:
+        return build_progress_table(self._title, self._state, self.elapsed_s)
 
 
 def build_progress_table(title: str, state: PlaybookState, elapsed_s: float) -> Table:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedge.costs.layers.known_networks import format_layers
+from fedge.costs.layers.network_record import format_layers
 from fedge.costs.layers.network_source import load_network_cost
 from fedge.costs.workload_sizes import load_workload_sizes
 from fedge.errors import BadInput

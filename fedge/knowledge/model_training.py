@@ -56,12 +56,12 @@ class FitRequest:
     cost_j: float | None = None
 
 
-def train_model(ground: ProfilingSource, wanted: FitRequest) -> tuple[BoardModel, Predictor]:
+def train_model(source: ProfilingSource, request: FitRequest) -> tuple[BoardModel, Predictor]:
     """Profile, fit and score a model.
 
     Args:
-        ground: Table or board to learn from.
-        wanted: Settings of the training.
+        source: Table or board to learn from.
+        request: Settings of the training.
 
     Returns:
         The model and its fitted predictor.
@@ -69,38 +69,38 @@ def train_model(ground: ProfilingSource, wanted: FitRequest) -> tuple[BoardModel
     Raises:
         BadInput: If the budget does not suffice for a single mode.
     """
-    idle_w = ground.idle.value if ground.idle else ground.background.knowledge.idle_w
-    knowledge = replace(ground.background.knowledge, seed=wanted.seed, idle_w=idle_w)
-    if wanted.explorer is None:
-        profiled = _measure_all_rows(ground, wanted)
+    idle_w = source.idle.value if source.idle else source.background.knowledge.idle_w
+    knowledge = replace(source.background.knowledge, seed=request.seed, idle_w=idle_w)
+    if request.explorer is None:
+        profiled = _measure_all_rows(source, request)
     else:
-        profiled = _profile_modes(_build_explorer(ground, wanted, wanted.explorer, knowledge), ground, wanted)
+        profiled = _profile_modes(_build_explorer(source, request, request.explorer, knowledge), source, request)
     seen = profiled.seen
     if not seen:
         right = "more: profiling none of the modes that the explorer asked for ends within it"
         raise BadInput("--cost-s, --cost-j", "too little", right)
     about = ModelInfo(
-        method=wanted.method,
-        device=ground.truth.device,
-        workload=ground.truth.workload,
-        batch_size=ground.truth.batch_size,
-        origin=_build_origin(ground, wanted, profiled),
-        candidates=ground.candidates_from,
-        idle=ground.idle,
-        prior_tables=ground.background.prior_tables,
+        method=request.method,
+        device=source.truth.device,
+        workload=source.truth.workload,
+        batch_size=source.truth.batch_size,
+        origin=_build_origin(source, request, profiled),
+        candidates=source.candidates_from,
+        idle=source.idle,
+        prior_tables=source.background.prior_tables,
     )
-    model = BoardModel(about, tuple(seen), ground.candidates, knowledge)
+    model = BoardModel(about, tuple(seen), source.candidates, knowledge)
     predictor = fit_model_predictor(model)
-    return replace(model, about=replace(about, held_out=score_held_out(ground.truth, seen, predictor))), predictor
+    return replace(model, about=replace(about, held_out=score_held_out(source.truth, seen, predictor))), predictor
 
 
-def list_notes(ground: ProfilingSource, wanted: FitRequest) -> tuple[str, ...]:
+def list_notes(source: ProfilingSource, request: FitRequest) -> tuple[str, ...]:
     """Return notes for the user before a long training, one sentence each."""
-    count = len(ground.truth.modes)
-    if wanted.explorer is not None or wanted.method not in CUBIC_METHODS or count <= MAX_ROWS:
+    count = len(source.truth.modes)
+    if request.explorer is not None or request.method not in CUBIC_METHODS or count <= MAX_ROWS:
         return ()
     why = "its cost grows with the cube of their number (--modes takes another)"
-    return (f"{wanted.method} learns from {MAX_ROWS} of the {count:,} modes, drawn at random: {why}",)
+    return (f"{request.method} learns from {MAX_ROWS} of the {count:,} modes, drawn at random: {why}",)
 
 
 def score_held_out(truth: ProfileTable, seen: Sequence[Measurement], predictor: Predictor) -> HeldOutErrors | None:
@@ -136,10 +136,10 @@ class _ProfilingCosts:
     time.
     """
 
-    def __init__(self, wanted: FitRequest, knowledge: PriorKnowledge) -> None:
-        self.wanted = wanted
+    def __init__(self, request: FitRequest, knowledge: PriorKnowledge) -> None:
+        self.request = request
         self.seen: list[Measurement] = []
-        method = "physical" if wanted.method == "physical" else "fedge"
+        method = "physical" if request.method == "physical" else "fedge"
         known = knowledge.priors or (method == "fedge" and knowledge.references)
         self._predictor = load_predictor(method, knowledge).fit([]) if known else None
 
@@ -160,7 +160,7 @@ class _ProfilingCosts:
 
     def estimate_shares(self, modes: Modes) -> Floats:
         """Return the expected shares of the budget, (n,)."""
-        return _budget_shares(self.wanted, *self.estimate(modes))
+        return _budget_shares(self.request, *self.estimate(modes))
 
 
 class _CostTrackingExplorer:
@@ -177,23 +177,23 @@ class _CostTrackingExplorer:
         self.explorer.tell(measurements)
 
 
-def _build_explorer(ground: ProfilingSource, wanted: FitRequest, name: str, knowledge: PriorKnowledge) -> Explorer:
+def _build_explorer(source: ProfilingSource, request: FitRequest, name: str, knowledge: PriorKnowledge) -> Explorer:
     """Create the explorer, limited to the budget by expected costs."""
-    modes = ground.truth.modes
+    modes = source.truth.modes
     explorer = load_explorer(name, modes, knowledge, "--explorer")
-    if not _has_budget(wanted):
+    if not _has_budget(request):
         return explorer
-    costs = _ProfilingCosts(wanted, knowledge)
+    costs = _ProfilingCosts(request, knowledge)
     seconds, joules = costs.estimate(modes)
-    _check_budget("--cost-s", wanted.cost_s, seconds, "s")
-    _check_budget("--cost-j", wanted.cost_j, joules, "J")
+    _check_budget("--cost-s", request.cost_s, seconds, "s")
+    _check_budget("--cost-j", request.cost_j, joules, "J")
     return BudgetedExplorer(
-        _CostTrackingExplorer(explorer, costs), costs.estimate_shares, 1.0, lambda seen: _budget_share(wanted, seen)
+        _CostTrackingExplorer(explorer, costs), costs.estimate_shares, 1.0, lambda seen: _budget_share(request, seen)
     )
 
 
-def _has_budget(wanted: FitRequest) -> bool:
-    return wanted.cost_s is not None or wanted.cost_j is not None
+def _has_budget(request: FitRequest) -> bool:
+    return request.cost_s is not None or request.cost_j is not None
 
 
 def _check_budget(option: str, budget: float | None, costs: Floats, unit: str) -> None:
@@ -202,15 +202,15 @@ def _check_budget(option: str, budget: float | None, costs: Floats, unit: str) -
         raise BadInput(option, f"{budget:g} {unit}", least)
 
 
-def _budget_shares(wanted: FitRequest, seconds: Floats, joules: Floats) -> Floats:
+def _budget_shares(request: FitRequest, seconds: Floats, joules: Floats) -> Floats:
     """Return the larger of the two shares of the budgets; as long as they sum to at most 1, neither is exceeded."""
-    of_time: Floats = seconds / (wanted.cost_s or np.inf)
-    return np.maximum(of_time, joules / (wanted.cost_j or np.inf))
+    of_time: Floats = seconds / (request.cost_s or np.inf)
+    return np.maximum(of_time, joules / (request.cost_j or np.inf))
 
 
-def _budget_share(wanted: FitRequest, seen: Measurement) -> float:
+def _budget_share(request: FitRequest, seen: Measurement) -> float:
     """Return the share of the budget that a measurement took."""
-    return float(_budget_shares(wanted, np.array(_profiling_time_s(seen)), np.array(_profiling_energy_j(seen))))
+    return float(_budget_shares(request, np.array(_profiling_time_s(seen)), np.array(_profiling_energy_j(seen))))
 
 
 def _profiling_time_s(seen: Measurement) -> float:
@@ -222,23 +222,23 @@ def _profiling_energy_j(seen: Measurement) -> float:
     return _profiling_time_s(seen) * seen.power_w
 
 
-def _profile_modes(explorer: Explorer, ground: ProfilingSource, wanted: FitRequest) -> _ProfiledModes:
+def _profile_modes(explorer: Explorer, source: ProfilingSource, request: FitRequest) -> _ProfiledModes:
     """Profile the modes that the explorer requests, all at once or in small batches within a budget.
 
     Each batch is measured in descending order. A measurement during which the budget ends is broken off: it uses up the
     rest of the budget, and nothing is learnt from it.
     """
-    count = min(wanted.modes or MAX_MODES, len(ground.truth.modes))
+    count = min(request.modes or MAX_MODES, len(source.truth.modes))
     seen: dict[PowerMode, Measurement] = {}
     left = 1.0
     while len(seen) < count:
-        asked = explorer.ask(min(count - len(seen), MODES_PER_BATCH) if _has_budget(wanted) else count - len(seen))
+        asked = explorer.ask(min(count - len(seen), MODES_PER_BATCH) if _has_budget(request) else count - len(seen))
         fresh: dict[PowerMode, Measurement] = {}
         for mode in sort_high_to_low(asked):
             if mode in seen:
                 continue
-            measurement = ground.measure(mode)
-            share = _budget_share(wanted, measurement)
+            measurement = source.measure(mode)
+            share = _budget_share(request, measurement)
             if share > left:
                 done = left / share
                 kept = [*seen.values(), *fresh.values()]
@@ -254,24 +254,24 @@ def _profile_modes(explorer: Explorer, ground: ProfilingSource, wanted: FitReque
     return _ProfiledModes(list(seen.values()))
 
 
-def _measure_all_rows(ground: ProfilingSource, wanted: FitRequest) -> _ProfiledModes:
+def _measure_all_rows(source: ProfilingSource, request: FitRequest) -> _ProfiledModes:
     """Measure every row of the table, or ``MAX_ROWS`` random ones for methods of cubic cost."""
-    count = len(ground.truth.modes)
+    count = len(source.truth.modes)
     rows = np.arange(count)
-    if wanted.method in CUBIC_METHODS and count > MAX_ROWS:
-        rows = np.sort(make_generator(wanted.seed, "rows").permutation(count)[:MAX_ROWS])
-    return _ProfiledModes([ground.measure(ground.truth.modes[int(row)]) for row in rows])
+    if request.method in CUBIC_METHODS and count > MAX_ROWS:
+        rows = np.sort(make_generator(request.seed, "rows").permutation(count)[:MAX_ROWS])
+    return _ProfiledModes([source.measure(source.truth.modes[int(row)]) for row in rows])
 
 
-def _build_origin(ground: ProfilingSource, wanted: FitRequest, profiled: _ProfiledModes) -> ModelOrigin:
+def _build_origin(source: ProfilingSource, request: FitRequest, profiled: _ProfiledModes) -> ModelOrigin:
     seconds = profiled.lost_s + sum(_profiling_time_s(measurement) for measurement in profiled.seen)
     joules = profiled.lost_j + sum(_profiling_energy_j(measurement) for measurement in profiled.seen)
     return ModelOrigin(
-        label=ground.label,
-        source=ground.source,
-        rows=len(ground.truth.modes),
-        sha256=ground.sha256,
-        explorer=wanted.explorer,
-        profiling_s=min(seconds, wanted.cost_s or np.inf),  # can exceed it only by rounding
-        profiling_j=min(joules, wanted.cost_j or np.inf),
+        label=source.label,
+        source=source.source,
+        rows=len(source.truth.modes),
+        sha256=source.sha256,
+        explorer=request.explorer,
+        profiling_s=min(seconds, request.cost_s or np.inf),  # can exceed it only by rounding
+        profiling_j=min(joules, request.cost_j or np.inf),
     )

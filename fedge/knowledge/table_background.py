@@ -7,11 +7,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedge.costs.cost_lookup import CostProfile, load_calibrated_training
 from fedge.costs.cost_priors import PriorSources, derive_priors, select_prior_sources
-from fedge.costs.cost_profile import load_calibrated_inference
+from fedge.costs.cost_profile import CostProfile, load_calibrated_inference, load_calibrated_training
 from fedge.costs.gpu_rates import RateObservation
 from fedge.devices.catalogue import aliases, load_catalogue
+from fedge.devices.tables.mode_table import read_mode_table
+from fedge.errors import BadInput
 from fedge.physics.prior_knowledge import PriorKnowledge
 from fedge.physics.time_power_model import Coefficients
 from fedge.types import DeviceSpec, PowerMode, ProfileTable
@@ -80,6 +81,20 @@ def build_background(
             *_note_unknown_board(table, spec),
         ),
     )
+
+
+def read_reference_table(path: Path, batch_size: int | None) -> ProfileTable:
+    """Read the table of another workload, at the requested batch size if it has it, otherwise at its only one.
+
+    Raises:
+        BadInput: If the table is invalid, or holds several batch sizes but not the requested one.
+    """
+    try:
+        return read_mode_table(path, batch_size=batch_size)
+    except BadInput:
+        if batch_size is None:
+            raise
+        return read_mode_table(path)
 
 
 def find_board_spec(device: str) -> DeviceSpec | None:

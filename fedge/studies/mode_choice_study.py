@@ -119,9 +119,24 @@ class ModeChoiceResult:
     def modes_explored(self) -> int:
         return self.rounds[-1].explored
 
+    @property
+    def row(self) -> dict[str, str | int | float | None]:
+        """Figures of the run for JSON; those from round ``SETTLED_ROUND`` on are None in shorter runs."""
+        settled = any(one.round >= SETTLED_ROUND for one in self.rounds)
+        return {
+            "policy": self.policy,
+            "ratio": self.ratio,
+            "seed": self.seed,
+            "regret_pct": self.regret_pct,
+            "regret_after10_pct": self.regret_after10_pct if settled else None,
+            "energy_saved_pct": self.energy_saved_pct,
+            "deadlines_missed": self.deadlines_missed,
+            "modes_explored": self.modes_explored,
+        }
 
-def _regret_pct(played: Sequence[ModeRound]) -> float:
-    return 100.0 * (sum(r.energy_j for r in played) / sum(r.oracle_j for r in played) - 1.0)
+
+def _regret_pct(rounds: Sequence[ModeRound]) -> float:
+    return 100.0 * (sum(r.energy_j for r in rounds) / sum(r.oracle_j for r in rounds) - 1.0)
 
 
 def check_policy(name: str, where: str = "policy") -> None:
@@ -130,7 +145,7 @@ def check_policy(name: str, where: str = "policy") -> None:
         raise UnknownName(where, name, POLICIES)
 
 
-def run_mode_choice_study(
+def run_mode_choice(
     table: ProfileTable,
     ratio: float,
     rounds: int,
@@ -164,15 +179,15 @@ def run_mode_choice_study(
     deadlines_s = [float(share) * steps * truth.fastest_s for share in shares]
     if policy == "fedge":
         board = _LearningClient(table, truth=truth, exploration=exploration, predictor=predictor, seed=seed)
-        played = [board.run_round(steps, d, rounds - number) for number, d in enumerate(deadlines_s, start=1)]
+        runs = [board.run_round(steps, d, rounds - number) for number, d in enumerate(deadlines_s, start=1)]
     elif policy == "bofl":
         bofl = BoflClient(table.modes, truth.maxn, truth.measure_part, seed)
-        played = [bofl.run_round(steps, deadline_s) for deadline_s in deadlines_s]
+        runs = [bofl.run_round(steps, deadline_s) for deadline_s in deadlines_s]
     elif policy == "oracle":
-        played = [truth.run_oracle_round(steps, deadline_s) for deadline_s in deadlines_s]
+        runs = [truth.run_oracle_round(steps, deadline_s) for deadline_s in deadlines_s]
     else:
-        played = [(truth.measure_part(truth.maxn, steps),) for _ in deadlines_s]
-    return ModeChoiceResult(policy, ratio, seed, tuple(_build_rounds(truth, steps, deadlines_s, played)))
+        runs = [(truth.measure_part(truth.maxn, steps),) for _ in deadlines_s]
+    return ModeChoiceResult(policy, ratio, seed, tuple(_build_rounds(truth, steps, deadlines_s, runs)))
 
 
 RoundParts = tuple[Measurement, ...]
@@ -222,11 +237,11 @@ class TableDevice:
 
     @contextmanager
     def use_mode(self, mode: PowerMode) -> Iterator[None]:
-        found, self._mode = self._mode, mode
+        previous, self._mode = self._mode, mode
         try:
             yield
         finally:
-            self._mode = found
+            self._mode = previous
 
     def measure(
         self, workload: Workload, steps: int, work: Callable[[int], object], limit_s: float | None = None
@@ -271,7 +286,7 @@ class _LearningClient:
         knowledge = replace(build_background(table, layered=False).knowledge, seed=seed)
         maxn = table.modes[truth.maxn]
         self._measurements: RoundParts = ()
-        self._player = RoundContext(
+        self._context = RoundContext(
             board="board",
             device=TableDevice(table),
             predictor=_RefitPerModePredictor(load_predictor(predictor, knowledge)),
@@ -287,22 +302,22 @@ class _LearningClient:
     def run_round(self, steps: int, deadline_s: float, rounds_left: int) -> RoundParts:
         """Run one round and keep its measurements for the next."""
         goal = RoundGoal("balanced", steps, deadline_s, rounds_left=rounds_left)
-        played = run_round(
-            self._player, goal=goal, measurements=self._measurements, link=NO_LINK, training=NullTraining({})
+        result = run_round(
+            self._context, goal=goal, measurements=self._measurements, link=NO_LINK, training=NullTraining({})
         )
-        allowed_s = () if played.step_budget_s is None else (played.step_budget_s,)
-        self._player = replace(self._player, step_budgets_s=(*self._player.step_budgets_s, *allowed_s))
-        mixed = () if played.mixed is None else (played.mixed,)
-        parts = (*played.probes, *mixed, played.measured)
+        allowed_s = () if result.step_budget_s is None else (result.step_budget_s,)
+        self._context = replace(self._context, step_budgets_s=(*self._context.step_budgets_s, *allowed_s))
+        mixed = () if result.mixed is None else (result.mixed,)
+        parts = (*result.probes, *mixed, result.measured)
         self._measurements = (*self._measurements, *parts)
         return parts
 
 
 def _build_rounds(
-    truth: _TableTruth, steps: int, deadlines_s: Sequence[float], played: Sequence[RoundParts]
+    truth: _TableTruth, steps: int, deadlines_s: Sequence[float], runs: Sequence[RoundParts]
 ) -> Iterator[ModeRound]:
     seen: set[PowerMode] = set()
-    for number, (deadline_s, parts) in enumerate(zip(deadlines_s, played, strict=True), start=1):
+    for number, (deadline_s, parts) in enumerate(zip(deadlines_s, runs, strict=True), start=1):
         seen |= {part.mode for part in parts}
         time_s = sum(part.work_s for part in parts)
         yield ModeRound(

@@ -12,16 +12,15 @@ from numpy.typing import NDArray
 from fedge.errors import FedgeError, UnknownName
 from fedge.knowledge.table_background import TableBackground
 from fedge.predictors import load_predictor
-from fedge.predictors.explorers import load_explorer
+from fedge.predictors.explorers import find_method_explorer, load_explorer
 from fedge.predictors.prediction_accuracy import check_predictions, score_predictions
 from fedge.predictors.table_board import TableBoard, profile_table, profiling_time_s
 from fedge.protocols import Clock
 from fedge.studies.budget_choices import CHOICE_RULES, RefittingLearner, score_choice_rule
 from fedge.types import Predictions, ProfileTable
 
-OWN_SETUPS = {"fedge": ("active", "verified")}
-"""A method's own explorer and choice rule, if they differ from ``DEFAULT_SETUP``."""
-DEFAULT_SETUP = ("random", "plain")
+METHOD_CHOICES = {"fedge": "verified"}
+"""Choice rules of methods whose default is not ``plain``."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -121,8 +120,9 @@ def resolve_setup(method: str, explorer: str | None = None, choice: str | None =
     """
     if choice is not None and choice not in CHOICE_RULES:
         raise UnknownName("--choice", choice, CHOICE_RULES)
-    own_explorer, own_choice = OWN_SETUPS.get(method, DEFAULT_SETUP)
-    return MethodSetup(method, explorer or own_explorer, choice or own_choice)
+    return MethodSetup(
+        method, explorer or find_method_explorer(method), choice or METHOD_CHOICES.get(method, CHOICE_RULES[0])
+    )
 
 
 def run_cell(cell: PredictionCell, target: PredictionTarget, clock: Clock) -> CellResult:
@@ -145,13 +145,13 @@ def run_cell(cell: PredictionCell, target: PredictionTarget, clock: Clock) -> Ce
         return CellResult(cell, replace(blank, error=f"{type(error).__name__}: {error}"))
 
 
-def warm_up(way: MethodSetup, target: PredictionTarget) -> None:
+def warm_up(setup: MethodSetup, target: PredictionTarget) -> None:
     """Fit the method to two rows and discard it, so that libraries are loaded and reference networks trained.
 
     Exceptions are ignored here, because they become the row of every cell.
     """
     try:
-        predictor = load_predictor(way.method, target.background.knowledge)
+        predictor = load_predictor(setup.method, target.background.knowledge)
         predictor.fit(TableBoard(target.table).measure_rows((0, len(target.table.modes) - 1)))
         predictor.predict(target.table.modes)
     except Exception:  # noqa: BLE001 - the same error becomes the row of every cell

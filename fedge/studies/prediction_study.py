@@ -9,8 +9,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from fedge.clock import RealClock
+from fedge.devices.tables.table_checks import list_table_notes
 from fedge.studies.prediction_cells import CellResult, MethodSetup, PredictionCell, PredictionTarget, run_cell, warm_up
-from fedge.studies.process_pool import run_in_processes
+from fedge.studies.process_pool import count_cores, run_in_processes
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
 """Read by numeric libraries when they are loaded; each uses one thread, because the cells fill the cores."""
@@ -29,24 +30,42 @@ class PredictionStudy:
     def cells(self) -> tuple[PredictionCell, ...]:
         """The cells in the order of the rows."""
         return tuple(
-            PredictionCell(target, way, count, seed)
+            PredictionCell(target, setup, count, seed)
             for target in range(len(self.targets))
-            for way in self.setups
+            for setup in self.setups
             for count in self.modes
             for seed in range(self.seeds)
         )
 
+    @property
+    def step_count(self) -> int:
+        """Number of steps that are reported while it runs: preparations of methods, then cells."""
+        return len(_list_preparations(self)) + len(self.cells)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Notes on the tables and on the available priors, each once."""
+        notes = [
+            note
+            for target in self.targets
+            for note in (
+                *(f"{target.table.path}: {note}" for note in list_table_notes(target.table)),
+                *target.background.notes,
+            )
+        ]
+        return tuple(dict.fromkeys(notes))
+
 
 def run_prediction_study(
-    study: PredictionStudy, workers: int, told: Callable[[str], None] = lambda _: None
+    study: PredictionStudy, workers: int | None = None, report: Callable[[str], None] = lambda _: None
 ) -> list[CellResult]:
     """Run every cell.
 
     Args:
         study: The grid of cells.
-        workers: Number of worker processes. 0 runs in this process, with as many threads as its libraries were loaded
-            for; sums split over threads round differently.
-        told: Called with a description of each finished step.
+        workers: Number of worker processes; None for the cores that this process may use. 0 runs in this process, with
+            as many threads as its libraries were loaded for; sums split over threads round differently.
+        report: Called with a description of each finished step.
 
     Returns:
         Results in the order of ``PredictionStudy.cells``; predictions are kept for seed 0 only.
@@ -55,35 +74,30 @@ def run_prediction_study(
         RunFailed: If a worker dies.
     """
     with limit_to_one_thread():
-        for way, target in _list_preparations(study):
-            told(f"prepare {way.method}")
-            warm_up(way, target)
+        for setup, target in _list_preparations(study):
+            report(f"prepare {setup.method}")
+            warm_up(setup, target)
         if workers == 0:
             return [
                 _drop_unshown_predictions(run_cell(cell, study.targets[cell.target], RealClock()))
-                for cell in _iterate_cells(study, told)
+                for cell in _iterate_cells(study, report)
             ]
-        return _run_cells_in_processes(study, workers, told)
-
-
-def count_preparations(study: PredictionStudy) -> int:
-    """Return the number of methods that are prepared before the cells."""
-    return len(_list_preparations(study))
+        return _run_cells_in_processes(study, workers or count_cores(), report)
 
 
 def _list_preparations(study: PredictionStudy) -> list[tuple[MethodSetup, PredictionTarget]]:
     """Return every method with every set of references, on which reference networks are trained."""
-    found: dict[tuple[str, tuple[str, ...]], tuple[MethodSetup, PredictionTarget]] = {}
+    preparations: dict[tuple[str, tuple[str, ...]], tuple[MethodSetup, PredictionTarget]] = {}
     for target in study.targets:
-        for way in study.setups:
-            found.setdefault((way.method, target.background.references), (way, target))
-    return list(found.values())
+        for setup in study.setups:
+            preparations.setdefault((setup.method, target.background.references), (setup, target))
+    return list(preparations.values())
 
 
-def _iterate_cells(study: PredictionStudy, told: Callable[[str], None]) -> Iterator[PredictionCell]:
+def _iterate_cells(study: PredictionStudy, report: Callable[[str], None]) -> Iterator[PredictionCell]:
     for cell in study.cells:
         yield cell
-        told(_describe_cell(cell))
+        report(_describe_cell(cell))
 
 
 def _describe_cell(cell: PredictionCell) -> str:
@@ -95,11 +109,11 @@ def _drop_unshown_predictions(outcome: CellResult) -> CellResult:
     return outcome if outcome.cell.seed == 0 else replace(outcome, predictions=None)
 
 
-def _run_cells_in_processes(study: PredictionStudy, workers: int, told: Callable[[str], None]) -> list[CellResult]:
+def _run_cells_in_processes(study: PredictionStudy, workers: int, report: Callable[[str], None]) -> list[CellResult]:
     cells = study.cells
 
     def done(place: int, _: CellResult) -> None:
-        told(_describe_cell(cells[place]))
+        report(_describe_cell(cells[place]))
 
     return run_in_processes(
         _run_worker_cell, jobs=range(len(cells)), workers=workers, done=done, prepare=partial(_start_worker, study)

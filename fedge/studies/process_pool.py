@@ -10,25 +10,79 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
+from functools import partial
 from typing import TypeVar
 
-from fedge.errors import RunFailed
+from fedge.errors import FedgeError, RunFailed
 
 J = TypeVar("J")
 R = TypeVar("R")
 
 
+def count_cores() -> int:
+    """Return the number of cores that this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def run_jobs(
+    run: Callable[[J], R], jobs: Sequence[J], report: Callable[[str], None], workers: int | None = None
+) -> list[R]:
+    """Run all jobs of a study in parallel.
+
+    Args:
+        run: Module-level function that runs one job.
+        jobs: The jobs; they and their results must be picklable.
+        report: Called with ``str(job)`` whenever a job has finished.
+        workers: Number of processes; None for the cores that this process may use.
+
+    Returns:
+        The results in the order of ``jobs``.
+
+    Raises:
+        FedgeError: That of the first job that fails with one.
+    """
+    count = min(workers or count_cores(), len(jobs))
+    if count < 2:
+        return [_report_done(run(job), job, report) for job in jobs]
+
+    def finish(job: J, outcome: tuple[R | None, str | None]) -> None:
+        _unwrap_result(outcome)
+        report(str(job))
+
+    return [_unwrap_result(outcome) for outcome in run_in_processes(partial(_run_catching, run), jobs, count, finish)]
+
+
+def _report_done(result: R, job: J, report: Callable[[str], None]) -> R:
+    report(str(job))
+    return result
+
+
+def _run_catching(run: Callable[[J], R], job: J) -> tuple[R | None, str | None]:
+    """Return the result or the text of an expected error, because such errors cannot be pickled."""
+    try:
+        return run(job), None
+    except FedgeError as error:
+        return None, str(error)
+
+
+def _unwrap_result(outcome: tuple[R | None, str | None]) -> R:
+    result, error = outcome
+    if error is not None or result is None:
+        raise FedgeError(error or "a job returned no result")
+    return result
+
+
 def run_in_processes(
-    play: Callable[[J], R],
+    run: Callable[[J], R],
     jobs: Sequence[J],
     workers: int,
     done: Callable[[J, R], None] = lambda _job, _result: None,
     prepare: Callable[[], None] | None = None,
 ) -> list[R]:
-    """Call ``play`` for every job in worker processes.
+    """Call ``run`` for every job in worker processes.
 
     Args:
-        play: The function to call; like jobs and results it must be picklable.
+        run: The function to call; like jobs and results it must be picklable.
         jobs: Its arguments.
         workers: Number of processes at most.
         done: Called in this process with each job and its result as it ends.
@@ -44,13 +98,13 @@ def run_in_processes(
     context = multiprocessing.get_context("spawn")
     with _managed_pool(ProcessPoolExecutor(min(workers, len(jobs)), context, _start_worker, (prepare,))) as pool:
         with _ignore_interrupts():  # the first submission starts the processes
-            futures = {pool.submit(play, job): place for place, job in enumerate(jobs)}
-        found: dict[int, R] = {}
+            futures = {pool.submit(run, job): place for place, job in enumerate(jobs)}
+        results: dict[int, R] = {}
         for future in as_completed(futures):
             place = futures[future]
-            found[place] = future.result()
-            done(jobs[place], found[place])
-    return [found[place] for place in range(len(jobs))]
+            results[place] = future.result()
+            done(jobs[place], results[place])
+    return [results[place] for place in range(len(jobs))]
 
 
 @contextmanager

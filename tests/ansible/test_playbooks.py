@@ -140,7 +140,7 @@ def test_the_example_sets_only_variables_that_a_role_or_ansible_knows() -> None:
 
 
 def test_the_settings_that_the_roles_write_are_settings_that_the_programs_know() -> None:
-    from experiments.cli.dashboard_view import DashboardSettings
+    from experiments.backends.dashboard_target import DashboardSettings
     from fedge.devices.node_settings import TelemetrySettings
 
     service = next(task for task in _role_tasks("board_page") if task.get("name") == "Write its settings")

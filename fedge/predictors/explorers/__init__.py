@@ -16,6 +16,14 @@ EXPLORERS = {
 }
 """Names and the classes they stand for; each class is constructed from candidate modes and ``PriorKnowledge``."""
 
+METHOD_EXPLORERS = {"fedge": "active"}
+"""Explorers of predictors that request the modes to profile themselves; the others take ``random``."""
+
+
+def find_method_explorer(method: str) -> str:
+    """Return the explorer that a predictor uses by default."""
+    return METHOD_EXPLORERS.get(method, "random")
+
 
 def load_explorer(name: str, candidates: Modes, knowledge: PriorKnowledge, where: str = "explorer") -> Explorer:
     """Construct an explorer by name.

@@ -6,8 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fedge.costs.cost_lookup import CostProfile, load_calibrated_training
-from fedge.costs.cost_profile import load_calibrated_inference
+from fedge.costs.cost_profile import CostProfile, load_calibrated_inference, load_calibrated_training
 from fedge.costs.inference_cost import build_inference_priors
 from fedge.devices.catalogue import load_catalogue
 from fedge.errors import BadInput
@@ -22,7 +21,7 @@ from fedge.types import DeviceSpec, PowerMode, ProfileTable
 class PairKnowledge:
     """A strategy's search context, and the tables behind its priors, named as in ``Background``."""
 
-    ground: SearchContext
+    context: SearchContext
     priors: tuple[str, ...]
 
 
@@ -55,7 +54,7 @@ def build_pair_knowledge(
     inference = tuple(
         _build_inference_knowledge(table, usable) for table in sorted(infer, key=lambda table: table.batch_size)
     )
-    ground = SearchContext(
+    context = SearchContext(
         pair.modes,
         pair.batch_sizes,
         None if training is None else training.knowledge,
@@ -63,7 +62,7 @@ def build_pair_knowledge(
     )
     of_training = () if training is None else training.prior_tables
     return PairKnowledge(
-        ground, tuple(dict.fromkeys([*of_training, *name_prior_tables(usable if ground.infer else ())]))
+        context, tuple(dict.fromkeys([*of_training, *name_prior_tables(usable if context.infer else ())]))
     )
 
 

@@ -76,7 +76,6 @@ class ServingOption:
     infer_w: tuple[float, ...]
     latency_s: tuple[float, ...]
     share: float
-    """Share of the time that serving takes."""
 
 
 @dataclass(frozen=True, slots=True)

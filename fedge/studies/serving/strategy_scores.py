@@ -125,21 +125,20 @@ def summarize_scores(blank: StrategyRow, accounts: Sequence[ProblemScore], secon
     answers = [account for account in accounts if account.answered]
     solved = sum(account.solved for account in solvable)
     trains, infers = blank.family != "infer", blank.family != "train"
-    losses = _drop_nan(account.gap.loss for account in solvable)
-    excesses = _drop_nan(account.gap.excess for account in solvable)
+    losses = _drop_nan(account.gap.loss for account in solvable if trains)
+    rate_losses = _drop_nan(account.gap.rate_loss for account in solvable if trains)
+    excesses = _drop_nan(account.gap.excess for account in solvable if infers)
     tried = [account.tried for account in accounts]
     return replace(
         blank,
         solvable=len(solvable),
         solved=solved,
         violations=_share_percent([account.breach.is_violation for account in answers]),
-        loss_mean=_average_percent(statistics.fmean, losses) if trains else None,
-        loss_median=_average_percent(statistics.median, losses) if trains else None,
-        excess_mean=_average_percent(statistics.fmean, excesses) if infers else None,
-        excess_median=_average_percent(statistics.median, excesses) if infers else None,
-        steps_per_s_loss_mean=_average_percent(statistics.fmean, _drop_nan(a.gap.rate_loss for a in solvable))
-        if trains
-        else None,
+        loss_mean=_average_percent(statistics.fmean, losses),
+        loss_median=_average_percent(statistics.median, losses),
+        excess_mean=_average_percent(statistics.fmean, excesses),
+        excess_median=_average_percent(statistics.median, excesses),
+        steps_per_s_loss_mean=_average_percent(statistics.fmean, rate_losses),
         modes_mean=_mean([account.tried for account in (accounts if blank.reuse else solvable)]),
         modes_mean_all=_mean(tried),
         modes_max=max(tried, default=None),

@@ -1,20 +1,41 @@
-"""Run a strategy on all problems of a pair, with tables in place of measurements, and compare with brute force."""
+"""Evaluate strategies on all problems of a pair: tables stand in for boards, brute force finds the best choice."""
 
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 
-from fedge.errors import FedgeError
+from fedge import registry
+from fedge.errors import BadInput, FedgeError
 from fedge.protocols import Clock
-from fedge.serving.job_choice import JobChoice, evaluate_choices
-from fedge.serving.job_pair import JobPair
-from fedge.serving.serving_problems import ProblemFamily, ServingProblem
-from fedge.serving.strategies import SearchContext, strategy_for
-from fedge.serving.trial_search import MeasureTrial, Trial, TrialReading, holds_limits, measure_from_table, run_search
+from fedge.serving.job_pair import JobPair, build_pair
+from fedge.serving.serving_problems import (
+    FAMILIES,
+    ProblemFamily,
+    ServingProblem,
+    default_problems,
+    read_problems,
+    select_family,
+)
+from fedge.serving.strategies import DEFAULT_STRATEGY, STRATEGIES, SearchContext, strategy_for
+from fedge.serving.trial_search import (
+    JobChoice,
+    MeasureTrial,
+    Trial,
+    TrialReading,
+    evaluate_choices,
+    holds_limits,
+    measure_from_table,
+    run_search,
+)
+from fedge.studies.implausible_rows import restrict_to_plausible
+from fedge.studies.serving.job_tables import JobTableOptions, check_same_board, read_job_tables
+from fedge.studies.serving.pair_knowledge import build_pair_knowledge
 from fedge.studies.serving.strategy_scores import (
     LimitBreach,
     OptimalityGap,
@@ -22,19 +43,20 @@ from fedge.studies.serving.strategy_scores import (
     StrategyRow,
     summarize_scores,
 )
+from fedge.types import ProfileTable
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StrategyCase:
     """A pair, its problems of one family, and the strategy's prior knowledge.
 
-    ``ground`` carries neither a seed nor reuse, which a job adds. ``blank_row`` is the row with what is known already.
+    ``context`` carries neither a seed nor reuse, which a job adds. ``blank_row`` is the row with what is known already.
     """
 
     pair: JobPair
     family: ProblemFamily
     problems: tuple[ServingProblem, ...]
-    ground: SearchContext
+    context: SearchContext
     blank_row: StrategyRow
 
 
@@ -108,14 +130,14 @@ def find_optimum(problem: ServingProblem, pair: JobPair) -> ProblemOptimum | Non
 
 def _score_problems(job: StrategyJob) -> Iterator[ProblemScore]:
     case = job.case
-    strategy = strategy_for(job.strategy, replace(case.ground, reuse=job.reuse, seed=job.seed), "--strategy")
+    strategy = strategy_for(job.strategy, replace(case.context, reuse=job.reuse, seed=job.seed), "--strategy")
     measure = _cache_measurements(measure_from_table(case.pair))
     known: set[Trial] = set()
     for problem in draw_problems(case.problems, job.sample, job.seed):
         found = run_search(strategy.search(problem), measure)
         new = set(found.tried) - known
-        told = score_answer(problem, case.pair, found.choice, len(new))
-        yield replace(told, power_modes=len({trial.row for trial in new} - {trial.row for trial in known}))
+        score = score_answer(problem, case.pair, found.choice, len(new))
+        yield replace(score, power_modes=len({trial.row for trial in new} - {trial.row for trial in known}))
         if job.reuse:
             known |= new
 
@@ -196,3 +218,127 @@ def _compute_gap(problem: ServingProblem, batch: int | None, seen: TrialReading,
     window_s = batch / problem.rate_hz
     steps = max(0.0, math.floor((window_s - seen.infer_s) / seen.train_s))
     return OptimalityGap(1.0 - steps / top.steps, 1.0 - steps / window_s / top.steps_per_s, excess)
+
+
+DEFAULT_PROBLEM_SET = "default"
+
+
+@dataclass(frozen=True, slots=True)
+class StrategyStudyOptions:
+    """The request of an evaluation.
+
+    Attributes:
+        tables: The measured tables.
+        strategies: Names of strategies, separated by commas.
+        problems: ``DEFAULT_PROBLEM_SET``, or the path of a file of problems.
+        reuse: Whether a strategy keeps what it profiled for earlier problems.
+        sample: Number of problems to draw at random, in a stream; None for all.
+        seed: First seed.
+        seeds: Number of seeds.
+        plausible: Whether modes with an implausible row are left out.
+    """
+
+    tables: JobTableOptions
+    strategies: str = DEFAULT_STRATEGY
+    problems: str = DEFAULT_PROBLEM_SET
+    reuse: bool = False
+    sample: int | None = None
+    seed: int = 0
+    seeds: int = 1
+    plausible: bool = False
+
+
+def build_strategy_jobs(options: StrategyStudyOptions) -> list[StrategyJob]:
+    """Return the evaluations to run, in the order of the result rows.
+
+    Raises:
+        BadInput: If an option, table or problem file is invalid.
+    """
+    names = _parse_strategies(options.strategies)
+    default = select_family(bool(options.tables.train), bool(options.tables.infer))
+    given = None if options.problems == DEFAULT_PROBLEM_SET else read_problems(Path(options.problems), default)
+    cases = _build_cases(options, given)
+    least = min(len(case.problems) for case in cases)
+    if options.sample is not None and options.sample > least:
+        raise BadInput("--sample", str(options.sample), f"at most {least}: so many problems there are")
+    return [
+        StrategyJob(case, strategy=name, seed=seed, sample=options.sample, reuse=options.reuse)
+        for case in cases
+        for name in names
+        for seed in range(options.seed, options.seed + options.seeds)
+    ]
+
+
+def run_timed_job(job: StrategyJob) -> StrategyRow:
+    """Run one job; its ``seconds`` are CPU time, so they do not depend on the machine's load."""
+    return run_strategy_job(job, _ProcessTimeClock())
+
+
+class _ProcessTimeClock:
+    """Clock of this process's CPU time; nothing waits by it."""
+
+    def now_s(self) -> float:
+        return time.process_time()
+
+    def sleep_s(self, seconds: float) -> None:
+        raise NotImplementedError
+
+
+def _parse_strategies(text: str) -> tuple[str, ...]:
+    names = [word.strip() for word in text.split(",")]
+    if not all(names) or len(set(names)) < len(names):
+        raise BadInput("--strategy", repr(text), "names of strategies, separated by commas, each once")
+    for name in names:
+        registry.load_named("--strategy", name, STRATEGIES)
+    return tuple(names)
+
+
+def _build_cases(options: StrategyStudyOptions, given: tuple[ServingProblem, ...] | None) -> list[StrategyCase]:
+    """Combine every training table with every inference table, and each pair with every family that has problems."""
+    training, inference = read_job_tables(options.tables)
+    problems = default_problems(select_family(bool(training), bool(inference))) if given is None else given
+    cases: dict[tuple[str, ...], StrategyCase] = {}
+    for family in FAMILIES:
+        chosen = tuple(problem for problem in problems if problem.family == family)
+        if not chosen:
+            continue
+        _check_tables_given(family, training, inference)
+        for train in training if family != "infer" else [None]:
+            for infer in inference if family != "train" else [()]:
+                case = _build_case(family, chosen, (train, infer), leave_out=options.plausible)
+                cases[(family, case.blank_row.train or "", case.blank_row.infer or "")] = case
+    return list(cases.values())
+
+
+def _check_tables_given(family: ProblemFamily, training: Sequence[object], inference: Sequence[object]) -> None:
+    if family != "infer" and not training:
+        raise BadInput("--train", "no table", f"a training table: the problems are of family {family}")
+    if family != "train" and not inference:
+        raise BadInput("--infer", "no table", f"an inference table: the problems are of family {family}")
+
+
+def _build_case(
+    family: ProblemFamily,
+    problems: tuple[ServingProblem, ...],
+    tables: tuple[ProfileTable | None, Sequence[ProfileTable]],
+    *,
+    leave_out: bool,
+) -> StrategyCase:
+    train, infer = tables
+    check_same_board(train, infer)
+    whole = pair = build_pair(train, infer)
+    if leave_out:
+        pair = restrict_to_plausible(whole, [*([] if train is None else [train]), *infer])
+    knowledge = build_pair_knowledge(pair, train, infer)
+    first = train or infer[0]
+    blank_row = StrategyRow(
+        "",
+        pair.name,
+        family=family,
+        device=first.device,
+        train=train.path if train else None,
+        infer=infer[0].path if infer else None,
+        priors=knowledge.priors,
+        modes_left_out=len(whole.modes) - len(pair.modes) if leave_out else None,
+    )
+    return StrategyCase(pair, family=family, problems=problems, context=knowledge.context, blank_row=blank_row)

@@ -333,7 +333,7 @@ def test_an_out_folder_that_turns_out_unwritable_is_refused(tmp_path: Path, monk
     def refuse(path: Path, text: str) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(launcher.run_folder, "write_text", refuse)
+    monkeypatch.setattr(launcher, "write_text", refuse)
     with pytest.raises(BadInput, match=r"--out: got .*; a folder that can be written \(No space left on device\)"):
         launcher.start_run(load_experiment(_config(tmp_path)), tmp_path / "run", lambda: None)
 

@@ -15,8 +15,9 @@ from contracts.desk import Desk, desk
 from contracts.jetsons.kernel import BPMP_EMC, KernelMachine
 from rich.console import Console
 
-from experiments.cli import board_check
-from experiments.cli.board_check import FAILED, PASSED, BoardCheckFinding, check_board, is_passed, print_findings
+from experiments.cli.power_commands import print_findings
+from fedge.devices import board_check
+from fedge.devices.board_check import FAILED, PASSED, BoardCheckFinding, check_board, is_passed
 from fedge.devices.jetson_board import BoardLease
 from fedge.errors import SensorLost
 

@@ -13,7 +13,7 @@ import pytest
 from contracts.desk import Desk, desk
 from contracts.jetsons.kernel import BPMP_EMC, Fault, KernelMachine
 
-from experiments.cli import power_state
+from fedge.devices.board_power import read_power_state
 
 ROOT = Path(__file__).resolve().parents[3]
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("desk")]
@@ -56,7 +56,7 @@ def recorded(root: Path, out: Path) -> subprocess.CompletedProcess[str]:
 
 def state(board: Desk) -> Mapping[str, object]:
     """What the daemon says, without a process for each time."""
-    return power_state.read_state(str(board.settings.power_socket))
+    return read_power_state(str(board.settings.power_socket))
 
 
 def test_a_mode_is_set_shown_and_put_back(board: Desk) -> None:
@@ -70,7 +70,7 @@ def test_a_mode_is_set_shown_and_put_back(board: Desk) -> None:
     assert "read back 4/1113.6/420.75/665.6" in done.stdout
     assert now["mode"] == {"cores": 4, "cpu_khz": 1113600, "gpu_hz": 420750000, "emc_hz": 665600000}
     assert now["changed"] is True
-    assert "put back" in back.stdout
+    assert "restored" in back.stdout
     assert state(board)["limits"] == found["limits"]
 
 

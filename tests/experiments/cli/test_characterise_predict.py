@@ -11,11 +11,11 @@ import pytest
 from contracts.epoch_looks import MODES, NAME, PLANS, TOP, look
 from typer.testing import CliRunner
 
-from experiments.cli import characterise_predict as command
-from experiments.cli.characterise_predict import EpochPredictionOptions, predict_epochs
+from fedge.characterisation import sweep_prediction
 from fedge.characterisation.point_measurement import EpochSummary, MinibatchTimes, PointMeasurement, SensorTrace
 from fedge.characterisation.point_observations import PointObservation
 from fedge.characterisation.sweep_plan import CharacterisationPlan, Images, MeasurementSchedule, WorkloadPlan
+from fedge.characterisation.sweep_prediction import EpochPrediction, EpochPredictionOptions, predict_result_epochs
 from fedge.characterisation.sweep_store import SweepResult, to_finished_point
 from fedge.errors import BadInput, UnknownName
 
@@ -56,8 +56,8 @@ RESULT = SweepResult(
 )
 
 
-def _lines(**asked: object) -> list[command.EpochPrediction]:
-    return predict_epochs(RESULT, EpochPredictionOptions(Path("swept"), **asked))  # type: ignore[arg-type]
+def _lines(**asked: object) -> list[EpochPrediction]:
+    return predict_result_epochs(RESULT, EpochPredictionOptions(Path("swept"), **asked))  # type: ignore[arg-type]
 
 
 def test_without_options_every_mode_that_was_tried_is_foreseen_as_it_was_seen() -> None:
@@ -127,7 +127,7 @@ def test_what_the_sweep_cannot_tell_is_a_line_with_what_would_be_right(asked: di
 def test_the_command_prints_a_table_and_json(monkeypatch: pytest.MonkeyPatch) -> None:
     from experiments.cli.main import app
 
-    monkeypatch.setattr(command, "read_result", lambda _: RESULT)
+    monkeypatch.setattr(sweep_prediction, "read_result", lambda _: RESULT)
     shown = CliRunner().invoke(app, ["characterise-predict", "swept", "--mode", "maxn", "--workers", "2"])
     data = CliRunner().invoke(app, ["characterise-predict", "swept", "--best", "energy", "--json"])
 

@@ -12,16 +12,11 @@ import pytest
 from contracts.jobs import modes, write_tables
 from typer.testing import CliRunner
 
-from experiments.cli.concurrent_eval import (
-    ConcurrentEvalOptions,
-    build_eval_jobs,
-    evaluate_jobs,
-    evaluate_strategies,
-    run_job,
-)
-from experiments.cli.concurrent_tables import ConcurrentTableOptions
+from experiments.cli.concurrent_commands import evaluate_jobs, evaluate_strategies
 from experiments.cli.main import app
 from fedge.errors import BadInput, FedgeError
+from fedge.studies.serving.job_tables import JobTableOptions
+from fedge.studies.serving.strategy_study import StrategyStudyOptions, build_strategy_jobs, run_timed_job
 
 FIRST = (
     "strategy",
@@ -49,15 +44,15 @@ def tables(tmp_path: Path) -> tuple[Path, Path]:
 
 
 @pytest.fixture
-def asked(tables: tuple[Path, Path], tmp_path: Path) -> ConcurrentEvalOptions:
+def asked(tables: tuple[Path, Path], tmp_path: Path) -> StrategyStudyOptions:
     file = tmp_path / "problems.yaml"
     file.write_text(PROBLEMS, encoding="utf-8")
-    return ConcurrentEvalOptions(ConcurrentTableOptions((tables[0],), (tables[1],)), "gmd,oracle", str(file))
+    return StrategyStudyOptions(JobTableOptions((tables[0],), (tables[1],)), "gmd,oracle", str(file))
 
 
 @pytest.mark.slow
 def test_rows_come_out_one_per_strategy_and_family(
-    asked: ConcurrentEvalOptions, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    asked: StrategyStudyOptions, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     evaluate_strategies(asked, tmp_path / "rows.json")
     rows: list[dict[str, Any]] = json.loads((tmp_path / "rows.json").read_text(encoding="utf-8"))
@@ -79,9 +74,9 @@ def test_rows_come_out_one_per_strategy_and_family(
 
 
 def test_by_default_the_family_follows_from_the_tables(tables: tuple[Path, Path]) -> None:
-    both = build_eval_jobs(ConcurrentEvalOptions(ConcurrentTableOptions((tables[0],), (tables[1],)), "gmd"))
-    train = build_eval_jobs(ConcurrentEvalOptions(ConcurrentTableOptions((tables[0],)), "gmd"))
-    infer = build_eval_jobs(ConcurrentEvalOptions(ConcurrentTableOptions((), (tables[1],)), "gmd"))
+    both = build_strategy_jobs(StrategyStudyOptions(JobTableOptions((tables[0],), (tables[1],)), "gmd"))
+    train = build_strategy_jobs(StrategyStudyOptions(JobTableOptions((tables[0],)), "gmd"))
+    infer = build_strategy_jobs(StrategyStudyOptions(JobTableOptions((), (tables[1],)), "gmd"))
     sizes = [(job.case.family, len(job.case.problems)) for job in (*train, *infer, *both)]
     assert sizes == [("train", 41), ("infer", 5863), ("concurrent", 6560)]
 
@@ -97,19 +92,19 @@ def spoilt(table: Path, column: str, factor: float, line: int) -> None:
 
 
 def test_modes_with_an_implausible_row_in_any_table_are_left_out(tables: tuple[Path, Path]) -> None:
-    asked = ConcurrentEvalOptions(ConcurrentTableOptions((tables[0],), (tables[1],)), "oracle", plausible=True)
-    (before,) = build_eval_jobs(asked)
+    asked = StrategyStudyOptions(JobTableOptions((tables[0],), (tables[1],)), "oracle", plausible=True)
+    (before,) = build_strategy_jobs(asked)
     spoilt(tables[0], "power_w", 0.4, 15)
     spoilt(tables[1], "power_w", 0.4, 36 + 22)
 
-    (job,) = build_eval_jobs(asked)
-    (whole,) = build_eval_jobs(replace(asked, plausible=False))
+    (job,) = build_strategy_jobs(asked)
+    (whole,) = build_strategy_jobs(replace(asked, plausible=False))
 
     assert (before.case.blank_row.modes_left_out, whole.case.blank_row.modes_left_out) == (0, None)
     assert job.case.blank_row.modes_left_out == 2
     gone = {*map(tuple, whole.case.pair.modes.knobs)} - {*map(tuple, job.case.pair.modes.knobs)}
     assert gone == {tuple(modes().knobs[14]), tuple(modes().knobs[21])}
-    assert job.case.ground.modes is job.case.pair.modes
+    assert job.case.context.modes is job.case.pair.modes
     assert job.case.pair.infer_w.shape == (3, 34)
     assert job.case.pair.train_w.min() > whole.case.pair.train_w.min()
 
@@ -117,8 +112,8 @@ def test_modes_with_an_implausible_row_in_any_table_are_left_out(tables: tuple[P
 def test_a_search_over_a_grid_says_that_there_is_none_where_modes_are_left_out(tables: tuple[Path, Path]) -> None:
     spoilt(tables[0], "power_w", 0.4, 15)
 
-    row = run_job(
-        build_eval_jobs(ConcurrentEvalOptions(ConcurrentTableOptions((tables[0],)), "gmd", plausible=True))[0]
+    row = run_timed_job(
+        build_strategy_jobs(StrategyStudyOptions(JobTableOptions((tables[0],)), "gmd", plausible=True))[0]
     )
 
     assert row.error is not None
@@ -128,10 +123,8 @@ def test_a_search_over_a_grid_says_that_there_is_none_where_modes_are_left_out(t
 
 def test_every_training_table_goes_with_every_inference_table(tables: tuple[Path, Path], tmp_path: Path) -> None:
     more = [shutil.copy(path, path.with_name(f"other-{path.name}")) for path in tables]
-    jobs = build_eval_jobs(
-        ConcurrentEvalOptions(
-            ConcurrentTableOptions((tables[0], Path(more[0])), (tables[1], Path(more[1]))), "gmd,oracle"
-        )
+    jobs = build_strategy_jobs(
+        StrategyStudyOptions(JobTableOptions((tables[0], Path(more[0])), (tables[1], Path(more[1]))), "gmd,oracle")
     )
     assert [(job.case.pair.name, job.strategy) for job in jobs] == [
         (pair, name)
@@ -142,18 +135,18 @@ def test_every_training_table_goes_with_every_inference_table(tables: tuple[Path
 
 @pytest.mark.slow
 def test_seeds_draw_streams_of_their_own_and_rows_do_not_depend_on_the_processes(tables: tuple[Path, Path]) -> None:
-    asked = ConcurrentEvalOptions(ConcurrentTableOptions((tables[0],)), "gmd", reuse=True, sample=7, seed=3, seeds=2)
-    rows = evaluate_jobs(build_eval_jobs(asked), workers=1)
+    asked = StrategyStudyOptions(JobTableOptions((tables[0],)), "gmd", reuse=True, sample=7, seed=3, seeds=2)
+    rows = evaluate_jobs(build_strategy_jobs(asked), workers=1)
     assert [(row.seed, row.problems, row.reuse) for row in rows] == [(3, 7, True), (4, 7, True)]
-    again = evaluate_jobs(build_eval_jobs(asked), workers=2)
+    again = evaluate_jobs(build_strategy_jobs(asked), workers=2)
     assert [replace(row, seconds=0.0) for row in rows] == [replace(row, seconds=0.0) for row in again]
 
 
 @pytest.mark.slow
 def test_a_strategy_that_fails_is_a_row_with_an_error_and_the_command_fails_at_the_end(
-    asked: ConcurrentEvalOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    asked: StrategyStudyOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    code = "class Broken:\n    def __init__(self, ground):\n        raise ValueError('on purpose')\n"
+    code = "class Broken:\n    def __init__(self, context):\n        raise ValueError('on purpose')\n"
     (tmp_path / "broken_strategy.py").write_text(code, encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
@@ -172,13 +165,13 @@ def test_a_strategy_that_fails_is_a_row_with_an_error_and_the_command_fails_at_t
         ({"strategies": ""}, "--strategy: got ''"),
         ({"problems": "nowhere.yaml"}, "--problems: got nowhere.yaml; `default`, or a YAML"),
         ({"sample": 99}, "--sample: got 99; at most 1"),
-        ({"tables": ConcurrentTableOptions()}, "--train, --infer: got no table"),
-        ({"tables": ConcurrentTableOptions((Path("nowhere.csv"),))}, "nowhere.csv"),
+        ({"tables": JobTableOptions()}, "--train, --infer: got no table"),
+        ({"tables": JobTableOptions((Path("nowhere.csv"),))}, "nowhere.csv"),
     ],
 )
-def test_wrong_options_are_one_line(asked: ConcurrentEvalOptions, change: dict[str, Any], words: str) -> None:
+def test_wrong_options_are_one_line(asked: StrategyStudyOptions, change: dict[str, Any], words: str) -> None:
     with pytest.raises(BadInput) as error:
-        build_eval_jobs(replace(asked, **change))
+        build_strategy_jobs(replace(asked, **change))
     assert words in str(error.value)
     assert "\n" not in str(error.value)
 
@@ -197,12 +190,12 @@ def test_wrong_options_are_one_line(asked: ConcurrentEvalOptions, change: dict[s
     ],
 )
 def test_a_wrong_file_of_problems_is_one_line(
-    asked: ConcurrentEvalOptions, tmp_path: Path, text: str, words: str
+    asked: StrategyStudyOptions, tmp_path: Path, text: str, words: str
 ) -> None:
     file = tmp_path / "wrong.yaml"
     file.write_text(text, encoding="utf-8")
     with pytest.raises(BadInput) as error:
-        build_eval_jobs(replace(asked, problems=str(file)))
+        build_strategy_jobs(replace(asked, problems=str(file)))
     assert words in str(error.value)
     assert "\n" not in str(error.value)
 
@@ -212,25 +205,25 @@ def test_without_a_training_table_a_problem_with_a_rate_is_one_of_inference(
 ) -> None:
     file = tmp_path / "some.json"
     file.write_text('[{"power_w": 20, "latency_s": 0.2, "rate_hz": 30}]', encoding="utf-8")
-    (job,) = build_eval_jobs(ConcurrentEvalOptions(ConcurrentTableOptions((), (tables[1],)), "gmd", str(file)))
+    (job,) = build_strategy_jobs(StrategyStudyOptions(JobTableOptions((), (tables[1],)), "gmd", str(file)))
     assert [problem.family for problem in job.case.problems] == ["infer"]
 
 
-def test_problems_of_a_job_without_a_table_are_refused(asked: ConcurrentEvalOptions, tables: tuple[Path, Path]) -> None:
+def test_problems_of_a_job_without_a_table_are_refused(asked: StrategyStudyOptions, tables: tuple[Path, Path]) -> None:
     with pytest.raises(BadInput, match="--infer: got no table; an inference table: the problems are of family infer"):
-        build_eval_jobs(replace(asked, tables=ConcurrentTableOptions((tables[0],))))
+        build_strategy_jobs(replace(asked, tables=JobTableOptions((tables[0],))))
 
 
 def test_tables_of_two_boards_a_swapped_pair_and_a_name_for_two_are_refused(tables: tuple[Path, Path]) -> None:
     train, infer = tables
     for given, words in (
-        (ConcurrentTableOptions((infer,), (train,)), "--train: got"),
-        (ConcurrentTableOptions((), (train,)), "--infer: got"),
-        (ConcurrentTableOptions((train,), (infer,), None, "name"), "--workload: got 2 tables"),
-        (ConcurrentTableOptions((train, train)), "the same table twice"),
+        (JobTableOptions((infer,), (train,)), "--train: got"),
+        (JobTableOptions((), (train,)), "--infer: got"),
+        (JobTableOptions((train,), (infer,), None, "name"), "--workload: got 2 tables"),
+        (JobTableOptions((train, train)), "the same table twice"),
     ):
         with pytest.raises(BadInput) as error:
-            build_eval_jobs(ConcurrentEvalOptions(given, "gmd"))
+            build_strategy_jobs(StrategyStudyOptions(given, "gmd"))
         assert words in str(error.value)
 
 

@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 from contracts.jobs import write_tables
 
-from experiments.cli.concurrent_jobs import planning_modes
-from experiments.cli.concurrent_plan import advise_interleaving, print_plan
+from experiments.cli.concurrent_commands import print_plan
+from fedge.costs.predicted_tables import build_planning_modes
 from fedge.devices.catalogue import load_catalogue
 from fedge.errors import BadInput
-from fedge.studies.serving.interleaving_advice import ConcurrentJobOptions, ConcurrentPlanOptions
+from fedge.studies.serving.interleaving_advice import ConcurrentPlanOptions, advise_interleaving
+from fedge.studies.serving.job_tables import ConcurrentJobOptions
 
 
 @pytest.fixture
@@ -43,16 +44,16 @@ def test_the_plan_names_mode_batch_window_limits_and_what_is_measured(
     for words in (
         "Mode ",
         "served: batches of ",
-        "minibatches per window of ",
+        "steps per window of ",
         "W of 28 W",
         "Limited by the power budget",
-        "with even arrivals on a virtual clock",
+        "with even arrivals",
         "0.00 % of ",
-        "What else holds",
-        "What another limit would give",
+        "Alternatives",
+        "Choices under other limits",
         "gmd would profile ",
         "measured: ",
-        "Seconds and watts were measured",
+        "Time and power were measured",
     ):
         assert words in text
 
@@ -84,7 +85,7 @@ def test_where_nothing_holds_the_nearest_limit_is_told(
     asked: ConcurrentPlanOptions, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text = shown(replace(asked, power_w=14.0), capsys)
-    assert "Nothing holds all the limits. Nearest the power budget: 14 -> " in text
+    assert "None No mode meets all limits. Nearest the power budget: 14 -> " in text
     found = data(replace(asked, power_w=14.0), capsys)
     assert (found["feasible"], found["choice"]) == (False, None)
     eased = replace(asked, power_w=found["would_hold"][0]["needed"] + 1e-6)
@@ -114,7 +115,7 @@ def test_no_figure_is_cut_in_a_narrow_terminal(
     print_plan(asked, as_json=False)
     lines = capsys.readouterr().out.splitlines()
     assert not any("…" in line for line in lines)
-    assert sum(line.startswith((" power ", " latency ", " rate ")) for line in lines) == 12
+    assert sum(line.startswith(("power ", "latency ", "rate ")) for line in lines) == 12
 
 
 def test_training_alone_has_no_column_of_batches(
@@ -123,7 +124,7 @@ def test_training_alone_has_no_column_of_batches(
     jobs = replace(asked.jobs, infer=(), latency_s=(), rate_hz=())
     text = shown(replace(asked, jobs=jobs), capsys)
     assert "limit per s mode, MHz" in text
-    assert "window" not in text.split("Seconds and watts")[0]
+    assert "window" not in text.split("Time and power")[0]
 
 
 def test_a_long_search_is_told_in_part(asked: ConcurrentPlanOptions, capsys: pytest.CaptureFixture[str]) -> None:
@@ -134,7 +135,7 @@ def test_a_long_search_is_told_in_part(asked: ConcurrentPlanOptions, capsys: pyt
 
 def test_why_nothing_is_trained_is_told(asked: ConcurrentPlanOptions, capsys: pytest.CaptureFixture[str]) -> None:
     one = replace(asked, jobs=replace(asked.jobs, batch_sizes="1"), strategy="none")
-    assert "Train nothing: serving leaves " in shown(one, capsys)
+    assert "Train none: serving leaves " in shown(one, capsys)
 
 
 def test_requests_farther_apart_than_the_budget_are_told(
@@ -142,8 +143,8 @@ def test_requests_farther_apart_than_the_budget_are_told(
 ) -> None:
     rare = replace(asked, jobs=replace(asked.jobs, rate_hz=(0.1,)), strategy="none")
     text = shown(rare, capsys)
-    assert "requests come 10 s apart, as long as the budget or longer" in text
-    assert "times as much)" in text
+    assert "requests arrive 10 s apart, which is at least the budget" in text
+    assert "times)" in text
 
 
 def test_two_services_of_one_table_have_names_of_their_own(
@@ -177,7 +178,7 @@ def test_costs_of_a_board_are_said_to_be_modelled(capsys: pytest.CaptureFixture[
 @pytest.mark.parametrize("name", sorted(load_catalogue()))
 def test_a_boards_modes_are_some_hundreds_with_the_top_one_among_them(name: str) -> None:
     spec = load_catalogue()[name]
-    modes = planning_modes(spec)
+    modes = build_planning_modes(spec)
     assert 100 < len(modes) <= 4 * 7 * 7 * 3
     assert spec.maxn in list(modes)
 

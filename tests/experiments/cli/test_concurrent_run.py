@@ -81,7 +81,7 @@ def test_managed_and_native_are_executed_and_written_down(fedge, tmp_path):
     done = run(fedge, *SMALL, "--rate-hz", "200", "--how", "both", "--seconds", "1", "--json", out)
 
     assert done.code == 0, done.err
-    assert "measured: a training minibatch" in done.out
+    assert "measured: a training step" in done.out
     data = json.loads(out.read_text())
     assert data["interrupted"] is False
     assert [one["how"] for one in data["outcomes"]] == ["managed", "native"]

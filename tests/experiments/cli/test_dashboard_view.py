@@ -14,13 +14,8 @@ from urllib.parse import urlsplit
 import pytest
 from contracts.live_server import post, wait_for
 
-from experiments.cli.dashboard_view import (
-    DashboardOptions,
-    find_run_folder,
-    parse_address,
-    read_settings,
-    serve_dashboard,
-)
+from experiments.backends.dashboard_target import find_run_folder, parse_address, read_settings
+from experiments.cli.dashboard_view import DashboardOptions, serve_dashboard
 from fedge.errors import BadInput
 from fedge.telemetry.board_messages import encode_batch
 from fedge.telemetry.live_records import TelemetryBatch

@@ -53,7 +53,7 @@ def test_told_while_it_goes_on_and_told_afterwards_are_the_same(fedge: Launcher,
     exported = fedge("export", "run", "--to", "tensorboard", "--out", "elsewhere")
 
     assert exported.code == 0, exported.err
-    assert exported.out == "2 rounds told to tensorboard\n"
+    assert exported.out == "2 rounds exported to tensorboard\n"
     told = scalars(tmp_path / "run" / "tensorboard")
     rounds = read_rows(tmp_path / "run", RoundRow)
     assert told == scalars(tmp_path / "elsewhere")

@@ -17,8 +17,7 @@ from experiments.cli import main
 from experiments.report.run import memory_section, run_summary
 from experiments.report.run.live_terminal import summary_table
 from experiments.report.run.loaded_runs import LoadedRun, load_run
-from experiments.report.run.run_page import write_report
-from experiments.report.run.table_files import write_report_tables
+from experiments.report.run.run_page import write_report, write_report_tables
 from experiments.spec.experiment_loader import load_experiment
 from fedge.telemetry.store_reader import read_rows
 from fedge.telemetry.store_records import MEMORY, ClientRow, EventRow, RoundRow, SampleRow

@@ -17,12 +17,13 @@ import pytest
 from contracts.boards import MAXN, another_workload, grid
 from rich.console import Console
 
-from experiments.cli.predict_eval import PredictEvalOptions, build_study, evaluate_predictors
-from experiments.report.predictors.evaluation_tables import build_evaluation_tables
+from experiments.cli.predict_commands import evaluate_predictors
+from experiments.report.predictors.evaluation_tables import print_evaluation
 from fedge.devices.tables.mode_table import TABLE_COLUMNS
 from fedge.errors import BadInput, FedgeError, UnknownName
 from fedge.physics.time_power_model import compute_power_w, compute_step_s
 from fedge.studies.prediction_cells import PredictionRow
+from fedge.studies.prediction_options import PredictionStudyOptions, build_prediction_study
 
 PLUG_INS = """
 import numpy as np
@@ -75,15 +76,15 @@ def plug_ins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 @pytest.fixture
-def asked(tmp_path: Path, plug_ins: str) -> PredictEvalOptions:
+def asked(tmp_path: Path, plug_ins: str) -> PredictionStudyOptions:
     """A small study of the predictor that needs least."""
     target = write_table(tmp_path / "my-board" / "train" / "net.csv", 1)
-    return PredictEvalOptions(
+    return PredictionStudyOptions(
         (target,), methods="physical", modes="5,8", seeds=2, explorer=f"{plug_ins}:Draw", choice="plain"
     )
 
 
-def judged(asked: PredictEvalOptions, tmp_path: Path) -> list[dict[str, Any]]:
+def judged(asked: PredictionStudyOptions, tmp_path: Path) -> list[dict[str, Any]]:
     evaluate_predictors(asked, tmp_path / "rows.json", None)
     rows: list[dict[str, Any]] = json.loads((tmp_path / "rows.json").read_text(encoding="utf-8"))
     return rows
@@ -91,7 +92,7 @@ def judged(asked: PredictEvalOptions, tmp_path: Path) -> list[dict[str, Any]]:
 
 @pytest.mark.slow
 def test_rows_a_page_and_tables_come_out(
-    asked: PredictEvalOptions, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    asked: PredictionStudyOptions, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     evaluate_predictors(asked, tmp_path / "rows.json", tmp_path / "page.html")
 
@@ -111,7 +112,7 @@ def test_rows_a_page_and_tables_come_out(
 
 @pytest.mark.slow
 def test_a_failing_method_leaves_rows_and_fails_at_the_end(
-    asked: PredictEvalOptions, plug_ins: str, tmp_path: Path
+    asked: PredictionStudyOptions, plug_ins: str, tmp_path: Path
 ) -> None:
     both = replace(asked, methods=f"{plug_ins}:Broken,physical", modes="5")
 
@@ -125,7 +126,7 @@ def test_a_failing_method_leaves_rows_and_fails_at_the_end(
 
 
 @pytest.mark.slow
-def test_a_page_of_nothing_but_failures_says_why(asked: PredictEvalOptions, plug_ins: str, tmp_path: Path) -> None:
+def test_a_page_of_nothing_but_failures_says_why(asked: PredictionStudyOptions, plug_ins: str, tmp_path: Path) -> None:
     with pytest.raises(FedgeError):
         evaluate_predictors(replace(asked, methods=f"{plug_ins}:Broken", modes="5"), None, tmp_path / "page.html")
 
@@ -157,41 +158,41 @@ def test_a_page_of_nothing_but_failures_says_why(asked: PredictEvalOptions, plug
     ],
 )
 def test_a_wrong_option_is_one_line_that_names_it(
-    asked: PredictEvalOptions, change: dict[str, Any], words: str
+    asked: PredictionStudyOptions, change: dict[str, Any], words: str
 ) -> None:
     with pytest.raises(BadInput) as caught:
-        build_study(replace(asked, **change))
+        build_prediction_study(replace(asked, **change))
 
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
-def test_unknown_names_list_the_known_ones(asked: PredictEvalOptions) -> None:
+def test_unknown_names_list_the_known_ones(asked: PredictionStudyOptions) -> None:
     with pytest.raises(UnknownName) as caught:
-        build_study(replace(asked, methods="fedg"))
+        build_prediction_study(replace(asked, methods="fedg"))
 
     assert {"fedge", "powertrain", "physical"} <= set(caught.value.known)
 
 
-def test_one_workload_name_cannot_be_that_of_two_targets(asked: PredictEvalOptions, tmp_path: Path) -> None:
+def test_one_workload_name_cannot_be_that_of_two_targets(asked: PredictionStudyOptions, tmp_path: Path) -> None:
     other = write_table(tmp_path / "my-board" / "train" / "other.csv", 2)
 
     with pytest.raises(BadInput, match="one target"):
-        build_study(replace(asked, targets=(*asked.targets, other), workload="net"))
+        build_prediction_study(replace(asked, targets=(*asked.targets, other), workload="net"))
     with pytest.raises(BadInput, match="the same table twice"):
-        build_study(replace(asked, targets=(*asked.targets, *asked.targets)))
+        build_prediction_study(replace(asked, targets=(*asked.targets, *asked.targets)))
 
 
-def test_a_table_of_one_mode_cannot_be_judged(asked: PredictEvalOptions, tmp_path: Path) -> None:
+def test_a_table_of_one_mode_cannot_be_judged(asked: PredictionStudyOptions, tmp_path: Path) -> None:
     single = write_table(tmp_path / "b" / "train" / "one.csv", 1, every=1000)
 
     with pytest.raises(BadInput, match="one power mode"):
-        build_study(replace(asked, targets=(single,), modes="1"))
+        build_prediction_study(replace(asked, targets=(single,), modes="1"))
 
 
 @pytest.mark.parametrize("option", ["--json", "--html"])
 def test_a_file_that_cannot_be_written_is_said_before_anything_is_computed(
-    asked: PredictEvalOptions, tmp_path: Path, option: str
+    asked: PredictionStudyOptions, tmp_path: Path, option: str
 ) -> None:
     nowhere = tmp_path / "no folder" / "file"
     files = {"--json": (nowhere, None), "--html": (None, nowhere)}[option]
@@ -200,51 +201,50 @@ def test_a_file_that_cannot_be_written_is_said_before_anything_is_computed(
         evaluate_predictors(asked, *files)
 
 
-def test_budgets_run_from_low_to_high_with_both_ends(asked: PredictEvalOptions) -> None:
-    (target,) = build_study(replace(asked, budgets="17:50:1")).targets
+def test_budgets_run_from_low_to_high_with_both_ends(asked: PredictionStudyOptions) -> None:
+    (target,) = build_prediction_study(replace(asked, budgets="17:50:1")).targets
     assert target.budgets_w == tuple(float(watts) for watts in range(17, 51))
 
-    (target,) = build_study(replace(asked, budgets="10:11:0.25")).targets
+    (target,) = build_prediction_study(replace(asked, budgets="10:11:0.25")).targets
     assert target.budgets_w == (10.0, 10.25, 10.5, 10.75, 11.0)
 
 
-def test_the_targets_own_table_is_dropped_as_a_reference_with_a_word(
-    asked: PredictEvalOptions, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_the_targets_own_table_is_dropped_as_a_reference_with_a_note(
+    asked: PredictionStudyOptions, tmp_path: Path
 ) -> None:
     other = write_table(tmp_path / "my-board" / "train" / "other.csv", 2)
 
-    first, second = build_study(
-        replace(asked, targets=(*asked.targets, other), references=(*asked.targets, other))
-    ).targets
+    study = build_prediction_study(replace(asked, targets=(*asked.targets, other), references=(*asked.targets, other)))
 
+    first, second = study.targets
     assert [reference.workload for reference in first.background.knowledge.references] == ["other"]
     assert [reference.workload for reference in second.background.knowledge.references] == ["net"]
-    told = capsys.readouterr().err
-    assert told.count("is no reference for") == 2
-    assert "my-board is not in the catalogue" in told
+    notes = "\n".join(study.notes)
+    assert notes.count("is no reference for") == 2
+    assert notes.count("my-board is not in the catalogue") == 1
 
 
-def test_names_of_the_target_may_be_given(asked: PredictEvalOptions) -> None:
-    (target,) = build_study(replace(asked, device="agx-orin", workload="resnet18-imagenet")).targets
+def test_names_of_the_target_may_be_given(asked: PredictionStudyOptions) -> None:
+    (target,) = build_prediction_study(replace(asked, device="agx-orin", workload="resnet18-imagenet")).targets
 
     assert (target.table.device, target.table.workload) == ("agx-orin", "resnet18-imagenet")
     assert not [seen for seen in target.background.prior_tables if "resnet18" in seen]
 
 
 def test_a_reference_is_read_at_the_targets_batch_size_or_at_its_only_one(
-    asked: PredictEvalOptions, tmp_path: Path
+    asked: PredictionStudyOptions, tmp_path: Path
 ) -> None:
     target = write_table(tmp_path / "b" / "infer" / "several.csv", 3, batches=(4, 32))
     one = write_table(tmp_path / "b" / "train" / "one.csv", 4)
     same = write_table(tmp_path / "b" / "infer" / "same.csv", 5, batches=(4, 32))
     neither = write_table(tmp_path / "b" / "infer" / "neither.csv", 6, batches=(1, 2))
 
-    (found,) = build_study(replace(asked, targets=(target,), references=(one, same), batch_size=32)).targets
+    (found,) = build_prediction_study(replace(asked, targets=(target,), references=(one, same), batch_size=32)).targets
 
     assert found.table.batch_size == 32
     assert [reference.batch_size for reference in found.background.knowledge.references] == [16, 32]
     with pytest.raises(BadInput, match="choose one"):
-        build_study(replace(asked, targets=(target,), references=(neither,), batch_size=32))
+        build_prediction_study(replace(asked, targets=(target,), references=(neither,), batch_size=32))
 
 
 @pytest.mark.parametrize("width", [80, 160])
@@ -270,7 +270,7 @@ def test_the_tables_show_means_and_worst_seeds_without_cutting_a_figure(tmp_path
         )
     ]
     console = Console(record=True, width=width, file=(tmp_path / "log").open("w"))
-    console.print(build_evaluation_tables(rows))
+    print_evaluation(console, rows)
 
     text = console.export_text()
     assert text.count("12.0 (12.5)") == 4
@@ -283,7 +283,7 @@ def test_the_tables_show_means_and_worst_seeds_without_cutting_a_figure(tmp_path
 
 @pytest.mark.slow
 def test_ctrl_c_ends_it_at_once_and_leaves_neither_process_nor_file(
-    asked: PredictEvalOptions, plug_ins: str, tmp_path: Path
+    asked: PredictionStudyOptions, plug_ins: str, tmp_path: Path
 ) -> None:
     command = [sys.executable, "-m", "experiments.cli.main", "predict", "eval", "--target", str(asked.targets[0])]
     options = ["--method", f"{plug_ins}:Slow", "--modes", "5", "--explorer", f"{plug_ins}:Draw"]

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 from contracts.boards import MAXN, another_workload, grid
 
-from experiments.cli.predict_fit import PredictFitOptions, fit_model
+from experiments.cli.predict_commands import fit_to_file
 from fedge.devices.tables.mode_table import TABLE_COLUMNS
 from fedge.errors import BadInput, UnknownName
+from fedge.knowledge.fit_options import ModelFitOptions
 from fedge.knowledge.model_file import load_model
 from fedge.physics.time_power_model import compute_power_w, compute_step_s
 
@@ -38,16 +39,16 @@ def out(tmp_path: Path) -> Path:
     return tmp_path / "model.safetensors"
 
 
-def asked(table: Path | None, **more) -> PredictFitOptions:
-    return PredictFitOptions(table, **{"method": "physical", **more})
+def asked(table: Path | None, **more) -> ModelFitOptions:
+    return ModelFitOptions(table, **{"method": "physical", **more})
 
 
 def test_some_modes_of_a_table_are_learnt_from_and_the_others_scored(table, out, capsys):
-    fit_model(asked(table, modes=10), out, as_json=False)
+    fit_to_file(asked(table, modes=10), out, as_json=False)
 
     said, told = capsys.readouterr()
     assert "my-board, net, batch size 16, predicted by physical" in said
-    assert "10 of 126 modes of net.csv (measured), picked by random" in said
+    assert "10 of 126 modes of net.csv (measured), chosen by random" in said
     assert "mean over the 116" in said
     assert f"written: {out}" in said
     assert "my-board is not in the catalogue" in told
@@ -55,7 +56,7 @@ def test_some_modes_of_a_table_are_learnt_from_and_the_others_scored(table, out,
 
 
 def test_json_holds_the_same_and_nothing_else_is_printed(table, out, capsys):
-    fit_model(asked(table, modes=10, seed=3), out, as_json=True)
+    fit_to_file(asked(table, modes=10, seed=3), out, as_json=True)
 
     told = json.loads(capsys.readouterr().out)
     assert told["file"] == str(out)
@@ -69,15 +70,15 @@ def test_json_holds_the_same_and_nothing_else_is_printed(table, out, capsys):
 
 
 def test_without_a_number_all_rows_are_learnt_from(table, out, capsys):
-    fit_model(asked(table), out, as_json=False)
+    fit_to_file(asked(table), out, as_json=False)
 
     said = capsys.readouterr().out
     assert "all 126 modes of net.csv" in said
-    assert "not known: every mode was learnt from" in said
+    assert "unknown: every mode was used for the fit" in said
 
 
 def test_a_table_of_one_row_is_learnt_from_with_a_word_of_warning(tmp_path, out, capsys):
-    fit_model(asked(write(tmp_path / "b" / "one.csv", rows=slice(0, 1))), out, as_json=False)
+    fit_to_file(asked(write(tmp_path / "b" / "one.csv", rows=slice(0, 1))), out, as_json=False)
 
     assert "only one power mode" in capsys.readouterr().err
     assert len(load_model(out).candidates) == 1
@@ -89,7 +90,7 @@ def test_a_known_board_may_be_asked_for_all_of_its_modes(tmp_path, out, capsys):
     rows = ["6,1510400,624750000,2133000000,16,50,14", "6,729600,306000000,2133000000,16,100,8"]
     path.write_text("\n".join([",".join(TABLE_COLUMNS), *rows]), encoding="utf-8")
 
-    fit_model(asked(path), out, as_json=False)
+    fit_to_file(asked(path), out, as_json=False)
 
     assert "1,800: every mode of the catalogue's orin-nano" in capsys.readouterr().out
     assert load_model(out).about.device == "orin-nano"
@@ -103,26 +104,26 @@ def test_a_board_of_the_users_own_file_gives_the_candidates(table, tmp_path, out
     path = table.with_name("two.csv")
     path.write_text(f"{','.join(TABLE_COLUMNS)}\n6,1510400,624750000,2133000000,16,50,14\n", encoding="utf-8")
 
-    fit_model(asked(path, device=str(own)), out, as_json=True)
+    fit_to_file(asked(path, device=str(own)), out, as_json=True)
 
     assert load_model(out).about.device == "desk-nano"
     assert len(load_model(out).candidates) == 1800
 
 
 def test_an_emulated_board_is_profiled_and_never_called_measured(out, capsys):
-    fit_model(asked(None, device="orin-nano", workload="mobilenetv3l-gld23k"), out, as_json=False)
+    fit_to_file(asked(None, device="orin-nano", workload="mobilenetv3l-gld23k"), out, as_json=False)
 
     said = " ".join(capsys.readouterr().out.split())
     assert "10 of 1,800 modes of an emulated orin-nano" in said
     assert "(measured)" not in said
-    assert "against the emulated board's own" in said
+    assert "against the emulated truth" in said
     assert load_model(out).about.origin.label in ("calibrated", "estimated")
 
 
 def test_a_reference_is_kept_and_one_of_the_same_workload_left_out_with_a_word(table, tmp_path, out, capsys):
     other = write(tmp_path / "my-board" / "train" / "other.csv", seed=2)
 
-    fit_model(asked(table, modes=5, references=(other, table)), out, as_json=True)
+    fit_to_file(asked(table, modes=5, references=(other, table)), out, as_json=True)
 
     said, told = capsys.readouterr()
     assert [one["name"] for one in json.loads(said)["references"]] == ["other.csv"]
@@ -133,13 +134,13 @@ def test_a_reference_is_kept_and_one_of_the_same_workload_left_out_with_a_word(t
 def test_a_reference_of_one_batch_size_serves_a_table_of_another(table, tmp_path, out, capsys):
     other = write(tmp_path / "my-board" / "infer" / "other.csv", seed=2, batch_size=1)
 
-    fit_model(asked(table, modes=5, batch_size=16, references=(other,)), out, as_json=True)
+    fit_to_file(asked(table, modes=5, batch_size=16, references=(other,)), out, as_json=True)
 
     assert json.loads(capsys.readouterr().out)["references"][0]["batch_size"] == 1
 
 
 def test_a_prior_may_be_left_out(table, out, capsys):
-    fit_model(asked(table, modes=5, prior_without=("tx2",)), out, as_json=True)
+    fit_to_file(asked(table, modes=5, prior_without=("tx2",)), out, as_json=True)
 
     tables = json.loads(capsys.readouterr().out)["prior"]["tables"]
     assert tables
@@ -147,19 +148,19 @@ def test_a_prior_may_be_left_out(table, out, capsys):
 
 
 def test_a_budget_bounds_what_is_profiled(table, out, capsys):
-    fit_model(asked(table, cost_s=60.0), out, as_json=True)
+    fit_to_file(asked(table, cost_s=60.0), out, as_json=True)
 
     assert json.loads(capsys.readouterr().out)["learnt_from"]["profiling_s"] <= 60.0
 
 
 def test_a_model_is_replaced_and_the_table_is_not(table, out):
     content = table.read_bytes()
-    fit_model(asked(table, modes=5), out, as_json=True)
-    fit_model(asked(table, modes=6), out, as_json=True)
+    fit_to_file(asked(table, modes=5), out, as_json=True)
+    fit_to_file(asked(table, modes=6), out, as_json=True)
 
     assert len(load_model(out).measurements) == 6
     with pytest.raises(BadInput, match="a file that is no model"):
-        fit_model(asked(table, modes=5), table, as_json=True)
+        fit_to_file(asked(table, modes=5), table, as_json=True)
     assert table.read_bytes() == content
 
 
@@ -167,7 +168,7 @@ def test_a_model_is_replaced_and_the_table_is_not(table, out):
     ("more", "words"),
     [
         ({"method": "nosuch"}, "--method: got 'nosuch'; known: .*fedge"),
-        ({"method": "my:Own"}, "--method: got 'my:Own'; one of .* no code of one's own"),
+        ({"method": "my:Own"}, "--method: got 'my:Own'; one of .* a model file cannot name code of your own"),
         ({"explorer": "random"}, "--explorer: got 'random'; it together with --modes"),
         ({"explorer": "nosuch", "modes": 5}, "--explorer: got 'nosuch'; known"),
         ({"modes": 127}, r"--modes: got 127; at most 126"),
@@ -181,7 +182,7 @@ def test_a_model_is_replaced_and_the_table_is_not(table, out):
 )
 def test_wrong_options_are_named_and_nothing_is_written(table, out, more, words):
     with pytest.raises(BadInput, match=words):
-        fit_model(asked(table, **more), out, as_json=False)
+        fit_to_file(asked(table, **more), out, as_json=False)
 
     assert not out.exists()
 
@@ -189,20 +190,20 @@ def test_wrong_options_are_named_and_nothing_is_written(table, out, more, words)
 @pytest.mark.parametrize("more", [{}, {"device": "orin-nano"}, {"workload": "resnet18-imagenet"}])
 def test_neither_a_table_nor_a_board_is_too_little(out, more):
     with pytest.raises(BadInput, match="a TABLE, or --device NAME and --workload NAME"):
-        fit_model(asked(None, **more), out, as_json=False)
+        fit_to_file(asked(None, **more), out, as_json=False)
 
 
 def test_an_emulated_board_is_priced_at_the_batch_size_that_was_measured(out):
     with pytest.raises(BadInput, match="--batch-size: got 32; 16"):
-        fit_model(asked(None, device="orin-nano", workload="resnet18-imagenet", batch_size=32), out, as_json=False)
+        fit_to_file(asked(None, device="orin-nano", workload="resnet18-imagenet", batch_size=32), out, as_json=False)
     with pytest.raises(UnknownName, match="--workload"):
-        fit_model(asked(None, device="orin-nano", workload="nosuch", batch_size=32), out, as_json=False)
+        fit_to_file(asked(None, device="orin-nano", workload="nosuch", batch_size=32), out, as_json=False)
 
 
 @pytest.mark.parametrize("path", [".", "nosuch/model.safetensors"])
 def test_the_file_must_go_into_a_folder_that_exists(table, tmp_path, path):
     with pytest.raises(BadInput, match="--out"):
-        fit_model(asked(table, modes=5), tmp_path / path, as_json=False)
+        fit_to_file(asked(table, modes=5), tmp_path / path, as_json=False)
 
 
 @pytest.mark.slow
@@ -210,7 +211,7 @@ def test_the_file_must_go_into_a_folder_that_exists(table, tmp_path, path):
 def test_ten_modes_of_a_measured_table_tell_the_others(profiles_root, out, capsys, method):
     path = profiles_root / "agx-orin" / "train" / "mobilenetv3l-gld23k.csv"
 
-    fit_model(PredictFitOptions(path, method=method, modes=10), out, as_json=True)
+    fit_to_file(ModelFitOptions(path, method=method, modes=10), out, as_json=True)
 
     told = json.loads(capsys.readouterr().out)
     print(method, told["held_out"])

@@ -80,7 +80,7 @@ def test_a_file_that_is_there_is_left_alone_unless_it_is_the_same(fedge: Launche
 
     assert outcome.code == 2
     assert outcome.message == (
-        "fedge: --out: agx-orin/net.csv: got a file that is there already; another path, or delete it first"
+        "fedge: --out: agx-orin/net.csv: got an existing file with other content; another path, or delete it first"
     )
     assert (tmp_path / "agx-orin" / "net.csv").read_text(encoding="utf-8") == "mine"
 

@@ -1,4 +1,4 @@
-"""``fedge predict show``, ``choose_mode`` and ``print_pareto_front`` say what follows from a model, and refuse what
+"""``fedge predict show``, ``choose`` and ``pareto`` say what follows from a model, and refuse what
 cannot be meant."""
 
 from __future__ import annotations
@@ -17,18 +17,10 @@ from contracts.boards import MAXN, another_workload, coefficients, grid
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from experiments.cli import predict_use
-from experiments.cli.predict_use import (
-    UNIT_SLIP_FACTOR,
-    ChoiceAim,
-    choose_for_aim,
-    choose_mode,
-    open_model,
-    print_model,
-    print_pareto_front,
-)
+from experiments.cli.predict_use import choose, pareto, show
 from fedge.errors import BadInput, FedgeError, UnknownName
 from fedge.knowledge.model_file import BoardModel, HeldOutErrors, ModelInfo, ModelOrigin, save_model
+from fedge.knowledge.saved_model import UNIT_SLIP_FACTOR, ChoiceAim, choose_for_aim, open_model
 from fedge.physics.prior_knowledge import PriorKnowledge
 from fedge.physics.time_power_model import compute_power_w, compute_step_s
 from fedge.types import LabelledValue, Measurement, Modes
@@ -66,8 +58,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def chosen(path: Path, capsys: pytest.CaptureFixture[str], **aim: Any) -> dict[str, Any]:
-    wish = {"power_w": None, "deadline_s": None, "time_weight": None, "knee": False, "confidence": 0.84, **aim}
-    choose_mode(path, **wish, as_json=True)
+    choose(path, **aim, as_json=True)
     told: dict[str, Any] = json.loads(capsys.readouterr().out)
     return told
 
@@ -76,34 +67,34 @@ def chosen(path: Path, capsys: pytest.CaptureFixture[str], **aim: Any) -> dict[s
 
 
 def test_show_tells_where_each_thing_comes_from(path, capsys):
-    print_model(path, as_json=False)
+    show(path, as_json=False)
 
     said = " ".join(capsys.readouterr().out.split())
-    assert "6 of 630 modes of net.csv (measured), picked by random" in said
+    assert "6 of 630 modes of net.csv (measured), chosen by random" in said
     assert "from 1 table of other workloads (calibrated) and the timed steps of 1 network: other/net2 0123" in said
     assert "idle 5.00 W at MAXN (estimated)" in said
     assert "630: the table's modes" in said
-    assert "time 4.0 %, power 2.0 %, mean over the 624 modes not profiled; 90 % intervals hold 90 % and 93 %" in said
-    assert "the physical model inside, at MAXN" in said
+    assert "time 4.0 %, power 2.0 %, mean over the 624 modes not profiled; 90 % intervals cover 90 % and 93 %" in said
+    assert "terms of the physical model at MAXN" in said
     assert said.count("2000") >= 1
 
 
 def test_show_lists_every_measurement_of_few_and_the_worst_of_many(tmp_path, capsys):
     save_model(tmp_path / "m", model(rows=tuple(range(0, 630, 20))))
 
-    print_model(tmp_path / "m", as_json=False)
+    show(tmp_path / "m", as_json=False)
     said = capsys.readouterr().out
-    print_model(tmp_path / "m", as_json=True)
+    show(tmp_path / "m", as_json=True)
     told = json.loads(capsys.readouterr().out)
 
-    assert "The 20 of 32 that are farthest off" in said
+    assert "The 20 of 32 with the largest errors" in said
     assert len(told["measured"]) == 32
 
 
 def test_show_never_calls_an_emulated_board_measured(tmp_path, capsys):
     save_model(tmp_path / "m", model("calibrated"))
 
-    print_model(tmp_path / "m", as_json=False)
+    show(tmp_path / "m", as_json=False)
 
     said = capsys.readouterr().out
     assert "measured" not in said
@@ -112,7 +103,7 @@ def test_show_never_calls_an_emulated_board_measured(tmp_path, capsys):
 
 
 def test_show_as_json_has_labels_spreads_and_parts(path, capsys):
-    print_model(path, as_json=True)
+    show(path, as_json=True)
 
     told = json.loads(capsys.readouterr().out)
     assert told["label"] == "calibrated"
@@ -178,7 +169,7 @@ def test_each_aim_gets_what_it_asks_for(path, capsys, aim, best):
 
 def test_the_knee_lies_on_the_front(path, capsys):
     told = chosen(path, capsys, knee=True)
-    print_pareto_front(path, "power", None, None, as_json=True)
+    pareto(path, as_json=True)
     front = json.loads(capsys.readouterr().out)
 
     assert told["chosen"] in front["front"]
@@ -200,7 +191,7 @@ def test_the_mode_is_told_in_the_units_of_the_boards_files(path, capsys):
 
 
 def test_the_choice_is_printed_beside_maxn(path, capsys):
-    choose_mode(path, 20.0, None, None, knee=False, confidence=0.84, as_json=False)
+    choose(path, power_w=20.0)
 
     said = capsys.readouterr().out
     for word in ("Fastest", "chosen", "MAXN", "difference", "84 %", "calibrated", "GPU MAX_FREQ", "CPU_ONLINE"):
@@ -211,7 +202,7 @@ def test_a_limit_that_no_mode_keeps_fails_and_says_the_least_there_is(path, caps
     least_w = float(_read(path).predictions.power_w.min())
 
     with pytest.raises(FedgeError, match="no mode keeps 3 W with 84 % confidence; the nearest is 2c/") as error:
-        choose_mode(path, 3.0, None, None, knee=False, confidence=0.84, as_json=False)
+        choose(path, power_w=3.0)
 
     assert not isinstance(error.value, BadInput)
     assert f"{least_w:.3g} W" in str(error.value)
@@ -222,7 +213,7 @@ def test_a_limit_that_no_mode_keeps_fails_and_says_the_least_there_is(path, caps
 
 def test_json_tells_an_infeasible_choice_too(path, capsys):
     with pytest.raises(FedgeError):
-        choose_mode(path, None, 0.01, None, knee=False, confidence=0.84, as_json=True)
+        choose(path, deadline_s=0.01, as_json=True)
 
     assert json.loads(capsys.readouterr().out)["feasible"] is False
 
@@ -277,7 +268,7 @@ def test_a_power_limit_is_refused_just_where_it_is_far_off(path: Path, limit_w: 
 def test_the_front_is_written_as_a_table(path, tmp_path, capsys, against):
     out = tmp_path / "front.csv"
 
-    print_pareto_front(path, against, out, None, as_json=False)
+    pareto(path, against=against, csv=out)
 
     rows = list(csv.DictReader(out.read_text(encoding="utf-8").splitlines()))
     said = capsys.readouterr().out
@@ -294,9 +285,9 @@ def test_the_front_is_written_as_a_table(path, tmp_path, capsys, against):
 
 
 def test_the_terminal_shows_ends_knee_and_maxn_of_a_long_front(path, capsys):
-    print_pareto_front(path, "power", None, None, as_json=False)
+    pareto(path)
     said = capsys.readouterr().out
-    print_pareto_front(path, "power", None, None, as_json=True)
+    pareto(path, as_json=True)
     told = json.loads(capsys.readouterr().out)
 
     def shown(point: dict[str, Any]) -> str:
@@ -318,20 +309,20 @@ def test_the_terminal_shows_ends_knee_and_maxn_of_a_long_front(path, capsys):
     ],
 )
 def test_outputs_that_cannot_be_written_are_refused_first(path, tmp_path, monkeypatch, csv_file, html, words):
-    monkeypatch.setattr(predict_use, "open_model", lambda _: pytest.fail("the model was read first"))
+    monkeypatch.setattr("fedge.knowledge.saved_model.open_model", lambda _: pytest.fail("the model was read first"))
 
     with pytest.raises(BadInput, match=words):
-        print_pareto_front(path, "power", csv_file and tmp_path / csv_file, html and tmp_path / html, as_json=False)
+        pareto(path, csv=csv_file and tmp_path / csv_file, html=html and tmp_path / html)
 
 
 def test_the_model_is_not_written_over(path):
     with pytest.raises(BadInput, match=r"--csv: .*another file than the model"):
-        print_pareto_front(path, "power", path, None, as_json=False)
+        pareto(path, csv=path)
 
 
 def test_a_front_is_against_power_or_energy(path):
     with pytest.raises(UnknownName, match="--against: got 'time'; known: power, energy"):
-        print_pareto_front(path, "time", None, None, as_json=False)
+        pareto(path, against="time")
 
 
 def test_a_board_of_one_mode_has_a_front_of_one(tmp_path, capsys):
@@ -339,7 +330,7 @@ def test_a_board_of_one_mode_has_a_front_of_one(tmp_path, capsys):
     single = Modes(one.candidates.knobs[629:])
     save_model(tmp_path / "m", BoardModel(one.about, one.measurements, single, one.knowledge))
 
-    print_pareto_front(tmp_path / "m", "energy", None, tmp_path / "f.html", as_json=True)
+    pareto(tmp_path / "m", against="energy", html=tmp_path / "f.html", as_json=True)
 
     assert len(json.loads(capsys.readouterr().out)["front"]) == 1
     assert (tmp_path / "f.html").stat().st_size > 0

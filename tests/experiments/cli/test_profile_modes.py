@@ -12,10 +12,11 @@ from pathlib import Path
 import pytest
 from contracts.launching import Launcher
 
-from experiments.cli import profile_modes as command
-from experiments.cli.profile_modes import ProfileOptions, profile_board
+from experiments.cli.command_output import warn
+from experiments.cli.profile_commands import show_progress
+from fedge.characterisation.profiling import board_profile, profiling_record
 from fedge.characterisation.profiling import profiling_journal as journals
-from fedge.characterisation.profiling import profiling_record
+from fedge.characterisation.profiling.board_profile import ProfileOptions
 from fedge.devices.tables.mode_table import read_mode_table
 from fedge.errors import BadInput, ModeNotSet, UnknownName
 
@@ -92,7 +93,7 @@ def test_predict_fit_learns_from_the_table(fedge, out, tmp_path):
 
 
 def test_a_bare_name_is_emulated_too(out):
-    profile_board(asked(out, board="nano", modes="1"), as_json=True)
+    board_profile.profile_board(asked(out, board="nano", modes="1"), note=warn, show_progress=show_progress)
 
     assert json.loads(profiling_record.profiling_record_path(out).read_text(encoding="utf-8"))["board"] == "nano"
 
@@ -101,7 +102,7 @@ def test_the_seed_fixes_the_table(out, tmp_path):
     tables = []
     for name, seed in (("a", 1), ("b", 1), ("c", 2)):
         path = tmp_path / f"{name}.csv"
-        profile_board(asked(path, seed=seed), as_json=True)
+        board_profile.profile_board(asked(path, seed=seed), note=warn, show_progress=show_progress)
         tables.append(path.read_bytes())
 
     assert tables[0] == tables[1] != tables[2]
@@ -135,21 +136,21 @@ def test_done_once_is_done(fedge, out):
 )
 def test_wrong_options_are_named_and_nothing_is_written(out, more, words):
     with pytest.raises(BadInput, match=words):
-        profile_board(asked(out, **more), as_json=False)
+        board_profile.profile_board(asked(out, **more), note=warn, show_progress=show_progress)
 
     assert list(out.parent.iterdir()) == []
 
 
 def test_here_says_what_to_do(out, monkeypatch, tmp_path):
     with pytest.raises(BadInput, match=r"--board here: got .*; emulated:NAME"):
-        profile_board(asked(out, board="here"), as_json=False)
+        board_profile.profile_board(asked(out, board="here"), note=warn, show_progress=show_progress)
 
 
 def test_a_table_without_a_journal_is_never_overwritten(out):
     out.write_text("measured by hand", encoding="utf-8")
 
-    with pytest.raises(BadInput, match=r"--out: got .* has no journal"):
-        profile_board(asked(out), as_json=False)
+    with pytest.raises(BadInput, match=r"--out: got .* exists without a journal"):
+        board_profile.profile_board(asked(out), note=warn, show_progress=show_progress)
     assert out.read_text(encoding="utf-8") == "measured by hand"
 
 
@@ -166,9 +167,11 @@ def test_another_campaign_at_the_same_place_is_refused_with_the_difference(fedge
 
 def test_a_folder_must_exist(tmp_path):
     with pytest.raises(BadInput, match="--out"):
-        profile_board(asked(tmp_path / "nosuch" / "t.csv"), as_json=False)
+        board_profile.profile_board(asked(tmp_path / "nosuch" / "t.csv"), note=warn, show_progress=show_progress)
     with pytest.raises(UnknownName):
-        profile_board(asked(tmp_path / "t.csv", board="emulated:nosuch"), as_json=False)
+        board_profile.profile_board(
+            asked(tmp_path / "t.csv", board="emulated:nosuch"), note=warn, show_progress=show_progress
+        )
 
 
 # What it survives -----------------------------------------------------------------------------------------------------
@@ -275,7 +278,7 @@ def test_interrupted_it_leaves_a_table_of_what_is_done_and_says_how_to_go_on(fed
 
 
 def test_three_failures_in_a_row_end_in_one_line_and_a_table(fedge, out, monkeypatch):
-    original = command.build_emulated_bench
+    original = board_profile.build_emulated_bench
 
     def failing(*given, **named):
         bench = original(*given, **named)
@@ -289,13 +292,13 @@ def test_three_failures_in_a_row_end_in_one_line_and_a_table(fedge, out, monkeyp
         bench.device.use_mode = in_mode
         return bench
 
-    monkeypatch.setattr(command, "build_emulated_bench", failing)
+    monkeypatch.setattr(board_profile, "build_emulated_bench", failing)
     ended = fedge(*options(out))
 
     assert ended.code == 1
     assert "3 modes failed in a row" in ended.err.splitlines()[-1]
     assert "Traceback" not in ended.err
     assert len(read_mode_table(out).modes) == 1
-    monkeypatch.setattr(command, "build_emulated_bench", original)
+    monkeypatch.setattr(board_profile, "build_emulated_bench", original)
     assert fedge(*options(out)).code == 0
     assert len(read_mode_table(out).modes) == MODES

@@ -15,8 +15,7 @@ from experiments.cli import main
 from experiments.report.run import serving_section
 from experiments.report.run.live_terminal import summary_table
 from experiments.report.run.loaded_runs import LoadedRun, load_run
-from experiments.report.run.run_page import write_report
-from experiments.report.run.table_files import write_report_tables
+from experiments.report.run.run_page import write_report, write_report_tables
 from fedge.telemetry.store_reader import read_rows
 from fedge.telemetry.store_records import ClientRow
 
@@ -79,7 +78,7 @@ def test_the_report_has_a_section_whose_charts_plotly_takes(run: LoadedRun, tmp_
     for chart in section.charts:
         go.Figure(chart.data, chart.layout)
         assert {trace["name"] for trace in chart.data} == {"camera-1", "camera-2", "kiosk-1"}
-    assert "played one by one" not in section.html
+    assert "simulated one by one" not in section.html
     write_report([run.folder], tmp_path / "report.html")
     assert "<h2>Serving</h2>" in (tmp_path / "report.html").read_text(encoding="utf-8")
     assert tmp_path / "tables/serving.csv" in write_report_tables([run.folder], tmp_path / "tables")
@@ -90,7 +89,7 @@ def test_the_report_says_so_when_not_every_request_was_played(run: LoadedRun) ->
 
     (section,) = serving_section.build_serving_sections(dataclasses.replace(run, clients=tuple(part)))
 
-    assert "at least 25 % were played" in section.html
+    assert "simulated one by one (at least 25 %)" in section.html
 
 
 def test_the_table_has_a_row_for_every_board_and_round(run: LoadedRun) -> None:

@@ -8,11 +8,10 @@ from pathlib import Path
 import pytest
 from contracts.launching import Launcher
 
-from experiments.cli import study_fleet
-from experiments.cli.study_fleet import FleetStudyOptions, build_fleet_jobs, build_policy
-from experiments.cli.study_jobs import run_jobs
+from experiments.backends.study_backend import FleetStudyOptions, build_fleet_study, build_policy
+from experiments.cli.study_commands import study_fleet
 from fedge.decisions.policies import POLICIES
-from fedge.errors import BadInput, FedgeError
+from fedge.errors import BadInput
 from fedge.experiment import PolicySpec
 
 FLEET = """\
@@ -38,7 +37,7 @@ def fedge(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -
 
 
 def test_every_policy_is_played_with_every_seed_and_the_same_shares(config: Path) -> None:
-    jobs = build_fleet_jobs(FleetStudyOptions(config, "balanced, maxn", rounds=3, seeds=2, steps=5))
+    jobs = build_fleet_study(FleetStudyOptions(config, "balanced, maxn", rounds=3, seeds=2, steps=5)).jobs
 
     assert [str(job) for job in jobs] == ["balanced, seed 1", "balanced, seed 2", "maxn, seed 1", "maxn, seed 2"]
     assert {job.experiment.rounds for job in jobs} == {3}
@@ -69,7 +68,7 @@ def test_a_policy_gets_the_files_numbers_that_it_takes() -> None:
 )
 def test_wrong_input_is_one_line_that_names_it(config: Path, asked: dict[str, object], words: str) -> None:
     with pytest.raises(BadInput) as caught:
-        build_fleet_jobs(FleetStudyOptions(config, **asked))  # type: ignore[arg-type]
+        build_fleet_study(FleetStudyOptions(config, **asked))  # type: ignore[arg-type]
 
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -102,7 +101,7 @@ def test_watts_that_no_board_can_keep_are_told_and_give_no_gap(fedge: Launcher, 
 
     (row,) = json.loads(rows.read_text(encoding="utf-8"))
     assert (row["limits_out_of_reach"], row["objective_gap_pct"], row["saving_share_pct"]) == (2, None, None)
-    assert "fastest: in 2 of 2 rounds even the oracle cannot keep the limits" in " ".join(outcome.out.split())
+    assert "fastest: in 2 of 2 rounds even the oracle exceeds the limits" in " ".join(outcome.out.split())
 
 
 @pytest.mark.long
@@ -125,26 +124,6 @@ def test_a_small_fleet_comes_near_the_oracle_and_its_rows_repeat(fedge: Launcher
     assert (tmp_path / "page.html").read_text(encoding="utf-8").startswith("<!doctype html")
 
 
-def _square(value: int) -> int:
-    if value < 0:
-        raise BadInput("value", str(value), "a positive one")
-    return value * value
-
-
-def test_jobs_are_answered_in_their_order_on_any_number_of_processes() -> None:
-    told: list[str] = []
-
-    assert run_jobs(_square, [3, 1, 2], told.append, workers=2) == [9, 1, 4]
-    assert sorted(told) == ["1", "2", "3"]
-    assert run_jobs(_square, [3, 1, 2], told.append, workers=1) == [9, 1, 4]
-
-
-@pytest.mark.parametrize("workers", [1, 2])
-def test_a_jobs_mistake_is_told_as_it_is(workers: int) -> None:
-    with pytest.raises(FedgeError, match="value: got -1; a positive one"):
-        run_jobs(_square, [3, -1], lambda _: None, workers=workers)
-
-
 def test_a_page_that_cannot_be_written_is_said_before_playing(config: Path, tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="--html"):
-        study_fleet.run_fleet_study(FleetStudyOptions(config), tmp_path / "same", tmp_path / "same")
+        study_fleet(FleetStudyOptions(config), tmp_path / "same", tmp_path / "same")

@@ -11,12 +11,17 @@ import pytest
 from contracts.boards import MAXN, another_workload, grid
 from contracts.launching import Launcher
 
-from experiments.cli.study_mode_choice import ModeChoiceOptions, build_mode_choice_jobs, find_steps, list_table_notes
 from fedge.devices.catalogue import load_catalogue
 from fedge.devices.tables.mode_table import TABLE_COLUMNS
 from fedge.errors import BadInput, FedgeError
 from fedge.modes import stack_modes
 from fedge.physics.time_power_model import compute_power_w, compute_step_s
+from fedge.studies.mode_choice_options import (
+    ModeChoiceOptions,
+    build_mode_choice_study,
+    find_steps,
+    list_board_notes,
+)
 from fedge.types import PowerMode, ProfileTable
 
 pytest.importorskip("fedge.studies.mode_choice_study")
@@ -66,17 +71,17 @@ def test_a_board_of_another_name_or_with_other_clocks_is_noted() -> None:
     ones = np.ones(len(modes))
     own = ProfileTable("tx2", "net", 16, modes, ones, ones, "0" * 64, "t.csv")
 
-    (unknown,) = list_table_notes(replace(own, device="downloads"), None)
-    (other,) = list_table_notes(replace(own, device="orin-nano"), "orin-nano")
+    (unknown,) = list_board_notes(replace(own, device="downloads"), None)
+    (other,) = list_board_notes(replace(own, device="orin-nano"), "orin-nano")
 
-    assert list_table_notes(own, None) == []
+    assert list_board_notes(own, None) == ()
     assert "downloads (taken from the table's folder, --device names another) is no board of the catalogue" in unknown
     assert "GPU clocks" in other
     assert "not those of orin-nano (named by --device)" in other
 
 
 def test_every_policy_is_played_at_every_ratio_with_seeds_from_one(table: Path) -> None:
-    jobs = build_mode_choice_jobs(ModeChoiceOptions(table, (1.5, 4.0), 7, "fedge,maxn", 2))
+    jobs = build_mode_choice_study(ModeChoiceOptions(table, (1.5, 4.0), 7, "fedge,maxn", 2)).jobs
 
     assert [str(job) for job in jobs[:3]] == [
         "fedge, ratio 1.5, seed 1",
@@ -85,7 +90,7 @@ def test_every_policy_is_played_at_every_ratio_with_seeds_from_one(table: Path) 
     ]
     assert len(jobs) == 8
     assert {(job.rounds, job.steps) for job in jobs} == {(7, 200)}
-    assert build_mode_choice_jobs(ModeChoiceOptions(table, steps=9))[0].steps == 9
+    assert build_mode_choice_study(ModeChoiceOptions(table, steps=9)).steps == 9
 
 
 @pytest.mark.parametrize(
@@ -102,7 +107,7 @@ def test_every_policy_is_played_at_every_ratio_with_seeds_from_one(table: Path) 
 )
 def test_wrong_input_is_one_line_that_names_it(table: Path, change: dict[str, object], words: str) -> None:
     with pytest.raises(BadInput) as caught:
-        build_mode_choice_jobs(replace(ModeChoiceOptions(table), **change))  # type: ignore[arg-type]
+        build_mode_choice_study(replace(ModeChoiceOptions(table), **change))  # type: ignore[arg-type]
 
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -113,7 +118,7 @@ def test_a_table_of_one_mode_leaves_nothing_to_choose(tmp_path: Path) -> None:
     path.write_text(",".join(TABLE_COLUMNS) + "\n4,1479000,921600000,1600000000,16,100,9\n", encoding="utf-8")
 
     with pytest.raises(FedgeError, match="nothing to choose"):
-        build_mode_choice_jobs(ModeChoiceOptions(path))
+        build_mode_choice_study(ModeChoiceOptions(path))
 
 
 def test_the_help_names_all_policies(fedge: Launcher) -> None:

@@ -6,7 +6,7 @@ import io
 
 from rich.console import Console
 
-from experiments.fleet.answer_progress import AnswerProgress, format_waiting
+from experiments.fleet.playbook_progress import AnswerProgress, format_waiting
 
 
 def test_the_line_counts_answers_and_names_whom_it_waits_for() -> None:

@@ -14,12 +14,13 @@ import pytest
 import yaml
 from typer.testing import CliRunner, Result
 
-from experiments.cli import fleet_options, fleet_playbook
-from experiments.cli.fleet_options import FleetOptions
+from experiments.cli import fleet_playbook
 from experiments.cli.main import app
+from experiments.fleet import selected_fleet
 from experiments.fleet.key_folder import create_keys
 from experiments.fleet.playbook_events import PlaybookState
 from experiments.fleet.playbook_runner import PlaybookCall, PlaybookOutcome
+from experiments.fleet.selected_fleet import FleetOptions
 from fedge.errors import BadInput
 
 
@@ -267,7 +268,7 @@ def test_the_inventory_is_named_by_an_option_a_variable_or_the_playbooks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def found(inventory: Path | None) -> Path:
-        return fleet_options.build_options(inventory, tmp_path, None).inventory
+        return selected_fleet.build_options(inventory, tmp_path, None).inventory
 
     monkeypatch.delenv("FEDGE_INVENTORY", raising=False)
     beside = found(None)
@@ -280,7 +281,7 @@ def test_the_inventory_is_named_by_an_option_a_variable_or_the_playbooks(
 
 def test_playbooks_that_are_not_there_are_named(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="checkout"):
-        fleet_options.build_options(None, tmp_path / "none", None)
+        selected_fleet.build_options(None, tmp_path / "none", None)
 
 
 @pytest.mark.parametrize(("amount", "text"), [(17, "17 bytes"), (1234, "1.23 kB"), (5.6e9, "5.6 GB")])

@@ -16,12 +16,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from experiments.cli import fleet_options
 from experiments.cli import fleet_status as command
-from experiments.cli.fleet_options import FleetOptions
+from experiments.fleet import selected_fleet
 from experiments.fleet.inventory import Inventory, InventoryHost
 from experiments.fleet.playbook_events import COLOUR_CODES, PLAY, UNREACHABLE, PlaybookEvent, PlaybookState, apply_event
 from experiments.fleet.playbook_runner import PlaybookCall, PlaybookOutcome
+from experiments.fleet.selected_fleet import FleetOptions
+from experiments.fleet.status import fleet_inspection
 from experiments.fleet.status.board_case import SERVICES
 from experiments.fleet.status.clock_offset import format_duration
 from experiments.fleet.status.fleet_assessment import assess_fleet
@@ -530,12 +531,12 @@ def test_a_table_of_a_hundred_boards_is_as_wide_as_a_screen_and_tells_of_those_t
 # Asking
 
 
-def chosen(folder: Path, *limited: str) -> fleet_options.SelectedFleet:
+def chosen(folder: Path, *limited: str) -> selected_fleet.SelectedFleet:
     """The fleet, or these of it."""
     boards = tuple(InventoryHost(name, {}) for name in FLEET.boards)
     hosts = frozenset(limited or (*FLEET.boards, "srv"))
     options = FleetOptions(folder / "i.yml", folder, ",".join(limited) or None)
-    return fleet_options.SelectedFleet(options, Inventory(options.inventory, InventoryHost("srv", {}), boards), hosts)
+    return selected_fleet.SelectedFleet(options, Inventory(options.inventory, InventoryHost("srv", {}), boards), hosts)
 
 
 def nobody() -> Console:
@@ -562,7 +563,7 @@ def test_hosts_are_asked_by_the_playbook_and_the_lost_keep_their_reason(tmp_path
     del hosts["nano-2"]
     lost = PlaybookEvent(UNREACHABLE, "nano-2", text="Connection refused")
 
-    asked = command.query_hosts(chosen(tmp_path), tmp_path / "log", nobody(), playing(hosts, lost))
+    asked = fleet_inspection.query_hosts(chosen(tmp_path), tmp_path / "log", nobody(), playing(hosts, lost))
 
     assert asked.fleet == FLEET
     assert set(asked.answers) == {"nano-1", "srv"}
@@ -578,7 +579,7 @@ def test_with_a_limit_those_boards_are_judged_by_what_the_server_says_too(tmp_pa
         limits.append(asking.limit)
         return playing(hosts)(asking, log, tell)
 
-    asked = command.query_hosts(chosen(tmp_path, "nano-1"), tmp_path / "log", nobody(), run)
+    asked = fleet_inspection.query_hosts(chosen(tmp_path, "nano-1"), tmp_path / "log", nobody(), run)
 
     assert limits == ["nano-1,server"]
     assert asked.fleet == FleetHosts(("nano-1", "nano-2"), ("nano-1",), "srv")
@@ -590,7 +591,7 @@ def test_a_playbook_that_reaches_nobody_is_a_failure_with_the_reason(tmp_path: P
         return PlaybookOutcome(1, PlaybookState(), "the inventory is empty")
 
     with pytest.raises(RunFailed, match="the inventory is empty"):
-        command.query_hosts(chosen(tmp_path), tmp_path / "log", nobody(), run)
+        fleet_inspection.query_hosts(chosen(tmp_path), tmp_path / "log", nobody(), run)
 
 
 def test_while_hosts_are_asked_a_terminal_shows_who_is_waited_for(tmp_path: Path) -> None:
@@ -606,7 +607,9 @@ def test_while_hosts_are_asked_a_terminal_shows_who_is_waited_for(tmp_path: Path
         seen.append(out.getvalue())
         return outcome
 
-    command.query_hosts(chosen(tmp_path), tmp_path / "log", Console(file=out, force_terminal=True, width=100), run)
+    fleet_inspection.query_hosts(
+        chosen(tmp_path), tmp_path / "log", Console(file=out, force_terminal=True, width=100), run
+    )
 
     assert "2 of 3 hosts have answered" in seen[0]
     assert "waiting for nano-1" in seen[0]

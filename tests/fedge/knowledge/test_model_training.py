@@ -124,7 +124,8 @@ def test_profiling_never_exceeds_its_budgets(
         assert (origin.profiling_s, origin.profiling_j) == (pytest.approx(took_s), pytest.approx(took_j))
     else:
         assert len(asked) == len(model.measurements) + 1, "only the last one is broken off"
-        assert max(origin.profiling_s / seconds, origin.profiling_j / (joules or np.inf)) == pytest.approx(1.0)
+        share = max(origin.profiling_s / seconds, origin.profiling_j / (joules or np.inf))
+        assert 0.5 <= share <= 1.0, "each mode counts by its larger share, so that the sums may both stay below 1"
 
 
 @pytest.mark.parametrize("method", ["fedge", "physical", "linear"])

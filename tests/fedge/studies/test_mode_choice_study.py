@@ -22,7 +22,7 @@ from fedge.studies.mode_choice_study import (
     ModeChoiceResult,
     TableDevice,
     check_policy,
-    run_mode_choice_study,
+    run_mode_choice,
 )
 from fedge.types import Modes, ProfileTable
 
@@ -40,7 +40,7 @@ def made_up(seed: int, every: int = 3) -> ProfileTable:
 @pytest.fixture(scope="module", params=[1, 2])
 def learnt(request: pytest.FixtureRequest) -> ModeChoiceResult:
     """A board that plays on its own, 40 rounds."""
-    return run_mode_choice_study(made_up(request.param), 2.0, 40, STEPS, "fedge", 1)
+    return run_mode_choice(made_up(request.param), 2.0, 40, STEPS, "fedge", 1)
 
 
 NANO = catalogue_grid(catalogue.find("nano"))
@@ -68,7 +68,7 @@ def test_the_oracle_has_no_regret_and_the_top_mode_saves_nothing(
     seed: int, ratio: float, rounds: int, steps: int
 ) -> None:
     table = made_up(seed, 20)
-    oracle, top = (run_mode_choice_study(table, ratio, rounds, steps, policy, seed) for policy in ("oracle", "maxn"))
+    oracle, top = (run_mode_choice(table, ratio, rounds, steps, policy, seed) for policy in ("oracle", "maxn"))
 
     assert oracle.regret_pct == oracle.regret_after10_pct == pytest.approx(0.0, abs=1e-9)
     assert oracle.deadlines_missed == 0
@@ -81,7 +81,7 @@ def test_the_oracle_has_no_regret_and_the_top_mode_saves_nothing(
 @settings(max_examples=25)
 def test_deadlines_are_the_seed_s_alone_and_lie_between_once_and_the_ratio(seed: int, rounds: int, steps: int) -> None:
     table, ratio = made_up(1, 20), 2.5
-    games = [run_mode_choice_study(table, ratio, rounds, steps, policy, seed) for policy in ("oracle", "maxn")]
+    games = [run_mode_choice(table, ratio, rounds, steps, policy, seed) for policy in ("oracle", "maxn")]
 
     first, second = ([one.deadline_s for one in game.rounds] for game in games)
     fastest_s = steps * float(table.step_s.min())
@@ -96,7 +96,7 @@ def test_no_split_over_two_modes_beats_the_oracle(seed: int, ratio: float) -> No
     table, steps = made_up(seed, 40), 7
     t, e = table.step_s, table.step_s * table.power_w
 
-    for one in run_mode_choice_study(table, ratio, 2, steps, "oracle", seed).rounds:
+    for one in run_mode_choice(table, ratio, 2, steps, "oracle", seed).rounds:
         least_j = min(
             k * e[a] + (steps - k) * e[b]
             for a in range(len(t))
@@ -137,14 +137,14 @@ def test_a_board_s_rows_tell_what_it_worked_in(learnt: ModeChoiceResult) -> None
 @pytest.mark.parametrize("policy", POLICIES)
 def test_the_same_seed_gives_the_same_rows_and_another_seed_others(policy: str) -> None:
     table = made_up(3, 9)
-    one, again, other = (run_mode_choice_study(table, 2.0, 4, STEPS, policy, seed) for seed in (1, 1, 2))
+    one, again, other = (run_mode_choice(table, 2.0, 4, STEPS, policy, seed) for seed in (1, 1, 2))
 
     assert one == again
     assert [r.deadline_s for r in one.rounds] != [r.deadline_s for r in other.rounds]
 
 
 def test_figures_are_sums_over_the_run_and_after_ten_leaves_the_first_nine_out() -> None:
-    game = run_mode_choice_study(made_up(1, 9), 3.0, 12, STEPS, "maxn", 1)
+    game = run_mode_choice(made_up(1, 9), 3.0, 12, STEPS, "maxn", 1)
     late = game.rounds[9:]
 
     assert game.regret_pct == pytest.approx(
@@ -154,8 +154,8 @@ def test_figures_are_sums_over_the_run_and_after_ten_leaves_the_first_nine_out()
         100 * (sum(r.energy_j for r in late) / sum(r.oracle_j for r in late) - 1)
     )
     assert math.isclose(
-        run_mode_choice_study(made_up(1, 9), 3.0, 5, STEPS, "maxn", 1).regret_after10_pct,
-        run_mode_choice_study(made_up(1, 9), 3.0, 5, STEPS, "maxn", 1).regret_pct,
+        run_mode_choice(made_up(1, 9), 3.0, 5, STEPS, "maxn", 1).regret_after10_pct,
+        run_mode_choice(made_up(1, 9), 3.0, 5, STEPS, "maxn", 1).regret_pct,
     )
 
 
@@ -163,4 +163,4 @@ def test_an_unknown_policy_is_refused_with_the_known_ones() -> None:
     with pytest.raises(UnknownName, match="--policy: got 'fastest'; known: "):
         check_policy("fastest", "--policy")
     with pytest.raises(UnknownName, match="oracle"):
-        run_mode_choice_study(made_up(1, 40), 2.0, 1, 5, "fastest", 1)
+        run_mode_choice(made_up(1, 40), 2.0, 1, 5, "fastest", 1)

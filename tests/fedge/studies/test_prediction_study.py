@@ -13,7 +13,7 @@ import pytest
 from fedge.errors import RunFailed
 from fedge.studies import prediction_study as studies
 from fedge.studies.prediction_cells import CellResult, MethodSetup, PredictionTarget, row_to_dict
-from fedge.studies.prediction_study import PredictionStudy, count_preparations, run_prediction_study
+from fedge.studies.prediction_study import PredictionStudy, run_prediction_study
 
 TIMES = ("fit_s", "predict_s", "explore_s")
 
@@ -57,7 +57,7 @@ def test_every_step_is_told(target: PredictionTarget, plug_ins: str) -> None:
 
     run_prediction_study(study, 0, told.append)
 
-    assert len(told) == len(study.cells) + count_preparations(study)
+    assert len(told) == study.step_count
     assert told[0] == "prepare physical"
     assert told[-1] == "physical, 10 modes, seed 1"
 

@@ -9,8 +9,8 @@ from functools import partial
 
 import pytest
 
-from fedge.errors import RunFailed
-from fedge.studies.process_pool import run_in_processes
+from fedge.errors import BadInput, FedgeError, RunFailed
+from fedge.studies.process_pool import run_in_processes, run_jobs
 
 _prepared: list[str] = []
 
@@ -51,3 +51,23 @@ def test_an_error_of_the_listener_ends_all_processes() -> None:
 def test_a_process_that_dies_is_told_with_a_reason() -> None:
     with pytest.raises(RunFailed, match="worker process ended"):
         run_in_processes(die, [1, 2], 2)
+
+
+def _square(value: int) -> int:
+    if value < 0:
+        raise BadInput("value", str(value), "a positive one")
+    return value * value
+
+
+def test_jobs_are_answered_in_their_order_on_any_number_of_processes() -> None:
+    told: list[str] = []
+
+    assert run_jobs(_square, [3, 1, 2], told.append, workers=2) == [9, 1, 4]
+    assert sorted(told) == ["1", "2", "3"]
+    assert run_jobs(_square, [3, 1, 2], told.append, workers=1) == [9, 1, 4]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_jobs_mistake_is_told_as_it_is(workers: int) -> None:
+    with pytest.raises(FedgeError, match="value: got -1; a positive one"):
+        run_jobs(_square, [3, -1], lambda _: None, workers=workers)

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from contracts.jobs import modes, pair, seconds, watts
 
-from fedge.costs.cost_lookup import CostProfile, load_calibrated_training
-from fedge.costs.cost_profile import load_calibrated_inference
+from fedge.costs.cost_profile import CostProfile, load_calibrated_inference, load_calibrated_training
 from fedge.studies.serving.pair_knowledge import build_pair_knowledge, exclude_seen_profiles
 from fedge.types import ProfileTable
 
@@ -44,8 +43,8 @@ def test_a_profile_of_the_jobs_changes_nothing_that_is_believed(name: str) -> No
         return replace(profile, coefficients=worse)
 
     both = pair()
-    honest = build_pair_knowledge(both, train, infer, EVERY).ground
-    other = build_pair_knowledge(both, train, infer, [spoilt(profile) for profile in EVERY]).ground
+    honest = build_pair_knowledge(both, train, infer, EVERY).context
+    other = build_pair_knowledge(both, train, infer, [spoilt(profile) for profile in EVERY]).context
     assert honest.train is not None
     assert other.train is not None
     assert honest.train.priors
@@ -62,7 +61,7 @@ def _worse(profile: CostProfile) -> CostProfile:
 def test_what_is_believed_of_training_saw_nothing_of_the_inference_beside_it() -> None:
     jobs = pair(), table("vit-b16-cifar10", 32), [table("mobilenetv3l-gld23k", 16)]
     spoilt = [_worse(p) if (p.kind, p.workload) == ("infer", "mobilenetv3l-gld23k") else p for p in EVERY]
-    honest, other = (build_pair_knowledge(*jobs, profiles).ground.train for profiles in (EVERY, spoilt))
+    honest, other = (build_pair_knowledge(*jobs, profiles).context.train for profiles in (EVERY, spoilt))
     assert honest is not None
     assert other is not None
     for x, y in zip(honest.priors, other.priors, strict=True):
@@ -74,9 +73,9 @@ def test_a_table_that_moves_what_is_believed_is_named_once(train: str | None, in
     served = [table(infer, size) for size in (1, 4, 16, 32, 64)]
     trained = None if train is None else table(train)
     honest = build_pair_knowledge(pair(), trained, served, EVERY)
-    believed = [*([] if honest.ground.train is None else [honest.ground.train]), *honest.ground.infer]
+    believed = [*([] if honest.context.train is None else [honest.context.train]), *honest.context.infer]
     for profile in EVERY:
-        found = build_pair_knowledge(pair(), trained, served, [_worse(p) if p is profile else p for p in EVERY]).ground
+        found = build_pair_knowledge(pair(), trained, served, [_worse(p) if p is profile else p for p in EVERY]).context
         again = [*([] if found.train is None else [found.train]), *found.infer]
         moved = any(
             not np.array_equal(x.time, y.time)
@@ -95,13 +94,13 @@ def test_what_the_priors_saw_is_named() -> None:
 
 
 def test_a_board_that_no_catalogue_has_still_gets_priors() -> None:
-    ground = build_pair_knowledge(pair(), table("a", device="mine"), [table("b", 4, device="mine")], EVERY).ground
-    assert ground.train is not None
-    assert ground.train.priors
-    assert ground.infer[0].priors
+    context = build_pair_knowledge(pair(), table("a", device="mine"), [table("b", 4, device="mine")], EVERY).context
+    assert context.train is not None
+    assert context.train.priors
+    assert context.infer[0].priors
 
 
 def test_without_any_calibration_there_is_a_ground_without_priors() -> None:
-    ground = build_pair_knowledge(pair(), table("a"), [table("b", 4)], ()).ground
-    assert ground.train is not None
-    assert (ground.train.priors, ground.infer[0].priors) == ((), ())
+    context = build_pair_knowledge(pair(), table("a"), [table("b", 4)], ()).context
+    assert context.train is not None
+    assert (context.train.priors, context.infer[0].priors) == ((), ())

@@ -8,9 +8,15 @@ from contracts.jobs import SIZES, pair
 from fedge.serving.multiple_services import MeasuredServiceDemand
 from fedge.serving.serving_problems import ServingProblem
 from fedge.serving.strategies import SearchContext
-from fedge.studies.serving.serving_advice import find_holding_choice, search_with_strategy, simulated_duration_s
+from fedge.studies.serving.serving_advice import (
+    SimulatedPlan,
+    SimulatedService,
+    find_holding_choice,
+    search_with_strategy,
+    simulate_plan,
+    simulated_duration_s,
+)
 from fedge.studies.serving.serving_planner import ServingJobs, enumerate_choices
-from fedge.studies.serving.serving_simulation import SimulatedPlan, SimulatedService, simulate_plan
 from fedge.worker.arrivals import Arrivals
 
 PAIR = pair()

@@ -9,9 +9,9 @@ from contracts.jobs import SIZES, pair
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedge.serving.job_choice import find_best_choice as best_choice
 from fedge.serving.multiple_services import MeasuredServiceDemand
 from fedge.serving.serving_problems import ServingProblem
+from fedge.serving.trial_search import find_best_choice as best_choice
 from fedge.studies.serving.serving_planner import (
     ServingJobs,
     enumerate_choices,

@@ -12,10 +12,10 @@ from contracts.jobs import SIZES, pair
 
 from fedge.clock import SimulatedClock
 from fedge.devices.tables.mode_table import list_batch_sizes, read_mode_table
-from fedge.serving.job_choice import JobChoice, find_best_choice
 from fedge.serving.job_pair import build_pair
 from fedge.serving.serving_problems import ProblemFamily, ServingProblem, default_problems
 from fedge.serving.strategies import SearchContext
+from fedge.serving.trial_search import JobChoice, find_best_choice
 from fedge.studies.serving.strategy_scores import StrategyRow
 from fedge.studies.serving.strategy_study import (
     StrategyCase,
@@ -31,11 +31,11 @@ PROBLEMS = tuple(
     for watts, latency, rate in itertools.product(range(16, 40, 3), (0.2, 0.5), (20.0, 60.0, 200.0))
 )
 ODD = """
-from fedge.serving.job_choice import JobChoice as Choice
+from fedge.serving.trial_search import JobChoice as Choice
 from fedge.serving.trial_search import Trial
 
 class Raises:
-    def __init__(self, ground):
+    def __init__(self, context):
         pass
     def search(self, problem):
         yield (Trial(0, 0),)
@@ -182,7 +182,7 @@ GOLDEN = (
     (None, "resnet50-imagenet", "infer", 4041, 3570, 5.1),
     ("yolov8n-coco", "resnet50-imagenet", "concurrent", 5322, 5003, None),
 )
-"""One of each family; ``tests/fedge/serving/strategies/test_gmd.py`` has them all."""
+"""One of each family; ``tests/fedge/serving/strategies/test_grid_walk.py`` has them all."""
 
 
 @pytest.mark.slow
@@ -201,10 +201,10 @@ def test_gmd_on_the_measured_tables_reaches_its_golden_results(
     path = folder / "infer" / f"{infer}.csv"
     inference = [read_mode_table(path, batch_size=size) for size in list_batch_sizes(path)] if infer else []
     both = build_pair(training, inference)
-    ground = SearchContext(both.modes, both.batch_sizes)
+    context = SearchContext(both.modes, both.batch_sizes)
     row = run_strategy_job(
         StrategyJob(
-            StrategyCase(both, family, default_problems(family), ground, StrategyRow("", both.name, family=family)),
+            StrategyCase(both, family, default_problems(family), context, StrategyRow("", both.name, family=family)),
             "gmd",
         ),
         SimulatedClock(),

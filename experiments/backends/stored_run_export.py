@@ -1,14 +1,14 @@
-"""``fedge export``: export every round of a finished run."""
+"""Export of a stored run: its experiment and the exporter's options are read, then every round is exported."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import yaml
 
 from experiments.backends import launcher
+from experiments.backends.run_export import export_rounds
 from experiments.spec import experiment_checks
 from fedge.errors import BadInput, FedgeError, RunFailed
 from fedge.experiment import ExporterSpec
@@ -16,28 +16,34 @@ from fedge.experiment import ExporterSpec
 OptionValue = bool | int | float | str
 
 
-def export_run(run: Path, to: str, options: Sequence[str], out: Path | None) -> None:
-    """Export a run and print the number of rounds.
+def export_run(run: Path, exporter: str, options: Sequence[str], out: Path | None = None) -> int:
+    """Export every round of a run.
+
+    Args:
+        run: The run folder.
+        exporter: Name of the exporter.
+        options: Its options as ``key=value``, with values as in YAML.
+        out: Folder to write into; None for the exporter's default.
+
+    Returns:
+        The number of rounds exported.
 
     Raises:
         BadInput: If the folder is not a run folder, or the exporter cannot be created.
+        RunFailed: If the exporter fails.
     """
     experiment = launcher.load_saved_experiment(run)
     experiment_checks.import_plugins(experiment)
-    given = dict(_parse_option(option) for option in options)
+    values = dict(_parse_option(option) for option in options)
     if out is not None:
-        given["out"] = str(out.resolve())
-    from experiments.backends import run_export as backend
-
-    spec = ExporterSpec(name=to, options=given)
+        values["out"] = str(out.resolve())
     try:
-        count = backend.export_run(experiment, run.resolve(), spec)
+        return export_rounds(experiment, run.resolve(), ExporterSpec(name=exporter, options=values))
     except FedgeError:
         raise
     except Exception as error:  # others' code, and others' servers
         reason = " ".join(f"{type(error).__name__}: {error}".split())
-        raise RunFailed(f"{to} did not take {run}: {reason}") from error
-    sys.stdout.write(f"{count} {'round' if count == 1 else 'rounds'} told to {to}\n")
+        raise RunFailed(f"{exporter} did not take {run}: {reason}") from error
 
 
 def _parse_option(text: str) -> tuple[str, OptionValue]:
@@ -46,9 +52,9 @@ def _parse_option(text: str) -> tuple[str, OptionValue]:
     if not sign or not key.strip():
         raise BadInput("--option", repr(text), "key=value, for example --option tracking_uri=http://127.0.0.1:5000")
     try:
-        read = yaml.safe_load(value)
+        parsed = yaml.safe_load(value)
     except yaml.YAMLError as error:
         raise BadInput(f"--option {key}", repr(value), "a value as in YAML") from error
-    if not isinstance(read, OptionValue):
+    if not isinstance(parsed, OptionValue):
         raise BadInput(f"--option {key}", repr(value), "a number, text, true or false")
-    return key.strip(), read
+    return key.strip(), parsed

@@ -87,26 +87,24 @@ def read_checked_fleet(options: FleetOptions) -> SelectedFleet:
         BadInput: With all problems found.
     """
     fleet = _read_inventory(options)
-    meant = replace(
+    selected = replace(
         fleet.inventory, boards=tuple(board for board in fleet.inventory.boards if board.name in fleet.hosts)
     )
-    raise_problems(find_problems(meant, options.playbooks, datetime.now(UTC)), fleet)
+    raise_problems(find_problems(selected, options.playbooks, datetime.now(UTC)), fleet)
     return fleet
 
 
 def _read_inventory(options: FleetOptions) -> SelectedFleet:
-    found = inventory.read_inventory(options.inventory, options.playbooks)
+    whole = inventory.read_inventory(options.inventory, options.playbooks)
     if options.limit is None:
-        return SelectedFleet(options, found, frozenset({found.server.name, *found.board_names}))
-    return SelectedFleet(options, found, frozenset(inventory.match_hosts(found, options.playbooks, options.limit)))
+        return SelectedFleet(options, whole, frozenset({whole.server.name, *whole.board_names}))
+    return SelectedFleet(options, whole, frozenset(inventory.match_hosts(whole, options.playbooks, options.limit)))
 
 
-def raise_problems(told: Sequence[InventoryProblem], fleet: SelectedFleet) -> None:
+def raise_problems(problems: Sequence[InventoryProblem], fleet: SelectedFleet) -> None:
     """Raise ``BadInput`` with all problems of an inventory, before any host is contacted."""
-    if len(told) == 1:
-        raise BadInput(told[0].where, told[0].got, told[0].right)
-    if told:
-        listed = "".join(f"\n  {problem}" for problem in told)
-        raise BadInput(
-            str(fleet.options.inventory), f"{len(told)} things that cannot work", f"mend them first:{listed}"
-        )
+    if len(problems) == 1:
+        raise BadInput(problems[0].where, problems[0].got, problems[0].right)
+    if problems:
+        listed = "".join(f"\n  {problem}" for problem in problems)
+        raise BadInput(str(fleet.options.inventory), f"{len(problems)} problems", f"fix them first:{listed}")

@@ -12,9 +12,11 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from experiments.cli import layers_commands
-from experiments.cli.layers_cost import cost_by_kind, format_si, list_costliest_layers, print_cost, print_layers
-from fedge.costs.layers.known_networks import find_known_network
+from experiments.cli.layers_commands import layers
+from experiments.report.analysis.layers_terminal import format_si, print_layer_summary
+from fedge.costs.layers.layer_summary import cost_by_kind, list_costliest_layers, summarize_layers
 from fedge.costs.layers.network_cost import NetworkCost
+from fedge.costs.layers.network_record import find_known_network
 from fedge.errors import BadInput
 
 
@@ -26,7 +28,8 @@ def resnet() -> NetworkCost:
 
 def shown(network: NetworkCost, batch_size: int = 1, kind: str = "infer", top: int = 3) -> str:
     out = io.StringIO()
-    print_cost(Console(file=out, width=120), network, batch_size, kind, top)  # type: ignore[arg-type]
+    summary = summarize_layers(network, batch_size, kind, top)  # type: ignore[arg-type]
+    print_layer_summary(Console(file=out, width=120), summary)
     return out.getvalue()
 
 
@@ -76,19 +79,21 @@ def test_a_network_without_layers_is_shown_too() -> None:
 
 def test_the_json_is_a_model_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "net.json"
-    print_layers("digits-cnn", 4, None, "infer", path, 0)
+    layers("digits-cnn", batch=4, input_shape=None, kind="infer", json_file=path, top=0)
     first = capsys.readouterr().out
-    print_layers(str(path), 4, None, "infer", None, 0)
+    layers(str(path), batch=4, input_shape=None, kind="infer", json_file=None, top=0)
     assert capsys.readouterr().out == first
     assert json.loads(path.read_text(encoding="utf-8"))["totals"]["parameters"] == 6186
-    print_layers("digits-cnn", 4, None, "infer", path, 0)  # its own earlier output may be replaced
+    layers(
+        "digits-cnn", batch=4, input_shape=None, kind="infer", json_file=path, top=0
+    )  # its own earlier output may be replaced
 
 
 def test_another_file_is_not_replaced(tmp_path: Path) -> None:
     path = tmp_path / "precious.json"
     path.write_text('{"mine": 1}', encoding="utf-8")
     with pytest.raises(BadInput, match="which holds something else"):
-        print_layers("digits-cnn", 1, None, "infer", path, 0)
+        layers("digits-cnn", batch=1, input_shape=None, kind="infer", json_file=path, top=0)
     assert path.read_text(encoding="utf-8") == '{"mine": 1}'
 
 
@@ -100,7 +105,7 @@ def test_what_is_not_counted_is_said_on_the_error_stream(
     )
     (tmp_path / "odd_network.py").write_text(program, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
-    print_layers("odd_network:Odd", 1, "4x4", "infer", tmp_path / "odd.json", 3)
+    layers("odd_network:Odd", batch=1, input_shape="4x4", kind="infer", json_file=tmp_path / "odd.json", top=3)
     said = " ".join(capsys.readouterr().err.split())
     assert said.startswith("NOT COUNTED: linalg_qr.")
     assert json.loads((tmp_path / "odd.json").read_text(encoding="utf-8"))["unknown"] == ["linalg_qr"]

@@ -1,19 +1,14 @@
-"""``fedge doctor``: installed packages, usable backends and data, and how to fix the rest."""
+"""Check of this machine's environment: installed packages, usable backends and data, and how to fix the rest."""
 
 from __future__ import annotations
 
 import importlib.metadata
-import json
 import os
-import platform
 import shutil
 import sys
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-
-from rich.console import Console
-from rich.table import Table
 
 PACKAGES = ("flwr", "ray", "torch", "torchvision", "numpy", "scikit-learn", "pyarrow", "plotly", "safetensors")
 
@@ -35,18 +30,9 @@ class EnvironmentFinding:
     remedy: str = ""
 
 
-def print_environment(console: Console, as_json: bool) -> None:
-    """Print every finding; changes nothing."""
-    findings = [*_check_packages(), *_check_backends(), *_check_data()]
-    if as_json:
-        sys.stdout.write(json.dumps([asdict(finding) for finding in findings]) + "\n")
-        return
-    table = Table(title=f"fedge on Python {platform.python_version()}, {platform.system()} {platform.machine()}")
-    for column in ("what", "usable", "found", "what to do"):
-        table.add_column(column, overflow="fold")
-    for finding in findings:
-        table.add_row(finding.what, "yes" if finding.usable else "no", finding.found, finding.remedy)
-    console.print(table)
+def check_environment() -> tuple[EnvironmentFinding, ...]:
+    """Check packages, backends and data; nothing is changed."""
+    return (*_check_packages(), *_check_backends(), *_check_data())
 
 
 def _check_packages() -> list[EnvironmentFinding]:
@@ -68,10 +54,10 @@ def _check_backends() -> list[EnvironmentFinding]:
     ]
 
 
-def _check_import(what: str, look: Callable[[], str]) -> EnvironmentFinding:
+def _check_import(what: str, check: Callable[[], str]) -> EnvironmentFinding:
     try:
-        return EnvironmentFinding(what, True, look())
-    except Exception as error:  # noqa: BLE001 -- whatever breaks here is what the user wants to read
+        return EnvironmentFinding(what, True, check())
+    except Exception as error:  # noqa: BLE001 -- the user wants to read every failure of an import
         return EnvironmentFinding(what, False, f"{type(error).__name__}: {error}", "make setup")
 
 
@@ -104,11 +90,11 @@ def _check_fleet() -> str:
 def _check_data() -> list[EnvironmentFinding]:
     from fedge.workloads import find_datasets
 
-    found = [
+    data = [
         EnvironmentFinding(f"data {name}", here, where, "" if here else f"put it there or let a run fetch it ({where})")
         for name, here, where in find_datasets()
     ]
-    return [*found, _check_profiles()]
+    return [*data, _check_profiles()]
 
 
 def _check_profiles() -> EnvironmentFinding:

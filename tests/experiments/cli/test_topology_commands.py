@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from experiments.cli import topology_variants
-from experiments.cli.topology_commands import app
-from experiments.cli.topology_variants import find_variants, print_variant, search_variants
-from fedge.analysis.topology import variant_files
-from fedge.analysis.topology.topology_result import TopologyOptions
-from fedge.analysis.topology.variant_training import TrainingCheck
+from experiments.cli import topology_commands
+from experiments.cli.topology_commands import app, print_variants, show
+from fedge.analysis.topology import topology_result, variant_files
+from fedge.analysis.topology.topology_result import TopologyOptions, TopologyResult, find_variants
+from fedge.analysis.topology.variant_files import TrainingCheck
+from fedge.client.memory_scaling import estimate_usable_mb
 from fedge.costs.layers.network_cost import NetworkCost
 from fedge.costs.layers.network_source import load_network_cost
 from fedge.costs.memory.step_need import StepNeed
@@ -38,11 +38,11 @@ def _need(network: NetworkCost, device: DeviceSpec, batch_size: int) -> StepNeed
 
 @pytest.fixture(autouse=True)
 def _fake_need(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(topology_variants, "need_of_step", _need)
+    monkeypatch.setattr(topology_result, "predict_step_need", _need)
 
 
-def _answer(asked: TopologyOptions = ASKED) -> topology_variants.TopologyResult:
-    return search_variants(asked, topology_variants._load_prunable(asked)[1])
+def _answer(asked: TopologyOptions = ASKED) -> TopologyResult:
+    return find_variants(asked, estimate_usable_mb)
 
 
 def test_the_variants_fit_with_the_margin_and_the_next_width_does_not() -> None:
@@ -85,7 +85,9 @@ def test_variants_that_are_the_same_network_are_listed_once() -> None:
 
 def test_everything_is_written_and_comes_back(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out, json_file, html = tmp_path / "out", tmp_path / "t.json", tmp_path / "t.html"
-    find_variants(replace(ASKED, max_step_s=1.5, variants=2), out, json_file, html, check_training=False)
+    print_variants(
+        replace(ASKED, max_step_s=1.5, variants=2), out=out, json_file=json_file, html=html, check_training=False
+    )
     told = capsys.readouterr().out
     assert "does not fit" in told
     assert "MAXN" in told
@@ -102,20 +104,20 @@ def test_everything_is_written_and_comes_back(tmp_path: Path, capsys: pytest.Cap
     page = html.read_text(encoding="utf-8")
     assert page.startswith("<!doctype html>")
     assert all(f'id="chart-{key}"' in page for key in ("memory", "time", "batches", "sample", "layers"))
-    find_variants(
-        replace(ASKED, variants=1), None, json_file, html, check_training=False
+    print_variants(
+        replace(ASKED, variants=1), out=None, json_file=json_file, html=html, check_training=False
     )  # over its own earlier output
 
 
 def test_a_variant_is_shown_layer_by_layer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    find_variants(replace(ASKED, variants=1), tmp_path / "out", None, None, check_training=False)
+    print_variants(replace(ASKED, variants=1), out=tmp_path / "out", json_file=None, html=None, check_training=False)
     (folder,) = (tmp_path / "out").iterdir()
     capsys.readouterr()
-    print_variant(folder, every=True, as_json=False)
+    show(folder, every=True, form="table")
     told = capsys.readouterr().out
     variant = variant_files.read_variant(folder)
     assert all(layer in told for layer in variant.plan)
-    print_variant(folder / "variant.json", every=False, as_json=True)
+    show(folder / "variant.json", every=False, form="json")
     assert json.loads(capsys.readouterr().out)["model"] == MODEL
 
 
@@ -141,7 +143,7 @@ def test_a_variant_is_shown_layer_by_layer(tmp_path: Path, capsys: pytest.Captur
 )
 def test_what_cannot_be_meant_or_met_is_one_line(change: dict[str, Any], told: str) -> None:
     with pytest.raises(BadInput) as caught:
-        find_variants(replace(ASKED, **change), None, None, None, check_training=False)
+        print_variants(replace(ASKED, **change), out=None, json_file=None, html=None, check_training=False)
     assert told in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -156,7 +158,7 @@ def test_folders_and_files_of_others_are_not_written_over(tmp_path: Path) -> Non
     other.write_text("measured", encoding="utf-8")
     for out, json_file, html in ((tmp_path, None, None), (None, other, None), (None, None, other)):
         with pytest.raises(BadInput, match="holds something"):
-            find_variants(ASKED, out, json_file, html, check_training=False)
+            print_variants(ASKED, out=out, json_file=json_file, html=html, check_training=False)
     assert other.read_text(encoding="utf-8") == "measured"
 
 
@@ -166,20 +168,18 @@ def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path, monkeypatch
 
     monkeypatch.setattr(variant_files, "save_variant", full)
     with pytest.raises(BadInput, match=r"--out: .*No space left"):
-        find_variants(ASKED, tmp_path / "out", None, None, check_training=False)
+        print_variants(ASKED, out=tmp_path / "out", json_file=None, html=None, check_training=False)
 
 
 def test_a_training_whose_loss_does_not_fall_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        topology_variants, "run_in_processes", lambda play, jobs, workers: [TrainingCheck((1.0, 2.0), 4, None)]
-    )
+    monkeypatch.setattr(topology_commands, "_check_in_process", lambda folder: TrainingCheck((1.0, 2.0), 4, None))
     with pytest.raises(RunFailed, match="did not fall"):
-        find_variants(ASKED, None, None, None, check_training=True)
+        print_variants(ASKED, out=None, json_file=None, html=None, check_training=True)
 
 
 @pytest.mark.long
 def test_the_largest_variant_is_really_trained(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    find_variants(ASKED, None, tmp_path / "t.json", None, check_training=True)
+    print_variants(ASKED, out=None, json_file=tmp_path / "t.json", html=None, check_training=True)
     assert "measured on this machine" in capsys.readouterr().out
     check = json.loads((tmp_path / "t.json").read_text(encoding="utf-8"))["training_check"]
     assert check["falls"]

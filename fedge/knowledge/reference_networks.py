@@ -1,14 +1,10 @@
-"""``fedge predict train-reference``: trains the reference networks of ``powertrain``, or loads them from the cache."""
+"""Reference networks of ``powertrain`` for measured tables: trained once and kept in the user's cache."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-
-from rich.console import Console
-from rich.table import Table
 
 from fedge.devices.tables.mode_table import read_mode_table
 from fedge.errors import BadInput
@@ -23,6 +19,10 @@ class ReferenceNetworks:
     """Reference networks of one table.
 
     Attributes:
+        table: Path of the table.
+        device: The table's board.
+        workload: The table's workload.
+        batch_size: The table's batch size.
         rows: Number of rows of the table.
         time_mape: Mean absolute relative error of time on held-out modes, as a share.
         power_mape: Mean absolute relative error of power on held-out modes, as a share.
@@ -43,20 +43,17 @@ class ReferenceNetworks:
     cached: bool
 
 
-def train_references(tables: Sequence[Path], batch_size: int | None, as_json: bool) -> None:
-    """Train or load the networks of every table and print them.
+def train_reference_networks(tables: Sequence[Path], batch_size: int | None = None) -> tuple[ReferenceNetworks, ...]:
+    """Train the reference networks of every table, or load them from the cache.
+
+    Args:
+        tables: Measured tables.
+        batch_size: Batch size, if a table holds several.
 
     Raises:
         BadInput: If a table is invalid or the cache cannot be written.
     """
-    results = [_train_networks(path, batch_size) for path in tables]
-    console = Console()
-    if as_json:
-        console.out(json.dumps([asdict(result) for result in results]), highlight=False)
-    else:
-        console.print(_as_table(results))
-        for result in results:
-            console.out(f"kept: {result.file}", highlight=False)
+    return tuple(_train_networks(path, batch_size) for path in tables)
 
 
 def _train_networks(path: Path, batch_size: int | None) -> ReferenceNetworks:
@@ -78,14 +75,3 @@ def _train_networks(path: Path, batch_size: int | None) -> ReferenceNetworks:
         file=str(reference_path(table, REFERENCE_SEED, folder)),
         cached=reference.cached,
     )
-
-
-def _as_table(results: Sequence[ReferenceNetworks]) -> Table:
-    table = Table(title="Reference networks; error on the modes set aside, percent")
-    for heading in ("board", "workload", "rows", "time MAPE", "power MAPE", "seconds", ""):
-        table.add_column(heading, justify="left" if heading in {"board", "workload", ""} else "right", overflow="fold")
-    for r in results:
-        errors = (f"{100 * error:.1f}" for error in (r.time_mape, r.power_mape))
-        how = "cached" if r.cached else "trained"
-        table.add_row(r.device, r.workload, f"{r.rows}", *errors, f"{r.train_s:.1f}", how)
-    return table

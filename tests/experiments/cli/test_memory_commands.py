@@ -12,8 +12,8 @@ from contracts.measured_steps import write_folder, write_network
 from rich.console import Console
 from typer.testing import CliRunner
 
-from experiments.cli.memory_commands import app
-from experiments.cli.memory_eval import as_tables, evaluate_memory, fit_memory
+from experiments.cli.memory_commands import app, evaluate, fit
+from experiments.report.analysis.memory_terminal import build_error_tables
 from fedge.costs.memory.memory_calibration import memory_calibration_from_dict
 from fedge.costs.memory.memory_study import MemoryErrorRow
 from fedge.errors import BadInput
@@ -40,12 +40,12 @@ def test_the_rows_are_written_as_json(data: Path, tmp_path: Path) -> None:
         for split in ("within", "left-out")
         for target in ("memory", "latency")
     }
-    for heading in ("Levels not learnt from", "Network left out", "mean", "worst"):
+    for heading in ("Held-out levels", "Held-out network", "mean", "worst"):
         assert heading in done.output
 
 
 def test_within_alone_is_the_default(data: Path, tmp_path: Path) -> None:
-    evaluate_memory(data, "fedge", left_out=False, seed=0, json_file=tmp_path / "errors.json")
+    evaluate(data=data, method="fedge", leave_network_out=False, json_file=tmp_path / "errors.json")
     assert {row["split"] for row in json.loads((tmp_path / "errors.json").read_text())} == {"within"}
 
 
@@ -60,8 +60,8 @@ def test_the_table_shows_every_error_with_mean_and_worst() -> None:
         )
     ]  # fmt: skip
     out = io.StringIO()
-    for table in as_tables(rows):
-        Console(file=out, width=100).print(table)
+    for table in build_error_tables(rows):
+        table.print(Console(file=out, width=100))
     lines = {line.split()[0]: line.split()[1:] for line in out.getvalue().splitlines() if line.strip()}
     assert lines["a"] == ["12", "8.0", "1.0", "6.0", "3.0"]
     assert lines["mean"] == ["6.0", "1.5", "5.5", "5.0"]
@@ -74,7 +74,7 @@ def test_the_table_shows_every_error_with_mean_and_worst() -> None:
 )
 def test_a_wrong_method_is_said_in_one_line(data: Path, method: str, says: str) -> None:
     with pytest.raises(BadInput) as caught:
-        evaluate_memory(data, method, left_out=False, seed=0, json_file=None)
+        evaluate(data=data, method=method, leave_network_out=False, json_file=None)
     assert says in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -89,26 +89,26 @@ def test_a_seed_that_no_method_takes_is_refused(data: Path, seed: str) -> None:
 def test_one_network_cannot_be_left_out(tmp_path: Path) -> None:
     write_network(tmp_path, "only", 32, 3)
     with pytest.raises(BadInput, match="--leave-network-out: got 1 network; at least two"):
-        evaluate_memory(tmp_path, "fedge", left_out=True, seed=0, json_file=None)
+        evaluate(data=tmp_path, method="fedge", leave_network_out=True, json_file=None)
 
 
 def test_a_measured_table_is_not_written_over(data: Path) -> None:
     with pytest.raises(BadInput, match="holds something else"):
-        evaluate_memory(data, "fedge", left_out=False, seed=0, json_file=data / "deep.csv")
+        evaluate(data=data, method="fedge", leave_network_out=False, json_file=data / "deep.csv")
 
 
 def test_rows_of_levels_without_a_geometry_are_told_of(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with (data / "deep.csv").open("a") as file:
         file.write("deep,33,4,10,1700\n")
-    evaluate_memory(data, "fedge", left_out=False, seed=0, json_file=None)
+    evaluate(data=data, method="fedge", leave_network_out=False, json_file=None)
     assert "levels without a geometry: deep 1" in capsys.readouterr().err
 
 
 def test_fitted_coefficients_are_a_calibration(data: Path, tmp_path: Path) -> None:
     out = tmp_path / "board.yaml"
-    fit_memory(data, out, "made-up", "a law of our own")
+    fit(data=data, out=out, board="made-up", source="a law of our own")
     found = memory_calibration_from_dict(yaml.safe_load(out.read_text()), "board.yaml")
     assert (found.board, found.source) == ("made-up", "a law of our own")
-    fit_memory(data, out, "made-up", "again")  # its own earlier output may be replaced
+    fit(data=data, out=out, board="made-up", source="again")  # its own earlier output may be replaced
     with pytest.raises(BadInput, match="holds something else"):
-        fit_memory(data, data / "deep.csv", "made-up", "")
+        fit(data=data, out=data / "deep.csv", board="made-up", source="")

@@ -9,8 +9,9 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from experiments.cli import place_commands, place_run
-from experiments.cli.place_plan import print_placement
+from experiments.cli import place_commands
+from experiments.cli.place_commands import print_placement, print_placement_runs
+from fedge.analysis.placement.execution.placement_runs import PlacementRunOptions, parse_placement
 from fedge.analysis.placement.placement_advice import PlacementOptions, advise_placement
 from fedge.errors import BadInput
 
@@ -138,7 +139,7 @@ def test_a_file_that_cannot_be_written_is_one_line(
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("fedge.telemetry.run_folder.write_text", full)
+    monkeypatch.setattr("fedge.atomic_files.replace_file", full)
     files = {"html": None, "json": None, option: tmp_path / "p"}
     with pytest.raises(BadInput, match=f"--{option}: .*No space left"):
         print_placement(PlacementOptions(WORKLOAD, "agx-orin", batches="1"), files["html"], files["json"])
@@ -156,7 +157,7 @@ def test_json_of_something_else_is_not_written_over_and_its_own_is(tmp_path: Pat
 
 def test_seconds_without_an_end_are_refused() -> None:
     with pytest.raises(BadInput, match="--seconds"):
-        place_run.measure_and_print(place_run.PlacementRunOptions("digits-cnn", seconds=float("nan")), None)
+        print_placement_runs(PlacementRunOptions("digits-cnn", seconds=float("nan")), None)
 
 
 def test_a_board_without_dla_says_so() -> None:
@@ -180,19 +181,19 @@ def test_without_a_model_what_can_run_here_is_told() -> None:
 @pytest.mark.parametrize("text", ["ort-cpu", "ort-cpu:0:fp32", "ort-cpu:x:fp32", "ort-cpu:1:fp32+", "a::b"])
 def test_instances_that_cannot_be_meant_are_refused(text: str) -> None:
     with pytest.raises(BadInput, match=r"NAME:BATCH:PRECISION|--instances ort-cpu:.*whole number"):
-        place_run.parse_placement(text)
+        parse_placement(text)
 
 
 def test_a_dla_that_is_not_here_is_refused_before_anything_runs() -> None:
     with pytest.raises(BadInput, match="no DLA"):
-        place_run.measure_and_print(place_run.PlacementRunOptions("digits-cnn", ("dla-0:4:fp16",)), None)
+        print_placement_runs(PlacementRunOptions("digits-cnn", ("dla-0:4:fp16",)), None)
 
 
 @pytest.mark.long
 def test_what_was_run_can_be_fed_back(tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime")
     out = tmp_path / "rows.csv"
-    place_run.measure_and_print(place_run.PlacementRunOptions("digits-cnn", (), "1,8", 1, 0.3), out)
+    print_placement_runs(PlacementRunOptions("digits-cnn", (), "1,8", 1, 0.3), out)
     advice = advise_placement(PlacementOptions("digits-cnn", "here", measurements=out, batches="1,4,8"))
     assert advice.label == "calibrated"
     assert advice.fitted is not None

@@ -1,0 +1,162 @@
+"""The options of a model fit: a measured table or an emulated board, the predictor, and the amount of profiling."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedge.costs.workload_sizes import load_workload_sizes
+from fedge.devices import catalogue
+from fedge.devices.tables.mode_table import read_mode_table
+from fedge.devices.tables.table_checks import list_table_notes
+from fedge.errors import BadInput, UnknownName
+from fedge.knowledge import model_training
+from fedge.knowledge.model_file import BoardModel, predict_candidates
+from fedge.knowledge.model_summary import ModelSummary, summarize_model
+from fedge.knowledge.profiling_source import ProfilingSource, source_from_board, source_from_table
+from fedge.knowledge.table_background import find_board_spec, read_reference_table
+from fedge.predictors import PREDICTORS
+from fedge.predictors.explorers import EXPLORERS, find_method_explorer
+from fedge.registry import load_named
+from fedge.types import ProfileTable
+
+EMULATED_MODES = 10
+"""Default number of profiled modes of an emulated board."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFitOptions:
+    """Options of a model fit.
+
+    Attributes:
+        table: The measured table; None profiles an emulated board.
+        method: Name of the predictor.
+        modes: Number of modes to profile; None for all rows of a table, or ``EMULATED_MODES``.
+        explorer: Name of the explorer; None for the predictor's own.
+        cost_s: Limit on the profiling time in seconds; None for no limit.
+        cost_j: Limit on the profiling energy in joules; None for no limit.
+        references: Tables of other workloads.
+        prior_without: Workloads and boards whose calibrated profiles are left out of the prior.
+        device: The board; None takes it from the table's path.
+        workload: The workload; None takes it from the table's name.
+        batch_size: Batch size, if a table holds several.
+        seed: Seed of random choices.
+    """
+
+    table: Path | None = None
+    method: str = "fedge"
+    modes: int | None = None
+    explorer: str | None = None
+    cost_s: float | None = None
+    cost_j: float | None = None
+    references: tuple[Path, ...] = ()
+    prior_without: tuple[str, ...] = ()
+    device: str | None = None
+    workload: str | None = None
+    batch_size: int | None = None
+    seed: int = 0
+
+    @property
+    def has_budget(self) -> bool:
+        """Whether an option bounds the amount of profiling."""
+        return any(bound is not None for bound in (self.modes, self.cost_s, self.cost_j))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FittedModel:
+    """A fitted model and its summary."""
+
+    model: BoardModel
+    summary: ModelSummary
+
+
+def fit_model(options: ModelFitOptions, report_note: Callable[[str], None] = lambda _: None) -> FittedModel:
+    """Fit a model to a measured table or to an emulated board.
+
+    Args:
+        options: The options.
+        report_note: Called with each note on the input, before the fit.
+
+    Raises:
+        BadInput: If an option or a table is invalid, or the budget does not suffice for a single mode.
+    """
+    _check_options(options)
+    source = _open_source(options)
+    count = len(source.truth.modes)
+    if options.modes is not None and options.modes > count:
+        raise BadInput("--modes", str(options.modes), f"at most {count}, the number of modes of {source.source}")
+    request = _build_request(options)
+    notes = (*list_table_notes(source.truth), *source.background.notes, *model_training.list_notes(source, request))
+    for note in notes:
+        report_note(note)
+    model, predictor = model_training.train_model(source, request)
+    return FittedModel(model, summarize_model(model, predictor, predict_candidates(model, predictor)))
+
+
+def _build_request(options: ModelFitOptions) -> model_training.FitRequest:
+    """Build the request: a table is used completely unless bounded; an emulated board is always explored."""
+    modes = options.modes
+    if options.table is None and not options.has_budget:
+        modes = EMULATED_MODES
+    explores = options.table is None or options.has_budget
+    return model_training.FitRequest(
+        options.method,
+        seed=options.seed,
+        explorer=(options.explorer or find_method_explorer(options.method)) if explores else None,
+        modes=modes,
+        cost_s=options.cost_s,
+        cost_j=options.cost_j,
+    )
+
+
+def _open_source(options: ModelFitOptions) -> ProfilingSource:
+    references = [read_reference_table(path, options.batch_size) for path in options.references]
+    if options.table is not None:
+        return _open_table(options, options.table, references)
+    if options.device is None or options.workload is None:
+        right = "a TABLE, or --device NAME and --workload NAME, which profiles an emulated board"
+        raise BadInput("fedge predict fit", "neither a table nor a whole board", right)
+    size = load_workload_sizes().get(options.workload)
+    if size is not None and options.batch_size not in (None, size.batch_size):
+        right = f"{size.batch_size}, the batch size at which {options.workload} was measured"
+        raise BadInput("--batch-size", str(options.batch_size), right)
+    return source_from_board(
+        options.device,
+        workload=options.workload,
+        seed=options.seed,
+        references=references,
+        without=options.prior_without,
+    )
+
+
+def _open_table(options: ModelFitOptions, path: Path, references: list[ProfileTable]) -> ProfilingSource:
+    device = options.device
+    own = catalogue.load_spec(device) if device and device.endswith((".yaml", ".yml")) else None
+    table = read_mode_table(path, own.name if own else device, options.workload, options.batch_size)
+    return source_from_table(
+        table,
+        spec=own or find_board_spec(table.device),
+        name=path.name,
+        references=references,
+        without=options.prior_without,
+    )
+
+
+def _check_options(options: ModelFitOptions) -> None:
+    """Raise ``BadInput`` for errors that are visible without reading a table."""
+    if ":" in options.method:
+        right = f"one of {', '.join(sorted(PREDICTORS))}: a model file cannot name code of your own"
+        raise BadInput("--method", repr(options.method), right)
+    if options.method not in PREDICTORS:
+        raise UnknownName("--method", options.method, tuple(sorted(PREDICTORS)))
+    load_named("--explorer", options.explorer or find_method_explorer(options.method), EXPLORERS)
+    for option, value, unit in (("--cost-s", options.cost_s, "seconds"), ("--cost-j", options.cost_j, "joules")):
+        if value is not None and not (math.isfinite(value) and value > 0):
+            raise BadInput(option, f"{value:g}", f"{unit}, above 0")
+    if options.seed < 0:
+        raise BadInput("--seed", str(options.seed), "a whole number, 0 or above")
+    if options.explorer is not None and options.table is not None and not options.has_budget:
+        right = "it together with --modes, --cost-s or --cost-j; without them the fit uses all rows"
+        raise BadInput("--explorer", repr(options.explorer), right)

@@ -1,0 +1,313 @@
+"""Answers of a saved model: its summary, the mode that suits an objective, and its Pareto front."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+
+from fedge.decisions import mode_objectives
+from fedge.decisions.limits import compute_margin_z
+from fedge.decisions.mode_objectives import FrontCost
+from fedge.errors import BadInput, UnknownName
+from fedge.knowledge.mode_points import ModeFront, ModePoint, build_mode_front, build_mode_point
+from fedge.knowledge.model_file import BoardModel, ModelInfo, fit_model_predictor, load_model, predict_candidates
+from fedge.knowledge.model_summary import ModelSummary, ModelTerm, prediction_label, summarize_model
+from fedge.pareto import find_nearest_row
+from fedge.protocols import Predictor
+from fedge.types import Floats, Label, PowerMode, Predictions
+
+UNIT_SLIP_FACTOR = 30.0
+"""A limit beyond the predictions by this factor is taken for a unit error.
+
+A wrong prefix is a factor of 1,000; this default is about its square root.
+"""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SavedModel:
+    """A saved model, fitted again, with predictions for every candidate mode.
+
+    Attributes:
+        model: The saved model.
+        predictor: The fitted predictor.
+        predictions: Predictions of all candidates.
+        measured: Modes with measurements.
+        maxn_row: Row of the candidate nearest to the board's top mode.
+    """
+
+    model: BoardModel
+    predictor: Predictor
+    predictions: Predictions
+    measured: frozenset[PowerMode]
+    maxn_row: int
+
+    @property
+    def label(self) -> Label:
+        """Label of the predictions."""
+        return prediction_label(self.model.about)
+
+    def build_point(self, row: int) -> ModePoint:
+        """Return the candidate in a row."""
+        return build_mode_point(self.predictions, row, self.measured)
+
+    def summarize(self) -> ModelSummary:
+        """Return the model's training data, prior and uncertainty."""
+        return summarize_model(self.model, self.predictor, self.predictions)
+
+
+def open_model(path: Path) -> SavedModel:
+    """Read a model, fit it and predict all candidates.
+
+    Raises:
+        BadInput: If the file is not a model.
+    """
+    model = load_model(path)
+    predictor = fit_model_predictor(model)
+    return SavedModel(
+        model,
+        predictor=predictor,
+        predictions=predict_candidates(model, predictor),
+        measured=frozenset(measurement.mode for measurement in model.measurements),
+        maxn_row=find_nearest_row(model.candidates, model.knowledge.maxn),
+    )
+
+
+def model_summary_to_dict(summary: ModelSummary) -> dict[str, Any]:
+    """Return a summary for JSON."""
+    about, meaning = asdict(summary.about), summary.meaning
+    return {
+        **{name: about[name] for name in ("method", "device", "workload", "batch_size")},
+        "learnt_from": {"modes": summary.modes, **about["origin"]},
+        "label": summary.predictions_label,
+        "held_out": about["held_out"],
+        "spread": {"time": asdict(summary.time_spread), "power": asdict(summary.power_spread)},
+        "prior": {"beliefs": summary.priors, "tables": about["prior_tables"], "used": meaning is not None},
+        "references": [asdict(reference) for reference in summary.references],
+        "idle_w": about["idle"],
+        "candidates": {"modes": summary.candidates, "from": about["candidates"]},
+        "measured": [_measurement_to_dict(summary, row) for row in range(len(summary.measurements))],
+        "meaning": meaning and {"time_s": _terms_to_dict(meaning.time_s), "power_w": _terms_to_dict(meaning.power_w)},
+    }
+
+
+def _terms_to_dict(terms: Sequence[ModelTerm]) -> dict[str, float]:
+    return {term.name: term.value for term in terms}
+
+
+def _measurement_to_dict(summary: ModelSummary, row: int) -> dict[str, Any]:
+    """Return a measurement and the model's prediction for its mode."""
+    measurement, prediction = summary.measurements[row], summary.predicted[row]
+    measured = {name: getattr(measurement, name) for name in ("steps", "throttled", "step_s", "power_w")}
+    names = ("step_s", "power_w", "step_s_sd_log", "power_w_sd_log")
+    predicted = {f"predicted_{name}": getattr(prediction, name) for name in names}
+    return {**asdict(measurement.mode), **measured, **predicted}
+
+
+# The mode for an objective --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ChoiceAim:
+    """The objective of a choice.
+
+    Attributes:
+        option: One of ``--power-w``, ``--deadline-s``, ``--time-weight`` and ``--knee``.
+        value: Limit in watts or in seconds per step, or weight of time (0 to 1); 1 for the knee.
+        confidence: Probability with which a limit must be met.
+    """
+
+    option: str
+    value: float
+    confidence: float
+
+    @property
+    def is_limit(self) -> bool:
+        """Whether the objective is a limit, to be met with a confidence."""
+        return self.option in ("--power-w", "--deadline-s")
+
+
+@dataclass(frozen=True, slots=True)
+class ModelChoice:
+    """The mode that a model chooses for an objective.
+
+    Attributes:
+        about: Metadata of the model.
+        aim: The objective.
+        feasible: Whether the mode meets the limit; if not, it is the one that comes nearest.
+        why: A sentence on the choice.
+        label: Label of the predictions.
+        chosen: The chosen mode.
+        maxn: The board's top mode.
+    """
+
+    about: ModelInfo
+    aim: ChoiceAim
+    feasible: bool
+    why: str
+    label: Label
+    chosen: ModePoint
+    maxn: ModePoint
+
+
+def build_aim(
+    *, power_w: float | None, deadline_s: float | None, time_weight: float | None, knee: bool, confidence: float
+) -> ChoiceAim:
+    """Return the one objective that is given.
+
+    Raises:
+        BadInput: If none or several are given, or a value is out of range.
+    """
+    values = {"--power-w": power_w, "--deadline-s": deadline_s, "--time-weight": time_weight, "--knee": knee or None}
+    given = [(option, float(value)) for option, value in values.items() if value is not None]
+    if len(given) != 1:
+        got = " and ".join(option for option, _ in given) or "no objective"
+        raise BadInput("fedge predict choose", got, f"exactly one of {', '.join(values)}")
+    aim = ChoiceAim(*given[0], confidence)
+    if aim.is_limit and not (math.isfinite(aim.value) and aim.value > 0):
+        raise BadInput(aim.option, f"{aim.value:g}", f"{'watts' if aim.option == '--power-w' else 'seconds'}, above 0")
+    if aim.option == "--time-weight" and not 0.0 <= aim.value <= 1.0:
+        raise BadInput(aim.option, f"{aim.value:g}", "a number from 0 (energy alone) to 1 (time alone)")
+    if not 0.0 < confidence < 1.0:
+        example = f"{confidence / 100:g}" if 1 < confidence < 100 else "0.84"
+        raise BadInput("--confidence", f"{confidence:g}", f"a share between 0 and 1, such as {example}")
+    return aim
+
+
+def choose_model_mode(path: Path, aim: ChoiceAim) -> ModelChoice:
+    """Choose a mode with a saved model.
+
+    Args:
+        path: The model's file.
+        aim: The objective.
+
+    Raises:
+        BadInput: If the file is not a model, or the limit is implausible, see ``UNIT_SLIP_FACTOR``.
+    """
+    saved = open_model(path)
+    choice = choose_for_aim(saved.predictions, aim)
+    return ModelChoice(
+        saved.model.about,
+        aim=aim,
+        feasible=bool(choice.feasible),
+        why=choice.why,
+        label=saved.label,
+        chosen=saved.build_point(choice.row),
+        maxn=saved.build_point(saved.maxn_row),
+    )
+
+
+def choose_for_aim(predictions: Predictions, aim: ChoiceAim) -> mode_objectives.ModeChoice:
+    """Choose a mode for an objective.
+
+    Raises:
+        BadInput: If a limit is implausible, see ``UNIT_SLIP_FACTOR``.
+    """
+    z = compute_margin_z(aim.confidence, "--confidence")
+    if aim.option == "--power-w":
+        _check_limit(aim, predicted=predictions.power_w, unit="W", verb="draw", smaller="milliwatts")
+        return mode_objectives.find_fastest_within_power(predictions, aim.value, z)
+    if aim.option == "--deadline-s":
+        _check_limit(aim, predicted=predictions.step_s, unit="s", verb="take", smaller="milliseconds")
+        return mode_objectives.find_least_energy_within_deadline(predictions, aim.value, z)
+    if aim.option == "--time-weight":
+        return mode_objectives.find_best_weighted(predictions, aim.value)
+    return mode_objectives.find_knee(predictions, "power")
+
+
+def _check_limit(aim: ChoiceAim, predicted: Floats, unit: str, verb: str, smaller: str) -> None:
+    """Raise ``BadInput`` for a limit so far beyond the predictions that its unit must be wrong.
+
+    The median represents the modes, because the slowest may take a hundred times as long as the others.
+    """
+    low, usual = float(predicted.min()), float(np.median(predicted))
+    if aim.value > UNIT_SLIP_FACTOR * usual:
+        right = f"a limit that can bind: half of the modes {verb} less than {usual:.3g} {unit}; were these {smaller}?"
+        raise BadInput(aim.option, f"{aim.value:g} {unit}", right)
+    if aim.value < low / UNIT_SLIP_FACTOR:
+        right = f"a limit within reach: all modes {verb} at least {low:.3g} {unit}; is this another unit?"
+        raise BadInput(aim.option, f"{aim.value:g} {unit}", right)
+
+
+def model_choice_to_dict(choice: ModelChoice) -> dict[str, Any]:
+    """Return a choice for JSON."""
+    aim = choice.aim
+    return {
+        "aim": aim.option.removeprefix("--").replace("-", "_"),
+        "value": None if aim.option == "--knee" else aim.value,
+        "confidence": aim.confidence if aim.is_limit else None,
+        "feasible": choice.feasible,
+        "why": choice.why,
+        "label": choice.label,
+        "chosen": asdict(choice.chosen),
+        "maxn": asdict(choice.maxn),
+        "set": to_control_values(choice.chosen.mode),
+    }
+
+
+def to_control_values(mode: PowerMode) -> dict[str, int]:
+    """Convert a mode to the units of a board's control files: kHz for the CPU, Hz for GPU and memory."""
+    return {
+        "cpu_online": mode.cores,
+        "cpu_max_freq_khz": round(1e3 * mode.cpu_mhz),
+        "gpu_max_freq_hz": round(1e6 * mode.gpu_mhz),
+        "emc_max_freq_hz": round(1e6 * mode.mem_mhz),
+    }
+
+
+# The front ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ModelFront:
+    """The Pareto front of a saved model.
+
+    Attributes:
+        front: The optimal modes.
+        summary: The model's training data, prior and uncertainty.
+        predictions: Predictions of all candidates.
+    """
+
+    front: ModeFront
+    summary: ModelSummary
+    predictions: Predictions
+
+
+def build_model_front(path: Path, against: str) -> ModelFront:
+    """Return the modes of a saved model that no other mode beats in both time and cost.
+
+    Args:
+        path: The model's file.
+        against: The cost that is traded against time, ``power`` or ``energy``.
+
+    Raises:
+        BadInput: If the cost is unknown or the file is not a model.
+    """
+    cost = _parse_front_cost(against)
+    saved = open_model(path)
+    front = build_mode_front(saved.predictions, cost, saved.maxn_row, saved.measured)
+    return ModelFront(front, saved.summarize(), saved.predictions)
+
+
+def _parse_front_cost(against: str) -> FrontCost:
+    known: tuple[FrontCost, ...] = get_args(FrontCost)
+    for cost in known:
+        if cost == against:
+            return cost
+    raise UnknownName("--against", against, known)
+
+
+def model_front_to_dict(model_front: ModelFront) -> dict[str, Any]:
+    """Return a front for JSON."""
+    front = model_front.front
+    return {
+        "against": front.against,
+        "label": model_front.summary.predictions_label,
+        "front": [asdict(point) for point in front.points],
+        "knee": asdict(front.knee),
+        "maxn": asdict(front.maxn),
+    }

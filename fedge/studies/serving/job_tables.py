@@ -1,0 +1,299 @@
+"""The jobs of one board: measured tables of training and inference, or tables computed from calibrated costs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from fedge.costs.cost_profile import CostProfile
+from fedge.costs.cost_scaling import find_cost_profile
+from fedge.costs.inference_cost import estimate_inference_cost
+from fedge.costs.predicted_tables import build_planning_modes, predict_table
+from fedge.devices.catalogue import find, load_catalogue
+from fedge.devices.tables.mode_table import list_batch_sizes, parse_workload_kind, read_mode_table
+from fedge.errors import BadInput
+from fedge.knowledge.table_background import find_board_spec, resolve_maxn
+from fedge.pareto import find_nearest_row
+from fedge.serving.job_pair import JobPair, build_pair
+from fedge.serving.multiple_services import MAX_SERVICES, MeasuredServiceDemand
+from fedge.serving.serving_problems import BATCH_SIZES
+from fedge.studies.implausible_rows import find_plausible_rows
+from fedge.studies.serving.serving_planner import ServingJobs
+from fedge.types import PowerMode, ProfileTable
+
+
+@dataclass(frozen=True, slots=True)
+class JobTableOptions:
+    """The tables to read.
+
+    Attributes:
+        train: Paths of training tables.
+        infer: Paths of inference tables.
+        device: The board; by default from the tables' paths.
+        workload: The workload of a single table; by default from its path.
+        batch_size: Batch size of the training tables, if they hold several.
+    """
+
+    train: tuple[Path, ...] = ()
+    infer: tuple[Path, ...] = ()
+    device: str | None = None
+    workload: str | None = None
+    batch_size: int | None = None
+
+
+def read_job_tables(options: JobTableOptions) -> tuple[list[ProfileTable], list[tuple[ProfileTable, ...]]]:
+    """Read all tables.
+
+    Returns:
+        The training tables, and per inference table one table for each of its batch sizes.
+
+    Raises:
+        BadInput: If a table is invalid.
+    """
+    if not options.train and not options.infer:
+        raise BadInput("--train, --infer", "no table", "a training table, an inference table or both")
+    if options.workload is not None and len(options.train) + len(options.infer) > 1:
+        raise BadInput(
+            "--workload", f"{len(options.train) + len(options.infer)} tables", "one table: names come from paths"
+        )
+    for option, paths in (("--train", options.train), ("--infer", options.infer)):
+        if len({path.resolve() for path in paths}) < len(paths):
+            raise BadInput(option, "the same table twice", "each table once")
+    training = [_read_training_table(path, options) for path in options.train]
+    inference = [_read_inference_tables(path, options) for path in options.infer]
+    return training, inference
+
+
+def check_same_board(train: ProfileTable | None, infer: Sequence[ProfileTable]) -> None:
+    """Raise ``BadInput`` if the tables are known to belong to different boards."""
+    names = [table.device for table in ([] if train is None else [train]) + list(infer)]
+    boards = [spec for spec in map(find_board_spec, names) if spec is not None]
+    if any(spec != boards[0] for spec in boards):
+        got = ", ".join(dict.fromkeys(names))
+        raise BadInput("--train, --infer", f"tables of {got}", "tables of one kind of board (see --device)")
+
+
+def list_implausible_rows(tables: Iterable[ProfileTable], mode: PowerMode) -> Iterator[str]:
+    """Yield a description of each table whose row for this mode is implausible, see ``find_plausible_rows``."""
+    for table in tables:
+        row = find_nearest_row(table.modes, mode)
+        if not find_plausible_rows(table, resolve_maxn(table, find_board_spec(table.device)))[row]:
+            seen = f"{1e3 * table.step_s[row]:.1f} ms and {table.power_w[row]:.1f} W"
+            yield f"{table.workload} at batch size {table.batch_size}: {seen} are far off its other modes"
+
+
+def _read_training_table(path: Path, options: JobTableOptions) -> ProfileTable:
+    if path.exists() and parse_workload_kind(path) == "infer":
+        raise BadInput("--train", f"{path}, which lies in a folder of inference", "a table of training")
+    return read_mode_table(path, options.device, options.workload, options.batch_size)
+
+
+def _read_inference_tables(path: Path, options: JobTableOptions) -> tuple[ProfileTable, ...]:
+    if path.exists() and path.resolve().parent.name == "train":
+        raise BadInput("--infer", f"{path}, which lies in a folder of training", "a table of inference")
+    sizes = list_batch_sizes(path)
+    return tuple(read_mode_table(path, options.device, options.workload, size) for size in sizes)
+
+
+@dataclass(frozen=True, slots=True)
+class ConcurrentJobOptions:
+    """The jobs to plan for: measured tables, or a board and names of workloads.
+
+    Attributes:
+        train: Table of the training job, or None.
+        infer: Tables of the inference jobs.
+        device: The board; needed without tables.
+        train_workload: Workload to train, without tables.
+        infer_workloads: Workloads to serve, without tables.
+        latency_s: Latency budget of each inference job in seconds.
+        rate_hz: Requests per second of each inference job.
+        batch_sizes: Batch sizes of inference, separated by commas; by default those of the tables.
+        batch_size: Batch size of the training table, if it holds several.
+    """
+
+    train: Path | None = None
+    infer: tuple[Path, ...] = ()
+    device: str | None = None
+    train_workload: str | None = None
+    infer_workloads: tuple[str, ...] = ()
+    latency_s: tuple[float, ...] = ()
+    rate_hz: tuple[float, ...] = ()
+    batch_sizes: str | None = None
+    batch_size: int | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class JobTables:
+    """The tables behind the jobs, measured or computed from a cost model; ``descriptions`` says which for each."""
+
+    train: ProfileTable | None
+    infer: tuple[tuple[ProfileTable, ...], ...]
+    descriptions: tuple[str, ...]
+    is_measured: bool
+
+    def build_pair(self, service: int = 0) -> JobPair:
+        """Return the training job with one of the services."""
+        return build_pair(self.train, self.infer[service] if self.infer else ())
+
+
+def load_job_tables(options: ConcurrentJobOptions) -> JobTables:
+    """Read or compute the tables of all jobs.
+
+    Raises:
+        BadInput: If options contradict each other, or a latency or rate is missing.
+    """
+    has_tables, has_names = (
+        bool(options.train or options.infer),
+        bool(options.train_workload or options.infer_workloads),
+    )
+    if has_tables and has_names:
+        right = "measured tables alone (--train, --infer), or --device with names of workloads alone"
+        raise BadInput("--train-workload, --infer-workload", "names beside tables", right)
+    source = _read_measured(options) if has_tables else _price_workloads(options)
+    services = len(source.infer)
+    if services > MAX_SERVICES:
+        raise BadInput("--infer", f"{services} services", f"at most {MAX_SERVICES}")
+    for option, values in (("--latency-s", options.latency_s), ("--rate-hz", options.rate_hz)):
+        if len(values) != services:
+            count = {0: "no value", 1: "1 value"}.get(len(values), f"{len(values)} values")
+            jobs = {0: "nothing is served", 1: "1 inference job"}.get(services, f"{services} inference jobs")
+            raise BadInput(option, f"{count}, and {jobs}", "one value for each --infer or --infer-workload, in order")
+        for value in values:
+            require_positive(option, value)
+    return replace(source, infer=tuple(_select_batch_sizes(tables, options.batch_sizes) for tables in source.infer))
+
+
+def require_positive(option: str, value: float) -> float:
+    """Return the value if it is finite and positive.
+
+    Raises:
+        BadInput: Otherwise, naming the option.
+    """
+    if not 0.0 < value < float("inf"):
+        raise BadInput(option, f"{value:g}", "a number above 0")
+    return value
+
+
+def build_serving_jobs(source: JobTables, options: ConcurrentJobOptions) -> ServingJobs:
+    """Build the jobs over the modes that all tables share."""
+    flat = [table for tables in source.infer for table in tables]
+    pair = build_pair(source.train, flat)
+    # ``build_pair`` sorts by batch size; ``rank`` maps each table to its place there.
+    places = sorted(range(len(flat)), key=lambda i: flat[i].batch_size)
+    rank = {i: place for place, i in enumerate(places)}
+    services, first = [], 0
+    for name, tables, latency, rate in zip(
+        name_services(source), source.infer, options.latency_s, options.rate_hz, strict=True
+    ):
+        rows = [rank[first + i] for i in range(len(tables))]
+        sizes = tuple(table.batch_size for table in tables)
+        services.append(
+            MeasuredServiceDemand(
+                name,
+                rate_hz=rate,
+                latency_s=latency,
+                batch_sizes=sizes,
+                infer_s=pair.infer_s[rows],
+                infer_w=pair.infer_w[rows],
+            )
+        )
+        first += len(tables)
+    trains = source.train is not None
+    return ServingJobs(pair.modes, tuple(services), pair.train_s if trains else None, pair.train_w if trains else None)
+
+
+def name_services(source: JobTables) -> list[str]:
+    """Return a unique name for each service."""
+    names: list[str] = []
+    for tables in source.infer:
+        count = sum(name.split(" #")[0] == tables[0].workload for name in names)
+        names.append(f"{tables[0].workload} #{count + 1}" if count else tables[0].workload)
+    return names
+
+
+def _read_measured(options: ConcurrentJobOptions) -> JobTables:
+    train: ProfileTable | None = None
+    if options.train is not None:
+        tables = JobTableOptions((options.train,), device=options.device, batch_size=options.batch_size)
+        train = read_job_tables(tables)[0][0]
+    # Read one by one, because one service may be listed twice with different rates.
+    read_infer = (read_job_tables(JobTableOptions(infer=(path,), device=options.device)) for path in options.infer)
+    inference = tuple(tables[0] for _, tables in read_infer)
+    check_same_board(train, [table for tables in inference for table in tables])
+    paths = ([] if options.train is None else [options.train]) + list(options.infer)
+    return JobTables(train, inference, tuple(f"measured: {path}" for path in dict.fromkeys(paths)), is_measured=True)
+
+
+def _price_workloads(options: ConcurrentJobOptions) -> JobTables:
+    if options.device is None or not (options.train_workload or options.infer_workloads):
+        named = options.train_workload or options.infer_workloads
+        got = "workloads without a board" if named else "no table and no workload"
+        right = "measured tables (--train, --infer), or --device with --train-workload, --infer-workload or both"
+        raise BadInput("the jobs", got, right)
+    if options.batch_size is not None:
+        got = f"{options.batch_size} without a measured table"
+        raise BadInput("--batch-size", got, "nothing: a calibrated cost has a training batch size of its own")
+    spec, specs = find(options.device), load_catalogue()
+    modes = build_planning_modes(spec)
+    sizes = parse_batch_sizes_option(options.batch_sizes) if options.batch_sizes else BATCH_SIZES
+    with _attribute_errors("--train-workload"):
+        training = [] if options.train_workload is None else [find_cost_profile(spec, options.train_workload, specs)]
+    with _attribute_errors("--infer-workload"):
+        inference = [
+            [estimate_inference_cost(spec, name, size, specs) for size in sizes] for name in options.infer_workloads
+        ]
+    about = dict.fromkeys(_describe_profiles(profiles) for profiles in (training, *inference) if profiles)
+    tables = tuple(tuple(predict_table(spec, modes, profile) for profile in profiles) for profiles in inference)
+    train = predict_table(spec, modes, training[0]) if training else None
+    return JobTables(train, tables, tuple(about), is_measured=False)
+
+
+@contextmanager
+def _attribute_errors(option: str) -> Iterator[None]:
+    """Attribute an unknown workload to this option, and an unknown batch size to ``--batch-sizes``."""
+    try:
+        yield
+    except BadInput as error:
+        where = "--batch-sizes" if error.where.startswith("batch size") else option
+        raise BadInput(where, error.got, error.right) from error
+
+
+def _describe_profiles(profiles: Sequence[CostProfile]) -> str:
+    """Describe the profiles of a job in one line: provenance and errors on the measured modes."""
+    first = profiles[0]
+    what = {"train": "training", "infer": "inference"}[first.kind]
+    sizes = ", ".join(str(profile.batch_size) for profile in profiles)
+    labels = " and ".join(dict.fromkeys(profile.label for profile in profiles))
+    errors = [p.time_mape for p in profiles if p.time_mape is not None]
+    watts = [p.power_mape for p in profiles if p.power_mape is not None]
+    if errors and watts:
+        where = f"mean error up to {100 * max(errors):.1f} % in time, {100 * max(watts):.1f} % in power"
+    else:
+        where = first.source
+    return f"{labels}: {what} of {first.workload} in batches of {sizes} ({where})"
+
+
+def parse_batch_sizes_option(text: str) -> tuple[int, ...]:
+    """Parse comma-separated batch sizes.
+
+    Raises:
+        BadInput: If one is not a positive integer.
+    """
+    words = [word.strip() for word in text.split(",")]
+    if not all(word.isascii() and word.isdigit() and int(word) > 0 for word in words) or len(set(words)) < len(words):
+        raise BadInput(
+            "--batch-sizes", repr(text), "whole numbers above 0, separated by commas, each once, e.g. 1,4,16"
+        )
+    return tuple(sorted(map(int, words)))
+
+
+def _select_batch_sizes(tables: Sequence[ProfileTable], text: str | None) -> tuple[ProfileTable, ...]:
+    if text is None:
+        return tuple(tables)
+    sizes, known = parse_batch_sizes_option(text), {table.batch_size: table for table in tables}
+    missing = [size for size in sizes if size not in known]
+    if missing:
+        raise BadInput("--batch-sizes", str(missing[0]), f"of {tables[0].path}: {', '.join(map(str, known))}")
+    return tuple(known[size] for size in sizes)
