@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from html import escape
 from typing import Any
 
 Trace = dict[str, Any]
 LEGEND = {"orientation": "h", "y": 1.0, "yanchor": "bottom", "x": 0, "xanchor": "left", "traceorder": "normal"}
 """Above the plot and left-aligned, so that it never covers data."""
+SPANS_IN_VIEW = 10
+"""Number of a chart's named ranges that are visible at first, the last ones."""
+CATEGORY_AXIS = {"autorange": "reversed", "type": "category", "showgrid": False, "fixedrange": True}
+"""A vertical axis of names, the first one on top."""
+MAX_ROW_NAME = 18
+"""Longest name of a row on one line: more would take the plot's width on a phone."""
 JSON_DIGITS = 6
 """Significant digits kept in the page: more than a screen shows, at half the size."""
 
@@ -58,16 +64,10 @@ class Chart:
     menu: str = ""
     """Label of the menu that selects a frame; if empty, a slider selects it."""
 
-
-@dataclass(frozen=True, slots=True)
-class Section:
-    """A section of a page: heading, introduction and charts, side by side if there is room."""
-
-    title: str
-    lead: str
-    charts: tuple[Chart, ...] = field(default_factory=tuple)
-    html: str = ""
-    """Tables and legends below the charts, as escaped HTML."""
+    @property
+    def first_span(self) -> int:
+        """Return the position of the first of ``spans`` that is visible before a reader chooses others."""
+        return max(0, len(self.spans) - SPANS_IN_VIEW)
 
 
 MAX_TICKS = 12
@@ -187,7 +187,7 @@ def bar_trace(
     labels: Sequence[Any],
     values: Sequence[float | None],
     *,
-    colour: str,
+    colour: str | Sequence[str],
     horizontal: bool = False,
     hover: Hover = None,
     legend: bool = True,
@@ -199,7 +199,7 @@ def bar_trace(
         name: Entry in the legend.
         labels: Categories or positions of the bars.
         values: Their lengths, as many.
-        colour: CSS colour.
+        colour: CSS colour, or one per bar.
         horizontal: Whether the bars lie.
         hover: What is shown on hovering.
         legend: Whether the bars are in the legend.
@@ -244,6 +244,99 @@ def legend_layout(entries: int, labels: Sequence[str] = ()) -> dict[str, Any]:
     """Return a legend above the plot; with many or long entries below it, where it takes no height from the chart."""
     crowded = entries > 6 or sum(len(label) + 6 for label in labels) > 200
     return {**LEGEND, "y": -0.2, "yanchor": "top"} if crowded else dict(LEGEND)
+
+
+def menu_chart(
+    key: str, title: str, frames: Sequence[ChartFrame], *, caption: str = "", height_px: int = 320, menu: str = "show"
+) -> Chart:
+    """Return a chart with a menu of views, the first one shown first; ``menu`` is the menu's label."""
+    return Chart(
+        key,
+        title=title,
+        caption=caption,
+        data=[],
+        layout={},
+        height_px=height_px,
+        frames=tuple(frames),
+        menu=menu,
+    )
+
+
+def step_trace(
+    name: str,
+    y: Sequence[float | None],
+    *,
+    begin: float,
+    step: float,
+    colour: str,
+    width: float = 1.5,
+    hover: Hover = None,
+    **more: Any,
+) -> Trace:
+    """Return a line of steps of equal length from ``begin``, without storing the x value of each; ``y`` may have gaps.
+
+    The last step is drawn to its end.
+    """
+    line = {"shape": "hv", "width": width, "color": colour}
+    trace = scatter_trace(name, x=(), y=[*y, *y[-1:]], mode="lines", line=line, hover=hover, **more)
+    del trace["x"]
+    return {**trace, "x0": begin, "dx": step}
+
+
+def heatmap_trace(
+    x: Sequence[Any],
+    y: Sequence[Any],
+    z: Sequence[Sequence[float | None]],
+    *,
+    colours: Sequence[tuple[float, str]],
+    hover: Sequence[Sequence[str]],
+    texts: Sequence[Sequence[str]] | None = None,
+    ends: tuple[float, float] = (0.0, 1.0),
+    **more: Any,
+) -> Trace:
+    """Return a heat map without colour bar.
+
+    Args:
+        x: Names of the columns.
+        y: Names of the rows.
+        z: Values by row and column; None leaves a cell empty.
+        colours: Colours of the shares 0 to 1 of the range.
+        hover: What is shown on hovering, per cell.
+        texts: What is written into the cells.
+        ends: Values of the first and the last colour.
+        **more: Further Plotly settings.
+    """
+    words = {} if texts is None else {"text": texts, "texttemplate": "%{text}", "textfont": {"size": 10}}
+    scale = {"zmin": ends[0], "zmax": ends[1], "colorscale": [list(stop) for stop in colours], "showscale": False}
+    cells = {"x": _escape_texts(x), "y": _escape_texts(y), "z": z, "xgap": 1, "ygap": 1}
+    return {"type": "heatmap", **cells, **scale, "hovertext": hover, "hoverinfo": "text", **words, **more}
+
+
+def horizontal_line(y: float, colour: str, *, width: float = 1.2, dash: str = "dot") -> dict[str, Any]:
+    """Return a line across the whole plot, for a layout's ``shapes``."""
+    ends = {"xref": "paper", "x0": 0, "x1": 1, "y0": y, "y1": y}
+    return {"type": "line", **ends, "line": {"color": colour, "width": width, "dash": dash}}
+
+
+def row_axis(names: Sequence[str]) -> dict[str, Any]:
+    """Return a vertical axis of numbered rows with names, the first one on top; long names are on two lines."""
+    count = len(names)
+    texts = [text.replace(", ", ",<br>") if len(text) > MAX_ROW_NAME else text for text in _escape_texts(names)]
+    ticks = {"tickvals": list(range(count)), "ticktext": texts}
+    return {**ticks, "range": [count - 0.4, -0.6], "showgrid": False, "fixedrange": True}
+
+
+def spread_range(values: Sequence[float], least_share: float = 0.1) -> list[float]:
+    """Return an axis range around positive values that does not magnify small differences.
+
+    Args:
+        values: What is drawn, with the ends of its error bars.
+        least_share: Least length of the range, as a share of the largest value.
+    """
+    low, high = min(values), max(values)
+    length = max(1.16 * (high - low), least_share * high)
+    begin = max(0.0, (low + high - length) / 2)
+    return [begin, begin + length]
 
 
 def _hover_settings(hover: Hover) -> dict[str, Any]:

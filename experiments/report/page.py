@@ -33,16 +33,20 @@ class Section:
         lead: Introduction.
         charts: Charts.
         html: Tables and legends below the charts.
+        min_width: Least width of a chart, as CSS; chosen by the number of charts if empty.
     """
 
     title: str
     lead: str | Markup
     charts: tuple[Chart, ...] = ()
     html: Markup = EMPTY
+    min_width: str = ""
 
     @property
     def column_width(self) -> str:
         """Return the least width of a chart, as CSS."""
+        if self.min_width:
+            return self.min_width
         if len(self.charts) <= 1 or any(chart.frames for chart in self.charts):
             return "100%"
         return "300px" if len(self.charts) == 3 else "420px"
@@ -116,6 +120,11 @@ def render_paragraph(text: str | Markup, kind: str = "") -> Markup:
 def render_badge(label: str) -> Markup:
     """Render a provenance label (measured, calibrated, estimated)."""
     return Markup('<span class="badge {}">{}</span>').format(label if label in LABELS else "unknown", label)
+
+
+def render_template(name: str, **values: object) -> Markup:
+    """Render one of the templates, which escape every text that is not ``Markup``."""
+    return Markup(_environment().get_template(name).render(**values))  # noqa: S704 -- escaped by the template
 
 
 @functools.cache

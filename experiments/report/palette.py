@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#8C8C1A", "#7A6FAC")
+COLOURS = (
+    *("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#8C8C1A", "#7A6FAC"),
+    *("#8B4A2B", "#B5179E", "#7FC241"),
+)
+"""The eight of Okabe and Ito, with brown, magenta and lime for comparisons of more."""
+LINE_DASHES = ("solid", "dash", "dot", "dashdot")
+"""Line patterns as a second cue besides colour."""
 SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "pentagon", "hexagram", "star-square")
 """Marker shapes as a second cue besides colour, for greyscale prints."""
 GREY = "#7d8590"
@@ -24,3 +30,8 @@ def assign_symbols(names: Sequence[str]) -> dict[str, str]:
     """Assign marker shapes to names in order, so that names with the same colour differ in shape."""
     shift = [i % len(SYMBOLS) + i // len(COLOURS) for i in range(len(names))]
     return {name: SYMBOLS[shift[i] % len(SYMBOLS)] for i, name in enumerate(names)}
+
+
+def assign_dashes(names: Sequence[str]) -> dict[str, str]:
+    """Assign line patterns to names in order, so that names with the same colour differ in pattern."""
+    return {name: LINE_DASHES[i // len(COLOURS) % len(LINE_DASHES)] for i, name in enumerate(names)}

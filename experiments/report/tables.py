@@ -108,7 +108,8 @@ class Table:
     def _as_text(self, width: int) -> RenderableType:
         rows = self._plain_rows()
         widths = [max(len(cell) for cell in column) for column in zip(self.heads, *rows, strict=True)]
-        if sum(widths) + GAP * (len(widths) - 1) > width:
+        # A column's gap is followed by the box's own divider, and the box has two edges, all of them spaces.
+        if sum(widths) + (GAP + 1) * (len(widths) - 1) + 2 > width:
             return self._stack_rows(rows)
         from rich import box
         from rich.table import Table as RichTable

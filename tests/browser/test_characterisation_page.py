@@ -83,20 +83,20 @@ def test_a_findings_point_is_found_in_the_table_and_in_the_pictures(opened: Page
         ".map(one => one.id)"
     )
     opened.wait_for(f"{marked}.length > 0")
-    assert "chart-parts-workers" in opened.evaluate(marked)
+    assert "chart-knob-workers" in opened.evaluate(marked)
     assert opened.evaluate("location.hash") == f"#point-{key}"
-    shown = "document.getElementById('chart-minibatches').data[0].meta"
+    shown = "document.getElementById('chart-steps').data[0].meta"
     opened.wait_for(f"{shown} === {key!r}")
     assert opened.console_errors == []
 
 
-def test_the_menu_of_the_strips_turns_to_another_point(opened: Page) -> None:
-    menu = "document.getElementById('slider-strips')"
+def test_the_menu_of_the_sensors_turns_to_another_point(opened: Page) -> None:
+    menu = "document.getElementById('slider-sensors')"
     assert opened.evaluate(f"{menu}.options.length") == 8
-    before = opened.evaluate("document.getElementById('chart-strips').data[0].meta")
+    before = opened.evaluate("document.getElementById('chart-sensors').data[0].meta")
     opened.evaluate(f"{menu}.focus()")
     opened.press("ArrowDown")
-    opened.wait_for(f"document.getElementById('chart-strips').data[0].meta !== {before!r}")
+    opened.wait_for(f"document.getElementById('chart-sensors').data[0].meta !== {before!r}")
 
 
 def test_the_contents_lead_to_every_section(opened: Page) -> None:

@@ -6,14 +6,14 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from experiments.report.text_tables import fit_to_content, make_text_table
+from experiments.report.quantities import UNKNOWN
+from experiments.report.tables import Table, number_cell, text_cell
 from fedge.studies.serving.serving_advice import ProfiledTrial, SimulatedChoice, StrategySearch
 from fedge.studies.serving.serving_planner import LimitChange, LimitVariation, ServingOption
 from fedge.types import PowerMode
 
 if TYPE_CHECKING:
-    from rich.console import Group
-    from rich.table import Table
+    from rich.console import Console, RenderableType
 
     from fedge.studies.serving.interleaving_advice import InterleavingAdvice
 
@@ -21,8 +21,7 @@ LIMIT_UNITS = {"power": "W", "latency": "s", "rate": "requests/s"}
 SHORT_UNITS = {"power": "W", "latency": "s", "rate": "/s"}
 LIMIT_WORDS = {"power": "the power budget", "latency": "the latency budget", "rate": "the arrival rate"}
 ARRIVAL_WORDS = {"constant": "even arrivals", "poisson": "Poisson arrivals", "bursts": "arrivals in bursts"}
-OPTION_HEADINGS = ("batch", "per\nwindow", "per s", "infer\nms")
-EMPTY_CELL = "-"
+OPTION_HEADINGS = ("batch", "per window", "per s", "infer, ms")
 MAX_TRIALS = 30
 """Default number of a strategy's trials listed, so that they fit on one screen."""
 FACTOR_THRESHOLD = 3.0
@@ -32,32 +31,25 @@ LabelledLine = tuple[str, str]
 """Label, empty if the line continues the one before, and text."""
 
 
-def render_interleaving(advice: InterleavingAdvice) -> Group:
-    """Render the whole plan."""
-    from rich.console import Group
-    from rich.text import Text
-
+def print_interleaving(console: Console, advice: InterleavingAdvice) -> None:
+    """Print the whole plan."""
     if advice.choice is None:
-        parts: list[Text | Table] = [_lines_table(_describe_infeasibility(advice))]
+        console.print(_lay_out_lines(_describe_infeasibility(advice)))
     else:
-        parts = [_lines_table(_describe_choice(advice, advice.choice))]
+        console.print(_lay_out_lines(_describe_choice(advice, advice.choice)))
         if advice.runners_up:
-            parts.append(_runners_up_table(advice.runners_up))
-        parts.append(_neighbours_table(advice.neighbours, advice))
-    if len(advice.jobs.services) > 1:
-        parts.append(Text("Strategies search for one service: what to profile for several is not shown."))
-    elif advice.search is not None:
-        parts.append(Text("\n".join(_describe_search(advice.search))))
-    parts.append(Text("\n".join(_describe_sources(advice)), style="dim"))
-    return Group(*parts)
+            _runners_up_table(advice.runners_up).print(console)
+        _neighbours_table(advice.neighbours, advice).print(console)
+    for line in (*_describe_search(advice), *_describe_sources(advice)):
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
-def _lines_table(lines: Iterator[LabelledLine]) -> Table:
+def _lay_out_lines(lines: Iterator[LabelledLine]) -> RenderableType:
     """Lay out labelled lines in two columns, so that wrapped text stays right of the labels."""
-    from rich.table import Table
+    from rich.table import Table as RichTable
     from rich.text import Text
 
-    table = Table.grid(padding=(0, 2, 0, 0))
+    table = RichTable.grid(padding=(0, 2, 0, 0))
     table.add_column(no_wrap=True, min_width=8)
     table.add_column(overflow="fold")
     for label, text in lines:
@@ -67,24 +59,24 @@ def _lines_table(lines: Iterator[LabelledLine]) -> Table:
 
 def _describe_choice(advice: InterleavingAdvice, option: ServingOption) -> Iterator[LabelledLine]:
     services = advice.jobs.services
-    yield "Mode", f"{option.mode} (CPU cores and clock, GPU's, memory's)"
+    yield "Mode", f"{option.mode} (CPU cores; CPU, GPU and memory clock)"
     for service, size, infer_s in zip(services, option.batch_sizes, option.infer_s, strict=True):
         window_s = size / service.rate_hz
         yield "Serve", f"{service.name}: batches of {size}, one every {window_s:.3f} s, each {1e3 * infer_s:.1f} ms"
     if option.train_s is not None:
         yield "Train", _describe_training(option, option.train_s, several=len(services) > 1)
     for service, needed_s in zip(services, option.latency_s, strict=True):
-        rule = "by the rule for even arrivals (batch collected, batch inferred)"
+        rule = "for even arrivals (collecting and inferring a batch)"
         if len(services) > 1:
-            rule = "at most, when requests come evenly"
+            rule = "at most, for even arrivals"
         yield "Latency", f"{service.name}: {needed_s:.3f} s of {service.latency_s:g} s, {rule}"
     watts = [f"{watts:.1f} W {name}" for name, watts in _list_powers(advice, option)]
     yield "Power", f"{option.power_w:.1f} W of {advice.options.power_w:g} W ({', '.join(watts)})"
     if services:
-        yield "Serving", f"{100 * option.share:.0f} % of the time"
+        yield "Serving", f"{100 * option.share:.0f} % of time"
     yield "Limited", _describe_limits(advice)
     for what in advice.doubtful:
-        yield "DOUBTFUL", f"{what}: measure this mode again before you trust the plan"
+        yield "DOUBTFUL", f"{what}: measure this mode again before relying on the plan"
     if advice.simulation is not None:
         yield from _describe_simulation(advice, advice.simulation)
 
@@ -92,14 +84,14 @@ def _describe_choice(advice: InterleavingAdvice, option: ServingOption) -> Itera
 def _describe_training(option: ServingOption, train_s: float, *, several: bool) -> str:
     each = f"each {1e3 * train_s:.1f} ms"
     if not option.batch_sizes:
-        return f"{option.steps_per_s:.2f} minibatches per second, {each}"
+        return f"{option.steps_per_s:.2f} steps per second, {each}"
     if option.steps_per_s == 0 and several:
-        return f"nothing: beside a minibatch ({each}) the services would be late"
+        return f"none: a training step ({each}) would make the services late"
     if option.steps_per_s == 0:
         left_ms = 1e3 * max(0.0, option.window_s - sum(option.infer_s))
-        return f"nothing: serving leaves {left_ms:.1f} ms of a window, and a minibatch takes {1e3 * train_s:.1f} ms"
+        return f"none: serving leaves {left_ms:.1f} ms of a window, and a training step takes {1e3 * train_s:.1f} ms"
     longest = "longest " if several else ""
-    window = f"{_format_count(option.steps)} minibatches per {longest}window of {option.window_s:.3f} s"
+    window = f"{_format_count(option.steps)} steps per {longest}window of {option.window_s:.3f} s"
     return f"{window}, {option.steps_per_s:.2f} per second, {each}"
 
 
@@ -112,29 +104,28 @@ def _list_powers(advice: InterleavingAdvice, option: ServingOption) -> Iterator[
 
 def _describe_limits(advice: InterleavingAdvice) -> str:
     if advice.limits:
-        return "by " + " and by ".join(LIMIT_WORDS[limit] for limit in advice.limits)
+        return "by " + " and ".join(LIMIT_WORDS[limit] for limit in advice.limits)
     aim = "faster training" if advice.jobs.train_s is not None else "faster inference"
     budgets = "power or 10 % more latency" if advice.jobs.services else "power"
-    return f"by the board: 10 % more {budgets} would not give {aim}"
+    return f"by the board: 10 % more {budgets} does not allow {aim}"
 
 
 def _describe_simulation(advice: InterleavingAdvice, played: SimulatedChoice) -> Iterator[LabelledLine]:
     seen, coming = played.simulation, ARRIVAL_WORDS.get(advice.options.arrivals, f"{advice.options.arrivals} arrivals")
-    yield "Played", f"{seen.seconds:.0f} s with {coming} on a virtual clock:"
+    yield "Checked", f"simulation of {seen.seconds:.0f} s with {coming}:"
     for one in seen.services:
         quantiles = f"p50 {one.p50_s:.3f}, p95 {one.p95_s:.3f}, p99 {one.p99_s:.3f} s"
         yield "", f"{one.name}: {quantiles}, {one.violations:.2f} % of {one.requests} requests late or dropped"
     if seen.steps_per_s > 0:
-        run_over = (
-            " (one that has begun may run past its window, if the budget allows)"
-            if not advice.has_several_services
-            else ""
-        )
-        yield "", f"{seen.steps_per_s:.2f} training minibatches per second{run_over}"
+        run_over = " (a step may run past its window if the budget allows)" if not advice.has_several_services else ""
+        yield "", f"{seen.steps_per_s:.2f} training steps per second{run_over}"
     if advice.first is not None and played.holds:
-        yield "", f"It is choice {played.tried} of those played: {_format_option(advice.first)} does not hold at p99"
+        yield (
+            "",
+            f"Choice {played.tried} in order of preference: {_format_option(advice.first)} violates the budget at p99",
+        )
     if not played.holds:
-        yield "", f"NONE of {played.tried} choices played holds at p99; this one breaks least"
+        yield "", f"NONE of {played.tried} simulated choices keeps the budget at p99; this one violates it least"
 
 
 def _format_option(option: ServingOption) -> str:
@@ -143,40 +134,40 @@ def _format_option(option: ServingOption) -> str:
 
 
 def _describe_infeasibility(advice: InterleavingAdvice) -> Iterator[LabelledLine]:
-    yield "Nothing", "holds all the limits."
+    yield "None", "No mode meets all limits."
     if not advice.moves:
-        yield "", "The board cannot keep up with so many requests in any mode: serve fewer, or on another board."
+        yield "", "The board cannot keep up with this rate in any mode: reduce the rate or choose another board."
         return
     for number, move in enumerate(advice.moves):
         yield "Nearest" if number == 0 else "Else", _describe_move(move, several=advice.has_several_services)
     for service in advice.jobs.services:
         if service.latency_s * service.rate_hz <= 1.0:
-            apart = f"{service.name}: requests come {1 / service.rate_hz:.4g} s apart, as long as the budget or longer"
-            yield "Note", f"{apart}; the rule counts that as collecting, also for a batch of 1"
+            apart = f"{service.name}: requests arrive {1 / service.rate_hz:.4g} s apart, which is at least the budget"
+            yield "Note", f"{apart}; the latency includes this time as collecting, even for a batch of 1"
 
 
 def _describe_move(move: LimitChange, *, several: bool) -> str:
     if move.limit == "both":
-        return f"no limit alone is enough: power and latency budgets {move.factor:.2f} times as large"
+        return f"no single limit suffices: power and latency budgets {move.factor:.2f} times as large"
     unit = LIMIT_UNITS[move.limit]
     percent = f"{100 * (move.factor - 1):+.1f} %"
-    change = f"{_format_count(move.factor)} times as much" if move.factor >= FACTOR_THRESHOLD else percent
-    which = ", all services alike; the first" if several and move.limit != "power" else ""
+    change = f"{_format_count(move.factor)} times" if move.factor >= FACTOR_THRESHOLD else percent
+    which = ", of all services; the first" if several and move.limit != "power" else ""
     why = ": batches fill sooner" if move.limit == "rate" and move.factor > 1 else ""
     return f"{LIMIT_WORDS[move.limit]}{which}: {move.now:g} -> {move.needed:.4g} {unit} ({change}{why})"
 
 
 def _runners_up_table(options: Sequence[ServingOption]) -> Table:
     rows = [(_format_mode(option.mode), *_option_cells(option), f"{option.power_w:.1f}") for option in options]
-    return _options_table("What else holds", ("mode, MHz", *OPTION_HEADINGS, "W"), rows)
+    return _options_table("Alternatives", ("mode, MHz", *OPTION_HEADINGS, "W"), rows)
 
 
 def _neighbours_table(neighbours: Sequence[LimitVariation], advice: InterleavingAdvice) -> Table:
-    alike = " (of all services alike; told of the first)" if advice.has_several_services else ""
+    alike = " (for all services; values of the first)" if advice.has_several_services else ""
     order = list(LIMIT_UNITS)
     ordered = sorted(neighbours, key=lambda one: (order.index(one.limit), one.factor))
     rows = [(_format_limit(one), *_neighbour_cells(one.option, advice.best)) for one in ordered]
-    return _options_table(f"What another limit would give{alike}", ("limit", *OPTION_HEADINGS, "mode, MHz"), rows)
+    return _options_table(f"Choices under other limits{alike}", ("limit", *OPTION_HEADINGS, "mode, MHz"), rows)
 
 
 def _format_limit(one: LimitVariation) -> str:
@@ -185,8 +176,8 @@ def _format_limit(one: LimitVariation) -> str:
 
 def _neighbour_cells(option: ServingOption | None, now: ServingOption | None) -> tuple[str, ...]:
     if option is None:
-        return *(EMPTY_CELL for _ in OPTION_HEADINGS), "nothing holds"
-    return *_option_cells(option), "the same" if option == now else _format_mode(option.mode)
+        return *(UNKNOWN for _ in OPTION_HEADINGS), "no mode fits"
+    return *_option_cells(option), "unchanged" if option == now else _format_mode(option.mode)
 
 
 def _format_count(number: float) -> str:
@@ -202,23 +193,29 @@ def _option_cells(option: ServingOption) -> tuple[str, str, str, str]:
     """Return batch sizes, steps per window, steps per second and inference times in ms."""
     trains, serves = option.train_s is not None, bool(option.batch_sizes)
     return (
-        "+".join(map(str, option.batch_sizes)) or EMPTY_CELL,
-        _format_count(option.steps) if trains and serves else EMPTY_CELL,
-        f"{option.steps_per_s:.2f}" if trains else EMPTY_CELL,
-        "+".join(f"{1e3 * infer_s:.0f}" for infer_s in option.infer_s) or EMPTY_CELL,
+        "+".join(map(str, option.batch_sizes)) or UNKNOWN,
+        _format_count(option.steps) if trains and serves else UNKNOWN,
+        f"{option.steps_per_s:.2f}" if trains else UNKNOWN,
+        "+".join(f"{1e3 * infer_s:.0f}" for infer_s in option.infer_s) or UNKNOWN,
     )
 
 
-def _describe_search(search: StrategySearch) -> Iterator[str]:
+def _describe_search(advice: InterleavingAdvice) -> Iterator[str]:
+    """Yield what a strategy would profile; strategies search for one service only."""
+    if len(advice.jobs.services) > 1:
+        yield "Strategies search for one service only; with several, no profiling order is shown."
+    elif advice.search is not None:
+        yield from _describe_trials(advice.search)
+
+
+def _describe_trials(search: StrategySearch) -> Iterator[str]:
     times = len(search.trials)
-    yield (
-        f"Without such tables, {search.strategy} would profile {times} times, in this "
-        f"order{_describe_search_space(search)}:"
-    )
+    where = _describe_search_space(search)
+    yield f"Without tables, {search.strategy} would profile {times} times, in this order{where}:"
     more = f"; and {times - MAX_TRIALS} more (--json has all)" if times > MAX_TRIALS else ""
     yield "  " + "; ".join(_format_trial(trial) for trial in search.trials[:MAX_TRIALS]) + more
     if search.chosen is None:
-        yield "  and would find nothing that holds the limits."
+        yield "  and would find no mode that meets the limits."
         return
     yield f"  and would choose {_format_trial(search.chosen)}{_describe_search_quality(search)}"
 
@@ -230,12 +227,12 @@ def _describe_search_space(search: StrategySearch) -> str:
 def _describe_search_quality(search: StrategySearch) -> str:
     worth, gap = search.worth, search.worth.gap
     if not worth.solved:
-        return ", which does NOT hold the limits."
+        return ", which does NOT meet the limits."
     if search.chosen is not None and search.chosen.batch_size is None:
-        return f": minibatches {100 * gap.loss:.1f} % longer than the best's."
+        return f": training steps {100 * gap.loss:.1f} % longer than the best choice's."
     if math.isnan(gap.loss):  # nothing is trained
-        return f": inference {100 * gap.excess:.1f} % longer than the best's."
-    return f": {100 * gap.loss:.1f} % less training than the best."
+        return f": inference {100 * gap.excess:.1f} % longer than the best choice's."
+    return f": {100 * gap.loss:.1f} % less training than the best choice."
 
 
 def _format_trial(trial: ProfiledTrial) -> str:
@@ -245,16 +242,12 @@ def _format_trial(trial: ProfiledTrial) -> str:
 def _describe_sources(advice: InterleavingAdvice) -> Iterator[str]:
     yield from advice.tables.descriptions
     what = "were measured" if advice.tables.is_measured else "come from a model, not from this board"
-    yield f"Seconds and watts {what}; windows, latencies and minibatches follow from them by the rules of interleaving."
+    yield f"Time and power {what}; windows, latencies and step counts follow from them."
 
 
 def _options_table(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
-    """Build a table without the columns that are empty in all rows."""
-    kept = [i for i in range(len(headings)) if any(row[i] != EMPTY_CELL for row in rows)]
-    table = make_text_table(title)
-    for i in kept:
-        left = i == 0 or headings[i].startswith("mode")
-        table.add_column(headings[i], justify="left" if left else "right", no_wrap=True)
-    for row in rows:
-        table.add_row(*(row[i] for i in kept))
-    return fit_to_content(table)
+    """Build a table without the columns that are unknown in all rows."""
+    kept = [i for i in range(len(headings)) if any(row[i] != UNKNOWN for row in rows)]
+    is_text = [i == 0 or headings[i].startswith("mode") for i in range(len(headings))]
+    lines = tuple(tuple((text_cell if is_text[i] else number_cell)(row[i]) for i in kept) for row in rows)
+    return Table(title.partition(" ")[0].lower(), tuple(headings[i] for i in kept), lines, title)

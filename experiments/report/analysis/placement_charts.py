@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from experiments.report.analysis.placement_terminal import shorten_combination
-from experiments.report.chart import LEGEND, Chart, Trace, axis, log_ticks
-from experiments.report.palette import ALARM, GREY, assign_colours, assign_symbols
+from experiments.report.chart import LEGEND, Chart, Trace, axis, legend_layout, line_trace, log_ticks, scatter_trace
+from experiments.report.palette import ALARM, COLOURS, GREY, assign_colours, assign_dashes, assign_symbols
 from fedge.analysis.placement.accelerator_fit import predict_images_per_s
 from fedge.analysis.placement.accelerators import Placement
 from fedge.analysis.placement.placement_outcome import PlacementOutcome
@@ -22,23 +22,18 @@ if TYPE_CHECKING:
 def throughput_chart(advice: PlacementAdvice) -> Chart:
     """Plot images per second over the batch size, one line per combination; measured rows are hollow marks."""
     names = [curve.combination for curve in advice.curves]
-    colour, symbol = assign_colours(names), assign_symbols(names)
+    colour, symbol, dash = assign_colours(names), assign_symbols(names), assign_dashes(names)
     data: list[Trace] = [
-        {
-            "type": "scatter",
-            "mode": "lines+markers",
-            "name": escape(shorten_combination(curve.combination)),
-            "x": [_batch_size(one.placement) for one in curve.outcomes],
-            "y": [one.images_per_s for one in curve.outcomes],
-            "line": {
-                "color": colour[curve.combination],
-                "width": 2,
-                "dash": _line_dash(names.index(curve.combination)),
-            },
-            "marker": {"symbol": symbol[curve.combination], "size": 8},
-            "hovertext": [_hover_text(one, advice.knows_watts) for one in curve.outcomes],
-            "hoverinfo": "text",
-        }
+        line_trace(
+            shorten_combination(curve.combination),
+            [_batch_size(one.placement) for one in curve.outcomes],
+            [one.images_per_s for one in curve.outcomes],
+            colour=colour[curve.combination],
+            dash=dash[curve.combination],
+            markers=True,
+            marker={"symbol": symbol[curve.combination], "size": 8},
+            hover=[_hover_text(one, advice.knows_watts) for one in curve.outcomes],
+        )
         for curve in advice.curves
     ]
     data += _measured_traces(advice, colour)
@@ -46,13 +41,13 @@ def throughput_chart(advice: PlacementAdvice) -> Chart:
     layout = {
         "xaxis": axis("batch size of every instance", type="log", tickvals=sizes, ticktext=[str(s) for s in sizes]),
         "yaxis": axis("images per second", rangemode="tozero"),
-        "legend": LEGEND,
+        "legend": legend_layout(len(data), [shorten_combination(name) for name in names]),
         "hovermode": "closest",
     }
-    caption = "Full load. Hollow marks are rows that you measured." if advice.measured else "Full load."
+    caption = "Full load. Hollow: measured rows." if advice.measured else "Full load."
     return Chart(
         "throughput",
-        title="What the accelerators do together",
+        title="Throughput of accelerator combinations",
         caption=caption,
         data=data,
         layout=layout,
@@ -61,53 +56,83 @@ def throughput_chart(advice: PlacementAdvice) -> Chart:
 
 
 def power_latency_chart(advice: PlacementAdvice) -> Chart:
-    """Plot power over latency with marks sized by throughput; the chosen placement is highlighted."""
-    names = [curve.combination for curve in advice.curves]
-    colour, symbol = assign_colours(names), assign_symbols(names)
-    most = max(one.images_per_s for curve in advice.curves for one in curve.outcomes)
-    data: list[Trace] = [
-        {
-            "type": "scatter",
-            "mode": "markers",
-            "name": escape(shorten_combination(curve.combination)),
-            "x": [1e3 * one.latency_s for one in curve.outcomes],
-            "y": [one.power_w for one in curve.outcomes],
-            "marker": {
-                "color": colour[curve.combination],
-                "symbol": symbol[curve.combination],
-                "size": [6 + 14 * one.images_per_s / most for one in curve.outcomes],
-                "opacity": 0.75,
-            },
-            "hovertext": [_hover_text(one, advice.knows_watts) for one in curve.outcomes],
-            "hoverinfo": "text",
-        }
+    """Plot power over latency: a numbered point per combination, its other batch sizes as a thin line, and the choice.
+
+    The numbers are the places of the combinations in ``advice.curves``; a table lists them.
+    """
+    colour = assign_colours([curve.combination for curve in advice.curves])
+    data = [
+        line_trace(
+            shorten_combination(curve.combination),
+            [1e3 * one.latency_s for one in curve.outcomes],
+            [one.power_w for one in curve.outcomes],
+            colour=colour[curve.combination],
+            width=1,
+            markers=True,
+            marker={"size": 3},
+            opacity=0.45,
+            legend=False,
+            hover=[_hover_text(one, advice.knows_watts) for one in curve.outcomes],
+        )
         for curve in advice.curves
     ]
-    chosen = advice.chosen
-    data.append(
-        {
-            "type": "scatter",
-            "mode": "markers",
-            "name": "chosen",
-            "x": [1e3 * chosen.latency_s],
-            "y": [chosen.power_w],
-            "marker": {"color": ALARM, "symbol": "star", "size": 18, "line": {"color": "#ffffff", "width": 1}},
-            "hovertext": [_hover_text(chosen, advice.knows_watts)],
-            "hoverinfo": "text",
-        }
-    )
-    data += _limit_traces(advice)
-    low, high = _log_range([1e3 * one.latency_s for curve in advice.curves for one in curve.outcomes])
+    data += [_numbered_trace(advice, colour), _chosen_trace(advice), *_limit_traces(advice)]
+    # The chosen placement has its own load, so its latency may lie outside the combinations'.
+    latencies_ms = [1e3 * one.latency_s for curve in advice.curves for one in curve.outcomes]
+    low, high = _log_range([*latencies_ms, 1e3 * advice.chosen.latency_s])
     layout = {
         "xaxis": axis("latency (ms), logarithmic", type="log", range=[low, high], **log_ticks(low, high)),
         "yaxis": axis("power (W)", rangemode="tozero"),
-        "legend": {**LEGEND, "itemsizing": "constant"},
+        "legend": LEGEND,
         "hovermode": "closest",
     }
     rate_hz = advice.plan.goal.rate_hz
-    at = "at full load" if rate_hz is None else f"at {rate_hz:g} images/s, with the time to collect a batch"
-    caption = f"Larger marks do more images per second. The star is what was chosen, {at}."
+    at = "at full load" if rate_hz is None else f"at {rate_hz:g} images/s, including the time to collect a batch"
+    caption = (
+        "Numbers: the table below, each combination at its batch size of highest throughput; thin lines: its other "
+        f"batch sizes. Star: the chosen placement, {at}."
+    )
     return Chart("plane", title="Power against latency", caption=caption, data=data, layout=layout, height_px=480)
+
+
+def _numbered_trace(advice: PlacementAdvice, colour: dict[str, str]) -> Trace:
+    """Return each combination's fastest point with its number."""
+    fastest = [curve.best_outcome for curve in advice.curves]
+    return scatter_trace(
+        "combinations, by number",
+        [1e3 * one.latency_s for one in fastest],
+        [one.power_w for one in fastest],
+        mode="markers+text",
+        marker={"color": [colour[curve.combination] for curve in advice.curves], "size": 11},
+        text=[str(place) for place in range(1, len(fastest) + 1)],
+        textposition=_place_numbers(fastest),
+        textfont={"size": 13},
+        hover=[_hover_text(one, advice.knows_watts) for one in fastest],
+    )
+
+
+def _place_numbers(points: Sequence[PlacementOutcome]) -> list[str]:
+    """Return the place of each point's number: above it, or below if its nearest neighbour lies above."""
+    places = np.array([(np.log10(one.latency_s), one.power_w) for one in points])
+    scaled = (places - places.min(axis=0)) / np.maximum(np.ptp(places, axis=0), 1e-9)
+    apart = np.linalg.norm(scaled[:, None] - scaled[None], axis=2)
+    np.fill_diagonal(apart, np.inf)
+    nearest = apart.argmin(axis=1)
+    return [
+        "bottom center" if len(points) > 1 and places[near, 1] > place[1] else "top center"
+        for place, near in zip(places, nearest, strict=True)
+    ]
+
+
+def _chosen_trace(advice: PlacementAdvice) -> Trace:
+    chosen = advice.chosen
+    return scatter_trace(
+        "chosen",
+        [1e3 * chosen.latency_s],
+        [chosen.power_w],
+        marker={"color": ALARM, "symbol": "star", "size": 18, "line": {"color": "#ffffff", "width": 1}},
+        hover=[_hover_text(chosen, advice.knows_watts)],
+    )
 
 
 def placement_fit_chart(advice: PlacementAdvice) -> Chart:
@@ -118,28 +143,13 @@ def placement_fit_chart(advice: PlacementAdvice) -> Chart:
     ).tolist()
     low, high = _log_range([*seen, *found])
     ends = [10**low, 10**high]
-    data: list[Trace] = [
-        {
-            "type": "scatter",
-            "mode": "lines",
-            "x": ends,
-            "y": ends,
-            "line": {"color": GREY, "width": 1},
-            "name": "equal",
-        },
-        {
-            "type": "scatter",
-            "mode": "markers",
-            "name": "rows",
-            "x": seen,
-            "y": found,
-            "marker": {"color": "#0072B2", "size": 9},
-            "hovertext": [
-                f"<b>{escape(str(row.placement))}</b><br>measured {a:.1f}, predicted {b:.1f} images/s"
-                for row, a, b in zip(advice.measured, seen, found, strict=True)
-            ],
-            "hoverinfo": "text",
-        },
+    texts = [
+        f"<b>{escape(str(row.placement))}</b><br>measured {a:.1f}, predicted {b:.1f} images/s"
+        for row, a, b in zip(advice.measured, seen, found, strict=True)
+    ]
+    data = [
+        line_trace("equal", ends, ends, colour=GREY, width=1, markers=False),
+        scatter_trace("rows", seen, found, marker={"color": COLOURS[0], "size": 9}, hover=texts),
     ]
     layout = {
         "xaxis": axis("measured images/s", type="log", range=[low, high], **log_ticks(low, high)),
@@ -150,7 +160,7 @@ def placement_fit_chart(advice: PlacementAdvice) -> Chart:
     return Chart(
         "fit",
         title="Measured and predicted",
-        caption="On the line the fit is right.",
+        caption="On the line, prediction and measurement agree.",
         data=data,
         layout=layout,
         height_px=420,
@@ -163,22 +173,15 @@ def _measured_traces(advice: PlacementAdvice, colour: dict[str, str]) -> list[Tr
     rows = [row for row in advice.measured if (row.placement.combination, str(row.placement)) in lines]
     if not rows:
         return []
+    shades = [colour[row.placement.combination] for row in rows]
     return [
-        {
-            "type": "scatter",
-            "mode": "markers",
-            "name": "measured",
-            "x": [_batch_size(row.placement) for row in rows],
-            "y": [row.images_per_s for row in rows],
-            "marker": {
-                "symbol": "circle-open",
-                "size": 14,
-                "color": [colour[row.placement.combination] for row in rows],
-                "line": {"width": 2},
-            },
-            "hovertext": [f"<b>{escape(str(row.placement))}</b><br>measured {row.images_per_s:.1f}" for row in rows],
-            "hoverinfo": "text",
-        }
+        scatter_trace(
+            "measured",
+            [_batch_size(row.placement) for row in rows],
+            [row.images_per_s for row in rows],
+            marker={"symbol": "circle-open", "size": 14, "color": shades, "line": {"width": 2}},
+            hover=[f"<b>{escape(str(row.placement))}</b><br>measured {row.images_per_s:.1f}" for row in rows],
+        )
     ]
 
 
@@ -187,16 +190,15 @@ def _limit_traces(advice: PlacementAdvice) -> list[Trace]:
     goal, latencies = advice.plan.goal, [1e3 * one.latency_s for curve in advice.curves for one in curve.outcomes]
     lines: list[Trace] = []
     if goal.max_power_w is not None:
-        lines.append(_line_trace([min(latencies) / 2, 2 * max(latencies)], [goal.max_power_w] * 2, "power limit"))
+        lines.append(_limit_trace("power limit", [min(latencies) / 2, 2 * max(latencies)], [goal.max_power_w] * 2))
     if goal.max_latency_s is not None:
         most_w = max(one.power_w for curve in advice.curves for one in curve.outcomes)
-        lines.append(_line_trace([1e3 * goal.max_latency_s] * 2, [0.0, most_w], "latency limit"))
+        lines.append(_limit_trace("latency limit", [1e3 * goal.max_latency_s] * 2, [0.0, most_w]))
     return lines
 
 
-def _line_trace(x: list[float], y: list[float], name: str) -> Trace:
-    line = {"color": GREY, "dash": "dash", "width": 1.5}
-    return {"type": "scatter", "mode": "lines", "x": x, "y": y, "name": name, "line": line, "hoverinfo": "name"}
+def _limit_trace(name: str, x: list[float], y: list[float]) -> Trace:
+    return line_trace(name, x, y, colour=GREY, width=1.5, dash="dash", markers=False, hover=name)
 
 
 def _hover_text(one: PlacementOutcome, knows_watts: bool) -> str:
@@ -209,11 +211,6 @@ def _hover_text(one: PlacementOutcome, knows_watts: bool) -> str:
 
 def _batch_size(placement: Placement) -> int:
     return placement.instances[0].batch_size
-
-
-def _line_dash(place: int) -> str:
-    """Return a dash pattern that distinguishes lines whose colours repeat."""
-    return "solid" if place < 8 else "dot"
 
 
 def _log_range(values: Sequence[float]) -> tuple[float, float]:

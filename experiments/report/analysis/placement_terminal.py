@@ -6,11 +6,10 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from experiments.report.quantities import number
-from experiments.report.text_tables import fit_to_content, make_text_table
+from experiments.report.tables import Cell, Table, number_cell, text_cell
 
 if TYPE_CHECKING:
-    from rich.console import Group
-    from rich.table import Table
+    from rich.console import Console
 
     from fedge.analysis.placement.accelerator_fit import FittedBoard
     from fedge.analysis.placement.placement_advice import PlacementAdvice
@@ -18,14 +17,17 @@ if TYPE_CHECKING:
 AIM_WORDS = {"throughput": "most images per second", "latency": "least latency", "energy": "least joules per image"}
 
 
-def render_placement(advice: PlacementAdvice) -> Group:
-    """Render the whole plan."""
-    from rich.console import Group
-    from rich.text import Text
+def print_placement_advice(console: Console, advice: PlacementAdvice) -> None:
+    """Print the whole plan."""
+    _print_lines(console, _describe_choice(advice))
+    instances_table(advice).print(console)
+    combinations_table(advice).print(console)
+    _print_lines(console, _describe_sources(advice))
 
-    lines = Text("\n".join(_describe_choice(advice)) + "\n")
-    notes = Text("\n".join(_describe_sources(advice)), style="dim")
-    return Group(lines, _instances_table(advice), _combinations_table(advice), notes)
+
+def _print_lines(console: Console, lines: Iterator[str]) -> None:
+    for line in lines:
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
 def _describe_choice(advice: PlacementAdvice) -> Iterator[str]:
@@ -36,7 +38,7 @@ def _describe_choice(advice: PlacementAdvice) -> Iterator[str]:
     )
     yield f"Place    {chosen.placement}"
     at, latency_of = describe_load(advice)
-    yield f"Can do   {number(chosen.images_per_s, 4)} images/s"
+    yield f"Rate     {number(chosen.images_per_s, 4)} images/s"
     yield f"Latency  {number(1e3 * chosen.latency_s, 4)} ms ({latency_of})"
     if advice.knows_watts:
         yield f"Power    {number(chosen.power_w, 3)} W {at}, {number(chosen.joules_per_image, 3)} J per image"
@@ -46,8 +48,8 @@ def describe_load(advice: PlacementAdvice) -> tuple[str, str]:
     """Return what power and energy refer to (the load), and what the latency covers."""
     rate_hz = advice.plan.goal.rate_hz
     if rate_hz is None:
-        return "at full load", "a batch that is ready"
-    return f"at {rate_hz:g} images/s", "the batch collected and inferred"
+        return "at full load", "inference of a full batch"
+    return f"at {rate_hz:g} images/s", "collecting and inferring a batch"
 
 
 def describe_limits(advice: PlacementAdvice) -> str:
@@ -65,38 +67,40 @@ def describe_limits(advice: PlacementAdvice) -> str:
     return f", {', '.join(words)}" if words else ""
 
 
-def _instances_table(advice: PlacementAdvice) -> Table:
-    table = make_text_table("Beside each other")
-    table.add_column("instance")
-    for head in ("images/s", "batch alone, ms", "batch, ms", "slower"):
-        table.add_column(f"  {head}", justify="right")
-    for one in advice.chosen.instances:
-        table.add_row(
-            str(one.instance),
-            number(one.images_per_s, 3),
-            number(1e3 * one.alone_s, 3),
-            number(1e3 * one.batch_s, 3),
-            f"{one.batch_s / one.alone_s:.2f} x",
+def instances_table(advice: PlacementAdvice) -> Table:
+    """Build a table of the chosen instances and how much they slow each other down."""
+    heads = ("accelerator", "batch", "precision", "images/s", "alone, ms", "batch, ms", "slowdown")
+    rows = tuple(
+        (
+            text_cell(one.instance.accelerator),
+            number_cell(str(one.instance.batch_size), one.instance.batch_size),
+            text_cell(one.instance.precision),
+            number_cell(number(one.images_per_s, 4), one.images_per_s),
+            number_cell(number(1e3 * one.alone_s, 4), 1e3 * one.alone_s, "ms"),
+            number_cell(number(1e3 * one.batch_s, 4), 1e3 * one.batch_s, "ms"),
+            number_cell(f"{one.batch_s / one.alone_s:.2f} ×", one.batch_s / one.alone_s),
         )
-    return fit_to_content(table)
+        for one in advice.chosen.instances
+    )
+    return Table("instances", heads, rows, "Concurrent instances")
 
 
-def _combinations_table(advice: PlacementAdvice) -> Table:
+def combinations_table(advice: PlacementAdvice) -> Table:
+    """Build a table of every combination's images per second by batch size, the best of each size highlighted."""
     sizes = [one.placement.instances[0].batch_size for one in advice.curves[0].outcomes]
-    table = make_text_table("Images/s at full load, one instance on each, by batch size")
-    table.add_column("combination")
-    for size in sizes:
-        table.add_column(f"  {size}", justify="right")
     best = [max(curve.outcomes[i].images_per_s for curve in advice.curves) for i in range(len(sizes))]
-    for curve in advice.curves:
-        cells = [
-            f"[bold]  {number(one.images_per_s, 4)}[/bold]"
-            if one.images_per_s >= most
-            else f"  {number(one.images_per_s, 4)}"
-            for one, most in zip(curve.outcomes, best, strict=True)
-        ]
-        table.add_row(shorten_combination(curve.combination), *cells)
-    return fit_to_content(table)
+    rows = tuple(
+        (
+            text_cell(shorten_combination(curve.combination)),
+            *(
+                Cell(number(one.images_per_s, 4), numeric=True, best=one.images_per_s >= most, value=one.images_per_s)
+                for one, most in zip(curve.outcomes, best, strict=True)
+            ),
+        )
+        for curve in advice.curves
+    )
+    title = "Images/s at full load, one instance on each, by batch size"
+    return Table("combinations", ("combination", *map(str, sizes)), rows, title)
 
 
 def shorten_combination(combination: str) -> str:
@@ -118,7 +122,7 @@ def describe_fit_and_notes(advice: PlacementAdvice) -> Iterator[str]:
 
 
 def _describe_fit(fitted: FittedBoard) -> str:
-    left = "" if fitted.left_out_error is None else f", {fitted.left_out_error:.1f} % on rows left out of the fit"
+    left = "" if fitted.left_out_error is None else f", {fitted.left_out_error:.1f} % on held-out rows"
     power = "" if fitted.power_error is None else f"; watts {fitted.power_error:.1f} %"
-    doubtful = f" Rows that hardly count: {', '.join(map(str, fitted.doubtful))}." if fitted.doubtful else ""
+    doubtful = f" Rows with a low weight: {', '.join(map(str, fitted.doubtful))}." if fitted.doubtful else ""
     return f"Fitted to {fitted.rows} measured rows: mean error {fitted.error:.1f} %{left}{power}.{doubtful}"

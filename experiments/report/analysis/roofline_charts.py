@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from html import escape
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from experiments.report.chart import LEGEND, Chart, ChartFrame, Trace, axis, log_ticks
+from experiments.report.chart import LEGEND, Chart, ChartFrame, Trace, axis, line_trace, log_ticks, scatter_trace
 from experiments.report.palette import ALARM, COLOURS, GREY, SYMBOLS
 from experiments.report.quantities import number, percent
-from fedge.analysis.roofline.mode_rooflines import batch_to_work
-from fedge.analysis.roofline.roofline_model import Roofline, describe_implication
+from fedge.analysis.roofline.roofline_model import Roofline, batch_to_work, describe_implication
 from fedge.costs.layers.network_cost import LayerCost
 from fedge.types import Floats
 
@@ -70,8 +70,8 @@ def roofline_chart(found: RooflineAnalysis, side: _RooflineAxis) -> Chart:
     """Plot performance, or performance per joule, over intensity, with a menu of modes."""
     frames = tuple(_mode_frame(found, side, word, row) for word, row in _list_menu_modes(found))
     other = (
-        "Dotted: MAXN's roof. Marks: layers, at the best that the roof allows. Star: the whole network as predicted, "
-        "below the roof by what a roofline leaves out (launching, loading and copying on the CPU)."
+        "Dotted: MAXN's roof. Marks: layers, at the limit of the roof. Star: the predicted whole network, below the "
+        "roof because a roofline omits launching, loading and copying on the CPU."
     )
     return Chart(
         side.key, title=side.title, caption=other, data=[], layout={}, height_px=460, frames=frames, menu="power mode"
@@ -90,22 +90,29 @@ def time_energy_chart(found: RooflineAnalysis) -> Chart:
     low, high = float(joules[near].min()), float(joules[near].max())
     data = [
         _background_trace(found, rows, spent_ms, joules),
-        {
-            "type": "scatter", "mode": "lines+markers", "name": "front",
-            "x": spent_ms[front].tolist(), "y": joules[front].tolist(), "line": {"color": COLOURS[0], "width": 2},
-            "marker": {"size": 5}, "hovertext": [_hover_text(found, row) for row in front], "hoverinfo": "text",
-        },
-        {
-            "type": "scatter", "mode": "lines", "name": f"{percent(found.options.max_slowdown - 1)} slower than MAXN",
-            "x": [limit_ms, limit_ms], "y": [0.0, 2.0 * high], "line": {"color": GREY, "dash": "dash"},
-            "hoverinfo": "skip",
-        },
+        line_trace(
+            "front",
+            spent_ms[front].tolist(),
+            joules[front].tolist(),
+            colour=COLOURS[0],
+            markers=True,
+            marker={"size": 5},
+            hover=[_hover_text(found, row) for row in front],
+        ),
+        line_trace(
+            f"{percent(found.options.max_slowdown - 1)} slower than MAXN",
+            [limit_ms, limit_ms],
+            [0.0, 2.0 * high],
+            colour=GREY,
+            dash="dash",
+            markers=False,
+        ),
         _marker_trace(found, "MAXN", maxn, {"symbol": "star", "size": 15, "color": ALARM}),
         _marker_trace(found, "chosen", chosen, {"symbol": "diamond", "size": 13, "color": COLOURS[1]}),
-    ]  # fmt: skip
+    ]
     if found.shown_row not in {maxn, chosen}:
         data.append(
-            _marker_trace(found, "asked for", found.shown_row, {"symbol": "square", "size": 12, "color": COLOURS[2]})
+            _marker_trace(found, "requested", found.shown_row, {"symbol": "square", "size": 12, "color": COLOURS[2]})
         )
     layout = {
         "xaxis": axis("time per batch (ms)", range=[0.97 * float(spent_ms.min()), last_ms]),
@@ -115,8 +122,7 @@ def time_energy_chart(found: RooflineAnalysis) -> Chart:
     }
     caption = (
         f"Grey: {min(MAX_BACKGROUND_MODES, len(spent_ms)):,} of {len(spent_ms):,} modes; zoom out for slower ones. "
-        f"Front: modes "
-        "that no other beats in both time and energy."
+        "Front: the non-dominated modes."
     )
     return Chart(
         "plane", title="Time and energy of all modes", caption=caption, data=data, layout=layout, height_px=460
@@ -127,7 +133,7 @@ def _list_menu_modes(found: RooflineAnalysis) -> list[tuple[str, int]]:
     """Return the menu's modes: the chosen one, the requested one, MAXN, the presets and part of the front."""
     spec, modes = found.basis.spec, found.basis.modes
     rows: dict[int, str] = {}
-    asked = [("asked for", found.shown_row)] if found.options.mode is not None else []
+    asked = [("requested", found.shown_row)] if found.options.mode is not None else []
     for word, row in (*asked, ("chosen", found.choice.row), ("MAXN", found.choice.maxn_row)):
         rows.setdefault(row, word)
     for name, preset in spec.presets.items():
@@ -149,10 +155,8 @@ def _mode_frame(found: RooflineAnalysis, side: _RooflineAxis, word: str, row: in
     low, high = _intensity_range(found, maxn)
     along = np.geomspace(low, high, ROOF_POINTS)
     data = [
-        _roof_trace(
-            "MAXN's roof", side=side, line=maxn, along=along, style={"color": GREY, "width": 1.5, "dash": "dot"}
-        ),
-        _roof_trace("roof", side=side, line=line, along=along, style={"color": COLOURS[0], "width": 2.5}),
+        _roof_trace("MAXN's roof", side, maxn, along, colour=GREY, width=1.5, dash="dot"),
+        _roof_trace("roof", side, line, along, colour=COLOURS[0], width=2.5),
         *_layer_traces(found, side, line),
         _balance_trace(side, line),
         _network_trace(found, side, row),
@@ -193,12 +197,10 @@ def _layer_intensity(found: RooflineAnalysis, layer: LayerCost) -> float:
     return found.options.batch_size * layer.flop / size if size > 0 else 0.0
 
 
-def _roof_trace(name: str, side: _RooflineAxis, line: Roofline, along: Floats, style: dict[str, Any]) -> Trace:
-    return {
-        "type": "scatter", "mode": "lines", "name": name, "x": along.tolist(),
-        "y": [side.roof(line, float(at)) for at in along], "line": style,
-        "hovertemplate": f"{name}: %{{y:.4g}} {side.unit} at %{{x:.3g}} FLOP per byte<extra></extra>",
-    }  # fmt: skip
+def _roof_trace(name: str, side: _RooflineAxis, line: Roofline, along: Floats, **style: Any) -> Trace:
+    heights = [side.roof(line, float(at)) for at in along]
+    hover = f"{name}: %{{y:.4g}} {side.unit} at %{{x:.3g}} FLOP per byte"
+    return line_trace(name, along.tolist(), heights, markers=False, hover=hover, **style)
 
 
 def _layer_traces(found: RooflineAnalysis, side: _RooflineAxis, line: Roofline) -> list[Trace]:
@@ -237,29 +239,28 @@ def _layer_kind_trace(  # noqa: PLR0917 - one caller
 ) -> Trace:
     most = max(layer.flop for layer in found.network.layers)
     at = [_layer_intensity(found, layer) for layer in layers]
-    return {
-        "type": "scatter", "mode": "markers", "name": name.replace("_", " "), "x": at,
-        "y": [side.roof(line, one) for one in at],
-        "marker": {
-            "color": colour, "symbol": SYMBOLS[place % len(SYMBOLS)], "opacity": 0.75,
+    return scatter_trace(
+        name.replace("_", " "),
+        at,
+        [side.roof(line, one) for one in at],
+        marker={
+            "color": colour,
+            "symbol": SYMBOLS[place % len(SYMBOLS)],
+            "opacity": 0.75,
             "size": [8.0 + 9.0 * float(np.sqrt(layer.flop / most)) for layer in layers],
         },
-        "hovertext": [
-            f"<b>{layer.name}</b> ({layer.kind})<br>{number(layer.flop * found.options.batch_size / 1e6)} MFLOP, "
-            f"{one:.3g} FLOP per byte"
+        hover=[
+            f"<b>{escape(layer.name)}</b> ({escape(layer.kind)})<br>"
+            f"{number(layer.flop * found.options.batch_size / 1e6)} MFLOP, {one:.3g} FLOP per byte"
             for layer, one in zip(layers, at, strict=True)
         ],
-        "hoverinfo": "text",
-    }  # fmt: skip
+    )
 
 
 def _balance_trace(side: _RooflineAxis, line: Roofline) -> Trace:
     at = side.balance(line)
-    return {
-        "type": "scatter", "mode": "markers", "name": "balance", "x": [at], "y": [side.roof(line, at)],
-        "marker": {"symbol": "line-ns-open", "size": 22, "color": COLOURS[0], "line": {"width": 2}},
-        "hovertemplate": "balance: %{x:.3g} FLOP per byte<extra></extra>",
-    }  # fmt: skip
+    marker = {"symbol": "line-ns-open", "size": 22, "color": COLOURS[0], "line": {"width": 2}}
+    return scatter_trace("balance", [at], [side.roof(line, at)], marker=marker, hover="balance: %{x:.3g} FLOP per byte")
 
 
 def _network_height(found: RooflineAnalysis, side: _RooflineAxis, row: int) -> float:
@@ -268,30 +269,34 @@ def _network_height(found: RooflineAnalysis, side: _RooflineAxis, row: int) -> f
 
 
 def _network_trace(found: RooflineAnalysis, side: _RooflineAxis, row: int) -> Trace:
-    height = _network_height(found, side, row)
-    return {
-        "type": "scatter", "mode": "markers", "name": found.network.name,
-        "x": [batch_to_work(found.batch).intensity], "y": [height],
-        "marker": {"symbol": "star", "size": 17, "color": ALARM, "line": {"width": 1.5, "color": "white"}},
-        "hovertext": [f"<b>{found.network.name}</b>, batch {found.options.batch_size}<br>{_hover_text(found, row)}"],
-        "hoverinfo": "text",
-    }  # fmt: skip
+    name = found.network.name
+    return scatter_trace(
+        name,
+        [batch_to_work(found.batch).intensity],
+        [_network_height(found, side, row)],
+        marker={"symbol": "star", "size": 17, "color": ALARM, "line": {"width": 1.5, "color": "white"}},
+        hover=[f"<b>{escape(name)}</b>, batch {found.options.batch_size}<br>{_hover_text(found, row)}"],
+    )
 
 
 def _background_trace(found: RooflineAnalysis, rows: Any, spent_ms: Floats, joules: Floats) -> Trace:
-    return {
-        "type": "scatter", "mode": "markers", "name": "other modes", "x": spent_ms[rows].tolist(),
-        "y": joules[rows].tolist(), "marker": {"color": GREY, "size": 4, "opacity": 0.4},
-        "hovertext": [str(found.basis.modes[int(row)]) for row in rows], "hoverinfo": "text",
-    }  # fmt: skip
+    return scatter_trace(
+        "other modes",
+        spent_ms[rows].tolist(),
+        joules[rows].tolist(),
+        marker={"color": GREY, "size": 4, "opacity": 0.4},
+        hover=[str(found.basis.modes[int(row)]) for row in rows],
+    )
 
 
 def _marker_trace(found: RooflineAnalysis, name: str, row: int, marker: dict[str, Any]) -> Trace:
-    return {
-        "type": "scatter", "mode": "markers", "name": name, "x": [1e3 * float(found.batch_times.total_s[row])],
-        "y": [float(found.joules[row])], "marker": {**marker, "line": {"width": 1.5, "color": "white"}},
-        "hovertext": [f"{name}: {_hover_text(found, row)}"], "hoverinfo": "text",
-    }  # fmt: skip
+    return scatter_trace(
+        name,
+        [1e3 * float(found.batch_times.total_s[row])],
+        [float(found.joules[row])],
+        marker={**marker, "line": {"width": 1.5, "color": "white"}},
+        hover=[f"{name}: {_hover_text(found, row)}"],
+    )
 
 
 def _hover_text(found: RooflineAnalysis, row: int) -> str:

@@ -1,110 +1,131 @@
-"""Terminal view of a roofline analysis: the modes compared, the choice and the constants."""
+"""Terminal views of a roofline analysis (modes, choice, constants) and of a micro-benchmark."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from experiments.cli.roofline_constants import is_fitted
 from experiments.report.quantities import number, percent
+from experiments.report.tables import Cell, Table, number_cell, text_cell
 from fedge.analysis.roofline.board_constants_fit import activation_intensity
-from fedge.analysis.roofline.mode_rooflines import (
-    batch_to_work,
-)
-from fedge.analysis.roofline.roofline_analysis import RooflineAnalysis
-from fedge.analysis.roofline.roofline_model import Roofline, describe_balance_side, describe_implication
+from fedge.analysis.roofline.pagoda_fit import RooflineSweep
+from fedge.analysis.roofline.roofline_analysis import RooflineAnalysis, is_fitted
+from fedge.analysis.roofline.roofline_model import Roofline, batch_to_work, describe_balance_side, describe_implication
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.table import Table
 
 
-def _print_analysis(console: Console, found: RooflineAnalysis) -> None:
+def print_analysis(console: Console, analysis: RooflineAnalysis) -> None:
+    """Print the network, the modes compared, the choice and the constants."""
     say = _make_printer(console)
-    network, asked = found.network, found.options
-    work = batch_to_work(found.batch)
+    network, options = analysis.network, analysis.options
+    work = batch_to_work(analysis.batch)
     say(
-        f"{network.name} on {found.basis.spec.name}, inference in batches of {asked.batch_size}: "
+        f"{network.name} on {analysis.basis.spec.name}, inference in batches of {options.batch_size}: "
         f"{number(work.flop / 1e9)} GFLOP, {number(work.bytes / 1e6)} MB, {len(network.layers)} layers"
     )
-    console.print(modes_table(found))
-    shown = found.lines.mode_roofline(found.shown_row)
-    say(f"{found.basis.modes[found.shown_row]}: {describe_balance_side(shown, work)}. {describe_implication(shown)}")
+    modes_table(analysis).print(console)
+    modes, shown = analysis.basis.modes, analysis.lines.mode_roofline(analysis.shown_row)
+    say(f"{modes[analysis.shown_row]}: {describe_balance_side(shown, work)}. {describe_implication(shown)}")
+    say(f"Time-efficient implies energy-efficient in {analysis.implying_mode_count:,} of {len(modes):,} modes.")
     say(
-        f"Time-efficient implies energy-efficient in {found.implying_mode_count:,} of {len(found.basis.modes):,} modes."
+        f"Chosen, at most {percent(options.max_slowdown - 1)} slower than MAXN: "
+        f"{modes[analysis.choice.row]}. {analysis.explanation}"
     )
-    say(
-        f"Chosen, at most {percent(asked.max_slowdown - 1)} slower than MAXN: "
-        f"{found.basis.modes[found.choice.row]}. {found.explanation}"
-    )
-    say(describe_constants(found))
+    say(describe_constants(analysis))
 
 
-def describe_constants(found: RooflineAnalysis) -> str:
+def describe_constants(analysis: RooflineAnalysis) -> str:
     """Describe the constants' source, label and errors."""
-    constants = found.basis.constants
+    constants = analysis.basis.constants
     said = (
-        f"Constants are {found.lines.label}, fitted to {constants.source}, within "
+        f"Constants are {analysis.lines.label}, fitted to {constants.source}, within "
         f"{percent(constants.time_sd_log)} in time and {percent(constants.power_sd_log)} in power (robust spread)."
     )
-    if not is_fitted(constants, activation_intensity(found.network)):
+    if not is_fitted(constants, activation_intensity(analysis.network)):
         near = " and ".join(f"{one.network} ({one.intensity:.3g})" for one in constants.networks)
-        mine = activation_intensity(found.network)
+        mine = activation_intensity(analysis.network)
         said += (
-            f" This network, of {mine:.3g} FLOP per byte, was not among them; it is taken "
-            f"to use the board as {near}, and how far off it is is not known."
+            f" This network, of {mine:.3g} FLOP per byte, was not among them; it is assumed "
+            f"to use the board like {near}, with unknown error."
         )
-    if len(found.network.layers) == 1:
-        said += " It is known as a whole, not by layer, so that launching its layers is missing from its time."
+    if len(analysis.network.layers) == 1:
+        said += " Its layers are unknown, so its time does not include launching them."
     return said
 
 
-def list_shown_rows(found: RooflineAnalysis) -> list[tuple[str, int]]:
+def list_shown_rows(analysis: RooflineAnalysis) -> list[tuple[str, int]]:
     """Return the label and row of MAXN, the chosen mode and the requested one."""
-    rows = [("MAXN", found.choice.maxn_row), ("chosen", found.choice.row)]
-    if found.shown_row not in {row for _, row in rows}:
-        rows.append(("asked for", found.shown_row))
+    rows = [("MAXN", analysis.choice.maxn_row), ("chosen", analysis.choice.row)]
+    if analysis.shown_row not in {row for _, row in rows}:
+        rows.append(("requested", analysis.shown_row))
     return rows
 
 
-MODE_HEADINGS = (
-    "", "mode", "ms", "W", "J", "GFLOP/s", "GB/s", "pJ/FLOP", "pJ/B", "constant W", "balance", "energy balance",
+MODE_QUANTITIES = (
+    "ms", "W", "J", "GFLOP/s", "GB/s", "pJ/FLOP", "pJ/B", "constant W", "balance, FLOP/B", "energy balance, FLOP/B",
 )  # fmt: skip
 
 
-def format_mode_cells(found: RooflineAnalysis, word: str, row: int) -> list[str]:
-    """Format one mode's line: costs, constants and balance points.
-
-    Args:
-        found: The analysis.
-        word: Label of the mode.
-        row: Row of the mode.
-
-    Returns:
-        One text per entry of ``MODE_HEADINGS``.
-    """
-    line: Roofline = found.lines.mode_roofline(row)
-    seconds, joules = float(found.batch_times.total_s[row]), float(found.joules[row])
-    figures = (1e3 * seconds, joules / seconds, joules, 1e-9 / line.tau_f, 1e-9 / line.tau_m)
-    more = (1e12 * line.eps_f, 1e12 * line.eps_m, line.pi_0_w, line.balance, line.energy_balance)
-    return [word, str(found.basis.modes[row]), *(number(value) for value in (*figures, *more))]
+def list_mode_values(analysis: RooflineAnalysis, row: int) -> list[float]:
+    """Return one mode's costs, constants and balance points, one value per entry of ``MODE_QUANTITIES``."""
+    line: Roofline = analysis.lines.mode_roofline(row)
+    seconds, joules = float(analysis.batch_times.total_s[row]), float(analysis.joules[row])
+    costs = (1e3 * seconds, joules / seconds, joules)
+    constants = (1e-9 / line.tau_f, 1e-9 / line.tau_m, 1e12 * line.eps_f, 1e12 * line.eps_m, line.pi_0_w)
+    return [float(value) for value in (*costs, *constants, line.balance, line.energy_balance)]
 
 
-def modes_table(found: RooflineAnalysis) -> Table:
+def modes_table(analysis: RooflineAnalysis) -> Table:
     """Build a table of MAXN, the chosen mode and the requested one, one column each."""
-    from rich.table import Table
-
-    shown = [format_mode_cells(found, word, row) for word, row in list_shown_rows(found)]
-    table = Table(box=None, padding=(0, 2, 0, 0))
-    table.add_column("", style="dim", no_wrap=True)
-    for word, *_ in shown:
-        table.add_column(word, justify="right", overflow="fold")
-    for head, *cells in zip(MODE_HEADINGS[1:], *(one[1:] for one in shown), strict=True):
-        table.add_row(head, *cells)
-    return table
+    shown = list_shown_rows(analysis)
+    modes = (Cell(str(analysis.basis.modes[row]).removesuffix(" MHz"), numeric=True) for _, row in shown)
+    columns = [list_mode_values(analysis, row) for _, row in shown]
+    rows = [(text_cell("mode, MHz"), *modes)]
+    for quantity, *values in zip(MODE_QUANTITIES, *columns, strict=True):
+        rows.append((text_cell(quantity), *(number_cell(number(value), value) for value in values)))
+    return Table("roofline-constants", ("quantity", *(word for word, _ in shown)), tuple(rows))
 
 
-def _make_printer(console: Console) -> Any:
+def _make_printer(console: Console) -> Callable[[str], None]:
     def say(text: str) -> None:
         console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     return say
+
+
+def print_sweep(console: Console, sweep: RooflineSweep) -> None:
+    """Print a micro-benchmark: its kernels, and the constants fitted to them."""
+    sweep_table(sweep).print(console)
+    say = _make_printer(console)
+    gflops, gbps = 1e-9 / sweep.tau_f, 1e-9 / sweep.tau_m
+    say(
+        f"{sweep.device}, {sweep.mode}: {number(gflops)} GFLOP/s, {number(gbps)} GB/s, balance "
+        f"{number(sweep.tau_m / sweep.tau_f)} FLOP per byte ({sweep.label}); {percent(sweep.reached, 0)} of the roof "
+        "is reached in the median."
+    )
+    line = sweep.roofline
+    if line is not None:
+        say(
+            f"{number(1e12 * line.eps_f)} pJ per FLOP, {number(1e12 * line.eps_m)} pJ per byte, {number(line.pi_0_w)} "
+            f"W constant power, energy within {percent(sweep.energy_mape)}. {describe_implication(line)}"
+        )
+    say(f"{sweep.note[0].upper()}{sweep.note[1:]}.")
+
+
+def sweep_table(sweep: RooflineSweep) -> Table:
+    """Build a table of a micro-benchmark's kernels."""
+    heads = ("kernel", "FLOP/B", "ms", "GFLOP/s", "GB/s", "of the roof", "J")
+    rows = []
+    for point in sweep.points:
+        reached = max(point.flop * sweep.tau_f, point.bytes * sweep.tau_m) / point.seconds
+        figures = (point.work.intensity, 1e3 * point.seconds)
+        rates = (1e-9 * point.flop / point.seconds, 1e-9 * point.bytes / point.seconds)
+        rows.append((
+            text_cell(point.kernel),
+            *(number_cell(number(value), value) for value in (*figures, *rates)),
+            number_cell(percent(reached, 0), 100 * reached, "%"),
+            number_cell(number(point.joules), point.joules, "J"),
+        ))  # fmt: skip
+    return Table("kernels", heads, tuple(rows))

@@ -7,13 +7,14 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+from experiments.report.quantities import UNKNOWN
+from experiments.report.tables import Cell, Table, number_cell, text_cell
 from fedge.serving.side_by_side import SideBySideOutcome
 from fedge.worker.latency_histogram import LatencyHistogram, bin_index, bin_upper_s
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.live import Live
-    from rich.table import Table
 
 BAR_GLYPHS = " ▁▂▃▄▅▆▇█"
 STRIP_WIDTH = 48
@@ -65,10 +66,10 @@ class SideBySideProgress:
     def _view(self, outcome: SideBySideOutcome) -> RenderableType:
         from rich.console import Group
         from rich.progress_bar import ProgressBar
-        from rich.table import Table
+        from rich.table import Table as RichTable
         from rich.text import Text
 
-        head = Table.grid(padding=(0, 2))
+        head = RichTable.grid(padding=(0, 2))
         clock = Text(f"{outcome.seconds:.0f}/{self._seconds:.0f} s")
         bar = ProgressBar(self._seconds, min(outcome.seconds, self._seconds), width=24)
         head.add_row(Text(outcome.approach, style="bold"), Text(self._title), clock, bar)
@@ -80,7 +81,7 @@ class SideBySideProgress:
 
 def format_outcome(outcome: SideBySideOutcome) -> str:
     """Format the results of a turn in one line: requests, latencies in ms, violations, training throughput."""
-    training = f"training {outcome.minibatches_hz:.1f} minibatches/s"
+    training = f"training {outcome.minibatches_hz:.1f} steps/s"
     told = outcome.service
     if told is None:
         return training
@@ -115,6 +116,9 @@ def format_histogram(histogram: LatencyHistogram, width: int = STRIP_WIDTH) -> s
     )
 
 
+OUTCOME_HEADS = ("approach", "steps/s", "requests", "p50, ms", "p95, ms", "p99, ms", "late", "dropped", "batch")
+
+
 def build_outcome_table(outcomes: list[SideBySideOutcome], latency_s: float) -> Table:
     """Build a table of all turns.
 
@@ -122,33 +126,40 @@ def build_outcome_table(outcomes: list[SideBySideOutcome], latency_s: float) -> 
         outcomes: One outcome per turn.
         latency_s: The latency budget, in seconds.
     """
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
     serves = any(one.service is not None for one in outcomes)
-    title = f"latency budget {format_milliseconds(latency_s)} ms" if serves else None
-    made = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=0)
-    for name in ("how", "trained\nper s", "requests", "p50\nms", "p95\nms", "p99\nms", "late", "dropped", "batch"):
-        made.add_column(name, justify="left" if name == "how" else "right", no_wrap=True)
-    for one in outcomes:
-        made.add_row(one.approach, f"{one.minibatches_hz:.1f}", *_service_cells(one))
-    return made
+    title = f"latency budget {format_milliseconds(latency_s)} ms" if serves else ""
+    rows = tuple(
+        (
+            text_cell(one.approach),
+            number_cell(f"{one.minibatches_hz:.1f}", one.minibatches_hz, "1/s"),
+            *_service_cells(one),
+        )
+        for one in outcomes
+    )
+    return Table("turns", OUTCOME_HEADS, rows, title)
 
 
-def _service_cells(outcome: SideBySideOutcome) -> list[str]:
+def _service_cells(outcome: SideBySideOutcome) -> list[Cell]:
     told = outcome.service
     if told is None:
-        return ["-"] * 7
-    latencies = [format_milliseconds(outcome.percentile_s(q)) for q in (50, 95, 99)]
-    size = f"{told.served / told.batches:.1f}" if told.batches else "-"
-    return [str(told.requests), *latencies, format_percent(outcome.violation_share), str(told.dropped), size]
+        return [number_cell(UNKNOWN)] * 7
+    latencies_s = [outcome.percentile_s(quantile) for quantile in (50, 95, 99)]
+    size = told.served / told.batches if told.batches else None
+    late = outcome.violation_share
+    return [
+        number_cell(str(told.requests), told.requests),
+        *(number_cell(format_milliseconds(one), None if one is None else 1e3 * one, "ms") for one in latencies_s),
+        number_cell(format_percent(late), None if late is None else 100.0 * late, "%"),
+        number_cell(str(told.dropped), told.dropped),
+        number_cell(UNKNOWN if size is None else f"{size:.1f}", size),
+    ]
 
 
 def format_milliseconds(seconds: float | None) -> str:
     """Format milliseconds with three digits, or a dash if unknown."""
-    return "-" if seconds is None else f"{1e3 * seconds:.3g}" if seconds < 1.0 else f"{1e3 * seconds:.0f}"
+    return UNKNOWN if seconds is None else f"{1e3 * seconds:.3g}" if seconds < 1.0 else f"{1e3 * seconds:.0f}"
 
 
 def format_percent(share: float | None) -> str:
     """Format a share in percent, or a dash if unknown."""
-    return "-" if share is None else f"{100.0 * share:.2f} %"
+    return UNKNOWN if share is None else f"{100.0 * share:.2f} %"

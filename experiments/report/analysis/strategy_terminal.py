@@ -3,33 +3,55 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from experiments.report.text_tables import fit_to_content, make_text_table
+from experiments.report.quantities import UNKNOWN
+from experiments.report.tables import Cell, Table, number_cell, text_cell
 from fedge.studies.serving.strategy_scores import LATENCY_TOLERANCE, POWER_TOLERANCE_W, StrategyRow
 
 if TYPE_CHECKING:
-    from rich.console import Group
-    from rich.table import Table
+    from rich.console import Console
 
 FAMILY_TITLES = {"train": "training alone", "infer": "inference alone", "concurrent": "training and inference"}
-EMPTY_CELL = "-"
 
 
-def build_strategy_tables(rows: Sequence[StrategyRow]) -> Group:
-    """Build one table of results per pair and problem family."""
-    from rich.console import Group
-    from rich.text import Text
+@dataclass(frozen=True, slots=True)
+class StrategyColumn:
+    """A column of figures.
 
-    cases = dict.fromkeys((row.pair, row.family) for row in rows)
-    tables = [_case_table([row for row in rows if (row.pair, row.family) == case]) for case in cases]
+    Attributes:
+        heading: Column heading.
+        value: Reads the figure from a row; None if the row has none.
+        digits: Digits after the decimal point.
+    """
+
+    heading: str
+    value: Callable[[StrategyRow], float | None]
+    digits: int = 1
+
+    def make_cell(self, row: StrategyRow) -> Cell:
+        """Return the row's cell; a dash for a failed strategy and for an unknown figure."""
+        value = None if row.error is not None else self.value(row)
+        return number_cell(UNKNOWN if value is None else f"{value:.{self.digits}f}", value)
+
+
+def print_strategies(console: Console, rows: Sequence[StrategyRow]) -> None:
+    """Print one table of results per pair and problem family, and what the columns mean."""
+    for table in build_strategy_tables(rows):
+        table.print(console)
     note = (
-        f"Percent, but for counts. Violations: of the answers, those over the power by more than "
-        f"{POWER_TOLERANCE_W:g} W or over "
-        f"the latency by more than {100 * LATENCY_TOLERANCE:g} %, or that cannot keep up. Modes: trials per "
-        f"solvable problem."
+        f"Percent, except counts. Violations: choices that exceed the power by more than {POWER_TOLERANCE_W:g} W or "
+        f"the latency by more than {100 * LATENCY_TOLERANCE:g} %, or cannot keep up. Excess: inference time over the "
+        f"optimum's. Modes: trials per feasible problem."
     )
-    return Group(*tables, Text(note, style="dim"))
+    console.print(note, highlight=False, markup=False, soft_wrap=True)
+
+
+def build_strategy_tables(rows: Sequence[StrategyRow]) -> list[Table]:
+    """Build one table of results per pair and problem family."""
+    cases = dict.fromkeys((row.pair, row.family) for row in rows)
+    return [_case_table([row for row in rows if (row.pair, row.family) == case]) for case in cases]
 
 
 def _case_table(rows: Sequence[StrategyRow]) -> Table:
@@ -37,49 +59,38 @@ def _case_table(rows: Sequence[StrategyRow]) -> Table:
     problems = max(row.problems for row in rows)
     title = f"{first.pair}: {FAMILY_TITLES[first.family]}, {problems} problem{'' if problems == 1 else 's'}"
     if first.modes_left_out is not None:
-        title += f", {first.modes_left_out} implausible modes left out"
-    table = make_text_table(title)
-    table.add_column("strategy", overflow="fold", min_width=8)
+        title += f", {first.modes_left_out} implausible modes excluded"
     columns = _select_columns(rows)
-    for heading, _ in columns:
-        table.add_column(heading, justify="right", no_wrap=True)
-    for row in rows:
-        if row.error is not None:
-            table.add_row(f"{row.strategy} (failed)", *(EMPTY_CELL for _ in columns))
-        else:
-            table.add_row(row.strategy, *(text(row) for _, text in columns))
-    return fit_to_content(table)
-
-
-StrategyColumn = tuple[str, Callable[[StrategyRow], str]]
+    seeded = len({row.seed for row in rows}) > 1
+    heads = ("strategy", *(("seed",) if seeded else ()), "solved", *(column.heading for column in columns))
+    lines = tuple(
+        (
+            text_cell(row.strategy if row.error is None else f"{row.strategy} (failed)"),
+            *((number_cell(str(row.seed), row.seed),) if seeded else ()),
+            number_cell(UNKNOWN if row.error is not None else f"{row.solved}/{row.solvable}"),
+            *(column.make_cell(row) for column in columns),
+        )
+        for row in rows
+    )
+    return Table(f"{first.pair}-{first.family}", heads, lines, title)
 
 
 def _select_columns(rows: Sequence[StrategyRow]) -> list[StrategyColumn]:
-    """Return the columns that the family has; the seed only if there are several, the total only with reuse."""
+    """Return the columns that the family has; the total only with reuse."""
     family = rows[0].family
-    found: list[StrategyColumn] = [("seed", lambda row: str(row.seed))] if len({row.seed for row in rows}) > 1 else []
-    found += [
-        ("solved", lambda row: f"{row.solved}/{row.solvable}"),
-        ("share\n%", lambda row: _format_number(row.solved_share)),
-        ("viol.\n%", lambda row: _format_number(row.violations, 2)),
+    found = [
+        StrategyColumn("share, %", lambda row: row.solved_share),
+        StrategyColumn("violations, %", lambda row: row.violations, 2),
     ]
     if family != "infer":
-        found += [
-            ("loss\nmean", lambda row: _format_number(row.loss_mean)),
-            ("median", lambda row: _format_number(row.loss_median)),
-        ]
+        found.append(StrategyColumn("loss, mean", lambda row: row.loss_mean))
+        found.append(StrategyColumn("loss, median", lambda row: row.loss_median))
     if family != "train":
-        found.append(("t_in\nover", lambda row: _format_number(row.excess_mean)))
+        found.append(StrategyColumn("excess, mean", lambda row: row.excess_mean))
     if family == "infer":
-        found.append(("median", lambda row: _format_number(row.excess_median)))
-    found += [
-        ("modes\nmean", lambda row: _format_number(row.modes_mean)),
-        ("max", lambda row: _format_number(row.modes_max, 0)),
-    ]
+        found.append(StrategyColumn("excess, median", lambda row: row.excess_median))
+    found.append(StrategyColumn("modes, mean", lambda row: row.modes_mean))
+    found.append(StrategyColumn("modes, max", lambda row: row.modes_max, 0))
     if any(row.reuse for row in rows):
-        found.append(("total", lambda row: _format_number(row.modes_total, 0)))
-    return [*found, ("s", lambda row: _format_number(row.seconds))]
-
-
-def _format_number(value: float | None, digits: int = 1) -> str:
-    return EMPTY_CELL if value is None else f"{value:.{digits}f}"
+        found.append(StrategyColumn("modes, total", lambda row: row.modes_total, 0))
+    return [*found, StrategyColumn("s", lambda row: row.seconds)]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from experiments.report.chart import LEGEND, Chart, Trace, axis
+from experiments.report.chart import LEGEND, Chart, axis, bar_trace, line_trace, scatter_trace
 from experiments.report.palette import ALARM, COLOURS, GREY
+from fedge.analysis.topology.variant_files import TrainingCheck
 from fedge.analysis.topology.variant_search import VariantFit
-from fedge.analysis.topology.variant_training import TrainingCheck
 
 if TYPE_CHECKING:
     from fedge.analysis.topology.topology_result import TopologyResult
@@ -33,7 +33,7 @@ def time_chart(answer: TopologyResult) -> Chart:
     limits = answer.limits
     return _need_chart(
         answer,
-        words=("time", "Time", "seconds per minibatch at MAXN"),
+        words=("time", "Time", "seconds per step at MAXN"),
         plain=lambda one: one.need.step_s,
         cautious=lambda one: limits.step_with_margin_s(one.need),
         limit=limits.step_s,
@@ -51,13 +51,30 @@ def _need_chart(
     curve = sorted(
         {_parameter_percent(one): one for one in (*answer.curve, *answer.variants)}.values(), key=_parameter_percent
     )
+    shares, texts = [_parameter_percent(one) for one in curve], [_hover_text(one) for one in curve]
+    blue, fitting = COLOURS[0], answer.variants
     data = [
-        _line_trace("predicted", curve, plain, {"color": COLOURS[0], "width": 2}),
-        _line_trace("with the margin", curve, cautious, {"color": COLOURS[0], "width": 1.5, "dash": "dash"}),
-        _marker_trace("variants that fit", answer.variants, cautious),
+        line_trace("predicted", shares, [plain(one) for one in curve], colour=blue, markers=False, hover=texts),
+        line_trace(
+            "with margin",
+            shares,
+            [cautious(one) for one in curve],
+            colour=blue,
+            dash="dash",
+            markers=False,
+            hover=texts,
+        ),
+        scatter_trace(
+            "variants that fit",
+            [_parameter_percent(one) for one in fitting],
+            [cautious(one) for one in fitting],
+            marker={"symbol": "diamond", "size": 11, "color": COLOURS[2], "line": {"width": 1.5, "color": "white"}},
+            hover=[_hover_text(one) for one in fitting],
+        ),
     ]
     if limit is not None:
-        data.append(_limit_trace(limit))
+        text = f"limit {limit:,.4g}"
+        data.append(line_trace("limit", [0, 102], [limit, limit], colour=ALARM, dash="dot", markers=False, hover=text))
     layout = {
         "xaxis": axis("parameters kept (%)", range=[0, 102]),
         "yaxis": axis(unit, rangemode="tozero"),
@@ -83,57 +100,23 @@ def _hover_text(found: VariantFit) -> str:
     )
 
 
-def _line_trace(name: str, found: Sequence[VariantFit], figure: VariantFigure, line: dict[str, Any]) -> Trace:
-    return {
-        "type": "scatter",
-        "mode": "lines",
-        "name": name,
-        "x": [_parameter_percent(one) for one in found],
-        "y": [figure(one) for one in found],
-        "line": line,
-        "hovertext": [_hover_text(one) for one in found],
-        "hoverinfo": "text",
-    }
-
-
-def _marker_trace(name: str, found: Sequence[VariantFit], figure: VariantFigure) -> Trace:
-    marker = {"symbol": "diamond", "size": 11, "color": COLOURS[2], "line": {"width": 1.5, "color": "white"}}
-    return {**_line_trace(name, found, figure, {}), "mode": "markers", "marker": marker}
-
-
-def _limit_trace(limit: float) -> Trace:
-    return {
-        "type": "scatter",
-        "mode": "lines",
-        "name": "limit",
-        "x": [0, 102],
-        "y": [limit, limit],
-        "line": {"color": ALARM, "width": 1.5, "dash": "dot"},
-        "hovertemplate": f"limit {limit:,.4g}<extra></extra>",
-    }
-
-
 def batch_size_chart(answer: TopologyResult) -> Chart:
     """Plot the size of the largest variant that fits over the batch size."""
     found = answer.largest_by_batch
-    bars = {
-        "type": "bar",
-        "name": "parameters kept",
-        "x": _batch_size_labels(found),
-        "y": [_parameter_percent(one) for one in found],
-        "marker": {"color": [COLOURS[0] if one in answer.front else GREY for one in found]},
-        "hovertext": [_hover_text(one) for one in found],
-        "hoverinfo": "text",
-    }
+    bars = bar_trace(
+        "parameters kept",
+        _batch_size_labels(found),
+        [_parameter_percent(one) for one in found],
+        colour=[COLOURS[0] if one in answer.front else GREY for one in found],
+        hover=[_hover_text(one) for one in found],
+    )
     layout = {
         "xaxis": axis("batch size", type="category"),
         "yaxis": axis("parameters kept (%)", range=[0, 104]),
         "showlegend": False,
         "hovermode": "closest",
     }
-    caption = (
-        "Grey: another one is as large a network, at as large a batch size, as quick per sample, and better in one."
-    )
+    caption = "Grey: dominated in network size, batch size and time per sample."
     return Chart(
         "batches", title="Largest variant that fits", caption=caption, data=[bars], layout=layout, height_px=320
     )
@@ -142,24 +125,20 @@ def batch_size_chart(answer: TopologyResult) -> Chart:
 def sample_time_chart(answer: TopologyResult) -> Chart:
     """Plot the time per sample of the largest variant that fits over the batch size."""
     found = answer.largest_by_batch
-    line = {
-        "type": "scatter",
-        "mode": "lines+markers",
-        "name": "time per sample",
-        "x": _batch_size_labels(found),
-        "y": [1e3 * one.sample_s for one in found],
-        "line": {"color": COLOURS[1], "width": 2},
-        "marker": {"size": 7},
-        "hovertext": [_hover_text(one) for one in found],
-        "hoverinfo": "text",
-    }
+    line = line_trace(
+        "time per sample",
+        _batch_size_labels(found),
+        [1e3 * one.sample_s for one in found],
+        colour=COLOURS[1],
+        hover=[_hover_text(one) for one in found],
+    )
     layout = {
         "xaxis": axis("batch size", type="category"),
         "yaxis": axis("ms per sample at MAXN", rangemode="tozero"),
         "showlegend": False,
         "hovermode": "closest",
     }
-    return Chart("sample", title="Its time per sample", caption="", data=[line], layout=layout, height_px=320)
+    return Chart("sample", title="Time per sample", caption="", data=[line], layout=layout, height_px=320)
 
 
 def _batch_size_labels(found: Sequence[VariantFit]) -> list[str]:
@@ -174,7 +153,10 @@ def layer_width_chart(found: VariantFit) -> Chart:
     names = [name for name, _ in cuts]
     kept = [len(one.outputs or ()) for _, one in cuts]
     gone = [(one.of or (0, 0))[1] - stays for (_, one), stays in zip(cuts, kept, strict=True)]
-    data = [_bar_trace("stay", names, kept, COLOURS[0]), _bar_trace("removed", names, gone, "rgba(128,138,150,0.35)")]
+    data = [
+        bar_trace(name, names, counts, colour=colour, hover=f"%{{x}}: %{{y}} {name}")
+        for name, counts, colour in (("kept", kept, COLOURS[0]), ("removed", gone, "rgba(128,138,150,0.35)"))
+    ]
     layout = {
         "barmode": "stack",
         "bargap": 0.1,
@@ -182,7 +164,7 @@ def layer_width_chart(found: VariantFit) -> Chart:
         "yaxis": axis("output channels"),
         "legend": LEGEND,
     }
-    caption = "Layers that are not cut are left out."
+    caption = "Layers that are not pruned are omitted."
     return Chart(
         "layers",
         title=f"{_parameter_percent(found):.3g} % of the parameters",
@@ -193,28 +175,9 @@ def layer_width_chart(found: VariantFit) -> Chart:
     )
 
 
-def _bar_trace(name: str, layers: Sequence[str], counts: Sequence[int], colour: str) -> Trace:
-    return {
-        "type": "bar",
-        "name": name,
-        "x": list(layers),
-        "y": list(counts),
-        "marker": {"color": colour},
-        "hovertemplate": f"%{{x}}: %{{y}} {name}<extra></extra>",
-    }
-
-
 def loss_chart(trained: TrainingCheck) -> Chart:
     """Plot the loss of every step."""
-    data = [
-        {
-            "type": "scatter",
-            "mode": "lines+markers",
-            "name": "loss",
-            "x": list(range(1, len(trained.losses) + 1)),
-            "y": list(trained.losses),
-            "line": {"color": COLOURS[0], "width": 2},
-        }
-    ]
+    steps = list(range(1, len(trained.losses) + 1))
+    data = [line_trace("loss", steps, trained.losses, colour=COLOURS[0], hover="step %{x}: %{y:.4g}")]
     layout = {"xaxis": axis("step", dtick=1), "yaxis": axis("loss"), "showlegend": False}
     return Chart("loss", title="Loss on the same samples", caption="", data=data, layout=layout, height_px=260)

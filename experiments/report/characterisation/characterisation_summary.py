@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from experiments.report.characterisation.setting_summary import SettingSummary, summarise_settings
-from fedge.characterisation.confidence_interval import Estimate
+from fedge.characterisation.findings import SweepFinding
 from fedge.characterisation.knob_effects import KnobEffect
 from fedge.characterisation.point_statistics import PointStats
 from fedge.characterisation.reliability import Variability
-from fedge.characterisation.sweep_findings import SweepFinding
 from fedge.characterisation.sweep_store import FinishedPoint, SweepResult
 from fedge.characterisation.tuning_advice import TuningAdvice
 
@@ -40,12 +40,6 @@ class CharacterisationSummary:
     def has_power(self) -> bool:
         """Whether the power of any point was metered."""
         return any(one.energy_j is not None for one in self.stats)
-
-    @property
-    def labels(self) -> tuple[str, ...]:
-        """The distinct labels of time and power."""
-        given = (label for one in self.result.points for label in (one.label, one.power_label) if label)
-        return tuple(dict.fromkeys(given))
 
 
 def summarise_result(result: SweepResult) -> CharacterisationSummary:
@@ -76,30 +70,35 @@ def summarise_result(result: SweepResult) -> CharacterisationSummary:
     )
 
 
-def summary_to_json(told: CharacterisationSummary) -> dict[str, Any]:
+def summary_to_json(summary: CharacterisationSummary) -> dict[str, Any]:
     """Convert the results to JSON-compatible data; numbers that are not finite become null."""
-    result = told.result
-    data = {
+    result = summary.result
+    counts = {
+        "finished": len(result.points),
+        "skipped": len(result.skipped),
+        "failed": len(result.failed),
+        "planned": len(result.plan.points),
+    }
+    data: dict[str, Any] = replace_non_finite(
+        {
             "plan": result.plan.name,
-            "points": {
-                "finished": len(result.points), "skipped": len(result.skipped), "failed": len(result.failed),
-                "planned": len(result.plan.points),
-            },
-            "findings": [asdict(one) for one in told.findings],
-            "advice": [_advice_to_json(one) for one in told.advice],
-            "effects": [_effect_to_json(one) for one in told.effects],
-            "effects_from_first": [_effect_to_json(one) for one in told.effects_from_first],
-            "variability": [_variability_to_json(one) for one in told.variability],
-            "labels": _labels_to_json(told),
-        }  # fmt: skip
-    return {name: replace_non_finite(value) for name, value in data.items()}
+            "points": counts,
+            "findings": [asdict(one) for one in summary.findings],
+            "advice": [_advice_to_json(one) for one in summary.advice],
+            "effects": [_effect_to_json(one) for one in summary.effects],
+            "effects_from_first": [_effect_to_json(one) for one in summary.effects_from_first],
+            "variability": [_variability_to_json(one) for one in summary.variability],
+            "labels": _labels_to_json(summary),
+        }
+    )
+    return data
 
 
 def _advice_to_json(one: TuningAdvice) -> dict[str, Any]:
     unit = _quantity_unit(one.quantity)
-    said = asdict(one)
-    expected = _interval_to_json(one.expected, "expected", unit)
-    return {**_drop_keys(said, "present", "expected"), f"present_{unit}": one.present, **expected, "saving": one.saving}
+    expected = {"expected": one.expected.value, "expected_low": one.expected.low, "expected_high": one.expected.high}
+    figures = {f"{name}_{unit}": value for name, value in {"present": one.present, **expected}.items()}
+    return {**_drop_keys(asdict(one), "present", "expected"), **figures, "saving": one.saving}
 
 
 def _effect_to_json(one: KnobEffect) -> dict[str, Any]:
@@ -113,10 +112,6 @@ def _variability_to_json(one: Variability) -> dict[str, Any]:
     return {**_drop_keys(asdict(one), "values"), f"values_{_quantity_unit(one.quantity)}": list(one.values)}
 
 
-def _interval_to_json(amount: Estimate, name: str, unit: str) -> dict[str, float]:
-    return {f"{name}_{unit}": amount.value, f"{name}_low_{unit}": amount.low, f"{name}_high_{unit}": amount.high}
-
-
 def _quantity_unit(quantity: str) -> str:
     """Return the unit at the end of a quantity's name: ``s`` for ``e2e_s``."""
     return quantity.rpartition("_")[2]
@@ -126,12 +121,9 @@ def _drop_keys(data: dict[str, Any], *names: str) -> dict[str, Any]:
     return {name: value for name, value in data.items() if name not in names}
 
 
-def _labels_to_json(told: CharacterisationSummary) -> list[dict[str, Any]]:
+def _labels_to_json(summary: CharacterisationSummary) -> list[dict[str, Any]]:
     """Return the labels of time and power with their source and number of points."""
-    counts: dict[tuple[str, str | None, str], int] = {}
-    for one in told.result.points:
-        key = (one.label, one.power_label, one.source)
-        counts[key] = counts.get(key, 0) + 1
+    counts = Counter((one.label, one.power_label, one.source) for one in summary.result.points)
     return [
         {"time": time, "power": power, "source": source, "points": count}
         for (time, power, source), count in counts.items()

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from experiments.report.chart import error_bars
 from experiments.report.palette import GREY
 from experiments.report.quantities import number
 from fedge.characterisation.confidence_interval import Estimate
@@ -48,25 +49,19 @@ LINE_COLOURS = ("#009E73", "#D55E00", "#8C8C1A", "#8b4a2b", "#117a8b", "#c2185b"
 
 
 def make_error_bars(amounts: Sequence[Estimate | None], per: float = 1.0, colour: str = GREY) -> dict[str, Any]:
-    """Make Plotly's ``error_x`` or ``error_y`` from intervals.
+    """Return Plotly's ``error_x`` or ``error_y`` for 95 % intervals, which are not drawn below zero.
 
     Args:
         amounts: Estimates; None and unbounded ones have no bar.
         per: Divisor of all values, to convert units.
         colour: Colour of the bars.
-
-    Returns:
-        The dictionary; bars do not extend below zero.
     """
-    above = [one.high - one.value if one is not None and one.is_bounded else None for one in amounts]
-    below = [one.value - max(one.low, 0.0) if one is not None and one.is_bounded else None for one in amounts]
-    if not any(one is not None for one in above):
+    bounded = [one if one is not None and one.is_bounded else None for one in amounts]
+    if all(one is None for one in bounded):
         return {"visible": False}
-    return {
-        "type": "data", "symmetric": False, "color": colour, "thickness": 1.3, "width": 3,
-        "array": [None if one is None else one / per for one in above],
-        "arrayminus": [None if one is None else one / per for one in below],
-    }  # fmt: skip
+    upper = [None if one is None else (one.high - one.value) / per for one in bounded]
+    lower = [None if one is None else (one.value - max(one.low, 0.0)) / per for one in bounded]
+    return error_bars(upper, lower, colour=colour, thickness=1.3, width=3)
 
 
 def format_with_interval(amount: Estimate | None, unit: str) -> str:

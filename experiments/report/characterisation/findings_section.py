@@ -3,124 +3,125 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from html import escape
+from dataclasses import dataclass
 
-from experiments.report.characterisation.knob_labels import KIND_NAMES, KNOB_TITLES, format_knob_value
-from experiments.report.characterisation.point_table import link_point, link_points
-from experiments.report.chart import Section
-from experiments.report.html_elements import label_badge
+from experiments.report.characterisation.knob_labels import KIND_NAMES, describe_turn
+from experiments.report.page import Section, render_badge, render_template
 from experiments.report.quantities import duration, energy, percent
-from fedge.characterisation.point_knobs import KnobValue
-from fedge.characterisation.sweep_findings import SweepFinding
+from fedge.characterisation.findings import SweepFinding
 from fedge.characterisation.tuning_advice import TuningAdvice
 
-FIRST_SHOWN = 10
-"""Findings shown at first, with the others expandable; with the next constant, a default that limits the page's
+FIRST_SHOWN = 8
+"""Findings shown at first, with the others expandable; with the next constants, defaults that limit the page's
 length."""
 MAX_FINDINGS = 60
+MAX_LINKS = 8
+"""Points that a finding links to."""
+MAX_CARDS = 9
+"""Cards on the page, with all advice in findings.json."""
+MAX_OTHER_PLACES = 4
+"""Other settings that a card names."""
+NO_ADVICE_TEXT = "No change of a single knob is known to save time or energy."
+QUANTITY_TITLES = {"e2e_s": "time per epoch", "energy_j": "energy per epoch"}
 
 
-def build_findings_section(found: Sequence[SweepFinding], names: Mapping[str, str], points: int) -> Section:
+def build_findings_section(findings: Sequence[SweepFinding], names: Mapping[str, str], points: int) -> Section:
     """Build the section of findings.
 
     Args:
-        found: All findings.
+        findings: All findings.
         names: Short names of the points by key.
         points: Number of finished points.
     """
-    title = "What was found"
-    if not found:
-        why = (
-            "No point is finished yet."
-            if not points
-            else (
-                "Nothing stands out: findings come of points that differ in one knob alone"
-                + (", and there is one point." if points == 1 else ".")
-            )
-        )
-        return Section(title, why, ())
-    ordered = sorted(found, key=lambda one: -one.strength)
-    first = _make_items(ordered[:FIRST_SHOWN], names)
-    rest = ordered[FIRST_SHOWN:MAX_FINDINGS]
-    cut = (
-        f"<p class='caption'>{len(found) - MAX_FINDINGS:,} weaker ones are in findings.json.</p>"
-        if len(found) > MAX_FINDINGS
-        else ""
+    title = "Findings"
+    if not points:
+        return Section(title, "No point is finished yet.")
+    if not findings:
+        only = ", and there is one point" if points == 1 else ""
+        return Section(title, f"No findings: they are drawn from points that differ in exactly one knob{only}.")
+    ordered = sorted(findings, key=lambda one: -one.strength)[:MAX_FINDINGS]
+    html = render_template(
+        "characterisation_findings.html",
+        first=ordered[:FIRST_SHOWN],
+        others=ordered[FIRST_SHOWN:],
+        hidden=len(findings) - len(ordered),
+        names=names,
+        max_links=MAX_LINKS,
+        badge=render_badge,
     )
-    unfolded = f"{_make_items(rest, names, FIRST_SHOWN + 1)}{cut}"
-    more = f"<details class='more'><summary>{len(rest)} more</summary>{unfolded}</details>" if rest else ""
-    return Section(title, "The strongest first. Unfold one for its evidence and its points.", (), first + more)
+    return Section(title, "Strongest first. Expand one for its evidence and points.", html=html)
 
 
-def _make_items(found: Sequence[SweepFinding], names: Mapping[str, str], start: int = 1) -> str:
-    items = "".join(f"<li>{_make_finding_html(one, names)}</li>" for one in found)
-    return f'<ol class="findings" start="{start}">{items}</ol>'
+@dataclass(frozen=True, slots=True)
+class _AdviceCard:
+    """A change of a knob at one setting, and at the other settings where it helps as well.
+
+    Attributes:
+        turn: The knob and its values.
+        saving: What it saves.
+        figures: Present, expected value and interval of each quantity.
+        why: The reason.
+        elsewhere: Places and savings of the other settings.
+        more: Number of further settings.
+        label: Provenance.
+        place: Workload, board and kind.
+        point: Key of the setting to start from.
+    """
+
+    turn: str
+    saving: str
+    figures: tuple[tuple[str, str, str], ...]
+    why: str
+    elsewhere: tuple[str, ...]
+    more: int
+    label: str
+    place: str
+    point: str
 
 
-def _make_finding_html(one: SweepFinding, names: Mapping[str, str]) -> str:
-    evidence = "".join(f"<li>{escape(sentence)}</li>" for sentence in one.evidence)
-    about = ", ".join(word for word in (one.workload, one.board) if word)
-    aside = f'<p class="caption">{label_badge(one.label)} {escape(about)}</p>'
-    return (
-        f"<details><summary>{escape(one.title)}</summary><ul>{evidence}</ul>{link_points(one.points, names)}"
-        f"{aside}</details>"
-    )
-
-
-NO_ADVICE_TEXT = "No knob is known that would make an epoch shorter or cheaper."
-QUANTITY_TITLES = {"e2e_s": "time per epoch", "energy_j": "energy per epoch"}
-CLOCK_KNOBS = ("cpu_mhz", "gpu_mhz", "mem_mhz")
-MAX_CARDS = 9
-"""Cards on the page, with all advice in findings.json; a default that limits the page's length, as is the next one."""
-MAX_OTHER_PLACES = 4
-"""Other settings that a card names."""
-
-
-def build_advice_section(found: Sequence[TuningAdvice], names: Mapping[str, str], points: int) -> Section:
+def build_advice_section(advice: Sequence[TuningAdvice], names: Mapping[str, str], points: int) -> Section:
     """Build the section of advice, the largest saving first, with one card per change of a knob wherever it helps.
 
     Args:
-        found: All advice.
+        advice: All advice.
         names: Short names of the points by key.
         points: Number of finished points.
     """
-    title = "What to turn next"
-    if not found:
-        why = "No point is finished yet." if not points else NO_ADVICE_TEXT
-        return Section(title, why, ())
+    title = "Advice"
+    if not advice:
+        return Section(title, NO_ADVICE_TEXT if points else "No point is finished yet.")
     turns: dict[Hashable, dict[str, list[TuningAdvice]]] = {}
-    for one in sorted(found, key=lambda one: -one.saving):
+    for one in sorted(advice, key=lambda one: -one.saving):
         turn = (one.knob, one.now, one.then, one.label, one.expected.n > 0)  # measured apart from predicted
         turns.setdefault(turn, {}).setdefault(one.point, []).append(one)
     lead = (
-        "One knob turned, all else as it is. What the sweep has seen comes with its own interval, what the pipeline "
-        "model expects with the model's error."
+        "Effect of changing one knob. Measured effects have the sweep's interval, predicted effects the error of the "
+        "pipeline model."
     )
-    rest = len(turns) - MAX_CARDS
-    left = f'<p class="caption">{rest:,} more {"is" if rest == 1 else "are"} in findings.json.</p>' if rest > 0 else ""
-    shown = "".join(_make_card(list(places.values()), names) for places in list(turns.values())[:MAX_CARDS])
-    return Section(title, lead, (), f'<div class="whatif">{shown}</div>{left}')
+    html = render_template(
+        "characterisation_advice.html",
+        cards=[_make_card(list(places.values())) for places in list(turns.values())[:MAX_CARDS]],
+        hidden=len(turns) - MAX_CARDS,
+        names=names,
+        badge=render_badge,
+    )
+    return Section(title, lead, html=html)
 
 
-def _make_card(places: Sequence[Sequence[TuningAdvice]], names: Mapping[str, str]) -> str:
-    """Build the card of one change and, for every setting to start from, its saving of time and energy."""
-    best, *_ = first = places[0]
-    unit = " MHz" if best.knob in CLOCK_KNOBS else ""
-    turned = (
-        f"{KNOB_TITLES.get(best.knob, best.knob)}: {_format_value(best, best.now)} → "
-        f"{_format_value(best, best.then)}{unit}"
-    )
-    start = f" From {link_point(best.point, names[best.point])}." if best.point in names else ""
-    figures = "".join(f"<p>{_describe_figures(one)}</p>" for one in first)
-    also = [
-        f"{escape(_describe_place(some[0]))}: {_describe_savings(some)}" for some in places[1 : 1 + MAX_OTHER_PLACES]
-    ]
-    more = f"; and {len(places) - 1 - MAX_OTHER_PLACES:,} more" if len(places) > 1 + MAX_OTHER_PLACES else ""
-    elsewhere = f'<p class="why">The same: {"; ".join(also)}{more}.</p>' if also else ""
-    return (
-        f'<article><h3>{escape(turned)}</h3><p class="saving">{_describe_savings(first)}</p>'
-        f'{figures}<p class="why">{escape(_to_sentence(best.why))}</p>{elsewhere}'
-        f'<p class="caption">{label_badge(best.label)} {escape(_describe_place(best))}.{start}</p></article>'
+def _make_card(places: Sequence[Sequence[TuningAdvice]]) -> _AdviceCard:
+    """Make the card of one change; for every setting to start from, there is the advice on time and energy."""
+    best = places[0][0]
+    others = places[1 : 1 + MAX_OTHER_PLACES]
+    return _AdviceCard(
+        turn=describe_turn(best.knob, best.now, best.then),
+        saving=_describe_savings(places[0]),
+        figures=tuple(_describe_figures(one) for one in places[0]),
+        why=f"{best.why[:1].upper()}{best.why[1:].removesuffix('.')}.",
+        elsewhere=tuple(f"{_describe_place(one[0])}: {_describe_savings(one)}" for one in others),
+        more=len(places) - 1 - len(others),
+        label=best.label,
+        place=_describe_place(best),
+        point=best.point,
     )
 
 
@@ -128,37 +129,17 @@ def _describe_place(one: TuningAdvice) -> str:
     return ", ".join((one.workload, one.board, KIND_NAMES.get(one.kind, one.kind)))
 
 
-def _describe_savings(found: Sequence[TuningAdvice]) -> str:
+def _describe_savings(advice: Sequence[TuningAdvice]) -> str:
     """Describe the savings of time and energy."""
-    return ", ".join(f"{_describe_saving(one)} {QUANTITY_TITLES.get(one.quantity, '')}" for one in found)
-
-
-def _describe_figures(one: TuningAdvice) -> str:
-    return (
-        f"{_format_quantity(one, one.present)} → "
-        f"<b>{_format_quantity(one, one.expected.value)}</b>{_format_interval(one)}"
+    return ", ".join(
+        f"{percent(abs(one.saving))} {'less' if one.saving >= 0 else 'more'} {QUANTITY_TITLES.get(one.quantity, '')}"
+        for one in advice
     )
 
 
-def _format_value(one: TuningAdvice, value: KnobValue) -> str:
-    return format_knob_value(one.knob, value)
-
-
-def _describe_saving(one: TuningAdvice) -> str:
-    return f"{percent(abs(one.saving))} {'less' if one.saving >= 0 else 'more'}"
-
-
-def _to_sentence(words: str) -> str:
-    """Add a capital letter and a full stop."""
-    return f"{words[:1].upper()}{words[1:]}" + ("" if words.endswith(".") else ".")
-
-
-def _format_quantity(one: TuningAdvice, value: float) -> str:
-    return duration(value) if one.quantity == "e2e_s" else energy(value)
-
-
-def _format_interval(one: TuningAdvice) -> str:
-    if not one.expected.is_bounded:
-        return ""
-    low, high = _format_quantity(one, one.expected.low), _format_quantity(one, one.expected.high)
-    return f" ({low} to {high})" if low != high else ""
+def _describe_figures(one: TuningAdvice) -> tuple[str, str, str]:
+    """Return the present and the expected value, and the interval of the latter."""
+    format_quantity = duration if one.quantity == "e2e_s" else energy
+    low, high = format_quantity(one.expected.low), format_quantity(one.expected.high)
+    interval = f" ({low} to {high})" if one.expected.is_bounded and low != high else ""
+    return format_quantity(one.present), format_quantity(one.expected.value), interval

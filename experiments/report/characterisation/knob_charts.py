@@ -1,20 +1,23 @@
-"""Charts of time and energy against each knob, with titles that state the change, the minimum, or the stall."""
+"""One chart per varied knob, with a menu: the parts of an epoch as stacked bars, then time, stall and energy."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from html import escape
 from typing import Any
 
-from experiments.report.characterisation.chart_elements import LINE_COLOURS, format_with_interval, make_error_bars
-from experiments.report.characterisation.knob_labels import (
-    KNOB_TITLES,
-    format_knob_value,
-    format_setting,
-    get_axis_title,
+from markupsafe import Markup
+
+from experiments.report.characterisation.chart_elements import (
+    LINE_COLOURS,
+    REST_OF_EPOCH,
+    STACKED_PARTS,
+    EpochPart,
+    format_with_interval,
+    make_error_bars,
 )
+from experiments.report.characterisation.knob_labels import format_setting, get_axis_title
+from experiments.report.characterisation.knob_sentences import describe_change, describe_stall, get_knob_title
 from experiments.report.characterisation.setting_families import (
     NUMERIC_KNOBS,
     SAME_NAME,
@@ -24,6 +27,7 @@ from experiments.report.characterisation.setting_families import (
     find_axes,
     format_axis_value,
     get_axis_value,
+    make_short_names,
     split_by_scale,
 )
 from experiments.report.characterisation.setting_summary import (
@@ -32,168 +36,36 @@ from experiments.report.characterisation.setting_summary import (
     choose_basis,
     has_later_epochs,
 )
-from experiments.report.chart import Chart, Section, Trace, axis
+from experiments.report.chart import (
+    Chart,
+    ChartFrame,
+    Trace,
+    axis,
+    bar_trace,
+    legend_layout,
+    line_trace,
+    menu_chart,
+    row_axis,
+    scatter_trace,
+)
+from experiments.report.page import Section
 from experiments.report.palette import GREY, SYMBOLS
-from experiments.report.quantities import UnitScale, energy_scale, percent, time_scale
-from fedge.characterisation.confidence_interval import Estimate
+from experiments.report.quantities import UnitScale, energy_scale, number, percent, time_scale
 
-MIN_CHANGE = 0.02
-"""Relative change below which a title says "unchanged", as for findings."""
-NEAR_ZERO = 0.005
-"""Ratio below which a title says that nothing is left."""
-UNCHANGED_TEXT = "changes by less than 2 %"
-OVERLAP_TEXT = " (intervals overlap)"
-"""Added if the 95 % intervals overlap."""
-MAX_TITLE_FAMILIES = 6
-"""Number of families that a title may describe: those that are drawn."""
-MULTIPLE_FROM = 2.0
-"""Ratio from which a rise is written as a multiple."""
-
-
-def describe_change(title: str, families: Sequence[SettingFamily], field: str, basis: FigureBasis) -> str:
-    """Describe how a quantity changes along the families' axis, for a chart's title.
-
-    Args:
-        title: Name of the quantity.
-        families: Families of one axis; all are described if it is numeric, else the one with the largest range.
-        field: A field of ``PointStats``.
-        basis: Whether values are per epoch or per number of samples.
-    """
-    knob = families[0].axis
-    if knob in NUMERIC_KNOBS:
-        found = _describe_numbers(families, field, basis)
-        return f"{title} {found}" if found else f"{title} by {KNOB_TITLES[knob]}"
-    family = max(families, key=lambda one: _value_range([basis.get_mean(each, field) for each in one.settings]))
-    found = _describe_categories(family, field, basis)
-    return f"{title} {found}{_family_suffix(family, families)}" if found else f"{title} by {KNOB_TITLES[knob]}"
-
-
-def _value_range(values: Sequence[float | None]) -> float:
-    known = [value for value in values if value is not None]
-    return max(known) - min(known) if known else 0.0
-
-
-def _family_suffix(family: SettingFamily, families: Sequence[SettingFamily]) -> str:
-    return f" ({family.name})" if len(families) > 1 and family.name != SAME_NAME else ""
-
-
-def _describe_numbers(families: Sequence[SettingFamily], field: str, basis: FigureBasis) -> str:
-    """Describe the change from the lowest to the highest value on the axis."""
-    both = [tuple(basis.get_estimate(family.settings[end], field) for end in (0, -1)) for family in families]
-    ends = [(first, last) for first, last in both if first is not None and last is not None and first.value > 0]
-    if not ends:
-        return ""
-    ratios = [last.value / first.value for first, last in ends]
-    values = [value for family in families for value in family.values]
-    knob = families[0].axis
-    over = f"from {format_knob_value(knob, min(values))} to {format_knob_value(knob, max(values))} {_knob_unit(knob)}"
-    moved = _describe_ratios(min(ratios), max(ratios))
-    doubt = "" if moved == UNCHANGED_TEXT or any(are_disjoint(*pair) for pair in ends) else OVERLAP_TEXT
-    return f"{moved} {over}{doubt}"
-
-
-def are_disjoint(one: Estimate, other: Estimate) -> bool:
-    """Return whether two intervals do not overlap; True if either is unbounded."""
-    if not (one.is_bounded and other.is_bounded):
-        return True
-    return one.high < other.low or other.high < one.low
-
-
-def _knob_unit(knob: str) -> str:
-    if knob in {"cpu_mhz", "gpu_mhz", "mem_mhz"}:
-        return "MHz"
-    return {"batch_size": "samples", "prefetch": "batches ahead"}.get(knob, KNOB_TITLES[knob])
-
-
-def _describe_ratios(low: float, high: float) -> str:
-    """Describe a range of ratios, given the smallest and the largest."""
-    if max(abs(low - 1), abs(high - 1)) < MIN_CHANGE:
-        return UNCHANGED_TEXT
-    if high < NEAR_ZERO:
-        return "falls to nothing"
-    if high < 1:
-        return f"falls by {_format_range(percent(1 - high, 0), percent(1 - low, 0))}"
-    if low >= MULTIPLE_FROM:
-        return f"grows {_format_range(f'{low:.1f}', f'{high:.1f}')} times"
-    if low > 1:
-        return f"rises by {_format_range(percent(low - 1, 0), percent(high - 1, 0))}"
-    return f"changes by {_format_signed(low)} to {_format_signed(high)}"
-
-
-def _format_signed(ratio: float) -> str:
-    return f"{'+' if ratio >= 1 else ''}{percent(ratio - 1, 0)}"
-
-
-def _format_range(low: str, high: str) -> str:
-    return low if low == high else f"{low.removesuffix(' %')} to {high}"
-
-
-def _describe_categories(family: SettingFamily, field: str, basis: FigureBasis) -> str:
-    known = [(value, one) for one in family.settings if (value := basis.get_estimate(one, field)) is not None]
-    if len(known) < 2:
-        return ""
-    by_value = sorted(known, key=lambda pair: pair[0].value)
-    (least, first), (most, last) = by_value[0], by_value[-1]
-    knob = family.axis
-    if least.value <= 0:
-        return (
-            f"is nothing with {_format_position(first, knob)}, most with {_format_position(last, knob)}"
-            if most.value > 0
-            else ""
-        )
-    more = most.value / least.value
-    if more < 1 + MIN_CHANGE:
-        return f"is within {percent(MIN_CHANGE, 0)} whatever the {KNOB_TITLES[knob]}"
-    told = f"{more:.1f} times as much" if more >= MULTIPLE_FROM else f"{percent(more - 1, 0)} more"
-    doubt = "" if are_disjoint(least, most) else OVERLAP_TEXT
-    return f"is least with {_format_position(first, knob)}, {told} with {_format_position(last, knob)}{doubt}"
-
-
-def _format_position(setting: SettingSummary, knob: str) -> str:
-    """Format a value for a title: "4 loader workers" without its unit; "cache dropped", "DVFS on"."""
-    word = format_axis_value(setting, knob)
-    return f"{KNOB_TITLES[knob]} {word}" if knob in {"pinned", "dvfs", "cache"} else word
-
-
-def describe_stall(families: Sequence[SettingFamily]) -> str:
-    """Describe the stall's share of an epoch at both ends of a numeric axis, else at its maximum and minimum.
-
-    Args:
-        families: Families of one axis, nearest to the reference first; the one with the largest range is described.
-    """
-    family = max(
-        families[:MAX_TITLE_FAMILIES], key=lambda one: _value_range([_stall_share(each) for each in one.settings])
-    )
-    return f"{_describe_family_stall(family)}{_family_suffix(family, families)}"
-
-
-def _describe_family_stall(family: SettingFamily) -> str:
-    shares = [(_stall_share(one), one) for one in family.settings]
-    known = [(share, one) for share, one in shares if math.isfinite(share)]
-    title = KNOB_TITLES[family.axis].capitalize() if family.axis != "dvfs" else "DVFS"
-    title = {"cpu_mhz": "CPU clock", "gpu_mhz": "GPU clock", "cores": "CPU cores"}.get(family.axis, title)
-    if not known:
-        return title
-    first, last = known[0], known[-1]
-    if family.axis not in NUMERIC_KNOBS:
-        first, last = max(known, key=lambda pair: pair[0]), min(known, key=lambda pair: pair[0])
-        if first[0] - last[0] < MIN_CHANGE:
-            return f"{title}: stall is {percent(first[0], 0)} of an epoch with any"
-    word = "at" if family.axis in NUMERIC_KNOBS else "with"
-    ends = [f"{percent(share, 0)}{{}} {word} {format_axis_value(one, family.axis)}" for share, one in (first, last)]
-    return f"{title}: stall is {ends[0].format(' of an epoch')}, {ends[1].format('')}"
-
-
-def _stall_share(setting: SettingSummary) -> float:
-    whole = setting.get_mean("e2e_s") or 0.0
-    return (setting.get_mean("stall_s") or 0.0) / whole if whole > 0 else math.nan
-
-
+MAX_BARS = 12
+"""Bars per view, with further families in the menu; with the next three constants, a default that keeps bars
+readable."""
+MAX_VIEWS = 8
+LONGEST_NAME, LONGEST_GROUP = 26, 58
+MIN_REST_SHARE = 0.005
+"""Share of an epoch from which its rest is drawn."""
+BAR_PX, AROUND_PX, HEIGHT_PX = 19, 104, 330
 MAX_FAMILIES = 6
-"""Lines per chart, as many as there are colours."""
+"""Lines per view, as many as there are colours."""
 MAX_UPRIGHT_NAME = 9
 """Length of a value's name above which bars are horizontal."""
-HEIGHT_PX = 270
+Row = tuple[str, SettingSummary | None]
+"""A row of the breakdown: the name of a bar with its setting, or of the group whose bars follow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,149 +74,291 @@ class ChartQuantity:
 
     Attributes:
         field: A field of ``PointStats``.
-        title: Name of the quantity in titles.
+        title: Name of the quantity.
         unit: SI unit.
+        per_epoch: Whether it refers to an epoch or a number of samples.
     """
 
     field: str
     title: str
-    """Followed by "of an epoch"."""
     unit: str
+    per_epoch: bool = True
 
-    def full_title(self, basis: FigureBasis) -> str:
-        """Return the title including what the quantity refers to."""
-        if self is POWER:
+    def format_name(self, basis: FigureBasis) -> str:
+        """Return the name including what the quantity refers to: "time of an epoch"."""
+        if not self.per_epoch:
             return self.title
         if self in FIRST_EPOCH:
-            return f"{self.title} epoch" if basis.whole else f"{self.title} epoch, per {basis.unit_name},"
+            return self.title if basis.whole else f"{self.title} per {basis.unit_name}"
         return f"{self.title} of {basis.title}"
 
-    def axis_label(self, basis: FigureBasis, unit: str) -> str:
-        """Return the label of the axis, with the given unit."""
-        if self is POWER:
-            return f"mean power ({unit})"
-        of = f"per {basis.unit_name}"
-        if self in FIRST_EPOCH:
-            of = "epoch" if basis.whole else f"epoch {of}"
-        return f"{self.title.lower()} {of} ({unit})"
+    def choose_scale(self, values: Sequence[float | None]) -> UnitScale:
+        """Choose the unit of the axis for values in SI units."""
+        if self.unit == "W":
+            return UnitScale("W", 1.0)
+        return energy_scale(values) if self.unit == "J" else time_scale(values)
 
 
-TIME = ChartQuantity("e2e_s", "Time", "s")
-STALL = ChartQuantity("stall_s", "Stall", "s")
-ENERGY = ChartQuantity("energy_j", "Energy", "J")
-POWER = ChartQuantity("power_w", "Power while it runs", "W")
+TIME, STALL = ChartQuantity("e2e_s", "time", "s"), ChartQuantity("stall_s", "stall", "s")
+ENERGY = ChartQuantity("energy_j", "energy", "J")
+POWER = ChartQuantity("power_w", "mean power", "W", per_epoch=False)
 FIRST_EPOCH = (
-    ChartQuantity("first_e2e_s", "Time of the first", "s"),
-    ChartQuantity("first_stall_s", "Stall of the first", "s"),
+    ChartQuantity("first_e2e_s", "time of the first epoch", "s"),
+    ChartQuantity("first_stall_s", "stall of the first epoch", "s"),
 )
 """Of the first epoch, whose page cache may be empty: relevant for storage and cache."""
 
 
-def build_knob_sections(settings: Sequence[SettingSummary], metered: bool) -> list[Section]:
-    """Build one section per knob that the sweep varied.
+def build_knob_section(settings: Sequence[SettingSummary], *, metered: bool) -> Section:
+    """Build the section with a chart per varied knob, or with one of all settings if no knob was varied.
 
     Args:
-        settings: All settings.
+        settings: All settings, at least one.
         metered: Whether the power of any point was metered.
     """
-    return [_build_knob_section(settings, knob, metered) for knob in find_axes(settings)]
+    axes = find_axes(settings)
+    charts = tuple(_build_knob_chart(settings, one, metered=metered) for one in axes) or (_build_plain_chart(settings),)
+    lead = (
+        "Stall is the time in which training waits for a batch; without workers it is the loading itself. "
+        "All intervals are 95 % intervals."
+    )
+    unmetered = "" if metered else " Power was not measured, so energy is missing."
+    quantities = "Time and energy" if metered else "Time"
+    title = f"{quantities} by knob" if axes else f"{quantities} of an epoch"
+    return Section(title, lead + unmetered, charts, min_width="460px" if len(charts) > 1 else "")
 
 
-def _build_knob_section(settings: Sequence[SettingSummary], knob: str, metered: bool) -> Section:
-    every = build_families(settings, knob)
-    apart = [alike[:MAX_FAMILIES] for alike in split_by_scale(every)]
-    first = FIRST_EPOCH if knob in {"storage", "cache"} and has_later_epochs(settings) else ()
-    watts = (ENERGY, *((POWER,) if len(apart) == 1 else ())) if metered else ()
-    quantities = (*first, TIME, STALL, *watts)
-    charts = []
-    for place, drawn in enumerate(apart):
-        basis = choose_basis([one for family in drawn for one in family.settings])
-        some = _FamilyGroup(
-            drawn, basis, str(place or ""), drawn[0].settings[0].point.workload if len(apart) > 1 else ""
+def _build_plain_chart(settings: Sequence[SettingSummary]) -> Chart:
+    names = make_short_names(settings)
+    rows: list[Row] = [(names[one.key], one) for one in settings[:MAX_BARS]]
+    omitted = f"The first {MAX_BARS} of {len(settings)} settings." if len(settings) > MAX_BARS else ""
+    style = _BreakdownStyle(_list_visible_parts(settings), choose_basis(settings))
+    frame = _make_breakdown_frame("parts of an epoch", "", rows, style)
+    height = AROUND_PX + BAR_PX * len(rows)
+    return menu_chart("knob-none", "Parts of an epoch", [frame], caption=omitted, height_px=height)
+
+
+def _build_knob_chart(settings: Sequence[SettingSummary], knob: str, *, metered: bool) -> Chart:
+    families = build_families(settings, knob)
+    groups = split_by_scale(families)
+    views = _split_views(groups)
+    every = [one for family in families for one in family.settings]
+    style = _BreakdownStyle(_list_visible_parts(settings), choose_basis(every))
+    parts = [
+        _make_breakdown_frame(
+            f"parts of {style.basis.title}{_name_view(view, len(views))}", describe_stall(view), _list_rows(view), style
         )
-        charts += [chart for one in quantities if (chart := _build_chart(some, one)) is not None]
-    shown = [family for drawn in apart for family in drawn]
-    whose = "The first line's other" if len(every) > 1 else "The other"
-    words = [f"With 95 % intervals. {whose} knobs: {escape(describe_fixed_knobs(shown[0], settings))}."]
-    if len(shown) < len(every):
-        words.append(f"{len(shown)} of {len(every):,} lines are drawn: those nearest to the plan's base.")
-    if not metered:
-        words.append("Nobody metered power, so there is no energy to draw.")
-    title = f"{'Time and energy' if metered else 'Time'} against {KNOB_TITLES[knob]}"
-    legends = "".join(_build_legend(drawn) for drawn in apart if len(drawn) > 1)
-    return Section(title, " ".join(words) + legends, tuple(charts))
+        for view in views
+    ]
+    first = FIRST_EPOCH if knob in {"storage", "cache"} and has_later_epochs(settings) else ()
+    quantities = (TIME, STALL, *((ENERGY, POWER) if metered else ()), *first)
+    drawn = [group[:MAX_FAMILIES] for group in groups]
+    figures = [
+        frame
+        for quantity in quantities
+        for group in drawn
+        if (frame := _make_quantity_frame(group, quantity, mark_workload=len(groups) > 1)) is not None
+    ]
+    height = max(HEIGHT_PX, AROUND_PX + BAR_PX * max(len(_list_rows(view)) for view in views))
+    caption = _describe_omissions(families, sum(map(len, views)), sum(map(len, drawn)))
+    whose = "Other knobs of the first group" if len(families) > 1 else "Other knobs"
+    fixed = f"{whose}: {describe_fixed_knobs(families[0], settings)}."
+    frames = [parts[0], *figures, *parts[1:]]
+    return menu_chart(f"knob-{knob}", get_knob_title(knob), frames, caption=f"{fixed}{caption}", height_px=height)
+
+
+def _describe_omissions(families: Sequence[SettingFamily], in_bars: int, in_lines: int) -> str:
+    if min(in_bars, in_lines) == len(families):
+        return ""
+    return (
+        f" {in_bars:,} of {len(families):,} groups are shown as parts, {in_lines:,} as lines or bars of one quantity: "
+        "those nearest to the plan's base."
+    )
+
+
+# Parts of an epoch ----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class _FamilyGroup:
-    """Families that share their charts; ``mark`` distinguishes the charts' keys, ``workload`` is for their titles."""
+class _BreakdownStyle:
+    """Style that all breakdowns of a chart share."""
 
-    families: Sequence[SettingFamily]
+    parts: tuple[EpochPart, ...]
     basis: FigureBasis
-    mark: str
-    workload: str
 
 
-def _build_legend(families: Sequence[SettingFamily]) -> str:
-    """Build one legend for all charts of a section, outside of the charts, so that it never covers a line."""
-    shown = "".join(
-        f'<span class="key"><i class="swatch" style="background:{LINE_COLOURS[i]}"></i>{escape(one.name)}</span>'
-        for i, one in enumerate(families)
+def _split_views(groups: Sequence[Sequence[SettingFamily]]) -> list[list[SettingFamily]]:
+    """Fill up to ``MAX_VIEWS`` views with whole families of one group each."""
+    views: list[list[SettingFamily]] = []
+    for group in groups:
+        bars = MAX_BARS
+        for family in group:
+            if bars + len(family.settings) > MAX_BARS:
+                views.append([])
+                bars = 0
+            views[-1].append(family)
+            bars += len(family.settings)
+    return views[:MAX_VIEWS]
+
+
+def _name_view(view: Sequence[SettingFamily], views: int) -> str:
+    more = f" and {len(view) - 1} more" if len(view) > 1 else ""
+    return f": {view[0].name}{more}" if views > 1 else ""
+
+
+def _list_rows(view: Sequence[SettingFamily]) -> list[Row]:
+    rows: list[Row] = []
+    for family in view:
+        if len(view) > 1 or family.name != SAME_NAME:
+            rows.append((family.name, None))
+        rows += [(format_axis_value(one, family.axis), one) for one in family.settings[:MAX_BARS]]
+    return rows
+
+
+def _list_visible_parts(settings: Sequence[SettingSummary]) -> tuple[EpochPart, ...]:
+    """Return the parts that are not zero everywhere, and the rest of the epoch only if it is visible."""
+    timed = [part for part in STACKED_PARTS if any((one.get_mean(part.field) or 0.0) > 0 for one in settings)]
+    rest = any(one.stats.untimed_s > MIN_REST_SHARE * one.stats.e2e_s.value for one in settings)
+    return (*timed, *((REST_OF_EPOCH,) if rest else ()))
+
+
+def _make_breakdown_frame(label: str, stall: str, rows: Sequence[Row], style: _BreakdownStyle) -> ChartFrame:
+    bars = [(place, one) for place, (_, one) in enumerate(rows) if one is not None]
+    places, settings = [place for place, _ in bars], [one for _, one in bars]
+    data = [
+        bar_trace(
+            part.name,
+            places,
+            [_part_s(one, part, style.basis) for one in settings],
+            colour=part.colour,
+            horizontal=True,
+            hover=[_describe_part(one, part, style.basis) for one in settings],
+            width=0.72,
+        )
+        for part in style.parts
+    ]
+    ends = [_bar_end_s(one, style.basis) for one in settings]
+    layout = {
+        "barmode": "stack",
+        "xaxis": axis(f"seconds per {style.basis.unit_name}", range=[0, 1.24 * max(ends, default=1.0)]),
+        "yaxis": {
+            **row_axis(["" if one is None else _shorten(name, LONGEST_NAME) for name, one in rows]),
+            "tickcolor": "rgba(0,0,0,0)",
+            "showline": False,
+        },
+        "annotations": [_make_group_heading(name, place) for place, (name, one) in enumerate(rows) if one is None],
+        "legend": legend_layout(len(style.parts) + 1),
+        "hovermode": "closest",
+    }
+    return ChartFrame(label, [*data, *_make_total_traces(places, settings, style.basis, ends)], layout, stall)
+
+
+def _make_group_heading(name: str, place: int) -> dict[str, Any]:
+    text = Markup("<b>{}</b>").format(_shorten(name, LONGEST_GROUP))
+    left = {"x": 0, "xref": "x", "xanchor": "left", "xshift": 2}
+    return {"text": text, **left, "y": place, "yref": "y", "yanchor": "middle", "showarrow": False}
+
+
+def _shorten(name: str, most: int) -> str:
+    return name if len(name) <= most else f"{name[: most - 1]}…"
+
+
+def _part_s(setting: SettingSummary, part: EpochPart, basis: FigureBasis) -> float:
+    if part is not REST_OF_EPOCH:
+        return basis.get_mean(setting, part.field) or 0.0
+    timed = sum(basis.get_mean(setting, one.field) or 0.0 for one in STACKED_PARTS)
+    return max(0.0, (basis.get_mean(setting, "e2e_s") or 0.0) - timed)
+
+
+def _describe_part(setting: SettingSummary, part: EpochPart, basis: FigureBasis) -> str:
+    seconds, whole = _part_s(setting, part, basis), basis.get_mean(setting, "e2e_s") or 0.0
+    estimate = None if part is REST_OF_EPOCH else basis.get_estimate(setting, part.field)
+    amount = number(seconds, 3, "s") if estimate is None else format_with_interval(estimate, "s")
+    return f"<b>{part.name}</b> {amount}, {percent(seconds / whole if whole > 0 else None)}"
+
+
+def _bar_end_s(setting: SettingSummary, basis: FigureBasis) -> float:
+    """Return the end of the bar's interval, cut at three times the total; the hover text has the full interval."""
+    total = basis.get_estimate(setting, "e2e_s")
+    if total is None:
+        return 0.0
+    return min(total.high, 3.0 * total.value) if total.is_bounded else total.value
+
+
+def _make_total_traces(
+    places: Sequence[int], settings: Sequence[SettingSummary], basis: FigureBasis, ends: Sequence[float]
+) -> Iterator[Trace]:
+    """Draw the interval of each bar's total, and the total to the right of it."""
+    totals = [basis.get_estimate(one, "e2e_s") for one in settings]
+    figures = [None if total is None else total.value for total in totals]
+    yield scatter_trace(
+        "end to end",
+        figures,
+        places,
+        marker={"color": GREY, "size": 5, "symbol": "line-ns-open"},
+        hover=[
+            Markup("end to end {}<br>{}").format(format_with_interval(total, "s"), format_setting(one.point))
+            for one, total in zip(settings, totals, strict=True)
+        ],
+        error_x=make_error_bars(totals, colour=GREY),
+        customdata=[one.key for one in settings],
     )
-    return f'<span class="keys">{shown}</span>'
+    yield scatter_trace(
+        "",
+        ends,
+        places,
+        mode="text",
+        legend=False,
+        text=[f"  {number(figure, 3, 's')}" for figure in figures],
+        textposition="middle right",
+        textfont={"size": 12},
+    )
 
 
-def _build_chart(some: _FamilyGroup, quantity: ChartQuantity) -> Chart | None:
-    """Build the chart of one quantity, or None if it is unknown for all settings."""
-    families, basis, knob = some.families, some.basis, some.families[0].axis
-    values = [basis.get_mean(one, quantity.field) for family in families for one in family.settings]
-    if not any(value is not None for value in values):
+# One quantity ---------------------------------------------------------------------------------------------------------
+
+
+def _make_quantity_frame(
+    families: Sequence[SettingFamily], quantity: ChartQuantity, *, mark_workload: bool
+) -> ChartFrame | None:
+    """Draw one quantity against the knob; None if it is unknown for all settings."""
+    settings = [one for family in families for one in family.settings]
+    basis, knob = choose_basis(settings), families[0].axis
+    values = [basis.get_mean(one, quantity.field) for one in settings]
+    if all(value is None for value in values):
         return None
-    scale = _choose_scale(quantity, values)
-    long = (
-        knob not in NUMERIC_KNOBS
-        and max(len(format_axis_value(one, knob)) for each in families for one in each.settings) > MAX_UPRIGHT_NAME
-    )
-    style = _KnobChartStyle(quantity, basis, scale, flat=long)
-    data = [_make_family_trace(family, i, style) for i, family in enumerate(families)]
-    amount = axis(quantity.axis_label(basis, scale.unit), rangemode="tozero")
-    knobs = (
-        _make_knob_axis(families, knob)
-        if knob in NUMERIC_KNOBS
-        else axis("" if long else get_axis_title(knob), type="category")
-    )
-    layout: dict[str, Any] = {
-        "xaxis": amount if long else knobs,
-        "yaxis": {**knobs, "autorange": "reversed"} if long else amount,
-        "showlegend": False,
+    scale = quantity.choose_scale(values)
+    numeric = knob in NUMERIC_KNOBS
+    flat = not numeric and max(len(format_axis_value(one, knob)) for one in settings) > MAX_UPRIGHT_NAME
+    style = _QuantityStyle(quantity, basis, scale, flat)
+    name = quantity.format_name(basis)
+    amounts = axis(f"{name} ({scale.unit})", rangemode="tozero")
+    knobs = _make_knob_axis(families, knob) if numeric else axis("" if flat else get_axis_title(knob), type="category")
+    layout = {
+        "xaxis": amounts if flat else knobs,
+        "yaxis": {**knobs, "autorange": "reversed"} if flat else amounts,
+        "legend": legend_layout(len(families), [family.name for family in families]),
+        "showlegend": len(families) > 1,
         "barmode": "group",
         "hovermode": "closest",
     }
-    height = HEIGHT_PX if not long else max(HEIGHT_PX, 90 + 17 * len(values))
-    said = describe_change(quantity.full_title(basis), families, quantity.field, basis)
-    title = escape(f"{some.workload}: {said}" if some.workload else said)
-    return Chart(
-        f"{quantity.field}-{knob}{some.mark}", title=title, caption="", data=data, layout=layout, height_px=height
-    )
-
-
-def _choose_scale(quantity: ChartQuantity, values: Sequence[float | None]) -> UnitScale:
-    if quantity is ENERGY:
-        return energy_scale(values)
-    return UnitScale("W", 1.0) if quantity is POWER else time_scale(values)
+    workload = f", {settings[0].point.workload}" if mark_workload else ""
+    data = [_make_family_trace(family, place, style) for place, family in enumerate(families)]
+    change = describe_change(f"{name[:1].upper()}{name[1:]}", families, quantity.field, basis)
+    return ChartFrame(f"{name}{workload}", data, layout, change)
 
 
 def _make_knob_axis(families: Sequence[SettingFamily], knob: str) -> dict[str, Any]:
     """Build a numeric axis with the values as ticks if there are few; logarithmic for batch sizes that double."""
-    found = sorted({float(value) for family in families for value in family.values})
-    log = knob == "batch_size" and found[0] > 0 and found[-1] > 8 * found[0]
-    ticks = {"tickvals": found, "ticktext": [f"{one:g}" for one in found]} if len(found) <= 10 else {}
+    values = sorted({float(value) for family in families for value in family.values})
+    log = knob == "batch_size" and values[0] > 0 and values[-1] > 8 * values[0]
+    ticks = {"tickvals": values, "ticktext": [f"{one:g}" for one in values]} if len(values) <= 10 else {}
     return axis(get_axis_title(knob), **({"type": "log"} if log else {}), **ticks)
 
 
 @dataclass(frozen=True, slots=True)
-class _KnobChartStyle:
-    """Style that all traces of a chart share; ``flat`` bars are horizontal, which leaves room for long names."""
+class _QuantityStyle:
+    """Style that all traces of a view share; ``flat`` bars are horizontal, which leaves room for long names."""
 
     quantity: ChartQuantity
     basis: FigureBasis
@@ -352,29 +366,35 @@ class _KnobChartStyle:
     flat: bool
 
 
-def _make_family_trace(family: SettingFamily, place: int, style: _KnobChartStyle) -> Trace:
+def _make_family_trace(family: SettingFamily, place: int, style: _QuantityStyle) -> Trace:
     """Draw a family as a line over numbers, as bars over names."""
     colour = LINE_COLOURS[place % len(LINE_COLOURS)]
     amounts = [style.basis.get_estimate(one, style.quantity.field) for one in family.settings]
     heights = [None if one is None else one.value / style.scale.per for one in amounts]
-    common: Trace = {
-        "name": escape(family.name),
-        "hovertext": [
-            f"<b>{format_with_interval(amount, style.quantity.unit)}</b><br>{escape(format_setting(one.point))}"
-            for one, amount in zip(family.settings, amounts, strict=True)
-        ],
-        "hoverinfo": "text",
-        "customdata": [one.key for one in family.settings],
-    }
+    hover = [
+        Markup("<b>{}</b><br>{}").format(format_with_interval(amount, style.quantity.unit), format_setting(one.point))
+        for one, amount in zip(family.settings, amounts, strict=True)
+    ]
+    keys = [one.key for one in family.settings]
     if family.axis in NUMERIC_KNOBS:
-        line = {"color": colour, "width": 2}
-        marker = {"color": colour, "size": 8, "symbol": SYMBOLS[place % len(SYMBOLS)]}
-        bars = make_error_bars(amounts, style.scale.per, colour)
-        x = [float(get_axis_value(one, family.axis)) for one in family.settings]
-        drawn = {"mode": "lines+markers", "x": x, "y": heights, "error_y": bars, "line": line, "marker": marker}
-        return {"type": "scatter", **drawn, **common}
-    names = [escape(format_axis_value(one, family.axis)) for one in family.settings]
-    bars = make_error_bars(amounts, style.scale.per, GREY)
-    lying = {"orientation": "h", "x": heights, "y": names, "error_x": bars}
-    standing = {"x": names, "y": heights, "error_y": bars}
-    return {"type": "bar", "marker": {"color": colour}, **(lying if style.flat else standing), **common}
+        return line_trace(
+            family.name,
+            [float(get_axis_value(one, family.axis)) for one in family.settings],
+            heights,
+            colour=colour,
+            markers=True,
+            hover=hover,
+            marker={"color": colour, "size": 8, "symbol": SYMBOLS[place % len(SYMBOLS)]},
+            error_y=make_error_bars(amounts, style.scale.per, colour),
+            customdata=keys,
+        )
+    bars = bar_trace(
+        family.name,
+        [format_axis_value(one, family.axis) for one in family.settings],
+        heights,
+        colour=colour,
+        horizontal=style.flat,
+        hover=hover,
+        customdata=keys,
+    )
+    return {**bars, "error_x" if style.flat else "error_y": make_error_bars(amounts, style.scale.per, GREY)}

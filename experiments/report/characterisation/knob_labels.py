@@ -1,4 +1,4 @@
-"""Short names of knobs, their values and points on the page; the caller escapes them for HTML."""
+"""Short names of knobs, their values and points on the page."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from fedge.characterisation.point_knobs import kind_of_board
 from fedge.characterisation.sweep_plan import DEFAULT_STORAGE, SweepPoint
 from fedge.errors import BadInput
 from fedge.types import PowerMode
@@ -19,7 +20,7 @@ KNOB_TITLES: Mapping[str, str] = {
     "cpu_mhz": "CPU clock",
     "gpu_mhz": "GPU clock",
     "mem_mhz": "memory clock",
-    "batch_size": "minibatch size",
+    "batch_size": "batch size",
     "workers": "loader workers",
     "prefetch": "prefetch",
     "pinned": "pinned memory",
@@ -33,7 +34,7 @@ AXIS_TITLES: Mapping[str, str] = {
     "cpu_mhz": "CPU clock (MHz)",
     "gpu_mhz": "GPU clock (MHz)",
     "mem_mhz": "memory clock (MHz)",
-    "batch_size": "samples in a minibatch",
+    "batch_size": "samples per batch",
     "workers": "loader workers (processes)",
     "prefetch": "prefetch (batches per worker)",
 }
@@ -65,6 +66,12 @@ def format_knob_value(knob: str, value: Any) -> str:
     if isinstance(value, int | float):
         return f"{value:g}"
     return KIND_NAMES.get(str(value), str(value)) if knob == "kind" else str(value)
+
+
+def describe_turn(knob: str, now: Any, then: Any) -> str:
+    """Describe a change of a knob: "GPU clock 1377 → 905.25 MHz"."""
+    unit = " MHz" if knob in {"cpu_mhz", "gpu_mhz", "mem_mhz"} else ""
+    return f"{KNOB_TITLES.get(knob, knob)} {format_knob_value(knob, now)} → {format_knob_value(knob, then)}{unit}"
 
 
 def format_knob_phrase(knob: str, value: Any) -> str:
@@ -110,12 +117,6 @@ def format_setting(point: SweepPoint) -> str:
     words = [point.board, point.workload, KIND_NAMES[point.kind], *mode]
     words += [format_knob_phrase(name, getattr(point, name)) for name in plain]
     return ", ".join([*words, *switches, *runtime])
-
-
-def kind_of_board(board: str) -> str:
-    """Return the kind of a board, ``agx-xavier`` for ``agx-xavier-1``; a board without a number is its own kind."""
-    kind, dash, number = board.rpartition("-")
-    return kind if dash and number.isdigit() else board
 
 
 def preset_names(board: str) -> dict[PowerMode, str]:

@@ -1,18 +1,28 @@
-"""The section of the time-energy plane: all settings, the Pareto front, and the named power modes."""
+"""The time-energy plane: all settings, the Pareto front, and the named power modes, numbered."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from html import escape
 from typing import Any
 
 import numpy as np
+from markupsafe import Markup
 
 from experiments.report.characterisation.chart_elements import LINE_COLOURS, format_with_interval, make_error_bars
 from experiments.report.characterisation.knob_labels import KIND_NAMES, format_setting, is_same_mode, preset_names
 from experiments.report.characterisation.setting_summary import FigureBasis, SettingSummary, choose_basis
-from experiments.report.chart import LEGEND, Chart, ChartFrame, Section, Trace, axis
+from experiments.report.chart import (
+    Chart,
+    ChartFrame,
+    Trace,
+    axis,
+    legend_layout,
+    line_trace,
+    menu_chart,
+    scatter_trace,
+)
+from experiments.report.page import Section
 from experiments.report.palette import ALARM, GREY
 from experiments.report.quantities import UnitScale, energy_scale, time_scale
 from fedge.pareto import front_mask
@@ -22,6 +32,8 @@ MAX_DOTS = 1200
 MAX_VIEWS = 24
 MAX_DOTS_IN_ALL = 8000
 """Dominated settings drawn in all views together."""
+NEAR = (0.045, 0.06)
+"""Distance below which named modes share a label, as shares of the axes: about the size of a label."""
 PlaneGroup = tuple[str, str, str]
 
 
@@ -33,168 +45,159 @@ class _PlaneStyle:
     times: UnitScale
     joules: UnitScale
 
+    def locate(self, setting: SettingSummary) -> tuple[float | None, float | None]:
+        """Return a setting's time and energy in the axes' units."""
+        time_s, energy_j = (self.basis.get_mean(setting, field) for field in ("e2e_s", "energy_j"))
+        return self.times.convert(time_s), self.joules.convert(energy_j)
+
 
 def build_plane_section(settings: Sequence[SettingSummary]) -> Section | None:
-    """Build the plane with a menu of workload, board and kind.
+    """Build the plane with a menu of workload, board and kind; None if no power was metered.
 
     Args:
         settings: All settings.
-
-    Returns:
-        The section, or None if no power was metered.
     """
-    title = "Time and energy"
-    both = [one for one in settings if one.get_mean("energy_j") is not None]
-    if not both:
-        return None
     groups: dict[PlaneGroup, list[SettingSummary]] = {}
-    for one in both:
-        groups.setdefault((one.point.workload, one.point.board, one.point.kind), []).append(one)
+    for one in settings:
+        if one.get_mean("energy_j") is not None:
+            groups.setdefault((one.point.workload, one.point.board, one.point.kind), []).append(one)
+    if not groups:
+        return None
+    title = "Time against energy"
     groups = {group: some for group, some in groups.items() if len(some) > 1}
     if not groups:
-        return Section(title, "Each board has one setting of each workload: there is nothing to choose from.", ())
-    lead = (
-        "Each mark is a setting: what an epoch took and what it used. Coloured: no other setting is both faster and "
-        "cheaper. Faint: another one is."
-    )
+        return Section(title, "Each board has only one setting of each workload.")
+    lead = "Time and energy of an epoch for each setting. Coloured: the Pareto front. Faint: dominated settings."
     return Section(title, lead, (_build_chart(groups),))
 
 
 def _build_chart(groups: dict[PlaneGroup, list[SettingSummary]]) -> Chart:
-    shown = list(groups.items())[:MAX_VIEWS]
-    most = min(MAX_DOTS, MAX_DOTS_IN_ALL // len(shown))
-    frames = []
-    for (workload, board, kind), settings in shown:
-        data, layout = _build_view(settings, most)
-        front = sum(_mark_front(settings, choose_basis(settings)))
-        left = max(0, len(settings) - front - most)
-        told = f"{len(settings):,} settings, {front} on the front" + (f"; {left:,} dominated not drawn" if left else "")
-        frames.append(ChartFrame(f"{workload}, {board}, {KIND_NAMES[kind]}", data, layout, told))
+    listed = list(groups.items())[:MAX_VIEWS]
+    most = min(MAX_DOTS, MAX_DOTS_IN_ALL // len(listed))
+    frames = tuple(
+        _make_frame(f"{workload}, {board}, {KIND_NAMES[kind]}", settings, most)
+        for (workload, board, kind), settings in listed
+    )
     caption = "Bars: 95 % intervals of the settings on the front."
-    if len(shown) < len(groups):
-        caption += f" The menu has the first {len(shown)} of {len(groups)}."
-    if len(frames) == 1:
-        (only,) = frames
-        return Chart(
-            "plane",
-            title=escape(f"{only.label}: {only.told}"),
-            caption=caption,
-            data=only.data,
-            layout=only.layout,
-            height_px=430,
-        )
-    return Chart(
-        "plane",
-        title="Which settings no other beats",
-        caption=caption,
-        data=[],
-        layout={},
-        height_px=430,
-        frames=tuple(frames),
-        menu="show",
-    )
+    if any(len(frame.data) > 2 for frame in frames):
+        caption += " Stars: the power modes with a name, each at its fastest; numbers as in the legend."
+    if len(listed) < len(groups):
+        caption += f" The menu has the first {len(listed)} of {len(groups)}."
+    return menu_chart("plane", "Pareto front of settings", frames, caption=caption, height_px=380)
 
 
-def _mark_front(settings: Sequence[SettingSummary], basis: FigureBasis) -> list[bool]:
-    times = np.array([basis.get_mean(one, "e2e_s") for one in settings], dtype=np.float64)
-    joules = np.array([basis.get_mean(one, "energy_j") for one in settings], dtype=np.float64)
-    return [bool(one) for one in front_mask(times, joules)]
-
-
-def _build_view(settings: Sequence[SettingSummary], most: int) -> tuple[list[Trace], dict[str, Any]]:
+def _make_frame(label: str, settings: Sequence[SettingSummary], most: int) -> ChartFrame:
     basis = choose_basis(settings)
-    marked = _mark_front(settings, basis)
+    times_s, energies_j = ([basis.get_mean(one, field) for one in settings] for field in ("e2e_s", "energy_j"))
+    style = _PlaneStyle(basis, time_scale(times_s), energy_scale(energies_j))
+    on_front = front_mask(np.array(times_s, dtype=np.float64), np.array(energies_j, dtype=np.float64))
     front = sorted(
-        (one for one, best in zip(settings, marked, strict=True) if best), key=lambda one: _setting_time_s(one, basis)
+        (one for one, best in zip(settings, on_front, strict=True) if best), key=lambda one: _setting_time_s(one, basis)
     )
-    others = [one for one, best in zip(settings, marked, strict=True) if not best]
-    if len(others) > most:
+    others = [one for one, best in zip(settings, on_front, strict=True) if not best]
+    hidden = max(0, len(others) - most)
+    if hidden:
         rows = np.sort(np.random.default_rng(0).permutation(len(others))[:most])
         others = [others[int(row)] for row in rows]
-    style = _PlaneStyle(
-        basis,
-        time_scale([basis.get_mean(one, "e2e_s") for one in settings]),
-        energy_scale([basis.get_mean(one, "energy_j") for one in settings]),
-    )
+    named = _group_named_modes(_find_named_modes(settings, basis), settings, style)
     data = [_make_dominated_trace(others, style), _make_front_trace(front, style)]
-    named = _find_named_modes(settings, basis)
-    if named:
-        data.append(_make_named_modes_trace(named, style))
+    data += [_make_named_modes_trace(group, style) for group in named]
     layout = {
         "xaxis": axis(f"time of {basis.title} ({style.times.unit})"),
         "yaxis": axis(f"energy of {basis.title} ({style.joules.unit})"),
-        "legend": LEGEND,
+        "legend": legend_layout(len(data), [trace["name"] for trace in data]),
         "hovermode": "closest",
     }
-    return data, layout
-
-
-def _make_trace(settings: Sequence[SettingSummary], style: _PlaneStyle) -> Trace:
-    return {
-        "type": "scatter",
-        "x": [style.times.convert(style.basis.get_mean(one, "e2e_s")) for one in settings],
-        "y": [style.joules.convert(style.basis.get_mean(one, "energy_j")) for one in settings],
-        "hovertext": [_make_hover_text(one, style.basis) for one in settings],
-        "hoverinfo": "text",
-        "customdata": [one.key for one in settings],
-    }
-
-
-def _make_hover_text(one: SettingSummary, basis: FigureBasis) -> str:
-    time, energy, power = (basis.get_estimate(one, field) for field in ("e2e_s", "energy_j", "power_w"))
-    figures = (
-        f"{format_with_interval(time, 's')}, {format_with_interval(energy, 'J')}, {format_with_interval(power, 'W')}"
-    )
-    return f"<b>{escape(format_setting(one.point))}</b><br>{figures}<br>point {one.key}"
-
-
-def _make_dominated_trace(settings: Sequence[SettingSummary], style: _PlaneStyle) -> Trace:
-    marker = {"color": GREY, "size": 7, "opacity": 0.5}
-    return {**_make_trace(settings, style), "mode": "markers", "name": "beaten by another", "marker": marker}
-
-
-def _make_front_trace(front: Sequence[SettingSummary], style: _PlaneStyle) -> Trace:
-    return {
-        **_make_trace(front, style),
-        "mode": "lines+markers",
-        "name": "front",
-        "line": {"color": LINE_COLOURS[0], "width": 2},
-        "marker": {"color": LINE_COLOURS[0], "size": 8},
-        "error_x": make_error_bars(
-            [style.basis.get_estimate(one, "e2e_s") for one in front], style.times.per, LINE_COLOURS[0]
-        ),
-        "error_y": make_error_bars(
-            [style.basis.get_estimate(one, "energy_j") for one in front], style.joules.per, LINE_COLOURS[0]
-        ),
-    }
-
-
-def _find_named_modes(settings: Sequence[SettingSummary], basis: FigureBasis) -> list[tuple[str, SettingSummary]]:
-    """Return the fastest setting of each named power mode."""
-    found: dict[str, SettingSummary] = {}
-    presets = preset_names(settings[0].point.board)
-    for one in settings:
-        mode = one.point.mode
-        name = next((word for each, word in presets.items() if mode is not None and is_same_mode(each, mode)), None)
-        if name is not None and (
-            name not in found or _setting_time_s(one, basis) < _setting_time_s(found[name], basis)
-        ):
-            found[name] = one
-    return list(found.items())
+    omitted = f"; {hidden:,} dominated not shown" if hidden else ""
+    return ChartFrame(label, data, layout, f"{len(settings):,} settings, {len(front)} on the front{omitted}")
 
 
 def _setting_time_s(setting: SettingSummary, basis: FigureBasis) -> float:
     return basis.get_mean(setting, "e2e_s") or 0.0
 
 
-def _make_named_modes_trace(named: Sequence[tuple[str, SettingSummary]], style: _PlaneStyle) -> Trace:
+def _mark_settings(settings: Sequence[SettingSummary], style: _PlaneStyle) -> dict[str, Any]:
+    """Return positions, hover texts and keys of settings."""
+    places = [style.locate(one) for one in settings]
     return {
-        **_make_trace([one for _, one in named], style),
-        "mode": "markers+text",
-        "name": "named power modes, each at its fastest",
-        "text": [escape(name) for name, _ in named],
-        "textposition": "top center",
-        "textfont": {"size": 11.5},
-        "cliponaxis": False,
-        "marker": {"symbol": "star", "size": 14, "color": ALARM, "line": {"width": 1.2, "color": "white"}},
+        "x": [x for x, _ in places],
+        "y": [y for _, y in places],
+        "hover": [_describe_setting(one, style.basis) for one in settings],
+        "customdata": [one.key for one in settings],
     }
+
+
+def _describe_setting(one: SettingSummary, basis: FigureBasis) -> str:
+    units = {"e2e_s": "s", "energy_j": "J", "power_w": "W"}
+    figures = ", ".join(format_with_interval(basis.get_estimate(one, field), unit) for field, unit in units.items())
+    return Markup("<b>{}</b><br>{}<br>point {}").format(format_setting(one.point), figures, one.key)
+
+
+def _make_dominated_trace(settings: Sequence[SettingSummary], style: _PlaneStyle) -> Trace:
+    return scatter_trace(
+        "dominated", **_mark_settings(settings, style), marker={"color": GREY, "size": 7, "opacity": 0.5}
+    )
+
+
+def _make_front_trace(front: Sequence[SettingSummary], style: _PlaneStyle) -> Trace:
+    colour = LINE_COLOURS[0]
+    times, joules = ([style.basis.get_estimate(one, field) for one in front] for field in ("e2e_s", "energy_j"))
+    return line_trace(
+        "front",
+        **_mark_settings(front, style),
+        colour=colour,
+        markers=True,
+        marker={"color": colour, "size": 8},
+        error_x=make_error_bars(times, style.times.per, colour),
+        error_y=make_error_bars(joules, style.joules.per, colour),
+    )
+
+
+# Named power modes ----------------------------------------------------------------------------------------------------
+
+NamedMode = tuple[str, SettingSummary]
+
+
+def _find_named_modes(settings: Sequence[SettingSummary], basis: FigureBasis) -> list[NamedMode]:
+    """Return the fastest setting of each named power mode, the fastest mode first."""
+    fastest: dict[str, SettingSummary] = {}
+    presets = preset_names(settings[0].point.board)
+    for one in sorted(settings, key=lambda one: _setting_time_s(one, basis)):
+        mode = one.point.mode
+        name = next((name for each, name in presets.items() if mode is not None and is_same_mode(each, mode)), None)
+        if name is not None:
+            fastest.setdefault(name, one)
+    return list(fastest.items())
+
+
+def _group_named_modes(
+    named: Sequence[NamedMode], settings: Sequence[SettingSummary], style: _PlaneStyle
+) -> list[list[tuple[int, NamedMode]]]:
+    """Number the modes, and group those whose labels would overlap among the settings of the view."""
+    least = np.array(NEAR) * np.ptp(np.array([style.locate(one) for one in settings], dtype=np.float64), axis=0)
+    places = [np.array(style.locate(one), dtype=np.float64) for _, one in named]
+    groups: list[list[int]] = []
+    for row, place in enumerate(places):
+        near = (group for group in groups if (np.abs(place - places[group[0]]) <= least).all())
+        group = next(near, None)
+        if group is None:
+            groups.append([row])
+        else:
+            group.append(row)
+    return [[(row + 1, named[row]) for row in group] for group in groups]
+
+
+def _make_named_modes_trace(group: Sequence[tuple[int, NamedMode]], style: _PlaneStyle) -> Trace:
+    numbers = [number for number, _ in group]
+    consecutive = len(numbers) > 2 and numbers[-1] - numbers[0] == len(numbers) - 1
+    label = f"{numbers[0]}–{numbers[-1]}" if consecutive else ", ".join(map(str, numbers))
+    return scatter_trace(
+        ", ".join(f"{number} {name}" for number, (name, _) in group),
+        **_mark_settings([one for _, (_, one) in group], style),
+        mode="markers+text",
+        marker={"symbol": "star", "size": 13, "color": ALARM, "line": {"width": 1.2, "color": "white"}},
+        text=[label, *[""] * (len(group) - 1)],
+        textposition="top center",
+        textfont={"size": 12},
+        cliponaxis=False,
+    )

@@ -117,12 +117,12 @@ def build_families(settings: Sequence[SettingSummary], axis: str) -> tuple[Setti
     groups = [group for group in _group_along(settings, axis).values() if len(group) > 1]
     away = [_list_knobs_off_reference(group[0], axis) for group in groups]
     named = list(dict.fromkeys(name for names in away for name in names))
-    found = []
+    families = []
     for group, names in zip(groups, away, strict=True):
-        shown = named if len(named) <= MAX_NAMED_KNOBS else names
-        words = _describe_family(group[0], [name for name in compared if name != axis], shown)
-        found.append(SettingFamily(axis, ", ".join(words) or SAME_NAME, _order_settings(group, axis), len(names)))
-    return tuple(sorted(found, key=_family_rank))
+        knobs = named if len(named) <= MAX_NAMED_KNOBS else names
+        words = _describe_family(group[0], [name for name in compared if name != axis], knobs)
+        families.append(SettingFamily(axis, ", ".join(words) or SAME_NAME, _order_settings(group, axis), len(names)))
+    return tuple(sorted(families, key=_family_rank))
 
 
 def _list_knobs_off_reference(setting: SettingSummary, axis: str) -> tuple[str, ...]:

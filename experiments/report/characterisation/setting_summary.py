@@ -6,6 +6,7 @@ frequent one among the board's settings, of equally frequent numbers the largest
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -42,15 +43,20 @@ class SettingSummary:
         """Number of knobs that differ from the reference."""
         return sum(value != self.reference[name] for name, value in collect_knobs(self.point).items())
 
+    @property
+    def stall_share(self) -> float:
+        """The stall's share of an epoch; NaN if the epoch took no time."""
+        return self.stats.stall_s.value / self.stats.e2e_s.value if self.stats.e2e_s.value > 0 else math.nan
+
     def get_estimate(self, field: str) -> Estimate | None:
         """Return an estimate by the name of its field, such as ``e2e_s``, or None if not metered."""
-        found: Estimate | None = getattr(self.stats, field)
-        return found
+        estimate: Estimate | None = getattr(self.stats, field)
+        return estimate
 
     def get_mean(self, field: str) -> float | None:
         """Return the value of an estimate without its interval."""
-        found = self.get_estimate(field)
-        return None if found is None else found.value
+        estimate = self.get_estimate(field)
+        return None if estimate is None else estimate.value
 
 
 def summarise_settings(
@@ -116,15 +122,15 @@ class FigureBasis:
 
     def get_estimate(self, setting: SettingSummary, field: str) -> Estimate | None:
         """Return an estimate of the setting on this basis, or None if not metered."""
-        found = setting.get_estimate(field)
-        if found is None or self.whole or not field.endswith(TOTAL_SUFFIXES):
-            return found
-        return found.scale(BASIS_SAMPLES / setting.stats.samples)
+        estimate = setting.get_estimate(field)
+        if estimate is None or self.whole or not field.endswith(TOTAL_SUFFIXES):
+            return estimate
+        return estimate.scale(BASIS_SAMPLES / setting.stats.samples)
 
     def get_mean(self, setting: SettingSummary, field: str) -> float | None:
         """Return the value of an estimate without its interval."""
-        found = self.get_estimate(setting, field)
-        return None if found is None else found.value
+        estimate = self.get_estimate(setting, field)
+        return None if estimate is None else estimate.value
 
 
 def choose_basis(settings: Sequence[SettingSummary]) -> FigureBasis:
@@ -154,31 +160,23 @@ def choose_settings(settings: Sequence[SettingSummary], most: int) -> list[tuple
     Returns:
         Settings with the reason in a word or two; empty for those chosen by spacing.
     """
-    found: dict[str, tuple[SettingSummary, str]] = {}
-    for one, why in _list_notable(settings):
-        found.setdefault(one.key, (one, why))
-    step = max(1, len(settings) // most)
-    for one in [*settings[::step], *settings]:
-        found.setdefault(one.key, (one, ""))
-    return list(found.values())[:most]
+    chosen: dict[str, tuple[SettingSummary, str]] = {}
+    spaced = settings[:: max(1, len(settings) // most)]
+    for one, why in [*_list_notable(settings), *((one, "") for one in (*spaced, *settings))]:
+        chosen.setdefault(one.key, (one, why))
+    return list(chosen.values())[:most]
 
 
 def _list_notable(settings: Sequence[SettingSummary]) -> Iterator[tuple[SettingSummary, str]]:
     if not settings:
         return
     yield min(settings, key=lambda one: one.distance), "typical"
-    stalled = [one for one in settings if (one.get_mean("e2e_s") or 0.0) > 0]
-    if len(stalled) > 1:
-        yield (
-            max(stalled, key=lambda one: (one.get_mean("stall_s") or 0.0) / (one.get_mean("e2e_s") or 1.0)),
-            "most stall",
-        )
-        yield (
-            min(stalled, key=lambda one: (one.get_mean("stall_s") or 0.0) / (one.get_mean("e2e_s") or 1.0)),
-            "least stall",
-        )
-        yield max(stalled, key=lambda one: one.get_mean("e2e_s") or 0.0), "longest epoch"
-        yield min(stalled, key=lambda one: one.get_mean("e2e_s") or 0.0), "shortest epoch"
-        yield max(stalled, key=lambda one: max(each.outliers for each in one.repeats)), "most outliers"
-    restless = [one for one in settings if not all(each.settled for each in one.repeats)]
-    yield from ((one, "not settled") for one in restless[:MAX_UNSETTLED])
+    timed = [one for one in settings if one.stats.e2e_s.value > 0]
+    if len(timed) > 1:
+        yield max(timed, key=lambda one: one.stall_share), "most stall"
+        yield min(timed, key=lambda one: one.stall_share), "least stall"
+        yield max(timed, key=lambda one: one.stats.e2e_s.value), "longest epoch"
+        yield min(timed, key=lambda one: one.stats.e2e_s.value), "shortest epoch"
+        yield max(timed, key=lambda one: max(each.outliers for each in one.repeats)), "most outliers"
+    unsettled = [one for one in settings if not all(each.settled for each in one.repeats)]
+    yield from ((one, "not settled") for one in unsettled[:MAX_UNSETTLED])

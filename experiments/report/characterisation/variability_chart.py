@@ -3,69 +3,78 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from html import escape
+
+from markupsafe import Markup
 
 from experiments.report.characterisation.chart_elements import LINE_COLOURS
-from experiments.report.chart import LEGEND, Chart, Section, Trace, axis
-from experiments.report.html_elements import TableCell, label_badge, render_table, text_cell, value_cell
+from experiments.report.chart import Chart, ChartFrame, Trace, axis, legend_layout, menu_chart, scatter_trace
+from experiments.report.page import EMPTY, Section, render_badge, render_paragraph
 from experiments.report.palette import SYMBOLS
 from experiments.report.quantities import percent
+from experiments.report.tables import Cell, Table, number_cell, text_cell
 from fedge.characterisation.reliability import Variability
 
 MAX_LINES = 60
 """Settings per chart, those that vary most; with the next constant, a default that keeps the charts readable."""
 MAX_ROWS = 12
 QUANTITY_TITLES = {"e2e_s": "time", "energy_j": "energy"}
-NO_REPEATS_TEXT = (
-    "Every setting was measured once, on one board of its kind: nothing is known of how much it varies. "
-    "<code>course.repeats</code> in the plan measures all of it again, and a second board of the kind shows how boards "
+SCOPE_TITLES = {"within": "between repeats", "between": "between boards of a kind"}
+NO_REPEATS_TEXT = Markup(
+    "Every setting was measured once, on one board of its kind, so its variability is unknown. "
+    "<code>course.repeats</code> in the plan repeats every point; a second board of the same kind shows how boards "
     "differ."
 )
 
 
-def build_variability_section(found: Sequence[Variability]) -> Section:
-    """Build charts of deviations from the mean, and a table of the settings that vary most.
+def build_variability_section(variability: Sequence[Variability]) -> Section:
+    """Build a chart of deviations from the mean for repeats and for boards, and a table of the largest.
 
     Args:
-        found: All variations.
+        variability: All variations.
     """
-    if not found:
-        return Section("Variability", NO_REPEATS_TEXT, ())
+    if not variability:
+        return Section("Variability", NO_REPEATS_TEXT)
     charts = tuple(
-        _build_chart(scope, field, some)
-        for scope in ("within", "between")
-        for field in QUANTITY_TITLES
-        if (some := [one for one in found if (one.scope, one.quantity) == (scope, field)])
+        _build_chart(scope, rows)
+        for scope in SCOPE_TITLES
+        if (rows := [one for one in variability if one.scope == scope])
     )
-    lead = "How far the same setting's figures lie apart: each dot is one figure, as its distance from their mean."
-    return Section("Variability", lead, charts, _build_table(found))
+    lead = "Variability of repeated settings: each dot is the relative deviation of one measurement from the mean."
+    rest = len(variability) - MAX_ROWS
+    omitted = f"The {MAX_ROWS} of {len(variability):,} that vary most."
+    below = render_paragraph(omitted, "caption") if rest > 0 else EMPTY
+    html = build_variability_table(variability).html + below
+    return Section("Variability", lead, charts, html, min_width="420px")
 
 
-def _build_chart(scope: str, field: str, found: Sequence[Variability]) -> Chart:
-    drawn = sorted(found, key=lambda one: -one.spread)[:MAX_LINES]
-    quantity = QUANTITY_TITLES[field]
-    where = "from repeat to repeat" if scope == "within" else "from board to board of a kind"
-    worst = drawn[0]
-    title = f"{quantity.capitalize()} varies by {percent(worst.spread)} at most {where}"
+def _build_chart(scope: str, variability: Sequence[Variability]) -> Chart:
+    frames = [
+        _make_frame(quantity, scope, rows)
+        for quantity in QUANTITY_TITLES
+        if (rows := [one for one in variability if one.quantity == quantity])
+    ]
+    return menu_chart(scope, f"Deviation {SCOPE_TITLES[scope]}", frames, height_px=300)
+
+
+def _make_frame(quantity: str, scope: str, variability: Sequence[Variability]) -> ChartFrame:
+    drawn = sorted(variability, key=lambda one: -one.spread)[:MAX_LINES]
     boards = sorted({one.board for one in drawn})
-    data = [_make_board_trace(board, place, drawn) for place, board in enumerate(boards)]
-    low, high = _axis_range(drawn)
+    reach = max(0.5, 1.15 * max(abs(value) for one in drawn for value in _deviations_percent(one)))
     layout = {
         "xaxis": axis("repeat", dtick=1) if scope == "within" else axis("board", categoryorder="category ascending"),
-        "yaxis": axis(f"{quantity} off its mean (%)", range=[low, high], zeroline=True, zerolinecolor="#8c959f"),
-        "legend": LEGEND,
+        # At least +-0.5 %, so that negligible noise does not look large.
+        "yaxis": axis("deviation from mean (%)", range=[-reach, reach], zeroline=True, zerolinecolor="#8c959f"),
+        "legend": legend_layout(len(boards), boards),
         "showlegend": len(boards) > 1,
         "hovermode": "closest",
     }
-    left = f"The {len(drawn)} of {len(found):,} settings that vary most." if len(drawn) < len(found) else ""
-    return Chart(f"{scope}-{field}", title=title, caption=left, data=data, layout=layout, height_px=300)
-
-
-def _axis_range(drawn: Sequence[Variability]) -> tuple[float, float]:
-    """Return a symmetrical range of at least +-0.5 %, so that negligible noise does not look large."""
-    most = max(abs(off) for one in drawn for off in _deviations_percent(one))
-    reach = max(1.15 * most, 0.5)
-    return -reach, reach
+    name = QUANTITY_TITLES[quantity]
+    largest = f"{name.capitalize()} varies by at most {percent(drawn[0].spread)} {SCOPE_TITLES[scope]}"
+    omitted = (
+        f"; the {len(drawn)} of {len(variability):,} settings that vary most" if len(drawn) < len(variability) else ""
+    )
+    data = [_make_board_trace(board, place, drawn) for place, board in enumerate(boards)]
+    return ChartFrame(name, data, layout, f"{largest}{omitted}")
 
 
 def _deviations_percent(one: Variability) -> list[float]:
@@ -75,48 +84,37 @@ def _deviations_percent(one: Variability) -> list[float]:
 
 
 def _make_board_trace(board: str, place: int, drawn: Sequence[Variability]) -> Trace:
-    own = [one for one in drawn if one.board == board]
-    colour = LINE_COLOURS[place % len(LINE_COLOURS)]
-    return {
-        "type": "scatter", "mode": "markers", "name": escape(board),
-        "x": [_to_axis_position(name) for one in own for name in one.names],
-        "y": [off for one in own for off in _deviations_percent(one)],
-        "marker": {"color": colour, "size": 8, "symbol": SYMBOLS[place % len(SYMBOLS)], "opacity": 0.75},
-        "hovertext": [
-            f"{escape(f'{one.workload}, {one.setting}')}<br>{escape(name)}: {off:+.2f} %"
-            for one in own
-            for name, off in zip(one.names, _deviations_percent(one), strict=True)
-        ],
-        "hoverinfo": "text",
-    }  # fmt: skip
+    dots = [
+        (one, name, deviation)
+        for one in drawn
+        if one.board == board
+        for name, deviation in zip(one.names, _deviations_percent(one), strict=True)
+    ]
+    colour, symbol = LINE_COLOURS[place % len(LINE_COLOURS)], SYMBOLS[place % len(SYMBOLS)]
+    hover = Markup("{}, {}<br>{}: {:+.2f} %")
+    return scatter_trace(
+        board,
+        [int(name) if name.isdigit() else name for _, name, _ in dots],
+        [deviation for *_, deviation in dots],
+        marker={"color": colour, "size": 8, "symbol": symbol, "opacity": 0.75},
+        hover=[hover.format(one.workload, one.setting, name, deviation) for one, name, deviation in dots],
+    )
 
 
-def _to_axis_position(name: str) -> int | str:
-    """Return the number of a repeat, or the name of a board."""
-    return int(name) if name.isdigit() else escape(name)
-
-
-def _build_table(found: Sequence[Variability]) -> str:
-    shown = sorted(found, key=lambda one: -one.spread)[:MAX_ROWS]
-    rows = [
+def build_variability_table(variability: Sequence[Variability]) -> Table:
+    """Build the table of the settings that vary most."""
+    rows = tuple(
         (
             text_cell("within a board" if one.scope == "within" else "between boards"),
             text_cell(one.board),
             text_cell(one.workload),
             text_cell(QUANTITY_TITLES.get(one.quantity, one.quantity)),
-            value_cell(str(len(one.values)), len(one.values)),
-            value_cell(percent(one.cv, 2), 100 * one.cv, "%"),
-            value_cell(percent(one.spread, 2), 100 * one.spread, "%"),
-            _make_setting_cell(one),
+            number_cell(str(len(one.values)), len(one.values)),
+            number_cell(percent(one.cv, 2), 100 * one.cv, "%"),
+            number_cell(percent(one.spread, 2), 100 * one.spread, "%"),
+            Cell(Markup("{} {}").format(render_badge(one.label), one.setting), words=one.setting),
         )
-        for one in shown
-    ]
-    heads = ("what", "board", "workload", "quantity", "figures", "deviation / mean", "largest − least", "setting")
-    left = (
-        f'<p class="caption">The {len(shown)} of {len(found):,} that vary most.</p>' if len(shown) < len(found) else ""
+        for one in sorted(variability, key=lambda one: -one.spread)[:MAX_ROWS]
     )
-    return render_table(heads, rows, "variability") + left
-
-
-def _make_setting_cell(one: Variability) -> TableCell:
-    return TableCell(f"{label_badge(one.label)} {escape(one.setting)}", words=one.setting)
+    heads = ("scope", "board", "workload", "quantity", "values", "deviation / mean", "largest − least", "setting")
+    return Table("variability", heads, rows)

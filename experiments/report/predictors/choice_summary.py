@@ -4,49 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from experiments.report.quantities import UNKNOWN
-
-if TYPE_CHECKING:
-    from fedge.studies.mode_choice_study import ModeChoiceResult
+from experiments.report.tables import Cell, number_cell
 
 FigureRow = Mapping[str, str | int | float | None]
 """One run's values by field, as in JSON."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class PolicyRun:
-    """One run of the mode-choice study.
-
-    Attributes:
-        policy: Name of the policy.
-        ratio: Upper end of the drawn deadlines, as a multiple of the fastest round.
-        seed: Seed of the run.
-        result: The rounds and their costs.
-    """
-
-    policy: str
-    ratio: float
-    seed: int
-    result: ModeChoiceResult
-
-    @property
-    def row(self) -> dict[str, str | int | float | None]:
-        """Return the run's values for JSON; those from round 10 on are None in shorter runs."""
-        from fedge.studies.mode_choice_study import SETTLED_ROUND
-
-        settled = any(one.round >= SETTLED_ROUND for one in self.result.rounds)
-        return {
-            "policy": self.policy,
-            "ratio": self.ratio,
-            "seed": self.seed,
-            "regret_pct": self.result.regret_pct,
-            "regret_after10_pct": self.result.regret_after10_pct if settled else None,
-            "energy_saved_pct": self.result.energy_saved_pct,
-            "deadlines_missed": self.result.deadlines_missed,
-            "modes_explored": self.result.modes_explored,
-        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +21,9 @@ class ChoiceColumn:
         field: Field of the rows.
         digits: Digits after the decimal point.
         worst: Selects the worst seed's value, or None to show only the mean.
+        factor: Factor from the field's unit to the heading's.
+        is_whole_number: Whether single values are whole numbers; the worst is then shown without decimals.
+        total_field: Field with the total that the value is a part of ("3 of 20"); a dash is shown if it is zero.
     """
 
     heading: str
@@ -65,11 +31,8 @@ class ChoiceColumn:
     digits: int = 2
     worst: Callable[[Sequence[float]], float] | None = max
     factor: float = 1.0
-    """Factor from the field's unit to the heading's."""
     is_whole_number: bool = False
-    """Whether single values are whole numbers; the worst is then shown without decimals."""
     total_field: str = ""
-    """Field with the total that the value is a part of ("3 of 20"); a dash is shown if the total is zero."""
 
     def format_cell(self, rows: Sequence[FigureRow]) -> str:
         """Format the mean and, in brackets, the worst value over the seeds; a dash if no seed has a value."""
@@ -85,6 +48,12 @@ class ChoiceColumn:
             return mean
         return f"{mean} ({_format_figure(self.worst(values), 0 if self.is_whole_number else self.digits)})"
 
+    def make_cell(self, rows: Sequence[FigureRow]) -> Cell:
+        """Return the formatted cell with the unrounded mean behind it."""
+        shown = self.format_cell(rows)
+        values = [self.factor * float(value) for row in rows if (value := row.get(self.field)) is not None]
+        return number_cell(shown, None if shown == UNKNOWN else sum(values) / len(values))
+
 
 def _format_figure(value: float, digits: int) -> str:
     """Format a value, with at most one decimal from 100 on to keep columns narrow."""
@@ -92,37 +61,37 @@ def _format_figure(value: float, digits: int) -> str:
 
 
 MODE_CHOICE_COLUMNS = (
-    ChoiceColumn("regret\n%", "regret_pct"),
-    ChoiceColumn("from round\n10 on %", "regret_after10_pct"),
-    ChoiceColumn("saved of\nMAXN's %", "energy_saved_pct", 1, min),
-    ChoiceColumn("deadlines\nmissed", "deadlines_missed", 1, is_whole_number=True),
-    ChoiceColumn("modes\ntried", "modes_explored", 1, is_whole_number=True),
+    ChoiceColumn("regret, %", "regret_pct"),
+    ChoiceColumn("from 10 on, %", "regret_after10_pct"),
+    ChoiceColumn("saved, %", "energy_saved_pct", 1, min),
+    ChoiceColumn("missed", "deadlines_missed", 1, is_whole_number=True),
+    ChoiceColumn("modes", "modes_explored", 1, is_whole_number=True),
 )
 FLEET_COLUMNS = (
-    ChoiceColumn("round\ns", "round_s", 1, None),
-    ChoiceColumn("energy\nkJ", field="energy_j", digits=2, worst=None, factor=1e-3),
-    ChoiceColumn("gap to the\noracle %", "objective_gap_pct"),
-    ChoiceColumn("gap, from\nround 10 %", "objective_gap_pct_settled"),
-    ChoiceColumn("deadlines\nmissed", "deadlines_missed", 1, None, total_field="deadlines"),
-    ChoiceColumn("modes\ntried", "modes_explored_mean", 1, None),
+    ChoiceColumn("round, s", "round_s", 1, None),
+    ChoiceColumn("energy, kJ", field="energy_j", digits=2, worst=None, factor=1e-3),
+    ChoiceColumn("gap, %", "objective_gap_pct"),
+    ChoiceColumn("from 10 on, %", "objective_gap_pct_settled"),
+    ChoiceColumn("missed", "deadlines_missed", 1, None, total_field="deadlines"),
+    ChoiceColumn("modes", "modes_explored_mean", 1, None),
 )
 SAVING_COLUMNS = (
-    ChoiceColumn("saved against\nMAXN %", "saving_pct", 1, min),
-    ChoiceColumn("oracle\nsaves %", "oracle_saving_pct", 1, None),
-    ChoiceColumn("share of the\noracle's %", "saving_share_pct", 1, min),
-    ChoiceColumn("share, from\nround 10 %", "saving_share_pct_settled", 1, min),
+    ChoiceColumn("saved, %", "saving_pct", 1, min),
+    ChoiceColumn("oracle saves, %", "oracle_saving_pct", 1, None),
+    ChoiceColumn("share, %", "saving_share_pct", 1, min),
+    ChoiceColumn("from 10 on, %", "saving_share_pct_settled", 1, min),
 )
 BASELINE_COLUMNS = (
-    ChoiceColumn("round\ns", "round_s", 1, None),
-    ChoiceColumn("energy\nkJ", field="energy_j", digits=2, worst=None, factor=1e-3),
+    ChoiceColumn("round, s", "round_s", 1, None),
+    ChoiceColumn("energy, kJ", field="energy_j", digits=2, worst=None, factor=1e-3),
 )
 BASELINE_NAMES = {
-    "oracle_": "oracle: the same plan from the truth",
-    "oracle_all_rows_": "oracle that may take implausible modes",
+    "oracle_": "oracle: the same plan from true values",
+    "oracle_all_rows_": "oracle with implausible modes",
     "maxn_": "MAXN",
-    "maxn_low_": "MAXN, waiting low",
+    "maxn_low_": "MAXN, low idle",
     "preset_": "each board's best preset within the limit",
-    "preset_but_maxn_": "each board's best preset but MAXN",
+    "preset_but_maxn_": "each board's best preset except MAXN",
 }
 """Display name of each baseline, by its prefix in the rows."""
 
@@ -139,7 +108,7 @@ def describe_infeasible_limits(rows: Sequence[FigureRow]) -> list[str]:
         beyond, played = (sum(int(row.get(key) or 0) for row in group) for key in ("limits_out_of_reach", "rounds"))
         if beyond:
             rounds = f"{beyond} of {played} round{'s' * (played > 1)}"
-            told.append(f"{policy}: in {rounds} even the oracle cannot keep the limits; no gap and no share are told.")
+            told.append(f"{policy}: in {rounds} even the oracle exceeds the limits, so gap and share are not reported.")
     return told
 
 

@@ -5,90 +5,101 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from experiments.report.palette import assign_colours
 from experiments.report.predictors.choice_summary import (
     BASELINE_COLUMNS,
     BASELINE_NAMES,
     FLEET_COLUMNS,
     MODE_CHOICE_COLUMNS,
     SAVING_COLUMNS,
-    ChoiceColumn,
     FigureRow,
-    PolicyRun,
     describe_infeasible_limits,
     group_rows,
     select_baseline,
 )
+from experiments.report.tables import Table, number_cell, swatch_cell, text_cell
 from fedge.studies.fleet import FleetRun
+from fedge.studies.mode_choice_study import ModeChoiceResult
 from fedge.types import ProfileTable
 
 if TYPE_CHECKING:
-    from rich.console import Group
-    from rich.table import Table
-    from rich.text import Text
+    from rich.console import Console
+
+COLUMNS_NOTE = "Saved: energy, against MAXN. From 10 on: from round 10 on."
 
 
-def mode_choice_table(table: ProfileTable, steps: int, choices: Sequence[PolicyRun]) -> Group:
-    """Build the table of the mode-choice study: regret, saving, missed deadlines and explored modes.
+def print_mode_choice(console: Console, table: ProfileTable, steps: int, choices: Sequence[ModeChoiceResult]) -> None:
+    """Print the mode-choice study: regret, saving, missed deadlines and explored modes.
 
     Args:
+        console: Console to write to.
         table: The measured table that served as truth.
         steps: SGD steps per round.
         choices: All runs.
     """
-    from rich.console import Group
-    from rich.text import Text
-
     rows: list[FigureRow] = [choice.row for choice in choices]
-    title = f"{table.device}/{table.workload}: {steps} minibatches a round"
-    shown = _empty_table(title, ("policy", "ratio"), MODE_CHOICE_COLUMNS, narrow=True)
-    for (policy, ratio), group in group_rows(rows, "policy", "ratio").items():
-        shown.add_row(str(policy), f"{ratio:g}", *(column.format_cell(group) for column in MODE_CHOICE_COLUMNS))
-    return Group(shown, Text(), _seeds_note(rows))
+    title = f"{table.device}/{table.workload}: {steps} steps per round"
+    mode_choice_table(rows, title).print(console)
+    _print_lines(console, (COLUMNS_NOTE, _describe_seeds(rows)))
 
 
-def fleet_table(runs: Sequence[FleetRun]) -> Group:
-    """Build the fleet study's tables: rounds, energy and gap to the oracle per policy, and the baselines."""
-    from rich.console import Group
-    from rich.text import Text
+def mode_choice_table(rows: Sequence[FigureRow], title: str = "") -> Table:
+    """Build a table with one line per policy and deadline ratio."""
+    groups = group_rows(rows, "policy", "ratio")
+    colour = assign_colours(tuple(dict.fromkeys(str(policy) for policy, _ in groups)))
+    lines = tuple(
+        (
+            swatch_cell(colour[str(policy)], str(policy)),
+            number_cell(f"{ratio:g}"),
+            *(column.make_cell(group) for column in MODE_CHOICE_COLUMNS),
+        )
+        for (policy, ratio), group in groups.items()
+    )
+    return Table("policies", ("policy", "ratio", *(column.heading for column in MODE_CHOICE_COLUMNS)), lines, title)
 
+
+def print_fleet_study(console: Console, runs: Sequence[FleetRun]) -> None:
+    """Print the fleet study: rounds, energy and gap to the oracle per policy, and the baselines."""
     rows: list[FigureRow] = [run.row for run in runs]
-    shown = _empty_table("Fleet: means per round", ("policy",), FLEET_COLUMNS)
-    saved = _empty_table("Energy saved", ("policy",), SAVING_COLUMNS)
-    others = _empty_table("The same boards and shares", ("policy", "against"), BASELINE_COLUMNS)
-    for (policy,), group in group_rows(rows, "policy").items():
-        shown.add_row(str(policy), *(column.format_cell(group) for column in FLEET_COLUMNS))
-        saved.add_row(str(policy), *(column.format_cell(group) for column in SAVING_COLUMNS))
-        for prefix, name in BASELINE_NAMES.items():
-            others.add_row(
-                str(policy), name, *(column.format_cell(select_baseline(group, prefix)) for column in BASELINE_COLUMNS)
-            )
-    return Group(
-        shown, saved, others, _seeds_note(rows), *(Text(sentence) for sentence in describe_infeasible_limits(rows))
+    for table in build_fleet_tables(rows):
+        table.print(console)
+    gap = "Gap: to the oracle's objective. Share: of the oracle's saving."
+    _print_lines(console, (gap, COLUMNS_NOTE, _describe_seeds(rows), *describe_infeasible_limits(rows)))
+
+
+def build_fleet_tables(rows: Sequence[FigureRow]) -> tuple[Table, Table, Table]:
+    """Build the tables of means per round, of energy saved, and of the baselines."""
+    groups = group_rows(rows, "policy")
+    colour = assign_colours([str(policy) for (policy,) in groups])
+    shown, saved = (
+        tuple(
+            (swatch_cell(colour[str(policy)], str(policy)), *(column.make_cell(group) for column in columns))
+            for (policy,), group in groups.items()
+        )
+        for columns in (FLEET_COLUMNS, SAVING_COLUMNS)
+    )
+    others = tuple(
+        (
+            text_cell(name),
+            text_cell(policy),
+            *(column.make_cell(select_baseline(group, prefix)) for column in BASELINE_COLUMNS),
+        )
+        for (policy,), group in groups.items()
+        for prefix, name in BASELINE_NAMES.items()
+    )
+    title = "Baselines on the same boards and partitions"
+    return (
+        Table("policies", ("policy", *(column.heading for column in FLEET_COLUMNS)), shown, "Fleet: means per round"),
+        Table("savings", ("policy", *(column.heading for column in SAVING_COLUMNS)), saved, "Energy saved"),
+        Table("baselines", ("against", "policy", *(column.heading for column in BASELINE_COLUMNS)), others, title),
     )
 
 
-def _empty_table(title: str, heads: Sequence[str], columns: Sequence[ChoiceColumn], *, narrow: bool = False) -> Table:
-    """Build an empty table; a narrow one has short headings and single spaces, to fit many columns."""
-    from rich import box
-    from rich.table import Table
-
-    table = Table(
-        title=title,
-        title_justify="left",
-        box=box.SIMPLE_HEAD,
-        show_edge=not narrow,
-        pad_edge=False,
-        padding=(0, 0 if narrow else 1, 0, 0),
-    )
-    for head in heads:
-        table.add_column(head, overflow="fold", min_width=None if narrow else 8)
-    for column in columns:
-        table.add_column(column.heading, justify="right", no_wrap=True)
-    return table
-
-
-def _seeds_note(rows: Sequence[FigureRow]) -> Text:
-    from rich.text import Text
-
+def _describe_seeds(rows: Sequence[FigureRow]) -> str:
     seeds = len({row["seed"] for row in rows})
-    return Text(f"Mean of {seeds} seeds, in brackets the worst of them." if seeds > 1 else "One seed.", style="dim")
+    return f"Mean of {seeds} seeds, the worst seed in brackets." if seeds > 1 else "One seed."
+
+
+def _print_lines(console: Console, lines: Sequence[str]) -> None:
+    for line in lines:
+        console.print(line, highlight=False, markup=False, soft_wrap=True)

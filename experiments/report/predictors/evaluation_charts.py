@@ -10,7 +10,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from experiments.report.chart import LEGEND, Chart, ChartFrame, Trace, axis, log_ticks
+from experiments.report.chart import (
+    LEGEND,
+    Chart,
+    ChartFrame,
+    Trace,
+    axis,
+    error_bars,
+    line_trace,
+    log_ticks,
+    scatter_trace,
+)
 from experiments.report.palette import GREY, assign_colours, assign_symbols
 from experiments.report.predictors.evaluation_tables import list_known_values
 from fedge.pareto import front_mask
@@ -37,7 +47,7 @@ def build_scatter_charts(key: str, target: PredictionTarget, outcomes: Sequence[
     return (
         _scatter_chart(
             f"{key}-predicted-time",
-            title="time per minibatch",
+            title="time per step",
             unit="ms",
             measured=1e3 * table.step_s,
             target=target,
@@ -58,16 +68,14 @@ def build_fronts_chart(key: str, target: PredictionTarget, outcomes: Sequence[Ce
             data += _predicted_front_traces(target, outcome, _list_methods(outcomes))
         frames.append(ChartFrame(f"{count} modes profiled", data, {}))
     layout = {
-        "xaxis": axis(
-            "time per minibatch (ms)", type="log", **log_ticks(*_log_range((1e3 * target.table.step_s).tolist()))
-        ),
+        "xaxis": axis("time per step (ms)", type="log", **log_ticks(*_log_range((1e3 * target.table.step_s).tolist()))),
         "yaxis": axis("power (W)", rangemode="normal"),
         "legend": LEGEND,
         "hovermode": "closest",
     }
     caption = (
-        "Line: the front of the measured table, implausible rows left out. Dashes: where a method predicts its front. "
-        "Marks: what the table measured of the modes on that predicted front; on the line they are as good as can be."
+        "Line: the measured front, without implausible rows. Dashed: the front that a method predicts. Marks: the "
+        "measured values of the modes on the predicted front; on the line they are optimal."
     )
     return Chart(
         f"{key}-fronts",
@@ -91,25 +99,20 @@ def _error_chart(key: str, title: str, field: str, rows: Sequence[PredictionRow]
         known = {n: values for n, values in found.items() if values}
         means = [sum(values) / len(values) for values in known.values()]
         data.append(
-            {
-                "type": "scatter",
-                "mode": "lines+markers",
-                "name": escape(method),
-                "x": [shift * n for n in known],
-                "y": means,
-                "error_y": {
-                    "type": "data",
-                    "symmetric": False,
-                    "array": [max(values) - mean for values, mean in zip(known.values(), means, strict=True)],
-                    "arrayminus": [mean - min(values) for values, mean in zip(known.values(), means, strict=True)],
-                    "thickness": 1.2,
-                    "width": 3,
-                },
-                "line": {"color": colour[method], "width": 2},
-                "marker": {"symbol": symbol[method], "size": 8},
-                "hovertext": [_hover_text(method, n, values) for n, values in known.items()],
-                "hoverinfo": "text",
-            }
+            line_trace(
+                method,
+                [shift * n for n in known],
+                means,
+                colour=colour[method],
+                markers=True,
+                marker={"symbol": symbol[method], "size": 8},
+                error_y=error_bars(
+                    [max(values) - mean for values, mean in zip(known.values(), means, strict=True)],
+                    [mean - min(values) for values, mean in zip(known.values(), means, strict=True)],
+                    colour=colour[method],
+                ),
+                hover=[_hover_text(method, n, values) for n, values in known.items()],
+            )
         )
     values = list_known_values(rows, field)
     layout = {
@@ -120,7 +123,7 @@ def _error_chart(key: str, title: str, field: str, rows: Sequence[PredictionRow]
         "legend": LEGEND,
     }
     caption = (
-        "Mean absolute error over the modes that were not profiled: mean of the seeds, bars from best to worst seed."
+        "Mean absolute error over the modes that were not profiled: mean over seeds, bars from best to worst seed."
     )
     return Chart(f"{key}-error", title=title, caption=caption, data=data, layout=layout, height_px=330)
 
@@ -168,7 +171,7 @@ def _scatter_chart(
         "hovermode": "closest",
     }
     caption = (
-        "On the diagonal the prediction is right; above it, too high. Seed 0, modes that were not profiled"
+        "Marks above the diagonal are predicted too high. Seed 0, modes that were not profiled"
         f"{f', {MAX_SCATTER_POINTS} of them' if len(measured) > MAX_SCATTER_POINTS else ''}. Hollow: implausible "
         f"rows of the table."
     )
@@ -198,20 +201,14 @@ def _points_trace(
     method = outcome.row.method
     rows = _select_rows(len(measured), outcome.profiled)
     colour, symbol = assign_colours(methods)[method], assign_symbols(methods)[method]
-    return {
-        "type": "scatter",
-        "mode": "markers",
-        "name": escape(method),
-        "x": measured[rows].tolist(),
-        "y": predicted[rows].tolist(),
-        "marker": {
-            "color": colour,
-            "symbol": [symbol if plausible[row] else f"{symbol}-open" for row in rows],
-            "size": 4.5,
-            "opacity": 0.55,
-        },
-        "hovertemplate": f"measured %{{x:.4g}} {unit}, predicted %{{y:.4g}} {unit}<extra>{escape(method)}</extra>",
-    }
+    shapes = [symbol if plausible[row] else f"{symbol}-open" for row in rows]
+    return scatter_trace(
+        method,
+        measured[rows].tolist(),
+        predicted[rows].tolist(),
+        marker={"color": colour, "symbol": shapes, "size": 4.5, "opacity": 0.55},
+        hover=f"measured %{{x:.4g}} {unit}, predicted %{{y:.4g}} {unit}<extra>{escape(method)}</extra>",
+    )
 
 
 def _select_rows(count: int, profiled: Sequence[int]) -> list[int]:
@@ -223,30 +220,22 @@ def _select_rows(count: int, profiled: Sequence[int]) -> list[int]:
 
 def _diagonal_trace(reach: Sequence[float]) -> Trace:
     ends = [10.0**end for end in reach]
-    return {
-        "type": "scatter",
-        "mode": "lines",
-        "x": ends,
-        "y": ends,
-        "line": {"color": GREY, "width": 1, "dash": "dash"},
-        "showlegend": False,
-        "hoverinfo": "skip",
-    }
+    return line_trace("equal", ends, ends, colour=GREY, width=1, dash="dash", markers=False, legend=False)
 
 
 def _measured_front_trace(target: PredictionTarget) -> Trace:
     rows = np.flatnonzero(target.plausible)
     step_s, power_w = target.table.step_s[rows], target.table.power_w[rows]
     best = _front_rows(step_s, power_w)
-    return {
-        "type": "scatter",
-        "mode": "lines",
-        "name": "measured",
-        "x": (1e3 * step_s[best]).tolist(),
-        "y": power_w[best].tolist(),
-        "line": {"color": GREY, "width": 4},
-        "hovertemplate": "%{x:.4g} ms, %{y:.3g} W<extra>measured front</extra>",
-    }
+    return line_trace(
+        "measured",
+        (1e3 * step_s[best]).tolist(),
+        power_w[best].tolist(),
+        colour=GREY,
+        width=4,
+        markers=False,
+        hover="%{x:.4g} ms, %{y:.3g} W<extra>measured front</extra>",
+    )
 
 
 def _predicted_front_traces(target: PredictionTarget, outcome: CellResult, methods: Sequence[str]) -> list[Trace]:
@@ -255,26 +244,26 @@ def _predicted_front_traces(target: PredictionTarget, outcome: CellResult, metho
     rows = np.flatnonzero(target.plausible)
     best = rows[_front_rows(predictions.step_s[rows], predictions.power_w[rows])]
     colour, symbol = assign_colours(methods)[method], assign_symbols(methods)[method]
-    shared = {"type": "scatter", "legendgroup": method}
     return [
-        {
-            **shared,
-            "mode": "lines",
-            "name": f"{escape(method)}: predicted",
-            "x": (1e3 * predictions.step_s[best]).tolist(),
-            "y": predictions.power_w[best].tolist(),
-            "line": {"color": colour, "width": 1.5, "dash": "dash"},
-            "hovertemplate": f"%{{x:.4g}} ms, %{{y:.3g}} W<extra>{escape(method)} predicts</extra>",
-        },
-        {
-            **shared,
-            "mode": "markers",
-            "name": f"{escape(method)}: measured there",
-            "x": (1e3 * target.table.step_s[best]).tolist(),
-            "y": target.table.power_w[best].tolist(),
-            "marker": {"color": colour, "symbol": symbol, "size": 6, "opacity": 0.75},
-            "hovertemplate": f"%{{x:.4g}} ms, %{{y:.3g}} W<extra>measured, front of {escape(method)}</extra>",
-        },
+        line_trace(
+            f"{method}: predicted",
+            (1e3 * predictions.step_s[best]).tolist(),
+            predictions.power_w[best].tolist(),
+            colour=colour,
+            width=1.5,
+            dash="dash",
+            markers=False,
+            legendgroup=method,
+            hover=f"%{{x:.4g}} ms, %{{y:.3g}} W<extra>{escape(method)} predicts</extra>",
+        ),
+        scatter_trace(
+            f"{method}: measured there",
+            (1e3 * target.table.step_s[best]).tolist(),
+            target.table.power_w[best].tolist(),
+            marker={"color": colour, "symbol": symbol, "size": 6, "opacity": 0.75},
+            legendgroup=method,
+            hover=f"%{{x:.4g}} ms, %{{y:.3g}} W<extra>measured, front of {escape(method)}</extra>",
+        ),
     ]
 
 

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from html import escape
 from pathlib import Path
 
-from experiments.report.chart import Section
-from experiments.report.html_elements import TableCell, label_badge, number_cell, render_table, swatch_cell, text_cell
+from markupsafe import Markup
+
+from experiments.report.page import EMPTY, Section, render_badge, render_head, render_page, render_paragraph
 from experiments.report.palette import assign_colours
 from experiments.report.predictors import evaluation_charts
-from experiments.report.predictors.evaluation_tables import EvaluationColumn, group_seeds, name_targets
+from experiments.report.predictors.evaluation_tables import (
+    EvaluationColumn,
+    evaluation_table,
+    group_seeds,
+    name_targets,
+)
 from experiments.report.quantities import UNKNOWN, number
-from experiments.report.run.run_page import render_page
+from experiments.report.tables import Table, swatch_cell, text_cell
+from fedge.atomic_files import write_text
 from fedge.studies.budget_choices import MARGIN_CONFIDENCE
 from fedge.studies.prediction_cells import CellResult, PredictionRow, PredictionTarget
 from fedge.studies.prediction_study import PredictionStudy
-from fedge.telemetry import run_folder
 
 PAGE_ERROR_COLUMNS = (
     EvaluationColumn("time MAPE, %", "time_mape"),
@@ -40,9 +45,9 @@ PAGE_CHOICE_COLUMNS = (
     EvaluationColumn("by > 1 W, %", "over_limit_1w_all", 0),
 )
 CHOICE_DESCRIPTIONS = {
-    "plain": "of the predicted front the point of largest power within the limit",
-    "margin": f"the fastest mode that keeps the limit with {MARGIN_CONFIDENCE:.0%} confidence",
-    "verified": "up to two modes more are measured; the fastest one measured to keep the limit",
+    "plain": "the point of the predicted front with the largest power within the limit",
+    "margin": f"the fastest mode that is within the limit with {MARGIN_CONFIDENCE:.0%} confidence",
+    "verified": "measures up to two more modes, and takes the fastest one that is measured within the limit",
 }
 
 
@@ -60,68 +65,71 @@ def write_evaluation_page(study: PredictionStudy, outcomes: Sequence[CellResult]
             [outcome for outcome in outcomes if outcome.cell.target == place],
         )
     ]
-    foot = "<br>".join(escape(target.table.path) for target in study.targets)
-    run_folder.write_text(out, render_page("Predictors judged", _render_head(study, rows), sections, foot))
+    foot = Markup("<br>").join(target.table.path for target in study.targets)
+    write_text(out, render_page("Evaluation of predictors", _render_head(study, rows), sections, foot))
 
 
-def _render_head(study: PredictionStudy, rows: Sequence[PredictionRow]) -> str:
-    seeds = f"{study.seeds} seed{'s' * (study.seeds > 1)}"
+def _render_head(study: PredictionStudy, rows: Sequence[PredictionRow]) -> Markup:
     facts = (
         f"{len(study.targets)} table{'s' * (len(study.targets) > 1)}",
-        ", ".join(f"<b>{escape(way.method)}</b>" for way in study.setups),
+        Markup(", ").join(Markup("<b>{}</b>").format(way.method) for way in study.setups),
         f"{', '.join(map(str, study.modes))} modes profiled",
-        seeds,
+        f"{study.seeds} seed{'s' * (study.seeds > 1)}",
     )
+    note = Markup(
+        "{} values come from a table. {} values come from a method that profiled few modes. Errors are over the modes "
+        "that were not profiled; figures are means over seeds, with the worst seed in brackets."
+    ).format(render_badge("measured"), render_badge("predicted"))
     failed = [row for row in rows if row.error is not None]
-    trouble = f"<p>{len(failed)} of {len(rows)} cells failed: {escape(str(failed[0].error))}</p>" if failed else ""
-    return (
-        f"<h1>Predictors judged</h1><p class='soft'>{' · '.join(facts)}</p>"
-        f"<p>{label_badge('measured')} is what a table says of a mode. {label_badge('predicted')} is what a method "
-        f"predicts of it "
-        "from the few modes that it profiled. Every error is of modes that were not profiled; figures are means of the "
-        f"seeds, with the worst seed in brackets.</p>{_methods_table(study)}{trouble}"
-    )
+    trouble = render_paragraph(f"{len(failed)} of {len(rows)} cells failed: {failed[0].error}") if failed else EMPTY
+    return render_head("Evaluation of predictors", facts, render_paragraph(note), _methods_table(study).html, trouble)
 
 
-def _methods_table(study: PredictionStudy) -> str:
+def _methods_table(study: PredictionStudy) -> Table:
     colour = assign_colours([way.method for way in study.setups])
-    rows = [
+    rows = tuple(
         (
             swatch_cell(colour[way.method], way.method),
             text_cell(way.explorer),
             text_cell(f"{way.choice}: {CHOICE_DESCRIPTIONS[way.choice]}"),
         )
         for way in study.setups
-    ]
-    return render_table(("method", "what is profiled", "how it chooses"), rows)
+    )
+    return Table("methods", ("method", "explorer", "mode choice"), rows)
 
 
 def _target_sections(key: str, name: str, target: PredictionTarget, outcomes: Sequence[CellResult]) -> list[Section]:
     rows = [outcome.row for outcome in outcomes]
-    title = escape(name)
+    groups = group_seeds(rows)
     drawn = any(outcome.predictions is not None for outcome in outcomes)
     pictures = [
         Section(
-            f"{title}: predicted and measured",
-            "One seed. The slider says how many modes were profiled.",
+            f"{name}: predicted and measured",
+            "One seed. The slider sets the number of profiled modes.",
             evaluation_charts.build_scatter_charts(key, target, outcomes),
         ),
         Section(
-            f"{title}: fronts",
-            "Who finds the modes from which none is both faster and less hungry?",
+            f"{name}: fronts",
+            "How close is each predicted front to the measured one?",
             (evaluation_charts.build_fronts_chart(key, target, outcomes),),
         ),
     ]
     return [
         Section(
-            f"{title}: errors",
+            f"{name}: errors",
             _describe_table(target),
             evaluation_charts.build_error_charts(key, rows),
-            _figures_table(rows, PAGE_ERROR_COLUMNS),
+            evaluation_table(f"{key}-errors", groups, PAGE_ERROR_COLUMNS).html,
         ),
         *(pictures if drawn else ()),
-        Section(f"{title}: choices", _describe_budgets(target, rows), (), _figures_table(rows, PAGE_CHOICE_COLUMNS)),
-        Section(f"{title}: known beforehand", "Nothing of it saw the table's workload.", (), _background_table(target)),
+        Section(
+            f"{name}: choices",
+            _describe_budgets(target, rows),
+            html=evaluation_table(f"{key}-choices", groups, PAGE_CHOICE_COLUMNS).html,
+        ),
+        Section(
+            f"{name}: prior knowledge", "None of it includes the table's workload.", html=_background_table(target).html
+        ),
     ]
 
 
@@ -135,26 +143,13 @@ def _describe_budgets(target: PredictionTarget, rows: Sequence[PredictionRow]) -
     problems = next((row.problems for row in rows if row.problems is not None), None)
     which = f"{number(budgets[0])} to {number(budgets[-1])} W" if budgets else UNKNOWN
     return (
-        f"{len(budgets)} power budgets, {which}; the table can keep {problems or UNKNOWN} of them. "
-        "The penalty is the chosen mode's measured time over that of the table's fastest mode within the budget. "
-        "Implausible rows can be neither, but for the last three columns."
+        f"{len(budgets)} power budgets, {which}; {problems or UNKNOWN} of them are feasible. "
+        "The penalty compares the measured time of the chosen mode with that of the fastest mode within the budget. "
+        "Implausible rows are excluded, except in the last three columns."
     )
 
 
-def _figures_table(rows: Sequence[PredictionRow], columns: Sequence[EvaluationColumn]) -> str:
-    colour = assign_colours(tuple(dict.fromkeys(row.method for row in rows)))
-    cells: list[tuple[TableCell, ...]] = [
-        (
-            swatch_cell(colour[method], method),
-            number_cell(str(count)),
-            *(number_cell(column.format_cell(group)) for column in columns),
-        )
-        for (_, method, count), group in group_seeds(rows).items()
-    ]
-    return render_table(("method", "modes", *(column.heading for column in columns)), cells)
-
-
-def _background_table(target: PredictionTarget) -> str:
+def _background_table(target: PredictionTarget) -> Table:
     background = target.background
     rows = [
         (text_cell("board's top mode"), text_cell(background.knowledge.maxn)),
@@ -162,4 +157,4 @@ def _background_table(target: PredictionTarget) -> str:
         (text_cell("reference tables"), text_cell("; ".join(background.references) or "none")),
         *((text_cell("note"), text_cell(note)) for note in background.notes),
     ]
-    return render_table(("what", "which"), rows)
+    return Table("prior", ("what", "which"), tuple(rows))

@@ -7,24 +7,17 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
 
-from experiments.report.chart import LEGEND, Chart, Section, Trace, axis, round_axis
-from experiments.report.html_elements import LABELS, label_badge, number_cell, render_table, swatch_cell, text_cell
+from markupsafe import Markup
+
+from experiments.report.chart import LEGEND, Chart, Trace, axis, line_trace, round_axis, scatter_trace
+from experiments.report.page import LABELS, Section, render_badge, render_head, render_page, render_paragraph
 from experiments.report.palette import ALARM, COLOURS, GREY, assign_colours, assign_symbols
-from experiments.report.predictors.choice_summary import (
-    BASELINE_COLUMNS,
-    BASELINE_NAMES,
-    FLEET_COLUMNS,
-    SAVING_COLUMNS,
-    FigureRow,
-    describe_infeasible_limits,
-    group_rows,
-    select_baseline,
-)
-from experiments.report.run.run_page import render_page
+from experiments.report.predictors.choice_summary import BASELINE_NAMES, FigureRow, describe_infeasible_limits
+from experiments.report.predictors.choice_terminal import build_fleet_tables
+from fedge.atomic_files import write_text
 from fedge.devices.board_kinds import build_kind
 from fedge.experiment import Experiment, list_boards
 from fedge.studies.fleet import SETTLED_FROM, FleetCost, FleetRun, RoundComparison
-from fedge.telemetry import run_folder
 
 BASELINE_MARKS = {
     "oracle_": "star",
@@ -44,88 +37,56 @@ def write_fleet_page(experiment: Experiment, runs: Sequence[FleetRun], out: Path
     sections = [
         Section(
             "Time and energy",
-            "Left is faster, low is cheaper.",
+            "Further left is faster, further down uses less energy.",
             (_plane_chart(runs),),
-            _figures_table(runs) + _baselines_table(runs),
+            _render_tables(runs),
         ),
         Section(
-            "Over rounds",
-            "How soon do the boards know their modes?",
+            "Convergence",
+            "How quickly do the boards find good modes?",
             (_gap_chart(by_policy), _explored_chart(by_policy)),
         ),
         *(_boards_section(place, policy, group[0]) for place, (policy, group) in enumerate(by_policy.items())),
     ]
-    foot = escape(", ".join(f"{entry.count} x {entry.name or entry.device}" for entry in experiment.fleet))
-    run_folder.write_text(out, render_page("A fleet planned as one", _render_head(experiment, runs), sections, foot))
+    foot = ", ".join(f"{entry.count} x {entry.name or entry.device}" for entry in experiment.fleet)
+    write_text(out, render_page("Fleet study", _render_head(experiment, runs), sections, foot))
 
 
-def _render_head(experiment: Experiment, runs: Sequence[FleetRun]) -> str:
+def _render_head(experiment: Experiment, runs: Sequence[FleetRun]) -> Markup:
     seeds = len({run.seed for run in runs})
     facts = (
-        f"<b>{escape(experiment.name)}</b>",
+        Markup("<b>{}</b>").format(experiment.name),
         f"{len(list_boards(experiment))} boards",
         f"{len(runs[0].rounds)} round{'s' * (len(runs[0].rounds) > 1)}",
         f"{seeds} seed{'s' * (seeds > 1)}",
     )
-    return (
-        f"<h1>A fleet planned as one</h1><p class='soft'>{' · '.join(facts)}</p>"
-        "<p>Boards choose and the server plans from predictions. They are judged by every mode's true seconds and "
-        f"watts, without the noise of single measurements; these are {_describe_truths(experiment)}. The oracle "
-        f"plans in the "
-        "same way from the truth. Nothing is trained; all else is as in a run.</p>"
-    )
+    note = Markup(
+        "Boards choose modes and the server plans from predictions. Figures use the true time and power of every "
+        "mode, without measurement noise; these are {}. The oracle plans in the same way from the true values. Nothing "
+        "is trained; otherwise the rounds are those of a run."
+    ).format(_describe_truths(experiment))
+    return render_head("Fleet study", facts, render_paragraph(note))
 
 
-def _describe_truths(experiment: Experiment) -> str:
+def _describe_truths(experiment: Experiment) -> Markup:
     """Describe the provenance of the boards' true costs, with the number of boards."""
     labels: Counter[str] = Counter(
         build_kind(board, experiment.workload).truth_label for board in list_boards(experiment)
     )
-    told = [f"{label_badge(label)} for {labels[label]}" for label in LABELS if labels[label]]
-    return f"{', '.join(told)} of the {sum(labels.values())} boards"
+    told = (Markup("{} for {}").format(render_badge(label), labels[label]) for label in LABELS if labels[label])
+    return Markup("{} of the {} boards").format(Markup(", ").join(told), sum(labels.values()))
 
 
 def _list_policies(runs: Sequence[FleetRun]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(run.policy for run in runs))
 
 
-def _list_rows(runs: Sequence[FleetRun]) -> list[FigureRow]:
-    return [run.row for run in runs]
-
-
-def _figures_table(runs: Sequence[FleetRun]) -> str:
-    colour = assign_colours(_list_policies(runs))
-    cells = [
-        (
-            swatch_cell(colour[str(policy)], str(policy)),
-            *(number_cell(column.format_cell(group)) for column in (*FLEET_COLUMNS, *SAVING_COLUMNS)),
-        )
-        for (policy,), group in group_rows(_list_rows(runs), "policy").items()
-    ]
-    told = "".join(
-        f'<p class="caption">{escape(sentence)}</p>' for sentence in describe_infeasible_limits(_list_rows(runs))
-    )
-    return (
-        render_table(
-            ("policy", *(column.heading.replace("\n", " ") for column in (*FLEET_COLUMNS, *SAVING_COLUMNS))), cells
-        )
-        + told
-    )
-
-
-def _baselines_table(runs: Sequence[FleetRun]) -> str:
-    cells = [
-        (
-            text_cell(policy),
-            text_cell(name),
-            *(number_cell(column.format_cell(select_baseline(group, prefix))) for column in BASELINE_COLUMNS),
-        )
-        for (policy,), group in group_rows(_list_rows(runs), "policy").items()
-        for prefix, name in BASELINE_NAMES.items()
-    ]
-    return render_table(
-        ("policy", "against", *(column.heading.replace("\n", " ") for column in BASELINE_COLUMNS)), cells
-    )
+def _render_tables(runs: Sequence[FleetRun]) -> Markup:
+    rows: list[FigureRow] = [run.row for run in runs]
+    shown, saved, others = build_fleet_tables(rows)
+    notes = ("Gap: to the oracle's objective. Saved: energy, against MAXN.", *describe_infeasible_limits(rows))
+    told = Markup().join(render_paragraph(sentence, "caption") for sentence in notes)
+    return shown.html + saved.html + told + others.html
 
 
 def _plane_chart(runs: Sequence[FleetRun]) -> Chart:
@@ -141,13 +102,13 @@ def _plane_chart(runs: Sequence[FleetRun]) -> Chart:
         if prefix != "oracle_all_rows_" or _has_implausible_modes(rows):
             data += _baseline_traces(prefix, name, rows, colour)
     layout = {
-        "xaxis": axis("mean round (% of MAXN's)", rangemode="normal"),
-        "yaxis": axis("mean energy (% of MAXN's)", rangemode="normal"),
+        "xaxis": axis("mean round (% of MAXN)", rangemode="normal"),
+        "yaxis": axis("mean energy (% of MAXN)", rangemode="normal"),
         "legend": {"orientation": "v", "x": 1.02, "y": 1.0, "xanchor": "left"},
         "hovermode": "closest",
     }
-    caption = f"One mark per seed, which has boards and shares of its own. All {len(runs[0].rounds)} rounds."
-    return Chart("plane", title="Round and energy", caption=caption, data=data, layout=layout, height_px=380)
+    caption = f"One mark per seed; boards and partitions differ between seeds. All {len(runs[0].rounds)} rounds."
+    return Chart("plane", title="Round time and energy", caption=caption, data=data, layout=layout, height_px=380)
 
 
 def _has_implausible_modes(rows: Mapping[str, Sequence[FigureRow]]) -> bool:
@@ -182,15 +143,13 @@ def _baseline_traces(
 
 
 def _points_trace(name: str, rows: Sequence[FigureRow], prefix: str, marker: Mapping[str, object]) -> Trace:
-    return {
-        "type": "scatter",
-        "mode": "markers",
-        "name": escape(name),
-        "x": [_percent_of_maxn(row, prefix, "round_s") for row in rows],
-        "y": [_percent_of_maxn(row, prefix, "energy_j") for row in rows],
-        "marker": dict(marker),
-        "hovertemplate": f"%{{x:.2f}} % of the time, %{{y:.2f}} % of the energy<extra>{escape(name)}</extra>",
-    }
+    return scatter_trace(
+        name,
+        [_percent_of_maxn(row, prefix, "round_s") for row in rows],
+        [_percent_of_maxn(row, prefix, "energy_j") for row in rows],
+        marker=marker,
+        hover=f"%{{x:.2f}} % of the time, %{{y:.2f}} % of the energy<extra>{escape(name)}</extra>",
+    )
 
 
 def _percent_of_maxn(row: FigureRow, prefix: str, what: str) -> float:
@@ -205,22 +164,23 @@ def _gap_chart(by_policy: Mapping[str, Sequence[FleetRun]]) -> Chart:
         for what, dash, of in (("energy", "solid", _energy_gap_percent), ("time", "dot", _time_gap_percent)):
             each = [[of(one) for one in run.rounds] for run in runs]
             data.append(
-                {
-                    "type": "scatter",
-                    "mode": "lines",
-                    "name": f"{escape(policy)}: {what}",
-                    "x": [one.round for one in runs[0].rounds],
-                    "y": [sum(of_round) / len(of_round) for of_round in zip(*each, strict=True)],
-                    "line": {"color": colour[policy], "width": 2, "dash": dash},
-                }
+                line_trace(
+                    f"{policy}: {what}",
+                    [one.round for one in runs[0].rounds],
+                    [sum(of_round) / len(of_round) for of_round in zip(*each, strict=True)],
+                    colour=colour[policy],
+                    dash=dash,
+                    markers=False,
+                    hover=f"{escape(policy)}, {what}, round %{{x}}: %{{y:.3g}} %",
+                )
             )
     layout = {
         "xaxis": round_axis(_count_rounds(by_policy)),
-        "yaxis": axis("beyond the oracle (%)", rangemode="normal"),
+        "yaxis": axis("excess over the oracle (%)", rangemode="normal"),
         "legend": LEGEND,
     }
-    caption = f"Mean of the seeds. Rounds 1 to {SETTLED_FROM - 1} count as learning."
-    return Chart("gaps", title="Against the oracle", caption=caption, data=data, layout=layout, height_px=320)
+    caption = f"Mean over seeds. Rounds 1 to {SETTLED_FROM - 1} count as learning."
+    return Chart("gaps", title="Gap to the oracle", caption=caption, data=data, layout=layout, height_px=320)
 
 
 def _count_rounds(by_policy: Mapping[str, Sequence[FleetRun]]) -> int:
@@ -238,26 +198,26 @@ def _time_gap_percent(one: RoundComparison) -> float:
 def _explored_chart(by_policy: Mapping[str, Sequence[FleetRun]]) -> Chart:
     colour = assign_colours(tuple(by_policy))
     data: list[Trace] = [
-        {
-            "type": "scatter",
-            "mode": "lines",
-            "name": escape(policy),
-            "x": [one.round for one in runs[0].rounds],
-            "y": [sum(means) / len(means) for means in zip(*(run.explored for run in runs), strict=True)],
-            "line": {"color": colour[policy], "width": 2},
-        }
+        line_trace(
+            policy,
+            [one.round for one in runs[0].rounds],
+            [sum(means) / len(means) for means in zip(*(run.explored for run in runs), strict=True)],
+            colour=colour[policy],
+            markers=False,
+            hover=f"{escape(policy)}, round %{{x}}: %{{y:.3g}} modes",
+        )
         for policy, runs in by_policy.items()
     ]
     layout = {
         "xaxis": round_axis(_count_rounds(by_policy)),
-        "yaxis": axis("different modes tried", rangemode="tozero"),
+        "yaxis": axis("distinct modes tried", rangemode="tozero"),
         "legend": LEGEND,
         "showlegend": True,
     }
     return Chart(
         "explored",
         title="Modes tried",
-        caption="Mean of the boards and seeds.",
+        caption="Mean over boards and seeds.",
         data=data,
         layout=layout,
         height_px=320,
@@ -275,19 +235,18 @@ def _boards_section(place: int, policy: str, run: FleetRun) -> Section:
     )
     maxn_j = {board: _mean_energy_j([one.maxn for one in rounds], board) for board in names}
     data: list[Trace] = [
-        {
-            "type": "scatter",
-            "mode": "markers",
-            "name": escape(name),
-            "x": names,
-            "y": [100.0 * _mean_energy_j(spent, board) / maxn_j[board] for board in names],
-            "marker": {"color": colour, "symbol": symbol, "size": 8},
-        }
+        scatter_trace(
+            name,
+            names,
+            [100.0 * _mean_energy_j(spent, board) / maxn_j[board] for board in names],
+            marker={"color": colour, "symbol": symbol, "size": 8},
+            hover=f"{escape(name)}: %{{y:.1f}} %",
+        )
         for name, colour, symbol, spent in ways
     ]
     layout = {
         "xaxis": axis("", type="category", tickangle=-60),
-        "yaxis": axis("mean energy (% of its own at MAXN)", rangemode="normal"),
+        "yaxis": axis("mean energy (% of the board's at MAXN)", rangemode="normal"),
         "legend": LEGEND,
         "hovermode": "x",
     }
@@ -295,7 +254,7 @@ def _boards_section(place: int, policy: str, run: FleetRun) -> Section:
     chart = Chart(
         f"boards-{place}", title="Energy of every board", caption=shown, data=data, layout=layout, height_px=420
     )
-    return Section(f"Boards under {escape(policy)}", "Whose mode is far from the oracle's?", (chart,))
+    return Section(f"Boards under {policy}", "Energy of each board and of the oracle's choice.", (chart,))
 
 
 def _mean_energy_j(spent: Sequence[FleetCost], board: str) -> float:

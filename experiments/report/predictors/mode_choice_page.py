@@ -7,77 +7,67 @@ from html import escape
 from itertools import accumulate
 from pathlib import Path
 
-from experiments.report.chart import LEGEND, Chart, Section, Trace, axis, round_axis
-from experiments.report.html_elements import label_badge, number_cell, render_table, swatch_cell
+from markupsafe import Markup
+
+from experiments.report.chart import LEGEND, Chart, Trace, axis, line_trace, round_axis, scatter_trace
+from experiments.report.page import Section, render_badge, render_head, render_page, render_paragraph
 from experiments.report.palette import GREY, assign_colours, assign_symbols
-from experiments.report.predictors.choice_summary import MODE_CHOICE_COLUMNS, FigureRow, PolicyRun, group_rows
+from experiments.report.predictors.choice_terminal import mode_choice_table
 from experiments.report.quantities import energy_scale
-from experiments.report.run.run_page import render_page
-from fedge.telemetry import run_folder
+from fedge.atomic_files import write_text
+from fedge.studies.mode_choice_study import ModeChoiceResult
 from fedge.types import ProfileTable
 
-MODE_CHOICE_TITLE = "Modes under deadlines"
+MODE_CHOICE_TITLE = "Mode choice under deadlines"
 
 
-def write_mode_choice_page(target: ProfileTable, steps: int, choices: Sequence[PolicyRun], out: Path) -> None:
+def write_mode_choice_page(target: ProfileTable, steps: int, choices: Sequence[ModeChoiceResult], out: Path) -> None:
     """Write the page atomically."""
     ratios = list(dict.fromkeys(choice.ratio for choice in choices))
     sections = [
-        Section("Figures", "Means over the seeds, the worst seed in brackets.", (), _figures_table(choices)),
+        Section(
+            "Figures",
+            "Means over seeds, the worst seed in brackets. Saved: energy, against MAXN. From 10 on: from round 10 on.",
+            html=mode_choice_table([choice.row for choice in choices]).html,
+        ),
         *(
             Section(
                 f"Deadlines up to {ratio:g} times the fastest round",
-                "How near is each round to the oracle's, and how soon?",
+                "How close is each round to the oracle's, and how quickly?",
                 tuple(_ratio_charts(f"r{place}", [choice for choice in choices if choice.ratio == ratio])),
             )
             for place, ratio in enumerate(ratios)
         ),
     ]
-    page = render_page(MODE_CHOICE_TITLE, _render_head(target, steps, choices), sections, escape(target.path))
-    run_folder.write_text(out, page)
+    head = _render_head(target, steps, choices)
+    write_text(out, render_page(MODE_CHOICE_TITLE, head, sections, target.path))
 
 
-def _render_head(target: ProfileTable, steps: int, choices: Sequence[PolicyRun]) -> str:
-    seeds, rounds = len({choice.seed for choice in choices}), len(choices[0].result.rounds)
+def _render_head(target: ProfileTable, steps: int, choices: Sequence[ModeChoiceResult]) -> Markup:
+    seeds, rounds = len({choice.seed for choice in choices}), len(choices[0].rounds)
     facts = (
-        f"<b>{escape(target.device)}</b>, {escape(target.workload)}",
+        Markup("<b>{}</b>, {}").format(target.device, target.workload),
         f"{len(target.modes):,} modes",
-        f"{rounds} round{'s' * (rounds > 1)} of {steps} minibatches",
+        f"{rounds} round{'s' * (rounds > 1)} of {steps} steps",
         f"{seeds} seed{'s' * (seeds > 1)}",
     )
-    return (
-        f"<h1>{MODE_CHOICE_TITLE}</h1><p class='soft'>{' · '.join(facts)}</p>"
-        f"<p>{label_badge('measured')} The table is the board's truth. Every round has another deadline. The oracle "
-        f"knows "
-        "the table and spends the least energy that meets the deadline; regret is what a policy spends beyond it, "
-        "trying modes included. Saved is against the same rounds at MAXN.</p>"
-    )
+    note = Markup(
+        "{} The table serves as the true time and power. Deadlines differ between rounds. The oracle knows the table "
+        "and meets each deadline with the least energy; regret is a policy's energy in excess of the oracle's, "
+        "including exploration. Savings are relative to the same rounds at MAXN."
+    ).format(render_badge("measured"))
+    return render_head(MODE_CHOICE_TITLE, facts, render_paragraph(note))
 
 
-def _figures_table(choices: Sequence[PolicyRun]) -> str:
-    rows: list[FigureRow] = [choice.row for choice in choices]
-    colour = assign_colours(_list_policies(choices))
-    cells = [
-        (
-            swatch_cell(colour[str(policy)], str(policy)),
-            number_cell(f"{ratio:g}"),
-            *(number_cell(column.format_cell(group)) for column in MODE_CHOICE_COLUMNS),
-        )
-        for (policy, ratio), group in group_rows(rows, "policy", "ratio").items()
-    ]
-    heads = ("policy", "ratio", *(column.heading.replace("\n", " ") for column in MODE_CHOICE_COLUMNS))
-    return render_table(heads, cells)
-
-
-def _ratio_charts(key: str, choices: Sequence[PolicyRun]) -> Iterator[Chart]:
+def _ratio_charts(key: str, choices: Sequence[ModeChoiceResult]) -> Iterator[Chart]:
     yield _energy_chart(key, [choice for choice in choices if choice.seed == choices[0].seed])
     yield _regret_chart(key, choices)
     yield _explored_chart(key, choices)
 
 
-def _energy_chart(key: str, choices: Sequence[PolicyRun]) -> Chart:
+def _energy_chart(key: str, choices: Sequence[ModeChoiceResult]) -> Chart:
     """Plot every round's energy over its deadline, for one seed."""
-    first = choices[0].result.rounds
+    first = choices[0].rounds
     scale = energy_scale([one.maxn_j for one in first])
     colour, symbol = assign_colours(_list_policies(choices)), assign_symbols(_list_policies(choices))
     data: list[Trace] = [
@@ -85,15 +75,13 @@ def _energy_chart(key: str, choices: Sequence[PolicyRun]) -> Chart:
         _deadline_trace("oracle", [(one.deadline_s, one.oracle_j / scale.per) for one in first], "solid"),
     ]
     data += [
-        {
-            "type": "scatter",
-            "mode": "markers",
-            "name": escape(choice.policy),
-            "x": [one.deadline_s for one in choice.result.rounds],
-            "y": [one.energy_j / scale.per for one in choice.result.rounds],
-            "marker": {"color": colour[choice.policy], "symbol": symbol[choice.policy], "size": 6, "opacity": 0.8},
-            "hovertext": [f"round {one.round}: {escape(one.modes)}" for one in choice.result.rounds],
-        }
+        scatter_trace(
+            choice.policy,
+            [one.deadline_s for one in choice.rounds],
+            [one.energy_j / scale.per for one in choice.rounds],
+            marker={"color": colour[choice.policy], "symbol": symbol[choice.policy], "size": 6, "opacity": 0.8},
+            hover=[f"round {one.round}: {escape(one.modes)}" for one in choice.rounds],
+        )
         for choice in choices
     ]
     layout = {
@@ -102,7 +90,7 @@ def _energy_chart(key: str, choices: Sequence[PolicyRun]) -> Chart:
         "legend": LEGEND,
         "hovermode": "closest",
     }
-    caption = "One mark per round, one seed. On the lower line no mode would have done better. Hover for modes."
+    caption = "One mark per round, one seed. On the lower line the mode is optimal. Hover for modes."
     return Chart(
         f"{key}-energy", title="Energy of every round", caption=caption, data=data, layout=layout, height_px=340
     )
@@ -110,41 +98,42 @@ def _energy_chart(key: str, choices: Sequence[PolicyRun]) -> Chart:
 
 def _deadline_trace(name: str, points: Sequence[tuple[float, float]], dash: str) -> Trace:
     ordered = sorted(points)
-    return {
-        "type": "scatter",
-        "mode": "lines",
-        "name": name,
-        "x": [x for x, _ in ordered],
-        "y": [y for _, y in ordered],
-        "line": {"color": GREY, "width": 2, "dash": dash},
-    }
+    return line_trace(
+        name,
+        [x for x, _ in ordered],
+        [y for _, y in ordered],
+        colour=GREY,
+        dash=dash,
+        markers=False,
+        hover=f"{name}: %{{y:.4g}} at %{{x:.4g}} s",
+    )
 
 
-def _regret_chart(key: str, choices: Sequence[PolicyRun]) -> Chart:
+def _regret_chart(key: str, choices: Sequence[ModeChoiceResult]) -> Chart:
     """Plot the cumulative energy in excess of the oracle's, averaged over the seeds."""
 
-    def so_far(choice: PolicyRun) -> list[float]:
-        spent = list(accumulate(one.energy_j for one in choice.result.rounds))
-        best = list(accumulate(one.oracle_j for one in choice.result.rounds))
+    def so_far(choice: ModeChoiceResult) -> list[float]:
+        spent = list(accumulate(one.energy_j for one in choice.rounds))
+        best = list(accumulate(one.oracle_j for one in choice.rounds))
         return [100.0 * (own / least - 1.0) for own, least in zip(spent, best, strict=True)]
 
-    caption = "Energy beyond the oracle's over all rounds so far, trying modes included; mean of the seeds."
+    caption = "Cumulative energy in excess of the oracle's, including exploration; mean over seeds."
     return _line_chart(
         f"{key}-regret", title="Regret", label="regret so far (%)", caption=caption, choices=choices, values=so_far
     )
 
 
-def _explored_chart(key: str, choices: Sequence[PolicyRun]) -> Chart:
+def _explored_chart(key: str, choices: Sequence[ModeChoiceResult]) -> Chart:
     """Plot the number of distinct modes tried up to each round, averaged over the seeds."""
 
-    def tried(choice: PolicyRun) -> list[float]:
-        return [float(one.explored) for one in choice.result.rounds]
+    def tried(choice: ModeChoiceResult) -> list[float]:
+        return [float(one.explored) for one in choice.rounds]
 
     return _line_chart(
         f"{key}-explored",
         title="Modes tried",
-        label="different modes tried",
-        caption="Mean of the seeds.",
+        label="distinct modes tried",
+        caption="Mean over seeds.",
         choices=choices,
         values=tried,
     )
@@ -155,8 +144,8 @@ def _line_chart(
     title: str,
     label: str,
     caption: str,
-    choices: Sequence[PolicyRun],
-    values: Callable[[PolicyRun], list[float]],
+    choices: Sequence[ModeChoiceResult],
+    values: Callable[[ModeChoiceResult], list[float]],
 ) -> Chart:
     policies = _list_policies(choices)
     colour = assign_colours(policies)
@@ -164,17 +153,17 @@ def _line_chart(
     for policy in policies:
         runs = [values(choice) for choice in choices if choice.policy == policy]
         data.append(
-            {
-                "type": "scatter",
-                "mode": "lines",
-                "name": escape(policy),
-                "x": [one.round for one in choices[0].result.rounds],
-                "y": [sum(of_round) / len(of_round) for of_round in zip(*runs, strict=True)],
-                "line": {"color": colour[policy], "width": 2},
-            }
+            line_trace(
+                policy,
+                [one.round for one in choices[0].rounds],
+                [sum(of_round) / len(of_round) for of_round in zip(*runs, strict=True)],
+                colour=colour[policy],
+                markers=False,
+                hover=f"{escape(policy)}, round %{{x}}: %{{y:.4g}}",
+            )
         )
     layout = {
-        "xaxis": round_axis(len(choices[0].result.rounds)),
+        "xaxis": round_axis(len(choices[0].rounds)),
         "yaxis": axis(label, rangemode="tozero"),
         "legend": LEGEND,
         "showlegend": True,
@@ -182,5 +171,5 @@ def _line_chart(
     return Chart(key, title=title, caption=caption, data=data, layout=layout, height_px=340)
 
 
-def _list_policies(choices: Sequence[PolicyRun]) -> tuple[str, ...]:
+def _list_policies(choices: Sequence[ModeChoiceResult]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(choice.policy for choice in choices))

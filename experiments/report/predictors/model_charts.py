@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments.report.chart import LEGEND, Chart, Trace, axis, line_mode, log_ticks
+from experiments.report.chart import LEGEND, Chart, Trace, axis, error_bars, line_trace, log_ticks, scatter_trace
 from experiments.report.palette import ALARM, COLOURS, GREY, SYMBOLS
 from fedge.decisions.mode_objectives import compute_step_energy_j
 from fedge.knowledge.mode_points import ModeFront, ModePoint, PredictionInterval
@@ -72,13 +72,13 @@ def front_chart(front: ModeFront, facts: ModelSummary, predictions: Predictions)
     low, high = _axis_range(shown, cost.point_interval, 1.0)
     layout = {
         "xaxis": _time_axis(low_ms, high_ms),
-        "yaxis": axis(f"{cost.title}{' per minibatch' * (cost.unit == 'J')} ({cost.unit})", range=[low, high]),
+        "yaxis": axis(f"{cost.title}{' per step' * (cost.unit == 'J')} ({cost.unit})", range=[low, high]),
         "legend": LEGEND,
         "hovermode": "closest",
     }
     caption = (
-        f"Bars hold a value with 90 %, drawn at {BARS} points at most. Grey: other modes, {MAX_BACKGROUND_MODES:,} at "
-        f"most. Rings: the modes that the model learnt from, as {measured}. Zoom out for what is slower still."
+        f"Bars: 90 % intervals, at most {BARS}. Grey: other modes, at most {MAX_BACKGROUND_MODES:,}. "
+        f"Rings: the modes that the model was fitted to, as {measured}. Zoom out for slower modes."
     )
     return Chart("front", title=f"Time and {cost.title}", caption=caption, data=data, layout=layout, height_px=480)
 
@@ -92,19 +92,19 @@ def knobs_chart(front: ModeFront) -> Chart:
     ]
     layout = {
         "xaxis": _time_axis(980.0 * points[0].step_s.value, 1020.0 * points[-1].step_s.value),
-        "yaxis": axis("share of the top (%)", range=[0, 104]),
+        "yaxis": axis("share of the maximum (%)", range=[0, 104]),
         "legend": LEGEND,
         "hovermode": "closest",
     }
     caption = (
-        "Mean of neighbouring modes; where a knob hardly matters, neighbours differ in it, and their mean says little."
+        "Mean of neighbouring modes. Where a knob hardly matters, it varies between neighbours and its mean is noise."
     )
     return Chart("knobs", title="Knobs along the front", caption=caption, data=data, layout=layout, height_px=330)
 
 
 def _time_axis(low_ms: float, high_ms: float) -> dict[str, Any]:
     """Return the time axis, logarithmic if it spans more than ``LOG_AXIS_RATIO``."""
-    title = "time per minibatch (ms)"
+    title = "time per step (ms)"
     if high_ms < LOG_AXIS_RATIO * low_ms:
         return axis(title, range=[low_ms, high_ms])
     low, high = np.log10([low_ms, high_ms]).tolist()
@@ -138,84 +138,62 @@ def _background_trace(front: ModeFront, predictions: Predictions) -> Trace:
     count = len(predictions.modes)
     rows = np.sort(np.random.default_rng(0).permutation(count)[:MAX_BACKGROUND_MODES])
     cost = predictions.power_w if front.against == "power" else compute_step_energy_j(predictions)
-    return {
-        "type": "scatter",
-        "mode": "markers",
-        "name": "other modes",
-        "x": (1e3 * predictions.step_s[rows]).tolist(),
-        "y": cost[rows].tolist(),
-        "marker": {"color": GREY, "size": 3, "opacity": 0.35},
-        "hoverinfo": "skip",
-    }
+    return scatter_trace(
+        "other modes",
+        (1e3 * predictions.step_s[rows]).tolist(),
+        cost[rows].tolist(),
+        marker={"color": GREY, "size": 3, "opacity": 0.35},
+    )
 
 
 def _front_trace(points: Sequence[ModePoint], cost: _CostAxis) -> Trace:
-    return {
-        "type": "scatter",
-        "mode": line_mode(len(points)),
-        "name": "front",
-        "x": [1e3 * point.step_s.value for point in points],
-        "y": [cost.point_interval(point).value for point in points],
-        "line": {"color": COLOURS[0], "width": 2},
-        "marker": {"size": 6},
-        "hovertext": [_hover_text(point) for point in points],
-        "hoverinfo": "text",
-    }
+    return line_trace(
+        "front",
+        [1e3 * point.step_s.value for point in points],
+        [cost.point_interval(point).value for point in points],
+        colour=COLOURS[0],
+        marker={"size": 6},
+        hover=[_hover_text(point) for point in points],
+    )
 
 
 def _interval_trace(points: Sequence[ModePoint], cost: _CostAxis) -> Trace:
     times, costs = [point.step_s for point in points], [cost.point_interval(point) for point in points]
-    return {
-        "type": "scatter",
-        "mode": "markers",
-        "name": "90 %",
-        "x": [1e3 * time.value for time in times],
-        "y": [one.value for one in costs],
-        "error_x": _error_bar(times, 1e3),
-        "error_y": _error_bar(costs, 1.0),
-        "marker": {"size": 4, "color": COLOURS[0]},
-        "hoverinfo": "skip",
-    }
+    return scatter_trace(
+        "90 %",
+        [1e3 * time.value for time in times],
+        [one.value for one in costs],
+        marker={"size": 4, "color": COLOURS[0]},
+        error_x=_error_bars(times, 1e3),
+        error_y=_error_bars(costs, 1.0),
+    )
 
 
-def _error_bar(intervals: Sequence[PredictionInterval], factor: float) -> dict[str, Any]:
-    return {
-        "type": "data",
-        "symmetric": False,
-        "array": [factor * (one.high90 - one.value) for one in intervals],
-        "arrayminus": [factor * (one.value - one.low90) for one in intervals],
-        "color": INTERVAL_COLOUR,
-        "thickness": 1.5,
-        "width": 0,
-    }
+def _error_bars(intervals: Sequence[PredictionInterval], factor: float) -> dict[str, Any]:
+    upper = [factor * (one.high90 - one.value) for one in intervals]
+    return error_bars(upper, [factor * (one.value - one.low90) for one in intervals], colour=INTERVAL_COLOUR)
 
 
 def _measurement_trace(measurements: Sequence[Measurement], cost: _CostAxis, word: str) -> Trace:
-    return {
-        "type": "scatter",
-        "mode": "markers",
-        "name": word,
-        "x": [1e3 * seen.step_s for seen in measurements],
-        "y": [cost.measured_value(seen) for seen in measurements],
-        "marker": {"symbol": "circle-open", "size": 9, "color": COLOURS[2], "line": {"width": 2}},
-        "hovertext": [
+    return scatter_trace(
+        word,
+        [1e3 * seen.step_s for seen in measurements],
+        [cost.measured_value(seen) for seen in measurements],
+        marker={"symbol": "circle-open", "size": 9, "color": COLOURS[2], "line": {"width": 2}},
+        hover=[
             f"<b>{seen.mode}</b><br>{word}: {1e3 * seen.step_s:.4g} ms, {seen.power_w:.3g} W" for seen in measurements
         ],
-        "hoverinfo": "text",
-    }
+    )
 
 
 def _marker_trace(name: str, point: ModePoint, cost: _CostAxis, marker: dict[str, Any]) -> Trace:
-    return {
-        "type": "scatter",
-        "mode": "markers",
-        "name": name,
-        "x": [1e3 * point.step_s.value],
-        "y": [cost.point_interval(point).value],
-        "marker": {**marker, "line": {"width": 1.5, "color": "white"}},
-        "hovertext": [f"{name}: {_hover_text(point)}"],
-        "hoverinfo": "text",
-    }
+    return scatter_trace(
+        name,
+        [1e3 * point.step_s.value],
+        [cost.point_interval(point).value],
+        marker={**marker, "line": {"width": 1.5, "color": "white"}},
+        hover=[f"{name}: {_hover_text(point)}"],
+    )
 
 
 def _hover_text(point: ModePoint) -> str:
@@ -239,13 +217,12 @@ def _axis_range(
 def _knob_trace(front: ModeFront, groups: Sequence[Sequence[ModePoint]], i: int, name: str, title: str) -> Trace:
     top = float(getattr(front.maxn.mode, name))
     values = [float(np.mean([getattr(point.mode, name) for point in group])) for group in groups]
-    return {
-        "type": "scatter",
-        "mode": "lines+markers",
-        "name": title,
-        "x": [1e3 * float(np.median([point.step_s.value for point in group])) for group in groups],
-        "y": [100.0 * value / top for value in values],
-        "line": {"color": COLOURS[i], "width": 2},
-        "marker": {"symbol": SYMBOLS[i], "size": 6},
-        "hovertemplate": f"{title}: %{{y:.0f}} % of {top:g}<extra></extra>",
-    }
+    return line_trace(
+        title,
+        [1e3 * float(np.median([point.step_s.value for point in group])) for group in groups],
+        [100.0 * value / top for value in values],
+        colour=COLOURS[i],
+        markers=True,
+        marker={"symbol": SYMBOLS[i], "size": 6},
+        hover=f"{title}: %{{y:.0f}} % of {top:g}",
+    )

@@ -7,18 +7,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from experiments.report.quantities import duration, energy, number, percent
+from experiments.report.tables import Cell, Table, number_cell, text_cell
 from fedge.knowledge.mode_points import ModeFront, ModePoint, PredictionInterval
 from fedge.knowledge.model_file import ModelInfo
 from fedge.knowledge.model_summary import ModelSummary, ModelTerm, PhysicalBreakdown, PredictionSpread
 from fedge.types import PowerMode
 
 if TYPE_CHECKING:
-    from rich.box import Box
-    from rich.table import Table
+    from rich.console import Console, RenderableType
 
 MAX_TABLE_ROWS = 20
 """Rows of a table on the terminal; --json and --csv write all."""
 KNOB_HEADINGS = ("cores", "CPU MHz", "GPU MHz", "mem. MHz")
+MODE_HEADING = "cores/CPU/GPU/mem. MHz"
 
 
 def describe_model(about: ModelInfo) -> str:
@@ -26,75 +27,98 @@ def describe_model(about: ModelInfo) -> str:
     return f"{about.device}, {about.workload}, batch size {about.batch_size}, predicted by {about.method}"
 
 
-def facts_table(facts: ModelSummary) -> Table:
-    """Build a table of the model's training data, prior and uncertainty."""
-    from rich.table import Table
+def print_facts(console: Console, facts: ModelSummary) -> None:
+    """Print the model's training data, prior and uncertainty as labelled lines."""
+    console.print(_lay_out_facts(facts))
+
+
+def _lay_out_facts(facts: ModelSummary) -> RenderableType:
+    from rich.table import Table as RichTable
     from rich.text import Text
 
-    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
-    table.add_column(style="dim", no_wrap=True)
-    table.add_column()
+    lines = RichTable.grid(padding=(0, 2, 0, 0))
+    lines.add_column(no_wrap=True)
+    lines.add_column(overflow="fold")
     for word, sentence in describe_facts(facts):
-        table.add_row(word, Text(sentence))
-    return table
+        lines.add_row(Text(word), Text(sentence))
+    return lines
+
+
+def facts_to_table(facts: ModelSummary) -> Table:
+    """Build a table of the model's training data, prior and uncertainty for a page."""
+    rows = tuple((text_cell(word), text_cell(sentence)) for word, sentence in describe_facts(facts))
+    return Table("facts", ("what", "source"), rows)
 
 
 def measured_table(facts: ModelSummary) -> Table:
     """Build a table of measured and predicted values; of many measurements, those with the largest errors."""
     rows = sorted(range(len(facts.measurements)), key=lambda row: -_log_error(facts, row))
     few = len(rows) <= MAX_TABLE_ROWS
-    word = "measured" if facts.about.origin.label == "measured" else "emulated"
-    table = _modes_table(word, "ms", "predicted", "", "W", "predicted", "")
+    title = "measured" if facts.about.origin.label == "measured" else "emulated"
+    if not few:
+        title += f". The {MAX_TABLE_ROWS} of {len(rows)} with the largest errors; --json has all."
+    lines = []
     for row in range(len(rows)) if few else rows[:MAX_TABLE_ROWS]:
         seen, known = facts.measurements[row], facts.predicted[row]
-        pairs = ((1e3 * seen.step_s, 1e3 * known.step_s), (seen.power_w, known.power_w))
-        cells = [
-            cell for value, guess in pairs for cell in (number(value), number(guess), _format_change(guess / value, 1))
-        ]
-        table.add_row("/".join(format_knobs(seen.mode)), *cells)
-    if not few:
-        table.caption = f"The {MAX_TABLE_ROWS} of {len(rows)} that are farthest off; --json has all."
-    return table
+        pairs = ((1e3 * seen.step_s, 1e3 * known.step_s, "ms"), (seen.power_w, known.power_w, "W"))
+        cells = [cell for value, guess, unit in pairs for cell in _error_cells(value, guess, unit)]
+        lines.append((text_cell("/".join(format_knobs(seen.mode))), *cells))
+    heads = (MODE_HEADING, "ms", "predicted", "error", "W", "predicted", "error")
+    return Table("measured", heads, tuple(lines), title)
+
+
+def _error_cells(value: float, guess: float, unit: str) -> tuple[Cell, ...]:
+    return (
+        number_cell(number(value), value, unit),
+        number_cell(number(guess), guess, unit),
+        number_cell(_format_change(guess / value, 1), 100 * (guess / value - 1), "%"),
+    )
 
 
 def meaning_table(meaning: PhysicalBreakdown) -> Table:
     """Build a table of the physical model's time and power terms at MAXN, in ms and W."""
-    from rich.table import Table
-
-    table = Table(
-        box=_table_box(), title="the physical model inside, at MAXN; parts of time overlap", title_justify="left"
-    )
-    for heading, numeric in (("time", False), ("ms", True), ("power", False), ("W", True)):
-        table.add_column(heading, justify="right" if numeric else "left")
-    for i in range(max(len(meaning.time_s), len(meaning.power_w))):
-        table.add_row(*_part_cells(meaning.time_s, i, 1e3), *_part_cells(meaning.power_w, i, 1.0))
-    return table
+    count = max(len(meaning.time_s), len(meaning.power_w))
+    rows = tuple((*_part_cells(meaning.time_s, i, 1e3), *_part_cells(meaning.power_w, i, 1.0)) for i in range(count))
+    title = "terms of the physical model at MAXN; the times overlap"
+    return Table("terms", ("time", "ms", "power", "W"), rows, title)
 
 
 def choice_table(word: str, chosen: ModePoint, maxn: ModePoint) -> Table:
     """Build a table that compares the chosen mode with MAXN, by knob and by quantity."""
-    from rich.table import Table
-
-    table = Table(box=_table_box(), padding=(0, 2, 0, 0))
-    for heading in ("", word, "MAXN", "difference"):
-        table.add_column(heading, justify="right" if heading else "left")
-    for name, ours, top in zip(KNOB_HEADINGS, format_knobs(chosen.mode), format_knobs(maxn.mode), strict=True):
-        table.add_row(name, ours, top)
+    knobs = zip(KNOB_HEADINGS, format_knobs(chosen.mode), format_knobs(maxn.mode), strict=True)
+    rows = [(text_cell(name), number_cell(ours), number_cell(top), number_cell("")) for name, ours, top in knobs]
     for unit, ours_90, top_90 in _pair_quantities(chosen, maxn):
-        factor = 1e3 if unit == "ms" else 1.0
-        more = _format_change(ours_90.value / top_90.value)
-        table.add_row(unit, format_interval(ours_90, factor), format_interval(top_90, factor), more)
-    return table
+        factor, change = 1e3 if unit == "ms" else 1.0, ours_90.value / top_90.value
+        rows.append((
+            text_cell(unit),
+            number_cell(format_interval(ours_90, factor), factor * ours_90.value),
+            number_cell(format_interval(top_90, factor), factor * top_90.value),
+            number_cell(_format_change(change), 100 * (change - 1)),
+        ))  # fmt: skip
+    return Table("choice", ("quantity", word, "MAXN", "difference"), tuple(rows))
 
 
 def front_table(front: ModeFront, shown: Sequence[ModePoint]) -> Table:
     """Build a table of front modes with 90 % intervals (ms, W, J) and a remark each."""
-    table = _modes_table("", "ms", "W", "J", "")
-    table.columns[-1].justify = "left"
-    for point in shown:
-        figures = (format_interval(point.step_s, 1e3), format_interval(point.power_w), number(point.energy_j.value))
-        table.add_row("/".join(format_knobs(point.mode)), *figures, describe_point(point, front))
-    return table
+    rows = tuple(
+        (
+            text_cell("/".join(format_knobs(point.mode))),
+            *quantity_cells(point),
+            Cell(describe_point(point, front)),
+        )
+        for point in shown
+    )
+    return Table("front", (MODE_HEADING, "ms", "W", "J", "remark"), rows)
+
+
+def quantity_cells(point: ModePoint) -> tuple[Cell, Cell, Cell]:
+    """Return a point's time, power and energy with 90 % intervals."""
+    step_ms, power_w, energy_j = 1e3 * point.step_s.value, point.power_w.value, point.energy_j.value
+    return (
+        number_cell(format_interval(point.step_s, 1e3), step_ms, "ms"),
+        number_cell(format_interval(point.power_w), power_w, "W"),
+        number_cell(format_interval(point.energy_j), energy_j, "J"),
+    )
 
 
 def thin_front(front: ModeFront, most: int = MAX_TABLE_ROWS) -> list[ModePoint]:
@@ -136,7 +160,7 @@ def nvpmodel_lines(values: Mapping[str, int]) -> Iterator[str]:
     """Yield the lines of an nvpmodel file for the four knobs.
 
     Args:
-        values: Knob values as returned by ``knob_values``.
+        values: Knob values as returned by ``saved_model.to_control_values``.
     """
     yield f"CPU_ONLINE   cores 0 to {values['cpu_online'] - 1}: 1, all others: 0"
     yield f"CPU MAX_FREQ {values['cpu_max_freq_khz']} (kHz, every cluster)"
@@ -144,28 +168,18 @@ def nvpmodel_lines(values: Mapping[str, int]) -> Iterator[str]:
     yield f"EMC MAX_FREQ {values['emc_max_freq_hz']} (Hz)"
 
 
-def knob_values(mode: PowerMode) -> dict[str, int]:
-    """Convert a mode to the units of a board's control files: kHz for the CPU, Hz for GPU and memory."""
-    return {
-        "cpu_online": mode.cores,
-        "cpu_max_freq_khz": round(1e3 * mode.cpu_mhz),
-        "gpu_max_freq_hz": round(1e6 * mode.gpu_mhz),
-        "emc_max_freq_hz": round(1e6 * mode.mem_mhz),
-    }
-
-
 def describe_facts(facts: ModelSummary) -> Iterator[tuple[str, str]]:
     """Yield the facts on a model, as pairs of label and sentence."""
     about, origin = facts.about, facts.about.origin
     which = f"all {origin.rows:,}" if facts.modes == origin.rows else f"{facts.modes:,} of {origin.rows:,}"
-    picked = f", picked by {origin.explorer}" if origin.explorer else ""
-    yield "learnt from", f"{which} modes of {origin.source} ({origin.label}){picked}"
+    picked = f", chosen by {origin.explorer}" if origin.explorer else ""
+    yield "fitted to", f"{which} modes of {origin.source} ({origin.label}){picked}"
     if origin.sha256:
         yield "", f"sha256 {origin.sha256[:12]}"
     yield "profiling", f"{duration(origin.profiling_s)}, {energy(origin.profiling_j)}"
     throttled = sum(seen.throttled for seen in facts.measurements)
     if throttled:
-        yield "throttled", f"{throttled} of the measurements, which therefore count little"
+        yield "throttled", f"{throttled} of the measurements, which have a low weight"
     yield "prior", _describe_prior(about) if facts.meaning else f"none that {about.method} uses"
     for one in facts.references:
         what = f"{one.workload} on {one.device}, batch size {one.batch_size}, {one.rows:,} modes"
@@ -201,11 +215,11 @@ def _describe_spread(spread: PredictionSpread) -> str:
 def _describe_error(about: ModelInfo) -> str:
     held_out = about.held_out
     if held_out is None:
-        return "not known: every mode was learnt from"
-    truth = "" if about.origin.label == "measured" else ", against the emulated board's own"
+        return "unknown: every mode was used for the fit"
+    truth = "" if about.origin.label == "measured" else ", against the emulated truth"
     return (
         f"time {percent(held_out.time_mape)}, power {percent(held_out.power_mape)}, mean over the {held_out.modes:,} "
-        f"modes not profiled{truth}; 90 % intervals hold {percent(held_out.time_coverage90, 0)} and "
+        f"modes not profiled{truth}; 90 % intervals cover {percent(held_out.time_coverage90, 0)} and "
         f"{percent(held_out.power_coverage90, 0)} of them"
     )
 
@@ -216,26 +230,11 @@ def _log_error(facts: ModelSummary, row: int) -> float:
     return max(abs(math.log(known.step_s / seen.step_s)), abs(math.log(known.power_w / seen.power_w)))
 
 
-def _part_cells(parts: Sequence[ModelTerm], i: int, factor: float) -> tuple[str, str]:
-    return (parts[i].name, number(factor * parts[i].value)) if i < len(parts) else ("", "")
-
-
-def _modes_table(title: str, *headings: str) -> Table:
-    """Build an empty table whose first columns are the knobs."""
-    from rich.table import Table
-
-    table = Table(
-        box=_table_box(), title=title or None, title_justify="left", caption_justify="left", padding=(0, 1, 0, 0)
-    )
-    for heading in ("cores/CPU/GPU/mem. MHz", *headings):
-        table.add_column(heading, justify="right", no_wrap=True)
-    return table
-
-
-def _table_box() -> Box:
-    from rich.box import SIMPLE_HEAD
-
-    return SIMPLE_HEAD
+def _part_cells(parts: Sequence[ModelTerm], i: int, factor: float) -> tuple[Cell, Cell]:
+    if i >= len(parts):
+        return Cell(""), number_cell("")
+    value = factor * parts[i].value
+    return text_cell(parts[i].name), number_cell(number(value), value)
 
 
 def format_knobs(mode: PowerMode) -> tuple[str, ...]:

@@ -5,29 +5,31 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
 
-from experiments.report.chart import LEGEND, Chart, Trace, axis, line_mode
+from experiments.report.chart import LEGEND, Chart, Trace, axis, line_trace, round_axis
 from experiments.report.palette import COLOURS, GREY
 from experiments.report.quantities import UnitScale, energy_scale, time_scale
 from experiments.report.run.loaded_runs import LoadedRun
+
+EVERY_ROUND = "Each point is the aggregated model after a round, on test samples that no board trains on."
 
 
 def build_accuracy_charts(run: LoadedRun) -> tuple[Chart, Chart, Chart]:
     """Plot accuracy over rounds, simulated time and energy, each beside the costs that MAXN would have had."""
     times, joules = time_scale([run.rounds[-1].end_s]), energy_scale([sum(row.energy_j for row in run.rounds)])
     spent = list(accumulate(row.energy_j for row in run.rounds))
-    caption = "Each point is the aggregated model after a round, on test samples that no board trains on."
+    caption = EVERY_ROUND
     if _is_maxn_known(run):
-        caption = "Dashed: the same rounds, had every board run at MAXN. Left of the line is faster, right is slower."
+        caption = "Dashed: the same rounds at MAXN. Left of the line is faster."
     over_energy = (
-        "Dashed: every board working and waiting at MAXN; dotted: working at MAXN, waiting in its lowest mode. Left of "
-        "a line means the same accuracy for less energy."
+        "Dashed: all boards work and wait at MAXN; dotted: they work at MAXN and wait in their lowest mode. Left of a "
+        "line: the same accuracy for less energy."
     )
     return (
         _accuracy_chart(run, key="rounds", title="round", x=[row.round for row in run.rounds], others={}),
         _accuracy_chart(
             run,
             key="time",
-            title=f"fleet's clock ({times.unit})",
+            title=f"fleet clock ({times.unit})",
             x=[row.end_s / times.per for row in run.rounds],
             others={"at MAXN": _accumulate_maxn(run, [row.maxn_round_s for row in run.rounds], times)},
             caption=caption,
@@ -39,7 +41,7 @@ def build_accuracy_charts(run: LoadedRun) -> tuple[Chart, Chart, Chart]:
             x=[value / joules.per for value in spent],
             others={
                 "at MAXN": _accumulate_maxn(run, [row.maxn_energy_j for row in run.rounds], joules),
-                "MAXN, waiting low": _accumulate_maxn(run, [row.maxn_parked_energy_j for row in run.rounds], joules),
+                "MAXN, low idle": _accumulate_maxn(run, [row.maxn_parked_energy_j for row in run.rounds], joules),
             },
             caption=over_energy if _is_maxn_known(run) else "",
         ),
@@ -60,34 +62,23 @@ def _accuracy_chart(
     run: LoadedRun, key: str, title: str, x: Sequence[float], others: Mapping[str, Sequence[float]], caption: str = ""
 ) -> Chart:
     y = [100 * row.accuracy for row in run.rounds]
-    hover = [f"round {r.round}: {100 * r.accuracy:.1f} %, loss {r.loss:.3g}" for r in run.rounds]
-    style = {"color": COLOURS[0], "width": 2}
     data: list[Trace] = [
-        {
-            "type": "scatter",
-            "mode": line_mode(len(run.rounds)),
-            "name": "this run",
-            "x": list(x),
-            "y": y,
-            "line": style,
-            "hovertext": hover,
-        }
+        line_trace(name, other, y, colour=GREY, width=1.5, dash=dash, markers=False, hover="%{x:.4~g}: %{y:.1f} %")
+        for (name, other), dash in zip(others.items(), ("dash", "dot"), strict=False)
+        if other
     ]
-    for (name, other), dash in zip(others.items(), ("dash", "dot"), strict=False):
-        if other:
-            line = {"color": GREY, "width": 1.5, "dash": dash}
-            data.insert(-1, {"type": "scatter", "mode": "lines", "name": name, "x": list(other), "y": y, "line": line})
+    hover = [f"round {r.round}: {100 * r.accuracy:.1f} %, loss {r.loss:.3g}" for r in run.rounds]
+    data.append(line_trace("this run", x, y, colour=COLOURS[0], hover=hover))
     layout = {
-        "xaxis": axis(title, rangemode="tozero"),
+        "xaxis": round_axis(len(run.rounds)) if key == "rounds" else axis(title, rangemode="tozero"),
         "yaxis": axis("test accuracy (%)"),
         "legend": LEGEND,
-        "showlegend": _is_maxn_known(run),
+        "showlegend": len(data) > 1,
     }
-    caption = caption or "Each point is the aggregated model after a round, on test samples that no board trains on."
     return Chart(
         f"accuracy-{key}",
-        title=f"Over {'rounds' if key == 'rounds' else key}",
-        caption=caption,
+        title=f"Over {key}",
+        caption=caption or EVERY_ROUND,
         data=data,
         layout=layout,
         height_px=280,

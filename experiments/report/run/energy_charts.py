@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from html import escape
 
-from experiments.report.chart import LEGEND, Chart, Trace, axis
+from markupsafe import Markup
+
+from experiments.report.chart import CATEGORY_AXIS, Chart, Trace, axis, bar_trace, legend_layout, scatter_trace
 from experiments.report.palette import GREY, SEND, WAIT, assign_colours
 from experiments.report.quantities import UnitScale, energy_scale
 from experiments.report.run.loaded_runs import LoadedRun
@@ -13,11 +14,10 @@ from experiments.report.run.run_sample import MAX_BOARDS
 from fedge.telemetry.store_records import ClientRow
 
 ENERGY_CAPTION = (
-    "Compare the end of a bar with the marks: ┃ is the board working and waiting at MAXN, △ the board working at MAXN "
-    "and waiting in its lowest mode, both in rounds as long as the fleet needs at MAXN. ◇ is the least that a planner "
-    "who knows the truth would have spent in rounds of the length played, waiting in the lowest mode. From ┃ to △ is "
-    "saved by waiting low, without any prediction; from △ to the bar's end by choosing modes; what lies between the "
-    "bar's end and ◇, better predictions could save."
+    "Marks: ┃ the board works and waits at MAXN; △ it works at MAXN and waits in its lowest mode, both in rounds as "
+    "long as the fleet takes at MAXN; ◇ the oracle, which knows the true time and power, in rounds of the actual "
+    "length, waiting in the lowest mode. From ┃ to △: saved by the low idle mode, without predictions. From △ to the "
+    "end of the bar: saved by mode choice. From there to ◇: what better predictions could save."
 )
 
 
@@ -27,29 +27,23 @@ def client_energy_chart(run: LoadedRun) -> Chart:
     sums = {name: _sum_energy(rows, share) for name, (_, rows, share) in groups.items()}
     scale = energy_scale([value for one in sums.values() for value in (one["total"], one["maxn"])])
     names = list(groups)
-    data = [*_work_traces(run, groups, sums, scale)]
-    data.append(
-        _energy_trace("radio", colour=SEND, names=names, values=[sums[name]["radio"] for name in names], scale=scale)
-    )
-    data.append(
-        _energy_trace(
-            "idle and waiting", colour=WAIT, names=names, values=[sums[name]["rest"] for name in names], scale=scale
-        )
-    )
+    data = _work_traces(run, groups, sums, scale)
+    for part, colour, key in (("radio", SEND, "radio"), ("idle and waiting", WAIT, "rest")):
+        data.append(_energy_trace(part, colour, names=names, values=[sums[name][key] for name in names], scale=scale))
     data += _reference_traces(names, sums, scale) if run.compared_rounds else []
     layout = {
         "barmode": "stack",
         "xaxis": axis(f"energy ({scale.unit})", rangemode="tozero"),
-        "yaxis": {"autorange": "reversed", "type": "category", "showgrid": False, "fixedrange": True},
-        "legend": LEGEND,
+        "yaxis": CATEGORY_AXIS,
+        "legend": legend_layout(len(data), [trace["name"] for trace in data]),
         "hovermode": "closest",
     }
-    part = f"{run.compared_note}: those in which every board did all of its work in time and its truth is known"
+    part = f"{run.compared_note}: those in which every board finished on time and its true time and power are known"
     caption = (
         f"Summed {part if run.compared_note else 'over all rounds'}. {ENERGY_CAPTION if run.compared_rounds else ''}"
     )
     if len(run.device_by_board) > MAX_BOARDS:
-        caption += f" With {len(run.device_by_board)} boards, each bar is the mean board of its kind."
+        caption += f" With {len(run.device_by_board)} boards, each bar is the mean of a kind."
     return Chart(
         "energy-clients",
         title="Energy per board",
@@ -101,8 +95,8 @@ def _work_traces(
     by_kind = {device: [name for name, (kind, _, _) in groups.items() if kind == device] for device in run.devices}
     return [
         _energy_trace(
-            f"work: {escape(device)}",
-            colour=colour[device],
+            f"work: {device}",
+            colour[device],
             names=names,
             values=[sums[n]["work"] for n in names],
             scale=scale,
@@ -115,39 +109,23 @@ def _work_traces(
 def _energy_trace(
     name: str, colour: str, names: Sequence[str], values: Sequence[float | None], scale: UnitScale
 ) -> Trace:
-    return {
-        "type": "bar",
-        "orientation": "h",
-        "name": name,
-        "y": [escape(one) for one in names],
-        "x": [scale.convert(value) for value in values],
-        "width": 0.7,
-        "marker": {"color": colour},
-        "hovertemplate": f"%{{y}}: %{{x:.3~g}} {scale.unit}<extra>{name}</extra>",
-    }
+    lengths = [scale.convert(value) for value in values]
+    hover = Markup("%{{y}}: %{{x:.3~g}} {}<extra>{}</extra>").format(scale.unit, name)
+    return bar_trace(name, names, lengths, colour=colour, horizontal=True, hover=hover, width=0.7)
 
 
 def _reference_traces(names: Sequence[str], sums: dict[str, dict[str, float | None]], scale: UnitScale) -> list[Trace]:
     marks: tuple[tuple[str, str, Trace], ...] = (
         ("oracle", "oracle", {"symbol": "diamond", "size": 9, "color": "white"}),
         ("maxn", "MAXN", {"symbol": "line-ns", "size": 14}),
-        ("maxn_parked", "MAXN, waiting low", {"symbol": "triangle-up", "size": 9, "color": "white"}),
+        ("maxn_parked", "MAXN, low idle", {"symbol": "triangle-up", "size": 9, "color": "white"}),
     )
     traces = []
     for key, name, marker in marks:
-        shown = [one for one in names if sums[one][key] is not None]
+        known = [one for one in names if sums[one][key] is not None]
         line: Trace = {"color": GREY, "width": 3} if key == "maxn" else {"color": "#30363d", "width": 1.5}
-        mark: Trace = {**marker, "line": line}
-        if shown:
-            traces.append(
-                {
-                    "type": "scatter",
-                    "mode": "markers",
-                    "name": name,
-                    "y": [escape(one) for one in shown],
-                    "x": [scale.convert(sums[one][key]) for one in shown],
-                    "marker": mark,
-                    "hovertemplate": f"%{{y}}: %{{x:.3~g}} {scale.unit}<extra>{name}</extra>",
-                }
-            )
+        if known:
+            hover = f"%{{y}}: %{{x:.3~g}} {scale.unit}<extra>{name}</extra>"
+            values = [scale.convert(sums[one][key]) for one in known]
+            traces.append(scatter_trace(name, values, known, marker={**marker, "line": line}, hover=hover))
     return traces

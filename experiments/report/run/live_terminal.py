@@ -10,7 +10,6 @@ from typing import Any, Self
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
-from rich.markup import escape
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
@@ -20,7 +19,7 @@ from fedge.experiment import Experiment, list_boards
 from fedge.telemetry.store_reader import compute_store_stamp, read_rows
 from fedge.telemetry.store_records import ClientRow, RoundRow
 
-STATUS_MARKS = {"late": " [red]late[/red]", "cancelled": " [yellow]cancelled[/yellow]"}
+STATUS_STYLES = {"late": "red", "failed": "red", "cancelled": "yellow"}
 MAX_ROWS = 20
 """Largest fleet listed board by board; larger ones are shown by kind."""
 MAX_LOWERED_NAMES = 3
@@ -54,11 +53,11 @@ class LiveView:
         self._stamp: tuple[tuple[str, int, int], ...] = ()
         self._rounds: list[RoundRow] = []
         self._clients: list[ClientRow] = []
-        self._told = 0
+        self._last_printed = 0
 
     def __enter__(self) -> Self:
         self._read()
-        self._told = self._rounds[-1].round if self._rounds else 0
+        self._last_printed = self._rounds[-1].round if self._rounds else 0
         if self._console.is_terminal:
             self._live = Live(self._render(), console=self._console, auto_refresh=False)
             self._live.start(refresh=True)
@@ -97,11 +96,11 @@ class LiveView:
         spent_j = 0.0
         for row in self._rounds:
             spent_j += row.energy_j
-            if row.round > self._told:
+            if row.round > self._last_printed:
                 self._console.print(
                     _format_round(row, self._experiment.rounds, spent_j), soft_wrap=True, highlight=False
                 )
-                self._told = row.round
+                self._last_printed = row.round
 
 
 def _read_round_clients(folder: Path, number_: int) -> list[ClientRow]:
@@ -114,7 +113,7 @@ def _format_round(row: RoundRow, rounds: int, spent_j: float) -> Text:
     deadline = "" if row.deadline_s is None else f" of {duration(row.deadline_s)}"
     trouble = "".join(f"  {count} {word}" for count, word in _count_losses(row))
     return Text(
-        f"round {row.round}/{rounds}  accuracy {percent(row.accuracy)}  took {duration(row.round_s)}{deadline}"
+        f"round {row.round}/{rounds}  accuracy {percent(row.accuracy)}  time {duration(row.round_s)}{deadline}"
         f"  energy {energy(row.energy_j)} (sum {energy(spent_j)})  clock {duration(row.end_s)}"
         f"  straggler {row.straggler or UNKNOWN}{trouble}"
     )
@@ -137,16 +136,16 @@ def render_fleet(
         clients: Client rows of the last round.
         elapsed_s: Wall time since the start, in seconds.
     """
-    played = rounds[-1].round if rounds else 0
+    done = rounds[-1].round if rounds else 0
     head = Table.grid(padding=(0, 2))
     title = Text.assemble(
         (experiment.name, "bold"),
         f"  {experiment.policy.name}  ",
         (f"{int(elapsed_s) // 60}:{int(elapsed_s) % 60:02d}", "dim"),
     )
-    head.add_row(title, Text(f"round {played}/{experiment.rounds}"), ProgressBar(experiment.rounds, played, width=24))
+    head.add_row(title, Text(f"round {done}/{experiment.rounds}"), ProgressBar(experiment.rounds, done, width=24))
     if not rounds:
-        return Group(head, Text("the first round is being played", style="dim"))
+        return Group(head, Text("waiting for the first round", style="dim"))
     return Group(head, _format_fleet(rounds), _board_table(experiment, clients))
 
 
@@ -155,7 +154,7 @@ def _format_fleet(rounds: Sequence[RoundRow]) -> RenderableType:
     deadline = "no deadline" if last.deadline_s is None else f"deadline {duration(last.deadline_s)}"
     facts = (
         ("accuracy", percent(last.accuracy)),
-        ("fleet's clock", duration(last.end_s)),
+        ("fleet clock", duration(last.end_s)),
         ("last round", f"{duration(last.round_s)} ({deadline})"),
         ("energy", f"{energy(sum(row.energy_j for row in rounds))}"),
         ("straggler", last.straggler or UNKNOWN),
@@ -173,15 +172,19 @@ def _board_table(experiment: Experiment, clients: Sequence[ClientRow]) -> Table:
     if len(clients) > MAX_ROWS:
         return _kind_table(kinds, clients)
     place = {board: i for i, board in enumerate(kinds)}
-    table = _make_table("board", "kind", "cores/CPU/GPU/mem. MHz", "work", "power", "time error", "power error")
+    # Most boards are named after their kind; a column that repeats it would not fit 80 characters.
+    show_kind = any(not board.startswith(kind) for board, kind in kinds.items())
+    heads = ("cores/CPU/GPU/mem. MHz", "work", "power", "time error", "power error")
+    table = _make_table("board", *(("kind",) if show_kind else ()), *heads)
     for row in sorted(clients, key=lambda row: place.get(row.board, len(place))):
-        kind = escape(row.device or kinds.get(row.board, ""))
+        style = STATUS_STYLES.get(row.status, "")
+        names = [Text(row.board), *([Text(row.device or kinds.get(row.board, ""))] if show_kind else [])]
         if row.status == "failed" or row.cores is None:
-            colour = "yellow" if row.status == "cancelled" else "red"
-            table.add_row(escape(row.board), kind, f"[{colour}]{row.status}: {escape(row.error or '')}[/{colour}]")
+            table.add_row(*names, Text(f"{row.status}: {row.error or ''}", style))
             continue
-        name = escape(row.board) + STATUS_MARKS.get(row.status, "")
-        table.add_row(name, kind, _format_mode(row), *_format_figures([row]))
+        if style:
+            names[0].append(f" {row.status}", style)
+        table.add_row(*names, _format_mode(row), *_format_figures([row]))
     return table
 
 
@@ -191,23 +194,22 @@ def _kind_table(kinds: dict[str, str], clients: Sequence[ClientRow]) -> Table:
     for kind in dict.fromkeys(kinds.values()):
         rows = [row for row in clients if (row.device or kinds.get(row.board)) == kind]
         if rows:
+            count = Text(f"{len(rows)}")
             lost = sum(row.status in {"late", "failed"} for row in rows)
-            count = f"{len(rows)}" + (f" [red]({lost} late or failed)[/red]" if lost else "")
             stopped = sum(row.status == "cancelled" for row in rows)
-            count += f" [yellow]({stopped} cancelled)[/yellow]" if stopped else ""
-            table.add_row(
-                escape(kind),
-                count,
-                *_format_figures([row for row in rows if row.status != "failed" and row.cores is not None]),
-            )
+            for number_, word, status in ((lost, "late or failed", "late"), (stopped, "cancelled", "cancelled")):
+                if number_:
+                    count.append(f" ({number_} {word})", STATUS_STYLES[status])
+            known = [row for row in rows if row.status != "failed" and row.cores is not None]
+            table.add_row(Text(kind), count, *_format_figures(known))
     return table
 
 
 def _make_table(*heads: str) -> Table:
+    """Create a table whose cells wrap on a narrow terminal; none is cut."""
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False)
     for head in heads:
-        words = head in {"board", "kind"}
-        table.add_column(head, justify="left" if words else "right", no_wrap=head != "cores/CPU/GPU/mem. MHz")
+        table.add_column(head, justify="left" if head in {"board", "kind"} else "right", overflow="fold")
     return table
 
 
@@ -239,17 +241,17 @@ def summary_table(summary: dict[str, Any]) -> RenderableType:
         "accuracy": percent(summary.get("final_accuracy")),
         "energy": _format_energy(summary),
         "saving vs MAXN": _format_saving(summary, "maxn"),
-        "saving vs MAXN, waiting low": _format_saving(summary, "maxn_parked"),
+        "saving vs MAXN, low idle": _format_saving(summary, "maxn_parked"),
         "mean round": duration(summary.get("mean_round_s")) + against_maxn,
-        "makespan": f"{duration(summary.get('makespan_s'))} on the fleet's clock",
+        "makespan": f"{duration(summary.get('makespan_s'))} on the fleet clock",
         "wall time": duration(summary.get("wall_s")),
         **_optional_facts(summary),
         "report": summary.get("report"),
     }
     table = Table.grid(padding=(0, 2))
     rounds = summary.get("rounds", 0)
-    played = f"{rounds} round{'s' * (rounds != 1)}"
-    table.title = Text(f"{summary.get('name', '')}: {summary.get('policy', '')}, {played}", style="bold")
+    length_text = f"{rounds} round{'s' * (rounds != 1)}"
+    table.title = Text(f"{summary.get('name', '')}: {summary.get('policy', '')}, {length_text}", style="bold")
     table.title_justify = "left"
     for name, value in facts.items():
         if value is not None:
@@ -262,8 +264,8 @@ def _format_energy(summary: dict[str, Any]) -> str:
     spent_j, resting_j = summary.get("energy_j"), summary.get("resting_energy_j")
     if spent_j is None or not resting_j:
         return energy(spent_j)
-    asked, resting = energies(spent_j, resting_j)
-    return f"{asked}, and {resting} of boards at rest"
+    spent, resting = energies(spent_j, resting_j)
+    return f"{spent}, plus {resting} of idle boards"
 
 
 def _format_budget(summary: dict[str, Any]) -> str | None:
@@ -272,7 +274,7 @@ def _format_budget(summary: dict[str, Any]) -> str | None:
     if not budget_j:
         return None
     budget, resting = energies(budget_j, resting_j or 0.0)
-    besides = f"; boards at rest, not counted, drew {resting}" if resting_j else ""
+    besides = f"; idle boards ({resting}) are not counted" if resting_j else ""
     return f"{percent(summary.get('budget_spent'))} of {budget} spent{besides}"
 
 
@@ -285,7 +287,7 @@ def _optional_facts(summary: dict[str, Any]) -> dict[str, str]:
         "mean staleness": f"{number(staleness, 3)} models" if staleness else None,
         "energy budget": _format_budget(summary),
         "served": _format_service(summary),
-        "lowered for memory": _format_lowered(summary),
+        "reduced for memory": _format_lowered(summary),
         "ended": summary.get("ended"),
     }
     return {name: value for name, value in facts.items() if value is not None}
@@ -299,17 +301,17 @@ def _format_service(summary: dict[str, Any]) -> str | None:
     held, unanswered = percent(summary.get("latency_held"), 0), summary.get("dropped_requests") or 0
     dropped = f", {unanswered:,} dropped" if unanswered else ""
     late = f"{requests:,} requests, {summary.get('late_requests') or 0:,} late{dropped}"
-    return f"{late}; 99th percentile within its budget in {held} of the boards' rounds"
+    return f"{late}; 99th percentile within its budget in {held} of board-rounds"
 
 
 def _format_lowered(summary: dict[str, Any]) -> str | None:
     """Describe which boards reduced batch size or width, the first few by name; None without any."""
     lowered, failures = summary.get("lowered"), summary.get("out_of_memory")
     if not lowered:
-        return f"nothing; ran out of memory {failures} times" if failures else None
-    told = "; ".join(f"{board} {one['why']}" for board, one in list(lowered.items())[:MAX_LOWERED_NAMES])
+        return f"none; out of memory {failures} times" if failures else None
+    named = "; ".join(f"{board} {one['why']}" for board, one in list(lowered.items())[:MAX_LOWERED_NAMES])
     more = f"; and {len(lowered) - MAX_LOWERED_NAMES} more" if len(lowered) > MAX_LOWERED_NAMES else ""
-    return told + more
+    return named + more
 
 
 def _format_saving(summary: dict[str, Any], baseline: str) -> str:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
+from experiments.report.palette import COLOURS, LINE_DASHES, assign_colours, assign_dashes
+from experiments.report.quantities import ratio
+from experiments.report.run.run_names import name_runs
 from experiments.report.run.run_summary import select_comparable, summarise_run
 from experiments.spec.experiment_loader import load_experiment
 from fedge.errors import BadInput
@@ -29,16 +32,21 @@ class LoadedRun:
     Attributes:
         folder: The run folder.
         name: Display name, unique among the loaded runs.
+        group_name: Display name of the runs that differ from this one only in the seed.
         experiment: The experiment.
         rounds: Finished rounds.
         clients: Client rows of finished rounds; ``device`` is filled in for all of them.
         events: All events.
         summary: The stored summary, or one computed from the rows.
         labels: Provenance of costs and priors.
+        device_by_board: Device by board name, in the order of the fleet.
+        colour: Colour in the charts of a comparison.
+        dash: Line pattern in them, which differs where runs share a colour.
     """
 
     folder: Path
     name: str
+    group_name: str
     experiment: Experiment
     rounds: tuple[RoundRow, ...]
     clients: tuple[ClientRow, ...]
@@ -46,7 +54,8 @@ class LoadedRun:
     summary: dict[str, Any]
     labels: LabelsByEntry
     device_by_board: dict[str, str]
-    """Device by board name, in the order of the fleet."""
+    colour: str = COLOURS[0]
+    dash: str = LINE_DASHES[0]
 
     @property
     def devices(self) -> tuple[str, ...]:
@@ -69,6 +78,40 @@ class LoadedRun:
         count = len(self.compared_rounds)
         return f"over {count} of {len(self.rounds)} rounds" if 0 < count < len(self.rounds) else ""
 
+    @property
+    def energy_with_idle_j(self) -> float:
+        """Energy of all boards, idle ones included, in joules."""
+        return float(self.summary["energy_j"] + (self.summary["resting_energy_j"] or 0.0))
+
+    def share_of_oracle_saving(self, baseline: str) -> float | None:
+        """Return the saving as a share of the oracle's saving, or None if unknown.
+
+        Args:
+            baseline: ``maxn`` or ``maxn_parked`` (MAXN that waits at low clocks).
+        """
+        return ratio(self.summary[f"saving_vs_{baseline}"], self.summary[f"oracle_saving_vs_{baseline}"])
+
+
+@dataclass(frozen=True, slots=True)
+class AccuracyGoal:
+    """An accuracy reached by every run: the minimum over the runs of their best."""
+
+    accuracy: float
+
+    def time_to_goal_s(self, run: LoadedRun) -> float | None:
+        """Return the simulated time at which the run first reached it, in seconds."""
+        return next((row.end_s for row in run.rounds if row.accuracy >= self.accuracy), None)
+
+    def energy_to_goal_j(self, run: LoadedRun) -> float | None:
+        """Return the fleet's energy up to that time, in joules."""
+        spent = accumulate(row.energy_j for row in run.rounds)
+        return next((j for row, j in zip(run.rounds, spent, strict=True) if row.accuracy >= self.accuracy), None)
+
+
+def find_common_goal(runs: Sequence[LoadedRun]) -> AccuracyGoal:
+    """Return the highest accuracy that all runs reached at some time."""
+    return AccuracyGoal(min(max(row.accuracy for row in run.rounds) for run in runs))
+
 
 def load_run(folder: Path) -> LoadedRun:
     """Load a run folder.
@@ -81,7 +124,7 @@ def load_run(folder: Path) -> LoadedRun:
     experiment = load_experiment(folder / run_folder.RUN_YAML)
     rounds = tuple(sorted(read_rows(folder, RoundRow), key=lambda row: row.round))
     if not rounds:
-        raise BadInput(str(folder), "a run without a finished round", "a run that has played at least one round")
+        raise BadInput(str(folder), "a run without a finished round", "a run with at least one finished round")
     kinds = _map_devices(folder, experiment)
     clients = _read_clients(folder, kinds, {row.round for row in rounds})
     stored = _read_stored_summary(folder)
@@ -95,6 +138,7 @@ def load_run(folder: Path) -> LoadedRun:
     return LoadedRun(
         folder,
         name=experiment.name,
+        group_name=experiment.name,
         experiment=experiment,
         rounds=rounds,
         clients=clients,
@@ -106,42 +150,25 @@ def load_run(folder: Path) -> LoadedRun:
 
 
 def load_runs(folders: Sequence[Path]) -> tuple[LoadedRun, ...]:
-    """Load several runs and give each a unique name.
+    """Load several runs and give each a unique, short name.
 
     Raises:
         BadInput: If a folder is not a run folder, or has no finished round.
     """
     runs = [load_run(folder) for folder in folders]
-    by_strategy = len({run.experiment.strategy.name for run in runs}) > 1
-    for name_of in ((_name_by_strategy if by_strategy else _name_by_policy), _name_by_folder, _name_by_path):
-        names = [name_of(run) for run in runs]
-        if max(Counter(names).values(), default=1) == 1:
-            break
-    else:
-        names = [f"{i}: {name}" for i, name in enumerate(names, 1)]
-    return tuple(dataclasses.replace(run, name=name) for run, name in zip(runs, names, strict=True))
-
-
-def _name_by_policy(run: LoadedRun) -> str:
-    return f"{run.experiment.name} ({run.experiment.policy.name})"
-
-
-def _name_by_strategy(run: LoadedRun) -> str:
-    return f"{run.experiment.name} ({run.experiment.policy.name}, {run.experiment.strategy.name})"
-
-
-def _name_by_folder(run: LoadedRun) -> str:
-    return f"{_name_by_policy(run)}, {run.folder.resolve().name}"
-
-
-def _name_by_path(run: LoadedRun) -> str:
-    return f"{_name_by_policy(run)}, {run.folder}"
+    names = name_runs([run.experiment for run in runs], [run.folder for run in runs])
+    run_names = [name.run for name in names]
+    colours, dashes = assign_colours(run_names), assign_dashes(run_names)
+    return tuple(
+        dataclasses.replace(run, name=name.run, group_name=name.group, colour=colours[name.run], dash=dashes[name.run])
+        for run, name in zip(runs, names, strict=True)
+    )
 
 
 def _map_devices(folder: Path, experiment: Experiment) -> dict[str, str]:
     """Map board names to devices by the stored rows, which may differ from the experiment for an alias or a file."""
-    told = {row.board: row.device for row in read_rows(folder, ClientRow) if row.device}
-    by_entry = {board.entry.device: told[board.name] for board in list_boards(experiment) if board.name in told}
+    stored = {row.board: row.device for row in read_rows(folder, ClientRow) if row.device}
+    by_entry = {board.entry.device: stored[board.name] for board in list_boards(experiment) if board.name in stored}
     return {board.name: by_entry.get(board.entry.device, board.entry.device) for board in list_boards(experiment)}
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from html import escape
 
-from experiments.report.chart import Chart, Trace, axis
+from markupsafe import Markup
+
+from experiments.report.chart import CATEGORY_AXIS, Chart, Trace, axis, heatmap_trace
 from experiments.report.palette import SHARE_COLOURS
 from experiments.report.run.loaded_runs import LoadedRun
 from experiments.report.run.run_sample import sample_run
@@ -45,7 +46,7 @@ def build_mode_charts(run: LoadedRun) -> tuple[Chart, ...]:
             unit=unit,
         )
         trace["hovertext"] = [
-            [text + mixed.get((board, number), "") for number, text in zip(numbers, line, strict=True)]
+            [text + mixed.get((board, number), Markup()) for number, text in zip(numbers, line, strict=True)]
             for board, line in zip(view.boards, trace["hovertext"], strict=True)
         ]
         charts.append(_heatmap_chart(f"modes-{knob}", title, trace, len(view.boards)))
@@ -54,7 +55,7 @@ def build_mode_charts(run: LoadedRun) -> tuple[Chart, ...]:
         trace = _heatmap_trace(
             run, boards=view.boards, numbers=numbers, cells=shares, tops=[100.0] * len(view.boards), unit=" %"
         )
-        caption = "The share of a round's minibatches, in percent, that was done first in a second, slower mode."
+        caption = "Share of a round's steps, in percent, that ran first in a second, slower mode."
         charts.append(
             _heatmap_chart("modes-mix", title="Second mode", trace=trace, boards=len(view.boards), caption=caption)
         )
@@ -64,16 +65,16 @@ def build_mode_charts(run: LoadedRun) -> tuple[Chart, ...]:
 def _heatmap_chart(key: str, title: str, trace: Trace, boards: int, caption: str = "") -> Chart:
     layout = {
         "xaxis": axis("round", type="category", showgrid=False, nticks=12),
-        "yaxis": {"autorange": "reversed", "type": "category", "showgrid": False, "fixedrange": True, "dtick": 1},
+        "yaxis": {**CATEGORY_AXIS, "dtick": 1},
         "margin": {"t": 8},
     }
     return Chart(key, title=title, caption=caption, data=[trace], layout=layout, height_px=66 + 24 * max(3, boards))
 
 
-def _describe_mix(row: ClientRow) -> str:
+def _describe_mix(row: ClientRow) -> Markup:
     if row.mix_mode is None:
-        return ""
-    return f"<br>{row.mix_steps} of {row.steps} minibatches first in {escape(row.mix_mode)}"
+        return Markup()
+    return Markup("<br>{} of {} minibatches first in {}").format(row.mix_steps, row.steps, row.mix_mode)
 
 
 def _mix_percent(row: ClientRow | None) -> float | None:
@@ -110,28 +111,22 @@ def _heatmap_trace(
     shares = [[None if v is None else v / top for v in line] for line, top in zip(cells, tops, strict=True)]
     hover = [
         [
-            f"{escape(board)} ({escape(run.device_by_board[board])}), round {number}: "
-            + ("not known" if v is None else f"{v:g}{unit} of {top:g}{unit}, {100 * v / top:.0f} %")
+            Markup("{} ({}), round {}: {}").format(
+                board,
+                run.device_by_board[board],
+                number,
+                "unknown" if v is None else f"{v:g}{unit} of {top:g}{unit}, {100 * v / top:.0f} %",
+            )
             for number, v in zip(numbers, line, strict=True)
         ]
         for board, line, top in zip(boards, cells, tops, strict=True)
     ]
-    trace: Trace = {
-        "type": "heatmap",
-        "x": [str(number) for number in numbers],
-        "y": [escape(board) for board in boards],
-        "z": shares,
-        "zmin": 0,
-        "zmax": 1,
-        "colorscale": [list(stop) for stop in SHARE_COLOURS],
-        "showscale": False,
-        "xgap": 1,
-        "ygap": 1,
-        "hovertext": hover,
-        "hoverinfo": "text",
-    }
-    if len(numbers) <= MAX_LABELLED_ROUNDS:
-        trace["text"] = [["" if v is None else f"{v:.0f}" for v in line] for line in cells]
-        trace["texttemplate"] = "%{text}"
-        trace["textfont"] = {"size": 10}
-    return trace
+    labelled = len(numbers) <= MAX_LABELLED_ROUNDS
+    return heatmap_trace(
+        [str(number) for number in numbers],
+        boards,
+        shares,
+        colours=SHARE_COLOURS,
+        hover=hover,
+        texts=[["" if v is None else f"{v:.0f}" for v in line] for line in cells] if labelled else None,
+    )

@@ -4,25 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from html import escape
 
-from experiments.report.chart import LEGEND, Chart, Trace, axis
+from markupsafe import Markup
+
+from experiments.report.chart import Chart, Trace, axis, error_bars, legend_layout, scatter_trace, spread_range
 from experiments.report.confidence_intervals import ConfidenceInterval, mean_interval
-from experiments.report.palette import GREY, assign_colours, assign_symbols
+from experiments.report.palette import GREY, assign_symbols
 from experiments.report.quantities import duration, energy, energy_scale, time_scale
-from experiments.report.run.loaded_runs import LoadedRun
-from experiments.report.run.run_comparison import find_common_goal
+from experiments.report.run.loaded_runs import find_common_goal
 from experiments.report.run.seed_groups import RunFigure, SeedGroup
 
 ALL_ROUNDS_CAPTION = (
-    "Every round, and every board: also those at rest. Further left is faster, further down cheaper. Filled marks are "
-    "the front, which the line joins; hollow ones are dominated: another is as fast and as cheap, or better. Bars are "
-    "95 % confidence intervals over seeds; marks whose bars overlap are not told apart here. "
+    "All rounds and all boards, including idle ones. Further left is faster, further down uses less energy. Filled: "
+    "the Pareto front; hollow: dominated. Bars: 95 % confidence intervals over seeds; runs with overlapping bars are "
+    "not distinguished here. "
 )
 REFERENCES_CAPTION = (
-    "Small marks are the same rounds played otherwise, where all of them can be compared: ┃ at MAXN, ◇ by a planner "
-    "that knows the truth, in rounds of the length played."
+    "Small marks: baselines over the same rounds, if all rounds can be compared: ┃ MAXN, ◇ the oracle in rounds of the "
+    "actual length."
 )
+CUT_AXES_CAPTION = " The axes do not start at zero."
 GOAL_CAPTION = "The same up to the accuracy that all runs reached: {}."
 
 
@@ -53,15 +54,10 @@ class RunPoint:
         )
 
 
-def fleet_energy_j(run: LoadedRun) -> float:
-    """Return the energy of all boards, idle ones included, in joules."""
-    return float(run.summary["energy_j"] + (run.summary["resting_energy_j"] or 0.0))
-
-
-def list_run_points(groups: Sequence[SeedGroup], time: RunFigure, joules: RunFigure) -> list[RunPoint]:
+def _list_run_points(groups: Sequence[SeedGroup], time: RunFigure, joules: RunFigure) -> list[RunPoint]:
     """Return the points of the groups whose time and energy are known."""
-    found = [(group.name, group.mean_interval(time), group.mean_interval(joules)) for group in groups]
-    return [RunPoint(name, t, j) for name, t, j in found if t is not None and j is not None]
+    figures = [(group.name, group.mean_interval(time), group.mean_interval(joules)) for group in groups]
+    return [RunPoint(name, t, j) for name, t, j in figures if t is not None and j is not None]
 
 
 def build_pareto_charts(groups: Sequence[SeedGroup]) -> tuple[Chart, Chart]:
@@ -69,17 +65,17 @@ def build_pareto_charts(groups: Sequence[SeedGroup]) -> tuple[Chart, Chart]:
     runs = [run for group in groups for run in group.runs]
     goal = find_common_goal(runs)
     references = [one for group in groups for one in _list_references(group)]
-    whole = list_run_points(groups, lambda run: run.summary["makespan_s"], fleet_energy_j)
-    to_goal = list_run_points(groups, goal.time_to_goal_s, goal.energy_to_goal_j)
+    whole = _list_run_points(groups, lambda run: run.summary["makespan_s"], lambda run: run.energy_with_idle_j)
+    to_goal = _list_run_points(groups, goal.time_to_goal_s, goal.energy_to_goal_j)
     caption = ALL_ROUNDS_CAPTION + (REFERENCES_CAPTION if references else "")
     return (
-        _pareto_chart("whole", title="All rounds", caption=caption, groups=groups, found=whole, references=references),
+        _pareto_chart("whole", title="All rounds", caption=caption, groups=groups, points=whole, references=references),
         _pareto_chart(
             "goal",
             title="To a common accuracy",
             caption=GOAL_CAPTION.format(f"{100 * goal.accuracy:.1f} %"),
             groups=groups,
-            found=to_goal,
+            points=to_goal,
             references=[],
         ),
     )
@@ -99,9 +95,9 @@ def _list_references(group: SeedGroup) -> list[ReferencePoint]:
         return []
     maxn_s = mean_interval([sum(row.maxn_round_s or 0.0 for row in run.rounds) for run in runs])
     played_s = mean_interval([run.summary["makespan_s"] for run in runs])
-    found = [("MAXN", maxn_s, "maxn_energy_j"), ("oracle", played_s, "oracle_energy_j")]
-    told = [(what, time, mean_interval([run.summary[column] for run in runs])) for what, time, column in found]
-    return [(group.name, what, time, joules) for what, time, joules in told if time is not None and joules is not None]
+    baselines = [("MAXN", maxn_s, "maxn_energy_j"), ("oracle", played_s, "oracle_energy_j")]
+    points = [(what, time, mean_interval([run.summary[column] for run in runs])) for what, time, column in baselines]
+    return [(group.name, what, time, joules) for what, time, joules in points if time and joules]
 
 
 def _pareto_chart(
@@ -109,13 +105,13 @@ def _pareto_chart(
     title: str,
     caption: str,
     groups: Sequence[SeedGroup],
-    found: list[RunPoint],
+    points: list[RunPoint],
     references: Sequence[ReferencePoint],
 ) -> Chart:
-    times = time_scale([*(one.time.high for one in found), *(time.mean for _, _, time, _ in references)])
-    joules = energy_scale([*(one.energy.high for one in found), *(j.mean for _, _, _, j in references)])
-    colour, symbol = (kind([group.name for group in groups]) for kind in (assign_colours, assign_symbols))
-    data = [_front_trace(found, times.per, joules.per)]
+    times = time_scale([*(one.time.high for one in points), *(time.mean for _, _, time, _ in references)])
+    joules = energy_scale([*(one.energy.high for one in points), *(j.mean for _, _, _, j in references)])
+    colour, symbol = {one.name: one.colour for one in groups}, assign_symbols([one.name for one in groups])
+    data = [_front_trace(points, times.per, joules.per)]
     data += [
         _reference_trace(what, references=references, colour=colour, per_s=times.per, per_j=joules.per)
         for what in ("MAXN", "oracle")
@@ -123,81 +119,82 @@ def _pareto_chart(
     ]
     data += [
         _point_trace(
-            one, found=found, colour=colour[one.name], symbol=symbol[one.name], per_s=times.per, per_j=joules.per
+            one, points=points, colour=colour[one.name], symbol=symbol[one.name], per_s=times.per, per_j=joules.per
         )
-        for one in found
+        for one in points
     ]
+    x = _axis_range([one.time for one in points], [time for _, _, time, _ in references], times.per)
+    y = _axis_range([one.energy for one in points], [j for _, _, _, j in references], joules.per)
     layout = {
-        "xaxis": axis(f"fleet's clock ({times.unit})"),
-        "yaxis": axis(f"energy of the whole fleet ({joules.unit})"),
-        "legend": LEGEND,
+        "xaxis": axis(f"fleet clock ({times.unit})", range=x),
+        "yaxis": axis(f"energy of the whole fleet ({joules.unit})", range=y),
+        "legend": legend_layout(len(data), [trace["name"] for trace in data]),
         "showlegend": True,
         "hovermode": "closest",
     }
-    return Chart(f"pareto-{key}", title=title, caption=caption, data=data, layout=layout, height_px=400)
+    note = CUT_AXES_CAPTION if x[0] > 0 or y[0] > 0 else ""
+    return Chart(f"pareto-{key}", title=title, caption=caption.strip() + note, data=data, layout=layout, height_px=400)
 
 
-def _point_trace(one: RunPoint, found: list[RunPoint], colour: str, symbol: str, per_s: float, per_j: float) -> Trace:
-    above = one.find_dominating(found)
-    told = f"dominated by {above}" if above else "on the front"
+def _axis_range(
+    points: Sequence[ConfidenceInterval], references: Sequence[ConfidenceInterval], per: float
+) -> list[float]:
+    """Return a range around the points with their error bars, and around the references."""
+    ends = [end for point in points for end in (max(0.0, point.low), point.high)]
+    return spread_range([end / per for end in (*ends, *(reference.mean for reference in references))])
+
+
+def _point_trace(one: RunPoint, points: list[RunPoint], colour: str, symbol: str, per_s: float, per_j: float) -> Trace:
+    above = one.find_dominating(points)
+    verdict = f"dominated by {above}" if above else "on the front"
     n = f", n = {one.time.n}" if one.time.n > 1 else ""
-    return {
-        "type": "scatter",
-        "mode": "markers",
-        "name": escape(one.name) + (" (dominated)" if above else ""),
-        "x": [one.time.mean / per_s],
-        "y": [one.energy.mean / per_j],
-        "error_x": _error_bar(one.time, per_s, colour),
-        "error_y": _error_bar(one.energy, per_j, colour),
-        "marker": {
+    figures = f"{duration(one.time.mean)}, {energy(one.energy.mean)}{n}"
+    return scatter_trace(
+        one.name,
+        [one.time.mean / per_s],
+        [one.energy.mean / per_j],
+        marker={
             "color": colour,
             "symbol": symbol + ("-open" if above else ""),
             "size": 12,
             "line": {"width": 2 if above else 1, "color": colour},
         },
-        "hovertext": [
-            f"<b>{escape(one.name)}</b>: {duration(one.time.mean)}, {energy(one.energy.mean)}{n}<br>{escape(told)}"
-        ],
-        "hoverinfo": "text",
-    }
+        hover=[Markup("<b>{}</b>: {}<br>{}").format(one.name, figures, verdict)],
+        error_x=_error_bar(one.time, per_s, colour),
+        error_y=_error_bar(one.energy, per_j, colour),
+    )
 
 
-def _error_bar(found: ConfidenceInterval, per: float, colour: str) -> Trace:
+def _error_bar(interval: ConfidenceInterval, per: float, colour: str) -> Trace:
     """Return an error bar that does not extend below zero."""
-    style = {"color": colour, "thickness": 1.2, "width": 4}
-    half = found.half_width or 0.0
-    ends = {"array": [half / per], "arrayminus": [min(half, found.mean) / per], "symmetric": False}
-    return {"type": "data", **ends, "visible": found.half_width is not None, **style}
+    half, visible = interval.half_width or 0.0, interval.half_width is not None
+    return error_bars([half / per], [min(half, interval.mean) / per], colour=colour, visible=visible, width=4)
 
 
 def _reference_trace(
     what: str, references: Sequence[ReferencePoint], colour: dict[str, str], per_s: float, per_j: float
 ) -> Trace:
-    shown = [one for one in references if one[1] == what]
-    outline = [colour[name] for name, *_ in shown]
+    own = [one for one in references if one[1] == what]
+    outline = [colour[name] for name, *_ in own]
     mark = {"symbol": "line-ns-open", "size": 13} if what == "MAXN" else {"symbol": "diamond-open", "size": 8}
-    return {
-        "type": "scatter",
-        "mode": "markers",
-        "name": f"the same rounds: {what}",
-        "x": [time.mean / per_s for _, _, time, _ in shown],
-        "y": [joules.mean / per_j for _, _, _, joules in shown],
-        "marker": {**mark, "color": outline, "line": {"width": 2, "color": outline}},
-        "hovertext": [f"{escape(n)}, {what}: {duration(t.mean)}, {energy(j.mean)}" for n, _, t, j in shown],
-        "hoverinfo": "text",
-    }
+    hover = Markup("{}, {}: {}, {}")
+    return scatter_trace(
+        f"the same rounds: {what}",
+        [time.mean / per_s for _, _, time, _ in own],
+        [joules.mean / per_j for _, _, _, joules in own],
+        marker={**mark, "color": outline, "line": {"width": 2, "color": outline}},
+        hover=[hover.format(n, what, duration(t.mean), energy(j.mean)) for n, _, t, j in own],
+    )
 
 
-def _front_trace(found: list[RunPoint], per_s: float, per_j: float) -> Trace:
+def _front_trace(points: list[RunPoint], per_s: float, per_j: float) -> Trace:
     """Return the front as steps from fast to frugal: no run lies below or left of them."""
-    best = sorted((one for one in found if not one.find_dominating(found)), key=lambda one: one.time.mean)
-    return {
-        "type": "scatter",
-        "mode": "lines",
-        "name": "front",
-        "x": [one.time.mean / per_s for one in best],
-        "y": [one.energy.mean / per_j for one in best],
-        "line": {"color": GREY, "width": 1, "dash": "dot", "shape": "hv"},
-        "hoverinfo": "skip",
-        "showlegend": False,
-    }
+    best = sorted((one for one in points if not one.find_dominating(points)), key=lambda one: one.time.mean)
+    return scatter_trace(
+        "front",
+        [one.time.mean / per_s for one in best],
+        [one.energy.mean / per_j for one in best],
+        mode="lines",
+        line={"color": GREY, "width": 1, "dash": "dot", "shape": "hv"},
+        legend=False,
+    )

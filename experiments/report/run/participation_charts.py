@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
-from html import escape
+from markupsafe import Markup
 
-from experiments.report.chart import LEGEND, Chart, Trace, axis, line_mode
-from experiments.report.palette import ALARM, COLOURS, GREY, assign_colours
+from experiments.report.chart import (
+    LEGEND,
+    Chart,
+    Trace,
+    axis,
+    bar_trace,
+    horizontal_line,
+    legend_layout,
+    line_trace,
+    round_axis,
+    scatter_trace,
+)
+from experiments.report.palette import ALARM, COLOURS, GREY, LINE_DASHES, assign_colours
 from experiments.report.quantities import UnitScale, time_scale
 from experiments.report.run.loaded_runs import LoadedRun
 from experiments.report.run.run_sample import sample_run
@@ -13,8 +24,6 @@ from fedge.experiment import FleetBoard, list_boards
 
 OUTCOMES = (("done", COLOURS[0]), ("late", COLOURS[1]), ("cancelled", "#b8c0c9"), ("failed", ALARM))
 """Possible outcomes of a client in a round, with their colours."""
-LINE_DASHES = ("solid", "dash", "dot", "dashdot")
-"""Dash patterns by board, because boards of one kind share a colour."""
 
 
 def build_participation_charts(run: LoadedRun) -> tuple[Chart, ...]:
@@ -28,52 +37,44 @@ def _outcome_chart(run: LoadedRun) -> Chart:
     """Plot a stack of the selected clients by outcome per round, below the number of available clients."""
     numbers = [row.round for row in run.rounds]
     stacks: list[Trace] = [
-        {
-            "type": "bar",
-            "name": fate,
-            "x": numbers,
-            "y": [getattr(row, fate) for row in run.rounds],
-            "marker": {"color": colour},
-            "hovertemplate": f"round %{{x}}: %{{y}} {fate}<extra></extra>",
-        }
-        for fate, colour in OUTCOMES
-        if fate == "done" or any(getattr(row, fate) for row in run.rounds)
+        bar_trace(
+            outcome,
+            numbers,
+            [getattr(row, outcome) for row in run.rounds],
+            colour=colour,
+            hover=f"round %{{x}}: %{{y}} {outcome}",
+        )
+        for outcome, colour in OUTCOMES
+        if outcome == "done" or any(getattr(row, outcome) for row in run.rounds)
     ]
     if any(row.stale for row in run.rounds):
         stacks.append(_stale_trace(run, numbers))
     if all(row.available is not None for row in run.rounds):
+        available = [row.available for row in run.rounds]
         line = {"color": GREY, "width": 1.5, "dash": "dot", "shape": "hvh"}
-        available = {"x": numbers, "y": [row.available for row in run.rounds]}
-        stacks.append({"type": "scatter", "mode": "lines", "name": "could be asked", **available, "line": line})
+        hover = "round %{x}: %{y} available"
+        stacks.append(scatter_trace("available", numbers, available, mode="lines", line=line, hover=hover))
     layout = {
         "barmode": "stack",
-        "xaxis": axis("round"),
+        "xaxis": round_axis(len(numbers)),
         "yaxis": axis("boards", rangemode="tozero"),
         "legend": LEGEND,
         "showlegend": True,
     }
-    caption = "A bar is as high as the number of boards asked in the round. The dotted line is how many could be asked."
-    return Chart(
-        "asked",
-        title="Boards asked, and what became of them",
-        caption=caption,
-        data=stacks,
-        layout=layout,
-        height_px=280,
-    )
+    caption = "Bars: boards selected in the round. Dotted line: boards available."
+    title = "Selected boards by outcome"
+    return Chart("asked", title=title, caption=caption, data=stacks, layout=layout, height_px=280)
 
 
 def _stale_trace(run: LoadedRun, numbers: list[int]) -> Trace:
     """Mark the late results of earlier rounds that were aggregated in a round."""
-    return {
-        "type": "scatter",
-        "mode": "markers",
-        "name": "late results that joined",
-        "x": numbers,
-        "y": [row.stale or None for row in run.rounds],
-        "marker": {"symbol": "diamond", "size": 9, "color": "white", "line": {"color": GREY, "width": 1.5}},
-        "hovertemplate": "round %{x}: %{y} joined<extra></extra>",
-    }
+    return scatter_trace(
+        "late results merged",
+        numbers,
+        [row.stale or None for row in run.rounds],
+        marker={"symbol": "diamond", "size": 9, "color": "white", "line": {"color": GREY, "width": 1.5}},
+        hover="round %{x}: %{y} merged",
+    )
 
 
 def _battery_chart(run: LoadedRun) -> Chart:
@@ -82,17 +83,16 @@ def _battery_chart(run: LoadedRun) -> Chart:
     powered = [board for board in list_boards(run.experiment) if board.entry.battery and board.name in view.boards]
     data = [_battery_trace(run, board, LINE_DASHES[i % len(LINE_DASHES)], scale) for i, board in enumerate(powered)]
     floors = sorted({board.entry.battery.floor for board in powered if board.entry.battery is not None})
-    line = {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "line": {"color": ALARM, "width": 1, "dash": "dot"}}
     layout = {
-        "xaxis": axis(f"fleet's clock ({scale.unit})", rangemode="tozero"),
+        "xaxis": axis(f"fleet clock ({scale.unit})", rangemode="tozero"),
         "yaxis": axis("charge (%)", range=[0, 103]),
-        "legend": LEGEND,
+        "legend": legend_layout(len(powered), [board.name for board in powered]),
         "showlegend": True,
-        "shapes": [{**line, "y0": 100 * floor, "y1": 100 * floor} for floor in floors],
+        "shapes": [horizontal_line(100 * floor, ALARM, width=1) for floor in floors],
     }
     caption = (
-        "A mark is the end of a round that the board took part in; between two marks it may have rested or charged. "
-        "Below the dotted line, its floor, a board is not asked. " + view.note
+        "Marks: ends of the rounds in which the board took part; in between it may idle or charge. "
+        "Below the dotted line, its floor, a board is not selected. " + view.note
     )
     return Chart("charge", title="Batteries", caption=caption, data=data, layout=layout, height_px=280)
 
@@ -100,15 +100,15 @@ def _battery_chart(run: LoadedRun) -> Chart:
 def _battery_trace(run: LoadedRun, board: FleetBoard, dash: str, scale: UnitScale) -> Trace:
     """Return one board's charge over time, from the start of the run."""
     ends = {row.round: row.end_s for row in run.rounds}
-    told = [row for row in run.clients if row.board == board.name and row.charge is not None]
-    times = [row.end_s if run.asynchronous else max(row.end_s, ends[row.round]) for row in told]
+    rows = [row for row in run.clients if row.board == board.name and row.charge is not None]
+    times = [row.end_s if run.asynchronous else max(row.end_s, ends[row.round]) for row in rows]
     start = 1.0 if board.entry.battery is None else board.entry.battery.charge
-    return {
-        "type": "scatter",
-        "mode": line_mode(len(told)),
-        "name": escape(board.name),
-        "x": [0.0, *(time / scale.per for time in times)],
-        "y": [100 * start, *(100 * row.charge for row in told if row.charge is not None)],
-        "line": {"color": assign_colours(run.devices)[run.device_by_board[board.name]], "width": 1.8, "dash": dash},
-        "hovertemplate": f"{escape(board.name)}: %{{y:.1f}} %<extra></extra>",
-    }
+    return line_trace(
+        board.name,
+        [0.0, *(time / scale.per for time in times)],
+        [100 * start, *(100 * row.charge for row in rows if row.charge is not None)],
+        colour=assign_colours(run.devices)[run.device_by_board[board.name]],
+        width=1.8,
+        dash=dash,
+        hover=Markup("{}: %{{y:.1f}} %").format(board.name),
+    )

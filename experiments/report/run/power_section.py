@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
 from typing import Any
 
-from experiments.report.chart import LEGEND, Chart, ChartFrame, Section, Trace, axis
+from markupsafe import Markup
+
+from experiments.report.chart import LEGEND, Chart, ChartFrame, axis, step_trace
+from experiments.report.page import Section, render_paragraph
 from experiments.report.palette import COLOURS, assign_colours
 from experiments.report.quantities import UnitScale, duration, energy, number, time_scale
 from experiments.report.run.loaded_runs import LoadedRun
@@ -21,8 +23,8 @@ MOST_CELLS, FEWEST_CELLS = 600, 20
 MAX_NUMBERS = 150_000
 """Bound on the cells of all boards together, which limits them to 1.5 MB of the page."""
 NO_SAMPLES_NOTE = (
-    "<p>This run has no samples, so there is no power over time to draw: an older version wrote it, or no board "
-    "told any.</p>"
+    "This run has no samples, so there is no power over time to draw: an older version wrote it, or no board reported "
+    "any."
 )
 BINNED_POWER_SQL = """
 with stretches as (
@@ -69,14 +71,14 @@ def read_power_curves(run: LoadedRun) -> PowerCurves | None:
     last = run.rounds[-1].round
     with open_run(run.folder) as opened:
         ends = "select min(at_s) as begin_s, max(at_s + span_s) as end_s, count(distinct board) as boards from samples"
-        found = opened.query(f"{ends} where round <= {last} and span_s > 0").to_pylist()[0]
-        if not found["boards"] or not found["end_s"] > found["begin_s"]:
+        extent = opened.query(f"{ends} where round <= {last} and span_s > 0").to_pylist()[0]
+        if not extent["boards"] or not extent["end_s"] > extent["begin_s"]:
             return None
-        cells = count_cells(found["boards"])
-        cell_s = (found["end_s"] - found["begin_s"]) / cells
-        told = {"begin_s": repr(found["begin_s"]), "cell_s": repr(cell_s), "cells": cells, "last": last}
-        binned = opened.query(BINNED_POWER_SQL.format(**told)).to_pydict()
-    return PowerCurves(found["begin_s"], cell_s, _build_curves(run, binned, cells, cell_s))
+        cells = count_cells(extent["boards"])
+        cell_s = (extent["end_s"] - extent["begin_s"]) / cells
+        bounds = {"begin_s": repr(extent["begin_s"]), "cell_s": repr(cell_s), "cells": cells, "last": last}
+        binned = opened.query(BINNED_POWER_SQL.format(**bounds)).to_pydict()
+    return PowerCurves(extent["begin_s"], cell_s, _build_curves(run, binned, cells, cell_s))
 
 
 def _build_curves(
@@ -93,101 +95,82 @@ def _build_curves(
 
 def build_power_section(run: LoadedRun) -> Section:
     """Build the section: power by kind, and one board's from a menu; only a note if there are no samples."""
-    found = read_power_curves(run)
-    if found is None:
-        return Section("Power", "What the boards drew over time.", (), NO_SAMPLES_NOTE)
-    drawn_j = sum(found.energy_j(board) for board in found.boards)
+    curves = read_power_curves(run)
+    if curves is None:
+        return Section("Power", "Power of the boards over time.", (), render_paragraph(NO_SAMPLES_NOTE))
+    drawn_j = sum(curves.energy_j(board) for board in curves.boards)
     booked_j = sum(row.energy_j for row in run.clients)
     lead = (
-        f"What the boards drew over time. The area under the lines is {energy(drawn_j)}; the rounds' books have "
-        f"{energy(booked_j)}. Every point is the mean of {duration(found.cell_s)}."
+        f"Power of the boards over time. The area under the curves is {energy(drawn_j)}; the sum over rounds is "
+        f"{energy(booked_j)}. Each point is the mean over {duration(curves.cell_s)}."
     )
-    return Section("Power", lead, (_fleet_chart(run, found), _board_chart(run, found)))
+    return Section("Power", lead, (_fleet_chart(run, curves), _board_chart(run, curves)))
 
 
-def power_by_kind(run: LoadedRun, found: PowerCurves) -> dict[str, list[float]]:
+def power_by_kind(run: LoadedRun, curves: PowerCurves) -> dict[str, list[float]]:
     """Return the summed power of each kind of board, in watts per cell."""
-    cells = len(next(iter(found.boards.values())))
+    cells = len(next(iter(curves.boards.values())))
     sums: dict[str, list[float]] = {}
-    for board, line in found.boards.items():
+    for board, line in curves.boards.items():
         total = sums.setdefault(run.device_by_board.get(board, "another kind"), [0.0] * cells)
         for i, power in enumerate(line):
             total[i] += power or 0.0
     return sums
 
 
-def _fleet_chart(run: LoadedRun, found: PowerCurves) -> Chart:
-    scale = _time_scale(found)
-    sums = power_by_kind(run, found)
+def _fleet_chart(run: LoadedRun, curves: PowerCurves) -> Chart:
+    scale, sums = _time_scale(curves), power_by_kind(run, curves)
     colour = assign_colours(list(sums))
     data = [
-        {
-            **_curve_trace(found, line, scale),
-            "name": escape(device),
-            "stackgroup": "fleet",
-            "line": {"shape": "hv", "width": 0.5, "color": colour[device]},
-            "hovertemplate": f"{escape(device)}: %{{y:.1f}} W<extra></extra>",
-        }
+        step_trace(
+            device,
+            line,
+            begin=curves.begin_s / scale.per,
+            step=curves.cell_s / scale.per,
+            colour=colour[device],
+            width=0.5,
+            hover=Markup("{}: %{{y:.1f}} W").format(device),
+            stackgroup="fleet",
+        )
         for device, line in sums.items()
     ]
-    caption = "All boards of a kind, stacked: the upper edge is what the whole fleet drew."
-    return Chart(
-        "power-fleet", title="The fleet", caption=caption, data=data, layout=_power_layout(scale, True), height_px=300
-    )
+    caption = "Kinds of boards, stacked: the upper edge is the power of the whole fleet."
+    layout = {**_power_layout(scale), "legend": LEGEND, "showlegend": True, "hovermode": "x unified"}
+    return Chart("power-fleet", title="The fleet", caption=caption, data=data, layout=layout, height_px=300)
 
 
-def _board_chart(run: LoadedRun, found: PowerCurves) -> Chart:
-    scale = _time_scale(found)
-    colour = assign_colours(run.devices)
-    layout = _power_layout(scale, False)
-    frames = tuple(
-        ChartFrame(
-            board,
-            [
-                {
-                    **_curve_trace(found, line, scale),
-                    "line": {
-                        "shape": "hv",
-                        "width": 1.5,
-                        "color": colour.get(run.device_by_board.get(board, ""), COLOURS[0]),
-                    },
-                    "hovertemplate": "%{y:.2f} W<extra></extra>",
-                }
-            ],
-            layout,
-            f"{energy(found.energy_j(board))}, highest point {number(max(p for p in line if p is not None), 3, 'W')}",
-        )
-        for board, line in found.boards.items()
-    )
-    caption = "Gaps are stretches of which the board told nothing."
+def _board_chart(run: LoadedRun, curves: PowerCurves) -> Chart:
     return Chart(
         "power-board",
         title="One board",
-        caption=caption,
+        caption="Gaps: no samples from the board.",
         data=[],
         layout={},
         height_px=300,
-        frames=frames,
+        frames=tuple(_board_frame(run, curves, board) for board in curves.boards),
         menu="board",
     )
 
 
-def _time_scale(found: PowerCurves) -> UnitScale:
-    cells = len(next(iter(found.boards.values())))
-    return time_scale([found.begin_s + cells * found.cell_s])
+def _board_frame(run: LoadedRun, curves: PowerCurves, board: str) -> ChartFrame:
+    scale, line = _time_scale(curves), curves.boards[board]
+    highest_w = max(power for power in line if power is not None)
+    trace = step_trace(
+        board,
+        line,
+        begin=curves.begin_s / scale.per,
+        step=curves.cell_s / scale.per,
+        colour=assign_colours(run.devices).get(run.device_by_board.get(board, ""), COLOURS[0]),
+        hover="%{y:.2f} W",
+    )
+    summary = f"{energy(curves.energy_j(board))}, maximum {number(highest_w, 3, 'W')}"
+    return ChartFrame(board, [trace], _power_layout(scale), summary)
 
 
-def _curve_trace(found: PowerCurves, line: Sequence[float | None], scale: UnitScale) -> Trace:
-    """Return a step per cell, with the last one drawn to its end."""
-    return {
-        "type": "scatter",
-        "mode": "lines",
-        "x0": found.begin_s / scale.per,
-        "dx": found.cell_s / scale.per,
-        "y": [*line, line[-1]],
-    }
+def _time_scale(curves: PowerCurves) -> UnitScale:
+    cells = len(next(iter(curves.boards.values())))
+    return time_scale([curves.begin_s + cells * curves.cell_s])
 
 
-def _power_layout(scale: UnitScale, several: bool) -> dict[str, Any]:
-    layout = {"xaxis": axis(f"fleet's clock ({scale.unit})"), "yaxis": axis("power (W)", rangemode="tozero")}
-    return {**layout, "legend": LEGEND, "showlegend": True, "hovermode": "x unified"} if several else layout
+def _power_layout(scale: UnitScale) -> dict[str, Any]:
+    return {"xaxis": axis(f"fleet clock ({scale.unit})"), "yaxis": axis("power (W)", rangemode="tozero")}

@@ -50,7 +50,7 @@ def sample_run(run: LoadedRun) -> RunSample:
     if len(rounds) < len(run.rounds):
         parts.append(f"the last {len(rounds)} of {len(run.rounds)} rounds")
     return RunSample(
-        boards, rounds, f"Drawn here: {' and '.join(parts)}; the tables in Parquet hold all." if parts else ""
+        boards, rounds, f"Shown here: {' and '.join(parts)}; the Parquet tables contain everything." if parts else ""
     )
 
 
@@ -68,4 +68,4 @@ def _sample_boards(run: LoadedRun) -> tuple[str, ...]:
 def thin_rows(rows: Sequence[T], limit: int = MAX_POINTS) -> tuple[Sequence[T], str]:
     """Return every n-th row, so that at most ``limit`` remain, and a note if rows were left out."""
     step = -(-len(rows) // limit) if rows else 1
-    return rows[::step], "" if step <= 1 else f"One in {step} of {len(rows):,} points is drawn."
+    return rows[::step], "" if step <= 1 else f"One in {step} of {len(rows):,} points is shown."

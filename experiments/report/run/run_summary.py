@@ -6,22 +6,23 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from fedge.atomic_files import write_text
 from fedge.experiment import Experiment
 from fedge.telemetry import run_folder
 from fedge.telemetry.store_records import ClientRow, EventRow, RoundRow
 
-MEMORY_NOTE_HEADER = "# What boards lowered to fit into their memory, as far as this run was played:"
+MEMORY_NOTE_HEADER = "# Boards that reduced batch size or width to fit into memory, up to the last finished round:"
 
 
 def collect_lowered(clients: Sequence[ClientRow]) -> dict[str, Any]:
     """Return per board its last reduced settings or out-of-memory failure; empty if there were none."""
-    told = {row.board: _lowered_to_dict(row) for row in clients if row.lowered}
+    lowered = {row.board: _lowered_to_dict(row) for row in clients if row.lowered}
     failures = sum(row.out_of_memory or 0 for row in clients)
     failed = [row for row in clients if _ran_out_of_memory(row)]
-    if not told and not failures and not failed:
+    if not lowered and not failures and not failed:
         return {}
     return {
-        "lowered": told,
+        "lowered": lowered,
         "out_of_memory": failures + len(failed),
         "out_of_memory_lost_s": sum(row.lost_s or 0.0 for row in clients),
     }
@@ -49,10 +50,12 @@ def write_memory_notes(folder: Path, summary: Mapping[str, Any]) -> None:
     text = path.read_text(encoding="utf-8")
     plain = text.partition(MEMORY_NOTE_HEADER)[0]
     lowered: Mapping[str, Any] = summary.get("lowered") or {}
-    lines = [f"#   {board}, round {told['round']}: {told['why']}" for board, told in sorted(lowered.items())]
+    lines = [
+        f"#   {board}, round {settings['round']}: {settings['why']}" for board, settings in sorted(lowered.items())
+    ]
     new = plain + "".join(f"{line}\n" for line in ([MEMORY_NOTE_HEADER, *lines] if lines else []))
     if new != text:
-        run_folder.write_text(path, new)
+        write_text(path, new)
 
 
 BUDGET_EVENT = "budget"
@@ -61,8 +64,8 @@ BUDGET_EVENT = "budget"
 
 def find_budget_end(rounds: Sequence[RoundRow], events: Sequence[EventRow]) -> str | None:
     """Return the message with which the energy budget ended the run after ``rounds``, or None."""
-    played = max((row.round for row in rounds), default=0)
-    return next((event.message for event in events if event.kind == BUDGET_EVENT and event.round == played + 1), None)
+    last = max((row.round for row in rounds), default=0)
+    return next((event.message for event in events if event.kind == BUDGET_EVENT and event.round == last + 1), None)
 
 
 def select_comparable(rounds: Sequence[RoundRow]) -> tuple[RoundRow, ...]:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from html import escape
 from itertools import accumulate, combinations
 
-from experiments.report.chart import LEGEND, Chart, Section, Trace, axis, line_mode
+from markupsafe import Markup
+
+from experiments.report.chart import Chart, Trace, axis, band_trace, legend_layout, line_trace, round_axis
 from experiments.report.confidence_intervals import ConfidenceInterval, mean_interval
-from experiments.report.html_elements import ReportTable, TableCell, swatch_cell, text_cell, value_cell
-from experiments.report.palette import assign_colours
+from experiments.report.page import Section, render_paragraph
 from experiments.report.quantities import (
     UNKNOWN,
     UnitScale,
@@ -22,9 +22,15 @@ from experiments.report.quantities import (
     percent,
     time_scale,
 )
-from experiments.report.run.loaded_runs import LoadedRun
-from experiments.report.run.run_comparison import find_common_goal
-from experiments.report.run.seed_groups import RunFigure, SeedGroup, group_by_experiment, list_repeated_runs
+from experiments.report.run.loaded_runs import LoadedRun, find_common_goal
+from experiments.report.run.seed_groups import (
+    RunFigure,
+    SeedGroup,
+    group_by_experiment,
+    has_several_seeds,
+    list_repeated_runs,
+)
+from experiments.report.tables import Cell, Table, number_cell, swatch_cell, text_cell
 
 MAX_PAIRED_GROUPS = 4
 """Number of groups up to which all pairs are compared; with more, each is compared with the first.
@@ -32,21 +38,20 @@ MAX_PAIRED_GROUPS = 4
 A default that bounds the table's length.
 """
 UNDECIDED_NOTES = {
-    "undecided": "not decided",
+    "undecided": "undecided",
     "one seed": "one common seed: no interval",
     "equal": "equal with every seed",
 }
 INTERVALS_LEAD = (
     "Mean ± half of its 95 % confidence interval over the seeds: t · s / √n, where n is the number of seeds, s the "
     "standard deviation of their figures (n − 1) and t the 97.5 % quantile of Student's distribution with n − 1 "
-    "degrees of freedom. One seed has no interval. Lines are means over the seeds that played the round, bands "
-    "their intervals, cut where no figure can lie."
+    "degrees of freedom. One seed has no interval. Lines: means over the seeds that reached the round; bands: their "
+    "intervals, clipped to possible values."
 )
 PAIRED_LEAD = (
-    "The first group's figure minus the second's, seed by seed over the seeds that both played, with its 95 % "
-    "confidence interval. Where the interval leaves out nought, the difference is told from chance, and its better "
-    "group named; otherwise more seeds are needed. This, not whether two intervals overlap, decides between groups. "
-    "Of many such comparisons, one in twenty would be told from chance by chance alone."
+    "Paired differences, first group minus second, over the seeds of both, with 95 % confidence intervals. If the "
+    "interval excludes zero, the difference is significant and the better group is named; otherwise more seeds are "
+    "needed. Decide by this table, not by overlapping intervals. One in twenty comparisons is significant by chance."
 )
 
 
@@ -70,51 +75,55 @@ class HeadlineFigure:
     per: float = 1.0
     more_is_better: bool = False
 
-    def build_cell(self, found: ConfidenceInterval | None, seeds: int) -> TableCell:
+    def build_cell(self, interval: ConfidenceInterval | None, seeds: int) -> Cell:
         """Build a cell with mean and interval, and the number of seeds if not all have the figure."""
-        if found is None:
-            return TableCell(UNKNOWN, numeric=True)
-        value, half = found.mean / self.per, None if found.half_width is None else found.half_width / self.per
-        words = " ± ".join(
-            self.format(found.mean) if found.half_width is None else self.format(found.mean, found.half_width)
-        )
-        told = words + (f" (n = {found.n})" if found.n != seeds else "")
-        return TableCell(escape(told), numeric=True, value=value, unit=self.unit, half_interval=half)
+        if interval is None:
+            return number_cell(UNKNOWN)
+        half = None if interval.half_width is None else interval.half_width / self.per
+        values = (interval.mean,) if interval.half_width is None else (interval.mean, interval.half_width)
+        count = f" (n = {interval.n})" if interval.n != seeds else ""
+        words = " ± ".join(self.format(*values)) + count
+        return Cell(words, numeric=True, value=interval.mean / self.per, unit=self.unit, half_interval=half)
 
-    def build_difference_cell(self, found: ConfidenceInterval) -> TableCell:
+    def build_difference_cell(self, interval: ConfidenceInterval) -> Cell:
         """Build a cell of a difference; differences of shares are in percentage points."""
-        points = self.unit == "%"
-        cell = self.build_cell(found, found.n)
-        return replace(cell, html=cell.html.replace("%", "points"), unit="points") if points else cell
+        cell = self.build_cell(interval, interval.n)
+        return replace(cell, content=cell.content.replace("%", "points"), unit="points") if self.unit == "%" else cell
 
 
 def list_headline_figures(runs: Sequence[LoadedRun]) -> tuple[HeadlineFigure, ...]:
-    """Return the figures of the tables over seeds."""
+    """Return the figures of the tables over seeds: accuracy, costs and savings."""
     goal = find_common_goal(runs)
     reached = f"{100 * goal.accuracy:.1f}\u00a0%"
-
-    def share(head: str, name: str, more_is_better: bool = False) -> HeadlineFigure:
-        return HeadlineFigure(
-            head,
-            figure=lambda run: run.summary[name],
-            format=_format_percents,
-            unit="%",
-            per=0.01,
-            more_is_better=more_is_better,
-        )
-
     return (
-        share("accuracy", "final_accuracy", more_is_better=True),
+        _share_figure("accuracy", "final_accuracy", more_is_better=True),
         HeadlineFigure(f"time to {reached}", goal.time_to_goal_s, _format_durations, "s"),
         HeadlineFigure(f"energy to {reached}", goal.energy_to_goal_j, energies, "J"),
         HeadlineFigure("mean round", lambda run: run.summary["mean_round_s"], _format_durations, "s"),
         HeadlineFigure("energy", lambda run: run.summary["energy_j"], energies, "J"),
-        share("saving vs MAXN", "saving_vs_maxn", more_is_better=True),
-        share("saving vs MAXN, waiting low", "saving_vs_maxn_parked", more_is_better=True),
-        share("error of time, all modes", "last_time_mape"),
-        share("error of power, all modes", "last_power_mape"),
-        share("error of time, where it worked", "last_time_ape"),
-        share("error of power, where it worked", "last_power_ape"),
+        _share_figure("saving vs MAXN", "saving_vs_maxn", more_is_better=True),
+        _share_figure("saving vs MAXN, low idle", "saving_vs_maxn_parked", more_is_better=True),
+    )
+
+
+def list_error_figures() -> tuple[HeadlineFigure, ...]:
+    """Return the prediction errors of the last round."""
+    return (
+        _share_figure("error of time, all modes", "last_time_mape"),
+        _share_figure("error of power, all modes", "last_power_mape"),
+        _share_figure("error of time, modes used", "last_time_ape"),
+        _share_figure("error of power, modes used", "last_power_ape"),
+    )
+
+
+def _share_figure(heading: str, name: str, *, more_is_better: bool = False) -> HeadlineFigure:
+    return HeadlineFigure(
+        heading,
+        figure=lambda run: run.summary[name],
+        format=_format_percents,
+        unit="%",
+        per=0.01,
+        more_is_better=more_is_better,
     )
 
 
@@ -128,24 +137,26 @@ def _format_durations(*seconds: float) -> tuple[str, ...]:
     return tuple(duration(one) for one in seconds)
 
 
-def has_several_seeds(groups: Sequence[SeedGroup]) -> bool:
-    """Return whether any group has more than one seed."""
-    return any(len(group.by_seed) > 1 for group in groups)
-
-
-def seed_summary_table(runs: Sequence[LoadedRun], groups: Sequence[SeedGroup]) -> ReportTable:
+def seed_summary_table(runs: Sequence[LoadedRun], groups: Sequence[SeedGroup]) -> Table:
     """Build a table with one row per group: number of seeds, and every headline figure with its interval."""
-    colour = assign_colours([group.name for group in groups])
-    shown = list_headline_figures(runs)
+    return _figures_table("over-seeds", groups, list_headline_figures(runs))
+
+
+def seed_errors_table(groups: Sequence[SeedGroup]) -> Table:
+    """Build a table with one row per group: number of seeds, and every prediction error with its interval."""
+    return _figures_table("errors-over-seeds", groups, list_error_figures())
+
+
+def _figures_table(key: str, groups: Sequence[SeedGroup], figures: Sequence[HeadlineFigure]) -> Table:
     rows = tuple(
         (
-            swatch_cell(colour[group.name], group.name),
-            value_cell(str(len(group.by_seed)), len(group.by_seed)),
-            *(one.build_cell(group.mean_interval(one.figure), len(group.by_seed)) for one in shown),
+            swatch_cell(group.colour, group.name),
+            number_cell(str(len(group.by_seed)), len(group.by_seed)),
+            *(one.build_cell(group.mean_interval(one.figure), len(group.by_seed)) for one in figures),
         )
         for group in groups
     )
-    return ReportTable("over-seeds", ("group", "n", *(one.heading for one in shown)), rows)
+    return Table(key, ("group", "n", *(one.heading for one in figures)), rows)
 
 
 def list_group_pairs(groups: Sequence[SeedGroup]) -> list[tuple[SeedGroup, SeedGroup]]:
@@ -155,28 +166,28 @@ def list_group_pairs(groups: Sequence[SeedGroup]) -> list[tuple[SeedGroup, SeedG
     )
 
 
-def paired_difference_table(runs: Sequence[LoadedRun], groups: Sequence[SeedGroup]) -> ReportTable:
+def paired_difference_table(runs: Sequence[LoadedRun], groups: Sequence[SeedGroup]) -> Table:
     """Build a table with one row per pair of groups and figure: the paired difference and its interpretation."""
     rows = tuple(
-        _difference_row(a, b, one, found)
+        _difference_row(a, b, figure, interval)
         for a, b in list_group_pairs(groups)
-        for one in list_headline_figures(runs)
-        if (found := a.paired_difference(b, one.figure)) is not None
+        for figure in (*list_headline_figures(runs), *list_error_figures())
+        if (interval := a.paired_difference(b, figure.figure)) is not None
     )
-    return ReportTable("paired-differences", ("groups", "figure", "seeds", "difference", "better"), rows)
+    return Table("paired-differences", ("groups", "figure", "seeds", "difference", "better"), rows)
 
 
 def _difference_row(
-    a: SeedGroup, b: SeedGroup, one: HeadlineFigure, found: ConfidenceInterval
-) -> tuple[TableCell, ...]:
-    better = UNDECIDED_NOTES.get(found.verdict) or (a if (found.verdict == "higher") == one.more_is_better else b).name
-    told = TableCell(escape(better), best=found.verdict not in UNDECIDED_NOTES)
+    a: SeedGroup, b: SeedGroup, figure: HeadlineFigure, interval: ConfidenceInterval
+) -> tuple[Cell, ...]:
+    verdict = interval.verdict
+    better = UNDECIDED_NOTES.get(verdict) or (a if (verdict == "higher") == figure.more_is_better else b).name
     return (
         text_cell(f"{a.name} − {b.name}"),
-        text_cell(one.heading),
-        value_cell(str(found.n), found.n),
-        one.build_difference_cell(found),
-        told,
+        text_cell(figure.heading),
+        number_cell(str(interval.n), interval.n),
+        figure.build_difference_cell(interval),
+        Cell(better, best=verdict not in UNDECIDED_NOTES),
     )
 
 
@@ -212,60 +223,41 @@ def _cumulative_energy_j(run: LoadedRun) -> list[float]:
 def _band_chart(
     groups: Sequence[SeedGroup], key: str, title: str, unit: str, values: Callable[[LoadedRun], list[float]], per: float
 ) -> Chart:
-    colour = assign_colours([group.name for group in groups])
-    data = [
-        one
-        for group in groups
-        for one in _band_traces(key, group=group, colour=colour[group.name], values=values, per=per)
-    ]
+    data = [one for group in groups for one in _band_traces(key, group=group, values=values, per=per)]
     layout = {
-        "xaxis": axis("round"),
+        "xaxis": round_axis(max(run.rounds[-1].round for group in groups for run in group.runs)),
         "yaxis": axis(unit, **({} if key == "accuracy" else {"rangemode": "tozero"})),
-        "legend": LEGEND,
+        "legend": legend_layout(len(groups), [group.name for group in groups]),
         "showlegend": True,
     }
     return Chart(f"seeds-{key}", title=title, caption="", data=data, layout=layout, height_px=320)
 
 
-def _band_traces(
-    key: str, group: SeedGroup, colour: str, values: Callable[[LoadedRun], list[float]], per: float
-) -> Iterator[Trace]:
+def _band_traces(key: str, group: SeedGroup, values: Callable[[LoadedRun], list[float]], per: float) -> Iterator[Trace]:
     """Yield the interval as a filled outline, then the line of means."""
     by_round: dict[int, list[float]] = {}
     for run in group.runs:
         for row, value in zip(run.rounds, values(run), strict=True):
             by_round.setdefault(row.round, []).append(value / per)
-    means = {number: found for number, one in sorted(by_round.items()) if (found := mean_interval(one)) is not None}
+    means = {number: mean for number, one in sorted(by_round.items()) if (mean := mean_interval(one)) is not None}
     top = 1.0 / per if key == "accuracy" else math.inf
-    known = [(number, found) for number, found in means.items() if found.half_width is not None]
+    known = [(number, mean) for number, mean in means.items() if mean.half_width is not None]
     if known:
-        numbers = [number for number, _ in known]
-        yield {
-            "type": "scatter",
-            "mode": "lines",
-            "x": [*numbers, *reversed(numbers)],
-            "y": [*(min(top, one.high) for _, one in known), *(max(0.0, one.low) for _, one in reversed(known))],
-            "fill": "toself",
-            "fillcolor": f"rgba({', '.join(str(int(colour[i : i + 2], 16)) for i in (1, 3, 5))}, 0.18)",
-            "line": {"width": 0},
-            "hoverinfo": "skip",
-            "showlegend": False,
-        }
-    yield {
-        "type": "scatter",
-        "mode": line_mode(len(means)),
-        "name": escape(group.name),
-        "x": list(means),
-        "y": [found.mean for found in means.values()],
-        "line": {"color": colour, "width": 2},
-        "hovertext": [_hover_text(group.name, at, found) for at, found in means.items()],
-        "hoverinfo": "text",
-    }
+        red, green, blue = (int(group.colour[i : i + 2], 16) for i in (1, 3, 5))
+        yield band_trace(
+            [number for number, _ in known],
+            [max(0.0, mean.low) for _, mean in known],
+            [min(top, mean.high) for _, mean in known],
+            f"rgba({red}, {green}, {blue}, 0.18)",
+        )
+    hover = [_hover_text(group.name, at, mean) for at, mean in means.items()]
+    lines = [mean.mean for mean in means.values()]
+    yield line_trace(group.name, list(means), lines, colour=group.colour, dash=group.runs[0].dash, hover=hover)
 
 
-def _hover_text(name: str, at: int, found: ConfidenceInterval) -> str:
-    spread = "" if found.half_width is None else f" ± {number(found.half_width)}"
-    return f"{escape(name)}, round {at}: {number(found.mean, 4)}{spread} (n = {found.n})"
+def _hover_text(name: str, at: int, mean: ConfidenceInterval) -> Markup:
+    spread = "" if mean.half_width is None else f" ± {number(mean.half_width)}"
+    return Markup("{}, round {}: {}{} (n = {})").format(name, at, number(mean.mean, 4), spread, mean.n)
 
 
 def build_seed_sections(runs: Sequence[LoadedRun]) -> list[Section]:
@@ -273,17 +265,15 @@ def build_seed_sections(runs: Sequence[LoadedRun]) -> list[Section]:
     groups = group_by_experiment(runs)
     if not has_several_seeds(groups):
         return []
-    left_out = list_repeated_runs(runs, groups)
-    note = "".join(
-        f'<p class="caption">{escape(run.name)} is not counted: a run of its experiment and seed comes before it.</p>'
-        for run in left_out
-    )
-    found = [
-        Section("Over seeds", INTERVALS_LEAD, build_band_charts(groups), seed_summary_table(runs, groups).html + note),
+    ignored = "{} is not counted: a run of its experiment and seed comes before it."
+    notes = [render_paragraph(ignored.format(run.name), "caption") for run in list_repeated_runs(runs, groups)]
+    tables = seed_summary_table(runs, groups).html + seed_errors_table(groups).html
+    sections = [
+        Section("Statistics over seeds", INTERVALS_LEAD, build_band_charts(groups), tables + Markup().join(notes))
     ]
     if len(groups) > 1:
         table = paired_difference_table(runs, groups)
-        told = "" if len(groups) <= MAX_PAIRED_GROUPS else f" Each group is compared with {escape(groups[0].name)}."
-        none = "<p>No two groups played a seed in common: there is nothing to pair.</p>"
-        found.append(Section("Which is better", PAIRED_LEAD + told, (), table.html if table.rows else none))
-    return found
+        order = "" if len(groups) <= MAX_PAIRED_GROUPS else f" Each group is compared with {groups[0].name}."
+        none = render_paragraph("No two groups have a seed in common: there is nothing to pair.")
+        sections.append(Section("Paired comparison", PAIRED_LEAD + order, (), table.html if table.rows else none))
+    return sections

@@ -3,10 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from html import escape
 from typing import Any
 
-from experiments.report.chart import LEGEND, Chart, ChartFrame, Trace, axis
+from markupsafe import Markup
+
+from experiments.report.chart import (
+    SPANS_IN_VIEW,
+    Chart,
+    ChartFrame,
+    Trace,
+    axis,
+    bar_trace,
+    legend_layout,
+    row_axis,
+    scatter_trace,
+)
 from experiments.report.palette import ALARM, FETCH, GREY, SEND, WAIT, assign_colours
 from experiments.report.quantities import UnitScale, duration, energy, time_scale
 from experiments.report.run.loaded_runs import LoadedRun
@@ -14,29 +25,25 @@ from experiments.report.run.run_sample import RunSample, sample_run
 from fedge.telemetry.store_records import ClientRow, RoundRow
 
 BAR_WIDTH = 0.72
-ROUNDS_IN_VIEW = 10
-"""Number of rounds visible at first."""
 ROW_PX, FRAME_PX = 24, 120
 SYNCHRONOUS = (
-    "Every round begins at a dotted line, when the model is fetched, and ends when the last board that is waited for "
-    "has sent its own. Pale stretches are boards that wait at idle power: the less of them, the better the modes fit "
-    "together. "
+    "Dotted lines: start of a round, when boards fetch the model. A round ends when the last required result "
+    "arrives. Pale: boards that wait at idle power; the less there is, the better the modes are matched. "
 )
 ASYNCHRONOUS = (
-    "Every dotted line is a new model, and ★ the result that completed it. Nobody waits for anybody: a board fetches "
-    "the newest model as soon as it is done. Tasks under way at the end are drawn up to it. "
+    "Dotted lines: new models; ★: the result that completed one. Boards do not wait for each other: each fetches "
+    "the newest model as soon as it is done. Tasks that are unfinished at the end are shown up to it. "
 )
 TIMELINE_LEADS = {
-    False: "Who worked when, and for whom the others waited.",
-    True: "Who worked when, and what made each model.",
+    False: "Phases of every board, and the straggler of each round.",
+    True: "Phases of every board, and the result that completed each model.",
 }
 """Introduction of the timeline, by whether the run is asynchronous."""
 ONE_ROUND = (
-    "The dashed line is the deadline the server planned from the boards' offers; the outlined stretch up to it is a "
-    "board's slack. ★ marks the straggler. A board that could have worked through its slack in a cheaper mode spent "
-    "more energy than the round needed."
+    "Dashed line: the deadline that the server planned from the boards' offers. Outlined: a board's slack up to it. "
+    "★: the straggler. A board that could have used its slack in a cheaper mode spent more energy than necessary."
 )
-ONE_MODEL = "The tasks that ended while this model was made; those that had begun before start left of 0."
+ONE_MODEL = "The tasks that ended while this model was collected; those that began earlier start left of 0."
 
 
 def build_timeline_charts(run: LoadedRun) -> tuple[Chart, Chart]:
@@ -53,8 +60,8 @@ def _all_rounds_chart(run: LoadedRun, view: RunSample) -> Chart:
         _round_start_trace(view, scale),
     ]
     spans = tuple((str(row.round), row.start_s / scale.per, row.end_s / scale.per) for row in view.rounds)
-    shown = spans[-ROUNDS_IN_VIEW:]
-    layout = _timeline_layout(view, f"fleet's clock ({scale.unit})", (shown[0][1], shown[-1][2]))
+    visible = spans[-SPANS_IN_VIEW:]
+    layout = _timeline_layout(view, f"fleet clock ({scale.unit})", (visible[0][1], visible[-1][2]), data)
     caption = (ASYNCHRONOUS if run.asynchronous else SYNCHRONOUS) + view.note
     return Chart(
         "timeline",
@@ -91,7 +98,7 @@ def _round_frame(run: LoadedRun, view: RunSample, one: RoundRow, rows: Sequence[
         data += [_slack_trace(view, rows), _deadline_trace(view, one.deadline_s)]
     end_s = max(one.round_s, one.deadline_s or 0.0)
     first_s = min((row.start_s - one.start_s for row in rows), default=0.0)
-    layout = _timeline_layout(view, "time since the round's start (s)", (first_s, end_s * 1.03 or 1.0))
+    layout = _timeline_layout(view, "time since the round's start (s)", (first_s, end_s * 1.03 or 1.0), data)
     planned = "no deadline" if one.deadline_s is None else f"deadline {duration(one.deadline_s)}"
     return ChartFrame(f"Round {one.round}: {duration(one.round_s)}, {planned}", data, layout)
 
@@ -105,7 +112,7 @@ def _phase_traces(
     work = [
         _phase_trace(
             view,
-            name=f"work: {escape(device)}",
+            name=f"work: {device}",
             colour=colour[device],
             rows=[row for row in alive if row.device == device],
             scale=scale,
@@ -122,13 +129,13 @@ def _phase_traces(
     failed = _phase_trace(
         view,
         name="failed",
-        colour="rgba(0,0,0,0)",
+        colour="rgba(200,16,46,0.15)",
         rows=[row for row in rows if row.status == "failed"],
         scale=scale,
         start=start,
         phase="wait",
+        marker={"line": {"color": ALARM, "width": 1}},
     )
-    failed["marker"] = {"color": "rgba(200,16,46,0.15)", "line": {"color": ALARM, "width": 1}}
     late, cancelled = (
         _stop_trace(view, status=status, alive=alive, scale=scale, start=start) for status in ("late", "cancelled")
     )
@@ -156,33 +163,35 @@ def _phase_trace(
     start: Callable[[ClientRow], float],
     *,
     phase: str,
+    **more: Any,
 ) -> Trace:
     place = {board: i for i, board in enumerate(view.boards)}
     spans = [_phase_span(row, phase) for row in rows]
-    return {
-        "type": "bar",
-        "orientation": "h",
-        "name": name,
-        "y": [place[row.board] for row in rows],
-        "base": [(start(row) + begin) / scale.per for row, (begin, _) in zip(rows, spans, strict=True)],
-        "x": [length / scale.per for _, length in spans],
-        "width": BAR_WIDTH,
-        "marker": {"color": colour},
-        "hovertext": [_hover_text(row, phase, length) for row, (_, length) in zip(rows, spans, strict=True)],
-        "hoverinfo": "text",
-    }
+    return bar_trace(
+        name,
+        [place[row.board] for row in rows],
+        [length / scale.per for _, length in spans],
+        colour=colour,
+        horizontal=True,
+        hover=[_hover_text(row, phase, length) for row, (_, length) in zip(rows, spans, strict=True)],
+        base=[(start(row) + begin) / scale.per for row, (begin, _) in zip(rows, spans, strict=True)],
+        width=BAR_WIDTH,
+        **more,
+    )
 
 
-def _hover_text(row: ClientRow, phase: str, length_s: float) -> str:
-    lines = [f"<b>{escape(row.board)}</b>, round {row.round}: {phase} {length_s:.3g} s"]
+def _hover_text(row: ClientRow, phase: str, length_s: float) -> Markup:
+    lines = [Markup("<b>{}</b>, round {}: {} {:.3g} s").format(row.board, row.round, phase, length_s)]
     if row.status != "done":
-        lines.append(f"{row.status}: {escape(row.error or '')}")
+        lines.append(Markup("{}: {}").format(row.status, row.error or ""))
     if phase == "work" and row.gpu_mhz is not None:
-        lines.append(f"{row.cores} cores, CPU {row.cpu_mhz:g}, GPU {row.gpu_mhz:g}, memory {row.mem_mhz:g} MHz")
-        lines.append(f"{row.power_w or 0:.3g} W, {energy(row.work_j)}")
+        clocks = f"CPU {row.cpu_mhz:g}, GPU {row.gpu_mhz:g}, memory {row.mem_mhz:g} MHz"
+        lines.append(Markup("{} cores, {}").format(row.cores, clocks))
+        lines.append(Markup("{} W, {}").format(f"{row.power_w or 0:.3g}", energy(row.work_j)))
         if row.mix_mode is not None:
-            lines.append(f"before that {row.mix_steps} of {row.steps} minibatches in {escape(row.mix_mode)}")
-    return "<br>".join(lines)
+            mixed = Markup("before that {} of {} steps in {}")
+            lines.append(mixed.format(row.mix_steps, row.steps, row.mix_mode))
+    return Markup("<br>").join(lines)
 
 
 STOP_MARKERS: dict[str, dict[str, Any]] = {
@@ -197,49 +206,37 @@ def _stop_trace(
 ) -> Trace:
     rows = [row for row in alive if row.status == status]
     ends = [(start(row) + row.end_s - row.start_s) / scale.per for row in rows]
-    return {
-        "type": "scatter",
-        "mode": "markers",
-        "name": status,
-        "x": ends,
-        "y": [view.boards.index(row.board) for row in rows],
-        "marker": STOP_MARKERS[status],
-        "hoverinfo": "skip",
-    }
+    return scatter_trace(status, ends, [view.boards.index(row.board) for row in rows], marker=STOP_MARKERS[status])
 
 
 def _straggler_trace(
     run: LoadedRun, view: RunSample, rounds: Sequence[RoundRow], scale: UnitScale, end: Callable[[RoundRow], float]
 ) -> Trace:
     """Mark the client that finished a round last; in asynchronous runs, the one whose result completed the model."""
-    name, told = ("completed a model", "completed model") if run.asynchronous else ("straggler", "straggler of round")
-    shown = [row for row in rounds if row.straggler in view.boards]
-    return {
-        "type": "scatter",
-        "mode": "markers",
-        "name": name,
-        "x": [end(row) / scale.per for row in shown],
-        "y": [view.boards.index(row.straggler) for row in shown],
-        "marker": {"symbol": "star", "color": ALARM, "size": 10, "line": {"color": "white", "width": 1}},
-        "hovertext": [f"{told} {row.round}: {escape(row.straggler)}" for row in shown],
-        "hoverinfo": "text",
-        "cliponaxis": False,
-    }
+    name, words = ("completed a model", "completed model") if run.asynchronous else ("straggler", "straggler, round")
+    marked = [row for row in rounds if row.straggler in view.boards]
+    return scatter_trace(
+        name,
+        [end(row) / scale.per for row in marked],
+        [view.boards.index(row.straggler) for row in marked],
+        marker={"symbol": "star", "color": ALARM, "size": 10, "line": {"color": "white", "width": 1}},
+        hover=[Markup("{} {}: {}").format(words, row.round, row.straggler) for row in marked],
+        cliponaxis=False,
+    )
 
 
 def _round_start_trace(view: RunSample, scale: UnitScale) -> Trace:
     """Return a dotted line at the start of each round."""
     low, high = -0.6, len(view.boards) - 0.4
     xs = [row.start_s / scale.per for row in view.rounds]
-    return {
-        "type": "scatter",
-        "mode": "lines",
-        "showlegend": False,
-        "x": [x for start in xs for x in (start, start, None)],
-        "y": [y for _ in xs for y in (low, high, None)],
-        "line": {"color": GREY, "width": 1, "dash": "dot"},
-        "hoverinfo": "skip",
-    }
+    return scatter_trace(
+        "",
+        [x for start in xs for x in (start, start, None)],
+        [y for _ in xs for y in (low, high, None)],
+        mode="lines",
+        line={"color": GREY, "width": 1, "dash": "dot"},
+        legend=False,
+    )
 
 
 def _slack_trace(view: RunSample, rows: Sequence[ClientRow]) -> Trace:
@@ -250,48 +247,37 @@ def _slack_trace(view: RunSample, rows: Sequence[ClientRow]) -> Trace:
         if row.status == "done" and row.deadline_s is not None
     ]
     slack = [(row, end, deadline - end) for row, end, deadline in ends if deadline > end]
-    return {
-        "type": "bar",
-        "orientation": "h",
-        "name": "slack",
-        "y": [view.boards.index(row.board) for row, _, _ in slack],
-        "base": [end for _, end, _ in slack],
-        "x": [length for _, _, length in slack],
-        "width": BAR_WIDTH,
-        "marker": {"color": "rgba(0,0,0,0)", "line": {"color": GREY, "width": 1}},
-        "hovertext": [
-            f"<b>{escape(row.board)}</b>: {length:.3g} s of slack to the deadline" for row, _, length in slack
-        ],
-        "hoverinfo": "text",
-    }
+    hover = Markup("<b>{}</b>: {:.3g} s of slack to the deadline")
+    return bar_trace(
+        "slack",
+        [view.boards.index(row.board) for row, _, _ in slack],
+        [length for _, _, length in slack],
+        colour="rgba(0,0,0,0)",
+        horizontal=True,
+        hover=[hover.format(row.board, length) for row, _, length in slack],
+        base=[end for _, end, _ in slack],
+        width=BAR_WIDTH,
+        marker={"line": {"color": GREY, "width": 1}},
+    )
 
 
 def _deadline_trace(view: RunSample, deadline_s: float) -> Trace:
-    return {
-        "type": "scatter",
-        "mode": "lines",
-        "name": "deadline",
-        "x": [deadline_s, deadline_s],
-        "y": [-0.6, len(view.boards) - 0.4],
-        "line": {"color": ALARM, "width": 2, "dash": "dash"},
-        "hovertext": f"deadline {duration(deadline_s)}",
-        "hoverinfo": "text",
-    }
+    return scatter_trace(
+        "deadline",
+        [deadline_s, deadline_s],
+        [-0.6, len(view.boards) - 0.4],
+        mode="lines",
+        line={"color": ALARM, "width": 2, "dash": "dash"},
+        hover=f"deadline {duration(deadline_s)}",
+    )
 
 
-def _timeline_layout(view: RunSample, title: str, span: tuple[float, float]) -> dict[str, Any]:
-    count = len(view.boards)
+def _timeline_layout(view: RunSample, title: str, span: tuple[float, float], data: Sequence[Trace]) -> dict[str, Any]:
     return {
         "barmode": "overlay",
         "xaxis": axis(title, range=list(span)),
-        "yaxis": {
-            "tickvals": list(range(count)),
-            "ticktext": [escape(board) for board in view.boards],
-            "range": [count - 0.4, -0.6],
-            "showgrid": False,
-            "fixedrange": True,
-        },
-        "legend": LEGEND,
+        "yaxis": row_axis(view.boards),
+        "legend": legend_layout(len(data), [trace["name"] for trace in data]),
         "hovermode": "closest",
     }
 

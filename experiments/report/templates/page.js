@@ -6,6 +6,8 @@ const hovers = window.matchMedia("(hover: hover)").matches;
 const config = { responsive: true, displaylogo: false, displayModeBar: hovers ? "hover" : false,
   modeBarButtons: [["zoom2d", "pan2d", "resetScale2d", "toImage"]], toImageButtonOptions: { format: "svg" } };
 
+const LEGEND_ROW_PX = 24;
+
 function merge(base, over) {
   const made = { ...base };
   for (const [key, value] of Object.entries(over))
@@ -29,16 +31,19 @@ function themed(layout, height) {
   return merge(base, layout);
 }
 
-function draw(chart) {
+function draw(chart, legend_px = 0) {
   const shown = chart.frames.length ? chart.frames[chart.shown] : chart;
   // Numbers in cells do not fit a narrow screen.
   const bare = window.innerWidth < 560 ? { texttemplate: "" } : {};
   const data = shown.data.map((trace) => (trace.texttemplate ? { ...trace, ...bare } : { ...trace }));
-  // A legend of two columns takes its height from the chart; give it back.
-  const extra_px = window.innerWidth < 560 && data.length > 3 ? 14 * data.length : 0;
   const place = document.getElementById("chart-" + chart.key);
-  place.style.height = chart.height_px + extra_px + "px";
-  return Plotly.react(place, data, themed(shown.layout, chart.height_px + extra_px), config);
+  place.style.height = chart.height_px + legend_px + "px";
+  const drawn = Plotly.react(place, data, themed(shown.layout, chart.height_px + legend_px), config);
+  // Further rows of a legend take their height from the plot; draw again with as much more.
+  return drawn.then(() => {
+    const rows_px = Math.max(0, ((place._fullLayout.legend || {})._height || 0) - LEGEND_ROW_PX);
+    return legend_px || rows_px < 5 ? place : draw(chart, rows_px);
+  });
 }
 
 function slide(chart) {
@@ -110,4 +115,4 @@ for (const chart of charts) {
   if (chart.spans.length > 1) span(chart);
   draw(chart);
 }
-dark.addEventListener("change", () => charts.forEach(draw));
+dark.addEventListener("change", () => charts.forEach((chart) => draw(chart)));

@@ -9,15 +9,15 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experiments.report.html_elements import ReportTable, TableCell, swatch_cell, text_cell, value_cell
 from experiments.report.table_formats import FORMULA_STARTS, escape_latex
+from experiments.report.tables import Cell, Table, number_cell, swatch_cell, text_cell
 
 WORDS = st.text(st.characters(exclude_categories=["C", "Z"]), max_size=20)
 NASTY = 'a_b & 5 %, "q" {x} $y #1 ~ ^ \\ <b>'
 
 
-def table_of(*rows: tuple[TableCell, ...], heads: tuple[str, ...] = ("board", "energy")) -> ReportTable:
-    return ReportTable("demo", heads, rows)
+def table_of(*rows: tuple[Cell, ...], heads: tuple[str, ...] = ("board", "energy")) -> Table:
+    return Table("demo", heads, rows)
 
 
 def read(told: str) -> list[list[str]]:
@@ -39,14 +39,15 @@ def test_commas_quotes_and_line_ends_are_quoted():
 
 def test_numbers_are_not_rounded_and_their_unit_is_in_the_head():
     told = table_of(
-        (text_cell("nano-1"), value_cell("1.23 kJ", 1234.5678, "J")), (text_cell("nano-2"), value_cell("–", None, "J"))
+        (text_cell("nano-1"), number_cell("1.23 kJ", 1234.5678, "J")),
+        (text_cell("nano-2"), number_cell("–", None, "J")),
     )
     assert read(told.csv) == [["board", "energy (J)"], ["nano-1", "1234.5678"], ["nano-2", ""]]
 
 
 def test_half_an_interval_is_a_column_of_its_own():
-    cell = TableCell("1 ± 2 J", True, value=1.0, unit="J", half_interval=2.0)
-    told = table_of((text_cell("a"), cell), (text_cell("b"), value_cell("3 J", 3.0, "J")))
+    cell = Cell("1 ± 2 J", True, value=1.0, unit="J", half_interval=2.0)
+    told = table_of((text_cell("a"), cell), (text_cell("b"), number_cell("3 J", 3.0, "J")))
     assert read(told.csv) == [["board", "energy (J)", "energy (J), ±"], ["a", "1", "2"], ["b", "3", ""]]
 
 
@@ -73,7 +74,7 @@ def test_every_special_sign_is_written_out():
 
 def test_latex_has_a_line_per_row_and_the_rules_of_booktabs():
     told = table_of(
-        (swatch_cell("red", "[nano_1]"), value_cell("1.2 J", 1.2, "J")), (text_cell("b"), value_cell("2 J", 2.0, "J"))
+        (swatch_cell("red", "[nano_1]"), number_cell("1.2 J", 1.2, "J")), (text_cell("b"), number_cell("2 J", 2.0, "J"))
     )
     assert told.latex.splitlines() == [
         r"% \usepackage{booktabs}",

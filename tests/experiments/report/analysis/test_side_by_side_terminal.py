@@ -36,13 +36,11 @@ def test_a_line_has_latencies_violations_and_training():
 
     assert "p50/p95/p99 20.4/200/200 ms" in text
     assert "violations 50.00 %  dropped 1" in text
-    assert "training 15.0 minibatches/s" in text
+    assert "training 15.0 steps/s" in text
 
 
 def test_training_alone_has_no_latencies():
-    assert (
-        side_by_side_terminal.format_outcome(SideBySideOutcome(ALONE, 2.0, 30, None)) == "training 15.0 minibatches/s"
-    )
+    assert side_by_side_terminal.format_outcome(SideBySideOutcome(ALONE, 2.0, 30, None)) == "training 15.0 steps/s"
 
 
 def test_the_bars_have_the_budget_between_what_was_in_time_and_what_was_late():

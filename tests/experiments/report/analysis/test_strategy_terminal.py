@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from rich.console import Console
 
-from experiments.report.analysis.strategy_terminal import build_strategy_tables
+from experiments.report.analysis.strategy_terminal import print_strategies
 from fedge.studies.serving.strategy_scores import StrategyRow
 
 ROW = StrategyRow(
@@ -15,9 +15,9 @@ ROW = StrategyRow(
 )
 
 
-def shown(*rows: StrategyRow) -> str:
+def shown(*rows: StrategyRow, width: int = 160) -> str:
     out = io.StringIO()
-    Console(file=out, width=120).print(build_strategy_tables(rows))
+    print_strategies(Console(file=out, width=width), rows)
     return out.getvalue()
 
 
@@ -34,8 +34,8 @@ def test_what_a_family_does_not_have_is_no_column() -> None:
     text = shown(replace(ROW, family="infer", loss_mean=None, loss_median=None))
 
     assert "inference alone" in text
-    assert "loss" not in text
-    assert "loss" in shown(replace(ROW, family="train", excess_mean=None))
+    assert "loss," not in text
+    assert "loss," in shown(replace(ROW, family="train", excess_mean=None))
 
 
 def test_a_failed_strategy_has_no_figures() -> None:
@@ -43,10 +43,18 @@ def test_a_failed_strategy_has_no_figures() -> None:
         line for line in shown(ROW, StrategyRow("bs", "net+served", error="no grid")).splitlines() if "bs" in line
     ]
 
-    assert line.split() == ["bs", "(failed)", *["-"] * 9]
+    assert line.split() == ["bs", "(failed)", *["–"] * 9]
 
 
 def test_the_title_says_how_many_modes_were_left_out() -> None:
     for count in (0, 52):
         words = " ".join(shown(replace(ROW, modes_left_out=count)).split())  # a title is folded to the table's width
-        assert f"41 problems, {count} implausible modes left out" in words
+        assert f"41 problems, {count} implausible modes excluded" in words
+
+
+def test_a_failure_is_told_in_a_narrow_terminal() -> None:
+    text = shown(ROW, StrategyRow("bs", "net+served", error="no grid"), width=80)
+
+    assert "bs (failed)" in text
+    assert "  solved: 36/40" in text
+    assert "…" not in text

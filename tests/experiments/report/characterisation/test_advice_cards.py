@@ -22,9 +22,9 @@ def test_time_and_energy_of_a_turn_are_on_one_card_with_the_other_workloads() ->
     found = [_advice("net", 0.3), _advice("net", 0.2, quantity="energy_j"), _advice("<b>", 0.1)]
     html = build_advice_section(found, {}, 3).html
     assert html.count("<article>") == 1
-    assert "GPU clock: 1377 → 905.25 MHz" in html
-    assert "30.0 % less time per epoch, 20.0 % less energy per epoch" in html
-    assert "The same: &lt;b&gt;, nano-1, training: 10.0 % less time per epoch." in html
+    assert "GPU clock 1377 → 905.25 MHz" in html
+    assert "30.0\xa0% less time per epoch, 20.0\xa0% less energy per epoch" in html
+    assert "The same: &lt;b&gt;, nano-1, training: 10.0\xa0% less time per epoch." in html
 
 
 def test_what_was_seen_and_what_is_expected_are_on_cards_of_their_own() -> None:

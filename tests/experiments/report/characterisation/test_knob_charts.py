@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from experiments.report.characterisation.knob_charts import are_disjoint, describe_change, describe_stall
+from experiments.report.characterisation.knob_sentences import are_disjoint, describe_change, describe_stall
 from experiments.report.characterisation.setting_families import SettingFamily, build_families
 from experiments.report.characterisation.setting_summary import (
     FigureBasis,
@@ -69,12 +69,12 @@ def test_words_are_told_where_they_differ_most(settings: tuple[SettingSummary, .
         describe_change("Time", [near, far], "e2e_s", EPOCH)
         == "Time is least with ssd, 3.0 times as much with sd (far)"
     )
-    assert describe_stall([near, far]) == "Storage: stall is 67 % of an epoch with sd, 10 % with ssd (far)"
+    assert describe_stall([near, far]) == "Stall is 67 % of an epoch with sd, 10 % with ssd (far)"
 
 
 def test_the_share_of_stall_is_told_at_both_ends(settings: tuple[SettingSummary, ...]) -> None:
     one = family(settings[0], {0: (10.0, 6.0), 2: (5.0, 1.0), 4: (4.0, 0.0)})
-    assert describe_stall([one]) == "Loader workers: stall is 60 % of an epoch at 0, 0 % at 4"
+    assert describe_stall([one]) == "Stall is 60 % of an epoch at 0, 0 % at 4"
 
 
 def test_epochs_of_one_size_are_told_per_epoch(settings: tuple[SettingSummary, ...]) -> None:
@@ -97,7 +97,7 @@ def test_epochs_that_were_cut_to_different_sizes_are_told_per_1000_samples(
 
 def test_real_families_have_titles(settings: tuple[SettingSummary, ...]) -> None:
     lines = build_families(settings, "workers")
-    assert describe_stall(lines).startswith("Loader workers: stall is 5")
+    assert describe_stall(lines).startswith("Stall is 5")
     assert describe_change("Time of an epoch", lines, "e2e_s", EPOCH).startswith("Time of an epoch falls by 5")
 
 

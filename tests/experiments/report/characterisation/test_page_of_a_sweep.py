@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from experiments.cli.characterise_report import rewrite_report, write_report
-from experiments.report.characterisation.characterisation_page import build_sections, write_page
+from experiments.cli.characterise_commands import characterise_report
+from experiments.report.characterisation.characterisation_page import build_sections, write_page, write_report
 from experiments.report.characterisation.characterisation_summary import (
     CharacterisationSummary,
     replace_non_finite,
@@ -44,24 +44,20 @@ def headings(page: str) -> list[str]:
 
 def test_the_page_goes_from_words_to_figures(page: str) -> None:
     assert headings(page) == [
-        "What was found",
-        "What to turn next",
-        "Where the time goes",
-        "Time and energy against loader workers",
-        "Time and energy against power mode",
-        "Time and energy against GPU clock",
-        "Time and energy",
-        "Minibatch by minibatch",
-        "Loads, memory, disk, power, temperature",
+        "Findings",
+        "Advice",
+        "Time and energy by knob",
+        "Time against energy",
+        "Single points over time",
         "Variability",
         "All points",
     ]
 
 
 def test_no_percent_sign_begins_a_line_of_what_is_said(told: CharacterisationSummary) -> None:
-    found, _, time, *_ = build_sections(told)
-    assert re.search(r"\d\N{NO-BREAK SPACE}%", found.html)
-    assert not re.search(r"\d %", found.html + "".join(chart.title for chart in time.charts))
+    findings, *_ = build_sections(told)
+    assert re.search(r"\d\N{NO-BREAK SPACE}%", findings.html)
+    assert not re.search(r"\d %", findings.html)
 
 
 def test_the_page_asks_nothing_of_the_network(page: str) -> None:
@@ -81,24 +77,25 @@ def test_keys_of_charts_are_unique(told: CharacterisationSummary) -> None:
 
 def test_one_unmetered_point_makes_sense(sweep: Callable[..., SweepResult], base: SweepPoint) -> None:
     page = page_of(sweep([base], metered=False, gpu=False))
-    assert "Nobody metered power: there are no joules on this page." in page
-    assert "Time and energy" not in headings(page)
+    assert "Power was not measured, so this page has no energy." in page
+    assert "Time against energy" not in headings(page)
     assert "energy (J)" not in page
     assert "1 of 1" in page
-    assert headings(page)[2:4] == ["Where the time goes", "Minibatch by minibatch"]
+    assert headings(page)[2:4] == ["Time of an epoch", "Single points over time"]
 
 
 def test_a_machine_without_power_modes_makes_sense(sweep: Callable[..., SweepResult], base: SweepPoint) -> None:
     points = [replace(base, board="here", mode=None, workers=workers) for workers in (0, 2)]
     page = page_of(sweep(points, metered=False, gpu=False))
-    assert "Time against loader workers" in headings(page)
+    assert "Time by knob" in headings(page)
+    assert "<h3>Loader workers</h3>" in page
     assert "energy (J)" not in page
     assert ">as found" not in page
 
 
 def test_no_finished_point_makes_sense(sweep: Callable[..., SweepResult], base: SweepPoint) -> None:
     page = page_of(sweep([], failed=[(base, "the board did not answer")], skipped=[(replace(base, workers=2), "no")]))
-    assert headings(page) == ["What was found", "What to turn next", "All points", "Skipped and failed"]
+    assert headings(page) == ["Findings", "Advice", "All points", "Skipped and failed"]
     assert "the board did not answer" in page
     assert "0 of 2" in page
 
@@ -120,7 +117,7 @@ def test_a_note_of_every_point_is_told_once(told: CharacterisationSummary) -> No
     html = build_sections(replace(told, stats=stats))[-1].html
     table, below = html.split("</table>")
     assert "the clocks are as found" not in table
-    assert "At every point: the clocks are as found." in below
+    assert "At all points: the clocks are as found." in below
     assert ">hot<" in table
 
 
@@ -130,8 +127,11 @@ def test_everything_that_users_name_is_escaped(sweep: Callable[..., SweepResult]
     points = [replace(point, workers=workers) for workers in (0, 1, 2)]
     page = page_of(sweep(points, name=evil, failed=[(replace(point, workers=9), evil)]))
     assert "<img src=x" not in page
-    data = page[page.index('id="charts">') : page.index("</script>", page.index('id="charts">'))]
-    assert "\\u003cimg" not in data  # Plotly would take it for a tag
+    start = page.index('id="charts">') + len('id="charts">')
+    charts = json.loads(page[start : page.index("</script>", start)])
+    drawn = [(one["data"], one["layout"]) for chart in charts for one in (chart, *chart["frames"])]
+    assert "<img" not in json.dumps(drawn)  # Plotly would take it for a tag
+    assert "&lt;img" in json.dumps(drawn)
     assert "&lt;img src=x" in page
 
 
@@ -139,7 +139,7 @@ def test_two_thousand_points_stay_below_15_mb(told: CharacterisationSummary, tmp
     write_page(_swollen(told, 2000), tmp_path / "report.html")
     assert (tmp_path / "report.html").stat().st_size < LARGEST_MB * 1e6
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
-    assert "groups are drawn" in page
+    assert "groups are shown" in page
     assert "The menu has 12 of 2,000 settings" in page
 
 
@@ -196,10 +196,10 @@ def test_what_is_not_finite_is_null() -> None:
 def test_the_page_replaces_an_older_one_as_a_whole(few: SweepResult) -> None:
     (few.folder / "report.html").write_text("old", encoding="utf-8")
     write_report(few)
-    assert (few.folder / "report.html").read_text(encoding="utf-8").endswith("</html>\n")
+    assert (few.folder / "report.html").read_text(encoding="utf-8").endswith("</html>")
     assert sorted(path.name for path in few.folder.iterdir()) == ["findings.json", "report.html"]
 
 
 def test_a_folder_without_a_sweep_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadInput):
-        rewrite_report(tmp_path / "nothing")
+        characterise_report(tmp_path / "nothing")

@@ -8,13 +8,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from experiments.report.characterisation import epoch_breakdown, plane_chart, point_timeline, variability_chart
+from experiments.report.characterisation import knob_charts, plane_chart, point_timeline, variability_chart
 from experiments.report.characterisation.chart_elements import COMPUTE, STALL
 from experiments.report.characterisation.setting_summary import SettingSummary, choose_settings, summarise_settings
+from experiments.report.chart import Chart
+from experiments.report.quantities import number
 from fedge.characterisation.point_statistics import compute_point_stats
 from fedge.characterisation.reliability import compute_variability
 from fedge.characterisation.sweep_plan import SweepPoint
 from fedge.characterisation.sweep_store import FinishedPoint, SweepResult
+from fedge.devices.catalogue import find
 from fedge.errors import BadInput
 
 
@@ -26,30 +29,39 @@ def settings_in(result: SweepResult) -> tuple[SettingSummary, ...]:
     return summarise_settings([compute_point_stats(one, result.plan.course) for one in result.points], result.plan.base)
 
 
+def knob_chart(settings: tuple[SettingSummary, ...], key: str) -> Chart:
+    return next(one for one in knob_charts.build_knob_section(settings, metered=True).charts if one.key == key)
+
+
 def test_the_bars_of_a_setting_add_up_to_its_epoch(settings: tuple[SettingSummary, ...]) -> None:
-    chart = next(one for one in epoch_breakdown.build_breakdown_charts(settings) if one.key == "parts-workers")
-    bars = [trace for trace in chart.data if trace["type"] == "bar"]
-    whole = next(trace for trace in chart.data if trace["name"] == "end to end")
+    breakdown, *_ = knob_chart(settings, "knob-workers").frames
+    bars = [trace for trace in breakdown.data if trace["type"] == "bar"]
+    whole = next(trace for trace in breakdown.data if trace["name"] == "end to end")
     assert np.sum([trace["x"] for trace in bars], axis=0) == pytest.approx(whole["x"])
     assert {trace["name"]: trace["marker"]["color"] for trace in bars}["stall"] == STALL.colour
 
 
 def test_one_point_has_a_bar_too(sweep: Callable[..., SweepResult], base: SweepPoint) -> None:
-    (chart,) = epoch_breakdown.build_breakdown_charts(settings_in(sweep([base])))
-    assert [len(trace["y"]) for trace in chart.data] == [1] * len(chart.data)
+    (frame,) = knob_chart(settings_in(sweep([base])), "knob-none").frames
+    assert [len(trace["y"]) for trace in frame.data] == [1] * len(frame.data)
 
 
 def test_more_bars_than_fit_are_behind_a_menu_and_the_rest_is_said(
     sweep: Callable[..., SweepResult], base: SweepPoint
 ) -> None:
     points = [replace(base, workers=w, batch_size=b) for w in (0, 1) for b in range(1, 101)]
-    chart = next(
-        one
-        for one in epoch_breakdown.build_breakdown_charts(settings_in(sweep(points, steps=2)))
-        if one.key == "parts-workers"
-    )
-    assert len(chart.frames) == epoch_breakdown.MAX_VIEWS
-    assert "72 of 100 groups are drawn" in chart.caption
+    chart = knob_chart(settings_in(sweep(points, steps=2)), "knob-workers")
+    assert sum(frame.label.startswith("parts") for frame in chart.frames) == knob_charts.MAX_VIEWS
+    assert "48 of 100 groups are shown as parts, 6 as lines" in chart.caption
+
+
+def test_the_menu_has_every_quantity_of_a_knob(settings: tuple[SettingSummary, ...]) -> None:
+    chart = knob_chart(settings, "knob-workers")
+    quantities = ["time of an epoch", "stall of an epoch", "energy of an epoch", "mean power"]
+    assert [frame.label for frame in chart.frames] == ["parts of an epoch", *quantities]
+    assert chart.frames[1].told.startswith("Time of an epoch falls by 5")
+    unmetered = knob_charts.build_knob_section(settings, metered=False).charts[0]
+    assert [frame.label for frame in unmetered.frames] == ["parts of an epoch", *quantities[:2]]
 
 
 def test_the_plane_marks_what_no_other_setting_beats(settings: tuple[SettingSummary, ...]) -> None:
@@ -57,18 +69,34 @@ def test_the_plane_marks_what_no_other_setting_beats(settings: tuple[SettingSumm
     assert section is not None
     (chart,) = section.charts
     frame = chart.frames[0]
-    dots, front, named = frame.data
+    dots, front, *named = frame.data
     best = [one for one in settings if one.point.board == "agx-xavier-1" and one.key in front["customdata"]]
     assert min(one.get_mean("e2e_s") or 0 for one in best) == min(front["x"])
     assert len(dots["x"]) + len(front["x"]) == 6
-    assert sorted(named["text"]) == ["MAXN", "MODE_15W"]
+    assert [(trace["text"], trace["name"]) for trace in named] == [(["1"], "1 MAXN"), (["2"], "2 MODE_15W")]
+    assert "numbers as in the legend" in chart.caption
+
+
+def test_named_modes_at_one_place_share_a_label(sweep: Callable[..., SweepResult], base: SweepPoint) -> None:
+    modes = find("agx-xavier").presets
+    points = [replace(base, mode=mode) for mode in modes.values()]
+    settings = settings_in(sweep(points, steps=12))
+    place = {"e2e_s": settings[0].stats.e2e_s, "energy_j": settings[0].stats.energy_j}
+    near = [replace(one, stats=replace(one.stats, **place)) for one in settings[:3]]
+    section = plane_chart.build_plane_section([*near, *settings[3:]])
+    assert section is not None
+    named = section.charts[0].frames[0].data[2:]
+    labels = [label for trace in named for label in trace["text"] if label]
+    assert len(labels) == len(named)
+    assert labels[0].startswith("1–")
+    assert ", ".join(trace["name"] for trace in named).count("MODE_") == len(modes) - 1
 
 
 def test_a_board_with_one_setting_has_no_plane(sweep: Callable[..., SweepResult], base: SweepPoint) -> None:
     section = plane_chart.build_plane_section(settings_in(sweep([base, replace(base, board="agx-xavier-2")])))
     assert section is not None
     assert section.charts == ()
-    assert "nothing to choose from" in section.lead
+    assert "only one setting" in section.lead
 
 
 def test_without_a_meter_there_is_no_plane(sweep: Callable[..., SweepResult], base: SweepPoint) -> None:
@@ -77,22 +105,22 @@ def test_without_a_meter_there_is_no_plane(sweep: Callable[..., SweepResult], ba
 
 def test_the_timeline_keeps_every_extreme_of_a_long_point(sweep: Callable[..., SweepResult], base: SweepPoint) -> None:
     result = sweep([base], steps=4000)
-    (chart,) = point_timeline.build_timeline_section(settings_in(result), by_key(result), 1).charts
+    chart, _ = point_timeline.build_point_section(settings_in(result), by_key(result), 1).charts
     (frame,) = chart.frames
     minibatches = result.points[0].read_minibatches()
     line = next(trace for trace in frame.data if trace["name"] == COMPUTE.name)
-    assert len(line["x"]) <= point_timeline.MAX_MINIBATCHES
-    assert "12,000 minibatches" in frame.told
-    assert "drawn with all extremes" in frame.told
+    assert len(line["x"]) <= point_timeline.MAX_STEPS
+    assert "12,000 steps" in frame.told
+    assert "shown with all extremes" in frame.told
     top = frame.layout["yaxis"]["range"][1]
     longest = 1e3 * float(minibatches.compute_s.max())
     assert max(line["y"]) == pytest.approx(min(longest, top))
     beyond = next(trace for trace in frame.data if trace["name"] == "higher than the axis")
-    assert any(f"{longest:.4g} ms" in text for text in beyond["hovertext"])
+    assert any(f"{number(longest, 4)} ms" in text for text in beyond["hovertext"])
 
 
 def test_the_timeline_marks_outliers_and_shades_epochs_that_do_not_count(few: SweepResult) -> None:
-    (chart,) = point_timeline.build_timeline_section(settings_in(few), by_key(few), 1).charts
+    chart, _ = point_timeline.build_point_section(settings_in(few), by_key(few), 1).charts
     frame = chart.frames[0]
     marked = next(trace for trace in frame.data if trace["name"] == "outlier")
     assert len(marked["x"]) == 2
@@ -109,17 +137,14 @@ def test_a_lost_file_costs_its_picture_and_is_named(few: SweepResult) -> None:
     finished = by_key(few)
     key = next(one for one in finished if finished[one].point.workers == 1)
     finished[key] = replace(finished[key], arrays=replace(finished[key].arrays, minibatches=lost, sensor_trace=lost))
-    for section in (
-        point_timeline.build_timeline_section(settings_in(few), finished, 1),
-        point_timeline.build_sensor_section(settings_in(few), finished),
-    ):
-        assert "minibatches/abc.parquet" in section.html
-        assert section.charts[0].frames
+    section = point_timeline.build_point_section(settings_in(few), finished, 1)
+    assert section.html.count("minibatches/abc.parquet") == 1
+    assert all(chart.frames for chart in section.charts)
 
 
 def test_a_missing_sensor_is_named_and_not_drawn(sweep: Callable[..., SweepResult], base: SweepPoint) -> None:
     result = sweep([base], metered=False, gpu=False)
-    (chart,) = point_timeline.build_sensor_section(settings_in(result), by_key(result)).charts
+    _, chart = point_timeline.build_point_section(settings_in(result), by_key(result), 1).charts
     (frame,) = chart.frames
     assert [trace["name"] for trace in frame.data] == ["CPU", "memory", "disk reads", "temperature"]
     assert frame.told.startswith("No sensor: GPU, power.")
@@ -137,13 +162,13 @@ def test_what_is_drawn_in_detail_says_why(settings: tuple[SettingSummary, ...]) 
 def test_variability_shows_repeats_and_boards_around_their_means(few: SweepResult) -> None:
     found = compute_variability([compute_point_stats(one, few.plan.course) for one in few.points])
     section = variability_chart.build_variability_section(found)
-    assert [chart.key for chart in section.charts] == [
-        "within-e2e_s", "within-energy_j", "between-e2e_s", "between-energy_j",
+    assert [(chart.key, frame.label) for chart in section.charts for frame in chart.frames] == [
+        ("within", "time"), ("within", "energy"), ("between", "time"), ("between", "energy"),
     ]  # fmt: skip
-    repeats = section.charts[0].data[0]
+    repeats = section.charts[0].frames[0].data[0]
     assert sorted(repeats["x"]) == [1, 2, 3]
     assert sum(repeats["y"]) == pytest.approx(0.0, abs=1e-9)
-    assert "varies by" in section.charts[0].title
+    assert section.charts[0].frames[0].told.startswith("Time varies by")
 
 
 def test_without_repeats_nothing_is_said_about_variability() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,14 +15,14 @@ import plotly.graph_objects as go
 import pytest
 from rich.console import Console
 
-from experiments.report.predictors.choice_summary import ChoiceColumn, PolicyRun
-from experiments.report.predictors.choice_terminal import fleet_table, mode_choice_table
+from experiments.report.predictors.choice_summary import ChoiceColumn
+from experiments.report.predictors.choice_terminal import print_fleet_study, print_mode_choice
 from experiments.report.predictors.fleet_study_page import write_fleet_page
 from experiments.report.predictors.mode_choice_page import write_mode_choice_page
 from fedge.experiment import Experiment, FleetEntry
 from fedge.modes import stack_modes
 from fedge.studies.fleet import FleetCost, FleetRun, RoundComparison
-from fedge.studies.mode_choice_study import POLICIES
+from fedge.studies.mode_choice_study import POLICIES, ModeChoiceResult
 from fedge.types import PowerMode, ProfileTable
 
 TABLE = ProfileTable(
@@ -53,8 +54,11 @@ class Round:
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """One run of a board, as the study tells it."""
+    """One run of a board with given figures."""
 
+    policy: str
+    ratio: float
+    seed: int
     rounds: tuple[Round, ...]
     regret_pct: float
     regret_after10_pct: float
@@ -62,12 +66,14 @@ class Played:
     deadlines_missed: int
     modes_explored: int
 
+    row = ModeChoiceResult.row
 
-def choice_of(policy: str, ratio: float, seed: int) -> PolicyRun:
+
+def choice_of(policy: str, ratio: float, seed: int) -> Played:
     rounds = tuple(
         Round(i, 30.0 + i % 7, 30.0, 105.0, 100.0, 140.0, min(i, 9), False, "<4 cores>") for i in range(1, 13)
     )
-    return PolicyRun(policy, ratio, seed, Played(rounds, 5.0 + seed, 1.0, 25.0 - seed, 0, 9))  # type: ignore[arg-type]
+    return Played(policy, ratio, seed, rounds, 5.0 + seed, 1.0, 25.0 - seed, 0, 9)
 
 
 CHOICES = [choice_of(policy, ratio, seed) for policy in ("fedge", "maxn") for ratio in (1.5, 4.0) for seed in (1, 2)]
@@ -134,15 +140,21 @@ def test_a_run_of_learning_only_is_shown_as_far_as_it_goes(tmp_path: Path) -> No
     assert "Rounds 1 to 2, seed 1" in (tmp_path / "page.html").read_text(encoding="utf-8")
 
 
-def shown(table: object, tmp_path: Path) -> str:
-    console = Console(record=True, width=80, file=(tmp_path / "log").open("w"))
-    console.print(table)
+def fleet_text(runs: Sequence[FleetRun], tmp_path: Path, width: int = 80) -> str:
+    console = Console(record=True, width=width, file=(tmp_path / "log").open("w"))
+    print_fleet_study(console, runs)
+    return console.export_text()
+
+
+def choice_text(choices: Sequence[Any], tmp_path: Path, width: int = 80) -> str:
+    console = Console(record=True, width=width, file=(tmp_path / "log").open("w"))
+    print_mode_choice(console, TABLE, 200, choices)
     return console.export_text()
 
 
 def test_the_terminals_tables_fit_eighty_columns_uncut(tmp_path: Path) -> None:
-    fleet = shown(fleet_table(RUNS), tmp_path)
-    board = shown(mode_choice_table(TABLE, 200, CHOICES), tmp_path)
+    fleet = fleet_text(RUNS, tmp_path)
+    board = choice_text(CHOICES, tmp_path)
 
     assert "…" not in fleet + board
     assert "5.00 (5.00)" in fleet
@@ -158,21 +170,24 @@ def test_the_table_of_one_board_shows_every_column_in_eighty_columns_whatever_th
 ) -> None:
     worst = (0.0, 0.0, 25.0, 0, 3) if lucky else (134.56, 245.67, -12.3, 100, 15)
     choices = [
-        PolicyRun(policy, ratio, seed, Played((), *worst))  # type: ignore[arg-type]
-        for policy in POLICIES
-        for ratio in (1.25, 4.0)
-        for seed in (1, 2)
+        Played(policy, ratio, seed, (), *worst) for policy in POLICIES for ratio in (1.25, 4.0) for seed in (1, 2)
     ]
 
-    text = shown(mode_choice_table(TABLE, 200, choices), tmp_path)
+    text = choice_text(choices, tmp_path)
 
     assert "…" not in text
     assert text.count("3.0 (3)" if lucky else "15.0 (15)") == len(POLICIES) * 2
     assert text.count("25.0 (25.0)" if lucky else "-12.3 (-12.3)") == len(POLICIES) * 2
-    heads = "".join(text.partition("─")[0].split())
-    assert heads.endswith("regretfromroundsavedofdeadlinesmodespolicyratio%10on%MAXN's%missedtried")
+    for head in ("ratio", "regret, %", "saved, %", "missed", "modes"):
+        assert head in text
     for policy in POLICIES:
-        assert f"\n{policy} " in text, "names and rows stay on one line"
+        assert len(re.findall(rf"^ ?{policy}\b", text, re.MULTILINE)) == 2, "a policy begins its line"
+
+
+def test_a_wide_terminal_has_a_line_per_policy_and_ratio(tmp_path: Path) -> None:
+    lines = [line.split() for line in choice_text(CHOICES, tmp_path, width=160).splitlines() if "(" in line]
+
+    assert [line[:2] for line in lines] == [["fedge", "1.5"], ["fedge", "4"], ["maxn", "1.5"], ["maxn", "4"]]
 
 
 def test_limits_out_of_reach_are_told_and_have_no_gap(tmp_path: Path) -> None:
@@ -181,24 +196,24 @@ def test_limits_out_of_reach_are_told_and_have_no_gap(tmp_path: Path) -> None:
 
     write_fleet_page(FLEET, [beyond], tmp_path / "page.html")
 
-    told = "fastest: in 12 of 12 rounds even the oracle cannot keep the limits"
+    told = "fastest: in 12 of 12 rounds even the oracle exceeds the limits"
     assert told in (tmp_path / "page.html").read_text(encoding="utf-8")
-    text = " ".join(shown(fleet_table([beyond]), tmp_path).split())
+    text = " ".join(fleet_text([beyond], tmp_path, width=160).split())
     assert told in text
     assert "–" in text
     assert "5.00" not in text
-    assert "even the oracle" not in shown(fleet_table(RUNS), tmp_path)
+    assert "even the oracle" not in fleet_text(RUNS, tmp_path)
 
 
 def test_missed_deadlines_are_told_of_how_many(tmp_path: Path) -> None:
-    text = shown(fleet_table([run_of("balanced", 1)]), tmp_path)
+    text = fleet_text([run_of("balanced", 1)], tmp_path)
 
     assert "0 of 24" in text
 
 
 def test_a_run_of_fewer_than_ten_rounds_has_no_regret_from_round_ten_on() -> None:
     choice = choice_of("fedge", 2.0, 1)
-    short = dataclasses.replace(choice, result=dataclasses.replace(choice.result, rounds=choice.result.rounds[:3]))  # type: ignore[type-var]
+    short = dataclasses.replace(choice, rounds=choice.rounds[:3])
 
     assert short.row["regret_after10_pct"] is None
     assert choice.row["regret_after10_pct"] == 1.0

@@ -40,7 +40,22 @@ def test_the_view_shows_the_fleet_and_every_board(make_run):
     ):
         assert part in text
     line = next(line for line in text.splitlines() if line.startswith("nano-2"))
-    assert line.split() == ["nano-2", "nano", "2/710/461/1600", "9.00", "s", "10.0", "W", "10.0", "%", "10.0", "%"]
+    assert line.split() == ["nano-2", "2/710/461/1600", "9.00", "s", "10.0", "W", "10.0", "%", "10.0", "%"]
+
+
+def test_kinds_have_a_column_where_names_do_not_tell_them(make_run):
+    text = view_of(make_run(fleet=[{"device": "tx2", "count": 1, "name": "shelf"}]))
+    assert next(line for line in text.splitlines() if line.startswith("shelf-1")).split()[1] == "tx2"
+
+
+def test_on_80_columns_no_cell_is_cut(make_run):
+    folder = make_run(fleet=[{"device": "agx-orin-64gb", "count": 1}])
+    rounds = read_rows(folder, RoundRow)
+    clients = [row for row in read_rows(folder, ClientRow) if row.round == rounds[-1].round]
+    text = shown(render_fleet(load_experiment(folder / "run.yaml"), rounds, clients, 75.0), width=80)
+    assert "…" not in text
+    assert max(map(len, text.splitlines())) <= 80
+    assert text.count("10.0") == 3
 
 
 def test_a_large_fleet_is_shown_by_kind(make_run):
@@ -66,7 +81,7 @@ def test_in_a_pipe_each_round_is_one_line(make_run):
     lines = console.file.getvalue().splitlines()
     # The first round was there before: a resumed run does not tell it again.
     assert [line.split("  ")[0] for line in lines] == ["round 2/1", "round 3/1"]
-    assert "took 20.0 s of 22.0 s" in lines[0]
+    assert "time 20.0 s of 22.0 s" in lines[0]
     assert "(sum 200 J)" in lines[0]
 
 
@@ -96,7 +111,7 @@ def test_in_a_terminal_the_view_is_drawn_and_the_cursor_given_back(make_run, tmp
     empty = Console(file=StringIO(), force_terminal=True, width=130)
     with LiveView(tmp_path / "none-yet", experiment, empty):
         pass
-    assert "the first round is being played" in empty.file.getvalue()
+    assert "waiting for the first round" in empty.file.getvalue()
 
 
 def test_the_summary_names_the_headline_figures():
@@ -125,9 +140,9 @@ def test_the_summary_names_the_headline_figures():
         "accuracy 96.4 %",
         "energy 20.0 kJ",
         "saving vs MAXN 20.0 %, 80 % of the oracle's saving",
-        "saving vs MAXN, waiting low 6.0 %, 75 % of the oracle's saving",
+        "saving vs MAXN, low idle 6.0 %, 75 % of the oracle's saving",
         "mean round 20.0 s, 1.25 × MAXN's",
-        "makespan 4 min 18 s on the fleet's clock",
+        "makespan 4 min 18 s on the fleet clock",
         "wall time 7.30 s",
         "late, failed, cancelled 0, 2, 0",
         "report /x/report.html",
@@ -148,8 +163,8 @@ def test_the_summary_tells_of_a_budget_of_staleness_and_of_resting_boards():
     for part in (
         "late, failed, cancelled 0, 0, 3",
         "mean staleness 1.50 models",
-        "energy 78.0 kJ, and 2.50 kJ of boards at rest",
-        "energy budget 97.5 % of 80.0 kJ spent; boards at rest, not counted, drew 2.50 kJ",
+        "energy 78.0 kJ, plus 2.50 kJ of idle boards",
+        "energy budget 97.5 % of 80.0 kJ spent; idle boards (2.50 kJ) are not counted",
         "ended 78000 J of 80000 J are spent; round 9",
     ):
         assert part in text

@@ -46,12 +46,12 @@ def test_groups_have_error_bars_and_the_points_of_maxn_and_the_oracle(seeded):
         "the same rounds: MAXN",
         "the same rounds: oracle",
         "balanced",
-        "maxn (dominated)",
+        "maxn",
     }
     # Makespans of 60 and 120 s, 300 and 600 J.
     assert (marks["balanced"]["x"], marks["balanced"]["y"]) == ([90], [450])
     assert marks["balanced"]["error_x"]["array"][0] == pytest.approx(12.7062 * 42.4264 / 2**0.5, rel=1e-4)
-    assert marks["maxn (dominated)"]["marker"]["symbol"].endswith("-open")
+    assert marks["maxn"]["marker"]["symbol"].endswith("-open")
     # Three rounds of 16 s and 450 J at MAXN, whatever was played; the oracle in the rounds played.
     assert (marks["the same rounds: MAXN"]["x"], marks["the same rounds: MAXN"]["y"]) == ([48, 48], [450, 450])
     assert (marks["the same rounds: oracle"]["x"], marks["the same rounds: oracle"]["y"]) == ([90, 210], [270, 270])
@@ -64,5 +64,15 @@ def test_one_seed_has_no_error_bar_and_unknown_truth_no_points(seeded):
     whole, _ = build_pareto_charts(
         group_by_experiment(load_runs([seeded(1, truth=False), seeded(1, "maxn", 0.5, truth=False)]))
     )
-    assert [one["name"] for one in whole.data] == ["front", "balanced (dominated)", "maxn"]
+    assert [one["name"] for one in whole.data] == ["front", "balanced", "maxn"]
+    assert [one["marker"]["symbol"] for one in whole.data[1:]] == ["circle-open", "square"]
     assert not whole.data[1]["error_x"]["visible"]
+
+
+def test_the_axes_do_not_magnify_small_differences(seeded):
+    folders = [seeded(1, truth=False), seeded(1, "maxn", 1.001, truth=False)]
+    for chart in build_pareto_charts(group_by_experiment(load_runs(folders))):
+        for axis in (chart.layout["xaxis"], chart.layout["yaxis"]):
+            low, high = axis["range"]
+            assert high - low >= 0.095 * high
+        assert "do not start at zero" in chart.caption

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from experiments.report.run.run_page import _describe_emulation
+from experiments.report.run.run_emulation import describe_emulation
 from experiments.spec import experiment_checks
 from fedge.experiment import Experiment
 
@@ -20,12 +20,12 @@ class Told:
 
 
 @pytest.mark.parametrize(
-    ("backend", "begins"), [("fleet", "<b>Measured by the boards"), ("sim", "<b>Emulated:</b> the boards")]
+    ("backend", "begins"), [("fleet", "<b>Measured by the boards"), ("sim", "<b>Emulated:</b> time, power")]
 )
 def test_the_page_says_what_is_measured(backend: str, begins: str) -> None:
     experiment = Experiment.model_validate({"fleet": [{"device": "nano"}], "backend": backend})
 
-    assert _describe_emulation(Told(experiment)).startswith(begins)
+    assert describe_emulation(Told(experiment)).startswith(begins)
 
 
 def test_a_recorded_folder_in_place_of_a_board_is_told() -> None:
@@ -33,4 +33,4 @@ def test_a_recorded_folder_in_place_of_a_board_is_told() -> None:
     labels = experiment_checks.build_labels(experiment, {"nano-1"})
 
     assert labels["nano"]["truth"]["label"] == "estimated"
-    assert "nothing is measured" in _describe_emulation(Told(experiment, labels))
+    assert "measure nothing" in describe_emulation(Told(experiment, labels))

@@ -35,8 +35,8 @@ def test_a_group_is_named_by_the_fields_in_which_groups_differ(seeded):
     two = {"device": "nano", "count": 2}
     folders = [seeded(1, fleet=[two]), seeded(1, "maxn", fleet=[{**two, "count": 3}])]
     assert [group.name for group in group_by_experiment(load_runs(folders))] == [
-        "fleet[0].count 2, balanced",
-        "fleet[0].count 3, maxn",
+        "balanced, fleet[0].count 2",
+        "maxn, fleet[0].count 3",
     ]
 
 
@@ -103,19 +103,19 @@ def test_runs_of_one_seed_each_have_no_section_of_their_own(seeded):
     assert seed_comparison.build_seed_sections(load_runs([seeded(1), seeded(1, "maxn")])) == []
 
 
-def test_seeds_without_a_common_one_are_told(seeded, tmp_path):
+def test_seeds_without_a_common_one_are_named(seeded, tmp_path):
     write_report([seeded(1), seeded(2), seeded(3, "maxn")], tmp_path / "page.html")
-    assert "No two groups played a seed in common" in (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "No two groups have a seed in common" in (tmp_path / "page.html").read_text(encoding="utf-8")
 
 
 def test_every_run_says_how_its_figures_came_about(seeded, tmp_path):
     labels = {"nano": {"truth": {"label": "calibrated", "source": "x"}, "prior": {"label": "estimated", "source": "y"}}}
     fleet = [{"device": "nano", "count": 1}]
     folders = [seeded(1, fleet=fleet, summary={"labels": labels}), seeded(2, fleet=fleet)]
-    from experiments.report.run.run_tables import labels_table as table
+    from experiments.report.run.comparison_tables import labels_table as table
 
-    told = [[cell.plain_text for cell in row] for row in table(load_runs(folders)).rows]
-    assert [row[1:] for row in told] == [
+    texts = [[cell.plain_text for cell in row] for row in table(load_runs(folders)).rows]
+    assert [row[1:] for row in texts] == [
         ["calibrated: nano", "estimated: nano"],
         ["not recorded: nano", "not recorded: nano"],
     ]

@@ -1,0 +1,244 @@
+"""A topology search for the terminal and as an HTML page: the variants that fit, other batch sizes, layers."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from markupsafe import Markup
+
+from experiments.report.analysis import topology_charts
+from experiments.report.page import (
+    EMPTY,
+    Card,
+    Section,
+    render_badge,
+    render_cards,
+    render_head,
+    render_page,
+    render_paragraph,
+)
+from experiments.report.quantities import number
+from experiments.report.tables import Cell, Table, number_cell, text_cell
+from fedge.analysis.topology.channel_plan import LayerCut, NetworkVariant
+from fedge.analysis.topology.variant_files import TrainingCheck
+from fedge.analysis.topology.variant_search import StepLimits, VariantFit
+from fedge.atomic_files import write_text
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from fedge.analysis.topology.topology_result import TopologyResult
+
+MAX_LAYERS = 12
+"""Number of a variant's layers shown unless all are requested."""
+AT_MAXN_NOTE = "Times are at MAXN, the power mode in which the tables behind the prediction were measured."
+
+
+# Tables ---------------------------------------------------------------------------------------------------------------
+
+
+def variants_table(
+    key: str, title: str, variants: Sequence[VariantFit], limits: StepLimits, front: Sequence[VariantFit] = ()
+) -> Table:
+    """Build a table of variants; with a ``front``, a column says which variants are on it."""
+    heads = ("batch", "parameters", "of all", "channels", "GFLOP", "MB", "with margin", "s", "with margin", "ms/sample")
+    rows = [
+        (*_variant_cells(one, limits), *((text_cell("yes" if one in front else "no"),) if front else ()))
+        for one in variants
+    ]
+    return Table(key, (*heads, *(("on the front",) if front else ())), tuple(rows), title)
+
+
+def _variant_cells(fit: VariantFit, limits: StepLimits) -> tuple[Cell, ...]:
+    variant, need = fit.variant, fit.need
+    cautious_mb, cautious_s = limits.memory_with_margin_mb(need), limits.step_with_margin_s(need)
+    return (
+        number_cell(str(fit.batch_size), fit.batch_size),
+        number_cell(_format_millions(variant), variant.cost.parameters),
+        number_cell(f"{100 * variant.parameter_share:.1f} %", 100 * variant.parameter_share, "%"),
+        number_cell(f"{100 * variant.channel_share:.1f} %", 100 * variant.channel_share, "%"),
+        number_cell(f"{variant.cost.flop / 1e9:.3g}", variant.cost.flop / 1e9, "GFLOP"),
+        number_cell(number(need.memory_mb), need.memory_mb, "MB"),
+        number_cell(number(cautious_mb), cautious_mb, "MB"),
+        number_cell(number(need.step_s), need.step_s, "s"),
+        number_cell(number(cautious_s), cautious_s, "s"),
+        number_cell(number(1e3 * fit.sample_s), 1e3 * fit.sample_s, "ms"),
+    )
+
+
+def layers_table(layers: Sequence[tuple[str, LayerCut]]) -> Table:
+    """Build a table of the channels that layers keep."""
+    heads = ("layer", "inputs kept", "of", "outputs kept", "of")
+    return Table(
+        "layers", heads, tuple((text_cell(name), *_channel_cells(cut)) for name, cut in layers), "Channels kept, of all"
+    )
+
+
+def _channel_cells(cut: LayerCut) -> tuple[Cell, ...]:
+    inputs, outputs = cut.of or (0, 0)
+    kept_in = inputs if cut.inputs is None else len(cut.inputs)
+    kept_out = outputs if cut.outputs is None else len(cut.outputs)
+    return tuple(number_cell(str(count), count) for count in (kept_in, inputs, kept_out, outputs))
+
+
+def select_layers(variant: NetworkVariant) -> list[tuple[str, LayerCut]]:
+    """Return some layers that compute, evenly spaced over the network and in its order."""
+    names = [layer.name for layer in variant.cost.layers if layer.name in variant.plan]
+    count = min(MAX_LAYERS, len(names))
+    places = [round(i * (len(names) - 1) / max(1, count - 1)) for i in range(count)]
+    return [(names[place], variant.plan[names[place]]) for place in places]
+
+
+# Terminal -------------------------------------------------------------------------------------------------------------
+
+
+def print_topology(result: TopologyResult, folders: Sequence[Path], training: TrainingCheck | None) -> None:
+    """Print the whole result."""
+    console = _make_console()
+    _print_lines(console, describe_request(result))
+    variants_table("variants", "Variants that fit", result.variants, result.limits).print(console)
+    title = "Other batch sizes: non-dominated largest variants that fit"
+    variants_table("batches", title, result.front, result.limits).print(console)
+    _print_lines(console, describe_limitations(result))
+    if folders:
+        _print_lines(console, [f"Written: {', '.join(str(folder) for folder in folders)}"])
+    if training is not None:
+        name = result.variants[0].variant.name
+        grown = "" if training.grown_mb is None else f"; its memory grew by {number(training.grown_mb)} MB"
+        losses = f"{training.losses[0]:.4g} -> {training.losses[-1]:.4g}"
+        steps = f"{len(training.losses)} steps of {training.batch_size} synthetic samples"
+        where = "measured on this machine, not on the board"
+        _print_lines(console, [f"Trained {name} for {steps}: loss {losses}{grown} ({where})"])
+
+
+def print_variant(variant: NetworkVariant, *, every_layer: bool) -> None:
+    """Print a variant with some of its layers, or with all."""
+    console = _make_console()
+    shape = "x".join(map(str, variant.input_shape))
+    shares = (
+        f"{100 * variant.parameter_share:.1f} % of the parameters ({_format_millions(variant)}), "
+        f"{100 * variant.flop_share:.1f} % of the FLOP ({variant.cost.flop / 1e9:.3g} GFLOP per sample), "
+        f"{100 * variant.channel_share:.1f} % of the channels"
+    )
+    _print_lines(console, [f"{variant.model} for samples of {shape}, channels ranked by {variant.method}", shares])
+    shown = list(variant.plan.items()) if every_layer else select_layers(variant)
+    layers_table(shown).print(console)
+    if len(shown) < len(variant.plan):
+        _print_lines(console, [f"and {len(variant.plan) - len(shown)} more layers (--all)"])
+
+
+def describe_request(result: TopologyResult) -> list[str]:
+    """Describe the request and the needs of the unpruned network."""
+    options, limits, whole = result.options, result.limits, result.whole_network
+    allowed = [f"{number(limits.memory_mb)} MB ({result.memory_limit_source})"]
+    if limits.step_s is not None:
+        allowed.append(f"{limits.step_s:g} s per step")
+    size = f"{_format_millions(whole.variant)} parameters, {whole.variant.cost.flop / 1e9:.3g} GFLOP per sample"
+    request = f"{options.model} on {result.device.name}, training at batch {options.batch_size}"
+    confidence = f"each met with {100 * options.confidence:g} % confidence"
+    needs = f"{number(whole.need.memory_mb)} MB, {number(whole.need.step_s)} s per step"
+    return [
+        f"{request} within {' and '.join(allowed)}, {confidence}",
+        f"Unpruned: {size}, {needs}: {_verdict(whole)}",
+    ]
+
+
+def describe_limitations(result: TopologyResult) -> list[str]:
+    """Describe the layers that cannot be pruned, and the uncertainty of the predictions."""
+    reasons = Counter(layer.reason for layer in result.uncut_layers)
+    stays = "; ".join(f"{count} x {reason}" if count > 1 else reason for reason, count in reasons.items())
+    need = result.whole_network.need
+    spread = f"memory {100 * need.memory_sd_log:.2g} %, time {100 * need.step_sd_log:.2g} %"
+    return [
+        f"Not pruned: {stays}." if stays else "Every layer is pruned.",
+        f"Predictions are {need.label} ({need.source}); one standard deviation: {spread}.",
+        AT_MAXN_NOTE,
+    ]
+
+
+def _print_lines(console: Console, lines: Sequence[str]) -> None:
+    for line in lines:
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def _format_millions(variant: NetworkVariant) -> str:
+    return f"{variant.cost.parameters / 1e6:.3g} M"
+
+
+def _verdict(fit: VariantFit) -> str:
+    return "fits" if fit.fits else "does not fit"
+
+
+def _make_console() -> Console:
+    from rich.console import Console
+
+    return Console(file=sys.stdout)
+
+
+# Page -----------------------------------------------------------------------------------------------------------------
+
+
+def write_topology_page(result: TopologyResult, training: TrainingCheck | None, out: Path) -> None:
+    """Write the page atomically; without ``training`` it has no section about it."""
+    options, need = result.options, result.whole_network.need
+    title = f"{options.model} on {result.device.name}: variants that fit"
+    facts = (
+        f"training at batch {options.batch_size}",
+        f"channels ranked by {options.method}",
+        f"each limit met with {100 * options.confidence:g} % confidence",
+    )
+    note = Markup("{} Memory and time are predicted ({}); these variants were not measured. {}").format(
+        render_badge(need.label), need.source, AT_MAXN_NOTE
+    )
+    head = render_head(title, facts, render_cards(_list_cards(result)), render_paragraph(note))
+    write_text(out, render_page(title, head, _build_sections(result, training), "Made by fedge topology."))
+
+
+def _list_cards(result: TopologyResult) -> list[Card]:
+    limits, whole, best = result.limits, result.whole_network, result.variants[0]
+    memory_mb, whole_mb = limits.memory_with_margin_mb(best.need), limits.memory_with_margin_mb(whole.need)
+    allowed_s = "no limit on time" if limits.step_s is None else f"limit {limits.step_s:g} s"
+    size = f"{100 * best.variant.parameter_share:.3g} %"
+    return [
+        Card("Largest that fits", size, f"of {whole.variant.cost.parameters / 1e6:.3g} M parameters"),
+        Card("Memory", number(memory_mb, 3, "MB"), f"with margin; limit {number(limits.memory_mb)} MB"),
+        Card("Step time", number(limits.step_with_margin_s(best.need), 3, "s"), f"with margin; {allowed_s}"),
+        Card("Unpruned network", number(whole_mb, 3, "MB"), f"with margin: {_verdict(whole)}"),
+    ]
+
+
+def _build_sections(result: TopologyResult, training: TrainingCheck | None) -> list[Section]:
+    limits, largest = result.limits, result.variants[0]
+    uncut = tuple((text_cell(layer.root), text_cell(layer.reason)) for layer in result.uncut_layers)
+    is_pruned = bool(largest.variant.plan)
+    sections = [
+        Section(
+            "Memory and time by width",
+            "A variant fits if the dashed line, the prediction with margin, is below the limit.",
+            (topology_charts.memory_chart(result), topology_charts.time_chart(result)),
+            variants_table("variants", "", result.variants, limits).html,
+        ),
+        Section(
+            "Width against batch size",
+            "The largest variant that fits at each batch size, by the share of parameters that it keeps.",
+            (topology_charts.batch_size_chart(result), topology_charts.sample_time_chart(result)),
+            variants_table("batches", "", result.largest_by_batch, limits, result.front).html,
+        ),
+        Section(
+            "Layers of the largest variant",
+            "Output channels, in the order of the network." if is_pruned else "The unpruned network fits.",
+            (topology_charts.layer_width_chart(largest),) if is_pruned else (),
+            Table("kept", ("layer", "reason it is not pruned"), uncut).html if uncut else EMPTY,
+        ),
+    ]
+    if training is not None:
+        grown = "" if training.grown_mb is None else f" Its memory grew by {number(training.grown_mb)} MB."
+        lead = Markup("{}, {} steps of SGD on {} synthetic samples.{} {} on this machine, not on the board.").format(
+            largest.variant.name, len(training.losses), training.batch_size, grown, render_badge("measured")
+        )
+        sections.append(Section("Training test", lead, (topology_charts.loss_chart(training),)))
+    return sections

@@ -1,0 +1,150 @@
+"""Terminal view of a characterisation: the summary of a sweep, the list of its points, and predicted epochs."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from experiments.report.quantities import duration, energy, percent
+from experiments.report.tables import Table, number_cell, text_cell
+from fedge.characterisation import knob_values
+from fedge.characterisation.point_knobs import describe_point
+from fedge.characterisation.sweep_files import FINDINGS_FILE
+from fedge.characterisation.sweep_plan import SweepPoint
+from fedge.characterisation.sweep_prediction import EpochPrediction
+from fedge.characterisation.sweep_run import PlannedPoint, SweepListing, SweepOutcome, format_count
+from fedge.characterisation.sweep_store import JOURNAL_FILE, MAX_ATTEMPTS, SweepResult
+from fedge.telemetry import run_folder
+
+MOST_REASONS, MOST_NOTES, MOST_FINDINGS = 8, 4, 3
+"""Default numbers of items printed, so that the summary fits on one screen."""
+NUMBER = re.compile(r"\d+(\.\d+)?")
+MissingPoints = Sequence[tuple[SweepPoint, str]]
+
+
+def describe_outcome(outcome: SweepOutcome) -> list[str]:
+    """Return the lines of a sweep's summary."""
+    result = outcome.result
+    lines = [*_list_missing("skipped", result.skipped), *_list_missing("failed", result.failed)]
+    lines += _suggest_retry(result.failed, outcome.attempts)
+    lines += _list_notes(result)
+    if result.points:
+        lines += _list_findings(json.loads((result.folder / FINDINGS_FILE).read_text(encoding="utf-8")))
+    odd = [f"{len(gone)} {word}" for word, gone in (("skipped", result.skipped), ("failed", result.failed)) if gone]
+    counts = f"{len(result.points)} of {format_count(len(result.plan.points), 'point')}"
+    omitted = f" ({', '.join(odd)})" if odd else ""
+    lines.append(f"{counts}{omitted}; {duration(outcome.board_s)} of {_time_owner(result)} time")
+    if result.points:
+        lines.append(f"report: {result.folder / run_folder.REPORT}")
+    return lines
+
+
+def _list_missing(word: str, gone: MissingPoints) -> Iterator[str]:
+    """Yield a line per reason for missing points, with the first of them."""
+    reasons: dict[str, list[SweepPoint]] = {}
+    for point, reason in gone:
+        reasons.setdefault(reason, []).append(point)
+    for reason, points in list(reasons.items())[:MOST_REASONS]:
+        more = f" and {len(points) - 1} more" if len(points) > 1 else ""
+        yield f"{word}: {describe_point(points[0])}{more}: {reason}"
+    if len(reasons) > MOST_REASONS:
+        yield (
+            f"{word} for {format_count(len(reasons) - MOST_REASONS, 'other reason')}: see the journal's lines "
+            f"({JOURNAL_FILE})"
+        )
+
+
+def _suggest_retry(failed: MissingPoints, attempts: Mapping[str, int]) -> Iterator[str]:
+    once = sum(attempts.get(point.key, 0) < MAX_ATTEMPTS for point, _ in failed)
+    if once:
+        yield f"the same command tries {'it' if once == 1 else 'them'} once more"
+    elif failed:
+        yield "failed twice: --again tries once more"
+
+
+def _list_notes(result: SweepResult) -> Iterator[str]:
+    """Yield the remarks on points, most frequent first; remarks that differ only in numbers count as one."""
+    alike: dict[str, list[str]] = {}
+    for point in result.points:
+        for note in dict.fromkeys(point.notes):
+            alike.setdefault(NUMBER.sub("#", note), []).append(note)
+    for notes in sorted(alike.values(), key=len, reverse=True)[:MOST_NOTES]:
+        example = ", for example" if len(set(notes)) > 1 else ""
+        yield f"note at {len(notes)} of {format_count(len(result.points), 'point')}{example}: {notes[0]}"
+
+
+def _list_findings(summary: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the first findings and the advice with the largest saving, as in the report."""
+    findings = summary["findings"]
+    for one in findings[:MOST_FINDINGS]:
+        yield f"found: {one['title']}"
+    if len(findings) > MOST_FINDINGS:
+        yield f"found: {len(findings) - MOST_FINDINGS} more, in the report"
+    if summary["advice"]:
+        yield f"turn next: {_describe_advice(max(summary['advice'], key=lambda one: one['saving'] or 0.0))}"
+
+
+def _describe_advice(one: Mapping[str, Any]) -> str:
+    from experiments.report.characterisation.knob_labels import KIND_NAMES, describe_turn
+
+    timed = one["quantity"] == "e2e_s"
+    present, expected = (
+        duration(one[f"{name}_s"]) if timed else energy(one[f"{name}_j"]) for name in ("present", "expected")
+    )
+    saved = f"{percent(one['saving'], 0)} less {'time' if timed else 'energy'} of an epoch ({present} → {expected})"
+    where = f"{one['workload']} on {one['board']}, {KIND_NAMES.get(one['kind'], one['kind'])}, {one['label']}"
+    return f"{describe_turn(one['knob'], one['now'], one['then'])}: {saved}, {where}"
+
+
+def _time_owner(result: SweepResult) -> str:
+    kinds = {board == knob_values.HERE for board in result.plan.boards}
+    return "this machine's" if kinds == {True} else "the emulated boards'" if kinds == {False} else "the boards'"
+
+
+def describe_listing(listing: SweepListing) -> Iterator[str]:
+    """Yield a line per point in the order of measurement, then the totals."""
+    for row in listing.points:
+        yield _describe_row(row)
+    times_s = [row.seconds for row in listing.points if row.seconds is not None]
+    about = f", about {duration(sum(times_s))} of the emulated boards' time" if times_s else ""
+    between_s = listing.repeats_s
+    spread = f"; at least {duration(between_s)} from the first repeat to the last" if between_s else ""
+    done, skipped = (sum(row.state == state for row in listing.points) for state in ("done", "skipped"))
+    known = f"{f', {done} of them done in {listing.folder}' if done else ''}{f', {skipped} skipped' if skipped else ''}"
+    yield f"{format_count(len(listing.points), 'point')}{known}{about}{spread}"
+    if listing.default_modes:
+        yield listing.default_modes
+
+
+def _describe_row(row: PlannedPoint) -> str:
+    why = f" ({row.reason})" if row.reason and row.state != "done" else ""
+    return "  ".join([row.key, f"{row.state:7}", f"{duration(row.seconds):>12}", row.point + why])
+
+
+def build_prediction_table(predictions: Sequence[EpochPrediction]) -> Table:
+    """Build a table of predicted epochs beside the measured ones."""
+    first = predictions[0]
+    loader = f"prefetch {first.prefetch}, {first.storage}, {percent(first.cached, 0)} in the page cache"
+    heads = ("workload", "mode", "batch", "workers", "epoch", "measured", "stall", "energy", "measured")
+    rows = tuple(
+        (
+            text_cell(line.workload),
+            text_cell(line.mode),
+            number_cell(str(line.batch_size), line.batch_size),
+            number_cell(str(line.workers), line.workers),
+            number_cell(f"{duration(line.e2e_s)}{_format_spread(line.e2e_spread)}", line.e2e_s, "s"),
+            number_cell(duration(line.seen_s), line.seen_s, "s"),
+            number_cell(duration(line.stall_s), line.stall_s, "s"),
+            number_cell(f"{energy(line.energy_j)}{_format_spread(line.energy_spread)}", line.energy_j, "J"),
+            number_cell(energy(line.seen_j), line.seen_j, "J"),
+        )
+        for line in predictions
+    )
+    title = f"{first.board}: an epoch; {loader}; method {first.method}, {first.label}"
+    return Table("epochs", heads, rows, title)
+
+
+def _format_spread(share: float | None) -> str:
+    return "" if share is None else f" ± {percent(share, 0)}"
