@@ -1,13 +1,9 @@
-"""The board's telemetry service: ``python -m fedge.telemetry.board_agent --settings FILE`` tells the server what it
-sees.
-"""
+"""The board's telemetry service: ``python -m fedge.telemetry.board_agent --settings FILE`` reports to the server."""
 
 from __future__ import annotations
 
 import argparse
-import fcntl
 import logging
-import os
 import random
 import secrets
 import signal
@@ -26,15 +22,16 @@ from fedge.devices.sensing.sampler import Sampler
 from fedge.errors import BadInput, FedgeError, SensorLost
 from fedge.powerd.machine import Machine
 from fedge.protocols import Clock
+from fedge.telemetry.file_lock import FileLock
 from fedge.telemetry.live_records import BoardProgress
 from fedge.telemetry.outbox import Outbox
+from fedge.telemetry.progress_files import read_progress
 from fedge.telemetry.sensor_stretches import (
     GAP_S,
     BufferedSensor,
     SensorStretches,
     describe_progress,
     find_board_spec,
-    read_local_progress,
 )
 from fedge.telemetry.spool import Spool
 from fedge.telemetry.strict_json import BOARD
@@ -111,8 +108,8 @@ class TelemetryAgent:
         """Open the board's sensor and sample it at the configured rate."""
         place, clock = self._settings.place, self._world.clock
         formula = self._kind.total_power if self._kind else None
-        with closing(open_sensor(place.sensor, Machine(place.root), clock, formula)) as found:
-            sensor = self._sensor = BufferedSensor(found)
+        with closing(open_sensor(place.sensor, Machine(place.root), clock, formula)) as source:
+            sensor = self._sensor = BufferedSensor(source)
             try:
                 with Sampler(sensor, clock, place.sample_hz, SAMPLER_MEMORY_S):
                     yield sensor
@@ -135,9 +132,12 @@ class TelemetryAgent:
 
     def _current_progress(self) -> BoardProgress:
         board = self._settings.board
-        said, device = read_local_progress(self._settings.live_dir, board), self._kind.name if self._kind else ""
         return describe_progress(
-            said, board=board, device=device, sample=self._newest_sample(), now_s=self._world.wall_s()
+            read_progress(self._settings.live_dir).get(board),
+            board=board,
+            device=self._kind.name if self._kind else "",
+            sample=self._newest_sample(),
+            now_s=self._world.wall_s(),
         )
 
     def _newest_sample(self) -> SensorSample | None:
@@ -146,8 +146,7 @@ class TelemetryAgent:
         return samples[0] if samples and self._world.clock.now_s() - samples[0].at_s <= GAP_S else None
 
 
-@contextmanager
-def lock_spool_folder(folder: Path) -> Iterator[None]:
+def lock_spool_folder(folder: Path) -> FileLock:
     """Lock the spool's folder for this process.
 
     Raises:
@@ -155,17 +154,12 @@ def lock_spool_folder(folder: Path) -> Iterator[None]:
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        lock = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        return FileLock(folder / ".lock", "a spool")
     except OSError as error:
         raise BadInput("telemetry.spool_dir", str(error), "a folder that this user may write to") from error
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield
-    except BlockingIOError as error:
-        right = "one service at a time: systemctl status fedge-telemetry"
-        raise BadInput("telemetry.spool_dir", f"{folder}, which another process uses", right) from error
-    finally:
-        os.close(lock)
+    except BadInput as error:
+        right = f"{error.right} (systemctl status fedge-telemetry)"
+        raise BadInput("telemetry.spool_dir", f"{folder}: {error.got}", right) from error
 
 
 def run_agent(settings: NodeSettings) -> None:
@@ -181,12 +175,13 @@ def run_agent(settings: NodeSettings) -> None:
     if not BOARD.fullmatch(settings.board):
         raise BadInput("board", repr(settings.board), "a name of at most 64 letters, digits, ., _ and -")
     world = AgentEnvironment(RealClock(), time.time, random.random, HttpsUplink(telemetry))
-    with lock_spool_folder(telemetry.spool_dir):
-        service = TelemetryAgent(settings, telemetry, secrets.token_hex(8), world)
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: service.stop())
-        logger.info("%s tells %s what it sees", settings.board, telemetry.url)
-        service.run()
+    lock = lock_spool_folder(telemetry.spool_dir)
+    service = TelemetryAgent(settings, telemetry, secrets.token_hex(8), world)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: service.stop())
+    logger.info("%s tells %s what it sees", settings.board, telemetry.url)
+    service.run()
+    lock.release()
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -194,9 +189,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(levelname)s %(message)s")
     parser = argparse.ArgumentParser(prog="python -m fedge.telemetry.board_agent", description=__doc__)
     parser.add_argument("--settings", type=Path, default=SETTINGS_PATH, help="the board's settings (%(default)s)")
-    asked = parser.parse_args(argv)
+    options = parser.parse_args(argv)
     try:
-        run_agent(read_settings(asked.settings))
+        run_agent(read_settings(options.settings))
     except FedgeError as error:
         logger.error("%s", error)  # noqa: TRY400  a user's mistake, reported in one line
         return USAGE_EXIT_CODE if isinstance(error, BadInput) else 1

@@ -43,36 +43,30 @@ def read_newest_rows(folder: Path, columns: Sequence[str], since_round: int, spl
         import pyarrow.dataset as ds
 
         needed = list(dict.fromkeys(["board", "round", "energy_j", *columns]))
-        return (
-            read_snapshot(folder, CLIENTS).dataset().to_table(columns=needed, filter=ds.field("round") >= since_round)
-        )
+        clients = read_snapshot(folder, CLIENTS).dataset()
+        return clients.to_table(columns=needed, filter=ds.field("round") >= since_round)
 
-    found = retry_while_changing(read)
-    return NewestRows(_last_rows(found, columns), *_sum_joules(found, split_round))
-
-
-def _last_rows(found: Any, columns: Sequence[str]) -> dict[str, tuple[Any, ...]]:
-    """Return the row with the greatest round of each board; parts of a resumed run need not be in order."""
-    import pyarrow as pa
-
-    boards = found.column("board").to_pylist()
-    last: dict[str, tuple[int, int]] = {}
-    for place, (board, number) in enumerate(zip(boards, found.column("round").to_pylist(), strict=True)):
-        if board not in last or number >= last[board][0]:
-            last[board] = number, place
-    chosen = found.take(pa.array([place for _, place in last.values()], pa.int64()))
-    values = [chosen.column(name).to_pylist() for name in columns]
-    return dict(zip(last, zip(*values, strict=True), strict=True))
-
-
-def _sum_joules(found: Any, split_round: int) -> tuple[dict[str, float], dict[str, float]]:
     import pyarrow.compute as pc
 
-    before = pc.less(found.column("round"), split_round)
-    return _sum_by_board(found.filter(before)), _sum_by_board(found.filter(pc.invert(before)))
+    table = retry_while_changing(read)
+    before = pc.less(table.column("round"), split_round)
+    return NewestRows(
+        _last_rows(table, columns),
+        before_j=_sum_by_board(table.filter(before)),
+        from_j=_sum_by_board(table.filter(pc.invert(before))),
+    )
 
 
-def _sum_by_board(found: Any) -> dict[str, float]:
-    summed = found.select(["board", "energy_j"]).group_by("board").aggregate([("energy_j", "sum")])
+def _last_rows(table: Any, columns: Sequence[str]) -> dict[str, tuple[Any, ...]]:
+    """Return the row with the greatest round of each board; parts of a resumed run need not be in order."""
+    boards, rounds = table.column("board").to_pylist(), table.column("round").to_pylist()
+    places = {boards[place]: place for place in sorted(range(len(boards)), key=rounds.__getitem__)}
+    chosen = table.take(list(places.values())) if places else table
+    values = [chosen.column(name).to_pylist() for name in columns]
+    return dict(zip(places, zip(*values, strict=True), strict=True))
+
+
+def _sum_by_board(table: Any) -> dict[str, float]:
+    summed = table.group_by("board").aggregate([("energy_j", "sum")])
     boards, joules = summed.column("board").to_pylist(), summed.column("energy_j_sum").to_pylist()
     return {board: value or 0.0 for board, value in zip(boards, joules, strict=True)}

@@ -9,8 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fedge.telemetry.live_records import ActivityState, BoardProgress
-from fedge.telemetry.progress_files import LONGEST_ERROR, LONGEST_NAME, write_progress
+from fedge.telemetry.live_records import LONGEST_ERROR, LONGEST_NAME, ActivityState, BoardProgress
+from fedge.telemetry.progress_files import write_progress
 from fedge.telemetry.strict_json import MalformedJson
 
 REPORT_PERIOD_S = 0.5
@@ -48,10 +48,8 @@ class ProgressReporter:
         """
         self._folder, self._now, self._wall_s = folder, _make_printable(begun), wall_s
         self._every_s, self._states_at_once = every_s, states_at_once
-        self._told: ActivityState | None = None
-        """State of the last report of this reporter."""
+        self._reported: ActivityState | None = None
         self.told_s = last_s
-        """Unix time of the last report."""
 
     def report(self, state: ActivityState | None = None, **changes: Any) -> None:
         """Update the progress and report it if it is due; ``changes`` are fields of ``BoardProgress``."""
@@ -60,7 +58,7 @@ class ProgressReporter:
         at_s = self._wall_s()
         self._now = _make_printable(replace(self._now, state=state or self._now.state, at_s=at_s, **changes))
         due = not 0 <= at_s - self.told_s < self._every_s
-        if due or (self._states_at_once and self._now.state != self._told):
+        if due or (self._states_at_once and self._now.state != self._reported):
             self._write(self._folder)
 
     def add_steps(self, steps: int) -> None:
@@ -73,11 +71,11 @@ class ProgressReporter:
         It is always written if an earlier report of the round was, so that nothing stale remains.
         """
         self.report(state, **changes)
-        if self._folder is not None and self._told not in {None, state}:
+        if self._folder is not None and self._reported not in {None, state}:
             self._write(self._folder)
 
     def _write(self, folder: Path) -> None:
-        self._told, self.told_s = self._now.state, self._now.at_s
+        self._reported, self.told_s = self._now.state, self._now.at_s
         try:
             write_progress(folder, self._now)
         except (OSError, ValueError, MalformedJson) as error:
@@ -86,17 +84,12 @@ class ProgressReporter:
 
 def _make_printable(progress: BoardProgress) -> BoardProgress:
     """Return the progress with texts shortened and on one line."""
-    return replace(
-        progress,
-        device=_shorten(progress.device, LONGEST_NAME),
-        run=_shorten(progress.run, LONGEST_NAME),
-        mode=_shorten(progress.mode, LONGEST_NAME),
-        error=_shorten(progress.error, LONGEST_ERROR),
-    )
-
-
-def _shorten(text: str, longest: int) -> str:
-    return "".join(c if c.isprintable() else " " for c in text[:longest])
+    limits = {"device": LONGEST_NAME, "run": LONGEST_NAME, "mode": LONGEST_NAME, "error": LONGEST_ERROR}
+    texts = {name: getattr(progress, name)[:longest] for name, longest in limits.items()}
+    printable: dict[str, Any] = {
+        name: "".join(c if c.isprintable() else " " for c in text) for name, text in texts.items()
+    }
+    return replace(progress, **printable)
 
 
 SILENT_REPORTER = ProgressReporter(None, BoardProgress("", 0.0, "fetching"), time.time)

@@ -14,6 +14,8 @@ MODEL = "model.safetensors"
 REPORT = "report.html"
 CHECKPOINTS = "checkpoints"
 STORE = "store"
+LIVE = "live"
+"""Folder with the progress files of emulated boards."""
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -23,6 +23,38 @@ BATCH_ROWS = 8192
 """Rows per batch of a streamed answer: bounds its memory."""
 
 
+QueryRow = tuple[Any, ...]
+
+
+class QueryAnswer:
+    """Answer of a query: column names, and rows that are computed on demand and can be iterated once.
+
+    Attributes:
+        names: Names of the columns.
+        row_count: Number of rows iterated so far.
+    """
+
+    def __init__(self, names: tuple[str, ...], rows: Iterator[QueryRow]) -> None:
+        self.names, self._rows, self.row_count = names, rows, 0
+
+    def __iter__(self) -> Iterator[QueryRow]:
+        for row in self._rows:
+            self.row_count += 1
+            yield row
+
+
+def _batch_to_rows(batch: Any) -> list[QueryRow]:
+    """Convert a record batch; raises ``BadInput`` for values without a Python form, such as dates before year 1."""
+    columns = []
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        try:
+            columns.append(column.to_pylist(maps_as_pydicts="strict"))
+        except (TypeError, ValueError, KeyError, OverflowError) as error:
+            got = f"a value of {name} that cannot be converted ({error})"
+            raise BadInput("SQL", got, "it as text: ::varchar") from error
+    return list(zip(*columns, strict=True))
+
+
 class RunReader:
     """A run as it was when it was opened, finished or not.
 
@@ -100,14 +132,15 @@ class RunReader:
         """
         return self._run_interruptible(lambda: self._make_relation(sql).to_arrow_table())
 
-    def batches(self, sql: str) -> tuple[Any, Iterator[Any]]:
+    def stream(self, sql: str) -> QueryAnswer:
         """Run one SELECT as ``query`` does and stream the answer, for answers that exceed the memory.
 
-        Returns:
-            The Arrow schema, and an iterator over record batches that are computed on demand.
+        Raises:
+            BadInput: The statement is invalid; while iterating, a value has no Python form.
         """
         reader = self._run_interruptible(lambda: self._make_relation(sql).to_arrow_reader(BATCH_ROWS))
-        return reader.schema, iter(lambda: self._run_interruptible(lambda: next(reader, None)), None)
+        batches = iter(lambda: self._run_interruptible(lambda: next(reader, None)), None)
+        return QueryAnswer(tuple(reader.schema.names), (row for batch in batches for row in _batch_to_rows(batch)))
 
     def _run_interruptible(self, work: Callable[[], T]) -> T:
         """Run ``work`` in another thread and return its result: DuckDB itself would not react to Ctrl-C."""

@@ -8,7 +8,6 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 from fedge.devices import catalogue
 from fedge.devices.board_identity import BoardIdentity, match_board_spec
@@ -18,9 +17,8 @@ from fedge.powerd.device_tree import identify_board
 from fedge.powerd.machine import Machine
 from fedge.powerd.mode_records import PowerdRefusal
 from fedge.protocols import PowerSensor
-from fedge.telemetry.board_messages import COLUMN_RANGES, OVERLAP_S, keep_plausible, plausible_or_none
-from fedge.telemetry.live_records import BoardProgress
-from fedge.telemetry.progress_files import read_progress
+from fedge.telemetry.board_messages import keep_plausible, plausible_or_none
+from fedge.telemetry.live_records import COLUMN_RANGES, OVERLAP_S, BoardProgress
 from fedge.telemetry.trace_operations import shift_trace, trace_from_samples
 from fedge.types import EMPTY_TRACE, DeviceSpec, SensorSample, Trace
 
@@ -89,10 +87,9 @@ class SensorStretches:
         self._from_s = now_s()
         """End of what was returned, on the sensor's clock."""
         self._ahead_s = wall_s() - now_s()
-        self._told_s = 0.0
+        self._until_s = 0.0
         """End of what was returned, unix time."""
         self.lost = 0
-        """Number of stretches that could not be dated."""
 
     def take_new(self, samples: list[SensorSample]) -> Trace:
         """Return the whole seconds since the last call, as far as samples cover them."""
@@ -113,28 +110,32 @@ class SensorStretches:
         dated = shift_trace(trace, self._ahead_s)
         if not dated:
             return EMPTY_TRACE
-        if dated.start_s[0] < max(self._told_s - OVERLAP_S, CLOCK_IS_SET_S):
+        if dated.start_s[0] < max(self._until_s - OVERLAP_S, CLOCK_IS_SET_S):
             self.lost += len(dated)
             return EMPTY_TRACE
-        self._told_s = dated.start_s[-1] + dated.span_s[-1]
+        self._until_s = dated.start_s[-1] + dated.span_s[-1]
         return dated
 
 
 def describe_progress(
-    said: BoardProgress | None, board: str, device: str, sample: SensorSample | None, now_s: float
+    report: BoardProgress | None, board: str, device: str, sample: SensorSample | None, now_s: float
 ) -> BoardProgress:
     """Combine a run's last report, while it is recent, with the sensor's newest values; otherwise the board is idle.
 
     Args:
-        said: The run's last report, if any.
+        report: The run's last report, if any.
         board: Name of the board.
         device: Kind of board.
         sample: The newest sample, if any.
         now_s: Unix time.
     """
     idle = BoardProgress(board, now_s, "idle", device)
-    limit_s = SHOW_END_S if said is not None and said.state in {"done", "failed"} else STALE_S
-    base = idle if said is None or not 0 <= now_s - said.at_s <= limit_s else replace(said, at_s=now_s, device=device)
+    limit_s = SHOW_END_S if report is not None and report.state in {"done", "failed"} else STALE_S
+    base = (
+        idle
+        if report is None or not 0 <= now_s - report.at_s <= limit_s
+        else replace(report, at_s=now_s, device=device)
+    )
     if sample is None:
         return replace(base, power_w=None, temperature_c=None)
     return replace(
@@ -144,18 +145,13 @@ def describe_progress(
     )
 
 
-def read_local_progress(folder: Path, board: str) -> BoardProgress | None:
-    """Return the last report of a run on this board, if any."""
-    return read_progress(folder).get(board)
-
-
 def find_board_spec(settings: NodeSettings) -> DeviceSpec | None:
     """Return the catalogue's entry of this board, found without its daemon; None if it is unknown."""
     try:
         if settings.device is not None:
             return catalogue.find(settings.device, where="device")
-        said = identify_board(Machine(settings.root))
-        identity = BoardIdentity(said.model, tuple(said.compatible), said.l4t)
+        tree = identify_board(Machine(settings.root))
+        identity = BoardIdentity(tree.model, tuple(tree.compatible), tree.l4t)
         return match_board_spec(identity, (), catalogue.load_catalogue())
     except (FedgeError, PowerdRefusal, OSError) as error:
         logger.warning("the board's kind is not known: %s", error)

@@ -9,13 +9,15 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from fedge.atomic_files import replace_file
 from fedge.telemetry.board_messages import MAX_MESSAGE_BYTES, decode_batch, encode_batch, trace_bounds_s
 from fedge.telemetry.live_records import TelemetryBatch
 from fedge.telemetry.strict_json import MalformedJson
 
 NAME = re.compile(r"(\d{12})\.(\d{1,6})\.(\d{1,12})\.json")
 """Number, stretches, and unix time of the end: a folder's listing is enough to know its content."""
-UNFINISHED = ".unfinished"
+UNFINISHED = ".part"
+"""End of the names of temporary files, as ``fedge.atomic_files`` makes them."""
 
 logger = logging.getLogger(__name__)
 
@@ -32,7 +34,6 @@ class SpoolSegment:
     """
 
     number: int
-    """Position in the order of batches, over all starts of the program."""
     stretches: int
     end_s: int
     size: int
@@ -62,7 +63,6 @@ class Spool:
         """
         self._folder, self._most_bytes, self._most_age_s = folder, most_bytes, most_age_s
         self.lost = 0
-        """Stretches dropped because of the limits or because they could not be read."""
         self._failing = False
         self._segments: dict[int, SpoolSegment] = {}
         self._find_segments()
@@ -102,7 +102,7 @@ class Spool:
         former = self._segments.get(number)
         self._segments[number] = segment
         if former is not None and former.name != segment.name:
-            self._unlink(former)
+            self._remove(former.name)
         self.trim(now_s)
         return number in self._segments
 
@@ -123,7 +123,7 @@ class Spool:
         """Remove a batch that was accepted."""
         segment = self._segments.pop(number, None)
         if segment is not None:
-            self._unlink(segment)
+            self._remove(segment.name)
 
     def trim(self, now_s: float) -> None:
         """Drop the oldest batches until size and age are within the limits."""
@@ -146,34 +146,25 @@ class Spool:
         for name, size in sorted(entries):
             if name.endswith(UNFINISHED):
                 self._remove(name)
-            elif found := NAME.fullmatch(name):
-                number, stretches, end_s = (int(part) for part in found.groups())
+            elif match := NAME.fullmatch(name):
+                number, stretches, end_s = map(int, match.groups())
                 segment = SpoolSegment(number, stretches, end_s, size)
-                other = self._segments.get(number)
-                self._segments[number] = segment if other is None else max(segment, other)
-                if other is not None:
-                    self._remove(min(segment, other).name)
+                smaller, larger = sorted((segment, self._segments.get(number, segment)))
+                self._segments[number] = larger
+                if smaller != larger:
+                    self._remove(smaller.name)
 
     def _write_segment(self, name: str, data: bytes) -> bool:
-        unfinished = self._folder / f"{name}{UNFINISHED}"
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            with unfinished.open("wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            unfinished.replace(self._folder / name)
+            with replace_file(self._folder / name) as part:
+                part.write_bytes(data)
         except OSError as error:
             if not self._failing:  # once per trouble, not once per batch
                 logger.warning("the spool cannot be written, what comes now is lost: %s", error)
             self._failing = True
-            self._remove(unfinished.name)
             return False
         self._failing = False
         return True
-
-    def _unlink(self, segment: SpoolSegment) -> None:
-        self._remove(segment.name)
 
     def _remove(self, name: str) -> None:
         with contextlib.suppress(OSError):

@@ -23,6 +23,7 @@ from fedge.telemetry.store_records import ClientRow, EventRow, RoundRow, RoundTr
 from fedge.telemetry.store_schema import (
     BY_ROW,
     OLD_FILES,
+    ROUNDS,
     SAMPLES,
     TABLES,
     VERSION,
@@ -126,8 +127,9 @@ class RunTables:
     def __init__(self, folder: Path, now_s: Callable[[], float] = time.monotonic) -> None:
         self._lock = _lock_store(folder)
         version = store_files.read_store_version(folder)
-        if version is None:
-            _begin_store(folder)
+        if version is None:  # the version first, so that a reader who finds tables finds it too
+            _write_version(folder)
+            store_files.sync_folder(folder)
         elif version < VERSION:
             _convert_version_1(folder)
         self._writers = {table: TableWriter(folder, table, now_s) for table in TABLES}
@@ -143,11 +145,11 @@ class RunTables:
         by_table: dict[StoreTable, list[Row]] = {}
         for row in rows:
             by_table.setdefault(SAMPLES if isinstance(row, RoundTrace) else BY_ROW[type(row)], []).append(row)
-        batches = {table: _make_batches(table, found) for table, found in by_table.items()}
+        batches = {table: _make_batches(table, rows) for table, rows in by_table.items()}
         for table in TABLES:
             if table in batches:
                 self._writers[table].append(batches[table])
-        self._rounds += [row for found in by_table.values() for row in found if isinstance(row, RoundRow)]
+        self._rounds += [row for row in by_table.get(ROUNDS, ()) if isinstance(row, RoundRow)]
 
     def forget_after(self, last_round: int) -> None:
         """Drop the rows of rounds that a resumed run will repeat; may be interrupted and repeated."""
@@ -184,8 +186,8 @@ def _make_batches(table: StoreTable, rows: Sequence[Row]) -> list[Any]:
     """Return Arrow batches of rows of one table."""
     traces = [row for row in rows if isinstance(row, RoundTrace)]
     plain = [row for row in rows if not isinstance(row, RoundTrace)]
-    made = ([traces_to_batch(traces)] if traces else []) + ([rows_to_batch(table, plain)] if plain else [])
-    return [batch for batch in made if batch.num_rows]
+    batches = ([traces_to_batch(traces)] if traces else []) + ([rows_to_batch(table, plain)] if plain else [])
+    return [batch for batch in batches if batch.num_rows]
 
 
 def _slice_batch(batch: Any) -> list[Any]:
@@ -201,22 +203,16 @@ def _lock_store(folder: Path) -> FileLock:
     return FileLock(folder / STORE / LOCK, "a store")
 
 
-def _begin_store(folder: Path) -> None:
-    """Write the version first, so that a reader who finds tables finds it too."""
-    _write_version(folder)
-    store_files.sync_folder(folder)
-
-
 def _convert_version_1(folder: Path) -> None:
     """Convert a version 1 run; until the version is written, the old files count and the conversion can be repeated."""
     for table in TABLES:
         where = store_files.table_folder(folder, table)
         where.mkdir(parents=True, exist_ok=True)
-        for left in where.iterdir():
-            left.unlink()
-        found = store_files.read_version_1(folder, table)
-        if found.num_rows:
-            store_files.write_part(store_files.numbered_path(where, 1, store_files.PART), found)
+        for path in where.iterdir():
+            path.unlink()
+        rows = store_files.read_version_1(folder, table)
+        if rows.num_rows:
+            store_files.write_part(store_files.numbered_path(where, 1, store_files.PART), rows)
     _write_version(folder)
     for name in OLD_FILES.values():
         (folder / name).unlink(missing_ok=True)
@@ -225,5 +221,4 @@ def _convert_version_1(folder: Path) -> None:
 def _write_version(folder: Path) -> None:
     path = folder / STORE / store_files.VERSION_FILE
     write_text(path, json.dumps({"version": VERSION}) + "\n")
-    store_files.sync_file(path)
     store_files.sync_folder(path.parent)

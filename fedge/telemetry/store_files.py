@@ -10,12 +10,12 @@ import json
 import logging
 import math
 import os
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fedge.atomic_files import replace_file
 from fedge.errors import BadInput
 from fedge.telemetry import wal
 from fedge.telemetry.run_folder import STORE
@@ -103,22 +103,18 @@ def _read_version_file(path: Path) -> int:
     return version
 
 
-def write_part(target: Path, found: Any) -> None:
-    """Write an Arrow table as a part: to a temporary name, sync, rename, sync the folder.
+def write_part(target: Path, table: Any) -> None:
+    """Replace a part by an Arrow table.
 
     Raises:
         OSError: Writing failed; it names the file, and nothing of it remains.
     """
     import pyarrow.parquet as pq
 
-    temporary = target.with_name(f"{target.name}.{os.getpid()}{TEMPORARY}")
     try:
-        pq.write_table(found, temporary, compression="zstd", row_group_size=ROW_GROUP)
-        sync_file(temporary)
-        temporary.replace(target)
+        with replace_file(target) as part:
+            pq.write_table(table, part, compression="zstd", row_group_size=ROW_GROUP)
     except OSError as error:
-        with suppress(OSError):
-            temporary.unlink(missing_ok=True)
         # Arrow's message has a prefix of its own, and the error lacks the file name.
         raise OSError(error.errno, os.strerror(error.errno or 0), str(target)) from error
     sync_folder(target.parent)
@@ -126,16 +122,12 @@ def write_part(target: Path, found: Any) -> None:
 
 def finish_wal(where: Path, table: StoreTable, number: int) -> None:
     """Convert the write-ahead file ``number`` to a part and remove it; a damaged one is renamed instead."""
-    import pyarrow as pa
-
     path = numbered_path(where, number, WAL)
-    found = wal.read(path)
-    if found.rows:
-        write_part(
-            numbered_path(where, number, PART), fit_to_schema(table, pa.Table.from_batches(found.batches, found.schema))
-        )
-    if found.damaged:
-        logger.warning("%s is damaged after %d rows; it is kept as *%s", path, found.rows, DAMAGED)
+    contents = wal.read(path)
+    if contents.rows:
+        write_part(numbered_path(where, number, PART), wal_rows_to_table(table, contents))
+    if contents.damaged:
+        logger.warning("%s is damaged after %d rows; it is kept as *%s", path, contents.rows, DAMAGED)
         path.replace(numbered_path(where, number, DAMAGED))
     else:
         path.unlink()  # should a loss of power undo that, the file is void
@@ -145,23 +137,16 @@ def repair_leftovers(where: Path, table: StoreTable) -> int:
     """Remove temporary files and finish what an earlier writer left; return the next free number."""
     where.mkdir(parents=True, exist_ok=True)
     files = list_store_files(where)
-    for path in files.temporary:
+    for path in (*files.temporary, *(path for number, path in files.wals.items() if number in files.parts)):
         path.unlink()
-    for number, path in files.wals.items():
-        if number in files.parts:
-            path.unlink()
-        else:
-            _finish_leftover_wal(where, table, number, path)
+    for number, path in files.live_wals.items():
+        contents = wal.read(path)
+        if contents.torn:
+            torn = contents.total_bytes - contents.good_bytes
+            logger.warning("%s: the last %d bytes are a row that was not written to its end; cut off", path, torn)
+            wal.truncate_wal(path, contents.good_bytes)
+        finish_wal(where, table, number)
     return files.last + 1
-
-
-def _finish_leftover_wal(where: Path, table: StoreTable, number: int, path: Path) -> None:
-    found = wal.read(path)
-    if found.torn:
-        lost = found.total_bytes - found.good_bytes
-        logger.warning("%s: the last %d bytes are a row that was not written to its end; cut off", path, lost)
-        wal.truncate_wal(path, found.good_bytes)
-    finish_wal(where, table, number)
 
 
 def forget_after(where: Path, last_round: int) -> None:
@@ -172,12 +157,12 @@ def forget_after(where: Path, last_round: int) -> None:
     for path in list_store_files(where).parts.values():
         if _greatest_value(path, "round") <= last_round:
             continue
-        found = pq.read_table(path, partitioning=None)
-        kept = found.filter(pc.less_equal(found.column("round"), last_round))
+        rows = pq.read_table(path, partitioning=None)
+        kept = rows.filter(pc.less_equal(rows.column("round"), last_round))
         if kept.num_rows == 0:
             path.unlink()
             sync_folder(where)
-        elif kept.num_rows < found.num_rows:
+        elif kept.num_rows < rows.num_rows:
             write_part(path, kept)
 
 
@@ -258,25 +243,18 @@ def make_empty_table(table: StoreTable) -> Any:
     return arrow_schema(table, coded=True).empty_table()
 
 
-def wal_rows_to_table(table: StoreTable, batches: Sequence[Any], schema: Any) -> Any:
+def wal_rows_to_table(table: StoreTable, contents: wal.WalContents) -> Any:
     """Return write-ahead rows with the columns of parts."""
     import pyarrow as pa
 
-    return fit_to_schema(table, pa.Table.from_batches(batches, schema)) if batches else make_empty_table(table)
-
-
-def sync_file(path: Path) -> None:
-    """Wait until the file's content is on disk."""
-    _sync_path(path, os.O_RDONLY)
+    if not contents.batches:
+        return make_empty_table(table)
+    return fit_to_schema(table, pa.Table.from_batches(contents.batches, contents.schema))
 
 
 def sync_folder(path: Path) -> None:
     """Wait until the folder's entries are on disk."""
-    _sync_path(path, os.O_RDONLY | os.O_DIRECTORY)
-
-
-def _sync_path(path: Path, flags: int) -> None:
-    fd = os.open(path, flags)
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(fd)
     finally:

@@ -91,9 +91,10 @@ def read_rows(folder: Path, kind: type[R], since_round: int | None = None) -> li
         import pyarrow.dataset as ds
 
         chosen = None if since_round is None else ds.field("round") >= since_round
-        found = read_snapshot(folder, BY_ROW[kind])
-        _log_notes(found)
-        return found.dataset().to_table(filter=chosen)
+        snapshot = read_snapshot(folder, BY_ROW[kind])
+        for note in snapshot.notes:
+            logger.warning("%s", note)
+        return snapshot.dataset().to_table(filter=chosen)
 
     return table_to_records(retry_while_changing(read), kind)
 
@@ -110,20 +111,20 @@ def compute_store_stamp(folder: Path, *kinds: type) -> tuple[tuple[str, int, int
     for table in tables:
         files = store_files.list_store_files(folder / STORE / table.name)
         paths += [*files.parts.values(), *files.live_wals.values()]
-    seen = []
+    stamp = []
     for path in paths:
         try:
-            told = path.stat()
+            status = path.stat()
         except (FileNotFoundError, NotADirectoryError):
             continue
-        seen.append((f"{path.parent.name}/{path.name}", told.st_size, told.st_mtime_ns))
-    return tuple(seen)
+        stamp.append((_short_path(path), status.st_size, status.st_mtime_ns))
+    return tuple(stamp)
 
 
 def list_rounds(folder: Path, table: str) -> set[int]:
     """Return the rounds that have a row in the named table."""
-    found = retry_while_changing(lambda: read_snapshot(folder, BY_NAME[table]).dataset().to_table(columns=["round"]))
-    return set(found.column("round").to_pylist())
+    rounds = retry_while_changing(lambda: read_snapshot(folder, BY_NAME[table]).dataset().to_table(columns=["round"]))
+    return set(rounds.column("round").to_pylist())
 
 
 def retry_while_changing(read: Callable[[], T]) -> T:
@@ -147,8 +148,11 @@ def retry_while_changing(read: Callable[[], T]) -> T:
 
 def unreadable_error(error: Exception) -> BadInput:
     """Return the one-line error for a file of the store that cannot be read."""
-    told = " ".join(str(error).split())
-    return BadInput(STORE, told, "files as fedge wrote them; a damaged one can be moved away, its rows are lost then")
+    return BadInput(
+        STORE,
+        " ".join(str(error).split()),
+        "files as fedge wrote them; a damaged one can be moved away, its rows are lost then",
+    )
 
 
 def _read_listing(where: Path, table: StoreTable) -> TableSnapshot:
@@ -157,32 +161,25 @@ def _read_listing(where: Path, table: StoreTable) -> TableSnapshot:
     Numbers are never reused, so two equal listings prove what existed between them: for each number the write-ahead
     file, the part, or both, in which case the part counts.
     """
+    import pyarrow as pa
+
     files = store_files.list_store_files(where)
     if store_files.list_store_files(where) != files:
         raise FileNotFoundError(where)
     notes = [f"{_short_path(path)}: set aside, it was damaged" for path in files.damaged.values()]
-    found = []
+    recent = [store_files.make_empty_table(table)]
     for path in files.live_wals.values():
-        one = wal.read(path)
-        if one.damaged:
-            notes.append(f"{_short_path(path)}: damaged after {one.rows} rows, which are read; what follows is not")
+        contents = wal.read(path)
+        if contents.damaged:
+            notes.append(
+                f"{_short_path(path)}: damaged after {contents.rows} rows, which are read; what follows is not"
+            )
         try:
-            found.append(store_files.wal_rows_to_table(table, one.batches, one.schema))
+            recent.append(store_files.wal_rows_to_table(table, contents))
         except ValueError as error:
             raise BadInput(str(path), f"columns that do not fit ({error})", f"those of {table.name}") from error
-    return TableSnapshot(table, tuple(files.parts.values()), _concat_tables(table, found), tuple(notes))
-
-
-def _concat_tables(table: StoreTable, found: list[Any]) -> Any:
-    import pyarrow as pa
-
-    return pa.concat_tables([store_files.make_empty_table(table), *found])
+    return TableSnapshot(table, tuple(files.parts.values()), pa.concat_tables(recent), tuple(notes))
 
 
 def _short_path(path: Path) -> str:
     return f"{path.parent.name}/{path.name}"
-
-
-def _log_notes(found: TableSnapshot) -> None:
-    for note in found.notes:
-        logger.warning("%s", note)

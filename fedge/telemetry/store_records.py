@@ -164,6 +164,11 @@ class ClientRow:
     """Settings that were lowered below the experiment's, with the reason; None if there were none."""
 
 
+def relative_error(predicted: float | None, measured: float | None) -> float | None:
+    """Return |predicted - measured| / measured; None if one of them is unknown or nothing was measured."""
+    return None if predicted is None or not measured else abs(predicted - measured) / measured
+
+
 RECORDED = "recorded"
 """Kind of the event that marks a real board as a recording: its figures are read from a recorded folder."""
 

@@ -92,29 +92,29 @@ def rows_to_batch(table: StoreTable, rows: Sequence[Record]) -> Any:
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def fit_to_schema(table: StoreTable, found: Any) -> Any:
+def fit_to_schema(table: StoreTable, rows: Any) -> Any:
     """Return an Arrow table with exactly the columns of parts; missing ones are null and unknown ones are dropped."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
     columns = []
     for field in arrow_schema(table, coded=True):
-        if field.name not in found.column_names:
-            columns.append(pa.nulls(found.num_rows, field.type))
+        if field.name not in rows.column_names:
+            columns.append(pa.nulls(rows.num_rows, field.type))
             continue
-        column = found.column(field.name)
+        column = rows.column(field.name)
         if pa.types.is_dictionary(field.type) and not pa.types.is_dictionary(column.type):
             column = pc.dictionary_encode(column)
         columns.append(column if column.type == field.type else column.cast(field.type))
     return pa.table(columns, schema=arrow_schema(table, coded=True))
 
 
-def table_to_records(found: Any, row: type[R]) -> list[R]:
+def table_to_records(table: Any, row: type[R]) -> list[R]:
     """Convert an Arrow table to records; a null becomes the field's default where None is not permitted."""
     hints = typing.get_type_hints(row)
     columns: list[Iterable[Any]] = []
     for field in dataclasses.fields(row):
-        values: list[Any] = found.column(field.name).to_pylist()
+        values: list[Any] = table.column(field.name).to_pylist()
         instead = _make_none_replacement(field, hints[field.name])
         columns.append(values if instead is None else map(instead, values))
     return [row(*values) for values in zip(*columns, strict=True)]

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
-from typing import Any
+from functools import cache
+from typing import Annotated, Any, TypeVar
+
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
 
 from fedge.errors import FedgeError
 
@@ -14,109 +15,119 @@ BOARD = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 """A board's name, at most 64 characters so that it fits into a certificate."""
 MAX_SHOWN_CHARACTERS = 60
 """Characters of a wrong value shown in an error text: the value may be a megabyte."""
+KNOWN_FIELDS = ConfigDict(extra="forbid")
+"""Configuration of a record that refuses fields it does not have."""
+EXPECTED = dict.fromkeys(("dataclass_type", "dict_type", "model_type"), "an object") | {"tuple_type": "a list"}
+"""What is right instead of a wrong container, by pydantic's type of error."""
+T = TypeVar("T")
 
 
 class MalformedJson(FedgeError):
     """JSON that is invalid or does not match what is expected."""
 
 
-@dataclass(frozen=True, slots=True)
-class NumberRange:
-    """The closed range from ``least`` to ``most``."""
-
-    least: float
-    most: float
-
-    def __str__(self) -> str:
-        return f"a number from {self.least:g} to {self.most:g}"
+def limit_number(least: float, most: float) -> Any:
+    """Return the metadata of a finite number from ``least`` to ``most``; booleans and texts are refused."""
+    return Field(strict=True, ge=least, le=most, allow_inf_nan=False)
 
 
-def parse_json(data: bytes) -> object:
-    """Parse JSON; NaN and duplicate keys are refused.
+def limit_int(least: int, most: int) -> Any:
+    """Return the metadata of a whole number, written without a decimal point; booleans are refused."""
+    return Field(strict=True, ge=least, le=most)
+
+
+def limit_size(most: int) -> Any:
+    """Return the metadata of a list or object of at most ``most`` items; a larger one is refused unread."""
+
+    def require(value: Any) -> Any:
+        if isinstance(value, list | dict) and len(value) > most:
+            raise ValueError(f"at most {most} items")
+        return value
+
+    return BeforeValidator(require)
+
+
+def equal_version(version: int) -> Any:
+    """Return the metadata of the version of a record's form; no other is accepted."""
+
+    def require(value: int) -> int:
+        if value != version:
+            raise ValueError(f"{version}")
+        return value
+
+    return AfterValidator(require)
+
+
+def match_text(pattern: re.Pattern[str]) -> Any:
+    """Return the metadata of text that matches a pattern as a whole."""
+    return Field(strict=True, pattern=rf"^(?:{pattern.pattern})$")
+
+
+def _require_printable(text: str) -> str:
+    if not text.isprintable():
+        raise ValueError("printable text")
+    return text
+
+
+PrintableText = Annotated[str, Field(strict=True), AfterValidator(_require_printable)]
+
+
+def decode_json(data: bytes, kind: type[T], where: str) -> T:
+    """Parse JSON and validate it as a record or another annotated type; NaN and duplicate keys are refused.
+
+    Args:
+        data: JSON text in UTF-8.
+        kind: Type of the result; numbers and texts need the metadata of this module to be strict.
+        where: Name of the whole for error texts.
 
     Raises:
-        MalformedJson: The data is not valid JSON.
+        MalformedJson: The data is no JSON, or a field is missing, unknown, of the wrong type or out of range.
     """
     try:
-        return _READER.decode(data.decode("utf-8"))
+        value = _READER.decode(data.decode("utf-8"))
     except (ValueError, RecursionError) as error:
         raise MalformedJson(f"not JSON: {str(error)[:MAX_SHOWN_CHARACTERS]}") from error
+    return validate_json(value, kind, where)
 
 
-def check_fields(value: object, where: str, needed: Collection[str], allowed: Collection[str]) -> Mapping[str, Any]:
-    """Return ``value`` as an object with all fields of ``needed`` and only those of ``allowed``.
+def validate_json(value: object, kind: type[T], where: str) -> T:
+    """Return a parsed JSON value as a record or another annotated type.
 
     Args:
         value: A JSON value.
-        where: Its name for the error text.
-        needed: Required fields.
-        allowed: All permitted fields.
+        kind: Type of the result.
+        where: Name of the value for error texts.
 
     Raises:
-        MalformedJson: It is not an object, or a field is missing or unknown.
+        MalformedJson: A field is missing, unknown, of the wrong type or out of range.
     """
-    if type(value) is not dict:
-        raise MalformedJson(f"{where}: got {_format_value(value)}; an object is right")
-    if missing := [name for name in needed if name not in value]:
-        raise MalformedJson(f"{where}: {missing[0]} is missing")
-    if strange := [name for name in value if name not in allowed]:
-        raise MalformedJson(f"{where}: got the field {_format_value(strange[0])}; known: {', '.join(allowed)}")
-    return value
+    try:
+        record: T = _build_adapter(kind).validate_python(value)  # type: ignore[arg-type]
+    except ValidationError as error:
+        raise MalformedJson(_describe_error(error, where)) from None
+    return record
 
 
-def check_number(value: object, where: str, within: NumberRange) -> float:
-    """Return a number within a range; booleans are refused.
-
-    Raises:
-        MalformedJson: It is not a number or out of range.
-    """
-    if type(value) not in {int, float} or not within.least <= value <= within.most:  # type: ignore[operator]
-        raise MalformedJson(f"{where}: got {_format_value(value)}; {within} is right")
-    return float(value)  # type: ignore[arg-type]
+@cache
+def _build_adapter(kind: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)
 
 
-def check_optional_number(value: object, where: str, within: NumberRange) -> float | None:
-    """Return a number within a range, or None for None.
-
-    Raises:
-        MalformedJson: It is not a number or out of range.
-    """
-    return None if value is None else check_number(value, where, within)
-
-
-def check_int(value: object, where: str, least: int, most: int) -> int:
-    """Return an integer from ``least`` to ``most``, written without a decimal point.
-
-    Raises:
-        MalformedJson: It is not an integer or out of range.
-    """
-    if type(value) is not int or not least <= value <= most:
-        raise MalformedJson(f"{where}: got {_format_value(value)}; a whole number from {least} to {most} is right")
-    return value
+def _describe_error(error: ValidationError, where: str) -> str:
+    """Return the first error as "where: got what; what is right", short whatever was sent."""
+    first = error.errors(include_url=False)[0]
+    names = [_shorten(part) for part in first["loc"] if isinstance(part, str)]
+    if first["type"] in {"unexpected_keyword_argument", "extra_forbidden"}:
+        return f"{'.'.join(names[:-1]) or where}: got the field {_format_value(first['loc'][-1])}, which is unknown"
+    place = ".".join(names) or where
+    if first["type"] == "missing":
+        return f"{place} is missing"
+    expected = re.sub(r"^(Value error,|\w+ should (be|have|match)) ", "", first["msg"])
+    return f"{place}: got {_format_value(first['input'])}; {EXPECTED.get(first['type'], expected)} is right"
 
 
-def check_text(value: object, where: str, longest: int) -> str:
-    """Return printable text of at most ``longest`` characters.
-
-    Raises:
-        MalformedJson: It is not such a text.
-    """
-    if type(value) is not str or len(value) > longest or not value.isprintable():
-        raise MalformedJson(
-            f"{where}: got {_format_value(value)}; text of up to {longest} printable characters is right"
-        )
-    return value
-
-
-def check_pattern(value: object, where: str, pattern: re.Pattern[str]) -> str:
-    """Return text that matches ``pattern`` as a whole.
-
-    Raises:
-        MalformedJson: It does not match.
-    """
-    if type(value) is not str or not pattern.fullmatch(value):
-        raise MalformedJson(f"{where}: got {_format_value(value)}; text like {pattern.pattern} is right")
-    return value
+def _shorten(name: str) -> str:
+    return name[:MAX_SHOWN_CHARACTERS] if name.isprintable() else repr(name[:MAX_SHOWN_CHARACTERS])
 
 
 def _reject_constant(name: str) -> object:
@@ -124,10 +135,10 @@ def _reject_constant(name: str) -> object:
 
 
 def _reject_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    fields = dict(pairs)
+    if len(fields) != len(pairs):
         raise ValueError("a key comes twice")
-    return found
+    return fields
 
 
 _READER = json.JSONDecoder(parse_constant=_reject_constant, object_pairs_hook=_reject_duplicates)
@@ -138,6 +149,6 @@ def _format_value(value: object) -> str:
     """Format a value for an error text, shortened; huge integers are not converted to digits."""
     if type(value) is int and value.bit_length() > 64:
         return "a number of very many digits"
-    if type(value) in {dict, list}:
-        return f"{'an object' if type(value) is dict else 'a list'}"
-    return repr(value if type(value) is not str else value[:MAX_SHOWN_CHARACTERS])
+    if isinstance(value, dict | list):
+        return "an object" if isinstance(value, dict) else "a list"
+    return repr(value[:MAX_SHOWN_CHARACTERS] if isinstance(value, str) else value)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import chain
 from typing import Any
 
@@ -15,7 +15,7 @@ COLUMNS = {"at_s": "start_s", "span_s": "span_s", "power_w": "power_w"}
 
 
 def traces_to_batch(traces: Sequence[RoundTrace]) -> Any:
-    """Convert traces to one Arrow batch with a row per stretch.
+    """Convert at least one trace to one Arrow batch with a row per stretch.
 
     Raises:
         ValueError: The columns of a trace differ in length.
@@ -32,7 +32,7 @@ def traces_to_batch(traces: Sequence[RoundTrace]) -> Any:
             names = pa.array([traced.board for traced in traces], pa.string())
             columns.append(names.take(pa.array(np.repeat(np.arange(len(traces)), counts))))
         elif field.name == "rails_w":
-            columns.append(_rails_array([traced.trace for traced in traces]))
+            columns.append(pa.concat_arrays([_rails_array(traced.trace) for traced in traces]))
         else:
             name = COLUMNS.get(field.name, field.name)
             values = list(chain.from_iterable(_get_column(traced, name) for traced in traces))
@@ -51,32 +51,21 @@ def _get_column(traced: RoundTrace, name: str) -> Sequence[float | None]:
     return values
 
 
-def _rails_array(traces: Sequence[Trace]) -> Any:
-    """Return the maps of all stretches; a rail without a value in a stretch is not in its map."""
-    import pyarrow as pa
-
-    parts = [_trace_rails_array(trace) for trace in traces]
-    return pa.concat_arrays(parts) if parts else pa.array([], rails_type())
-
-
-def _trace_rails_array(trace: Trace) -> Any:
+def _rails_array(trace: Trace) -> Any:
+    """Return the maps of a trace's stretches; a rail without a value in a stretch is not in its map."""
     import numpy as np
     import pyarrow as pa
 
-    count, rails = len(trace), dict(_iter_checked_rails(trace))
+    count, rails = len(trace), trace.rails_w
+    for name, values in rails.items():
+        if len(values) != count:
+            raise ValueError(f"rail {name} has {len(values)} values for {count} stretches")
     if not rails:
         return pa.array([[]] * count, rails_type())
     arrays = [pa.array(values, pa.float64()).to_numpy(zero_copy_only=False) for values in rails.values()]
     watts = np.stack(arrays, axis=1)  # (stretches, rails)
-    told = ~np.isnan(watts)
-    offsets = np.concatenate([[0], np.cumsum(told.sum(axis=1))]).astype(np.int32)
-    places = np.broadcast_to(np.arange(len(rails)), watts.shape)[told]
+    known = ~np.isnan(watts)
+    offsets = np.concatenate([[0], np.cumsum(known.sum(axis=1))]).astype(np.int32)
+    places = np.broadcast_to(np.arange(len(rails)), watts.shape)[known]
     keys = pa.array(list(rails), pa.string()).take(pa.array(places))
-    return pa.MapArray.from_arrays(pa.array(offsets), keys, pa.array(watts[told]))
-
-
-def _iter_checked_rails(trace: Trace) -> Iterator[tuple[str, tuple[float | None, ...]]]:
-    for name, values in trace.rails_w.items():
-        if len(values) != len(trace):
-            raise ValueError(f"rail {name} has {len(values)} values for {len(trace)} stretches")
-        yield name, values
+    return pa.MapArray.from_arrays(pa.array(offsets), keys, pa.array(watts[known]))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from itertools import pairwise
 from typing import Any
 
@@ -20,7 +20,7 @@ PERIOD_S = 1.0
 MOST_STRETCHES = 4000
 """Upper limit of a trace in a reply; for a longer round the period is doubled until it fits."""
 MOST_RAILS = 32
-LONGEST_NAME = 64
+LONGEST_RAIL = 64
 SAME_S = 1e-6
 """Overlaps below this many seconds are rounding: unix time in seconds has steps of 0.24 microseconds."""
 PLAUSIBLE_RANGES: dict[str, tuple[float, float]] = {
@@ -110,12 +110,12 @@ def clip_trace(trace: Trace, start_s: float, end_s: float) -> Trace:
         begins[0] = start_s
     if spans[0] <= 0:  # by rounding, where a cut is no longer one
         return clip_trace(_slice_trace(part, 1, len(part)), start_s, end_s)
-    return _replace_times(part, tuple(begins), tuple(spans))
+    return replace(part, start_s=tuple(begins), span_s=tuple(spans))
 
 
 def shift_trace(trace: Trace, by_s: float) -> Trace:
     """Return the trace on a clock that is ``by_s`` seconds ahead."""
-    return _replace_times(trace, tuple(start + by_s for start in trace.start_s), trace.span_s)
+    return replace(trace, start_s=tuple(start + by_s for start in trace.start_s))
 
 
 def join_traces(traces: Iterable[Trace]) -> Trace:
@@ -176,8 +176,8 @@ def check_plausible_trace(trace: Trace, most: int = MOST_STRETCHES) -> Trace:
         raise ValueError(f"{len(trace)} stretches; at most {most} are taken")
     if len(trace.rails_w) > MOST_RAILS:
         raise ValueError(f"{len(trace.rails_w)} rails; a board has at most {MOST_RAILS}")
-    if any(len(rail) > LONGEST_NAME for rail in trace.rails_w):
-        raise ValueError(f"a rail's name of more than {LONGEST_NAME} characters")
+    if any(len(rail) > LONGEST_RAIL for rail in trace.rails_w):
+        raise ValueError(f"a rail's name of more than {LONGEST_RAIL} characters")
     check_trace(trace)
     limited = ((name, getattr(trace, name), limits) for name, limits in PLAUSIBLE_RANGES.items())
     rails = ((RAIL_PREFIX + rail, column, RAIL_W) for rail, column in trace.rails_w.items())
@@ -336,11 +336,6 @@ def _piece_of_stretch(trace: Trace, i: int) -> _LinearPiece:
 def _slice_trace(trace: Trace, first: int, last: int) -> Trace:
     columns = {name: getattr(trace, name)[first:last] for name in COLUMNS}
     return Trace(**columns, rails_w={rail: column[first:last] for rail, column in trace.rails_w.items()})
-
-
-def _replace_times(trace: Trace, start_s: tuple[float, ...], span_s: tuple[float, ...]) -> Trace:
-    columns = {name: getattr(trace, name) for name in COLUMNS[2:]}
-    return Trace(start_s, span_s, **columns, rails_w=trace.rails_w)
 
 
 def _known_values(column: Sequence[float | None]) -> list[float]:

@@ -8,7 +8,7 @@ import logging
 import ssl
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal, Protocol
 from urllib.parse import urlsplit
 
@@ -20,7 +20,6 @@ from fedge.telemetry.outbox import Outbox
 TIMEOUT_S = 10.0
 """Timeout of connecting and of each reply, in seconds."""
 MAX_ANSWER_BYTES = 4096
-HTTPS = 443
 Delivery = Literal["taken", "refused", "again"]
 """Outcome of a message; ``refused``: the server will never accept it."""
 REFUSED_STATUSES = (400, 413, 422)
@@ -36,21 +35,6 @@ class Uplink(Protocol):
     def close(self) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
-class ServerAddress:
-    """Address of the server's telemetry endpoint."""
-
-    host: str
-    port: int
-    path: str
-
-
-def parse_address(url: str) -> ServerAddress:
-    """Split an https URL into host, port and path."""
-    parts = urlsplit(url)
-    return ServerAddress(parts.hostname or "", parts.port or HTTPS, parts.path or "/telemetry")
-
-
 def classify_status(status: int) -> Delivery:
     """Classify an HTTP status; anything that is not clearly final may be corrected on the server and is tried again."""
     if status == http.client.OK:
@@ -61,9 +45,9 @@ def classify_status(status: int) -> Delivery:
 class HttpsUplink:
     """An ``Uplink`` over ``http.client``; certificates are read anew for every connection, since they are renewed."""
 
-    def __init__(self, settings: TelemetrySettings, limit_s: float = TIMEOUT_S) -> None:
-        self._settings, self._limit_s = settings, limit_s
-        self._address = parse_address(settings.url)
+    def __init__(self, settings: TelemetrySettings) -> None:
+        self._settings = settings
+        self._url = urlsplit(settings.url)
         self._connection: http.client.HTTPSConnection | None = None
         self._trouble = ""
         """The last problem, so that it is logged once."""
@@ -98,7 +82,7 @@ class HttpsUplink:
 
     def _request_status(self, connection: http.client.HTTPSConnection, message: bytes) -> int:
         headers = {"Content-Type": "application/json", "User-Agent": "fedge-telemetry"}
-        connection.request("POST", self._address.path, body=message, headers=headers)
+        connection.request("POST", self._url.path or "/telemetry", body=message, headers=headers)
         answer = connection.getresponse()
         answer.read(MAX_ANSWER_BYTES)
         if not answer.isclosed():  # more than any answer of ours: the rest is not waited for
@@ -106,10 +90,9 @@ class HttpsUplink:
         return answer.status
 
     def _open_connection(self) -> http.client.HTTPSConnection:
+        host, port = self._url.hostname or "", self._url.port or http.client.HTTPS_PORT
         context = build_tls_context(self._settings)
-        return http.client.HTTPSConnection(
-            self._address.host, self._address.port, timeout=self._limit_s, context=context
-        )
+        return http.client.HTTPSConnection(host, port, timeout=TIMEOUT_S, context=context)
 
     def _log_trouble(self, trouble: str) -> None:
         if trouble and trouble != self._trouble:
@@ -205,9 +188,7 @@ class TelemetrySender:
 
     def send_oldest(self) -> bool:
         """Send one message; return False if it must be sent again."""
-        found = self._outbox.next_batch(self._wall_s(), anyway=True)
-        assert found is not None
-        number, batch = found
+        number, batch = self._outbox.next_batch(self._wall_s()) or self._outbox.make_empty_batch()
         try:
             message = encode_batch(replace(batch, progress=self._progress(), lost=self._outbox.lost_stretches))
             outcome = self._link.send(message)

@@ -14,17 +14,16 @@ from dataclasses import replace
 from typing import Any, Protocol, TypeVar
 
 import uvicorn
-from pydantic import TypeAdapter
 
 from fedge.errors import BadInput
-from server.dashboard.views import BoardHistory, FleetView, RoundView, ViewChanges, compare_views
+from server.dashboard.views import CHANGES_JSON, VIEW_JSON, BoardHistory, FleetView, RoundView, compare_views
 
 
 class ViewSource(Protocol):
-    """A source of the dashboard's data, called by one thread at a time; reports problems in ``FleetView.problem``."""
+    """A source of the dashboard's data, called by one thread at a time."""
 
     def view(self) -> FleetView:
-        """Return the current view; cheap if nothing has changed."""
+        """Return the current view, cheaply if nothing has changed; an exception becomes ``FleetView.problem``."""
         ...
 
     def history(self, board: str) -> BoardHistory | None:
@@ -47,8 +46,6 @@ MAX_BACKLOG = 32
 MAX_READERS = 128
 """Number of simultaneous streams; a default that bounds memory and open sockets."""
 PORTS_TRIED = 50
-VIEW: TypeAdapter[FleetView] = TypeAdapter(FleetView)
-CHANGES: TypeAdapter[ViewChanges] = TypeAdapter(ViewChanges)
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
@@ -69,7 +66,7 @@ class ViewFeed:
         self._turn = asyncio.Lock()
         self._readers: set[asyncio.Queue[bytes | None]] = set()
         self._producer: asyncio.Task[None] | None = None
-        self._view, self._json, self._looked_s = FleetView(), b"", float("-inf")
+        self._view, self._json, self._polled_s = FleetView(), b"", float("-inf")
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closed = False
 
@@ -95,24 +92,24 @@ class ViewFeed:
     async def events(self) -> AsyncIterator[bytes]:
         """Yield server-sent events: a snapshot, then changes, and heartbeats while nothing changes."""
         self._loop = asyncio.get_running_loop()
-        waiting: asyncio.Queue[bytes | None] = asyncio.Queue(MAX_BACKLOG)
+        queue: asyncio.Queue[bytes | None] = asyncio.Queue(MAX_BACKLOG)
         await self._refresh()
         # No await between these two, so that the queue has every change since the snapshot.
         snapshot = _format_event("snapshot", self._json)
-        self._readers.add(waiting)
+        self._readers.add(queue)
         self._start()
         try:
             yield snapshot
             while not self._closed:
                 try:
-                    message = await asyncio.wait_for(waiting.get(), HEARTBEAT_S)
+                    message = await asyncio.wait_for(queue.get(), HEARTBEAT_S)
                 except TimeoutError:
                     message = _format_heartbeat()
                 if message is None:
                     return
                 yield message
         finally:
-            self._readers.discard(waiting)
+            self._readers.discard(queue)
 
     def close(self) -> None:
         """End every stream; may be called from a signal handler."""
@@ -121,9 +118,9 @@ class ViewFeed:
             self._loop.call_soon_threadsafe(self._end_streams)
 
     def _end_streams(self) -> None:
-        for waiting in self._readers:
+        for queue in self._readers:
             with contextlib.suppress(asyncio.QueueFull):
-                waiting.put_nowait(None)
+                queue.put_nowait(None)
 
     def _start(self) -> None:
         if self._producer is None or self._producer.done():
@@ -137,37 +134,39 @@ class ViewFeed:
     async def _refresh(self) -> None:
         """Poll the source, unless that was just done, and send changes to every reader."""
         async with self._turn:
-            if self._now_s() - self._looked_s < 0.9 * self._period_s:
+            if self._now_s() - self._polled_s < 0.9 * self._period_s:
                 return
-            view, told, whole = await asyncio.to_thread(_poll_source, self._source, self._view, self._json)
-            self._view, self._json, self._looked_s = view, whole, self._now_s()
-        if told is not None:
-            for waiting in self._readers:
-                self._send(waiting, told)
+            view, event, whole = await asyncio.to_thread(_poll_source, self._source, self._view, self._json)
+            self._view, self._json, self._polled_s = view, whole, self._now_s()
+        if event is not None:
+            for queue in self._readers:
+                self._send(queue, event)
 
-    def _send(self, waiting: asyncio.Queue[bytes | None], message: bytes) -> None:
+    def _send(self, queue: asyncio.Queue[bytes | None], message: bytes) -> None:
         try:
-            waiting.put_nowait(message)
+            queue.put_nowait(message)
         except asyncio.QueueFull:
-            while not waiting.empty():
-                waiting.get_nowait()
-            waiting.put_nowait(_format_event("snapshot", self._json))
+            while not queue.empty():
+                queue.get_nowait()
+            queue.put_nowait(_format_event("snapshot", self._json))
 
 
 def _poll_source(source: ViewSource, before: FleetView, before_json: bytes) -> tuple[FleetView, bytes | None, bytes]:
     """Return the current view, the event with the changes since ``before`` (None without), and the view as JSON."""
     try:
         after = source.view()
-    except Exception as error:  # edge of the process: shown on the page, which goes on
-        logger.debug("the source cannot be read", exc_info=True)
-        after = replace(before, problem=f"{type(error).__name__}: {' '.join(str(error).split())[:300]}")
+    except Exception as error:  # noqa: BLE001  edge of the process: shown on the page, which goes on
+        problem = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+        if problem != before.problem:
+            logger.warning("the source cannot be read: %s", problem)
+        after = replace(before, problem=problem)
     change = compare_views(before, after)
     if change is None:
-        return before, None, before_json or VIEW.dump_json(before)
-    whole = VIEW.dump_json(after)
+        return before, None, before_json or VIEW_JSON.dump_json(before)
+    whole = VIEW_JSON.dump_json(after)
     if isinstance(change, FleetView):
         return after, _format_event("snapshot", whole), whole
-    return after, _format_event("changes", CHANGES.dump_json(change, exclude_none=False)), whole
+    return after, _format_event("changes", CHANGES_JSON.dump_json(change, exclude_none=False)), whole
 
 
 def _format_event(name: str, data: bytes) -> bytes:

@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from statistics import fmean
 from typing import TYPE_CHECKING, Literal
 
 from fedge.telemetry.intake import KINDS
@@ -84,9 +85,9 @@ def render_exposition(view: FleetView, now_s: float | None = None, totals: Count
     """
     from prometheus_client import CollectorRegistry, generate_latest
 
-    found = build_families(view, time.time() if now_s is None else now_s)
+    families = build_families(view, time.time() if now_s is None else now_s)
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Collector([totals.accumulate(family) if totals else family for family in found]))
+    registry.register(_Collector([totals.accumulate(family) if totals else family for family in families]))
     return generate_latest(registry)
 
 
@@ -114,8 +115,8 @@ def build_families(view: FleetView, now_s: float) -> list[MetricFamily]:
 class _Collector:
     """Passes prepared metrics to prometheus_client; stateless."""
 
-    def __init__(self, found: Sequence[MetricFamily]) -> None:
-        self._families = found
+    def __init__(self, families: Sequence[MetricFamily]) -> None:
+        self._families = families
 
     def collect(self) -> Iterator[Metric]:
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -128,127 +129,96 @@ class _Collector:
             yield metric
 
 
-def _gauge(name: str, text: str, value: float | None) -> MetricFamily:
-    return MetricFamily(name, help=text, kind="gauge", labels=(), values=_keep_finite({(): value}))
+def _family(name: str, text: str, values: Mapping[Labels, float | None], labels: Labels = ()) -> MetricFamily:
+    """Return a metric without unknown and infinite values; a name that ends in ``_total`` is a counter."""
+    finite = {key: float(value) for key, value in values.items() if value is not None and math.isfinite(value)}
+    return MetricFamily(
+        name, help=text, kind="counter" if name.endswith("_total") else "gauge", labels=labels, values=finite
+    )
 
 
-def _counter(name: str, text: str, value: float) -> MetricFamily:
-    return MetricFamily(name, help=text, kind="counter", labels=(), values=_keep_finite({(): max(0.0, value)}))
-
-
-def _keep_finite(values: Mapping[Labels, float | None]) -> dict[Labels, float]:
-    return {key: float(value) for key, value in values.items() if value is not None and math.isfinite(value)}
+def _figure(name: str, text: str, value: float | None) -> MetricFamily:
+    return _family(name, text, {(): value})
 
 
 def _build_run_families(view: FleetView, now_s: float) -> Iterator[MetricFamily]:
     run, summary = view.run, view.summary
     about = tuple(to_label(text) for text in (run.name, run.policy, run.backend, run.state))
     names = ("run", "policy", "backend", "state")
-    yield MetricFamily(
-        "fedge_run_info",
-        help="1, with what the run is that is shown, in labels.",
-        kind="gauge",
-        labels=names,
-        values={about: 1.0},
-    )
-    yield _gauge("fedge_run_planned_rounds", "Rounds that the run is to have.", run.rounds)
-    yield _gauge("fedge_run_round", "The last round that is over, of the run that is shown.", summary.round)
-    yield _gauge("fedge_run_clock_seconds", "The fleet's clock at the last round's end.", summary.clock_s)
+    yield _family("fedge_run_info", "1, with what the run is that is shown, in labels.", {about: 1.0}, names)
+    yield _figure("fedge_run_planned_rounds", "Rounds that the run is to have.", run.rounds)
+    yield _figure("fedge_run_round", "The last round that is over, of the run that is shown.", summary.round)
+    yield _figure("fedge_run_clock_seconds", "The fleet's clock at the last round's end.", summary.clock_s)
     age_s = None if run.changed_at_s is None else max(0.0, now_s - run.changed_at_s)
-    yield _gauge("fedge_run_row_age_seconds", "Time since the run's last row was written.", age_s)
-    yield _gauge("fedge_run_accuracy_ratio", "The model's accuracy after the last round.", summary.accuracy)
-    yield _gauge("fedge_run_loss", "The model's loss after the last round; it has no unit.", summary.loss)
+    yield _figure("fedge_run_row_age_seconds", "Time since the run's last row was written.", age_s)
+    yield _figure("fedge_run_accuracy_ratio", "The model's accuracy after the last round.", summary.accuracy)
+    yield _figure("fedge_run_loss", "The model's loss after the last round; it has no unit.", summary.loss)
     saved: dict[Labels, float | None] = {("maxn",): summary.saving, ("maxn-parked",): summary.saving_parked}
     text = "Energy saved against MAXN (parked: waiting in the lowest mode), over the rounds whose truth is known."
-    yield MetricFamily(
-        "fedge_run_saving_ratio", help=text, kind="gauge", labels=("baseline",), values=_keep_finite(saved)
-    )
-    rest = "Energy of boards while they took no part, of the run that is shown; not in fedge_run_energy_joules."
-    yield _gauge("fedge_run_resting_energy_joules", rest, summary.resting_energy_j)
-    yield _counter("fedge_rounds_total", "Rounds that are over.", summary.round)
-    results = {"done": sum(point.done for point in view.rounds)}
-    results |= {"late": summary.late, "failed": summary.failed, "cancelled": summary.cancelled}
+    yield _family("fedge_run_saving_ratio", text, saved, ("baseline",))
+    text = "Energy of boards while they took no part, of the run that is shown; not in fedge_run_energy_joules."
+    yield _figure("fedge_run_resting_energy_joules", text, summary.resting_energy_j)
+    yield _figure("fedge_rounds_total", "Rounds that are over.", summary.round)
+    done = sum(point.done for point in view.rounds)
+    results: dict[Labels, float | None] = {("done",): done, ("late",): summary.late}
+    results |= {("failed",): summary.failed, ("cancelled",): summary.cancelled}
     text = "What became of boards in rounds; a board counts once per round that it took part in."
-    yield MetricFamily(
-        "fedge_results_total",
-        help=text,
-        kind="counter",
-        labels=("status",),
-        values=_keep_finite({(k,): v for k, v in results.items()}),
-    )
-    yield _gauge("fedge_page_problem", "1 while the figures cannot be brought up to date.", float(bool(view.problem)))
+    yield _family("fedge_results_total", text, results, ("status",))
+    yield _figure("fedge_page_problem", "1 while the figures cannot be brought up to date.", bool(view.problem))
 
 
 def _build_round_families(view: FleetView) -> Iterator[MetricFamily]:
     last = view.rounds[-1] if view.rounds else None
-    yield _gauge("fedge_round_duration_seconds", "How long the last round took.", last.round_s if last else None)
-    yield _gauge("fedge_round_deadline_seconds", "The last round's deadline.", last.deadline_s if last else None)
-    yield _gauge(
-        "fedge_round_energy_joules",
-        "Energy of the boards that took part in the last round.",
-        last.energy_j if last else None,
-    )
-    names = ("selected", "done", "late", "failed", "cancelled")
-    counted: dict[Labels, float] = {(name,): float(getattr(last, name)) for name in names} if last else {}
-    yield MetricFamily(
-        "fedge_round_boards",
-        help="Boards of the last round, by what became of them.",
-        kind="gauge",
-        labels=("status",),
-        values=counted,
-    )
+    yield _figure("fedge_round_duration_seconds", "How long the last round took.", last.round_s if last else None)
+    yield _figure("fedge_round_deadline_seconds", "The last round's deadline.", last.deadline_s if last else None)
+    text = "Energy of the boards that took part in the last round."
+    yield _figure("fedge_round_energy_joules", text, last.energy_j if last else None)
+    statuses = ("selected", "done", "late", "failed", "cancelled") if last else ()
+    counted: dict[Labels, float | None] = {(name,): getattr(last, name) for name in statuses}
+    yield _family("fedge_round_boards", "Boards of the last round, by what became of them.", counted, ("status",))
 
 
 def _build_board_families(view: FleetView, now_s: float) -> Iterator[MetricFamily]:
     kinds = _label_kinds(view.boards)
-    states = Counter((kinds[board.device], to_label(board.state)) for board in view.boards)
-    counted: dict[Labels, float] = {key: float(count) for key, count in states.items()}
+    states: Counter[Labels] = Counter((kinds[board.device], to_label(board.state)) for board in view.boards)
     text = "Boards by what they do, or what became of them in the last round."
-    yield MetricFamily("fedge_boards", help=text, kind="gauge", labels=("device", "state"), values=counted)
+    yield _family("fedge_boards", text, states, ("device", "state"))
     groups = _group_boards(view.boards, kinds)
 
-    def of(name: str, text: str, read: Callable[[BoardView], float | None], over: Reducer = sum) -> MetricFamily:
-        joined = {key: _reduce_known(map(read, boards), over) for key, boards in groups.items()}
-        return MetricFamily(
-            name,
-            help=text,
-            kind="counter" if name.endswith("_total") else "gauge",
-            labels=BOARD_LABELS,
-            values=_keep_finite(joined),
-        )
+    def reduce(name: str, text: str, read: Callable[[BoardView], float | None], over: Reducer = sum) -> MetricFamily:
+        values = {key: _reduce_known(map(read, boards), over) for key, boards in groups.items()}
+        return _family(name, text, values, BOARD_LABELS)
 
     def age_s(board: BoardView) -> float | None:
         return None if board.seen_at_s is None else max(0.0, now_s - board.seen_at_s)
 
     many = "; above 1,000 boards of each kind together"
-    yield of("fedge_run_energy_joules", f"Energy of the rounds of the run that is shown{many}.", _energy_j)
-    yield of("fedge_board_energy_joules_total", f"Energy of the rounds since the page was started{many}.", _energy_j)
-    yield of("fedge_board_power_watts", f"Power now, else of the last round's work{many}.", lambda board: board.power_w)
-    hot = "; above 1,000 boards the hottest of each kind"
-    text = f"Temperature now, else the last round's{hot}."
-    yield of("fedge_board_temperature_celsius", text, lambda board: board.temperature_c, max)
+    yield reduce("fedge_run_energy_joules", f"Energy of the rounds of the run that is shown{many}.", _energy_j)
+    text = f"Energy of the rounds since the page was started{many}."
+    yield reduce("fedge_board_energy_joules_total", text, _energy_j)
+    text = f"Power now, else of the last round's work{many}."
+    yield reduce("fedge_board_power_watts", text, lambda board: board.power_w)
+    text = "Temperature now, else the last round's; above 1,000 boards the hottest of each kind."
+    yield reduce("fedge_board_temperature_celsius", text, lambda board: board.temperature_c, max)
     text = "The share of the round's minibatches that is done; above 1,000 boards the mean of each kind."
-    yield of("fedge_board_progress_ratio", text, lambda board: board.progress, _mean)
+    yield reduce("fedge_board_progress_ratio", text, lambda board: board.progress, fmean)
     text = "Time since the board last told of itself; above 1,000 boards the oldest of each kind."
-    yield of("fedge_board_sample_age_seconds", text, age_s, max)
+    yield reduce("fedge_board_sample_age_seconds", text, age_s, max)
     text = "1 where the board is heard of, 0 where it has fallen silent; above 1,000 boards how many are heard of."
-    yield of("fedge_board_up", text, lambda board: float(board.state != "offline"))
+    yield reduce("fedge_board_up", text, lambda board: float(board.state != "offline"))
 
 
 def _build_refusal_families(view: FleetView) -> Iterator[MetricFamily]:
     text = "Messages of a board's telemetry that were not taken, by reason; above 1,000 boards of each kind together."
-    kinds, counted = _label_kinds(view.boards), Counter[Labels]()
-    for (board, device), boards in _group_boards(view.boards, kinds).items():
-        for one in boards:
-            for reason, count in _count_by_reason(one.refused).items():
-                counted[board, device, reason] += count
-    names = (*BOARD_LABELS, "reason")
-    yield MetricFamily(
-        "fedge_board_refused_messages_total", help=text, kind="counter", labels=names, values=_keep_finite(counted)
-    )
+    counted = Counter[Labels]()
+    for (name, device), boards in _group_boards(view.boards, _label_kinds(view.boards)).items():
+        for board in boards:
+            for reason, count in _count_by_reason(board.refused).items():
+                counted[name, device, reason] += count
+    yield _family("fedge_board_refused_messages_total", text, counted, (*BOARD_LABELS, "reason"))
     text = "Messages of telemetry that were not taken, of all boards, by reason."
-    whole: dict[Labels, float] = {(reason,): float(count) for reason, count in _count_by_reason(view.refused).items()}
-    yield MetricFamily("fedge_refused_messages_total", help=text, kind="counter", labels=("reason",), values=whole)
+    whole: dict[Labels, float | None] = {(reason,): n for reason, n in _count_by_reason(view.refused).items()}
+    yield _family("fedge_refused_messages_total", text, whole, ("reason",))
 
 
 Reducer = Callable[[list[float]], float]
@@ -256,10 +226,6 @@ Reducer = Callable[[list[float]], float]
 
 def _energy_j(board: BoardView) -> float | None:
     return max(0.0, board.energy_j) if math.isfinite(board.energy_j) else None
-
-
-def _mean(values: list[float]) -> float:
-    return sum(values) / len(values)
 
 
 def _reduce_known(values: Iterable[float | None], over: Reducer) -> float | None:

@@ -12,10 +12,10 @@ from urllib.error import HTTPError, URLError
 from urllib.parse import quote
 from urllib.request import HTTPRedirectHandler, HTTPSHandler, OpenerDirector, ProxyHandler, Request, build_opener
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 
 from fedge.errors import RunFailed
-from server.dashboard.views import BoardHistory, FleetView, RoundView
+from server.dashboard.views import HISTORY_JSON, ROUND_JSON, VIEW_JSON, BoardHistory, FleetView, RoundView
 
 REQUEST_TIMEOUT_S = 10.0
 """Timeout of one request in seconds; a default that allows for a large view over a slow link."""
@@ -25,9 +25,6 @@ PERIOD_S = 1.0
 """Least seconds between requests for the view; a default that bounds the load on the other dashboard."""
 ACCESS_ADVICE = "it needs its own token: --relay-token-file FILE, or #token=... at the end of the address"
 CA_ADVICE = "its certificate is of no CA that is known here: name the CA's file in SSL_CERT_FILE"
-VIEW: TypeAdapter[FleetView] = TypeAdapter(FleetView)
-HISTORY: TypeAdapter[BoardHistory] = TypeAdapter(BoardHistory)
-ROUND: TypeAdapter[RoundView] = TypeAdapter(RoundView)
 
 
 class _NoRedirect(HTTPRedirectHandler):
@@ -51,16 +48,16 @@ class RelaySource:
         self._opener: OpenerDirector = build_opener(
             ProxyHandler({}), _NoRedirect(), HTTPSHandler(context=ssl.create_default_context())
         )
-        self._view, self._tag, self._asked_s = FleetView(), "", float("-inf")
+        self._view, self._tag, self._requested_s = FleetView(), "", float("-inf")
 
     def view(self) -> FleetView:
-        if self._now_s() - self._asked_s < PERIOD_S:
+        if self._now_s() - self._requested_s < PERIOD_S:
             return self._view
-        self._asked_s = self._now_s()
+        self._requested_s = self._now_s()
         try:
             body = self._get("/api/view", self._tag)
             if body is not None:
-                self._view = VIEW.validate_json(body)
+                self._view = VIEW_JSON.validate_json(body)
             elif self._view.problem.startswith(self._url):
                 self._view = replace(self._view, problem="")
         except RunFailed as error:
@@ -72,11 +69,11 @@ class RelaySource:
 
     def history(self, board: str) -> BoardHistory | None:
         body = self._get(f"/api/boards/{quote(board, safe='')}")
-        return None if body is None else HISTORY.validate_json(body)
+        return None if body is None else HISTORY_JSON.validate_json(body)
 
     def round(self, number: int) -> RoundView | None:
         body = self._get(f"/api/rounds/{number}")
-        return None if body is None else ROUND.validate_json(body)
+        return None if body is None else ROUND_JSON.validate_json(body)
 
     def _get(self, path: str, tag: str = "") -> bytes | None:
         """Return the body of an answer; None for 404 (not found) and 304 (unchanged since ``tag``).

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -18,11 +18,12 @@ from fedge.telemetry.newest_rows import read_newest_rows
 from fedge.telemetry.progress_files import read_progress
 from fedge.telemetry.run_reader import RunReader
 from fedge.telemetry.store_reader import compute_store_stamp, read_rows
-from fedge.telemetry.store_records import ClientRow, EventRow, RoundRow
+from fedge.telemetry.store_records import ClientRow, RoundRow
 from fedge.telemetry.store_schema import table_to_records
 from server.dashboard import views
 from server.dashboard.views import (
     BoardHistory,
+    EventLine,
     FigureOrigin,
     FleetView,
     LastRow,
@@ -30,13 +31,10 @@ from server.dashboard.views import (
     RoundView,
     RunInfo,
     RunPhase,
+    TileInputs,
     TimelineBar,
 )
 
-logger = logging.getLogger(__name__)
-
-LIVE_FOLDER = "live"
-"""Folder of a run with the boards' progress files."""
 QUIET_AFTER_S = 900.0
 """Seconds without news after which a run without a summary has probably ended; a default that trades an early notice
 for false alarms in long rounds.
@@ -89,14 +87,14 @@ def read_new_rows(folder: Path, before: LoadedRows) -> LoadedRows:
         return read_new_rows(folder, LoadedRows())  # a resumed run repeats rounds
     rounds = [*before.rounds[:-1], *tail]
     settled = rounds[-1].round if rounds else 0
-    found = read_newest_rows(folder, LAST_COLUMNS, before.settled, settled)
-    gone_j = found.before_j
+    newest = read_newest_rows(folder, LAST_COLUMNS, before.settled, settled)
+    settled_j = {board: before.settled_j.get(board, 0.0) + joules for board, joules in newest.before_j.items()}
     return LoadedRows(
         rounds=rounds,
-        last={**before.last, **{board: LastRow(*values) for board, values in found.rows.items()}},
+        last=before.last | {board: LastRow(*values) for board, values in newest.rows.items()},
         settled=settled,
-        settled_j=before.settled_j | {name: before.settled_j.get(name, 0.0) + gone_j[name] for name in gone_j},
-        open_j=found.from_j,
+        settled_j=before.settled_j | settled_j,
+        open_j=newest.from_j,
         points=tuple(views.round_point(row) for row in rounds),
         summary=views.summarise_rounds(rounds),
     )
@@ -107,7 +105,7 @@ class RunSource:
 
     Args:
         folder: The run folder; None if there is no run.
-        said: Returns the boards' progress; None reads it from the run folder.
+        progress: Returns the boards' progress; None reads it from the run folder.
         refused: Returns the number of refused telemetry messages by board and reason.
         now_s: Clock in unix seconds.
         real: True for real boards, which can fall silent.
@@ -116,13 +114,15 @@ class RunSource:
     def __init__(
         self,
         folder: Path | None,
-        said: ProgressReader | None = None,
+        progress: ProgressReader | None = None,
         refused: RefusalReader = dict,
         now_s: Callable[[], float] = time.time,
         real: bool = False,
     ) -> None:
         self._folder, self._refused, self._now_s, self._real = folder, refused, now_s, real
-        self._said: ProgressReader = said or ((lambda: read_progress(folder / LIVE_FOLDER)) if folder else dict)
+        self._progress: ProgressReader = progress or (
+            (lambda: read_progress(folder / run_folder.LIVE)) if folder else dict
+        )
         self._rows = LoadedRows()
         self._stamp: tuple[Any, ...] | None = None
         self._record: dict[str, Any] = {}
@@ -131,19 +131,11 @@ class RunSource:
         self._origins: tuple[FigureOrigin, ...] = ()
         self._files: tuple[Any, ...] = ()
         self._changed_s: float | None = None
-        self._view = FleetView()
-        self._tiles: dict[str, tuple[tuple[Any, ...], views.BoardView]] = {}
+        self._tiles: dict[str, tuple[TileInputs, views.BoardView]] = {}
 
     def view(self) -> FleetView:
-        try:
-            self._refresh()
-            self._view = self._build_view()
-        except Exception as error:  # noqa: BLE001  edge of the process: shown on the page
-            problem = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
-            if problem != self._view.problem:
-                logger.warning("%s cannot be read: %s", self._folder, problem)
-            self._view = replace(self._view, problem=problem)
-        return self._view
+        self._refresh()
+        return self._build_view()
 
     def round(self, number: int) -> RoundView | None:
         row = next((row for row in self._rows.rounds if row.round == number), None)
@@ -151,35 +143,34 @@ class RunSource:
             return None
         columns = "board, status, start_s, down_s, work_s, up_s, wait_s, coalesce(error, '') as error"
         with open_run(self._folder) as run:
-            found = select_rows(run, columns, "clients", f"round = {row.round}").to_pylist()
-        bars = tuple(TimelineBar(**{**one, "start_s": max(0.0, one["start_s"] - row.start_s)}) for one in found)
+            clients = select_rows(run, columns, "clients", f"round = {row.round}").to_pylist()
+        bars = tuple(TimelineBar(**{**bar, "start_s": max(0.0, bar["start_s"] - row.start_s)}) for bar in clients)
         return RoundView(row.round, row.round_s, row.deadline_s, bars)
 
     def history(self, board: str) -> BoardHistory | None:
-        tile = next((tile for tile in self._view.boards if tile.name == board), None)
-        if tile is None:
+        if board not in self._tiles:
             return None
-        rows, events, curve = self._read_board(board) if self._has_run() else ([], [], PowerCurve())
+        rows, events, curve = self._read_board(board) if self._has_run() else ([], (), PowerCurve())
         sampled = bool(curve.at_s)
         return BoardHistory(
-            board=tile,
+            board=self._tiles[board][1],
             rounds=tuple(views.board_round(row) for row in rows),
             curve=views.thin_curve(curve if sampled else views.reported_curve(rows)),
             sampled=sampled,
             clock="fleet",
-            events=tuple(views.event_line(row) for row in events),
+            events=events,
         )
 
     def _has_run(self) -> bool:
         return self._folder is not None and (self._folder / run_folder.RUN_YAML).is_file()
 
-    def _read_board(self, board: str) -> tuple[list[ClientRow], list[EventRow], PowerCurve]:
+    def _read_board(self, board: str) -> tuple[list[ClientRow], tuple[EventLine, ...], PowerCurve]:
         assert self._folder is not None
-        its = board_condition(board)
+        of_board = board_condition(board)
         with open_run(self._folder) as run:
-            rows = table_to_records(select_rows(run, "*", "clients", f"{its} order by round"), ClientRow)
-            events = table_to_records(select_rows(run, "*", "events", f"{its} order by at_s"), EventRow)
-            return rows, events, to_curve(select_rows(run, CURVE_COLUMNS, "samples", f"{its} order by at_s"))
+            rows = table_to_records(select_rows(run, "*", "clients", f"{of_board} order by round"), ClientRow)
+            events = select_rows(run, "at_s, round, kind, message", "events", f"{of_board} order by at_s").to_pylist()
+            return rows, tuple(EventLine(**event) for event in events), read_curve(run, f"{of_board} order by at_s")
 
     def _refresh(self) -> None:
         """Read the files that have changed."""
@@ -197,57 +188,49 @@ class RunSource:
             self._files = files
         if not files[0]:
             return
-        seen = compute_store_stamp(self._folder, RoundRow, ClientRow)
-        if seen != self._stamp:
+        stamp = compute_store_stamp(self._folder, RoundRow, ClientRow)
+        if stamp != self._stamp:
             self._rows = read_new_rows(self._folder, self._rows)
-            self._stamp = seen
-            self._changed_s = max((at_ns for _, _, at_ns in seen), default=0) / 1e9 or None
+            self._stamp = stamp
+            self._changed_s = max((at_ns for _, _, at_ns in stamp), default=0) / 1e9 or None
 
     def _build_view(self) -> FleetView:
-        said, refused, now_s, rows = self._said(), self._refused(), self._now_s(), self._rows
-        run = self._build_run_info(said, now_s)
-        names = dict.fromkeys([*self._fleet, *sorted({*rows.last, *said, *refused} - self._fleet.keys())])
-        boards = tuple(
-            self._build_tile(name, said=said.get(name), refused=refused.get(name, {}), run=run, now_s=now_s)
-            for name in names
-        )
-        self._tiles = {name: self._tiles[name] for name in names}
+        reports, refused, now_s, rows = self._progress(), self._refused(), self._now_s(), self._rows
+        run = self._build_run_info(reports, now_s)
+        names = dict.fromkeys([*self._fleet, *sorted({*rows.last, *reports, *refused} - self._fleet.keys())])
+        tiles = {}
+        for name in names:
+            report = reports.get(name)
+            speaks = report is not None and (run.state != "finished" or run.real)
+            inputs = TileInputs(
+                name=name,
+                device=self._fleet.get(name) or (report.device if report else ""),
+                row=rows.last.get(name),
+                progress=report if speaks else None,
+                silent=report is not None and speaks and views.is_silent(report, run, now_s),
+                latest=rows.latest_round,
+                energy_j=rows.energy_j(name),
+                refused=refused.get(name, {}),
+            )
+            before = self._tiles.get(name)
+            # Unchanged inputs give the same tile again: comparing costs less than building and sending it.
+            tiles[name] = before if before and before[0] == inputs else (inputs, views.board_view(inputs))
+        self._tiles = tiles
+        boards, total_refused = tuple(tile for _, tile in tiles.values()), Counter[str]()
+        for board in boards:
+            if board.refused:
+                total_refused.update(board.refused)
         return FleetView(
             run,
             summary=rows.summary,
             rounds=rows.points,
             boards=boards,
             origins=self._origins,
-            refused=_sum_refusals(boards),
+            refused=dict(total_refused),
         )
 
-    def _build_tile(
-        self, name: str, said: BoardProgress | None, refused: Mapping[str, int], run: RunInfo, now_s: float
-    ) -> views.BoardView:
-        """Return one board's tile, rebuilt only if one of its inputs has changed."""
-        rows = self._rows
-        silent = said is not None and views.is_silent(said, run, now_s)
-        made_of = (rows.last.get(name), said, refused, rows.latest_round, run.state, rows.energy_j(name), silent)
-        before = self._tiles.get(name)
-        # Tuples compare their items by identity first, so that unchanged inputs are cheap to compare.
-        if before is not None and before[0] == made_of:
-            return before[1]
-        tile = views.board_view(
-            name,
-            self._fleet.get(name, ""),
-            rows.last.get(name),
-            said,
-            run=run,
-            latest=rows.latest_round,
-            now_s=now_s,
-            energy_j=rows.energy_j(name),
-            refused={why: many for why, many in refused.items() if many and why != "taken"},
-        )
-        self._tiles[name] = (made_of, tile)
-        return tile
-
-    def _build_run_info(self, said: Mapping[str, BoardProgress], now_s: float) -> RunInfo:
-        heard_s = max((progress.at_s for progress in said.values()), default=None)
+    def _build_run_info(self, reports: Mapping[str, BoardProgress], now_s: float) -> RunInfo:
+        heard_s = max((report.at_s for report in reports.values()), default=None)
         run = views.run_info(self._record, self._derive_phase(heard_s, now_s), self._changed_s)
         name = run.name or (self._folder.name if self._folder else "")
         return replace(run, name=name, real=run.real or self._real)
@@ -255,8 +238,8 @@ class RunSource:
     def _derive_phase(self, heard_s: float | None, now_s: float) -> RunPhase:
         if self._folder is None:
             return "none"
-        played = self._summary.get("rounds")
-        if self._summary and (not isinstance(played, int) or played >= len(self._rows.rounds)):
+        rounds = self._summary.get("rounds")
+        if self._summary and (not isinstance(rounds, int) or rounds >= len(self._rows.rounds)):
             return "finished"
         news_s = max(self._changed_s or 0.0, heard_s or 0.0, *(at or 0.0 for at in self._files[:1]))
         if not self._rows.rounds and heard_s is None:
@@ -275,18 +258,10 @@ def board_condition(name: str) -> str:
     return f"board = '{quoted}'"
 
 
-def to_curve(samples: Any) -> PowerCurve:
-    """Convert an Arrow table of ``CURVE_COLUMNS`` to a curve."""
-    columns = (tuple(samples.column(name).to_pylist()) for name in CURVE_COLUMNS.split(", "))
-    return PowerCurve(*columns)
-
-
-def _sum_refusals(boards: tuple[views.BoardView, ...]) -> dict[str, int]:
-    found: dict[str, int] = {}
-    for board in boards:
-        for why, many in board.refused.items():
-            found[why] = found.get(why, 0) + many
-    return found
+def read_curve(run: RunReader, where: str) -> PowerCurve:
+    """Read the power and temperature of the samples that meet a condition."""
+    samples = select_rows(run, CURVE_COLUMNS, "samples", where)
+    return PowerCurve(*(tuple(column.to_pylist()) for column in samples.columns))
 
 
 def _mtime(path: Path) -> float | None:

@@ -32,8 +32,6 @@ HEADERS: Mapping[str, str] = {
 }
 OPEN_TO_ALL = ("/", "/api/login")
 """Paths that need no token; the page itself contains nothing about the fleet."""
-
-
 WORLD_PERMISSIONS = stat.S_IROTH | stat.S_IWOTH
 
 
@@ -58,13 +56,7 @@ class Access:
     def knows_host(self, header: str) -> bool:
         """Return True if a request's Host header names this dashboard, which prevents DNS rebinding."""
         name = parse_host(header)
-        if name in self.names:
-            return True
-        try:
-            address = ipaddress.ip_address(name)
-        except ValueError:
-            return False
-        return self.any_address or address.is_loopback
+        return name in self.names or (_is_address(name) and (self.any_address or is_loopback(name)))
 
     def may_read(self, authorization: str, cookies: str) -> bool:
         """Return True if a request has the token or its cookie; compared in constant time."""
@@ -163,7 +155,7 @@ def _is_equal(given: str, right: str) -> bool:
 
 def _read_cookie(header: str, name: str) -> str:
     try:
-        found = SimpleCookie(header).get(name)
+        cookie = SimpleCookie(header).get(name)
     except CookieError:
         return ""
-    return found.value if found else ""
+    return cookie.value if cookie else ""

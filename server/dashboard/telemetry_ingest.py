@@ -80,14 +80,6 @@ RETRY_LATER = IngestReply(503, {"error": "the server's store cannot be written n
 
 
 @dataclass(frozen=True, slots=True)
-class RejectedMessage:
-    """An invalid message: the kind under which it is counted, and the reply."""
-
-    kind: intake.Kind
-    reply: IngestReply
-
-
-@dataclass(frozen=True, slots=True)
 class BoardMessage:
     """A message of an authenticated board; ``body`` is None if it was too large."""
 
@@ -115,10 +107,6 @@ class TelemetryIngest:
         self._saved_s = self._forgot_s = wall_s()
         self._failing = False
 
-    def accept(self, board: str, body: bytes) -> IngestReply:
-        """Process one message."""
-        return self.accept_all([BoardMessage(board, body)])[0]
-
     def accept_all(self, messages: Sequence[BoardMessage]) -> list[IngestReply]:
         """Process messages and append their rows to the store together.
 
@@ -128,37 +116,33 @@ class TelemetryIngest:
         Returns:
             One reply per message, in order.
         """
-        read = [_parse_message(message) for message in messages]
+        parsed = [_parse_message(message) for message in messages]
         now_s = self._wall_s()
         with self._turn:
             verdicts = {
-                place: self._books.judge(messages[place].board, said, now_s)
-                for place, said in enumerate(read)
-                if isinstance(said, TelemetryBatch)
+                place: self._books.judge(messages[place].board, batch, now_s)
+                for place, batch in enumerate(parsed)
+                if isinstance(batch, TelemetryBatch)
             }
             kept = self._store_rows({place: verdict.rows for place, verdict in verdicts.items()})
-            told = []
-            for place, (message, said) in enumerate(zip(messages, read, strict=True)):
-                if not isinstance(said, TelemetryBatch):
-                    self._books.refuse(message.board, said.kind)
-                    told.append(said.reply)
+            replies = []
+            for place, batch in enumerate(parsed):
+                if not isinstance(batch, TelemetryBatch):
+                    kind, reply = batch
+                    self._books.refuse(messages[place].board, kind)
+                    replies.append(reply)
                 elif place in kept:
                     self._books.accept(verdicts[place])
-                    told.append(IngestReply(200, {"seq": verdicts[place].seq, "kind": verdicts[place].kind}))
+                    replies.append(IngestReply(200, {"seq": verdicts[place].seq, "kind": verdicts[place].kind}))
                 else:
-                    told.append(RETRY_LATER)
+                    replies.append(RETRY_LATER)
             self._run_maintenance(now_s)
-        return told
+        return replies
 
     def board_telemetry(self) -> dict[str, BoardLedger]:
         """Return the ledger of every board."""
         with self._turn:
             return self._books.boards()
-
-    def counts(self, board: str) -> Mapping[str, int]:
-        """Return the number of the board's messages by outcome."""
-        with self._turn:
-            return self._books.counts(board)
 
     def close(self) -> None:
         """Close the store and save the ledgers."""
@@ -171,18 +155,18 @@ class TelemetryIngest:
 
         If the store rejects rows, each message is retried alone; if the disk is full, none is stored.
         """
-        told = [row for its in rows.values() for row in its]
+        together = [row for of_one in rows.values() for row in of_one]
         try:
-            if told:
-                self._tables.append(told)
+            if together:
+                self._tables.append(together)
                 self._failing = False
         except Exception as error:  # edge of the process: boards keep their batches, and the server goes on
             if len(rows) > 1 and not isinstance(error, OSError):
-                return set().union(*(self._store_rows({place: its}) for place, its in rows.items()))
+                return set().union(*(self._store_rows({place: of_one}) for place, of_one in rows.items()))
             if not self._failing:
                 logger.exception("samples cannot be stored; boards keep them")
             self._failing = True
-            return {place for place, its in rows.items() if not its}
+            return {place for place, of_one in rows.items() if not of_one}
         return set(rows)
 
     def _run_maintenance(self, now_s: float) -> None:
@@ -212,15 +196,17 @@ class TelemetryIngest:
             logger.warning("%s cannot be written: %s", path, error)
 
 
-def _parse_message(message: BoardMessage) -> TelemetryBatch | RejectedMessage:
+def _parse_message(message: BoardMessage) -> TelemetryBatch | tuple[intake.Kind, IngestReply]:
+    """Return the batch, or the kind under which an invalid message is counted and the reply."""
     if message.body is None:
-        return RejectedMessage("huge", IngestReply(413, {"error": _too_large_text()}))
+        limit = board_messages.MAX_MESSAGE_BYTES
+        return "huge", IngestReply(413, {"error": f"got more than {limit} bytes; a message has at most so many"})
     try:
         return board_messages.decode_batch(message.body)
     except board_messages.OversizedMessage as error:
-        return RejectedMessage("huge", IngestReply(413, {"error": str(error)}))
+        return "huge", IngestReply(413, {"error": str(error)})
     except MalformedJson as error:
-        return RejectedMessage("malformed", IngestReply(400, {"error": str(error)}))
+        return "malformed", IngestReply(400, {"error": str(error)})
 
 
 def open_ingest(
@@ -288,8 +274,8 @@ async def _answer_request(request: Request, queue: IngestQueue, room: asyncio.Se
             body = await asyncio.wait_for(_read_body(request), BODY_TIMEOUT_S)
         except (TimeoutError, ClientDisconnect):
             return JSONResponse({"error": "the message did not come in time"}, 408)
-        told = await queue.submit(BoardMessage(names[0], body))
-    return JSONResponse(dict(told.content), told.status)
+        reply = await queue.submit(BoardMessage(names[0], body))
+    return JSONResponse(dict(reply.content), reply.status)
 
 
 class IngestQueue:
@@ -316,13 +302,13 @@ class IngestQueue:
             group, self._waiting = _split_first_per_board(self._waiting)
             messages = [message for message, _ in group]
             try:
-                told = await loop.run_in_executor(self._worker, self._ingest.accept_all, messages)
+                replies = await loop.run_in_executor(self._worker, self._ingest.accept_all, messages)
             except Exception:  # edge of the process: every board must get a reply
                 logger.exception("messages could not be taken")
-                told = [RETRY_LATER] * len(group)
-            for (_, answer), one in zip(group, told, strict=True):
+                replies = [RETRY_LATER] * len(group)
+            for (_, answer), reply in zip(group, replies, strict=True):
                 if not answer.done():  # the board may have disconnected
-                    answer.set_result(one)
+                    answer.set_result(reply)
 
 
 WaitingMessages = list[tuple[BoardMessage, "asyncio.Future[IngestReply]"]]
@@ -351,7 +337,3 @@ async def _read_body(request: Request) -> bytes | None:
         else:
             parts.clear()
     return b"".join(parts) if size <= board_messages.MAX_MESSAGE_BYTES else None
-
-
-def _too_large_text() -> str:
-    return f"got more than {board_messages.MAX_MESSAGE_BYTES} bytes; a message has at most so many"

@@ -6,10 +6,13 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any, Literal
+from types import MappingProxyType
+from typing import Any, Literal, NamedTuple, TypeVar
+
+from pydantic import TypeAdapter
 
 from fedge.telemetry.live_records import BoardProgress
-from fedge.telemetry.store_records import ClientRow, EventRow, RoundRow, Status
+from fedge.telemetry.store_records import ClientRow, RoundRow, Status, relative_error
 from fedge.types import PowerMode
 
 RunPhase = Literal["none", "waiting", "going", "quiet", "finished"]
@@ -36,6 +39,7 @@ SILENT_AFTER_S = 15.0
 """Seconds of silence after which a real board counts as offline; boards report once a second."""
 CURVE_POINTS = 800
 """Maximum number of samples in a curve, about the width of a chart in pixels."""
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +183,30 @@ class LastRow:
     temperature_c: float | None
 
 
+class TileInputs(NamedTuple):
+    """Everything that a board's tile depends on; a tuple, which is the fastest to compare.
+
+    Attributes:
+        name: Name of the board.
+        device: Kind of board, used if it has no row.
+        row: Its newest row, or None.
+        progress: Its last progress report, or None.
+        silent: True if a real board has stopped reporting.
+        latest: Number of the last finished round.
+        energy_j: Energy of all rounds so far, in joules.
+        refused: Number of telemetry messages by outcome.
+    """
+
+    name: str
+    device: str
+    row: LastRow | None
+    progress: BoardProgress | None
+    silent: bool
+    latest: int
+    energy_j: float = 0.0
+    refused: Mapping[str, int] = MappingProxyType({})
+
+
 @dataclass(frozen=True, slots=True)
 class FigureOrigin:
     """Provenance of the figures of one fleet entry: measured, calibrated or estimated."""
@@ -311,16 +339,23 @@ class BoardHistory:
     events: tuple[EventLine, ...]
 
 
+VIEW_JSON: TypeAdapter[FleetView] = TypeAdapter(FleetView)
+CHANGES_JSON: TypeAdapter[ViewChanges] = TypeAdapter(ViewChanges)
+HISTORY_JSON: TypeAdapter[BoardHistory] = TypeAdapter(BoardHistory)
+ROUND_JSON: TypeAdapter[RoundView] = TypeAdapter(RoundView)
+"""The records in JSON, as the page and other dashboards get them."""
+
+
 def parse_fleet(record: Mapping[str, Any]) -> dict[str, str]:
     """Return the device of every board in the fleet of a run's YAML; empty if there is no readable fleet."""
     entries = record.get("fleet")
-    found: dict[str, str] = {}
+    devices: dict[str, str] = {}
     for entry in entries if isinstance(entries, list) else []:
         if isinstance(entry, dict) and (name := entry.get("name") or entry.get("device")):
             count = entry.get("count", 1)
             for i in range(1, (count if isinstance(count, int) else 1) + 1):
-                found[f"{name}-{i}"] = str(entry.get("device") or "")
-    return found
+                devices[f"{name}-{i}"] = str(entry.get("device") or "")
+    return devices
 
 
 def run_info(record: Mapping[str, Any], state: RunPhase, changed_at_s: float | None) -> RunInfo:
@@ -343,9 +378,15 @@ def run_info(record: Mapping[str, Any], state: RunPhase, changed_at_s: float | N
     )
 
 
+def select_fields(kind: type[T], row: Any, **others: Any) -> T:
+    """Return a record of type ``kind`` with the row's values of its fields, except for ``others``."""
+    names = [item.name for item in dataclasses.fields(kind) if item.name not in others]  # type: ignore[arg-type]
+    return kind(**{name: getattr(row, name) for name in names}, **others)
+
+
 def round_point(row: RoundRow) -> RoundPoint:
     """Convert a round's row to a point of the charts."""
-    return RoundPoint(**{item.name: getattr(row, item.name) for item in dataclasses.fields(RoundPoint)})
+    return select_fields(RoundPoint, row)
 
 
 def summarise_rounds(rounds: Sequence[RoundRow]) -> Summary:
@@ -379,11 +420,6 @@ def _saving(rounds: Sequence[RoundRow], baseline_j: Sequence[float | None]) -> f
     return 1.0 - sum(row.energy_j for row in rounds) / sum(known_j)
 
 
-def last_row(row: ClientRow) -> LastRow:
-    """Extract the columns of a row that a tile needs."""
-    return LastRow(**{item.name: getattr(row, item.name) for item in dataclasses.fields(LastRow)})
-
-
 def format_mode(row: ClientRow | LastRow) -> str:
     """Format the mode of a row like ``PowerMode``; empty if there was none."""
     if row.cores is None or row.cpu_mhz is None or row.gpu_mhz is None or row.mem_mhz is None:
@@ -391,66 +427,37 @@ def format_mode(row: ClientRow | LastRow) -> str:
     return str(PowerMode(row.cores, row.cpu_mhz, row.gpu_mhz, row.mem_mhz))
 
 
-def board_view(
-    name: str,
-    device: str,
-    row: LastRow | None,
-    told: BoardProgress | None,
-    *,
-    run: RunInfo,
-    latest: int,
-    now_s: float,
-    energy_j: float = 0.0,
-    refused: Mapping[str, int] | None = None,
-) -> BoardView:
-    """Build a board's tile from its last row and its last progress report, whichever is newer.
-
-    Args:
-        name: Name of the board.
-        device: Device name from the run's YAML, used if the board has no row.
-        row: The board's newest row, or None.
-        told: The board's last progress report, or None.
-        run: Description of the run.
-        latest: Number of the last finished round.
-        now_s: Unix time in seconds.
-        energy_j: Energy of all rounds so far, in joules.
-        refused: Number of refused telemetry messages by reason.
-    """
-    speaks = told if run.state != "finished" or run.real else None
-    silent = speaks is not None and is_silent(speaks, run, now_s)
-    fresh = speaks if speaks is not None and not silent and _is_newer(speaks, row) else None
-    state = "offline" if silent else _derive_state(row, fresh, latest)
-    done, whole = _count_steps(row, fresh, latest)
+def board_view(inputs: TileInputs) -> BoardView:
+    """Build a board's tile from its last row and its last progress report, whichever is newer."""
+    row, silent, progress = inputs.row, inputs.silent, inputs.progress
+    is_newer = progress is not None and not silent and (row is None or progress.round > row.round)
+    fresh = progress if is_newer else None
+    live = None if silent else progress
+    state = "offline" if silent else _derive_state(row, fresh, inputs.latest)
+    done, whole = _count_steps(row, fresh, inputs.latest)
     return BoardView(
-        name=name,
-        device=(row.device if row else "") or device or (told.device if told else ""),
+        name=inputs.name,
+        device=(row.device if row else "") or inputs.device,
         state=state,
-        mark=_derive_mark(state, row, latest),
+        mark=_derive_mark(state, row, inputs.latest),
         round=max(row.round if row else 0, fresh.round if fresh else 0),
         mode=(fresh.mode if fresh else "") or (format_mode(row) if row else ""),
-        power_w=_first_known(speaks.power_w if speaks and not silent else None, row.power_w if row else None),
-        temperature_c=_first_known(
-            speaks.temperature_c if speaks and not silent else None, row.temperature_c if row else None
-        ),
+        power_w=_first_known(live.power_w if live else None, row.power_w if row else None),
+        temperature_c=_first_known(live.temperature_c if live else None, row.temperature_c if row else None),
         progress=min(1.0, done / whole) if whole else None,
         steps_done=done if whole else None,
         steps=whole or None,
-        energy_j=energy_j,
-        seen_at_s=speaks.at_s if speaks else None,
+        energy_j=inputs.energy_j,
+        seen_at_s=progress.at_s if progress else None,
         told_s=row.end_s if row else None,
         error=(fresh.error if fresh else "") or (row.error or "" if row else ""),
-        refused=refused or {},
+        refused={reason: count for reason, count in inputs.refused.items() if count and reason != "taken"},
     )
 
 
-def is_silent(told: BoardProgress, run: RunInfo, now_s: float) -> bool:
+def is_silent(progress: BoardProgress, run: RunInfo, now_s: float) -> bool:
     """Return True if a real board has stopped reporting; emulated boards report only while they work."""
-    return run.real and now_s - told.at_s > SILENT_AFTER_S
-
-
-def _is_newer(told: BoardProgress, row: LastRow | None) -> bool:
-    """Return True if a progress report is of a later round than the row; of the same round, the row is newer."""
-    return row is None or told.round > row.round
+    return run.real and now_s - progress.at_s > SILENT_AFTER_S
 
 
 def _derive_state(row: LastRow | None, fresh: BoardProgress | None, latest: int) -> BoardActivity:
@@ -483,49 +490,17 @@ def _first_known(*values: float | None) -> float | None:
     return next((value for value in values if value is not None), None)
 
 
-def to_bar(row: ClientRow, round_start_s: float) -> TimelineBar:
-    """Convert a row to a bar of the timeline."""
-    parts = (row.down_s, row.work_s, row.up_s, row.wait_s)
-    start_s = max(0.0, row.start_s - round_start_s)
-    return TimelineBar(row.board, row.status, start_s, *parts, error=row.error or "")
-
-
 def board_round(row: ClientRow) -> BoardRound:
     """Convert a row to a line of the board's history, with prediction errors."""
-    return BoardRound(
-        round=row.round,
-        status=row.status,
+    return select_fields(
+        BoardRound,
+        row,
         error=row.error or "",
         mode=format_mode(row),
-        why=row.why,
-        start_s=row.start_s,
-        work_s=row.work_s,
-        energy_j=row.energy_j,
-        temperature_c=row.temperature_c,
-        throttled=row.throttled,
-        step_s=row.step_s,
-        predicted_step_s=row.predicted_step_s,
-        time_error=_relative_error(row.predicted_step_s, row.step_s),
-        power_w=row.power_w,
-        predicted_power_w=row.predicted_power_w,
-        power_error=_relative_error(row.predicted_power_w, row.power_w),
-        requests=row.requests,
+        time_error=relative_error(row.predicted_step_s, row.step_s),
+        power_error=relative_error(row.predicted_power_w, row.power_w),
         late_requests=None if row.late_requests is None else row.late_requests + (row.dropped_requests or 0),
-        latency_p99_s=row.latency_p99_s,
-        latency_budget_s=row.latency_budget_s,
-        train_steps_per_s=row.train_steps_per_s,
-        lowered=row.lowered,
-        memory_mb=row.memory_mb,
-        memory_limit_mb=row.memory_limit_mb,
     )
-
-
-def _relative_error(predicted: float | None, reported: float | None) -> float | None:
-    return None if predicted is None or not reported else abs(predicted - reported) / reported
-
-
-def event_line(row: EventRow) -> EventLine:
-    return EventLine(row.at_s, row.round, row.kind, row.message)
 
 
 def reported_curve(rows: Iterable[ClientRow]) -> PowerCurve:
@@ -573,19 +548,25 @@ def _merge_stretches(curve: PowerCurve, first: int, end: int) -> tuple[float, fl
 
 def parse_origins(labels: Mapping[str, Any]) -> tuple[FigureOrigin, ...]:
     """Parse the labels in a run's summary, one per fleet entry."""
-    found = []
-    for entry, told in labels.items():
-        if isinstance(told, dict):
-            truth, prior = _get_mapping(told, "truth"), _get_mapping(told, "prior")
-            count = told.get("count")
-            labelled = (str(truth.get("label") or ""), str(prior.get("label") or ""))
-            number = count if isinstance(count, int) else 0
-            found.append(FigureOrigin(entry, number, *labelled, source=str(truth.get("source") or "")))
-    return tuple(found)
+    origins = []
+    for entry, label in labels.items():
+        if isinstance(label, dict):
+            truth, prior = _get_mapping(label, "truth"), _get_mapping(label, "prior")
+            count = label.get("count")
+            origins.append(
+                FigureOrigin(
+                    entry,
+                    boards=count if isinstance(count, int) else 0,
+                    truth=str(truth.get("label") or ""),
+                    prior=str(prior.get("label") or ""),
+                    source=str(truth.get("source") or ""),
+                )
+            )
+    return tuple(origins)
 
 
-def _get_mapping(told: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    part = told.get(name)
+def _get_mapping(record: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    part = record.get(name)
     return part if isinstance(part, dict) else {}
 
 
@@ -602,12 +583,10 @@ def compare_views(before: FleetView, after: FleetView) -> FleetView | ViewChange
         return after
     if len(after.rounds) < len(before.rounds) or after.rounds[: len(before.rounds)] != before.rounds:
         return after
+    changed = ("run", "summary", "origins", "refused", "problem")
+    news = {name: getattr(after, name) for name in changed if getattr(after, name) != getattr(before, name)}
     return ViewChanges(
-        run=after.run if after.run != before.run else None,
-        summary=after.summary if after.summary != before.summary else None,
         rounds=after.rounds[len(before.rounds) :],
         boards=tuple(board for board in after.boards if known[board.name] != board),
-        origins=after.origins if after.origins != before.origins else None,
-        refused=after.refused if after.refused != before.refused else None,
-        problem=after.problem if after.problem != before.problem else None,
+        **news,
     )

@@ -17,13 +17,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from server.dashboard.http_server import ViewFeed, ViewSource
 from server.dashboard.security import HEADERS, OPEN_TO_ALL, Access
-from server.dashboard.views import BoardHistory, FleetView, RoundView
+from server.dashboard.views import HISTORY_JSON, ROUND_JSON, FleetView
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 STATIC = Path(__file__).parent / "static"
-HISTORY: TypeAdapter[BoardHistory] = TypeAdapter(BoardHistory)
-ROUND: TypeAdapter[RoundView] = TypeAdapter(RoundView)
 Exposition = Callable[[FleetView], bytes]
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -81,7 +79,11 @@ def build_dashboard_app(feed: ViewFeed, access: Access, exposition: Exposition |
     app.get("/api/login")(_login(access))
     _add_figures(app, feed)
     if exposition is not None:
-        _add_metrics(app, feed, exposition)
+
+        async def metrics() -> Response:
+            return Response(exposition(await feed.view()), media_type=METRICS_TYPE)
+
+        app.get("/metrics")(metrics)
     return app
 
 
@@ -115,8 +117,7 @@ def _login(access: Access) -> Callable[..., Any]:
 
 def _add_figures(app: FastAPI, feed: ViewFeed) -> None:
     async def view(request: Request) -> Response:
-        body = await feed.json()
-        return _build_etag_response(request, body)
+        return _build_etag_response(request, await feed.json())
 
     async def stream() -> Response:
         if feed.is_full:
@@ -125,10 +126,10 @@ def _add_figures(app: FastAPI, feed: ViewFeed) -> None:
         return StreamingResponse(feed.events(), media_type="text/event-stream", headers=headers)
 
     async def board(name: str) -> Response:
-        return await _answer_question(feed, lambda source: source.history(name), HISTORY, "no board of that name")
+        return await _answer_question(feed, lambda source: source.history(name), HISTORY_JSON, "no board of that name")
 
     async def round_(number: int) -> Response:
-        return await _answer_question(feed, lambda source: source.round(number), ROUND, "no round of that number")
+        return await _answer_question(feed, lambda source: source.round(number), ROUND_JSON, "no round of that number")
 
     app.get("/api/view")(view)
     app.get("/api/stream")(stream)
@@ -140,13 +141,13 @@ async def _answer_question(
     feed: ViewFeed, question: Callable[[ViewSource], T | None], form: TypeAdapter[T], absent: str
 ) -> Response:
     try:
-        found = await feed.ask(question)
+        answer = await feed.ask(question)
     except Exception as error:  # noqa: BLE001  edge of the process: the page goes on
         logger.warning("a question was not answered: %s", error)
         return _problem(503, "this cannot be read now")
-    if found is None:
+    if answer is None:
         return _problem(404, absent)
-    return Response(form.dump_json(found), media_type="application/json")
+    return Response(form.dump_json(answer), media_type="application/json")
 
 
 def _build_etag_response(request: Request, body: bytes) -> Response:
@@ -155,10 +156,3 @@ def _build_etag_response(request: Request, body: bytes) -> Response:
     if request.headers.get("if-none-match") == tag:
         return Response(status_code=304, headers={"etag": tag})
     return Response(body, media_type="application/json", headers={"etag": tag, "cache-control": "no-cache"})
-
-
-def _add_metrics(app: FastAPI, feed: ViewFeed, exposition: Exposition) -> None:
-    async def metrics() -> Response:
-        return Response(exposition(await feed.view()), media_type=METRICS_TYPE)
-
-    app.get("/metrics")(metrics)

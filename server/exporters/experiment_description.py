@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from fedge.costs.cost_lookup import find_cost_profile
+from fedge.costs.cost_scaling import find_cost_profile
 from fedge.costs.layered_work import build_workload
 from fedge.costs.workload_sizes import load_workload_sizes
 from fedge.devices import catalogue
@@ -34,15 +34,15 @@ def flatten_experiment(experiment: Experiment) -> dict[str, Plain]:
 
 
 def _flatten(record: Mapping[str, Any], prefix: str) -> dict[str, Plain]:
-    told: dict[str, Plain] = {}
+    parameters: dict[str, Plain] = {}
     for key, value in record.items():
         if isinstance(value, Mapping):
-            told |= _flatten(value, f"{prefix}{key}.")
+            parameters |= _flatten(value, f"{prefix}{key}.")
         elif isinstance(value, list):
-            told |= {f"{prefix}{key}": ", ".join(map(str, value))} if value else {}
+            parameters |= {f"{prefix}{key}": ", ".join(map(str, value))} if value else {}
         elif value is not None:
-            told[f"{prefix}{key}"] = value
-    return told
+            parameters[f"{prefix}{key}"] = value
+    return parameters
 
 
 def to_yaml(experiment: Experiment) -> str:
@@ -60,15 +60,15 @@ def collect_labels(experiment: Experiment, recorded: Collection[str] = ()) -> di
     Returns:
         Label by the name of the fleet entry.
     """
-    told: dict[str, Label] = {}
+    labels: dict[str, Label] = {}
     for board in list_boards(experiment):
         name = board.name.rpartition("-")[0]
         if experiment.backend != "fleet":
-            if name not in told:
-                told[name] = _find_emulated_label(board, experiment.workload)
-        elif told.get(name) != "estimated":
-            told[name] = "estimated" if board.name in recorded else "measured"
-    return told
+            if name not in labels:
+                labels[name] = _find_emulated_label(board, experiment.workload)
+        elif labels.get(name) != "estimated":
+            labels[name] = "estimated" if board.name in recorded else "measured"
+    return labels
 
 
 def _find_emulated_label(board: FleetBoard, workload: WorkloadSpec) -> Label:

@@ -28,33 +28,32 @@ def check_exporter(spec: ExporterSpec, where: str) -> None:
     Raises:
         BadInput: The name or an option is unknown, an option is missing or invalid, or a package is not installed.
     """
-    made_by = _load_class(spec, where)
+    exporter = _load_class(spec, where)
     if spec.name in PACKAGES:
         module, extra = PACKAGES[spec.name]
         if importlib.util.find_spec(module) is None:
             right = f"it needs a package that is not installed: pip install 'fedge[{extra}]'"
             raise BadInput(f"{where}.name", repr(spec.name), right)
-    _check_options(made_by, spec, where)
-    checked = getattr(made_by, "check_options", None)
-    if checked is not None:
+    _check_options(exporter, spec, where)
+    check_options = getattr(exporter, "check_options", None)
+    if check_options is not None:
         try:
-            checked(**spec.options)
+            check_options(**spec.options)
         except BadInput as error:
             raise BadInput(f"{where}.{error.where}", error.got, error.right) from error
 
 
 def _load_class(spec: ExporterSpec, where: str) -> Callable[..., Exporter]:
-    found: Any = registry.load_named(f"{where}.name", spec.name, EXPORTERS)
-    is_class = inspect.isclass(found)
-    missing = [name for name in ("append", "close") if not callable(getattr(found, name, None))]
-    if missing or not is_class:
+    exporter: Any = registry.load_named(f"{where}.name", spec.name, EXPORTERS)
+    is_complete = all(callable(getattr(exporter, name, None)) for name in ("append", "close"))
+    if not (inspect.isclass(exporter) and is_complete):
         right = "a class with append(rows) and close(), made as Class(experiment, folder, **options)"
         raise BadInput(f"{where}.name", repr(spec.name), right)
-    return cast("Callable[..., Exporter]", found)
+    return cast("Callable[..., Exporter]", exporter)
 
 
-def _check_options(made_by: Callable[..., Exporter], spec: ExporterSpec, where: str) -> None:
-    parameters = list(inspect.signature(made_by).parameters.values())
+def _check_options(exporter: Callable[..., Exporter], spec: ExporterSpec, where: str) -> None:
+    parameters = list(inspect.signature(exporter).parameters.values())
     if any(each.kind is each.VAR_KEYWORD for each in parameters):
         return
     own = {each.name: each for each in parameters[FIXED_ARGUMENTS:]}
@@ -90,6 +89,6 @@ def build_factories(experiment: Experiment, folder: Path) -> Mapping[str, Callab
     The key is the exporter's name, with its position if several have the same name.
     """
     names = [spec.name for spec in experiment.exporters]
-    told = [name if names.count(name) == 1 else f"{name} ({place})" for place, name in enumerate(names, 1)]
+    unique = [name if names.count(name) == 1 else f"{name} ({place})" for place, name in enumerate(names, 1)]
     makers = [partial(build_exporter, spec, experiment, folder) for spec in experiment.exporters]
-    return dict(zip(told, makers, strict=True))
+    return dict(zip(unique, makers, strict=True))

@@ -77,7 +77,6 @@ class ExportingTables:
             reason = " ".join(f"{type(error).__name__}: {error}".split())[:MAX_REASON_LENGTH]
             logger.warning("exporter %s: %s", name, reason)
             rest = "" if name in LIVE_ONLY else "; `fedge export` tells the rest afterwards"
-            told = f"{name} was ended, the run goes on: {reason}{rest}"
-            self._tables.append(
-                [EventRow(self._at_s, round=self._round, board=None, kind=EXPORTER_EVENT, message=told)]
-            )
+            message = f"{name} was ended, the run goes on: {reason}{rest}"
+            event = EventRow(self._at_s, round=self._round, board=None, kind=EXPORTER_EVENT, message=message)
+            self._tables.append([event])

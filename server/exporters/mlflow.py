@@ -64,7 +64,7 @@ class MLflow:
         self._experiment, self._folder, self._name = experiment, folder, name or experiment.name
         self._out, self._local = folder / out, tracking_uri is None
         self._uri = tracking_uri or f"sqlite:///{self._out / STORE}"
-        self._gathering = build_collector(experiment)
+        self._collector = build_collector(experiment)
         self._recorded: set[str] = set()
         self._last = 0
         self._ended = self._closed = self._going = False
@@ -91,10 +91,10 @@ class MLflow:
             raise ValueError("the exporter is closed")
         rows = tuple(rows)
         self._note_events(row for row in rows if isinstance(row, EventRow))
-        for told in self._gathering.collect_rounds(rows):
+        for metrics in self._collector.collect_rounds(rows):
             self._mark_running()
-            if told.round > self._last:
-                self._log_round(told)
+            if metrics.round > self._last:
+                self._log_round(metrics)
 
     def close(self) -> None:
         """Attach the report and the summary if they exist, and set the final status of the MLflow run."""
@@ -137,7 +137,6 @@ class MLflow:
         path = self._folder / FOLDER / RUNS
         known = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
         self._run = self._find_active_run(known.get(self._uri)) or self._create_run()
-        path.parent.mkdir(parents=True, exist_ok=True)
         write_json(path, {**known, self._uri: self._run})
         self._last = max((m.step for m in self._client.get_metric_history(self._run, LAST_METRIC)), default=0)
 
@@ -157,9 +156,11 @@ class MLflow:
     def _create_run(self) -> str:
         from mlflow.entities import Param
 
-        found = self._client.get_experiment_by_name(self._name)
+        existing = self._client.get_experiment_by_name(self._name)
         place = (self._out / "artifacts").resolve().as_uri() if self._local else None
-        group = found.experiment_id if found else self._client.create_experiment(self._name, artifact_location=place)
+        group = (
+            existing.experiment_id if existing else self._client.create_experiment(self._name, artifact_location=place)
+        )
         run = str(self._client.create_run(group, run_name=self._folder.name).info.run_id)
         params = (Param(key, str(value)[:LONGEST_PARAM]) for key, value in flatten_experiment(self._experiment).items())
         for some in _split_batches(params, PARAMS_IN_A_BATCH):
@@ -174,20 +175,20 @@ class MLflow:
         for name, label in collect_labels(self._experiment, self._recorded).items():
             self._client.set_tag(self._run, f"fedge.label.{name}", label)
 
-    def _log_round(self, told: RoundMetrics) -> None:
+    def _log_round(self, metrics: RoundMetrics) -> None:
         from mlflow.entities import Metric
 
-        at_ms = round(told.end_s * 1000.0)
-        figures = sorted(told.figures.items(), key=lambda each: each[0] == LAST_METRIC)
-        metrics = (Metric(key, value, at_ms, told.round) for key, value in figures)
-        for some in _split_batches(metrics, IN_A_BATCH):
+        at_ms = round(metrics.end_s * 1000.0)
+        figures = sorted(metrics.figures.items(), key=lambda each: each[0] == LAST_METRIC)
+        points = (Metric(key, value, at_ms, metrics.round) for key, value in figures)
+        for some in _split_batches(points, IN_A_BATCH):
             self._client.log_batch(self._run, metrics=some)
-        self._last = told.round
+        self._last = metrics.round
 
 
 def _split_batches(values: Iterable[Any], size: int) -> Iterator[list[Any]]:
-    left = iter(values)
-    while some := list(islice(left, size)):
+    remaining = iter(values)
+    while some := list(islice(remaining, size)):
         yield some
 
 

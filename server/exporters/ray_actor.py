@@ -81,22 +81,23 @@ class FedgeBoards:
         self._label, self._run, self._summed = label, run, summed
         self._gauges, self._modes = RepeatedGauges(GAUGES, TAGS), RepeatedGauges({"mode": MODE}, (*TAGS, "mode"))
         self._energy = Counter(*ENERGY, tag_keys=TAGS)
-        self._told: dict[str, dict[str, Any]] = {}
+        self._latest: dict[str, dict[str, Any]] = {}
 
     def __repr__(self) -> str:
         return self._label
 
-    def show(self, told: Sequence[Mapping[str, Any]]) -> None:
+    def show(self, figures: Sequence[Mapping[str, Any]]) -> None:
         """Update the metrics.
 
         Args:
-            told: Fields of ``BoardFigures`` by name; ``energy_j`` is the total since the start of the run. None keeps
-                the last known value.
+            figures: Fields of ``BoardFigures`` by name; ``energy_j`` is the total since the start of the run. None
+                keeps the last known value.
         """
-        for shown in told:
-            before = self._told.get(shown["board"], {})
+        for shown in figures:
+            before = self._latest.get(shown["board"], {})
             # A field without a new value keeps its last one.
-            self._told[shown["board"]] = before | {key: value for key, value in shown.items() if value is not None}
+            known = {key: value for key, value in shown.items() if value is not None}
+            self._latest[shown["board"]] = before | known
             self._set(shown, before)
 
     def _set(self, shown: Mapping[str, Any], before: Mapping[str, Any]) -> None:
@@ -113,4 +114,4 @@ class FedgeBoards:
             self._modes.set("mode", 1.0, tags | {"mode": shown["mode"]}, board)
 
     def _total(self, field: str) -> float:
-        return float(sum(told.get(field, 0.0) for told in self._told.values()))
+        return float(sum(latest.get(field, 0.0) for latest in self._latest.values()))

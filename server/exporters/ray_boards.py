@@ -122,9 +122,9 @@ class BoardActors:
         """Send figures to the actors without waiting; each board's round is a Ray task with the board's name."""
         from ray.exceptions import PendingCallsLimitExceeded
 
-        for name, task, told in _group_by_task(self._cast, boards):
+        for name, task, figures in _group_by_task(self._cast, boards):
             with contextlib.suppress(PendingCallsLimitExceeded):
-                rows = [dataclasses.asdict(shown) for shown in told]
+                rows = [dataclasses.asdict(shown) for shown in figures]
                 self._last[name] = self._get_actor(name).show.options(name=task).remote(rows)
         if fleet is not None:
             self._show_fleet(fleet)
@@ -141,17 +141,10 @@ class BoardActors:
 
     def _get_actor(self, name: str) -> Any:
         if name not in self._actors:
-            self._actors[name] = (
-                _build_actor_class()
-                .options(
-                    name=name,
-                    namespace=self._namespace,
-                    num_cpus=0,
-                    max_restarts=3,
-                    max_pending_calls=MAX_PENDING_CALLS,
-                )
-                .remote(name, self._cast.run, len(self._cast.devices) > MAX_SERIES)
-            )
+            options = {"num_cpus": 0, "max_restarts": 3, "max_pending_calls": MAX_PENDING_CALLS}
+            actor_class = _build_actor_class().options(name=name, namespace=self._namespace, **options)
+            is_summed = len(self._cast.devices) > MAX_SERIES
+            self._actors[name] = actor_class.remote(name, self._cast.run, is_summed)
         return self._actors[name]
 
     def _show_fleet(self, fleet: FleetFigures) -> None:
@@ -171,7 +164,7 @@ def _group_by_task(cast: ActorLayout, boards: Sequence[BoardFigures]) -> list[tu
         if shown.live:
             task = "progress" if cast.by_kind else f"{shown.board} progress"
             news.setdefault((cast.actor_name(shown.board), task), []).append(shown)
-    return tasks + [(actor, task, told) for (actor, task), told in news.items()]
+    return tasks + [(actor, task, figures) for (actor, task), figures in news.items()]
 
 
 def _build_actor_class() -> Any:
@@ -187,8 +180,8 @@ def _build_actor_class() -> Any:
 
 def encode_line(boards: Sequence[BoardFigures], fleet: FleetFigures | None) -> str:
     """Encode figures as one line of the program's input."""
-    told = {"boards": [dataclasses.asdict(shown) for shown in boards]}
-    return json.dumps(told | ({"fleet": dataclasses.asdict(fleet)} if fleet else {})) + "\n"
+    figures = {"boards": [dataclasses.asdict(shown) for shown in boards]}
+    return json.dumps(figures | ({"fleet": dataclasses.asdict(fleet)} if fleet else {})) + "\n"
 
 
 def run_from_input(lines: TextIO) -> None:
@@ -199,9 +192,9 @@ def run_from_input(lines: TextIO) -> None:
     ray.init(address=first["address"], log_to_driver=False, logging_level=logging.WARNING)
     actors = BoardActors(ActorLayout(**first["cast"]))
     for line in lines:
-        told = json.loads(line)
-        fleet = FleetFigures(**told["fleet"]) if "fleet" in told else None
-        actors.show([BoardFigures(**shown) for shown in told["boards"]], fleet)
+        figures = json.loads(line)
+        fleet = FleetFigures(**figures["fleet"]) if "fleet" in figures else None
+        actors.show([BoardFigures(**shown) for shown in figures["boards"]], fleet)
     actors.close()
     ray.shutdown()
 

@@ -18,6 +18,7 @@ from fedge.errors import BadInput, RunFailed
 from fedge.experiment import Experiment, list_boards
 from fedge.telemetry.live_records import BoardProgress
 from fedge.telemetry.progress_files import read_progress
+from fedge.telemetry.run_folder import LIVE
 from fedge.telemetry.store import Row
 from fedge.telemetry.store_reader import read_rows
 from fedge.telemetry.store_records import ClientRow, RoundRow
@@ -29,8 +30,6 @@ MAX_OWN_ACTORS = 64
 POLL_S = 1.0
 """Seconds between reads of the boards' progress files; a default that is as fast as Ray's gauges are repeated."""
 END_TIMEOUT_S = 10.0
-LIVE_FOLDER = "live"
-"""Folder of a run with the boards' progress files."""
 
 
 class MirrorState:
@@ -38,7 +37,7 @@ class MirrorState:
 
     def __init__(self, devices: Mapping[str, str]) -> None:
         self._shown = {board: BoardFigures(board, device) for board, device in devices.items()}
-        self._told_s = dict.fromkeys(devices, 0.0)
+        self._known_s = dict.fromkeys(devices, 0.0)
         self._news: dict[str, BoardFigures] = {}
         self._spent_j = 0.0
         self._fleet: FleetFigures | None = None
@@ -52,24 +51,24 @@ class MirrorState:
         """
         for row in rows:
             if isinstance(row, ClientRow) and row.board in self._shown:
-                self._told_s[row.board] = at_s
+                self._known_s[row.board] = at_s
                 self._update_board(_update_from_row(self._shown[row.board], row))
             elif isinstance(row, RoundRow):
                 self._spent_j += row.energy_j
                 self._fleet = FleetFigures(row.round, row.round_s, self._spent_j, row.accuracy)
 
-    def apply_progress(self, statements: Mapping[str, BoardProgress]) -> None:
+    def apply_progress(self, reports: Mapping[str, BoardProgress]) -> None:
         """Apply progress reported between replies; progress from before a board's last row is ignored."""
-        for board, said in statements.items():
-            if board in self._shown and said.at_s > self._told_s[board]:
-                self._told_s[board] = said.at_s
-                self._update_board(_update_from_progress(self._shown[board], said))
+        for board, report in reports.items():
+            if board in self._shown and report.at_s > self._known_s[board]:
+                self._known_s[board] = report.at_s
+                self._update_board(_update_from_progress(self._shown[board], report))
 
     def take_changes(self) -> tuple[list[BoardFigures], FleetFigures | None]:
         """Return the figures that changed since the last call; the fleet's are None if no round has ended."""
-        boards_, fleet = list(self._news.values()), self._fleet
+        boards, fleet = list(self._news.values()), self._fleet
         self._news, self._fleet = {}, None
-        return boards_, fleet
+        return boards, fleet
 
     def _update_board(self, shown: BoardFigures) -> None:
         before = self._news.get(shown.board)
@@ -94,13 +93,13 @@ def _update_from_row(shown: BoardFigures, row: ClientRow) -> BoardFigures:
     )
 
 
-def _update_from_progress(shown: BoardFigures, said: BoardProgress) -> BoardFigures:
+def _update_from_progress(shown: BoardFigures, report: BoardProgress) -> BoardFigures:
     return dataclasses.replace(
         shown,
-        power_w=said.power_w,
-        progress=min(1.0, said.steps_done / said.steps) if said.steps else None,
-        temperature_c=said.temperature_c,
-        mode=said.mode or shown.mode,
+        power_w=report.power_w,
+        progress=min(1.0, report.steps_done / report.steps) if report.steps else None,
+        temperature_c=report.temperature_c,
+        mode=report.mode or shown.mode,
         live=True,
     )
 
@@ -212,8 +211,11 @@ class RayMirror:
         rows = tuple(rows)
         if self._thread is None and rows:
             first = min(row.round for row in rows)
-            self._picture.apply_rows((row for row in read_rows(self._folder, ClientRow) if row.round < first), 0.0)
-            self._picture.apply_rows((row for row in read_rows(self._folder, RoundRow) if row.round < first), 0.0)
+            earlier: tuple[ClientRow | RoundRow, ...] = (
+                *read_rows(self._folder, ClientRow),
+                *read_rows(self._folder, RoundRow),
+            )
+            self._picture.apply_rows((row for row in earlier if row.round < first), 0.0)
             self._thread = threading.Thread(target=self._mirror, name="ray-mirror", daemon=True)
             self._thread.start()
         with self._lock:
@@ -245,12 +247,12 @@ class RayMirror:
                 self._child.kill()
 
     def _send_changes(self, link: ActorLink) -> None:
-        statements = read_progress(self._folder / LIVE_FOLDER)
+        reports = read_progress(self._folder / LIVE)
         with self._lock:
-            self._picture.apply_progress(statements)
-            boards_, fleet = self._picture.take_changes()
-        if boards_ or fleet is not None:
-            link.show(boards_, fleet)
+            self._picture.apply_progress(reports)
+            boards, fleet = self._picture.take_changes()
+        if boards or fleet is not None:
+            link.show(boards, fleet)
 
     def _attach(self) -> ActorLink:
         if self._address is not None:

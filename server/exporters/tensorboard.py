@@ -31,7 +31,7 @@ class TensorBoard:
 
     def __init__(self, experiment: Experiment, folder: Path, *, out: str = FOLDER) -> None:
         self._experiment, self._folder = experiment, folder / out
-        self._gathering = build_collector(experiment)
+        self._collector = build_collector(experiment)
         self._writer: Any = None
         self._closed = False
 
@@ -39,10 +39,10 @@ class TensorBoard:
         """Write the rounds that ``rows`` complete; they are on disk when this returns."""
         if self._closed:
             raise ValueError("the exporter is closed")
-        for told in self._gathering.collect_rounds(rows):
+        for metrics in self._collector.collect_rounds(rows):
             if self._writer is None:
-                self._writer = self._open_writer(told)
-            self._write(told.end_s, told.round, summary=_build_summary(told.figures))
+                self._writer = self._open_writer(metrics)
+            self._write(metrics.end_s, metrics.round, summary=_build_summary(metrics.figures))
             self._writer.flush()
 
     def close(self) -> None:

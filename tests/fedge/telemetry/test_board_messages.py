@@ -10,18 +10,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedge.telemetry import board_messages
+from fedge.telemetry import trace_operations
 from fedge.telemetry.board_messages import (
     MAX_MESSAGE_BYTES,
-    MOST_STRETCHES,
     OversizedMessage,
     decode_batch,
     encode_batch,
     keep_plausible,
 )
-from fedge.telemetry.live_records import BoardProgress, TelemetryBatch
+from fedge.telemetry.live_records import COLUMN_RANGES, MOST_STRETCHES, BoardProgress, TelemetryBatch
 from fedge.telemetry.strict_json import MalformedJson
-from fedge.telemetry.trace_operations import check_trace
+from fedge.telemetry.trace_operations import MOST_RAILS, check_trace
 from fedge.types import EMPTY_TRACE, Trace
 
 T0 = 1_790_000_000.0
@@ -93,7 +92,7 @@ def test_every_number_travels_in_full(powers: list[float], start_s: float, seq: 
         ({"trace": {"start_s": [T0], "span_s": [1.0], "power_w": [5.0], "gpu_load": [1.5]}}, "gpu_load"),
         ({"trace": {"start_s": [T0, T0 + 0.5], "span_s": [1.0, 1.0], "power_w": [5.0, 5.0]}}, "before the one"),
         ({"trace": {"start_s": [T0, T0 - 9], "span_s": [1.0, 1.0], "power_w": [5.0, 5.0]}}, "before the one"),
-        ({"trace": {"start_s": {"a": 1}}}, "start_s: a list is right"),
+        ({"trace": {"start_s": {"a": 1}}}, "start_s: got an object; a list is right"),
         ({"trace": {"rails_w": {f"r{i}": [] for i in range(99)}, "start_s": []}}, "rails_w"),
         ({"trace": {"start_s": [], "rails_w": {"a\nb": []}}}, "rail"),
         ({"progress": 5}, "progress: got 5"),
@@ -138,16 +137,16 @@ def test_a_message_that_is_too_large_is_not_even_parsed() -> None:
 
 
 def test_too_many_stretches_are_refused() -> None:
-    with pytest.raises(MalformedJson, match="stretches"):
+    with pytest.raises(MalformedJson, match="start_s: got a list; at most 600 items"):
         decode_batch(encode_batch(batch_of(powers=[1.0] * (MOST_STRETCHES + 1))))
 
 
 def test_the_longest_message_of_a_board_with_many_rails_fits() -> None:
     n = 120
-    rails = {f"VDD_RAIL_{i}": tuple(math.pi + i + k for k in range(n)) for i in range(board_messages.MOST_RAILS)}
+    rails = {f"VDD_RAIL_{i}": tuple(math.pi + i + k for k in range(n)) for i in range(MOST_RAILS)}
     trace = trace_from(T0, [math.pi] * n)
     full = TelemetryBatch(
-        1, "nano-1", "abc", 1, Trace(*[getattr(trace, name) for name in board_messages.COLUMN_RANGES], rails_w=rails)
+        1, "nano-1", "abc", 1, Trace(*[getattr(trace, name) for name in COLUMN_RANGES], rails_w=rails)
     )
     assert len(encode_batch(full)) < MAX_MESSAGE_BYTES
     assert decode_batch(encode_batch(full)) == full
@@ -159,7 +158,7 @@ JSON = st.recursive(
     max_leaves=20,
 )
 FIELDS = st.sampled_from(["version", "board", "stream", "seq", "trace", "progress", "lost"])
-COLUMNS = st.sampled_from([*board_messages.COLUMNS, "more"])
+COLUMNS = st.sampled_from([*trace_operations.COLUMNS, "rails_w", "more"])
 
 
 def _taken_or_refused(data: bytes) -> None:

@@ -36,9 +36,3 @@ def test_the_greatest_round_counts_wherever_it_stands(tmp_path: Path) -> None:
     tables.append([client(2, "nano-1", "nano", 0, "late"), client(1, "nano-1", "nano", 0)])
     found = read_newest_rows(tmp_path / "run", ("status",), 0, 2)
     assert found.rows == {"nano-1": ("late",)}
-
-
-def test_of_an_empty_run_nothing_is_told(tmp_path: Path) -> None:
-    begin(tmp_path / "run", 1)
-    found = read_newest_rows(tmp_path / "run", ("board",), 0, 0)
-    assert (found.rows, found.before_j, found.from_j) == ({}, {}, {})

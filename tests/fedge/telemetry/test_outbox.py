@@ -73,8 +73,8 @@ def test_a_batch_that_was_given_out_stays_as_it_was(tmp_path: Path) -> None:
 def test_with_nothing_to_send_an_empty_batch_can_be_had_that_is_kept_nowhere(tmp_path: Path) -> None:
     box = box_in(tmp_path)
     assert box.next_batch(T0) is None
-    numbered = [box.next_batch(T0, anyway=True) for _ in range(3)]
-    assert [(batch.seq, batch.trace) for _, batch in numbered if batch] == [(i, EMPTY_TRACE) for i in (1, 2, 3)]
+    numbered = [box.make_empty_batch() for _ in range(3)]
+    assert [(batch.seq, batch.trace) for _, batch in numbered] == [(i, EMPTY_TRACE) for i in (1, 2, 3)]
     box.add(seconds(1), T0)
     assert drained(box, T0) == [("s", 4, [1])]
 
@@ -115,8 +115,7 @@ def test_whatever_happens_everything_that_was_saved_leaves_once_and_in_order(sto
             elif event == "peek":
                 box.next_batch(now_s)
             elif event == "beat":
-                given_out = box.next_batch(now_s, anyway=True)
-                assert given_out is not None
+                _ = box.next_batch(now_s) or box.make_empty_batch()
             elif event == "take" and (given_out := box.next_batch(now_s)) is not None:
                 number, batch = given_out
                 taken.append((batch.stream, batch.seq, [round(at_s - T0) for at_s in batch.trace.start_s]))

@@ -31,7 +31,7 @@ def test_a_folder_that_is_not_there_tells_nothing(tmp_path: Path) -> None:
 def test_a_file_that_did_not_change_is_not_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_progress(tmp_path, TRAINING)
     first = read_progress(tmp_path)
-    monkeypatch.setattr(progress_files, "parse_json", None)
+    monkeypatch.setattr(progress_files, "decode_json", None)
     assert read_progress(tmp_path) == first
 
 

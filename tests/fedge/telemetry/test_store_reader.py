@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from contracts.store_rows import client_row, event_row, old_run, round_row, sample_row, traced
+from contracts.store_rows import client_row, event_row, old_run, round_row, sample_row
 
 from fedge.telemetry import open_run
 from fedge.telemetry.store import RunTables
@@ -126,13 +126,3 @@ def test_damage_ends_a_table_where_it_is_and_is_told_for_good(tmp_path: Path, ca
         assert [row.round for row in opened.rows(RoundRow)] == [1, 4]
         assert opened.notes == ("rounds/000001.damaged: set aside, it was damaged",)
     assert (tmp_path / "store/rounds/000001.damaged").read_bytes() == data
-
-
-def test_rows_of_many_parts_come_in_the_order_in_which_they_were_written(tmp_path: Path) -> None:
-    tables = RunTables(tmp_path)
-    for number in range(12):
-        tables.append([round_row(number), traced(number, "a", 3)])
-        tables.seal()
-
-    assert [row.round for row in read_rows(tmp_path, RoundRow)] == [*range(12)]
-    assert [row.round for row in read_rows(tmp_path, SampleRow)] == [number for number in range(12) for _ in range(3)]

@@ -17,10 +17,10 @@ from contracts.live_server import make_keys
 from fedge.errors import RunFailed
 from server.dashboard import http_server
 from server.dashboard.http_server import ViewFeed, bind_socket
-from server.dashboard.relay_source import CA_ADVICE, PERIOD_S, VIEW, RelaySource
+from server.dashboard.relay_source import CA_ADVICE, PERIOD_S, RelaySource
 from server.dashboard.run_source import RunSource
 from server.dashboard.security import build_access
-from server.dashboard.views import FleetView, RunInfo
+from server.dashboard.views import VIEW_JSON, FleetView, RunInfo
 from server.dashboard.web_app import build_dashboard_app
 
 TOKEN = "a-token-of-some-length"
@@ -96,7 +96,7 @@ def test_a_page_behind_a_ca_of_its_own_is_believed_when_that_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     keys = make_keys(tmp_path / "keys")
-    view = VIEW.dump_json(FleetView(run=RunInfo(name="behind TLS")))
+    view = VIEW_JSON.dump_json(FleetView(run=RunInfo(name="behind TLS")))
 
     class Answer(BaseHTTPRequestHandler):
         def do_GET(self) -> None:

@@ -13,6 +13,7 @@ from contracts.board_runs import begin, finish, play
 from fedge.telemetry import open_run
 from fedge.telemetry.live_records import BoardProgress
 from fedge.telemetry.progress_files import write_progress
+from server.dashboard.http_server import _poll_source
 from server.dashboard.run_source import QUIET_AFTER_S, RunSource
 
 
@@ -88,8 +89,9 @@ def test_a_finished_run_tells_where_its_figures_come_from(tmp_path: Path) -> Non
     play(tables, 3, 1)
     assert source.view().run.state == "going"
     finish(folder, 1)
+    write_progress(folder / "live", BoardProgress("nano-1", time.time(), "training", round=2, steps=10))
     view = source.view()
-    assert view.run.state == "finished"
+    assert (view.run.state, view.boards[0].state, view.boards[0].seen_at_s) == ("finished", "done", None)
     assert [(origin.truth, origin.prior) for origin in view.origins] == [("measured", "estimated")]
     play(tables, 3, 2)
     assert source.view().run.state == "going", "it was resumed: its summary is an older one"
@@ -111,9 +113,10 @@ def test_a_broken_folder_becomes_a_line_and_the_last_figures_stay(tmp_path: Path
     play(tables, 3, 1)
     good = source.view()
     (folder / "run.yaml").write_text("{", encoding="utf-8")
-    broken = source.view()
+    broken, event, _ = _poll_source(source, good, b"")
     assert "\n" not in broken.problem
     assert broken.problem
+    assert broken.problem.encode()[:20] in (event or b"")
     assert broken.boards == good.boards
     (folder / "run.yaml").write_text("name: mended", encoding="utf-8")
     assert (source.view().problem, source.view().run.name) == ("", "mended")

@@ -14,7 +14,7 @@ from server.dashboard import views
 from server.dashboard.views import BoardView, FleetView, PowerCurve, RunInfo, Summary, ViewChanges
 
 GOING, REAL = RunInfo(state="going"), RunInfo(state="going", real=True)
-DONE = views.last_row(client(3, "nano-1", "nano", 0))
+DONE = views.select_fields(views.LastRow, client(3, "nano-1", "nano", 0))
 LATE = dataclasses.replace(DONE, status="late", steps=60, error="not done in time")
 TRAINING = BoardProgress("nano-1", 100.0, "training", round=4, steps=200, steps_done=50, mode="2c", power_w=7.5)
 
@@ -22,29 +22,31 @@ TRAINING = BoardProgress("nano-1", 100.0, "training", round=4, steps=200, steps_
 def tile(
     row: views.LastRow | None, told: BoardProgress | None = None, run: RunInfo = GOING, latest: int = 3
 ) -> BoardView:
-    return views.board_view("nano-1", "nano", row, told, run=run, latest=latest, now_s=101.0)
+    silent = told is not None and views.is_silent(told, run, 101.0)
+    return views.board_view(views.TileInputs("nano-1", "nano", row, told, silent, latest))
 
 
-def test_a_board_that_works_on_the_next_round_is_shown_at_work() -> None:
-    found = tile(DONE, TRAINING)
-    assert (found.state, found.round, found.mode, found.power_w, found.progress) == ("training", 4, "2c", 7.5, 0.25)
-    assert (found.seen_at_s, found.told_s, found.mark) == (100.0, DONE.end_s, "")
-
-
-def test_the_row_of_a_round_is_the_last_word_on_it() -> None:
-    found = tile(LATE, dataclasses.replace(TRAINING, round=3))
-    assert (found.state, found.mark, found.progress, found.error) == ("late", "late", 0.6, "not done in time")
-
-
-def test_trouble_in_the_last_round_stays_marked_while_the_next_is_played() -> None:
-    assert (tile(LATE, TRAINING).state, tile(LATE, TRAINING).mark) == ("training", "late")
-
-
-def test_a_board_that_was_not_chosen_rests_and_is_not_marked() -> None:
-    found = tile(LATE, latest=4)
-    assert (found.state, found.mark, found.progress) == ("resting", "", None)
-    assert tile(None, latest=4).state == "resting"
-    assert tile(None, latest=0).state == "unknown"
+@pytest.mark.parametrize(
+    ("row", "report", "latest", "state", "mark", "progress"),
+    [
+        (DONE, TRAINING, 3, "training", "", 0.25),
+        (LATE, TRAINING, 3, "training", "late", 0.25),
+        (LATE, dataclasses.replace(TRAINING, round=3), 3, "late", "late", 0.6),
+        (LATE, None, 4, "resting", "", None),
+        (None, None, 4, "resting", "", None),
+        (None, None, 0, "unknown", "", None),
+    ],
+    ids=["at work", "trouble stays marked", "a round's row is the last word", "not chosen", "never chosen", "no round"],
+)
+def test_a_tile_shows_the_newer_of_row_and_report(
+    row: views.LastRow | None, report: BoardProgress | None, latest: int, state: str, mark: str, progress: float | None
+) -> None:
+    found = tile(row, report, latest=latest)
+    assert (found.state, found.mark, found.progress) == (state, mark, progress)
+    if state == "training":
+        assert (found.round, found.mode, found.power_w, found.seen_at_s) == (4, "2c", 7.5, 100.0)
+    if state == "late":
+        assert (found.error, found.told_s) == ("not done in time", LATE.end_s)
 
 
 def test_a_real_board_that_fell_silent_is_offline_and_an_emulated_one_is_not() -> None:
@@ -53,11 +55,6 @@ def test_a_real_board_that_fell_silent_is_offline_and_an_emulated_one_is_not() -
     assert (found.state, found.mark, found.seen_at_s) == ("offline", "offline", old.at_s)
     assert found.power_w == DONE.power_w, "what it drew before it fell silent is not what it draws"
     assert tile(DONE, old, GOING).state == "training"
-
-
-def test_in_a_finished_run_the_rows_alone_count() -> None:
-    found = tile(DONE, TRAINING, RunInfo(state="finished"))
-    assert (found.state, found.seen_at_s) == ("done", None)
 
 
 def test_the_summary_compares_only_rounds_that_can_be_compared() -> None:

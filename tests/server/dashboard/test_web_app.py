@@ -119,15 +119,6 @@ def test_with_a_token_figures_need_it_and_the_page_itself_does_not(tmp_path: Pat
         assert client.get("/api/view").status_code == 200, "the cookie is enough from now on"
 
 
-def test_a_broken_run_is_told_on_the_page(tmp_path: Path) -> None:
-    begin(tmp_path / "run", 3)
-    (tmp_path / "run" / "run.yaml").write_text("{", encoding="utf-8")
-    with client_of(RunSource(tmp_path / "run")) as client:
-        answer = client.get("/api/view")
-        assert answer.status_code == 200
-        assert answer.json()["problem"]
-
-
 class Failing:
     """A source whose store cannot be read."""
 

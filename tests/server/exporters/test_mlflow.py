@@ -87,16 +87,16 @@ class TestMLflow(ExporterContract):
         tags = run_in(tmp_path).data.tags
         assert (tags["fedge.label.nano"], tags["fedge.label.xavier-nx"]) == ("measured", "estimated")
 
-    @pytest.mark.parametrize(("rounds", "status"), [(2, "FAILED"), (3, "FINISHED")])
-    def test_it_is_finished_when_every_round_was_played(self, tmp_path: Path, rounds: int, status: str) -> None:
-        self.told(tmp_path, rows_of(rounds))
+    @pytest.mark.parametrize(
+        ("rounds", "events", "status"),
+        [(2, (), "FAILED"), (3, (), "FINISHED"), (2, [EventRow(40.0, 3, None, "budget", "spent")], "FINISHED")],
+    )
+    def test_it_is_finished_after_every_round_or_at_the_end_of_the_energy_budget(
+        self, tmp_path: Path, rounds: int, events: list[EventRow], status: str
+    ) -> None:
+        self.told(tmp_path, rows_of(rounds), list(events))
 
         assert run_in(tmp_path).info.status == status
-
-    def test_an_energy_budget_ends_it_well(self, tmp_path: Path) -> None:
-        self.told(tmp_path, rows_of(2), [EventRow(40.0, 3, None, "budget", "spent")])
-
-        assert run_in(tmp_path).info.status == "FINISHED"
 
     def test_report_and_summary_are_kept_also_afterwards(self, tmp_path: Path) -> None:
         self.told(tmp_path, rows_of())
