@@ -8,25 +8,32 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal, cast, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedge.costs.cost_lookup import find_cost_profile
-from fedge.costs.cost_profile import CostProfile, load_calibrated_inference
+from fedge.costs.cost_profile import CostProfile, WorkloadKind, load_calibrated_inference
+from fedge.costs.cost_scaling import find_cost_profile
 from fedge.costs.inference_cost import estimate_inference_cost
 from fedge.costs.layer_estimate import estimate_network_cost, rescale_to_batch_size
-from fedge.costs.layers.network_cost import NetworkCost
-from fedge.costs.memory.step_need import StepNeed, predict_step_need
+from fedge.costs.layered_work import find_known_layers
+from fedge.costs.layers.network_cost import NetworkCost, sum_layers
+from fedge.costs.layers.network_record import find_known_network
+from fedge.costs.layers.network_source import load_network_cost, parse_input_shape
+from fedge.costs.memory.step_need import find_largest_batch, predict_step_need
 from fedge.costs.workload_sizes import load_workload_sizes
 from fedge.decisions.candidate_modes import mask_above_floor
+from fedge.devices import catalogue
 from fedge.errors import BadInput
 from fedge.modes import build_grid
 from fedge.physics.time_power_model import compute_power_w, compute_step_s
-from fedge.types import DeviceSpec, Floats, Label, Modes, PowerMode, Workload
+from fedge.types import DeviceSpec, Floats, Label, LayerWork, Modes, PowerMode, Workload
 
+DEFAULT_BATCH_SIZE = 16
+"""Default batch size of a network that is not a known workload."""
 RankingObjective = Literal["time", "energy", "both"]
 """The objective that ranks boards and modes: an epoch's seconds, its joules, or their product."""
 
@@ -53,7 +60,6 @@ class BoardSelectionRequest:
 
     work: Workload
     network: NetworkCost | None
-    """Costs of the network's layers, if known."""
     samples: int
     limits: BoardLimits = BoardLimits()
     aim: RankingObjective = "time"
@@ -106,6 +112,124 @@ class BoardOffer:
     def ranking_values(self) -> dict[RankingObjective, float]:
         """The value of each ranking objective; less is better."""
         return {"time": self.epoch_s, "energy": self.energy_j, "both": self.epoch_s * self.energy_j}
+
+
+@dataclass(frozen=True, slots=True)
+class BoardSelectionOptions:
+    """The request of a selection.
+
+    Attributes:
+        workload: A known workload, or any network as ``load_network_cost`` takes it.
+        batch_size: Samples per step; by default the workload's own, or ``DEFAULT_BATCH_SIZE``.
+        input_shape: Shape of one sample, such as ``3x224x224``; None for the network's own.
+        samples: Samples of an epoch.
+        limits: Limits on the boards.
+        by: The objective that ranks.
+        boards: Names of the boards to compare; all of the catalogue if empty.
+        infer: Whether to rank for inference instead of training.
+    """
+
+    workload: str
+    batch_size: int | None = None
+    input_shape: str | None = None
+    samples: int = 50_000
+    limits: BoardLimits = BoardLimits()
+    by: str = "time"
+    boards: tuple[str, ...] = ()
+    infer: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BoardSelection:
+    """A ranking of boards, each in its best mode.
+
+    Attributes:
+        options: The request.
+        work: The workload with its batch size.
+        offers: One offer per board, suitable boards first, each group by the objective.
+    """
+
+    options: BoardSelectionOptions
+    work: Workload
+    offers: tuple[BoardOffer, ...]
+
+    @property
+    def best(self) -> BoardOffer | None:
+        """The first suitable offer, or None if no board is suitable."""
+        return next(iter(filter_suitable(self.offers)), None)
+
+
+def select_board(options: BoardSelectionOptions, usable_mb: Callable[[DeviceSpec], float]) -> BoardSelection:
+    """Rank boards and modes for a workload.
+
+    Args:
+        options: The request.
+        usable_mb: Returns the memory that a board leaves for training, in MB.
+
+    Raises:
+        BadInput: If an option or network is invalid.
+    """
+    if options.by not in get_args(RankingObjective):
+        raise BadInput("--by", repr(options.by), ", ".join(get_args(RankingObjective)))
+    for option, value in (("--max-power-w", options.limits.power_w), ("--max-epoch-s", options.limits.epoch_s)):
+        if value is not None and not 0 < value < math.inf:
+            raise BadInput(option, f"{value:g}", "a finite number above 0")
+    work, network = build_workload(options)
+    aim = cast("RankingObjective", options.by)
+    request = BoardSelectionRequest(work, network=network, samples=options.samples, limits=options.limits, aim=aim)
+    boards = _find_boards(options.boards)
+    return BoardSelection(options, work, rank_boards(boards, catalogue.load_catalogue(), request, usable_mb))
+
+
+def build_workload(options: BoardSelectionOptions) -> tuple[Workload, NetworkCost | None]:
+    """Build the workload: a known one by name, or any network by its layers.
+
+    Returns:
+        The workload and its network; the network is None if its layers are not known.
+
+    Raises:
+        BadInput: If the network cannot be loaded or counted.
+    """
+    kind: WorkloadKind = "infer" if options.infer else "train"
+    known = load_workload_sizes().get(options.workload)
+    layers = find_known_layers(options.workload, kind)
+    if layers is not None and options.input_shape is None:
+        size = options.batch_size or (known.batch_size if known else DEFAULT_BATCH_SIZE)
+        return Workload(options.workload, size, kind, layers), find_known_network(options.workload)
+    try:
+        network = load_network_cost(options.workload, parse_input_shape(options.input_shape))
+    except BadInput as error:
+        raise BadInput("--workload" if error.where == "MODEL" else error.where, error.got, error.right) from error
+    if network.unknown:
+        raise BadInput("--workload", f"operators that no rule counts ({', '.join(network.unknown[:5])})", "another one")
+    if not network.flop:
+        raise BadInput("--workload", f"{options.workload}, which computes nothing", "a network with layers")
+    name = Path(options.workload).stem
+    if name in load_workload_sizes():  # another network or other images than those that were measured by this name
+        name = f"{name} {'x'.join(map(str, network.input_shape))}"
+    layers = LayerWork(name, sum_layers(network), loading="cached" if options.infer else "workers")
+    return Workload(name, options.batch_size or DEFAULT_BATCH_SIZE, kind, layers), network
+
+
+def _find_boards(names: Sequence[str]) -> Sequence[DeviceSpec]:
+    """Return the boards to compare; the whole catalogue if none is named."""
+    if not names:
+        return tuple(catalogue.load_catalogue().values())
+    return tuple({spec.name: spec for spec in (catalogue.find(name, where="--board") for name in names)}.values())
+
+
+def board_selection_to_dict(selection: BoardSelection) -> dict[str, Any]:
+    """Return the ranking for JSON."""
+    options, work = selection.options, selection.work
+    return {
+        "workload": work.name,
+        "kind": work.kind,
+        "batch_size": work.batch_size,
+        "samples": options.samples,
+        "by": options.by,
+        "limits": asdict(options.limits),
+        "offers": [asdict(offer) | {"suits": offer.is_suitable} for offer in selection.offers],
+    }
 
 
 def rank_boards(
@@ -202,23 +326,10 @@ def _estimate_memory_fit(spec: DeviceSpec, job: BoardSelectionRequest, allowed_m
     work, network = job.work, job.network
     if network is None or work.kind == "infer":
         return MemoryFit(None, allowed_mb, None)
-    asked = predict_step_need(network, spec, work.batch_size)
-    largest = work.batch_size
-    if asked.memory_mb > allowed_mb:
-        largest = _find_largest_batch(lambda size: predict_step_need(network, spec, size), work.batch_size, allowed_mb)
-    return MemoryFit(asked.memory_mb, allowed_mb, largest, asked.label)
-
-
-def _find_largest_batch(needed: Callable[[int], StepNeed], above: int, allowed_mb: float) -> int:
-    """Return the largest batch size below ``above`` whose step fits, by bisection; 0 if not even one sample fits."""
-    fitting, failing = 0, above
-    while failing - fitting > 1:
-        middle = (fitting + failing) // 2
-        if needed(middle).memory_mb <= allowed_mb:
-            fitting = middle
-        else:
-            failing = middle
-    return fitting
+    step, largest = predict_step_need(network, spec, work.batch_size), work.batch_size
+    if step.memory_mb > allowed_mb:
+        largest = find_largest_batch(lambda size: predict_step_need(network, spec, size).memory_mb <= allowed_mb)
+    return MemoryFit(step.memory_mb, allowed_mb, largest, step.label)
 
 
 def filter_suitable(found: Sequence[BoardOffer]) -> tuple[BoardOffer, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib import resources
 from importlib.resources.abc import Traversable
@@ -78,6 +78,17 @@ class CostProfile:
     residual_power_sd_log: float
     evidence: CalibrationEvidence | None = None
     kind: WorkloadKind = "train"
+
+    def as_estimate(self, source: str, **changes: Any) -> CostProfile:
+        """Return a changed profile, labelled ``estimated``, without errors or evidence.
+
+        Args:
+            source: Description of the estimate's origin.
+            changes: Fields to replace.
+        """
+        return replace(
+            self, label="estimated", source=source, time_mape=None, power_mape=None, evidence=None, **changes
+        )
 
 
 _Positive = Annotated[float, Field(gt=0)]
@@ -172,7 +183,7 @@ def write_profile(profile: CostProfile, folder: Path) -> Path:
     return path
 
 
-def _load_yaml(path: Path | Traversable) -> object:
+def load_yaml(path: Path | Traversable) -> Any:
     """Return the content of a YAML file, parsed by libyaml if available.
 
     A board reads all profiles for every message, and Python's parser takes thirty times as long.
@@ -188,7 +199,7 @@ def read_profile(path: Path | Traversable) -> CostProfile:
         BadInput: The file cannot be read or a field is invalid; the message names the field.
     """
     try:
-        content = _File.model_validate(_load_yaml(path))
+        content = _File.model_validate(load_yaml(path))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise BadInput(str(path), f"a file that cannot be read ({error})", "a cost profile (YAML)") from error
     except ValidationError as error:
@@ -261,3 +272,12 @@ def _to_logs(
     if set(values) != set(names):
         raise BadInput(f"{path}: {field}", ", ".join(values), f"exactly {', '.join(names)}")
     return np.log(np.array([values[name] for name in names], dtype=np.float64))
+
+
+def list_calibrated_batch_sizes(device: str) -> dict[WorkloadKind, dict[str, list[int]]]:
+    """Return the batch sizes of a board's calibrated profiles by kind of step and workload; training is first."""
+    sizes: dict[WorkloadKind, dict[str, list[int]]] = {"train": {}, "infer": {}}
+    for profile in (*load_calibrated_training(), *load_calibrated_inference()):
+        if profile.device == device:
+            sizes[profile.kind].setdefault(profile.workload, []).append(profile.batch_size)
+    return sizes

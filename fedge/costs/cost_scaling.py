@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from fedge.costs.cost_profile import CostProfile
+from fedge.costs.cost_profile import (
+    CostProfile,
+    load_calibrated_training,
+)
+from fedge.errors import UnknownName
 from fedge.physics.time_power_model import POWER_NAMES, TIME_NAMES, Coefficients
 from fedge.types import DeviceSpec
 
@@ -62,18 +65,13 @@ def scale_to_board(profile: CostProfile, of: DeviceSpec, device: DeviceSpec) -> 
     idle = device.idle_w.value / of.idle_w.value
     busy = (device.max_w.value - device.idle_w.value) / (of.max_w.value - of.idle_w.value)
     watts = {name: idle if _is_idle(name) else busy for name in POWER_NAMES if name.endswith("_w")}
-    return dataclasses.replace(
-        profile,
+    return profile.as_estimate(
+        f"scaled from {of.name}'s {profile.workload} by data-sheet ratios ({profile.source})",
         device=device.name,
         coefficients=Coefficients(
             profile.coefficients.time + _log_ratios(TIME_NAMES, seconds),
             profile.coefficients.power + _log_ratios(POWER_NAMES, watts),
         ),
-        label="estimated",
-        source=f"scaled from {of.name}'s {profile.workload} by data-sheet ratios ({profile.source})",
-        time_mape=None,
-        power_mape=None,
-        evidence=None,
     )
 
 
@@ -91,16 +89,11 @@ def scale_to_workload(profile: CostProfile, workload: str, batch_size: int, time
     """
     seconds = {name: time_ratio for name in TIME_NAMES if name.endswith("_s")}
     time = profile.coefficients.time + _log_ratios(TIME_NAMES, seconds)
-    return dataclasses.replace(
-        profile,
+    return profile.as_estimate(
+        f"{profile.workload} on {profile.device}, time x {time_ratio:.2f} ({profile.source})",
         workload=workload,
         batch_size=batch_size,
         coefficients=Coefficients(time, profile.coefficients.power),
-        label="estimated",
-        source=f"{profile.workload} on {profile.device}, time x {time_ratio:.2f} ({profile.source})",
-        time_mape=None,
-        power_mape=None,
-        evidence=None,
     )
 
 
@@ -116,3 +109,35 @@ def _log_ratios(
     names: tuple[str, ...], ratios: Mapping[str, float]
 ) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
     return np.log(np.array([ratios.get(name, 1.0) for name in names], dtype=np.float64))
+
+
+def find_cost_profile(
+    device: DeviceSpec,
+    workload: str,
+    specs: Mapping[str, DeviceSpec],
+    calibrated: Sequence[CostProfile] | None = None,
+) -> CostProfile:
+    """Return the calibrated profile of a workload on a board, or an estimate scaled from the nearest calibrated board.
+
+    Args:
+        device: The board.
+        workload: Name of the workload.
+        specs: Data sheets by board name. Profiles of boards that are not among them are ignored.
+        calibrated: The profiles to choose from; None for those shipped with fedge.
+
+    Returns:
+        The profile, labelled ``calibrated`` or ``estimated``.
+
+    Raises:
+        UnknownName: No board has a profile of the workload.
+    """
+    every = load_calibrated_training() if calibrated is None else calibrated
+    profiles = [profile for profile in every if profile.device in specs]
+    having = [profile for profile in profiles if profile.workload == workload]
+    if not having:
+        raise UnknownName("workload.cost", workload, tuple(sorted({profile.workload for profile in profiles})))
+    own = next((profile for profile in having if profile.device == device.name), None)
+    if own is not None:
+        return own
+    base = find_nearest_profile(having, device, specs)
+    return scale_to_board(base, specs[base.device], device)

@@ -181,16 +181,8 @@ def _extrapolate(edge: CostProfile, batch_size: int) -> CostProfile:
 
 
 def _as_estimate(profile: CostProfile, batch_size: int, coefficients: Coefficients, where: str) -> CostProfile:
-    return dataclasses.replace(
-        profile,
-        batch_size=batch_size,
-        coefficients=coefficients,
-        label="estimated",
-        source=f"{where} of {profile.workload} on {profile.device} ({profile.source})",
-        time_mape=None,
-        power_mape=None,
-        evidence=None,
-    )
+    source = f"{where} of {profile.workload} on {profile.device} ({profile.source})"
+    return profile.as_estimate(source, batch_size=batch_size, coefficients=coefficients)
 
 
 def _start_profile(those: Sequence[CostProfile], batch_size: int) -> CostProfile:
@@ -215,18 +207,13 @@ def _transfer_to_workload(profile: CostProfile, workload: str, batch_size: int) 
     ratios = {"gpu_s": on_gpu, "mem_s": on_gpu, "launch_s": 1.0 / passes, "fixed_s": 1.0 / passes, "host_s": growth}
     logs = np.array([math.log(ratios.get(name, 1.0)) for name in TIME_NAMES])
     what = "inference" if profile.kind == "infer" else "training"
-    return dataclasses.replace(
-        profile,
+    return profile.as_estimate(
+        f"{what} of {profile.workload} on {profile.device}, batch {profile.batch_size}, "
+        f"time on the GPU x {on_gpu:.2f} ({profile.source})",
         workload=workload,
         batch_size=batch_size,
         kind="infer",
         coefficients=Coefficients(profile.coefficients.time + logs, profile.coefficients.power),
-        label="estimated",
-        source=f"{what} of {profile.workload} on {profile.device}, batch {profile.batch_size}, "
-        f"time on the GPU x {on_gpu:.2f} ({profile.source})",
-        time_mape=None,
-        power_mape=None,
-        evidence=None,
     )
 
 

@@ -16,9 +16,14 @@ from functools import lru_cache
 from importlib import resources
 
 import numpy as np
-import yaml
 
-from fedge.costs.cost_profile import CostProfile, WorkloadKind, load_calibrated_inference, load_calibrated_training
+from fedge.costs.cost_profile import (
+    CostProfile,
+    WorkloadKind,
+    load_calibrated_inference,
+    load_calibrated_training,
+    load_yaml,
+)
 from fedge.costs.cost_scaling import board_distance, scale_to_board
 from fedge.costs.gpu_rates import PASSES, RateObservation, fit_rates
 from fedge.costs.layered_work import LayeredBatch, build_profile_batch
@@ -130,15 +135,10 @@ def rescale_to_batch_size(
         estimate_network_cost(device, dataclasses.replace(work, batch_size=size), specs).coefficients
         for size in (work.batch_size, profile.batch_size)
     )
-    return dataclasses.replace(
-        profile,
+    return profile.as_estimate(
+        f"carried from batch {profile.batch_size} to {work.batch_size} by its layers ({profile.source})",
         batch_size=work.batch_size,
         coefficients=Coefficients(profile.coefficients.time + there.time - here.time, profile.coefficients.power),
-        label="estimated",
-        source=f"carried from batch {profile.batch_size} to {work.batch_size} by its layers ({profile.source})",
-        time_mape=None,
-        power_mape=None,
-        evidence=None,
     )
 
 
@@ -184,7 +184,6 @@ def _build_observation(device: str, batch: LayeredBatch, seconds: float) -> Rate
 @lru_cache(maxsize=1)
 def load_timed_steps() -> tuple[RateObservation, ...]:
     """Load the networks whose training steps were timed over batch sizes, as seconds per further sample."""
-    text = (resources.files("fedge.costs") / "step_slopes.yaml").read_text(encoding="utf-8")
     return tuple(
         RateObservation(
             entry["device"],
@@ -195,7 +194,7 @@ def load_timed_steps() -> tuple[RateObservation, ...]:
             seconds=entry["seconds_per_sample"],
             slope=True,
         )
-        for name, entry in yaml.safe_load(text).items()
+        for name, entry in load_yaml(resources.files("fedge.costs") / "step_slopes.yaml").items()
     )
 
 

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from fedge.costs.cost_profile import CostProfile, WorkloadKind
-from fedge.costs.layers.known_networks import find_known_network, parse_layers
-from fedge.costs.layers.layer_sums import sum_layers
-from fedge.costs.layers.network_cost import NetworkCost
+from fedge.costs.layers.network_cost import NetworkCost, sum_layers
+from fedge.costs.layers.network_record import find_known_network, parse_layers
 from fedge.costs.workload_sizes import load_forward_sizes, load_workload_sizes
 from fedge.errors import BadInput, UnknownName
 from fedge.experiment import FleetEntry, NetworkSpec, WorkloadSpec

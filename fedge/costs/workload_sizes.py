@@ -9,8 +9,7 @@ from functools import lru_cache
 from importlib import resources
 from types import MappingProxyType
 
-import yaml
-
+from fedge.costs.cost_profile import load_yaml
 from fedge.types import Loading
 
 SIZE_EXPONENT = 0.5
@@ -50,8 +49,8 @@ class WorkloadSize:
 @lru_cache(maxsize=1)
 def load_workload_sizes() -> Mapping[str, WorkloadSize]:
     """Load the sizes of the known training workloads by name."""
-    text = (resources.files("fedge.costs") / "workloads.yaml").read_text(encoding="utf-8")
-    return MappingProxyType({name: WorkloadSize(name=name, **fields) for name, fields in yaml.safe_load(text).items()})
+    entries = load_yaml(resources.files("fedge.costs") / "workloads.yaml")
+    return MappingProxyType({name: WorkloadSize(name=name, **fields) for name, fields in entries.items()})
 
 
 def size_distance(a: WorkloadSize, b: WorkloadSize) -> float:
@@ -97,8 +96,8 @@ class ForwardSize:
 @lru_cache(maxsize=1)
 def load_forward_sizes() -> Mapping[str, ForwardSize]:
     """Load the forward passes of the known workloads by name."""
-    text = (resources.files("fedge.costs") / "forward.yaml").read_text(encoding="utf-8")
-    return MappingProxyType({name: ForwardSize(name=name, **fields) for name, fields in yaml.safe_load(text).items()})
+    entries = load_yaml(resources.files("fedge.costs") / "forward.yaml")
+    return MappingProxyType({name: ForwardSize(name=name, **fields) for name, fields in entries.items()})
 
 
 def forward_size_of_batch(size: ForwardSize, batch_size: int) -> WorkloadSize:

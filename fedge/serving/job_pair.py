@@ -8,20 +8,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from fedge.costs.predicted_tables import FULCRUM_GRID
 from fedge.errors import BadInput
 from fedge.modes import CLOCK_TOLERANCE_MHZ
 from fedge.types import Floats, Modes, ProfileTable
 
 ModeKey = tuple[float, ...]
 """A mode's knobs rounded to remove unit-conversion errors, so that equal modes of two tables compare equal."""
-
-FULCRUM_GRID = (
-    (4.0, 8.0, 12.0),
-    (422.4, 729.6, 1036.8, 1344.0, 1651.2, 1958.4, 2201.6),
-    (114.75, 318.75, 522.75, 726.75, 930.75, 1134.75, 1300.5),
-    (665.6, 2133.0, 3199.0),
-)
-"""The 441 modes of AGX Orin among which Fulcrum (arXiv 2509.20205) chooses: cores, CPU, GPU and memory MHz."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -34,9 +27,7 @@ class KnobGrid:
     """
 
     values: tuple[tuple[float, ...], ...]
-    """Ascending values per knob."""
     rows: NDArray[np.intp]
-    """One axis per knob."""
 
     def row(self, at: Sequence[int]) -> int:
         """Return the row of the mode with these indices into the knob values."""

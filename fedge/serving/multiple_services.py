@@ -75,19 +75,13 @@ class ServiceCombinations:
 
     places: tuple[tuple[int, ...], ...]
     needed_s: Floats
-    """Largest latency of every service, (services, c, n); infinite if batches pile up."""
     in_time: NDArray[np.bool_]
-    """Whether all latency budgets are met, (c, n)."""
     keeps_up: NDArray[np.bool_]
-    """Whether serving takes at most all of the time, (c, n)."""
     steps: Floats
     steps_per_s: Floats
     infer_s: Floats
-    """Seconds of one batch of every service together, (c, n)."""
     power_w: Floats
-    """Power of the job that draws most, (c, n)."""
     share: Floats
-    """Share of the time that serving takes, (c, n)."""
 
     @property
     def holds(self) -> NDArray[np.bool_]:
@@ -153,7 +147,7 @@ def _evaluate_combination(
     budget_s = np.array([demand.latency_s for demand in demands])[:, None]
     infer_s = np.stack([demand.infer_s[place] for demand, place in at])
     share = np.sum([t * demand.rate_hz / size for t, demand, size in zip(infer_s, demands, sizes, strict=True)], axis=0)
-    # For one service the same comparison as in ``job_choice.evaluate_choices``, so that rounding agrees.
+    # For one service the same comparison as in ``trial_search.evaluate_choices``, so that rounding agrees.
     keeps_up = infer_s[0] * demands[0].rate_hz <= sizes[0] if len(demands) == 1 else share <= 1.0
     needed_s = window_s + _longest_stretch_s(window_s, infer_s, None)
     in_time = np.asarray((needed_s <= budget_s).all(axis=0))

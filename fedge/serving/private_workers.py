@@ -52,7 +52,6 @@ class WorkerSettings:
     device: str = "auto"
     nice: int = 0
     threads: int | None = None
-    """Number of torch threads; None for as many as the machine provides."""
 
 
 @contextlib.contextmanager

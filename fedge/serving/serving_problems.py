@@ -11,7 +11,10 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
+
+import yaml
 
 from fedge.errors import BadInput
 
@@ -37,11 +40,8 @@ class ServingProblem:
 
     family: ProblemFamily
     power_w: float
-    """P: limit on the module power of every job, watts."""
     latency_s: float | None = None
-    """L: largest time from a request's arrival to its answer, seconds."""
     rate_hz: float | None = None
-    """a: requests per second."""
 
     def __post_init__(self) -> None:
         if self.family not in FAMILIES:
@@ -69,6 +69,48 @@ def default_problems(family: ProblemFamily) -> tuple[ServingProblem, ...]:
         rates = [float(rate) for rate in range(30, 121, 10)]
     every = itertools.product(powers, latencies, rates)
     return tuple(ServingProblem(family, power, latency, rate) for power, latency, rate in every)
+
+
+def select_family(trains: bool, infers: bool) -> ProblemFamily:
+    """Return the problem family that the given kinds of tables form."""
+    return "concurrent" if trains and infers else "train" if trains else "infer"
+
+
+def read_problems(path: Path, family: ProblemFamily) -> tuple[ServingProblem, ...]:
+    """Read serving problems from a YAML or JSON file.
+
+    Args:
+        path: The file.
+        family: Family of problems that have a rate but name no family.
+
+    Raises:
+        BadInput: If the file is invalid.
+    """
+    right = "a YAML or JSON file that can be read: a list of problems"
+    try:
+        text = path.read_text(encoding="utf-8")
+        # Reject YAML aliases: a few lines of them can expand beyond any memory.
+        if any(isinstance(token, yaml.AliasToken) for token in yaml.scan(text)):
+            raise BadInput("--problems", f"{path}: an alias (*name)", f"{right}, each written out")
+        entries = yaml.safe_load(text)
+    except OSError as error:
+        raise BadInput("--problems", str(path), f"`default`, or {right} ({error.strerror})") from error
+    except (UnicodeDecodeError, yaml.YAMLError, RecursionError) as error:
+        why = "too deeply nested" if isinstance(error, RecursionError) else " ".join(str(error).split())[:120]
+        raise BadInput("--problems", f"{path}: {why}", right) from error
+    if not isinstance(entries, list):
+        what = {type(None): "an empty file", dict: "a mapping"}.get(type(entries), f"a {type(entries).__name__}")
+        raise BadInput("--problems", f"{path}: {what}", f"{right}, e.g. - {{power_w: 30, latency_s: 1, rate_hz: 60}}")
+    if family == "infer" and isinstance(entries, list):
+        entries = [_mark_inference(entry) for entry in entries]
+    return parse_problems(entries, str(path))
+
+
+def _mark_inference(entry: object) -> object:
+    """Mark a problem with a rate as inference if there is no training table."""
+    if isinstance(entry, dict) and "family" not in entry and entry.get("rate_hz") is not None:
+        return {**entry, "family": "infer"}
+    return entry
 
 
 def parse_problems(entries: object, where: str) -> tuple[ServingProblem, ...]:

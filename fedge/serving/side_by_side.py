@@ -8,10 +8,10 @@ differ only in which job shares a process with which.
 from __future__ import annotations
 
 import contextlib
-import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from statistics import median
 from typing import Any
 
 from fedge.worker import builtin_tasks
@@ -27,12 +27,32 @@ UNLIMITED_STEPS = 1_000_000_000
 WARM_UP_STEPS = 5
 # Steps before the clock starts, in which memory is allocated and kernels are tuned. Default; more only cost time.
 TIMED_STEPS = 12
-# Steps timed for a figure, of which the first third is warm-up. Default: the median is then over eight steps.
 # Steps timed for a figure, of which the first third is warm-up. Default: the median of eight is stable enough.
 MIN_TURN_S = 0.01
 # A run with less time left than this is over. Default: shorter than any step worth starting.
 WITHDRAW_LIMIT_S = 10.0
 # Timeout of cancelling a job. Default: a step in progress must end first.
+
+
+DYNAMIC_PHASES = ((10.0, 0.5), (10.0, 1.5))
+# Phases of dynamic arrivals: seconds, and multiple of the mean rate; repeated. Default whose mean is the given rate.
+
+
+def describe_arrivals(kind: str, rate_hz: float, seed: int) -> dict[str, Any]:
+    """Return a service's arrivals in the form of the worker's ``serve`` request.
+
+    Args:
+        kind: Kind of arrivals, see ``fedge.worker.arrivals``.
+        rate_hz: Mean rate, in requests per second.
+        seed: Seed of random arrivals.
+    """
+    if kind == "dynamic":
+        return {
+            "kind": kind,
+            "rates": [[seconds, factor * rate_hz] for seconds, factor in DYNAMIC_PHASES],
+            "seed": seed,
+        }
+    return {"kind": kind, "rate_hz": rate_hz, "seed": seed}
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +74,6 @@ class SideBySideJobs:
     infer_batch: int
     latency_s: float
     arrivals: Mapping[str, Any]
-    """Arguments of the worker's ``serve``: kind, rate_hz, seed ..."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +126,7 @@ def measure_step_s(client: WorkerClient, batch_size: int, kind: str) -> float:
     """Return the median seconds of a step of the loaded task without other load; ``kind`` is ``train`` or ``infer``."""
     timed = client.profile(TIMED_STEPS, batch_size, kind)
     whole = [fetch + step for fetch, step in zip(timed["fetch_s"], timed["step_s"], strict=True)]
-    return float(statistics.median(whole[TIMED_STEPS // 3 :]))
+    return float(median(whole[TIMED_STEPS // 3 :]))
 
 
 def run_turn(
@@ -159,13 +178,13 @@ def _read_service_report(client: WorkerClient) -> ServiceStatistics:
     Raises:
         WorkerError: If the service has failed or was removed.
     """
-    said = client.status()["services"].get(SERVICE)
-    if said is None:
-        raise WorkerError("failed", f"the service {SERVICE} stands no more: somebody else has removed it")
-    told = ServiceStatistics.from_data(said)
-    if told.failed:
-        raise WorkerError("failed", told.failed)
-    return told
+    status = client.status()["services"].get(SERVICE)
+    if status is None:
+        raise WorkerError("failed", f"the service {SERVICE} no longer exists: another program has removed it")
+    statistics = ServiceStatistics.from_data(status)
+    if statistics.failed:
+        raise WorkerError("failed", statistics.failed)
+    return statistics
 
 
 @contextlib.contextmanager

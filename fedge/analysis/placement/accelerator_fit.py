@@ -14,12 +14,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from fedge.analysis.placement.accelerators import Accelerator, Placement, PlacementBoard
-from fedge.analysis.placement.batch_demand import NO_DEMAND, InstanceDemand, compute_split_demand
-from fedge.analysis.placement.dla_support import split_network
+from fedge.analysis.placement.accelerators import Accelerator, Instance, Placement, PlacementBoard
+from fedge.analysis.placement.batch_demand import NO_DEMAND, InstanceDemand, compute_split_demand, split_network
 from fedge.analysis.placement.placement_contention import build_contention_columns, stack_demands
 from fedge.analysis.placement.placement_measurements import PlacementMeasurement
-from fedge.analysis.placement.placement_outcome import check_placement, evaluate_at_full_load
+from fedge.analysis.placement.placement_outcome import OutcomeArrays, check_placement, evaluate_at_full_load
 from fedge.costs.layers.network_cost import NetworkCost
 from fedge.errors import BadInput
 from fedge.physics.robust_fit import Curve, GaussianPrior, fit_curve
@@ -107,12 +106,9 @@ def fit_board(board: PlacementBoard, network: NetworkCost, rows: Sequence[Placem
     measured = frozenset(
         (accelerator_kind(one.accelerator), one.precision) for row in rows for one in row.placement.instances
     )
+    offered = _offer_measured_precisions(watts, measured)
     return FittedBoard(
-        board=replace(
-            _offer_measured_precisions(watts, measured),
-            label="calibrated",
-            source=f"fitted to {len(rows)} measured rows",
-        ),
+        board=replace(offered, label="calibrated", source=f"fitted to {len(rows)} measured rows"),
         rows=len(rows),
         error=_mape(np.expm1(found.residuals)),
         left_out_error=_compute_left_out_error(board, table, keys, found),
@@ -124,7 +120,11 @@ def fit_board(board: PlacementBoard, network: NetworkCost, rows: Sequence[Placem
 
 def predict_images_per_s(board: PlacementBoard, network: NetworkCost, placements: Sequence[Placement]) -> Floats:
     """Return images per second of placements, shape (n,)."""
-    return _PlacementTable(network, tuple(PlacementMeasurement(one, 1.0) for one in placements)).images_per_s(board)
+    return (
+        _PlacementTable(network, tuple(PlacementMeasurement(one, 1.0) for one in placements))
+        .predict(board)
+        .images_per_s
+    )
 
 
 def apply_parameters(board: PlacementBoard, keys: Sequence[ParameterKey], values: Floats) -> PlacementBoard:
@@ -224,44 +224,25 @@ class _PlacementTable:
         """Return the table of some of the rows."""
         return _PlacementTable(self._network, tuple(self.rows[i] for i in which))
 
-    def images_per_s(self, board: PlacementBoard) -> Floats:
-        """Return the images per second that a board predicts, shape (n,)."""
-        return evaluate_at_full_load(
-            build_contention_columns(board, self.names), stack_demands(self._demands(board))
-        ).images_per_s
-
-    def dynamic_w(self, board: PlacementBoard) -> Floats:
-        """Return the watts above idle that a board predicts, shape (n,)."""
-        return evaluate_at_full_load(
-            build_contention_columns(board, self.names), stack_demands(self._demands(board))
-        ).dynamic_w
+    def predict(self, board: PlacementBoard) -> OutcomeArrays:
+        """Return the outcomes at full load that a board predicts for the n rows."""
+        return evaluate_at_full_load(build_contention_columns(board, self.names), stack_demands(self._demands(board)))
 
     def _demands(self, board: PlacementBoard) -> list[list[tuple[int, InstanceDemand]]]:
-        parts = {name: split_network(self._network, board.accelerator(name).supported) for name in set(self.names)}
+        places = {name: board.accelerator(name) for name in self.names}
+        parts = {name: split_network(self._network, place.supported) for name, place in places.items()}
+
+        def demand(one: Instance) -> InstanceDemand:
+            name, speed = one.accelerator, places[one.accelerator].speed(one.precision)
+            return compute_split_demand(
+                board, parts=parts[name], accelerator=places[name], speed=speed, batch_size=one.batch_size
+            )
+
         table = []
         for row in self.rows:
-            left = list(row.placement.instances)
-            cells: list[tuple[int, InstanceDemand]] = []
-            for name in self.names:
-                one = next((one for one in left if one.accelerator == name), None)
-                if one is None:
-                    cells.append((0, NO_DEMAND))
-                    continue
-                left.remove(one)
-                place = board.accelerator(name)
-                cells.append(
-                    (
-                        1,
-                        compute_split_demand(
-                            board,
-                            parts=parts[name],
-                            accelerator=place,
-                            speed=place.speed(one.precision),
-                            batch_size=one.batch_size,
-                        ),
-                    )
-                )
-            table.append(cells)
+            queues = {name: [one for one in row.placement.instances if one.accelerator == name] for name in places}
+            instances = [queues[name].pop(0) if queues[name] else None for name in self.names]
+            table.append([(0, NO_DEMAND) if one is None else (1, demand(one)) for one in instances])
         return table
 
 
@@ -289,7 +270,7 @@ def _estimate_noise_sd(residuals: Floats) -> float:
 def _build_images_curve(board: PlacementBoard, table: _PlacementTable, keys: Sequence[ParameterKey]) -> Curve:
     """Return the function from parameters to the log images per second of the table's rows."""
     return lambda values: _differentiate(
-        lambda at: np.log(table.images_per_s(apply_parameters(board, keys, at))), values
+        lambda at: np.log(table.predict(apply_parameters(board, keys, at)).images_per_s), values
     )
 
 
@@ -322,9 +303,8 @@ def _compute_left_out_error(
         curve = _build_images_curve(board, some, keys)
         found = _fit_once(curve, data=some.log_images, keys=keys, start=full.parameters, noise_sd=full.noise_sd)
         judged = table.select_rows(left)
-        off += (
-            judged.images_per_s(apply_parameters(board, keys, found.parameters)) / np.exp(judged.log_images) - 1.0
-        ).tolist()
+        predicted = judged.predict(apply_parameters(board, keys, found.parameters)).images_per_s
+        off += (predicted / np.exp(judged.log_images) - 1.0).tolist()
     return _mape(np.array(off))
 
 
@@ -340,7 +320,7 @@ def _fit_watts(board: PlacementBoard, table: _PlacementTable) -> tuple[Placement
 
     def log_watts(at: Floats) -> Floats:
         moved = apply_parameters(board, keys, at)
-        return np.log(moved.idle_w + some.dynamic_w(moved))
+        return np.log(moved.idle_w + some.predict(moved).dynamic_w)
 
     found = _anneal_fit(lambda at: _differentiate(log_watts, at), data, keys)
     return apply_parameters(board, keys, found.parameters), _mape(np.expm1(found.residuals))

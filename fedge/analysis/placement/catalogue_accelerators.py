@@ -1,20 +1,106 @@
-"""Build the accelerators of a catalogue board: counts from its text, peaks and shares from ``boards.yaml``."""
+"""Build the accelerators of a catalogue board: counts from its text, peaks and shares from ``boards.yaml``.
+
+The CUDA cores' speed and spill batch are solved from one known point: the best throughput and its batch size.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from importlib import resources
 from typing import Any
 
-import yaml
-
 from fedge.analysis.placement.accelerators import Accelerator, GpuFallback, PlacementBoard, PrecisionSpeed
-from fedge.analysis.placement.dla_support import DLA_GENERATIONS
-from fedge.analysis.placement.throughput_anchor import AnchorSolution, ThroughputAnchor, solve_anchor
+from fedge.analysis.placement.batch_demand import DLA_GENERATIONS
+from fedge.costs.cost_profile import load_yaml
 from fedge.errors import BadInput
 from fedge.types import DeviceSpec, LabelledValue
+
+SMALLEST_SPILL, LARGEST_SPILL = 1.0, 1e6
+_BISECTION_STEPS = 200
+
+
+@dataclass(frozen=True, slots=True)
+class ThroughputAnchor:
+    """The best throughput of an accelerator alone.
+
+    Attributes:
+        images_per_s: The throughput.
+        batch_size: The batch size that reaches it.
+        flop: FLOP per image.
+        weight_bytes: Bytes of weights per batch.
+        activation_bytes: Bytes of activations per image.
+        fixed_s: Seconds of launches per batch.
+        bandwidth: Usable bandwidth in bytes per second.
+        corner: The board's corner exponent.
+    """
+
+    images_per_s: float
+    batch_size: float
+    flop: float
+    weight_bytes: float
+    activation_bytes: float
+    fixed_s: float
+    bandwidth: float
+    corner: float
+
+
+@dataclass(frozen=True, slots=True)
+class AnchorSolution:
+    """Attained FLOP per second, and the batch size at which activations are moved twice."""
+
+    flop_per_s: float
+    spill_batch: float
+
+
+def solve_anchor(anchor: ThroughputAnchor) -> AnchorSolution:
+    """Return the speed and spill batch for which the anchor is the maximum over the batch size.
+
+    With Z = compute^n + memory^n the time beyond launches, throughput is largest where the saving of launches by a
+    larger batch, fixed / b^2 per image, equals its cost by spilling.
+
+    Raises:
+        ValueError: If no speed reaches the anchor.
+    """
+    low, high = SMALLEST_SPILL, LARGEST_SPILL
+    for _ in range(_BISECTION_STEPS):
+        middle = (low * high) ** 0.5
+        if _is_rising(anchor, middle):
+            high = middle
+        else:
+            low = middle
+    compute_s = _compute_s(anchor, high)
+    if compute_s is None:
+        raise ValueError(f"no speed reaches {anchor.images_per_s} images/s with this bandwidth")
+    return AnchorSolution(anchor.flop * anchor.batch_size / compute_s, high)
+
+
+def _memory_s(anchor: ThroughputAnchor, spill: float, batch: float) -> float:
+    return (anchor.weight_bytes + batch * anchor.activation_bytes * (1 + batch / spill)) / anchor.bandwidth
+
+
+def _compute_s(anchor: ThroughputAnchor, spill: float) -> float | None:
+    """Return the compute seconds of a batch at the anchor's throughput, or None if its bytes alone take longer."""
+    left_s = anchor.batch_size / anchor.images_per_s - anchor.fixed_s
+    rest = left_s**anchor.corner - _memory_s(anchor, spill, anchor.batch_size) ** anchor.corner
+    return float(rest ** (1 / anchor.corner)) if left_s > 0 and rest > 0 else None
+
+
+def _is_rising(anchor: ThroughputAnchor, spill: float) -> bool:
+    """Return whether throughput still rises with the batch size at the anchor: fixed + w (weights and spill) > 0."""
+    compute_s = _compute_s(anchor, spill)
+    if compute_s is None:
+        return False
+    b, n = anchor.batch_size, anchor.corner
+    memory_s = _memory_s(anchor, spill, b)
+    roof_s = (compute_s**n + memory_s**n) ** (1 / n)
+    # d(T/b)/db * b^2 = b dT/db - T, with compute proportional to b.
+    memory_slope_s = b * anchor.activation_bytes * (1 + 2 * b / spill) / anchor.bandwidth
+    slope_s = (compute_s**n + memory_s ** (n - 1) * memory_slope_s) * roof_s ** (1 - n)
+    return bool(slope_s < anchor.fixed_s + roof_s)
+
 
 GPU, CUDA, TENSOR = "gpu", "cuda-cores", "tensor-cores"
 FP32, TF32, MIXED, FP16, INT8 = "fp32", "tf32", "mixed", "fp16", "int8"
@@ -44,15 +130,9 @@ def build_placement_board(spec: DeviceSpec) -> PlacementBoard:
     tensor, tensor_figures = _build_tensor_cores(spec, own, fp32, solved)
     dlas, dla_figures = _build_dlas(spec, own)
     gpu_w = stack["cuda_watts_share"].value * (spec.max_w.value - spec.idle_w.value)
+    waiting_w = stack["waiting_share"].value * gpu_w
     cuda = Accelerator(
-        CUDA,
-        engine=GPU,
-        speeds=(fp32,),
-        bandwidth_share=1.0,
-        spill_batch=solved.spill_batch,
-        hindrance=1.0,
-        full_w=gpu_w,
-        waiting_w=stack["waiting_share"].value * gpu_w,
+        CUDA, engine=GPU, speeds=(fp32,), spill_batch=solved.spill_batch, full_w=gpu_w, waiting_w=waiting_w
     )
     half = PrecisionSpeed(FP16, fp32.flop_per_s, 0.5, fp32.launch_s)
     return PlacementBoard(
@@ -96,14 +176,7 @@ def _build_tensor_cores(
     watts = stack["tensor_watts_share"].value * (spec.max_w.value - spec.idle_w.value)
     waiting_w = stack["waiting_share"].value * watts
     place = Accelerator(
-        TENSOR,
-        engine=GPU,
-        speeds=speeds,
-        bandwidth_share=1.0,
-        spill_batch=solved.spill_batch,
-        hindrance=1.0,
-        full_w=watts,
-        waiting_w=waiting_w,
+        TENSOR, engine=GPU, speeds=speeds, spill_batch=solved.spill_batch, full_w=watts, waiting_w=waiting_w
     )
     return (place,), (("tensor core's FLOP per clock", per_clock),)
 
@@ -182,8 +255,7 @@ def _solve_cuda_anchor() -> AnchorSolution:
 @lru_cache(maxsize=1)
 def _load_figures() -> tuple[dict[str, LabelledValue], dict[str, dict[str, Any]]]:
     """Return the software stack's figures, the anchor's prefixed with ``anchor``, and every board's."""
-    text = (resources.files("fedge.analysis.placement") / "boards.yaml").read_text(encoding="utf-8")
-    raw = yaml.safe_load(text)
+    raw = load_yaml(resources.files("fedge.analysis.placement") / "boards.yaml")
     stack = dict(raw["stack"])
     anchor = {f"anchor {name}": figure for name, figure in stack.pop("anchor").items()}
     boards = {name: {key: _parse_figure(value) for key, value in own.items()} for name, own in raw["boards"].items()}

@@ -4,25 +4,31 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from fedge.analysis.placement.accelerator_fit import FittedBoard, accelerator_kind, fit_board
 from fedge.analysis.placement.accelerators import PlacementBoard
+from fedge.analysis.placement.batch_demand import split_network
 from fedge.analysis.placement.catalogue_accelerators import MAX_POWER_FIGURE, build_placement_board
-from fedge.analysis.placement.combination_curves import CombinationCurve, compute_combination_curves
-from fedge.analysis.placement.dla_support import split_network
 from fedge.analysis.placement.execution.host_runtimes import HOST_BOARD, build_host_board
-from fedge.analysis.placement.placement_goals import USER_OBJECTIVES, PlacementGoal, PlacementObjective
 from fedge.analysis.placement.placement_measurements import PlacementMeasurement, parse_batch_size, read_measurements
-from fedge.analysis.placement.placement_outcome import PlacementOutcome
+from fedge.analysis.placement.placement_outcome import (
+    USER_OBJECTIVES,
+    PlacementGoal,
+    PlacementObjective,
+    PlacementOutcome,
+)
 from fedge.analysis.placement.placement_planner import PlacementPlan, RelaxedLimit, plan_placement, relax_limits
+from fedge.analysis.placement.placement_space import CombinationCurve, compute_combination_curves
 from fedge.costs.layers.network_cost import NetworkCost
 from fedge.costs.layers.network_source import load_network_cost, parse_input_shape
 from fedge.devices.catalogue import find
 from fedge.errors import BadInput
 from fedge.types import Label
 
+PLACEMENT_FORMAT = "fedge-placement-1"
 MAX_BATCHES = 16
 """Upper limit of the number of batch sizes in one request."""
 
@@ -77,55 +83,104 @@ class PlacementAdvice:
         return "estimated" if self.fitted is None else self.fitted.label_placement(outcome.placement)
 
 
-def advise_placement(asked: PlacementOptions) -> PlacementAdvice:
+def advise_placement(options: PlacementOptions) -> PlacementAdvice:
     """Plan a placement for the given options.
 
     Raises:
         BadInput: For an invalid option, or limits that no placement keeps.
     """
-    goal, sizes = parse_goal(asked), parse_batch_sizes(asked.batches)
-    rows = () if asked.measurements is None else read_measurements(asked.measurements)
-    board = _find_board(asked)
-    network = load_network_cost(asked.model, parse_input_shape(asked.input_shape))
+    goal, sizes = parse_goal(options), parse_batch_sizes(options.batches)
+    rows = () if options.measurements is None else read_measurements(options.measurements)
+    board = _find_board(options)
+    network = load_network_cost(options.model, parse_input_shape(options.input_shape))
     fitted = fit_board(board, network, rows) if rows else None
     if not _knows_watts(board, fitted) and (goal.objective == "energy" or goal.max_power_w is not None):
         raise BadInput("--measurements", "no watts", "rows with watts (fedge place-run --sensor): none are known here")
-    fitted_board = _restrict_accelerators(fitted.board if fitted else board, asked.on)
+    fitted_board = _restrict_accelerators(fitted.board if fitted else board, options.on)
     begin = time.perf_counter()
-    found = plan_placement(fitted_board, network=network, goal=goal, batch_sizes=sizes, most_instances=asked.instances)
+    plan = plan_placement(fitted_board, network=network, goal=goal, batch_sizes=sizes, most_instances=options.instances)
     took_s = time.perf_counter() - begin
-    if found.chosen is None:
+    if plan.chosen is None:
         raise _infeasible_error(
-            asked,
+            options,
             goal,
-            relax_limits(fitted_board, network=network, goal=goal, batch_sizes=sizes, most_instances=asked.instances),
+            relax_limits(fitted_board, network=network, goal=goal, batch_sizes=sizes, most_instances=options.instances),
         )
     return PlacementAdvice(
-        options=asked,
+        options=options,
         network=network,
         board=fitted_board,
         board_fitted=fitted.board if fitted else board,
-        plan=found,
-        chosen=found.chosen,
+        plan=plan,
+        chosen=plan.chosen,
         curves=compute_combination_curves(fitted_board, network, sizes),
         fitted=fitted,
         measured=rows,
         planning_s=took_s,
         notes=(
-            *_describe_unmeasured(fitted, found.chosen),
-            *_describe_excess_power(fitted_board, found.chosen),
+            *_describe_unmeasured(fitted, plan.chosen),
+            *_describe_excess_power(fitted_board, plan.chosen),
             *_describe_fallback(fitted_board, network),
         ),
     )
 
 
-def parse_goal(asked: PlacementOptions) -> PlacementGoal:
+def placement_advice_to_dict(advice: PlacementAdvice) -> dict[str, Any]:
+    """Return the plan for JSON."""
+    fitted, watts = advice.fitted, advice.knows_watts
+    return {
+        "format": PLACEMENT_FORMAT,
+        "model": advice.network.name,
+        "device": advice.board.name,
+        "label": advice.label,
+        "source": advice.board.source,
+        "goal": asdict(advice.plan.goal),
+        "chosen": _outcome_to_dict(advice.chosen, watts),
+        "considered": advice.plan.considered,
+        "computed": advice.plan.computed,
+        "planned_s": advice.planning_s,
+        "combinations": [
+            {"combination": curve.combination, "label": advice.find_label(one), **_outcome_to_dict(one, watts)}
+            for curve in advice.curves
+            for one in curve.outcomes
+        ],
+        "fit": None
+        if fitted is None
+        else {
+            "rows": fitted.rows,
+            "error": fitted.error,
+            "left_out_error": fitted.left_out_error,
+            "power_error": fitted.power_error,
+            "doubtful_rows": list(fitted.doubtful),
+        },
+        "notes": list(advice.notes),
+        "figures": [{"name": name, **asdict(figure)} for name, figure in advice.board.figures],
+    }
+
+
+def _outcome_to_dict(outcome: PlacementOutcome, knows_watts: bool) -> dict[str, Any]:
+    """Return an outcome for JSON; unknown power and energy are null."""
+    return {
+        "placement": [asdict(one) for one in outcome.placement.instances],
+        "images_per_s": outcome.images_per_s,
+        "latency_s": outcome.latency_s,
+        "power_w": outcome.power_w if knows_watts else None,
+        "joules_per_image": outcome.joules_per_image if knows_watts else None,
+        "rate_hz": outcome.rate_hz,
+        "instances": [
+            {"images_per_s": one.images_per_s, "batch_s": one.batch_s, "alone_s": one.alone_s}
+            for one in outcome.instances
+        ],
+    }
+
+
+def parse_goal(options: PlacementOptions) -> PlacementGoal:
     """Return the goal; with a rate the default objective is least latency, else most throughput."""
-    words = asked.objective or ("throughput" if asked.rate_hz is None else "latency")
-    if words not in USER_OBJECTIVES:
-        raise BadInput("--objective", repr(words), f"one of {', '.join(USER_OBJECTIVES)}")
-    objective: PlacementObjective = next(choice for choice in USER_OBJECTIVES if choice == words)
-    return PlacementGoal(objective, asked.rate_hz, asked.max_power_w, asked.max_latency_s)
+    name = options.objective or ("throughput" if options.rate_hz is None else "latency")
+    if name not in USER_OBJECTIVES:
+        raise BadInput("--objective", repr(name), f"one of {', '.join(USER_OBJECTIVES)}")
+    objective: PlacementObjective = next(choice for choice in USER_OBJECTIVES if choice == name)
+    return PlacementGoal(objective, options.rate_hz, options.max_power_w, options.max_latency_s)
 
 
 def parse_batch_sizes(text: str) -> tuple[int, ...]:
@@ -136,10 +191,10 @@ def parse_batch_sizes(text: str) -> tuple[int, ...]:
     return sizes
 
 
-def _find_board(asked: PlacementOptions) -> PlacementBoard:
-    if asked.device != HOST_BOARD:
-        return build_placement_board(find(asked.device))
-    if asked.measurements is None:
+def _find_board(options: PlacementOptions) -> PlacementBoard:
+    if options.device != HOST_BOARD:
+        return build_placement_board(find(options.device))
+    if options.measurements is None:
         right = "--measurements FILE too: nothing is known of this machine before (fedge place-run writes one)"
         raise BadInput("--device", HOST_BOARD, right)
     return build_host_board()
@@ -162,15 +217,15 @@ def _restrict_accelerators(board: PlacementBoard, on: str | None) -> PlacementBo
     return replace(board, accelerators=tuple(place for place in board.accelerators if place.name in names))
 
 
-def _infeasible_error(asked: PlacementOptions, goal: PlacementGoal, near: Sequence[RelaxedLimit]) -> BadInput:
+def _infeasible_error(options: PlacementOptions, goal: PlacementGoal, near: Sequence[RelaxedLimit]) -> BadInput:
     """Return a one-line error with the request, and for each limit the value that would be feasible."""
     limits = {"--rate": goal.rate_hz, "--max-power-w": goal.max_power_w, "--max-latency-s": goal.max_latency_s}
     given = ", ".join(f"{option} {value:g}" for option, value in limits.items() if value is not None)
     words = {"--rate": "at most", "--max-power-w": "at least", "--max-latency-s": "at least"}
     others = ", the other limits kept" if sum(value is not None for value in limits.values()) > 1 else ""
-    told = [f"{one.option} {words[one.option]} {one.reachable:.4g}, by {one.outcome.placement}" for one in near]
-    right = f"{'; or '.join(told)}{others}" if told else "looser limits: loosening a single one is not enough"
-    return BadInput(f"no placement on {asked.device} holds the limits", given, right)
+    changes = [f"{one.option} {words[one.option]} {one.reachable:.4g}, by {one.outcome.placement}" for one in near]
+    right = f"{'; or '.join(changes)}{others}" if changes else "looser limits: loosening a single one is not enough"
+    return BadInput(f"no placement on {options.device} holds the limits", given, right)
 
 
 def _describe_unmeasured(fitted: FittedBoard | None, chosen: PlacementOutcome) -> list[str]:

@@ -25,7 +25,7 @@ from fedge.analysis.placement.placement_contention import (
     compute_stretch_factors,
     compute_time_shares,
 )
-from fedge.analysis.placement.placement_goals import PlacementGoal
+from fedge.analysis.placement.placement_outcome import PlacementGoal
 from fedge.types import Floats
 
 BOUND_SLACK = 1e-6

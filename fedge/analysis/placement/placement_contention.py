@@ -182,11 +182,7 @@ def compute_stretch_factors(columns: ContentionColumns, d: DemandArrays, by: Tim
 
 
 def _damp(old: StretchFactors, new: StretchFactors) -> StretchFactors:
-    return StretchFactors(*(_damp_array(a, b) for a, b in _pair_fields(old, new)))
-
-
-def _damp_array(old: Floats, new: Floats) -> Floats:
-    return old + (1.0 - DAMPING) * (new - old)
+    return StretchFactors(*(a + (1.0 - DAMPING) * (b - a) for a, b in _pair_fields(old, new)))
 
 
 def _relative_changes(a: StretchFactors, b: StretchFactors) -> Floats:

@@ -1,4 +1,4 @@
-"""The outcome of a placement: images per second, latency, power, energy per image; also for many at once.
+"""The outcome of a placement (images per second, latency, power, energy per image) and its cost by a goal.
 
 X   images per second when every instance always has a full batch: sum of b / T
 R   the requested rate, split over the instances by their throughput; without one, R = X
@@ -6,17 +6,21 @@ latency  with a rate: the slowest instance's b / R_i + T, the wait of a batch's 
          which is T (1 + X / R); without one: the slowest T. T is that of full load, so at a lower rate it is a
          little too long.
 watts    idle + (R / X) sum of joules / T
+
+A goal is an objective and limits of rate, power and latency; both also for many placements at once.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedge.analysis.placement.accelerators import Instance, Placement, PlacementBoard
-from fedge.analysis.placement.batch_demand import compute_demand
-from fedge.analysis.placement.dla_support import can_run
+from fedge.analysis.placement.batch_demand import can_run, compute_demand
 from fedge.analysis.placement.placement_contention import (
     ContentionColumns,
     DemandArrays,
@@ -146,3 +150,94 @@ def check_placement(
             raise BadInput(where, f"{network.name} on {one.accelerator}", "a network of which it runs something")
         if one.batch_size < 1:
             raise BadInput(where, f"a batch of {one.batch_size}", "1 or more")
+
+
+PlacementObjective = Literal["throughput", "latency", "energy", "power", "rate"]
+USER_OBJECTIVES: tuple[PlacementObjective, ...] = ("throughput", "latency", "energy")
+"""Objectives for users; ``power`` and ``rate`` (the highest within the limits) serve to find the nearest limits."""
+LIMIT_TOLERANCE = 1e-9
+"""Relative excess up to which a limit counts as met, so that a figure can be its own limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlacementGoal:
+    """An objective (most images per second, or least latency, energy or power) within the given limits.
+
+    With ``rate_hz`` a placement must keep up with it, and latency, energy and power are those at that rate; without one
+    they are those at full load. The objective ``rate`` is the highest rate at which power and latency hold.
+
+    Attributes:
+        objective: The figure to optimise.
+        rate_hz: Images requested per second.
+        max_power_w: Limit of the board's power in watts.
+        max_latency_s: Limit of the latency in seconds.
+    """
+
+    objective: PlacementObjective = "throughput"
+    rate_hz: float | None = None
+    max_power_w: float | None = None
+    max_latency_s: float | None = None
+
+    def __post_init__(self) -> None:
+        limits = (
+            ("--rate", self.rate_hz),
+            ("--max-power-w", self.max_power_w),
+            ("--max-latency-s", self.max_latency_s),
+        )
+        for option, limit in limits:
+            if limit is not None and not (math.isfinite(limit) and limit > 0):
+                raise BadInput(option, f"{limit:g}", "a number above 0")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PlacementScores:
+    """Scores of n placements, each of shape (n,).
+
+    Attributes:
+        cost: The value to minimise, infinite where a limit is broken.
+        power_w: Power in watts at ``rate_hz``.
+        rate_hz: Images per second.
+    """
+
+    cost: Floats
+    power_w: Floats
+    rate_hz: Floats
+
+
+def score_placements(goal: PlacementGoal, idle_w: float, found: OutcomeArrays) -> PlacementScores:
+    """Return every placement's cost.
+
+    Args:
+        goal: The objective and limits.
+        idle_w: Idle power of the board in watts.
+        found: Outcomes of the placements at full load.
+    """
+    images, slowest_s, dynamic_w = found.images_per_s, found.slowest_s, found.dynamic_w
+    rate = _resolve_rate_hz(goal, idle_w, images, dynamic_w)
+    if goal.rate_hz is None and goal.objective != "rate":
+        latency, power_w = slowest_s, idle_w + dynamic_w
+    else:
+        latency = slowest_s * (1.0 + images / np.maximum(rate, 1e-300))
+        power_w = idle_w + rate / images * dynamic_w
+    cost = {
+        "throughput": -images,
+        "latency": latency,
+        "energy": power_w / np.maximum(rate, 1e-300),
+        "power": power_w,
+        "rate": -rate,
+    }[goal.objective]
+    broken: NDArray[np.bool_] = (rate <= 0) | (images < rate * (1 - LIMIT_TOLERANCE))
+    if goal.max_power_w is not None:
+        broken |= power_w > goal.max_power_w * (1 + LIMIT_TOLERANCE)
+    if goal.max_latency_s is not None:
+        broken |= latency > goal.max_latency_s * (1 + LIMIT_TOLERANCE)
+    return PlacementScores(np.where(broken, np.inf, cost), power_w, rate)
+
+
+def _resolve_rate_hz(goal: PlacementGoal, idle_w: float, images: Floats, dynamic_w: Floats) -> Floats:
+    """Return the rate of latency and power: the goal's, full load, or the highest within the power limit."""
+    if goal.objective != "rate":
+        return images if goal.rate_hz is None else np.full_like(images, goal.rate_hz)
+    if goal.max_power_w is None:
+        return images
+    return images * np.clip((goal.max_power_w - idle_w) / np.maximum(dynamic_w, 1e-300), 0.0, 1.0)

@@ -21,8 +21,13 @@ from fedge.analysis.placement.placement_bounds import (
     compute_other_half_load,
 )
 from fedge.analysis.placement.placement_contention import ContentionColumns, build_contention_columns
-from fedge.analysis.placement.placement_goals import PlacementGoal, score_placements
-from fedge.analysis.placement.placement_outcome import PlacementOutcome, evaluate_at_full_load, evaluate_placement
+from fedge.analysis.placement.placement_outcome import (
+    PlacementGoal,
+    PlacementOutcome,
+    evaluate_at_full_load,
+    evaluate_placement,
+    score_placements,
+)
 from fedge.analysis.placement.placement_space import OptionRows, PlacementSpace, build_placement_space, find_twins
 from fedge.costs.layers.network_cost import NetworkCost
 from fedge.errors import BadInput
@@ -106,14 +111,12 @@ def relax_limits(
     )
     found = []
     for option, asked, without in relaxed:
-        chosen = (
-            None
-            if asked is None
-            else plan_placement(
-                board, network=network, goal=without, batch_sizes=batch_sizes, most_instances=most_instances
-            ).chosen
-        )
-        if asked is not None and chosen is not None:
+        if asked is None:
+            continue
+        chosen = plan_placement(
+            board, network=network, goal=without, batch_sizes=batch_sizes, most_instances=most_instances
+        ).chosen
+        if chosen is not None:
             rate_hz = chosen.images_per_s if chosen.rate_hz is None else chosen.rate_hz
             reached = {"--rate": rate_hz, "--max-power-w": chosen.power_w}.get(option, chosen.latency_s)
             found.append(RelaxedLimit(option, asked, reached, chosen))

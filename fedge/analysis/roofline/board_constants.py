@@ -12,12 +12,12 @@ on some of the constants, fitted to its tables. An unseen network gets those of 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from fedge.analysis.roofline.mode_rooflines import ModeRooflines, RooflineOverheads
+from fedge.analysis.roofline.roofline_model import ModeRooflines, RooflineOverheads
 from fedge.physics.time_power_model import knob_shares
 from fedge.types import Floats, Label, Modes, PowerMode
 
@@ -55,9 +55,6 @@ class BoardConstants:
     power_sd_log: float
     label: Label
     source: str
-
-
-Values = Mapping[str, float] | Mapping[str, Floats]
 
 
 def interpolate_factors(constants: BoardConstants, intensity: float) -> Mapping[str, float]:
@@ -119,11 +116,6 @@ def rooflines_at_clocks(values: Mapping[str, Any], x: Floats, label: Label) -> M
         label=label,
         overheads=extra,
     )
-
-
-def constants_to_dict(constants: BoardConstants) -> dict[str, Any]:
-    """Return the constants for JSON."""
-    return asdict(constants)
 
 
 def _number(value: Any) -> float:

@@ -21,7 +21,7 @@ from fedge.analysis.roofline.board_constants import (
     NetworkEfficiency,
     rooflines_at_clocks,
 )
-from fedge.analysis.roofline.mode_rooflines import (
+from fedge.analysis.roofline.roofline_model import (
     ModeRooflines,
     RooflineBatch,
     batch_energy_j,

@@ -8,16 +8,20 @@ from memory. The number of threads is torch's own setting.
 from __future__ import annotations
 
 import statistics
+import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedge.analysis.roofline.mode_rooflines import ModeRooflines, RooflineBatch, batch_energy_j, compute_batch_times
-from fedge.analysis.roofline.pagoda_fit import KernelPoint
+from fedge.analysis.roofline.board_constants import compute_rooflines
+from fedge.analysis.roofline.pagoda_fit import KernelPoint, RooflineSweep, fit_sweep
+from fedge.analysis.roofline.roofline_analysis import build_basis, find_mode_row
+from fedge.analysis.roofline.roofline_model import ModeRooflines, RooflineBatch, batch_energy_j, compute_batch_times
+from fedge.devices.catalogue import find
+from fedge.devices.sensing.package_energy import PackageEnergyCounter
 from fedge.errors import BadInput
 
 if TYPE_CHECKING:
@@ -33,6 +37,14 @@ FLOAT_BYTES = 4
 FEWEST, MOST = 3, 50
 """Least and largest number of repeats of a kernel."""
 
+REAL_DEVICES = ("cpu", "cuda")
+NO_METER_NOTES = {
+    "cpu": "energy is not known: this machine shows no energy counter (RAPL) that this user may read",
+    "cuda": "energy is not known: no counter of the GPU's energy is read here",
+}
+MAX_SECONDS = 3600.0
+"""Longest real measurement."""
+
 KernelEnergyMeter = Callable[[], float | None]
 """Return joules since an arbitrary start, or None without a meter."""
 
@@ -47,12 +59,47 @@ class BenchmarkKernel:
     run: Callable[[], object]
 
 
+def measure_roofline(device: str, seconds: float, mode: str | None = None, seed: int = 0) -> RooflineSweep:
+    """Measure this machine, or emulate a board, and fit the roofline's constants.
+
+    Args:
+        device: ``cpu``, ``cuda`` or the name of a board to emulate.
+        seconds: Approximate duration of a real measurement.
+        mode: Power mode of an emulated board; MAXN by default.
+        seed: Seed of an emulated board's noise.
+
+    Raises:
+        BadInput: If an argument is invalid, or torch sees no such device.
+    """
+    if not 0.0 < seconds <= MAX_SECONDS:
+        raise BadInput("--seconds", f"{seconds:g}", f"more than 0 and at most {MAX_SECONDS:g}")
+    if device not in REAL_DEVICES:
+        return _emulate_sweep(device, mode, seed)
+    if mode is not None:
+        raise BadInput("--mode", mode, "an emulated board; a real machine is measured as it is set")
+    counter = PackageEnergyCounter.try_open() if device == "cpu" else None
+    meter = counter.try_read_energy_j if counter else lambda: None
+    points = run_microbenchmark(device, seconds, time.perf_counter, meter)
+    note = "energy of the processor's packages by RAPL" if counter else NO_METER_NOTES[device]
+    return fit_sweep(device, mode="as it is set", points=points, label="measured", note=note)
+
+
+def _emulate_sweep(device: str, mode: str | None, seed: int) -> RooflineSweep:
+    spec = find(device)
+    basis = build_basis(spec, None)
+    row = basis.maxn_row if mode is None else find_mode_row(basis, mode)
+    lines = compute_rooflines(basis.constants, basis.modes)
+    points = emulate_microbenchmark(lines, row, np.random.default_rng(seed))
+    note = f"an emulated {spec.name}: nothing was measured; priced by {basis.constants.source}"
+    return fit_sweep(spec.name, mode=str(basis.modes[row]), points=points, label=lines.label, note=note)
+
+
 def run_microbenchmark(
     where: str,
     seconds: float,
     now_s: Callable[[], float],
     meter: KernelEnergyMeter,
-    told: Callable[[str], None] | None = None,
+    report_kernel: Callable[[str], None] = lambda _: None,
     array_mb: float | None = None,
 ) -> list[KernelPoint]:
     """Run every kernel and return the medians of the repeats.
@@ -62,7 +109,7 @@ def run_microbenchmark(
         seconds: Total duration, shared evenly by the kernels.
         now_s: The clock, in seconds.
         meter: Reads the energy in joules.
-        told: Called with each kernel's name before it runs.
+        report_kernel: Called with each kernel's name before it runs.
         array_mb: Size of an operand in MB; by default ``ARRAY_MB`` of the device.
 
     Raises:
@@ -77,8 +124,7 @@ def run_microbenchmark(
     share_s = seconds / (len(PRODUCT_COLUMNS) + 2)
     with torch.inference_mode():
         for kernel in _generate_kernels(torch.device(where), 1e6 * (array_mb or ARRAY_MB[where])):
-            if told is not None:
-                told(kernel.name)
+            report_kernel(kernel.name)
             points.append(_time_kernel(kernel, share_s=share_s, now_s=now_s, meter=meter, settle=settle))
     return points
 
@@ -176,36 +222,3 @@ def _strip_overheads(board: ModeRooflines, row: int) -> ModeRooflines:
         pi_0_w=board.pi_0_w[only],
         label=board.label,
     )
-
-
-POWERCAP = Path("/sys/class/powercap")
-
-
-@dataclass(slots=True)
-class PackageEnergyMeter:
-    """Energy meter over all CPU packages, in joules since it was created; follows counters that wrap around."""
-
-    folders: tuple[Path, ...]
-    _joules: float = 0.0
-    _last_uj: dict[Path, int] = field(default_factory=dict)
-
-    def __call__(self) -> float | None:
-        """Return joules since the first call, or None if a counter cannot be read."""
-        try:
-            for folder in self.folders:
-                now_uj = int((folder / "energy_uj").read_text())
-                passed_uj = now_uj - self._last_uj.get(folder, now_uj)
-                if passed_uj < 0:
-                    passed_uj += int((folder / "max_energy_range_uj").read_text())
-                self._joules += passed_uj / 1e6
-                self._last_uj[folder] = now_uj
-        except (OSError, ValueError):
-            return None
-        return self._joules
-
-
-def open_package_meter(root: Path = POWERCAP) -> PackageEnergyMeter | None:
-    """Return a meter over the packages under ``root``, or None if there is none that this user may read."""
-    folders = tuple(sorted(folder for folder in root.glob("intel-rapl:*") if folder.name.count(":") == 1))
-    counter = PackageEnergyMeter(folders)
-    return counter if folders and counter() is not None else None

@@ -9,13 +9,11 @@ relative errors, with slight regularisation, since FLOP, bytes and time are corr
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from fedge.analysis.roofline.mode_rooflines import ModeRooflines
-from fedge.analysis.roofline.roofline_model import Roofline
+from fedge.analysis.roofline.roofline_model import ModeRooflines, Roofline
 from fedge.costs.layers.network_cost import BatchWork, NetworkCost
 from fedge.errors import BadInput, RunFailed
 from fedge.physics.nonnegative_least_squares import solve_nonnegative
@@ -113,11 +111,6 @@ def fit_sweep(device: str, mode: str, points: Sequence[KernelPoint], label: Labe
     terms = np.array([(work.flop, work.bytes, s) for work, s in zip(works, seconds, strict=True)])
     off = float(np.mean(np.abs(terms @ [eps_f, eps_m, pi_0_w] / joules - 1.0)))
     return replace(timed, eps_f=eps_f, eps_m=eps_m, pi_0_w=pi_0_w, energy_mape=off)
-
-
-def sweep_to_dict(sweep: RooflineSweep) -> dict[str, Any]:
-    """Return the sweep for JSON."""
-    return asdict(sweep)
 
 
 def fit_paces(works: Sequence[BatchWork], seconds: Floats, roof: float = 0.5) -> tuple[Floats, Floats]:

@@ -1,33 +1,56 @@
-"""The request of a roofline analysis, the constants behind it, and its result."""
+"""A network's batch on the rooflines of a board's modes, and the choice of the mode that follows.
+
+The board's constants are fitted to measured inference tables, otherwise to shipped calibrated profiles.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 
-from fedge.analysis.roofline.mode_rooflines import (
+from fedge.analysis.roofline.board_constants import BoardConstants, compute_rooflines
+from fedge.analysis.roofline.board_constants_fit import activation_intensity, fit_constants
+from fedge.analysis.roofline.roofline_model import (
     BatchDurations,
     ModeRooflines,
     RooflineBatch,
+    batch_energy_j,
+    batch_to_work,
+    build_roofline_batch,
+    compute_batch_times,
 )
-from fedge.analysis.roofline.slowdown_choice import SlowdownChoice, explain_choice
+from fedge.analysis.roofline.slowdown_choice import SlowdownChoice, choose_within_slowdown, explain_choice, parse_mode
+from fedge.costs.cost_profile import CostProfile, load_calibrated_inference
+from fedge.costs.cost_scaling import find_nearest_profile, scale_to_board
 from fedge.costs.layers.network_cost import NetworkCost
+from fedge.costs.layers.network_record import find_known_network, list_known_workloads
+from fedge.costs.layers.network_source import load_network_cost
+from fedge.costs.predicted_tables import build_planning_modes, predict_table
+from fedge.devices.catalogue import find, load_catalogue
+from fedge.devices.tables.mode_table import list_batch_sizes, parse_workload_kind, read_mode_table, read_table_label
+from fedge.errors import BadInput
+from fedge.modes import build_grid, find_mode_index
 from fedge.pareto import front_mask
-from fedge.types import Floats
+from fedge.types import DeviceSpec, Floats, Label, Modes, ProfileTable
 
-if TYPE_CHECKING:
-    pass
-
-from fedge.analysis.roofline.board_constants import BoardConstants
-from fedge.types import DeviceSpec, Modes
+PROFILE_STRIDE = 4
+"""Every n-th mode of a calibrated profile is used for the fit: a default that saves time, as a profile is smooth."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RooflineBasis:
-    """A board's constants and the modes to choose from: those within the fitted clocks."""
+    """A board's constants and the modes to choose from: those within the fitted clocks.
+
+    Attributes:
+        spec: The board.
+        constants: Its fitted constants.
+        modes: The modes to choose from.
+        maxn_row: Row of MAXN in ``modes``.
+    """
 
     spec: DeviceSpec
     constants: BoardConstants
@@ -35,9 +58,154 @@ class RooflineBasis:
     maxn_row: int
 
 
+def build_basis(spec: DeviceSpec, tables: Path | None) -> RooflineBasis:
+    """Fit the constants of a board.
+
+    Args:
+        spec: The board.
+        tables: Folder with inference tables, or None for the shipped profiles.
+
+    Raises:
+        BadInput: If the folder has no usable table.
+    """
+    return _build_from_tables(spec, tables) if tables is not None else _build_from_profiles(spec)
+
+
+def find_networks(workloads: Sequence[str]) -> Mapping[str, NetworkCost]:
+    """Return the networks of known workloads; unknown ones are omitted."""
+    networks = {name: find_known_network(name) for name in dict.fromkeys(workloads)}
+    return {name: network for name, network in networks.items() if network is not None}
+
+
+def find_mode_row(basis: RooflineBasis, text: str) -> int:
+    """Return the row of the mode named by ``--mode``: a preset, or cores and clocks.
+
+    Raises:
+        BadInput: If the board has no such mode.
+    """
+    spec, knobs = basis.spec, basis.modes.knobs
+    presets = {name.lower(): mode for name, mode in spec.presets.items()}
+    mode = presets.get(text.lower())
+    if mode is None and "/" not in text:
+        raise BadInput(
+            "--mode",
+            repr(text),
+            f"{', '.join(spec.presets)}, or cores/CPU/GPU/memory in MHz, as {_format_top_mode(spec)}",
+        )
+    wanted = parse_mode(text) if mode is None else mode
+    row = find_mode_index(basis.modes, wanted)
+    if row is None:
+        low, high = ("/".join(f"{v:g}" for v in ends) for ends in (knobs.min(axis=0), knobs.max(axis=0)))
+        right = f"one of the {len(knobs):,} modes from {low} to {high} (fedge devices modes {spec.name} --all)"
+        raise BadInput("--mode", str(wanted), right)
+    return row
+
+
+def _format_top_mode(spec: DeviceSpec) -> str:
+    top = spec.maxn
+    return f"{top.cores}/{top.cpu_mhz:g}/{top.gpu_mhz:g}/{top.mem_mhz:g}"
+
+
+# Measured tables ------------------------------------------------------------------------------------------------------
+
+
+def _build_from_tables(spec: DeviceSpec, folder: Path) -> RooflineBasis:
+    paths = _list_tables(folder)
+    tables = [read_mode_table(path, spec.name, batch_size=size) for path in paths for size in list_batch_sizes(path)]
+    networks = find_networks([table.workload for table in tables])
+    unknown = [path for path in paths if path.stem not in networks]
+    if unknown:
+        right = f"tables named after a workload whose layers are known: {', '.join(list_known_workloads())}"
+        raise BadInput("--tables", str(unknown[0]), right)
+    labels = {read_table_label(path) for path in paths}
+    label: Label = "calibrated" if labels <= {"measured", "calibrated"} else "estimated"
+    modes = _common_modes(tables)
+    row = find_mode_index(modes, spec.maxn)
+    if row is None:
+        raise BadInput("--tables", f"no row of MAXN, {spec.maxn}", f"tables of {spec.name} that hold it (see --device)")
+    return RooflineBasis(spec, fit_constants(tables, networks, spec, label), modes, row)
+
+
+def _list_tables(folder: Path) -> list[Path]:
+    """Return the inference tables in a folder or in its subfolder ``infer``."""
+    if not folder.is_dir():
+        raise BadInput("--tables", str(folder), "a folder that holds tables of inference (CSV)")
+    inner = folder / "infer"
+    paths = sorted((inner if inner.is_dir() else folder).glob("*.csv"))
+    training = [
+        path for path in paths if parse_workload_kind(path) == "train" and path.resolve().parent.name == "train"
+    ]
+    if training or not paths:
+        got = f"{folder}, which holds {'tables of training' if training else 'no table'}"
+        raise BadInput("--tables", got, "a folder of tables of inference, one CSV per workload, such as BOARD/infer")
+    return paths
+
+
+def _common_modes(tables: Sequence[ProfileTable]) -> Modes:
+    """Return the modes that all tables share, in the order of the first."""
+    known = [set(table.modes) for table in tables[1:]]
+    keep = [all(mode in others for others in known) for mode in tables[0].modes]
+    return Modes(tables[0].modes.knobs[np.array(keep)])
+
+
+# Calibrated profiles --------------------------------------------------------------------------------------------------
+
+
+def _build_from_profiles(spec: DeviceSpec) -> RooflineBasis:
+    """Fit the board's own calibrated profiles, or those of the nearest board scaled by data-sheet ratios."""
+    specs = load_catalogue()
+    profiles = [profile for profile in load_calibrated_inference() if profile.device in specs]
+    base = specs[find_nearest_profile(profiles, spec, specs).device]
+    own = base.name == spec.name
+    used = [p if own else scale_to_board(p, base, spec) for p in profiles if p.device == base.name]
+    grid = build_planning_modes(spec)
+    tables = [predict_table(spec, Modes(grid.knobs[::PROFILE_STRIDE]), profile) for profile in used]
+    source = f"the calibrated profiles of inference on {base.name} (" + ", ".join(_describe_profiles(used)) + ")"
+    if not own:
+        source += f", carried to {spec.name} by data-sheet ratios"
+    networks = find_networks([table.workload for table in tables])
+    known = [table for table in tables if table.workload in networks]
+    constants = fit_constants(
+        known, networks=networks, spec=spec, label="calibrated" if own else "estimated", source=source
+    )
+    low = grid.knobs.min(axis=0)
+    every = build_grid(spec)
+    modes = Modes(every.knobs[(every.knobs >= low - 1e-6).all(axis=1)])
+    row = find_mode_index(modes, spec.maxn)
+    return RooflineBasis(spec, constants, modes, 0 if row is None else row)
+
+
+def _describe_profiles(profiles: Sequence[CostProfile]) -> list[str]:
+    names = dict.fromkeys(profile.workload for profile in profiles)
+    sizes = {name: [str(p.batch_size) for p in profiles if p.workload == name] for name in names}
+    return [f"{name} at batch {'/'.join(sizes[name])}" for name in names]
+
+
+def is_fitted(constants: BoardConstants, intensity: float, near: float = 0.02) -> bool:
+    """Return whether the constants were fitted to a network of this intensity (FLOP per byte)."""
+    return any(abs(one.intensity / intensity - 1.0) <= near for one in constants.networks)
+
+
+def label_for_network(constants: BoardConstants, intensity: float) -> BoardConstants:
+    """Relabel the constants for a network: estimated, unless a network of this intensity was fitted."""
+    return constants if is_fitted(constants, intensity) else replace(constants, label="estimated")
+
+
+ROOFLINE_FORMAT = "fedge-roofline"
+
+
 @dataclass(frozen=True, slots=True)
 class RooflineOptions:
-    """The options of the command, unparsed."""
+    """The request of an analysis.
+
+    Attributes:
+        model: A known workload, or any network as ``load_network_cost`` takes it.
+        device: Name of the board, or the path of a board's file.
+        mode: The mode to show, a preset or cores and clocks; by default the chosen one.
+        batch_size: Samples per batch.
+        max_slowdown: Largest time of the chosen mode, as a multiple of MAXN's.
+        tables: Folder with measured inference tables, or None for the shipped profiles.
+    """
 
     model: str
     device: str
@@ -80,3 +248,84 @@ class RooflineAnalysis:
         return explain_choice(
             self.choice, modes=self.basis.modes, roofline=maxn, batch=self.batch, spent=self.batch_times
         )
+
+
+def analyse_roofline(options: RooflineOptions) -> RooflineAnalysis:
+    """Compute time and energy of a network's batch in every mode, and choose a mode.
+
+    Raises:
+        BadInput: If an option, network or table is invalid.
+    """
+    if options.batch_size < 1:
+        raise BadInput("--batch", str(options.batch_size), "1 or more samples")
+    spec = find(options.device)
+    network = find_known_network(options.model) or load_network_cost(options.model)
+    basis = build_basis(spec, options.tables)
+    intensity = activation_intensity(network)
+    lines = compute_rooflines(label_for_network(basis.constants, intensity), basis.modes, intensity)
+    batch = build_roofline_batch(network, options.batch_size)
+    batch_times = compute_batch_times(lines, batch)
+    joules = batch_energy_j(lines, batch, batch_times.total_s)
+    choice = choose_within_slowdown(
+        basis.modes,
+        time_s=batch_times.total_s,
+        joules=joules,
+        maxn_row=basis.maxn_row,
+        max_slowdown=options.max_slowdown,
+    )
+    return RooflineAnalysis(
+        options,
+        network=network,
+        basis=basis,
+        lines=lines,
+        batch=batch,
+        batch_times=batch_times,
+        joules=joules,
+        choice=choice,
+        shown_row=choice.row if options.mode is None else find_mode_row(basis, options.mode),
+    )
+
+
+def roofline_analysis_to_dict(analysis: RooflineAnalysis) -> dict[str, Any]:
+    """Return the analysis for JSON; ``asked`` is the shown mode."""
+    work, choice = batch_to_work(analysis.batch), analysis.choice
+    return {
+        "format": ROOFLINE_FORMAT,
+        "device": analysis.basis.spec.name,
+        "network": analysis.network.name,
+        "batch_size": analysis.options.batch_size,
+        "label": analysis.lines.label,
+        "source": analysis.basis.constants.source,
+        "work": {**asdict(work), "intensity": work.intensity, "layers": len(analysis.network.layers)},
+        "constants": asdict(analysis.basis.constants),
+        "maxn": _mode_to_dict(analysis, choice.maxn_row),
+        "chosen": _mode_to_dict(analysis, choice.row),
+        "asked": _mode_to_dict(analysis, analysis.shown_row),
+        "max_slowdown": analysis.options.max_slowdown,
+        "slowdown": choice.slowdown,
+        "saving": choice.saving,
+        "why": analysis.explanation,
+        "time_implies_energy": {"modes": analysis.implying_mode_count, "of": len(analysis.basis.modes)},
+        "front": [_cost_to_dict(analysis, row) for row in analysis.front],
+    }
+
+
+def _mode_to_dict(analysis: RooflineAnalysis, row: int) -> dict[str, Any]:
+    line = analysis.lines.mode_roofline(row)
+    return {
+        **_cost_to_dict(analysis, row),
+        "gpu_s": float(analysis.batch_times.gpu_s[row]),
+        "launch_s": float(analysis.batch_times.launch_s[row]),
+        "roofline": asdict(line),
+        "balance": line.balance,
+        "energy_balance": line.energy_balance,
+        "time_implies_energy": line.time_implies_energy,
+    }
+
+
+def _cost_to_dict(analysis: RooflineAnalysis, row: int) -> dict[str, Any]:
+    return {
+        "mode": asdict(analysis.basis.modes[row]),
+        "step_s": float(analysis.batch_times.total_s[row]),
+        "energy_j": float(analysis.joules[row]),
+    }

@@ -14,14 +14,14 @@ import numpy as np
 
 from fedge.analysis.roofline.board_constants import compute_rooflines
 from fedge.analysis.roofline.board_constants_fit import activation_intensity, fit_constants
-from fedge.analysis.roofline.mode_rooflines import (
+from fedge.analysis.roofline.pagoda_fit import fit_per_mode
+from fedge.analysis.roofline.roofline_model import (
     ModeRooflines,
     batch_energy_j,
     build_roofline_batch,
     compute_batch_times,
 )
-from fedge.analysis.roofline.pagoda_fit import fit_per_mode
-from fedge.analysis.roofline.slowdown_choice import DEFAULT_MAX_SLOWDOWN, SlowdownChoice, choose_within_slowdown
+from fedge.analysis.roofline.slowdown_choice import DEFAULT_MAX_SLOWDOWN, choose_within_slowdown
 from fedge.costs.layers.network_cost import NetworkCost
 from fedge.modes import find_mode_index
 from fedge.types import DeviceSpec, PowerMode, ProfileTable
@@ -108,11 +108,20 @@ def score_choice(
         margin=margin,
     )
     best = find_oracle_row(table, row, max_slowdown)
-    chosen_at, best_at = (
-        _measured_slowdown_and_saving(table, choice.row, row),
-        _measured_slowdown_and_saving(table, best, row),
+    slowdown, saving = _measured_slowdown_and_saving(table, choice.row, row)
+    oracle_slowdown, oracle_saving = _measured_slowdown_and_saving(table, best, row)
+    return RooflineChoiceScore(
+        workload=table.workload,
+        batch_size=table.batch_size,
+        chosen=table.modes[choice.row],
+        slowdown=slowdown,
+        saving=saving,
+        oracle=table.modes[best],
+        oracle_slowdown=oracle_slowdown,
+        oracle_saving=oracle_saving,
+        predicted_slowdown=choice.slowdown,
+        predicted_saving=choice.saving,
     )
-    return _build_score(table, choice=choice, best=best, chosen_at=chosen_at, best_at=best_at)
 
 
 def find_oracle_row(table: ProfileTable, maxn_row: int, max_slowdown: float = DEFAULT_MAX_SLOWDOWN) -> int:
@@ -137,18 +146,3 @@ def _measured_slowdown_and_saving(table: ProfileTable, row: int, maxn_row: int) 
     """Return slowdown and saving relative to MAXN."""
     joules = table.step_s * table.power_w
     return float(table.step_s[row] / table.step_s[maxn_row]), 1.0 - float(joules[row] / joules[maxn_row])
-
-
-def _build_score(
-    table: ProfileTable, choice: SlowdownChoice, best: int, chosen_at: tuple[float, float], best_at: tuple[float, float]
-) -> RooflineChoiceScore:
-    return RooflineChoiceScore(
-        table.workload,
-        table.batch_size,
-        table.modes[choice.row],
-        *chosen_at,
-        table.modes[best],
-        *best_at,
-        choice.slowdown,
-        choice.saving,
-    )

@@ -11,8 +11,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedge.analysis.roofline.mode_rooflines import BatchDurations, RooflineBatch, batch_to_work
-from fedge.analysis.roofline.roofline_model import Roofline, describe_balance_side
+from fedge.analysis.roofline.roofline_model import (
+    BatchDurations,
+    Roofline,
+    RooflineBatch,
+    batch_to_work,
+    describe_balance_side,
+)
 from fedge.errors import BadInput
 from fedge.types import Floats, Modes, PowerMode
 

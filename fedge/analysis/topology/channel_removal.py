@@ -7,8 +7,14 @@ from copy import deepcopy
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from fedge.analysis.topology.channel_coupling import is_batch_norm, is_convolution, is_group_norm
-from fedge.analysis.topology.channel_plan import ChannelPlan, Channels, LayerCut
+from fedge.analysis.topology.channel_plan import (
+    ChannelPlan,
+    Channels,
+    LayerCut,
+    is_batch_norm,
+    is_convolution,
+    is_group_norm,
+)
 from fedge.errors import BadInput
 
 if TYPE_CHECKING:
@@ -202,11 +208,17 @@ def _is_close(whole: Tensor, small: Tensor) -> bool:
 
 
 def _run_forward(module: nn.Module, sample: Tensor) -> list[Tensor]:
-    from fedge.analysis.topology.dependency_graph import flatten_tensors
-
     module.eval()
     module.training = True  # the module's own flag alone: auxiliary heads answer, nothing is dropped
     for part in module.modules():
         if is_batch_norm(part):
             part.train()
     return flatten_tensors(module(sample))
+
+
+def flatten_tensors(output: Any) -> list[Any]:
+    """Return every tensor of an output, whatever holds them."""
+    if hasattr(output, "grad_fn"):
+        return [output]
+    parts = output.values() if isinstance(output, dict) else output
+    return [tensor for part in parts if part is not None for tensor in flatten_tensors(part)]

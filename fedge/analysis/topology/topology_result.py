@@ -1,24 +1,61 @@
-"""The request of a topology search and its result."""
+"""Search of the channel-pruned variants of a network that a board can train: the request, the search and its result."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from fedge.analysis.topology.channel_coupling import UncutGroup
+from fedge.analysis.topology import variant_files
+from fedge.analysis.topology.channel_plan import NetworkVariant, UncutGroup
+from fedge.analysis.topology.variant_files import TrainingCheck
 from fedge.analysis.topology.variant_search import (
     StepLimits,
     VariantFit,
+    VariantSearch,
+    compute_variant_front,
+    list_channel_shares,
 )
+from fedge.costs.layers.network_source import build_module, parse_input_shape
+from fedge.costs.memory.step_need import predict_step_need
+from fedge.decisions.limits import compute_margin_z
+from fedge.devices import catalogue
+from fedge.errors import BadInput
 from fedge.types import DeviceSpec
 
 if TYPE_CHECKING:
-    pass
+    from torch import nn
+
+    from fedge.analysis.topology.pruning import PrunableNetwork
+
+TOPOLOGY_FORMAT = "fedge-topology-1"
+FRONT_BATCHES = (1, 2, 4, 8, 16, 32, 64, 128)
+"""Batch sizes of the front, besides the requested one."""
+CURVE_WIDTHS = 13
+"""Number of widths in the charts."""
+MAX_VARIANTS = 50
+"""Largest number of variants that can be requested."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopologyOptions:
-    """The options of the command."""
+    """The request of a search.
+
+    Attributes:
+        model: The network, as ``build_module`` takes it.
+        device: Name of the board.
+        batch_size: Samples per training step.
+        max_memory_mb: Limit of training's memory in MB; by default what the board leaves for it.
+        max_step_s: Limit of a step's time at MAXN in seconds, or None.
+        input_shape: Shape of one sample, such as ``3x224x224``; None for the network's own.
+        method: Ranking of the channels: ``l1``, ``l2`` or ``random``.
+        round_to: Every layer keeps a multiple of this number of channels.
+        variants: Largest number of variants to list.
+        confidence: Probability with which each limit is met.
+        seed: Seed of random ranking.
+    """
 
     model: str
     device: str
@@ -35,16 +72,218 @@ class TopologyOptions:
 
 @dataclass(frozen=True, slots=True)
 class TopologyResult:
-    """Result of a search: variants at the requested batch size, the front over batch sizes, and their derivation."""
+    """Result of a search.
+
+    Attributes:
+        options: The request.
+        device: The board.
+        limits: The limits with their margin.
+        memory_limit_source: Source of the limit on memory.
+        whole_network: The unpruned network at the requested batch size.
+        variants: The variants that fit at the requested batch size, the largest first.
+        front: Non-dominated largest variants over batch sizes.
+        largest_by_batch: The largest variant that fits, by batch size.
+        curve: Variants over the whole range of widths at the requested batch size.
+        uncut_layers: Layers that cannot be pruned, with the reason.
+        folders: Folders of the written variants; empty if none were written.
+        training: The training check of the largest variant, if requested.
+    """
 
     options: TopologyOptions
     device: DeviceSpec
     limits: StepLimits
     memory_limit_source: str
-    """Source of the limit on memory."""
     whole_network: VariantFit
     variants: tuple[VariantFit, ...]
     front: tuple[VariantFit, ...]
     largest_by_batch: tuple[VariantFit, ...]
     curve: tuple[VariantFit, ...]
     uncut_layers: tuple[UncutGroup, ...]
+    folders: tuple[Path, ...] = ()
+    training: TrainingCheck | None = None
+
+
+def find_variants(
+    options: TopologyOptions,
+    usable_mb: Callable[[DeviceSpec], float],
+    *,
+    out: Path | None = None,
+    check_training: Callable[[Path], TrainingCheck] | None = None,
+) -> TopologyResult:
+    """Search the variants that fit, and optionally write them and train the largest one.
+
+    Args:
+        options: The request.
+        usable_mb: Returns the memory that a board leaves for training, in MB.
+        out: Folder to write the variants into, or None.
+        check_training: Trains the variant in a folder for some steps; None for no check.
+
+    Raises:
+        BadInput: If an option is invalid, nothing fits or the folder cannot be written.
+    """
+    from fedge.analysis.topology.pruning import build_prunable
+
+    if out is not None and out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise BadInput("--out", f"{out}, which holds something", "a new or an empty folder")
+    _check_options(options)
+    device = catalogue.find(options.device)
+    memory_mb = usable_mb(device) if options.max_memory_mb is None else options.max_memory_mb
+    limits = StepLimits(memory_mb, options.max_step_s, compute_margin_z(options.confidence, "--confidence"))
+    module, shape = build_module(options.model, parse_input_shape(options.input_shape))
+    prunable = build_prunable(
+        module,
+        model=options.model,
+        input_shape=shape,
+        method=options.method,
+        round_to=options.round_to,
+        seed=options.seed,
+    )
+    result = _search_variants(options, prunable, device, limits)
+    if out is not None:
+        result = replace(result, folders=_save_variants(result, module, out))
+    if check_training is None:
+        return result
+    with tempfile.TemporaryDirectory(prefix="fedge-topology-") as place:
+        folder = result.folders[0] if result.folders else Path(place) / "variant"
+        if not result.folders:
+            _save_variant(result.variants[0].variant, module, folder)
+        return replace(result, training=check_training(folder.absolute()))
+
+
+def _check_options(options: TopologyOptions) -> None:
+    from fedge.analysis.topology.pruning import IMPORTANCE_METHODS
+
+    for option, number in (
+        ("--batch", options.batch_size),
+        ("--round-to", options.round_to),
+        ("--variants", options.variants),
+    ):
+        if number < 1:
+            raise BadInput(option, str(number), "1 or more")
+    if options.variants > MAX_VARIANTS:
+        raise BadInput("--variants", str(options.variants), f"{MAX_VARIANTS} at most")
+    if options.seed < 0:
+        raise BadInput("--seed", str(options.seed), "0 or more")
+    if options.method not in IMPORTANCE_METHODS:
+        raise BadInput("--method", repr(options.method), f"known: {', '.join(IMPORTANCE_METHODS)}")
+
+
+def _search_variants(
+    options: TopologyOptions, prunable: PrunableNetwork, device: DeviceSpec, limits: StepLimits
+) -> TopologyResult:
+    from fedge.analysis.topology.pruning import MIN_CHANNEL_SHARE
+
+    search = VariantSearch(
+        list_channel_shares(MIN_CHANNEL_SHARE),
+        prunable.build_variant,
+        lambda variant, batch: predict_step_need(variant.cost, device, batch),
+        limits,
+    )
+    largest = search.find_largest(options.batch_size)
+    by_batch = search.find_largest_per_batch_size(tuple(sorted({*FRONT_BATCHES, options.batch_size})))
+    if largest is None:
+        raise _infeasible_error(options, search, by_batch)
+    return TopologyResult(
+        options=options,
+        device=device,
+        limits=limits,
+        memory_limit_source=_describe_memory_limit(options, device, limits),
+        whole_network=search.evaluate(len(search.shares) - 1, options.batch_size),
+        variants=search.list_smaller(largest, options.variants),
+        front=compute_variant_front(by_batch),
+        largest_by_batch=by_batch,
+        curve=search.sample_widths(options.batch_size, CURVE_WIDTHS),
+        uncut_layers=prunable.coupling.kept,
+    )
+
+
+def _describe_memory_limit(options: TopologyOptions, device: DeviceSpec, limits: StepLimits) -> str:
+    if options.max_memory_mb is not None or limits.memory_mb is None:
+        return "as asked"
+    share = limits.memory_mb / (1000.0 * device.ram_gb.value)
+    return f"{100.0 * share:.0f} % of the board's {device.ram_gb.value:g} GB"
+
+
+def _infeasible_error(options: TopologyOptions, search: VariantSearch, by_batch: tuple[VariantFit, ...]) -> BadInput:
+    smallest, limits = search.evaluate(0, options.batch_size), search.limits
+    memory_mb, step_s = limits.memory_with_margin_mb(smallest.need), limits.step_with_margin_s(smallest.need)
+    names, got, needs = [], [], []
+    if limits.memory_mb is not None and memory_mb > limits.memory_mb:
+        names.append("--max-memory-mb")
+        got.append(f"{limits.memory_mb:,.0f} MB")
+        needs.append(f"{memory_mb:,.0f} MB")
+    if limits.step_s is not None and step_s > limits.step_s:
+        names.append("--max-step-s")
+        got.append(f"{limits.step_s:g} s")
+        needs.append(f"{step_s:.3g} s")
+    share = f"{100 * smallest.variant.parameter_share:.3g} % of its parameters"
+    smaller = [one.batch_size for one in by_batch if one.batch_size < options.batch_size]
+    advice = f"allow more, or --batch {max(smaller)}" if smaller else "allow more, or another board or network"
+    return BadInput(
+        " and ".join(names),
+        " and ".join(got),
+        f"with {share} {options.model} still needs {' and '.join(needs)} at batch {options.batch_size} on "
+        f"{options.device} (with {100 * options.confidence:g} % confidence); {advice}",
+    )
+
+
+def _save_variants(result: TopologyResult, module: nn.Module, out: Path) -> tuple[Path, ...]:
+    folders = []
+    for fit in result.variants:
+        folder = out / f"{Path(fit.variant.model.replace(':', '.')).name}-{fit.variant.channel_share:.3f}"
+        try:
+            _save_variant(fit.variant, module, folder)
+        except OSError as error:
+            raise BadInput("--out", str(folder), f"a folder that can be written ({error.strerror})") from error
+        folders.append(folder)
+    return tuple(folders)
+
+
+def _save_variant(variant: NetworkVariant, module: nn.Module, folder: Path) -> None:
+    from fedge.analysis.topology.channel_removal import cut_module
+
+    variant_files.save_variant(variant, cut_module(module, variant.plan), folder)
+
+
+# JSON -----------------------------------------------------------------------------------------------------------------
+
+
+def topology_result_to_dict(result: TopologyResult) -> dict[str, Any]:
+    """Return the result for JSON."""
+    limits, training = result.limits, result.training
+    return {
+        "format": TOPOLOGY_FORMAT,
+        "asked": asdict(result.options),
+        "device": result.device.name,
+        "mode": "MAXN",
+        "limits": {"memory_mb": limits.memory_mb, "memory_from": result.memory_limit_source, "step_s": limits.step_s},
+        "label": result.whole_network.need.label,
+        "source": result.whole_network.need.source,
+        "whole": _fit_to_dict(result.whole_network, limits),
+        "variants": [_fit_to_dict(one, limits) for one in result.variants],
+        "folders": [str(folder) for folder in result.folders],
+        "front": [_fit_to_dict(one, limits) for one in result.front],
+        "largest_by_batch": [_fit_to_dict(one, limits) for one in result.largest_by_batch],
+        "kept_whole": [asdict(one) for one in result.uncut_layers],
+        "training_check": None if training is None else {**asdict(training), "falls": training.is_loss_falling},
+    }
+
+
+def _fit_to_dict(fit: VariantFit, limits: StepLimits) -> Mapping[str, Any]:
+    variant, need = fit.variant, fit.need
+    return {
+        "parameters": variant.cost.parameters,
+        "parameter_share": variant.parameter_share,
+        "channel_share": variant.channel_share,
+        "flop": variant.cost.flop,
+        "flop_share": variant.flop_share,
+        "batch_size": fit.batch_size,
+        "fits": fit.fits,
+        "memory_mb": need.memory_mb,
+        "memory_with_margin_mb": limits.memory_with_margin_mb(need),
+        "memory_sd_log": need.memory_sd_log,
+        "step_s": need.step_s,
+        "step_with_margin_s": limits.step_with_margin_s(need),
+        "step_sd_log": need.step_sd_log,
+        "sample_s": fit.sample_s,
+    }

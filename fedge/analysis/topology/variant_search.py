@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from fedge.analysis.topology.network_variant import NetworkVariant
+from fedge.analysis.topology.channel_plan import NetworkVariant
 from fedge.errors import BadInput
 
 COARSE_WIDTHS = 8
@@ -137,10 +137,6 @@ class VariantSearch:
         """Return the largest variant that fits at a batch size, or None if not even the smallest does."""
         index = find_largest_fitting(len(self.shares), lambda i: self.evaluate(i, batch_size).fits)
         return None if index is None else self.evaluate(index, batch_size)
-
-    def evaluate_smallest(self, batch_size: int) -> VariantFit:
-        """Return the smallest variant, whether it fits or not."""
-        return self.evaluate(0, batch_size)
 
     def list_smaller(self, found: VariantFit, count: int) -> tuple[VariantFit, ...]:
         """Return ``found`` and smaller variants that fit, evenly over the channels, the largest first.

@@ -10,8 +10,7 @@ from importlib import resources
 from types import MappingProxyType
 from typing import Any
 
-import yaml
-
+from fedge.costs.cost_profile import load_yaml
 from fedge.costs.input_pipeline.pipeline_model import HostCores, InputPipeline, Loader, SampleCost, StepCost, Storage
 from fedge.errors import UnknownName
 
@@ -68,8 +67,7 @@ class SampleFormat:
 
 @lru_cache(maxsize=1)
 def _load_file() -> Mapping[str, Any]:
-    text = (resources.files("fedge.costs.input_pipeline") / "emulation.yaml").read_text(encoding="utf-8")
-    return MappingProxyType(yaml.safe_load(text))
+    return MappingProxyType(load_yaml(resources.files("fedge.costs.input_pipeline") / "emulation.yaml"))
 
 
 @lru_cache(maxsize=1)

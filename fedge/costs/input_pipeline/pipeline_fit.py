@@ -9,8 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedge.costs.input_pipeline.pipeline_model import HostCores, InputPipeline, Loader, SampleCost, StepCost, Storage
-from fedge.costs.input_pipeline.resource_contention import file_read_s
-from fedge.costs.input_pipeline.steady_state import solve_steady_state
+from fedge.costs.input_pipeline.steady_state import file_read_s, solve_steady_state
 
 PAGE_CACHE = Storage("page cache", mb_per_s=1e6, latency_s=0.0, at_once=1e6, source="files that are read already")
 CROWDING_CANDIDATES = np.linspace(0.0, 2.0, 41)

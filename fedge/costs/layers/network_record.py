@@ -1,15 +1,27 @@
-"""Conversion of a network's costs to plain data for files, and validated conversion back; does not import torch."""
+"""A network's costs as plain data: JSON records with validation, and the shipped layers of the known workloads.
+
+``known.yaml`` holds layers that were counted in advance, so that emulated boards need no torch: as text, one line per
+layer, with the columns ``LAYER_COLUMNS`` separated by blanks: shapes as ``1x3x224x224`` (several separated by commas),
+a convolution as its seven numbers separated by commas, ``-`` for none.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
+from dataclasses import fields as dataclass_fields
+from functools import lru_cache
+from importlib import resources
 from typing import Any
 
+from fedge.costs.cost_profile import load_yaml
 from fedge.costs.layers.counting_rules import RULES
 from fedge.costs.layers.network_cost import Convolution, LayerCost, NetworkCost, Shape
 from fedge.errors import BadInput
 
 RECORD_FORMAT = "fedge-layers-1"
+TOTALS = ("flop", "weight_bytes", "activation_bytes", "parameters", "activations")
+"""Sums that are written for readers."""
 CONVOLUTION_COLUMNS = ("in_channels", "out_channels", "kernel", "padding", "stride", "groups", "input_size")
 """Order of a convolution's numbers."""
 MAX_NUMBER = 1e30
@@ -27,31 +39,14 @@ def network_to_dict(network: NetworkCost) -> dict[str, Any]:
         "input_shape": list(network.input_shape),
         "source": network.source,
         "unknown": list(network.unknown),
-        "totals": {
-            "flop": network.flop,
-            "weight_bytes": network.weight_bytes,
-            "activation_bytes": network.activation_bytes,
-            "parameters": network.parameters,
-            "activations": network.activations,
-        },
+        "totals": {name: getattr(network, name) for name in TOTALS},
         "layers": [_layer_to_dict(layer) for layer in network.layers],
     }
 
 
 def _layer_to_dict(layer: LayerCost) -> dict[str, Any]:
-    return {
-        "name": layer.name,
-        "kind": layer.kind,
-        "flop": layer.flop,
-        "read_bytes": layer.read_bytes,
-        "written_bytes": layer.written_bytes,
-        "weight_bytes": layer.weight_bytes,
-        "parameters": layer.parameters,
-        "activations": layer.activations,
-        "inputs": [list(shape) for shape in layer.inputs],
-        "output": list(layer.output),
-        "convolution": convolution_to_list(layer.convolution),
-    }
+    shapes = {"inputs": [list(shape) for shape in layer.inputs], "output": list(layer.output)}
+    return {**asdict(layer), **shapes, "convolution": convolution_to_list(layer.convolution)}
 
 
 def convolution_to_list(convolution: Convolution | None) -> list[float] | None:
@@ -186,3 +181,95 @@ def _parse_shape(value: Any, where: str) -> Shape:
     if not isinstance(value, list):
         raise BadInput(where, repr(value)[:60], "a list of whole numbers")
     return tuple(_require_whole_number(side, where) for side in value)
+
+
+LAYER_COLUMNS = tuple(field.name for field in dataclass_fields(LayerCost))
+ABSENT = "-"
+
+
+@lru_cache(maxsize=1)
+def _load_file() -> dict[str, dict[str, Any]]:
+    entries: dict[str, dict[str, Any]] = load_yaml(resources.files("fedge.costs.layers") / "known.yaml")
+    return entries
+
+
+def list_known_workloads() -> tuple[str, ...]:
+    """Return the workloads whose networks are known."""
+    return tuple(_load_file())
+
+
+@lru_cache(maxsize=32)
+def find_known_network(workload: str) -> NetworkCost | None:
+    """Return the shipped network of a workload, or None if it is not known."""
+    entry = _load_file().get(workload)
+    if entry is None:
+        return None
+    return NetworkCost(workload, tuple(entry["input_shape"]), parse_layers(entry["layers"]), entry["source"])
+
+
+def parse_layers(text: str) -> tuple[LayerCost, ...]:
+    """Parse the text of ``format_layers``.
+
+    Raises:
+        ValueError: The text is not of this form.
+    """
+    return tuple(_parse_layer(line) for line in text.splitlines())
+
+
+def format_layers(network: NetworkCost) -> str:
+    """Format a network's layers as text, one line per layer."""
+    return "\n".join(map(_format_layer, network.layers))
+
+
+def format_entry(network: NetworkCost) -> str:
+    """Format a network's entry for ``known.yaml``."""
+    rows = "".join(f"    {_format_layer(layer)}\n" for layer in network.layers)
+    shape = list(network.input_shape)
+    return f"{network.name}:\n  input_shape: {shape}\n  source: {network.source}\n  layers: |\n{rows}"
+
+
+def _format_layer(layer: LayerCost) -> str:
+    numbers = (layer.flop, layer.read_bytes, layer.written_bytes, layer.weight_bytes)
+    shapes = ",".join(_format_shape(shape) for shape in layer.inputs) or ABSENT
+    geometry = convolution_to_list(layer.convolution)
+    return " ".join([
+        "_".join(layer.name.split()) or ABSENT,
+        layer.kind,
+        *(f"{number:.17g}" for number in numbers),
+        str(layer.parameters),
+        str(layer.activations),
+        shapes,
+        _format_shape(layer.output) or ABSENT,
+        ABSENT if geometry is None else ",".join(f"{number:.17g}" for number in geometry),
+    ])  # fmt: skip
+
+
+def _parse_layer(line: str) -> LayerCost:
+    row = dict(zip(LAYER_COLUMNS, line.split(), strict=True))
+    inputs, output, geometry = row["inputs"], row["output"], row["convolution"]
+    return LayerCost(
+        name=row["name"],
+        kind=row["kind"],
+        flop=float(row["flop"]),
+        read_bytes=float(row["read_bytes"]),
+        written_bytes=float(row["written_bytes"]),
+        weight_bytes=float(row["weight_bytes"]),
+        parameters=int(row["parameters"]),
+        activations=int(row["activations"]),
+        inputs=() if inputs == ABSENT else tuple(_parse_shape_text(text) for text in inputs.split(",")),
+        output=() if output == ABSENT else _parse_shape_text(output),
+        convolution=None if geometry == ABSENT else _parse_convolution_text(geometry),
+    )
+
+
+def _format_shape(shape: Shape) -> str:
+    return "x".join(map(str, shape))
+
+
+def _parse_shape_text(text: str) -> Shape:
+    return tuple(int(side) for side in text.split("x"))
+
+
+def _parse_convolution_text(text: str) -> Convolution:
+    numbers = (float(number) if "." in number else int(number) for number in text.split(","))
+    return Convolution(**dict(zip(CONVOLUTION_COLUMNS, numbers, strict=True)))  # type: ignore[arg-type] # whole where it must be

@@ -16,9 +16,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedge.costs.layers.known_networks import find_known_network
 from fedge.costs.layers.network_cost import NetworkCost, Shape
-from fedge.costs.layers.network_record import network_from_dict
+from fedge.costs.layers.network_record import find_known_network, network_from_dict
 from fedge.errors import BadInput
 from fedge.worker import builtin_tasks
 from fedge.worker.refusal import Refusal

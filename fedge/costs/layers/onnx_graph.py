@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -44,17 +45,12 @@ def read_onnx(path: Path) -> NetworkCost:
     for node in model.graph.node:
         try:
             reader.add_node(node)
-        except (
-            LookupError,
-            TypeError,
-            ValueError,
-        ) as error:  # an operator's input or attribute is missing or of another type
+        except (LookupError, TypeError, ValueError) as error:  # an input or attribute is missing or of another type
             got = f"an operator {node.op_type} that cannot be read ({type(error).__name__}: {_one_line(error)})"
             raise BadInput(f"{path}: {node.name or node.output[0]}", got, "a whole ONNX file") from error
-    name, shape = path.stem, reader.input_shape
     return NetworkCost(
-        name,
-        input_shape=shape,
+        path.stem,
+        input_shape=reader.input_shape,
         layers=tuple(reader.layers),
         source=f"ONNX file {path.name}",
         unknown=tuple(reader.unknown),
@@ -302,7 +298,7 @@ def _describe_convolution(
 ) -> tuple[Operation, Convolution | None]:
     window = weight[2:]
     one = (1,) * len(window)
-    made = _replace_fields(operation, window=window, groups=settings.get("group", 1))
+    made = replace(operation, window=window, groups=settings.get("group", 1))
     if operation.kind == "conv_transpose" or not operation.activations:
         return made, None
     stride, dilation = (tuple(settings.get(name, one)) for name in ("strides", "dilations"))
@@ -325,18 +321,12 @@ def _side_paddings(operation: Operation, stride: Shape, dilation: Shape, setting
 OperationDetails = Callable[[Operation, list[Shape], Mapping[str, Any]], Operation]
 
 
-def _replace_fields(operation: Operation, **changes: Any) -> Operation:
-    from dataclasses import replace
-
-    return replace(operation, **changes)
-
-
 def _describe_gemm(operation: Operation, inputs: list[Shape], settings: Mapping[str, Any]) -> Operation:
-    return _replace_fields(operation, inner=inputs[0][0 if settings.get("transA") else 1])
+    return replace(operation, inner=inputs[0][0 if settings.get("transA") else 1])
 
 
 def _describe_matmul(operation: Operation, inputs: list[Shape], settings: Mapping[str, Any]) -> Operation:
-    return _replace_fields(operation, kind="linear" if operation.weights else "matmul", inner=inputs[0][-1])
+    return replace(operation, kind="linear" if operation.weights else "matmul", inner=inputs[0][-1])
 
 
 def _describe_einsum(operation: Operation, inputs: list[Shape], settings: Mapping[str, Any]) -> Operation:
@@ -347,11 +337,11 @@ def _describe_einsum(operation: Operation, inputs: list[Shape], settings: Mappin
         for names, shape in zip(letters, inputs, strict=True)
         for letter, size in zip(names, shape, strict=True)
     }
-    return _replace_fields(operation, inner=prod(sizes.values()) // prod(operation.outputs[0]))
+    return replace(operation, inner=prod(sizes.values()) // prod(operation.outputs[0]))
 
 
 def _describe_pool(operation: Operation, inputs: list[Shape], settings: Mapping[str, Any]) -> Operation:
-    return _replace_fields(operation, window=tuple(settings["kernel_shape"]))
+    return replace(operation, window=tuple(settings["kernel_shape"]))
 
 
 def _describe_recurrent(operation: Operation, inputs: list[Shape], settings: Mapping[str, Any]) -> Operation:
@@ -360,7 +350,7 @@ def _describe_recurrent(operation: Operation, inputs: list[Shape], settings: Map
     Inputs are (steps, batch, width), weights (directions, gates h, width).
     """
     steps, width = inputs[0][0], inputs[0][-1]
-    return _replace_fields(operation, inner=settings["hidden_size"], sizes=(steps, *(width,) * inputs[1][0]))
+    return replace(operation, inner=settings["hidden_size"], sizes=(steps, *(width,) * inputs[1][0]))
 
 
 def _describe_attention(operation: Operation, inputs: list[Shape], settings: Mapping[str, Any]) -> Operation:
@@ -368,7 +358,7 @@ def _describe_attention(operation: Operation, inputs: list[Shape], settings: Map
     query, key, value = inputs[:3]
     heads = query[1] if len(query) == 4 else settings.get("q_num_heads", 1)
     apart = 1 if len(query) == 4 else heads
-    return _replace_fields(operation, sizes=(heads, query[-2], key[-2], query[-1] // apart, value[-1] // apart))
+    return replace(operation, sizes=(heads, query[-2], key[-2], query[-1] // apart, value[-1] // apart))
 
 
 DETAILS: dict[str, OperationDetails] = {

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import yaml
 
+from fedge.costs.cost_profile import load_yaml
 from fedge.costs.memory.memory_study import MeasuredSteps, gather_steps
 from fedge.costs.memory.step_model import (
     MemoryModel,
@@ -31,6 +32,10 @@ MAX_LOG_ERROR = 0.5
 """Log errors are clipped to this in the spreads: larger ones come from steps during which the board was swapping."""
 MIN_NETWORKS = 3
 """Smallest number of networks: two to fit, and a third to evaluate on."""
+CALIBRATION_HEADER = (
+    "# What a training step needs: coefficients of the terms of fedge/costs/memory/step_terms.py, written by\n"
+    "# `fedge memory fit`. Spreads are of the logarithm, each network left out in turn.\n"
+)
 NUMBER_FIELDS = ("floor_mb", "ceiling_mb", "memory_sd_log", "launch_ms", "step_sd_log")
 
 
@@ -104,6 +109,11 @@ def _squared_left_out_errors(steps: MeasuredSteps, network: str) -> Floats:
 # As a file ------------------------------------------------------------------------------------------------------------
 
 
+def memory_calibration_to_yaml(calibration: MemoryCalibration) -> str:
+    """Return the text of a calibration's file."""
+    return CALIBRATION_HEADER + yaml.safe_dump(memory_calibration_to_dict(calibration), sort_keys=False, width=120)
+
+
 def memory_calibration_to_dict(calibration: MemoryCalibration) -> dict[str, Any]:
     """Convert a calibration to plain data for YAML, with named terms and six significant digits."""
     memory, time = calibration.memory, calibration.time
@@ -162,5 +172,5 @@ def _round_digits(value: float) -> float:
 @lru_cache
 def load_stock_calibration() -> MemoryCalibration:
     """Return the calibration shipped with fedge, of the TX2."""
-    text = (resources.files("fedge.costs.memory") / "calibrated" / STOCK_FILE).read_text(encoding="utf-8")
-    return memory_calibration_from_dict(yaml.safe_load(text), STOCK_FILE)
+    path = resources.files("fedge.costs.memory") / "calibrated" / STOCK_FILE
+    return memory_calibration_from_dict(load_yaml(path), STOCK_FILE)

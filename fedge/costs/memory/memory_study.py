@@ -6,17 +6,22 @@ References:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from fedge.costs.memory import residual_process
-from fedge.costs.memory.convolution_features import compute_features
 from fedge.costs.memory.step_model import estimate_ceiling_mb, find_unbounded_steps, fit_memory_model, fit_time_model
-from fedge.costs.memory.step_table import StepTable
-from fedge.costs.memory.step_terms import compute_memory_terms, compute_own_time_terms, compute_time_terms
+from fedge.costs.memory.step_table import StepTable, read_step_tables
+from fedge.costs.memory.step_terms import (
+    compute_features,
+    compute_memory_terms,
+    compute_own_time_terms,
+    compute_time_terms,
+)
 from fedge.errors import BadInput, UnknownName
 from fedge.types import Floats
 
@@ -112,70 +117,79 @@ PredictionMethod = Callable[[MeasuredSteps, MeasuredSteps, TargetName, StudySpli
 """Function that predicts the second steps from the first, all of which have the target; the last argument is a seed."""
 
 
-def evaluate_methods(
-    tables: Sequence[StepTable],
-    methods: Sequence[str],
-    *,
-    left_out: bool,
-    seed: int = 0,
-    told: Callable[[str], None] = lambda _: None,
-) -> list[MemoryErrorRow]:
-    """Evaluate every method on every network.
+@dataclass(frozen=True, slots=True, eq=False)
+class MemoryStudy:
+    """A comparison of methods on measured steps.
 
-    Args:
+    Attributes:
         tables: Measured steps, one table per network.
         methods: Names of the methods.
         left_out: Whether to evaluate on networks left out of the fit as well.
         seed: Seed of the methods.
-        told: Called with a line of text after each network.
 
     Raises:
         UnknownName: There is no such method.
         BadInput: A table cannot be split, or there is no network to leave out.
     """
-    check_study(tables, methods, left_out)
-    steps = gather_steps(tables)
-    rows: list[MemoryErrorRow] = []
-    for method, split, table in iterate_cells(tables, methods, left_out):
-        rows += [
-            _evaluate_cell(steps, method=method, network=table.network, split=split, target=target, seed=seed)
-            for target in TARGETS
-        ]
-        told(f"{method} {split} {table.network}")
-    return rows
+
+    tables: Sequence[StepTable]
+    methods: Sequence[str]
+    left_out: bool
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for method in self.methods:
+            if method not in METHODS:
+                raise UnknownName("--method", method, tuple(METHODS))
+        if self.left_out and len(self.tables) < 2:
+            raise BadInput("--leave-network-out", f"{len(self.tables)} network", "at least two: one is left out")
+        for table in self.tables:
+            trained = np.isin(table.pruned_pct, TRAIN_LEVELS)
+            for target in (table.memory_mb, table.step_ms):
+                if not (np.isfinite(target) & trained).any() or not (np.isfinite(target) & ~trained).any():
+                    levels = ", ".join(map(str, TRAIN_LEVELS))
+                    raise BadInput(table.network, "no steps to learn from or to judge", f"levels {levels} and others")
+
+    @property
+    def cells(self) -> list[tuple[str, StudySplit, StepTable]]:
+        """The evaluations as (method, split, table), in order."""
+        splits: tuple[StudySplit, ...] = ("within", "left-out") if self.left_out else ("within",)
+        return [(method, split, table) for method in self.methods for split in splits for table in self.tables]
+
+    @property
+    def dropped_rows(self) -> Mapping[str, int]:
+        """Number of rows without a geometry by network, where there are any."""
+        return {table.network: table.dropped for table in self.tables if table.dropped}
+
+    def run(self, report_cell: Callable[[str], None] = lambda _: None) -> list[MemoryErrorRow]:
+        """Evaluate every method on every network; ``report_cell`` is called with a line of text after each."""
+        steps = gather_steps(self.tables)
+        rows: list[MemoryErrorRow] = []
+        for method, split, table in self.cells:
+            rows += [
+                _evaluate_cell(steps, method=method, network=table.network, split=split, target=target, seed=self.seed)
+                for target in TARGETS
+            ]
+            report_cell(f"{method} {split} {table.network}")
+        return rows
 
 
-def iterate_cells(
-    tables: Sequence[StepTable], methods: Sequence[str], left_out: bool
-) -> Iterator[tuple[str, StudySplit, StepTable]]:
-    """Return the evaluations as (method, split, table), in order."""
-    splits: tuple[StudySplit, ...] = ("within", "left-out") if left_out else ("within",)
-    return ((method, split, table) for method in methods for split in splits for table in tables)
-
-
-def check_study(tables: Sequence[StepTable], methods: Sequence[str], left_out: bool) -> None:
-    """Check that a comparison is possible.
+def read_memory_study(data: Path, methods: str, *, left_out: bool, seed: int = 0) -> MemoryStudy:
+    """Read the measured steps of a study.
 
     Args:
-        tables: Measured steps, one table per network.
-        methods: Names of the methods.
-        left_out: Whether networks are to be left out.
+        data: Folder with measured steps.
+        methods: Names of the methods, separated by commas.
+        left_out: Whether to evaluate on networks left out of the fit as well.
+        seed: Seed of the methods.
 
     Raises:
-        UnknownName: There is no such method.
-        BadInput: A table cannot be split, or there is no network to leave out.
+        BadInput: The names, the folder or a table are invalid, or there is no network to leave out.
     """
-    for method in methods:
-        if method not in METHODS:
-            raise UnknownName("--method", method, tuple(METHODS))
-    if left_out and len(tables) < 2:
-        raise BadInput("--leave-network-out", f"{len(tables)} network", "at least two: one is left out")
-    for table in tables:
-        trained = np.isin(table.pruned_pct, TRAIN_LEVELS)
-        for target in (table.memory_mb, table.step_ms):
-            if not (np.isfinite(target) & trained).any() or not (np.isfinite(target) & ~trained).any():
-                levels = ", ".join(map(str, TRAIN_LEVELS))
-                raise BadInput(table.network, "no steps to learn from or to judge", f"levels {levels} and others")
+    names = tuple(word.strip() for word in methods.split(","))
+    if not all(names) or len(set(names)) < len(names):
+        raise BadInput("--method", repr(methods), f"{', '.join(METHODS)}, separated by commas, each once")
+    return MemoryStudy(read_step_tables(data), names, left_out, seed)
 
 
 def gather_steps(tables: Sequence[StepTable]) -> MeasuredSteps:

@@ -8,6 +8,7 @@ data sheets, while memory is taken from the TX2. Such needs are labelled estimat
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -19,6 +20,8 @@ from fedge.costs.memory.step_model import TimeModel
 from fedge.costs.memory.step_terms import MEGABYTES, MEMORY_TERMS, compute_memory_terms, compute_time_terms
 from fedge.types import DeviceSpec, Floats, Label
 
+LARGEST_BATCH = 2**16
+"""Upper end of the search for the largest batch that fits."""
 TX2_SPEEDS = (665.9, 59.7, 0.42)
 """GFLOP/s, GB/s and processor score of the TX2, from the same data sheets as those of the other boards."""
 MIN_PRODUCT_FLOP_PER_OUTPUT = 16.0
@@ -146,3 +149,14 @@ def _whole_network_row(network: NetworkCost) -> tuple[float, ...]:
     """Describe a network without either as a single matrix product with its activations and FLOP."""
     written = max(1, network.activations)
     return max(1.0, network.flop / (2 * written)), 1, 1, 0, 1, 1, math.sqrt(written)
+
+
+def find_largest_batch(fits: Callable[[int], bool]) -> int:
+    """Return the largest batch size that fits, 0 for none; by bisection, as memory grows with the batch size."""
+    low, high = 0, 1
+    while high <= LARGEST_BATCH and fits(high):
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low

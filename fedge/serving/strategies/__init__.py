@@ -13,10 +13,10 @@ from fedge.types import Modes
 
 DEFAULT_STRATEGY = "fedge"
 STRATEGIES = {
-    "gmd": "fedge.serving.strategies.gmd:GradientSearch",
-    "bs": "fedge.serving.strategies.binary_search:BinarySearch",
+    "gmd": "fedge.serving.strategies.grid_walk:GradientSearch",
+    "bs": "fedge.serving.strategies.grid_walk:BinarySearch",
     "random": "fedge.serving.strategies.baseline_search:RandomSearch",
-    "nn": "fedge.serving.strategies.network_search:NetworkSearch",
+    "nn": "fedge.serving.strategies.baseline_search:NetworkSearch",
     "als": "fedge.serving.strategies.active_learning:ActiveNetworks",
     "oracle": "fedge.serving.strategies.baseline_search:ExhaustiveSearch",
     "fedge": "fedge.serving.strategies.expected_improvement:build_fedge_strategy",
@@ -53,17 +53,17 @@ class SearchStrategy(Protocol):
         ...
 
 
-def strategy_for(name: str, ground: SearchContext, where: str = "strategy") -> SearchStrategy:
+def strategy_for(name: str, context: SearchContext, where: str = "strategy") -> SearchStrategy:
     """Create a strategy by name.
 
     Args:
         name: One of ``STRATEGIES`` or the user's own ``module:Class``.
-        ground: Choices and prior knowledge.
+        context: Choices and prior knowledge.
         where: Field of the name for error messages.
 
     Raises:
         UnknownName: If the name is unknown.
         BadInput: If the user's class cannot be loaded.
     """
-    strategy: SearchStrategy = load_named(where, name, STRATEGIES)(ground)
+    strategy: SearchStrategy = load_named(where, name, STRATEGIES)(context)
     return strategy

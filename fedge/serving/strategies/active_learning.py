@@ -21,13 +21,19 @@ from numpy.typing import NDArray
 
 from fedge.pareto import front_mask
 from fedge.seeds import make_generator
-from fedge.serving.job_choice import find_best_choice
 from fedge.serving.job_pair import JobPair
 from fedge.serving.serving_problems import ServingProblem
 from fedge.serving.strategies import SearchContext
 from fedge.serving.strategies.batched_network import NetworkSurface, fit_network_surface
-from fedge.serving.strategies.initial_trials import deal_trials, stack_readings
-from fedge.serving.trial_search import Trial, TrialReading, TrialSearch, find_best_trial, request_trial
+from fedge.serving.strategies.trial_model import deal_trials, stack_readings
+from fedge.serving.trial_search import (
+    Trial,
+    TrialReading,
+    TrialSearch,
+    find_best_choice,
+    find_best_trial,
+    request_trial,
+)
 from fedge.types import Floats
 
 FIRST, MORE, MOST = 30, 24, 138
@@ -86,28 +92,28 @@ class ActiveNetworks:
     same readings are cached.
     """
 
-    def __init__(self, ground: SearchContext) -> None:
-        self._ground = ground
+    def __init__(self, context: SearchContext) -> None:
+        self._context = context
         self._steps: dict[tuple[bool, int], ActiveLearningStep] = {}
         self._learnt: dict[bool, ActiveLearningResult] = {}
 
     def search(self, problem: ServingProblem) -> TrialSearch:
         infers = problem.family != "train"
-        if not (self._ground.reuse and infers in self._learnt):
+        if not (self._context.reuse and infers in self._learnt):
             yield from self._extend_profile(infers)
         learnt = self._learnt[infers]
         if (found := find_best_choice(problem, learnt.measured)) is not None:
             return found
-        tried = yield from _try_further(self._ground, problem, learnt)
-        if self._ground.reuse and tried:
+        tried = yield from _try_further(self._context, problem, learnt)
+        if self._context.reuse and tried:
             self._store_result(
                 infers, _extend(learnt.profile, tried, stack_readings(list(tried.values()))), learnt.predicted
             )
-        return find_best_trial(problem, self._ground.batch_sizes, tried)
+        return find_best_trial(problem, self._context.batch_sizes, tried)
 
     def _extend_profile(self, infers: bool) -> Generator[Sequence[Trial], Sequence[TrialReading], None]:
         profile, step = TrialProfile((), np.empty((0, 4))), None
-        trials = _choose_first_trials(self._ground, infers)
+        trials = _choose_first_trials(self._context, infers)
         while trials:
             profile = _extend(profile, trials, stack_readings((yield trials)))
             step = self._cached_step(infers, profile, step)
@@ -121,13 +127,13 @@ class ActiveNetworks:
     ) -> ActiveLearningStep:
         at, read = (infers, len(profile.trials)), profile.readings.tobytes()
         if at not in self._steps or self._steps[at].read != read:
-            self._steps[at] = _compute_step(self._ground, infers, profile, before)
+            self._steps[at] = _compute_step(self._context, infers, profile, before)
         return self._steps[at]
 
     def _store_result(self, infers: bool, profile: TrialProfile, predicted: Floats) -> None:
-        count, modes = _count_batch_sizes(self._ground, infers), len(self._ground.modes)
+        count, modes = _count_batch_sizes(self._context, infers), len(self._context.modes)
         nothing = np.stack([np.ones((1 + count, modes)), np.full((1 + count, modes), np.inf)])
-        measured = _replace_by_readings(self._ground, infers, nothing, profile)
+        measured = _replace_by_readings(self._context, infers, nothing, profile)
         self._learnt[infers] = ActiveLearningResult(profile, measured, predicted)
 
 
@@ -136,11 +142,11 @@ def _extend(profile: TrialProfile, trials: Iterable[Trial], read: Floats) -> Tri
 
 
 def _try_further(
-    ground: SearchContext, problem: ServingProblem, learnt: ActiveLearningResult
+    context: SearchContext, problem: ServingProblem, learnt: ActiveLearningResult
 ) -> Generator[Sequence[Trial], Sequence[TrialReading], dict[Trial, TrialReading]]:
     """Make extra trials until one meets the limits or none is predicted to."""
     room = _limit_margins(
-        problem, _replace_by_readings(ground, problem.family != "train", learnt.predicted, learnt.profile)
+        problem, _replace_by_readings(context, problem.family != "train", learnt.predicted, learnt.profile)
     )
     for trial in learnt.profile.trials:
         room[trial.batch or 0, trial.row] = -np.inf
@@ -149,7 +155,7 @@ def _try_further(
         place, row = (int(i) for i in np.unravel_index(int(np.argmax(room)), room.shape))
         trial = Trial(row, None if problem.family == "train" else place)
         tried[trial] = seen = yield from request_trial(trial)
-        if find_best_trial(problem, ground.batch_sizes, {trial: seen}) is not None:
+        if find_best_trial(problem, context.batch_sizes, {trial: seen}) is not None:
             break
         room[place, row] = -np.inf
     return tried
@@ -167,36 +173,36 @@ def _limit_margins(problem: ServingProblem, expected: JobPair) -> Floats:
     return known
 
 
-def _count_batch_sizes(ground: SearchContext, infers: bool) -> int:
-    return len(ground.batch_sizes) if infers else 0
+def _count_batch_sizes(context: SearchContext, infers: bool) -> int:
+    return len(context.batch_sizes) if infers else 0
 
 
-def _choose_first_trials(ground: SearchContext, infers: bool) -> list[Trial]:
+def _choose_first_trials(context: SearchContext, infers: bool) -> list[Trial]:
     """Return the lowest and the top mode at every batch size, then random trials."""
-    size, count = ground.modes.knobs.prod(axis=1), _count_batch_sizes(ground, infers)
+    size, count = context.modes.knobs.prod(axis=1), _count_batch_sizes(context, infers)
     ends = [int(np.argmin(size)), int(np.argmax(size))]
     sure = [Trial(row, place) for place in (range(count) if infers else (None,)) for row in ends]
-    first, rng = FIRST if infers else TRAIN_FIRST, make_generator(ground.seed, "als")
+    first, rng = FIRST if infers else TRAIN_FIRST, make_generator(context.seed, "als")
     drawn = deal_trials(len(size), count, first, rng)
     return list(dict.fromkeys([*sure, *drawn]))[: max(first, len(sure))]
 
 
 def _compute_step(
-    ground: SearchContext, infers: bool, profile: TrialProfile, before: ActiveLearningStep | None
+    context: SearchContext, infers: bool, profile: TrialProfile, before: ActiveLearningStep | None
 ) -> ActiveLearningStep:
     most, more = (MOST, MORE) if infers else (TRAIN_MOST, TRAIN_MORE)
-    rng = make_generator(ground.seed, "als", len(profile.trials))
-    knobs, rows = ground.modes.knobs, np.array([trial.row for trial in profile.trials])
+    rng = make_generator(context.seed, "als", len(profile.trials))
+    knobs, rows = context.modes.knobs, np.array([trial.row for trial in profile.trials])
     train = _fit_surface(knobs[rows], profile.readings[:, :2], rng, before.train if before else None)
     infer = None
     if infers:
-        sizes = np.array(ground.batch_sizes, dtype=np.float64)
+        sizes = np.array(context.batch_sizes, dtype=np.float64)
         at = np.array([trial.batch for trial in profile.trials], dtype=np.intp)
         inputs = np.column_stack([knobs[rows], sizes[at]])
         infer = _fit_surface(inputs, profile.readings[:, 2:], rng, before.infer if before else None)
-    predicted = _predict_values(ground, infers, train, infer)
+    predicted = _predict_values(context, infers, train, infer)
     left = min(more, most - len(profile.trials))
-    expected = _replace_by_readings(ground, infers, predicted, profile)
+    expected = _replace_by_readings(context, infers, predicted, profile)
     following = _choose_front_trials(expected, set(profile.trials), left) if left > 0 else []
     return ActiveLearningStep(profile.readings.tobytes(), train=train, infer=infer, predicted=predicted, next=following)
 
@@ -209,22 +215,22 @@ def _fit_surface(
 
 
 def _predict_values(
-    ground: SearchContext, infers: bool, train: NetworkSurface | None, infer: NetworkSurface | None
+    context: SearchContext, infers: bool, train: NetworkSurface | None, infer: NetworkSurface | None
 ) -> Floats:
     """Return predicted seconds and watts, (2, 1 + batch sizes, n), training first; nan for a job that does not run."""
-    knobs, count = ground.modes.knobs, _count_batch_sizes(ground, infers)
+    knobs, count = context.modes.knobs, _count_batch_sizes(context, infers)
     values = np.full((2, 1 + count, len(knobs)), np.nan)
     if train is not None:
         values[:, 0] = np.exp(train.predict_logs(knobs))
     if infer is not None:
-        for place, size in enumerate(ground.batch_sizes):
+        for place, size in enumerate(context.batch_sizes):
             values[:, 1 + place] = np.exp(
                 infer.predict_logs(np.column_stack([knobs, np.full(len(knobs), float(size))]))
             )
     return values
 
 
-def _replace_by_readings(ground: SearchContext, infers: bool, values: Floats, profile: TrialProfile) -> JobPair:
+def _replace_by_readings(context: SearchContext, infers: bool, values: Floats, profile: TrialProfile) -> JobPair:
     """Return the pair of ``values`` (2, 1 + batch sizes, n), with readings in place of measured values."""
     values = values.copy()
     rows = np.array([trial.row for trial in profile.trials])
@@ -235,10 +241,10 @@ def _replace_by_readings(ground: SearchContext, infers: bool, values: Floats, pr
         values[:, 1 + places, rows] = profile.readings[:, 2:].T
     (train_s, *infer_s), (train_w, *infer_w) = values
     none = np.empty(0)
-    shape = _count_batch_sizes(ground, infers), len(ground.modes)
+    shape = _count_batch_sizes(context, infers), len(context.modes)
     return JobPair(
-        ground.modes,
-        batch_sizes=ground.batch_sizes if infers else (),
+        context.modes,
+        batch_sizes=context.batch_sizes if infers else (),
         train_s=train_s if trains else none,
         train_w=train_w if trains else none,
         infer_s=np.reshape(infer_s, shape),

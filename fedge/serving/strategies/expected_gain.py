@@ -1,6 +1,6 @@
 """Constrained expected improvement: the expected gain of trying each mode and batch size for a problem.
 
-Symbols: P, L, a, b, t_tr, t_in, N as in ``fedge.serving.job_choice``; W = b/a; Phi the normal distribution of the
+Symbols: P, L, a, b, t_tr, t_in, N as in ``fedge.serving.trial_search``; W = b/a; Phi the normal distribution of the
 logarithms; F the probability that all limits are met. Until a trial meets them, a trial is worth F, more if more
 training steps are expected. After that, with the best values so far N* and t*:
 

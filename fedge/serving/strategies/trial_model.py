@@ -1,4 +1,4 @@
-"""The beliefs about both jobs, before and after trials, and the expected gain of the next trial."""
+"""The beliefs about both jobs, before and after trials, the initial trials, and the expected gain of the next one."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from fedge.physics.misfit_process import Float32Array
 from fedge.serving.serving_problems import ServingProblem
 from fedge.serving.strategies import SearchContext
 from fedge.serving.strategies.expected_gain import (
@@ -17,7 +18,6 @@ from fedge.serving.strategies.expected_gain import (
     expected_gain_inference,
     expected_gain_training,
 )
-from fedge.serving.strategies.initial_trials import TrialQuantity, choose_initial_trials
 from fedge.serving.strategies.job_posterior import (
     JobBelief,
     JobModel,
@@ -28,6 +28,74 @@ from fedge.serving.strategies.job_posterior import (
 )
 from fedge.serving.trial_search import Trial, TrialReading, count_steps_per_window, find_best_trial
 from fedge.types import Floats
+
+
+def deal_trials(modes: int, batches: int, count: int, rng: np.random.Generator) -> list[Trial]:
+    """Draw random trials whose modes are distributed evenly over the batch sizes.
+
+    Args:
+        modes: Number of modes; no mode repeats before all were drawn once.
+        batches: Number of batch sizes; 0 without inference.
+        count: Number of trials; fewer are returned if there are fewer combinations.
+        rng: Random generator.
+    """
+    order = rng.permutation(modes).tolist()
+    if batches == 0:
+        return [Trial(row) for row in order[:count]]
+    places = range(min(count, modes * batches))
+    return [Trial(order[at % modes], (at % modes + at // modes) % batches) for at in places]
+
+
+def stack_readings(seen: Sequence[TrialReading]) -> Floats:
+    """Return the columns train_s, train_w, infer_s, infer_w, shape (n, 4)."""
+    values = [(one.train_s, one.train_w, one.infer_s, one.infer_w) for one in seen]
+    return np.array(values, dtype=np.float64).reshape(len(values), 4)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TrialQuantity:
+    """A posterior, and the index of the point that each trial measures, shape (trials,)."""
+
+    belief: JobBelief
+    point: NDArray[np.intp]
+
+
+def choose_initial_trials(quantities: Sequence[TrialQuantity], count: int, fixed: Sequence[int] = ()) -> list[int]:
+    """Choose the most informative trials greedily.
+
+    Args:
+        quantities: Prior of every quantity that a trial measures.
+        count: Number of trials.
+        fixed: Trials that come first in any case.
+
+    Returns:
+        Trial numbers: the fixed ones, then the others by decreasing information.
+    """
+    covariances = [quantity.belief.covariance.copy() for quantity in quantities]
+    chosen: list[int] = []
+    for wanted in [*fixed, *([None] * (count - len(fixed)))]:
+        trial = _most_informative_trial(quantities, covariances, chosen) if wanted is None else wanted
+        chosen.append(trial)
+        for quantity, covariance in zip(quantities, covariances, strict=True):
+            point = quantity.point[trial]
+            column = covariance[:, point].copy()
+            taught = np.outer(column, column / (column[point] + quantity.belief.noise_sd**2))
+            np.subtract(covariance, taught, out=covariance)
+    return chosen[:count]
+
+
+def _most_informative_trial(
+    quantities: Sequence[TrialQuantity], covariances: Sequence[Float32Array], chosen: Sequence[int]
+) -> int:
+    left = np.zeros(len(quantities[0].point))
+    for quantity, covariance in zip(quantities, covariances, strict=True):
+        noise_var = quantity.belief.noise_sd**2
+        own = np.diag(covariance)
+        after = np.maximum(own[:, None] - np.square(covariance) / (own + noise_var), 0.0) + noise_var
+        left += np.log(after).mean(axis=0)[quantity.point]
+    left[list(chosen)] = np.inf
+    return int(np.argmin(left))
+
 
 TOP_MODE_TRIALS = 3
 # Number of the largest batch sizes at which the top mode is tried first. Default: shows early whether the problem is
@@ -46,20 +114,20 @@ class TrialSpace:
     """The jobs at k batch sizes; trial number t is batch size ``t // n`` and mode ``t % n``.
 
     Attributes:
-        ground: Choices and prior knowledge.
+        context: Choices and prior knowledge.
         places: Indices of the batch sizes.
         train: Model of the training job; None without training.
         infer: Model of the inference job; None without inference.
     """
 
-    ground: SearchContext
+    context: SearchContext
     places: BatchPlaces
     train: JobModel | None
     infer: JobModel | None
 
     @property
     def mode_count(self) -> int:
-        return len(self.ground.modes)
+        return len(self.context.modes)
 
     @property
     def trial_count(self) -> int:
@@ -68,7 +136,7 @@ class TrialSpace:
     @property
     def batch_sizes(self) -> Floats:
         """Return the batch sizes, shape (k, 1); 0 without inference."""
-        return np.array([[0.0 if place is None else self.ground.batch_sizes[place]] for place in self.places])
+        return np.array([[0.0 if place is None else self.context.batch_sizes[place]] for place in self.places])
 
     def trial_at(self, number: int) -> Trial:
         return Trial(number % self.mode_count, self.places[number // self.mode_count])
@@ -77,16 +145,18 @@ class TrialSpace:
         return self.places.index(trial.batch) * self.mode_count + trial.row
 
 
-def build_trial_space(ground: SearchContext, places: BatchPlaces) -> TrialSpace:
+def build_trial_space(context: SearchContext, places: BatchPlaces) -> TrialSpace:
     """Build the models of both jobs at the given batch sizes.
 
     Raises:
         BadInput: If a job has no prior.
     """
-    train = None if ground.train is None else build_job_model((ground.train,), (1,), ground.modes, infers=False)
+    train = None if context.train is None else build_job_model((context.train,), (1,), context.modes, infers=False)
     own = [place for place in places if place is not None]
-    known, sizes = [ground.infer[place] for place in own], [ground.batch_sizes[place] for place in own]
-    return TrialSpace(ground, places, train, build_job_model(known, sizes, ground.modes, infers=True) if own else None)
+    known, sizes = [context.infer[place] for place in own], [context.batch_sizes[place] for place in own]
+    return TrialSpace(
+        context, places, train, build_job_model(known, sizes, context.modes, infers=True) if own else None
+    )
 
 
 class OpeningTrials:
@@ -95,7 +165,7 @@ class OpeningTrials:
     def __init__(self, stage: TrialSpace) -> None:
         self._stage = stage
         self._designs: dict[tuple[int, int], list[Trial]] = {}
-        knobs = stage.ground.modes.knobs
+        knobs = stage.context.modes.knobs
         self._top = int(np.argmax((knobs / knobs.max(axis=0)).sum(axis=1)))
         self._top_w = 0.0
         for job in (stage.train, stage.infer):
@@ -201,9 +271,9 @@ class TrialModel:
         return gain
 
     def _best_trial(self, problem: ServingProblem) -> BestTrial | None:
-        choice = find_best_trial(problem, self.stage.ground.batch_sizes, self.tried)
+        choice = find_best_trial(problem, self.stage.context.batch_sizes, self.tried)
         if choice is None:
             return None
         seen = self.tried[Trial(choice.row, choice.batch)]
-        size = 0 if choice.batch is None else self.stage.ground.batch_sizes[choice.batch]
+        size = 0 if choice.batch is None else self.stage.context.batch_sizes[choice.batch]
         return BestTrial(seen.train_s, seen.infer_s, count_steps_per_window(problem, size, seen))

@@ -16,7 +16,7 @@ from fedge.analysis.board_selection import (
     rank_boards,
 )
 from fedge.costs.layered_work import find_known_layers
-from fedge.costs.layers.known_networks import find_known_network
+from fedge.costs.layers.network_record import find_known_network
 from fedge.devices.catalogue import load_catalogue
 from fedge.types import Workload
 

@@ -11,9 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedge.costs.cost_lookup import CostProfile, load_calibrated_training
 from fedge.costs.cost_priors import build_priors
-from fedge.costs.cost_profile import load_calibrated_inference
+from fedge.costs.cost_profile import CostProfile, load_calibrated_inference, load_calibrated_training
 from fedge.costs.inference_cost import build_inference_priors, cost_at_batch_size, estimate_inference_cost
 from fedge.devices.catalogue import load_catalogue
 from fedge.devices.tables.mode_table import read_mode_table

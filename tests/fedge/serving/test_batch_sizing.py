@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -10,32 +11,24 @@ from fedge.serving import batch_sizing
 SECONDS = {1: 0.02, 4: 0.04, 16: 0.1}
 
 
-def test_the_largest_batch_that_keeps_the_budget_is_taken():
-    # 16 / 40 + 0.05 + 0.1 = 0.55 s, 4 / 40 + 0.05 + 0.04 = 0.19 s
-    assert batch_sizing.find_largest_batch(SECONDS, 0.05, 40.0, 0.6) == 16
-    assert batch_sizing.find_largest_batch(SECONDS, 0.05, 40.0, 0.5) == 4
+@pytest.mark.parametrize(
+    ("seconds", "step_s", "rate_hz", "latency_s", "size"),
+    [
+        (SECONDS, 0.05, 40.0, 0.6, 16),  # 16 / 40 + 0.05 + 0.1 = 0.55 s
+        (SECONDS, 0.05, 40.0, 0.5, 4),  # 4 / 40 + 0.05 + 0.04 = 0.19 s
+        (SECONDS, 0.2, 40.0, 0.6, 4),  # the training step counts
+        (SECONDS, 0.05, 40.0, 0.05, None),
+        (SECONDS, 0.05, 1.0, 0.1, 1),  # a request that is served alone does not wait for others
+        ({1: 0.02}, 0.0, 40.0, 1.0, 1),  # needs 0.8 of the time
+        ({1: 0.02}, 0.0, 50.0, 1.0, None),  # needs all of it
+    ],
+)
+def test_the_largest_batch_that_meets_the_budget_and_keeps_up_is_taken(seconds, step_s, rate_hz, latency_s, size):
+    assert batch_sizing.find_largest_batch(seconds, step_s, rate_hz, latency_s) == size
 
 
-def test_a_training_minibatch_is_counted_in():
-    assert batch_sizing.find_largest_batch(SECONDS, 0.2, 40.0, 0.6) == 4
-
-
-def test_a_batch_size_that_does_not_keep_up_is_not_taken():
-    # One by one 40/s want 0.8 of the time; 50/s all of it.
-    assert batch_sizing.find_largest_batch({1: 0.02}, 0.0, 40.0, 1.0) == 1
-    assert batch_sizing.find_largest_batch({1: 0.02}, 0.0, 50.0, 1.0) is None
-
-
-def test_nothing_holds_a_budget_below_the_shortest_batch():
-    assert batch_sizing.find_largest_batch(SECONDS, 0.05, 40.0, 0.05) is None
+def test_the_least_budget_is_that_of_the_shortest_batch_if_it_keeps_up():
     assert batch_sizing.find_least_latency_s(SECONDS, 0.05, 40.0) == 0.05 + 0.02
-
-
-def test_a_request_that_is_served_alone_does_not_wait_for_others():
-    assert batch_sizing.find_largest_batch(SECONDS, 0.05, 1.0, 0.1) == 1
-
-
-def test_no_budget_is_enough_for_a_service_that_does_not_keep_up():
     assert batch_sizing.find_least_latency_s({1: 0.02}, 0.05, 100.0) is None
 
 

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from contracts.jobs import KNOBS, modes, pair
 
+from fedge.costs.predicted_tables import FULCRUM_GRID
 from fedge.errors import BadInput
-from fedge.serving.job_pair import FULCRUM_GRID, build_knob_grid, build_pair, list_mode_keys, select_pair_modes
+from fedge.serving.job_pair import build_knob_grid, build_pair, list_mode_keys, select_pair_modes
 from fedge.types import Modes, ProfileTable
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fedge.errors import BadInput
-from fedge.serving.serving_problems import FAMILIES, ProblemFamily, ServingProblem, default_problems, parse_problems
+from fedge.serving.serving_problems import ProblemFamily, ServingProblem, default_problems, parse_problems
 
 
 @pytest.mark.parametrize(("family", "count"), [("train", 41), ("infer", 5863), ("concurrent", 6560)])
@@ -64,7 +64,3 @@ def test_what_is_no_list_of_problems_is_refused_with_its_place(entries: object, 
     with pytest.raises(BadInput) as error:
         parse_problems(entries, "file")
     assert words in str(error.value)
-
-
-def test_every_family_has_a_grid() -> None:
-    assert all(default_problems(family) for family in FAMILIES)

@@ -1,21 +1,104 @@
-"""A search is played by measuring what it asks for, each trial once."""
+"""The best choice is that of brute force; a search measures what it asks for, each trial once."""
 
 from __future__ import annotations
 
+import itertools
 import math
 
+import numpy as np
 from contracts.jobs import pair
+from contracts.strategy import FAMILIES, made_up_pair, made_up_problem
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from fedge.serving.job_choice import JobChoice
+from fedge.serving.job_pair import JobPair
+from fedge.serving.serving_problems import ProblemFamily, ServingProblem
 from fedge.serving.trial_search import (
+    JobChoice,
     Trial,
     TrialReading,
     TrialSearch,
     TrialSearchResult,
+    count_steps_in_window,
+    evaluate_choices,
+    find_best_choice,
+    find_best_trial,
+    holds_limits,
     measure_from_table,
+    meets_latency,
     request_trial,
     run_search,
+    trial_cost,
 )
+from fedge.types import Modes
+
+VALUES = ((2, 8), (500.0, 2000.0), (300.0, 900.0), (800.0, 3200.0))
+
+
+def tried(pair: JobPair, family: ProblemFamily) -> dict[Trial, TrialReading]:
+    places = range(len(pair.batch_sizes)) if family != "train" else (None,)
+    measure = measure_from_table(pair)
+    return {t: measure(t) for t in (Trial(row, place) for row in range(len(pair.modes)) for place in places)}
+
+
+@given(seed=st.integers(0, 10**6), family=st.sampled_from(FAMILIES))
+@settings(max_examples=80)
+def test_all_choices_at_once_are_judged_as_one_by_one(seed: int, family: ProblemFamily) -> None:
+    pair, problem = made_up_pair(seed, family, VALUES), made_up_problem(seed, family)
+    every, each = evaluate_choices(problem, pair), tried(pair, family)
+
+    for trial, seen in each.items():
+        at = trial.batch or 0, trial.row
+        size = None if trial.batch is None else pair.batch_sizes[trial.batch]
+        assert every.feasible[at] == holds_limits(problem, size, seen)
+        if family == "concurrent":
+            assert every.steps[at] == -trial_cost(problem, size, seen)[0]
+    top, found = find_best_choice(problem, pair), find_best_trial(problem, pair.batch_sizes, each)
+    assert (top is None) == (found is None)
+    if top is not None and found is not None:
+        sizes = [None if one.batch is None else pair.batch_sizes[one.batch] for one in (top, found)]
+        seen = [each[Trial(one.row, one.batch)] for one in (top, found)]
+        assert trial_cost(problem, sizes[0], seen[0]) == trial_cost(problem, sizes[1], seen[1])
+
+
+def test_a_limit_that_is_met_exactly_holds_and_one_that_is_missed_by_a_hair_does_not() -> None:
+    seen = TrialReading(0.25, 20.0, 0.25, 30.0)
+
+    assert holds_limits(ServingProblem("concurrent", 30.0, 0.75, 2.0), 1, seen)
+    assert not holds_limits(ServingProblem("concurrent", 29.99, 0.75, 2.0), 1, seen)
+    assert not holds_limits(ServingProblem("concurrent", 30.0, 0.7499, 2.0), 1, seen)
+    assert meets_latency(ServingProblem("infer", 30.0, 9.0, 4.0), 1, seen)
+    assert not meets_latency(ServingProblem("infer", 30.0, 9.0, 4.001), 1, seen)
+
+
+def test_power_is_that_of_the_job_that_draws_more_and_of_the_one_that_there_is() -> None:
+    nan = math.nan
+    watts = [
+        TrialReading(1.0, 20.0, 1.0, 30.0).power_w,
+        TrialReading(1.0, 20.0, nan, nan).power_w,
+        TrialReading(nan, nan, 1.0, 30.0).power_w,
+    ]
+
+    assert watts == [30.0, 20.0, 30.0]
+
+
+def test_minibatches_are_whole_and_never_fewer_than_none() -> None:
+    windows, infer_s, train_s = np.array([1.0, 1.0, 0.2]), np.array([0.25, 0.3, 0.5]), np.array([0.25, 0.25, 0.1])
+
+    assert count_steps_in_window(windows, infer_s, train_s).tolist() == [3.0, 2.0, 0.0]
+
+
+def test_of_equal_minibatches_the_shorter_batch_is_best_and_nothing_feasible_is_none() -> None:
+    knobs = Modes(np.array(list(itertools.product((2.0, 4.0), (1.0,), (1.0,), (1.0,)))))
+    ones = np.ones(2)
+    pair = JobPair(knobs, (8,), 0.3 * ones, 20.0 * ones, np.array([[0.39, 0.2]]), np.array([[20.0, 20.0]]))
+
+    choice = find_best_choice(ServingProblem("concurrent", 25.0, 2.0, 8.0), pair)
+
+    assert choice is not None
+    assert evaluate_choices(ServingProblem("concurrent", 25.0, 2.0, 8.0), pair).steps.tolist() == [[2.0, 2.0]]
+    assert (choice.row, choice.batch) == (1, 0)
+    assert find_best_choice(ServingProblem("concurrent", 19.0, 2.0, 8.0), pair) is None
 
 
 def seen_of(trial: Trial) -> TrialReading:

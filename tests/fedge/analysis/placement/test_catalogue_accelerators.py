@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from fedge.analysis.placement.catalogue_accelerators import build_placement_board
-from fedge.analysis.placement.throughput_anchor import ThroughputAnchor, solve_anchor
+from fedge.analysis.placement.catalogue_accelerators import ThroughputAnchor, build_placement_board, solve_anchor
 from fedge.devices.catalogue import find, load_catalogue
 from fedge.errors import BadInput
 

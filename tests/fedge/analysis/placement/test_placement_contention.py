@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedge.analysis.placement.accelerators import Accelerator, Instance, Placement, PlacementBoard, PrecisionSpeed
-from fedge.analysis.placement.batch_demand import compute_demand
-from fedge.analysis.placement.dla_support import can_run
+from fedge.analysis.placement.batch_demand import can_run, compute_demand
 from fedge.analysis.placement.placement_contention import (
     STEPS,
     build_contention_columns,

@@ -16,8 +16,13 @@ from fedge.analysis.placement.accelerators import Instance, Placement, Placement
 from fedge.analysis.placement.catalogue_accelerators import build_placement_board
 from fedge.analysis.placement.placement_bounds import combine_half_bounds, compute_half_bounds, compute_other_half_load
 from fedge.analysis.placement.placement_contention import build_contention_columns
-from fedge.analysis.placement.placement_goals import USER_OBJECTIVES, PlacementGoal
-from fedge.analysis.placement.placement_outcome import PlacementOutcome, evaluate_at_full_load, evaluate_placement
+from fedge.analysis.placement.placement_outcome import (
+    USER_OBJECTIVES,
+    PlacementGoal,
+    PlacementOutcome,
+    evaluate_at_full_load,
+    evaluate_placement,
+)
 from fedge.analysis.placement.placement_planner import _split_board, plan_placement, relax_limits
 from fedge.analysis.placement.placement_space import build_placement_space, find_twins
 from fedge.costs.layers.network_cost import NetworkCost
@@ -134,16 +139,6 @@ def test_bounds_know_what_the_other_half_draws_at_least() -> None:
 def test_two_dla_alike_are_interchangeable_and_other_accelerators_are_not() -> None:
     assert find_twins(build_placement_board(find("agx-orin"))) == ((2, 3),)
     assert find_twins(build_placement_board(find("orin-nano"))) == ()
-
-
-@pytest.mark.parametrize("objective", USER_OBJECTIVES)
-def test_a_plan_holds_its_limits(objective: str) -> None:
-    goal = PlacementGoal(objective, 150.0, 40.0, 0.2)  # type: ignore[arg-type]
-    found = plan_placement(build_placement_board(find("agx-orin")), resnet50(), goal).chosen
-    assert found is not None
-    assert found.images_per_s >= 150
-    assert found.power_w <= 40
-    assert found.latency_s <= 0.2
 
 
 def test_of_equals_the_one_with_fewer_instances_is_taken() -> None:

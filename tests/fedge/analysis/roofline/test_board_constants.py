@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
 from contracts.roofline_boards import SPEC, TRUTH
 
-from fedge.analysis.roofline.board_constants import compute_rooflines, constants_to_dict, interpolate_factors
+from fedge.analysis.roofline.board_constants import compute_rooflines, interpolate_factors
 from fedge.modes import stack_modes
 from fedge.types import PowerMode
 
@@ -53,4 +53,4 @@ def test_a_board_without_networks_is_taken_as_it_is() -> None:
 
 
 def test_constants_are_plain_json() -> None:
-    assert json.loads(json.dumps(constants_to_dict(TRUTH)))["values"]["tau_f"] == TRUTH.values["tau_f"]
+    assert json.loads(json.dumps(asdict(TRUTH)))["values"]["tau_f"] == TRUTH.values["tau_f"]

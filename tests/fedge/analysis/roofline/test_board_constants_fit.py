@@ -10,7 +10,7 @@ from contracts.roofline_boards import NETWORKS, SPEC, TRUTH, modes, table, table
 
 from fedge.analysis.roofline.board_constants import compute_rooflines
 from fedge.analysis.roofline.board_constants_fit import activation_intensity, fit_constants
-from fedge.analysis.roofline.mode_rooflines import batch_energy_j, build_roofline_batch, compute_batch_times
+from fedge.analysis.roofline.roofline_model import batch_energy_j, build_roofline_batch, compute_batch_times
 from fedge.errors import BadInput
 from fedge.types import Floats
 

@@ -16,7 +16,7 @@ from fedge.analysis.roofline.roofline_validation import (
     predict_left_out,
     score_choice,
 )
-from fedge.costs.layers.known_networks import find_known_network
+from fedge.costs.layers.network_record import find_known_network
 from fedge.devices.catalogue import find
 from fedge.devices.tables.mode_table import read_mode_table
 

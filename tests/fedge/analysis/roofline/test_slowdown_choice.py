@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from fedge.analysis.roofline.board_constants import compute_rooflines
 from fedge.analysis.roofline.board_constants_fit import activation_intensity
-from fedge.analysis.roofline.mode_rooflines import batch_energy_j, build_roofline_batch, compute_batch_times
+from fedge.analysis.roofline.roofline_model import batch_energy_j, build_roofline_batch, compute_batch_times
 from fedge.analysis.roofline.slowdown_choice import MIN_KNOB_SAVING, choose_within_slowdown, explain_choice, parse_mode
 from fedge.errors import BadInput
 from fedge.modes import find_mode_index
@@ -45,14 +45,6 @@ def test_a_knob_that_saves_next_to_nothing_stays_at_its_top() -> None:
     assert choose_within_slowdown(MODES, np.ones(COUNT), joules, MAXN).row == MAXN
     joules[0] = 0.9
     assert choose_within_slowdown(MODES, np.ones(COUNT), joules, MAXN).row == 0
-
-
-def test_a_margin_keeps_the_choice_from_the_limit() -> None:
-    seconds, joules = np.full(COUNT, 2.0), np.full(COUNT, 0.5)
-    seconds[MAXN], joules[MAXN] = 1.0, 1.0
-    seconds[0] = 1.04
-    assert choose_within_slowdown(MODES, seconds, joules, MAXN, 1.05).row == 0
-    assert choose_within_slowdown(MODES, seconds, joules, MAXN, 1.05, margin=0.02).row == MAXN
 
 
 @pytest.mark.parametrize("allowed", [0.95, 0.0, math.nan, math.inf])

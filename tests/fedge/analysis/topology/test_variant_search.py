@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedge.analysis.topology.channel_plan import LayerCut
-from fedge.analysis.topology.network_variant import NetworkVariant
+from fedge.analysis.topology.channel_plan import LayerCut, NetworkVariant
 from fedge.analysis.topology.variant_search import (
     StepLimits,
     VariantFit,
@@ -144,7 +143,7 @@ def test_batch_sizes_at_which_nothing_fits_are_left_out() -> None:
     search = VariantSearch(list_channel_shares(0.1), _variant, _need, StepLimits(130.0))
     assert [one.batch_size for one in search.find_largest_per_batch_size((1, 8, 16, 64, 128))] == [1, 8, 16]
     assert search.find_largest(64) is None
-    assert search.evaluate_smallest(64).need.memory_mb == pytest.approx(164.0)
+    assert search.evaluate(0, 64).need.memory_mb == pytest.approx(164.0)
 
 
 def test_a_curve_spans_all_widths_whether_they_fit_or_not() -> None:

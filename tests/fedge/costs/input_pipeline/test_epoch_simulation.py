@@ -1,7 +1,11 @@
-"""An epoch is played as a DataLoader would play it."""
+"""An epoch is simulated as PyTorch's own DataLoader runs it; the clock jumps to the next end."""
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
+import textwrap
 from dataclasses import replace
 from time import process_time
 
@@ -11,8 +15,61 @@ from contracts.pipelines import PLAIN, by_recursion, by_ticks, pipelines, scatte
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedge.costs.input_pipeline.epoch_simulation import simulate_epoch
-from fedge.costs.input_pipeline.pipeline_model import HostCores, InputPipeline, Loader, SampleCost, StepCost
+from fedge.costs.input_pipeline.epoch_simulation import Activity, Jitter, SimulationClock, simulate_epoch
+from fedge.costs.input_pipeline.pipeline_model import HostCores, InputPipeline, Loader, SampleCost, StepCost, Storage
+from fedge.types import Floats
+
+
+def test_work_takes_turns_and_is_quicker_again_when_others_are_done() -> None:
+    clock = SimulationClock(HostCores(1.0), served=1.0, most=3)
+    clock.begin(1, Activity.WORKS, 1.0)
+    clock.begin(2, Activity.WORKS, 3.0)
+    assert clock.advance_to_next_end() == [1]
+    assert clock.now_s == pytest.approx(2.0)
+    assert clock.advance_to_next_end() == [2]
+    assert clock.now_s == pytest.approx(4.0)
+    assert clock.busy_s == pytest.approx(4.0)
+
+
+def test_readers_are_served_in_the_order_in_which_they_came() -> None:
+    clock = SimulationClock(HostCores(8.0), served=1.5, most=3)
+    for process in (2, 0, 1):
+        clock.begin(process, Activity.READS, 1.0)
+    ends = []
+    for _ in range(3):
+        (done,) = clock.advance_to_next_end()
+        ends.append((done, clock.now_s))
+    # The second at half its pace beside the first, the third likewise beside the second.
+    assert ends == [(2, pytest.approx(1.0)), (0, pytest.approx(1.5)), (1, pytest.approx(2.25))]
+    assert clock.busy_s == 0.0
+
+
+def test_a_spinning_training_keeps_a_core_from_others_and_the_device_goes_on() -> None:
+    for spins, worked_s in ((True, 2.0), (False, 1.0)):
+        clock = SimulationClock(HostCores(1.0, spins=spins), served=1.0, most=2)
+        clock.begin(0, Activity.DEVICE, 5.0)
+        clock.begin(1, Activity.WORKS, 1.0)
+        assert clock.advance_to_next_end() == [1]
+        assert clock.now_s == pytest.approx(worked_s)
+        assert clock.advance_to_next_end() == [0]
+        assert clock.now_s == pytest.approx(5.0)
+
+
+def test_those_who_are_done_at_once_are_named_in_order() -> None:
+    clock = SimulationClock(HostCores(8.0), served=4.0, most=3)
+    clock.begin(2, Activity.WORKS, 1.0)
+    clock.begin(1, Activity.READS, 1.0)
+    clock.begin(0, Activity.DEVICE, 1.0)
+    assert clock.advance_to_next_end() == [0, 1, 2]
+
+
+def test_waiting_has_no_end_of_its_own() -> None:
+    clock = SimulationClock(HostCores(1.0), served=1.0, most=1)
+    with pytest.raises(ValueError, match="WAITS"):
+        clock.begin(0, Activity.WAITS, 1.0)
+    with pytest.raises(RuntimeError, match="waits for another"):
+        clock.advance_to_next_end()
+
 
 STEPS = 12
 
@@ -116,3 +173,94 @@ def test_a_long_epoch_is_played_in_less_than_half_a_second() -> None:
     begun_s = process_time()
     simulate_epoch(replace(PLAIN, loader=Loader(4), cached=0.0), 3750)
     assert process_time() - begun_s < 0.5
+
+
+WORKERS, PREFETCH = 2, 2
+MAKING_S = 0.03
+"""Of a batch; times how much longer each one takes."""
+SLOWER = (1.0, 0.5, 5.0, 1.0, 0.5, 1.0, 1.5, 0.5, 1.0, 0.5, 0.5, 4.0, 0.5, 1.0, 1.0, 1.5, 1.0, 0.5, 1.5, 1.0)
+TRAINING_S = (0.005, 0.03, 0.06)
+"""Of a minibatch: bound by the workers, by either, by the training."""
+WITHIN_S = 0.003
+"""Of a batch's wait, in the mean; a batch takes about a millisecond from a worker to the training."""
+PROGRAM = textwrap.dedent(
+    """
+    import json, sys, time
+    import torch
+    from torch.utils.data import DataLoader, Dataset
+
+    asked = json.load(sys.stdin)
+
+    class Sleeping(Dataset):
+        def __len__(self):
+            return len(asked["making_s"])
+
+        def __getitem__(self, i):
+            time.sleep(asked["making_s"][i])
+            return torch.tensor([i, torch.utils.data.get_worker_info().id])
+
+    torch.set_num_threads(1)
+    told = []
+    for training_s in asked["training_s"]:
+        batches = iter(DataLoader(Sleeping(), batch_size=1, num_workers=asked["workers"],
+                                  prefetch_factor=asked["prefetch"], multiprocessing_context="fork"))
+        for _ in asked["making_s"]:
+            start = time.monotonic()
+            which, worker = next(batches)[0].tolist()
+            told.append([which, worker, time.monotonic() - start, start])
+            time.sleep(training_s)
+    json.dump(told, sys.stdout)
+    """
+)
+
+
+def slept() -> Floats:
+    """What PyTorch's loader does, shape (training times, batches, 4): number, worker, seconds of waiting, start."""
+    asked = {
+        "making_s": [MAKING_S * slower for slower in SLOWER],
+        "training_s": TRAINING_S,
+        "workers": WORKERS,
+        "prefetch": PREFETCH,
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM], input=json.dumps(asked), capture_output=True, text=True, check=True, timeout=60
+    )
+    return np.array(json.loads(done.stdout)).reshape(len(TRAINING_S), len(SLOWER), 4)
+
+
+def pipeline(training_s: float, prefetch: int = PREFETCH) -> InputPipeline:
+    """The same as a model: whatever sleeps asks for no core."""
+    return InputPipeline(
+        batch_size=1,
+        loader=Loader(WORKERS, prefetch),
+        storage=Storage("none", 1.0, 0.0, 1.0),
+        samples=SampleCost(0.0, 0.0, MAKING_S),
+        step=StepCost(training_s, host_share=0.0, copy_s=0.0, collate_s=0.0, handover_s=0.0, overhead_s=0.0),
+        host=HostCores(1000.0, spins=False),
+    )
+
+
+def waits(prefetch: int = PREFETCH) -> Floats:
+    """What is played, shape (training times, batches): seconds of waiting."""
+    ones = np.ones(len(SLOWER))
+    jitter = Jitter(ones, np.array(SLOWER), ones)
+    return np.array([simulate_epoch(pipeline(s, prefetch), len(SLOWER), jitter).stall_s for s in TRAINING_S])
+
+
+@pytest.mark.slow
+def test_batches_come_in_pytorch_s_order_and_the_training_waits_as_long() -> None:
+    pytest.importorskip("torch")
+
+    def off_s(played: Floats) -> Floats:
+        # The first batch waits for the workers' start as well, which takes as long as it takes on this machine.
+        mean: Floats = np.abs(seen[:, :, 2] - played)[:, 1:].mean(axis=1)
+        return mean
+
+    for _ in range(3):  # where the machine is busy with something else, sleeps get longer
+        seen = slept()
+        np.testing.assert_array_equal(seen[:, :, 0], [range(len(SLOWER))] * 3)
+        np.testing.assert_array_equal(seen[:, :, 1], [np.arange(len(SLOWER)) % WORKERS] * 3)
+        if off_s(waits()).max() < WITHIN_S:
+            break
+    assert off_s(waits()).max() < WITHIN_S
+    assert off_s(waits(prefetch=1)).max() > 1.5 * WITHIN_S

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fedge.costs.layers.known_networks import find_known_network
-from fedge.costs.layers.network_record import network_to_dict
+from fedge.costs.layers.network_record import CONVOLUTION_COLUMNS, find_known_network, network_to_dict
 from fedge.costs.layers.network_source import build_module, load_network_cost, parse_input_shape
 from fedge.errors import BadInput
 
@@ -42,11 +41,6 @@ def users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 def test_a_classifier_of_torchvision_sees_its_own_images_by_default() -> None:
     assert load_network_cost("squeezenet1_1").input_shape == (3, 224, 224)
     assert load_network_cost("inception_v3").input_shape == (3, 299, 299)
-
-
-def test_another_image_costs_another_amount() -> None:
-    small, large = (load_network_cost("vit_b_32", shape) for shape in ((3, 64, 64), None))
-    assert small.flop < large.flop / 5
 
 
 def test_a_network_of_fedges_own_sees_its_own_data_set() -> None:
@@ -165,3 +159,29 @@ def test_a_shape_is_numbers_apart_by_x() -> None:
 def test_what_is_no_shape_is_refused(text: str) -> None:
     with pytest.raises(BadInput, match="the shape of one sample, without the batch: 3x224x224"):
         parse_input_shape(text)
+
+
+def geometry(name: str) -> list[list[float]]:
+    return [[getattr(each, column) for column in CONVOLUTION_COLUMNS] for each in load_network_cost(name).convolutions]
+
+
+def measured(profiles_root: Path, network: str) -> list[list[float]]:
+    data = json.loads((profiles_root / "perf4sight-tx2" / f"{network}.layers.json").read_text(encoding="utf-8"))
+    assert tuple(data["columns"]) == CONVOLUTION_COLUMNS
+    unpruned: list[list[float]] = data["levels"]["0"]
+    return unpruned
+
+
+@pytest.mark.parametrize(
+    ("network", "name"), [("resnet18", "resnet18"), ("resnet50", "resnet50"), ("squeezenet", "squeezenet1_0")]
+)
+def test_torchvisions_network_is_the_measured_one(profiles_root: Path, network: str, name: str) -> None:
+    assert geometry(name) == measured(profiles_root, network)
+
+
+def test_the_measured_mobilenet_expands_in_its_first_block_too_and_is_otherwise_torchvisions(
+    profiles_root: Path,
+) -> None:
+    network = measured(profiles_root, "mobilenetv2")
+    assert network.pop(1) == [32, 32, 1, 0, 1, 1, 112]
+    assert geometry("mobilenet_v2") == network

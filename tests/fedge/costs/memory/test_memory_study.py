@@ -15,7 +15,7 @@ from fedge.costs.memory.memory_study import (
     TRAIN_LEVELS,
     MeasuredSteps,
     MemoryErrorRow,
-    evaluate_methods,
+    MemoryStudy,
     gather_steps,
 )
 from fedge.costs.memory.step_table import StepTable, read_step_tables
@@ -36,7 +36,7 @@ def mean(rows: list[MemoryErrorRow], method: str, split: str, target: str) -> fl
 
 
 def test_a_row_per_method_split_network_and_target(tables: tuple[StepTable, ...]) -> None:
-    rows = evaluate_methods(tables, ["fedge"], left_out=True)
+    rows = MemoryStudy(tables, ["fedge"], left_out=True).run()
     assert [(r.split, r.network, r.target) for r in rows] == [
         (split, table.network, target) for split in ("within", "left-out") for table in tables for target in TARGETS
     ]
@@ -48,7 +48,7 @@ def test_a_row_per_method_split_network_and_target(tables: tuple[StepTable, ...]
 
 
 def test_a_law_of_the_same_kind_is_found(tables: tuple[StepTable, ...]) -> None:
-    rows = evaluate_methods(tables, ["fedge"], left_out=True)
+    rows = MemoryStudy(tables, ["fedge"], left_out=True).run()
     assert mean(rows, "fedge", "within", "memory") < 2.5
     assert mean(rows, "fedge", "within", "latency") < 4.0
     assert mean(rows, "fedge", "left-out", "memory") < 7.0
@@ -70,7 +70,7 @@ def test_nothing_is_learnt_from_what_is_judged(
         return np.ones(len(judge.level))
 
     monkeypatch.setitem(memory_study.METHODS, "spy", spy)  # type: ignore[arg-type]
-    evaluate_methods(tables, ["spy"], left_out=True)
+    MemoryStudy(tables, ["spy"], left_out=True).run()
     assert len(seen) == 2 * len(tables)
     for learn, judge in seen:
         assert not learn & judge
@@ -94,17 +94,17 @@ def test_what_a_judged_step_measured_changes_no_prediction(tables: tuple[StepTab
 
 def test_what_cannot_be_judged_is_said_before_anything_is_computed(tables: tuple[StepTable, ...]) -> None:
     with pytest.raises(UnknownName, match="perf4sight, fedge"):
-        evaluate_methods(tables, ["magic"], left_out=False)
+        MemoryStudy(tables, ["magic"], left_out=False).run()
     with pytest.raises(BadInput, match="got 1 network; at least two"):
-        evaluate_methods(tables[:1], ["fedge"], left_out=True)
+        MemoryStudy(tables[:1], ["fedge"], left_out=True).run()
     trained = replace(tables[0], pruned_pct=np.zeros_like(tables[0].pruned_pct))
     with pytest.raises(BadInput, match="no steps to learn from or to judge"):
-        evaluate_methods([trained], ["fedge"], left_out=False)
+        MemoryStudy([trained], ["fedge"], left_out=False).run()
 
 
 def test_one_network_alone_is_judged_within(tmp_path: Path) -> None:
     write_network(tmp_path, "only", 48, 4)
-    rows = evaluate_methods(read_step_tables(tmp_path), ["fedge", "perf4sight"], left_out=False)
+    rows = MemoryStudy(read_step_tables(tmp_path), ["fedge", "perf4sight"], left_out=False).run()
     assert len(rows) == 4
     assert all(0.0 < row.mape < 60.0 for row in rows)
 
@@ -112,14 +112,14 @@ def test_one_network_alone_is_judged_within(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_perf4sight_reproduces_its_figures_on_the_measured_tables(profiles_root: Path) -> None:
     tables = [t for t in read_step_tables(profiles_root / "perf4sight-tx2") if t.network in PUBLISHED]
-    for row in evaluate_methods(tables, ["perf4sight"], left_out=False):
+    for row in MemoryStudy(tables, ["perf4sight"], left_out=False).run():
         assert row.mape == pytest.approx(PUBLISHED[row.network][TARGETS.index(row.target)], abs=1.0)
 
 
 @pytest.mark.slow
 def test_ours_keeps_its_errors_on_the_measured_tables(profiles_root: Path) -> None:
     tables = [t for t in read_step_tables(profiles_root / "perf4sight-tx2") if t.network in PUBLISHED]
-    rows = evaluate_methods(tables, ["fedge"], left_out=True)
+    rows = MemoryStudy(tables, ["fedge"], left_out=True).run()
     assert mean(rows, "fedge", "within", "memory") <= 2.5
     assert mean(rows, "fedge", "within", "latency") <= 4.1
     assert mean(rows, "fedge", "left-out", "memory") <= 7.0

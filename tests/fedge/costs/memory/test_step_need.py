@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedge.costs.layers.known_networks import find_known_network
 from fedge.costs.layers.network_cost import LayerCost, NetworkCost
+from fedge.costs.layers.network_record import find_known_network
 from fedge.costs.memory.step_need import predict_step_need
 from fedge.costs.memory.step_table import read_step_table
 from fedge.devices.catalogue import find, load_catalogue
@@ -120,8 +120,8 @@ def test_a_need_is_computed_in_a_few_milliseconds() -> None:
 
 def test_no_heavy_library_is_needed() -> None:
     program = (
-        "import sys, fedge.costs.memory.memory_belief, fedge.costs.memory.step_need as n; from "
-        "fedge.costs.layers.known_networks import find_known_network\n"
+        "import sys, fedge.costs.memory.scale_choice, fedge.costs.memory.step_need as n; from "
+        "fedge.costs.layers.network_record import find_known_network\n"
         "from fedge.devices.catalogue import find\n"
         "n.predict_step_need(find_known_network('resnet50-imagenet'), find('tx2'), 8)\n"
         "print(*[m for m in ('torch', 'sklearn', 'scipy', 'pandas') if m in sys.modules])"

@@ -8,14 +8,21 @@ import numpy as np
 import pytest
 from contracts.strategy import StrategyContract, ground_of, made_up_pair, made_up_problem
 
+from fedge.costs.predicted_tables import FULCRUM_GRID
 from fedge.devices.tables.mode_table import read_mode_table
 from fedge.pareto import front_mask
-from fedge.serving.job_choice import evaluate_choices, find_best_choice
-from fedge.serving.job_pair import FULCRUM_GRID, JobPair, build_pair
+from fedge.serving.job_pair import JobPair, build_pair
 from fedge.serving.serving_problems import BATCH_SIZES, ProblemFamily, ServingProblem, default_problems
 from fedge.serving.strategies import SearchContext, active_learning, batched_network
 from fedge.serving.strategies.active_learning import FURTHER, IN_ALL, TRAIN_MOST, ActiveNetworks
-from fedge.serving.trial_search import Trial, find_best_trial, measure_from_table, run_search
+from fedge.serving.trial_search import (
+    Trial,
+    evaluate_choices,
+    find_best_choice,
+    find_best_trial,
+    measure_from_table,
+    run_search,
+)
 
 BOTH = ServingProblem("concurrent", 25.0, 1.0, 30.0)
 

@@ -1,20 +1,31 @@
-"""Random search draws ten modes for training and fifty modes with batch sizes otherwise, and keeps the best."""
+"""Fulcrum's baselines: random draws, brute force, and networks that verify nothing."""
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import pytest
 from contracts.strategy import StrategyContract, ground_of, made_up_pair, made_up_problem
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from fedge.devices.tables.mode_table import read_mode_table
-from fedge.serving.job_choice import find_best_choice
-from fedge.serving.job_pair import build_pair
-from fedge.serving.serving_problems import ProblemFamily, ServingProblem, default_problems
-from fedge.serving.strategies import SearchContext
-from fedge.serving.strategies.baseline_search import INFER_TRIES, TRAIN_TRIES, RandomSearch
-from fedge.serving.trial_search import measure_from_table, run_search
+from fedge.predictors import network_training
+from fedge.serving.job_pair import JobPair, build_pair
+from fedge.serving.serving_problems import FAMILIES, ProblemFamily, ServingProblem, default_problems
+from fedge.serving.strategies import SearchContext, baseline_search
+from fedge.serving.strategies.baseline_search import (
+    INFER_TRIES,
+    PROFILES,
+    TRAIN_TRIES,
+    ExhaustiveSearch,
+    NetworkSearch,
+    RandomSearch,
+)
+from fedge.serving.trial_search import find_best_choice, measure_from_table, run_search
 
 
 class TestDrawn(StrategyContract):
@@ -66,3 +77,111 @@ def test_ten_random_modes_cost_about_a_quarter_of_the_time(
         medians.append(100 * float(np.median(excess)))
 
     assert low <= np.median(medians) <= high
+
+
+class TestOracle(StrategyContract):
+    name = "oracle"
+
+
+def by_hand(problem: ServingProblem, pair: JobPair) -> tuple[float, float] | None:
+    """Least (t_tr or minus N, t_in) over every mode and batch size, one after the other."""
+    least = None
+    for row in range(len(pair.modes)):
+        if problem.family == "train":
+            costs = [(float(pair.train_s[row]), 0.0)] if pair.train_w[row] <= problem.power_w else []
+        else:
+            costs = [cost for place in range(len(pair.batch_sizes)) for cost in served(problem, pair, row, place)]
+        for cost in costs:
+            least = cost if least is None or cost < least else least
+    return least
+
+
+def served(problem: ServingProblem, pair: JobPair, row: int, place: int) -> list[tuple[float, float]]:
+    assert problem.rate_hz is not None
+    assert problem.latency_s is not None
+    window_s, infer_s = pair.batch_sizes[place] / problem.rate_hz, float(pair.infer_s[place, row])
+    watts = [pair.infer_w[place, row], *([pair.train_w[row]] if problem.family == "concurrent" else [])]
+    late = window_s + infer_s > problem.latency_s or infer_s * problem.rate_hz > pair.batch_sizes[place]
+    if late or max(watts) > problem.power_w:
+        return []
+    steps = math.floor((window_s - infer_s) / pair.train_s[row]) if problem.family == "concurrent" else 0
+    return [(-float(max(0, steps)), infer_s)]
+
+
+@given(seed=st.integers(0, 10**6), family=st.sampled_from(FAMILIES))
+@settings(max_examples=40)
+def test_it_is_brute_force(seed: int, family: ProblemFamily) -> None:
+    pair, problem = made_up_pair(seed, family), made_up_problem(seed, family)
+    choice = run_search(
+        ExhaustiveSearch(SearchContext(pair.modes, pair.batch_sizes)).search(problem), measure_from_table(pair)
+    ).choice
+
+    assert choice == find_best_choice(problem, pair)
+    wanted = by_hand(problem, pair)
+    if wanted is None:
+        assert choice is None
+    else:
+        assert choice is not None
+        if family == "train":
+            assert pair.train_s[choice.row] == wanted[0]
+        else:
+            assert choice.batch is not None
+            assert served(problem, pair, choice.row, choice.batch) == [wanted]
+
+
+BOTH = ServingProblem("concurrent", 25.0, 1.0, 30.0)
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Networks trained in a moment: what is tested here does not need good ones."""
+    monkeypatch.setattr(baseline_search, "MINIBATCHES", 1)
+    monkeypatch.setattr(network_training, "EPOCHS", 10)
+
+
+class TestNetworks(StrategyContract):
+    name = "nn"
+    verifies = False
+    seeds = range(1)
+
+
+def test_the_profile_is_dealt_evenly_to_the_batch_sizes_and_asked_for_in_every_search() -> None:
+    pair = made_up_pair(0, "concurrent", batch_sizes=(1, 4, 16, 32))
+    strategy = NetworkSearch(ground_of(pair))
+    first, second = (run_search(strategy.search(problem), measure_from_table(pair)) for problem in (BOTH, BOTH))
+
+    assert first.tried == second.tried
+    assert len(first.tried) == PROFILES
+    assert set(Counter(trial.batch for trial in first.tried).values()) <= {62, 63}
+
+
+def test_the_same_readings_are_learnt_from_once_and_others_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    pair, other, fits = made_up_pair(0, "train"), made_up_pair(1, "train"), []
+    learn = baseline_search._predict_pair
+    monkeypatch.setattr(baseline_search, "_predict_pair", lambda *given: fits.append(1) or learn(*given))
+    strategy = NetworkSearch(ground_of(pair))
+    for watts in (10.0, 20.0, 30.0):
+        run_search(strategy.search(ServingProblem("train", watts)), measure_from_table(pair))
+    assert len(fits) == 1
+
+    run_search(strategy.search(ServingProblem("train", 20.0)), measure_from_table(other))
+    assert len(fits) == 2
+
+
+def test_with_reuse_a_later_search_asks_for_nothing() -> None:
+    pair = made_up_pair(0, "concurrent")
+    strategy = NetworkSearch(ground_of(pair, reuse=True))
+    run_search(strategy.search(BOTH), measure_from_table(pair))
+
+    assert run_search(strategy.search(BOTH), measure_from_table(pair)).tried == ()
+
+
+def test_readings_that_are_no_numbers_are_left_out() -> None:
+    pair = made_up_pair(0, "concurrent")
+    pair.train_w[:50] = np.nan
+    pair.infer_s[1] = np.nan
+
+    choice = run_search(NetworkSearch(ground_of(pair)).search(BOTH), measure_from_table(pair)).choice
+
+    assert choice is not None
+    assert choice.batch != 1

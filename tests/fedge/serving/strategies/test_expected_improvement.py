@@ -1,4 +1,4 @@
-"""fedge's own strategy: few trials, answers that were measured, and the same again."""
+"""fedge's own strategy: few trials, measured answers, and over a stream what was tried once is known."""
 
 from __future__ import annotations
 
@@ -9,12 +9,18 @@ import pytest
 from contracts.strategy import StrategyContract, ground_of, made_up_pair, made_up_problem, searched
 
 from fedge.devices.tables.mode_table import read_mode_table
-from fedge.serving.job_choice import evaluate_choices, find_best_choice
 from fedge.serving.job_pair import build_pair
-from fedge.serving.serving_problems import BATCH_SIZES, ProblemFamily, default_problems
+from fedge.serving.serving_problems import BATCH_SIZES, ProblemFamily, ServingProblem, default_problems
 from fedge.serving.strategies import strategy_for
-from fedge.serving.strategies.expected_improvement import FIRST_TRIALS, MAX_TRIALS
-from fedge.serving.trial_search import measure_from_table, run_search
+from fedge.serving.strategies.expected_improvement import FIRST_TRIALS, MAX_MODES, MAX_TRIALS, MODES_AHEAD
+from fedge.serving.trial_search import (
+    Trial,
+    evaluate_choices,
+    find_best_choice,
+    holds_limits,
+    measure_from_table,
+    run_search,
+)
 from fedge.studies.serving.pair_knowledge import build_pair_knowledge
 
 
@@ -85,7 +91,7 @@ def test_on_measured_tables_it_solves_all_but_one_in_a_hundred_and_loses_little(
     ]
     pair = build_pair(trained, served)
     strategy, measure = (
-        strategy_for("fedge", build_pair_knowledge(pair, trained, served).ground),
+        strategy_for("fedge", build_pair_knowledge(pair, trained, served).context),
         measure_from_table(pair),
     )
     losses: list[float] = []
@@ -109,3 +115,40 @@ def test_on_measured_tables_it_solves_all_but_one_in_a_hundred_and_loses_little(
             losses.append(1.0 - of.steps[here] / of.steps[there])
     assert solved >= 0.99 * solvable > 0
     assert np.mean(losses) <= 0.04
+
+
+def test_a_stream_of_problems_needs_few_modes_and_nothing_is_tried_twice() -> None:
+    pair = made_up_pair(0, "concurrent")
+    strategy = strategy_for("fedge", ground_of(pair, reuse=True))
+    measure, tried, solved, solvable = measure_from_table(pair), [], 0, 0
+    for number in range(30):
+        one = searched(strategy, pair, made_up_problem(number, "concurrent"))
+        tried += one.found.tried
+        solvable += find_best_choice(one.problem, pair) is not None
+        if (choice := one.found.choice) is not None:
+            assert choice.batch is not None
+            seen = measure(Trial(choice.row, choice.batch))
+            assert holds_limits(one.problem, pair.batch_sizes[choice.batch], seen)
+            solved += 1
+    assert len(set(tried)) == len(tried)
+    assert len({trial.row for trial in tried}) <= MAX_MODES
+    assert solved >= 0.9 * solvable > 0
+
+
+def test_a_mode_is_tried_at_every_batch_size_at_once() -> None:
+    pair = made_up_pair(1, "infer")
+    strategy = strategy_for("fedge", ground_of(pair, reuse=True))
+    tried = searched(strategy, pair, made_up_problem(1, "infer")).found.tried
+    rows = [trial.row for trial in tried]
+    assert all(rows.count(row) == len(pair.batch_sizes) for row in rows)
+    assert len(set(rows)) <= MODES_AHEAD + 2
+
+
+def test_a_problem_that_came_before_needs_no_trial() -> None:
+    pair = made_up_pair(2, "train")
+    strategy = strategy_for("fedge", ground_of(pair, reuse=True))
+    problem = ServingProblem("train", 25.0)
+    for _ in range(12):
+        again = searched(strategy, pair, problem)
+    assert again.found.tried == ()
+    assert again.found.choice is not None

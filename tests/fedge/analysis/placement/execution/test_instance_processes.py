@@ -10,10 +10,9 @@ import pytest
 
 from fedge.analysis.placement.accelerators import Instance, Placement
 from fedge.analysis.placement.execution.host_runtimes import detect_libraries, list_runtimes
-from fedge.analysis.placement.execution.inference_jobs import BatchJob, InstanceTask
+from fedge.analysis.placement.execution.inference_jobs import BatchJob, InstanceTask, ModelSource, prepare_model_source
 from fedge.analysis.placement.execution.instance_processes import run_instances, time_batches
-from fedge.analysis.placement.execution.model_source import ModelSource, prepare_model_source
-from fedge.analysis.placement.execution.placement_sweep import measure_placement
+from fedge.analysis.placement.execution.placement_runs import measure_placement
 from fedge.errors import BadInput, RunFailed
 
 SOURCE = ModelSource("digits-cnn", (1, 8, 8), {})

@@ -8,12 +8,11 @@ import pytest
 from contracts.placement_boards import layer, resnet50
 
 from fedge.analysis.placement.accelerators import Instance, Placement
-from fedge.analysis.placement.batch_demand import compute_demand
+from fedge.analysis.placement.batch_demand import DLA_1, DLA_2, compute_demand, split_network
 from fedge.analysis.placement.catalogue_accelerators import build_placement_board
-from fedge.analysis.placement.dla_support import DLA_1, DLA_2, split_network
 from fedge.analysis.placement.placement_outcome import evaluate_placement
-from fedge.costs.layers.known_networks import find_known_network
 from fedge.costs.layers.network_cost import NetworkCost
+from fedge.costs.layers.network_record import find_known_network
 from fedge.devices.catalogue import find
 from fedge.errors import BadInput
 

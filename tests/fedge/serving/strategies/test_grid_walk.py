@@ -1,7 +1,8 @@
-"""GMD finds exactly what its published rules find on the measured tables, and its moves end."""
+"""GMD and binary search find what their published rules find, and their moves end."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,15 +13,14 @@ from contracts.strategy import StrategyContract, made_up_pair, made_up_problem
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedge.costs.predicted_tables import FULCRUM_GRID
 from fedge.devices.tables.mode_table import read_mode_table
 from fedge.errors import BadInput
-from fedge.serving.job_choice import evaluate_choices, find_best_choice
-from fedge.serving.job_pair import JobPair, build_pair
-from fedge.serving.serving_problems import BATCH_SIZES, FAMILIES, ProblemFamily, default_problems
+from fedge.serving.job_pair import JobPair, build_knob_grid, build_pair
+from fedge.serving.serving_problems import BATCH_SIZES, FAMILIES, ProblemFamily, ServingProblem, default_problems
 from fedge.serving.strategies import SearchContext
-from fedge.serving.strategies.gmd import MAX_MOVES, GradientSearch
-from fedge.serving.strategies.grid_walk import MAX_TRIALS
-from fedge.serving.trial_search import measure_from_table, run_search
+from fedge.serving.strategies.grid_walk import MAX_MODES, MAX_MOVES, MAX_TRIALS, BinarySearch, GradientSearch
+from fedge.serving.trial_search import evaluate_choices, find_best_choice, measure_from_table, run_search
 from fedge.types import Modes
 
 
@@ -129,3 +129,33 @@ def test_modes_that_are_no_grid_are_refused() -> None:
 
     with pytest.raises(BadInput, match="every combination"):
         GradientSearch(SearchContext(Modes(pair.modes.knobs[1:])))
+
+
+class TestBinary(StrategyContract):
+    name = "bs"
+
+
+def test_it_starts_in_the_middle_and_moves_one_knob_at_a_time_in_its_turn() -> None:
+    pair = made_up_pair(0, "train", FULCRUM_GRID)
+    tried = run_search(
+        BinarySearch(SearchContext(pair.modes)).search(ServingProblem("train", 1000.0)), measure_from_table(pair)
+    ).tried
+    knobs = [pair.modes.knobs[trial.row] for trial in tried]
+
+    assert knobs[0].tolist() == [8.0, 1344.0, 726.75, 2133.0]
+    changed = [(after != before).nonzero()[0].tolist() for before, after in itertools.pairwise(knobs)]
+    assert changed == [[1], [2], [0], [3], [1], [2]]
+    assert knobs[-1].tolist() == [12.0, 2201.6, 1300.5, 3199.0]
+
+
+@given(seed=st.integers(0, 10**6), power_w=st.floats(5.0, 45.0))
+def test_it_tries_seven_modes_and_goes_up_while_below_the_budget(seed: int, power_w: float) -> None:
+    pair = made_up_pair(seed, "train", FULCRUM_GRID)
+    tried = run_search(
+        BinarySearch(SearchContext(pair.modes)).search(ServingProblem("train", power_w)), measure_from_table(pair)
+    ).tried
+
+    assert len(tried) == MAX_MODES == len(build_knob_grid(pair.modes).values) + 3
+    for before, after in itertools.pairwise(tried):
+        up = (pair.modes.knobs[after.row] > pair.modes.knobs[before.row]).any()
+        assert up == (pair.train_w[before.row] < power_w)

@@ -1,0 +1,320 @@
+"""Training beside inference on this machine for a while: the request, its checks, and the runs through workers."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass
+from typing import Any, Protocol
+
+from fedge.errors import BadInput, RunFailed, UnknownName
+from fedge.serving import batch_sizing, side_by_side
+from fedge.serving.private_workers import WorkerSettings, start_workers
+from fedge.serving.side_by_side import (
+    ALONE,
+    MANAGED,
+    NATIVE,
+    SideBySideJobs,
+    SideBySideOutcome,
+    WorkerPair,
+    describe_arrivals,
+)
+from fedge.worker import builtin_tasks
+from fedge.worker.arrivals import KINDS, MOST_HZ, parse_arrivals
+from fedge.worker.request_fields import BadField
+from fedge.worker.worker_client import WorkerClient, WorkerError
+
+EXECUTIONS = {MANAGED: (MANAGED,), NATIVE: (NATIVE,), ALONE: (ALONE,), "both": (MANAGED, NATIVE)}
+DEVICES = ("auto", "cpu", "cuda")
+DEFAULT_S = 60.0
+MAX_BATCH = 1024
+"""The worker's limit."""
+MAX_LATENCY_S = 1000.0
+"""Upper end of the latency histogram, in seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConcurrentRunOptions:
+    """The request of a run.
+
+    Attributes:
+        train: Built-in task to train.
+        infer: Built-in task to serve.
+        how: One of ``EXECUTIONS``.
+        minutes: Duration of each turn in minutes, or None.
+        seconds: Duration of each turn in seconds, or None; with neither ``DEFAULT_S``.
+        rate_hz: Mean number of requests per second.
+        arrivals: Kind of arrivals.
+        latency_s: Latency budget of a request in seconds.
+        infer_batch: Requests inferred together; None to measure and choose.
+        train_batch: Samples per training step.
+        device: One of ``DEVICES``.
+        worker: Socket of a worker that already runs, or None to start workers.
+        seed: Seed of the arrivals.
+        threads: Torch's threads per process; None for torch's own default.
+    """
+
+    train: str
+    infer: str
+    how: str
+    minutes: float | None
+    seconds: float | None
+    rate_hz: float
+    arrivals: str
+    latency_s: float
+    infer_batch: int | None
+    train_batch: int
+    device: str
+    worker: str | None
+    seed: int
+    threads: int | None = None
+
+    @property
+    def duration_s(self) -> float:
+        """Duration of each turn in seconds."""
+        if self.seconds is not None:
+            return self.seconds
+        return DEFAULT_S if self.minutes is None else 60.0 * self.minutes
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ConcurrentRunResult:
+    """The outcomes of a run.
+
+    Attributes:
+        options: The request.
+        jobs: The two jobs with the batch sizes used.
+        outcomes: One outcome per turn; the last one is incomplete if the run ended early.
+        ended: What ended the run early, or None.
+    """
+
+    options: ConcurrentRunOptions
+    jobs: SideBySideJobs
+    outcomes: tuple[SideBySideOutcome, ...]
+    ended: KeyboardInterrupt | RunFailed | None = None
+
+
+class ConcurrentRunObserver(Protocol):
+    """Shows the progress of a run."""
+
+    def report_step_times(self, step_s: float, infer_s: Mapping[int, float]) -> None:
+        """Show the measured seconds of a training step, and of inference by batch size."""
+
+    def report_start(self, jobs: SideBySideJobs, device: str) -> None:
+        """Show the jobs and the device that the worker selected."""
+
+    def follow_turn(self, jobs: SideBySideJobs) -> AbstractContextManager[Callable[[SideBySideOutcome], None]]:
+        """Return a context whose value is called with the outcome of a turn so far, as often as desired."""
+
+
+def run_concurrent_jobs(options: ConcurrentRunOptions, observer: ConcurrentRunObserver) -> ConcurrentRunResult:
+    """Train one network while serving another, once per way of execution.
+
+    After Ctrl-C or a worker's failure, the outcomes so far are returned.
+
+    Args:
+        options: The request.
+        observer: Shows the progress.
+
+    Raises:
+        BadInput: If an option is invalid, or no batch size meets the latency budget; no turn was started then.
+    """
+    check_run_options(options)
+    outcomes = list[SideBySideOutcome]()
+    jobs, ended = _build_jobs(options, options.infer_batch or 1), None
+    try:
+        with _translate_worker_errors(options), _start_workers(options) as pairs:
+            device = side_by_side.load_task(pairs[MANAGED].training, options.train, options.device)
+            jobs = _build_jobs(options, options.infer_batch or _choose_batch_size(options, pairs, observer))
+            observer.report_start(jobs, device)
+            for how in EXECUTIONS[options.how]:
+                _run_turn(options, pair=pairs[how], jobs=jobs, how=how, outcomes=outcomes, observer=observer)
+    except (KeyboardInterrupt, RunFailed) as error:
+        ended = error
+    return ConcurrentRunResult(options, jobs, tuple(outcomes), ended)
+
+
+def count_cores() -> int:
+    """Return the number of cores available to this program; torch uses as many threads if they are physical cores."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def concurrent_run_to_dict(result: ConcurrentRunResult) -> dict[str, Any]:
+    """Return the result for JSON."""
+    head = {
+        **asdict(result.options),
+        "arrivals": dict(result.jobs.arrivals),
+        "infer_batch": result.jobs.infer_batch,
+        "cores": count_cores(),
+    }
+    outcomes = [_outcome_to_dict(one) for one in result.outcomes]
+    return {"concurrent_run": head, "interrupted": result.ended is not None, "outcomes": outcomes}
+
+
+def _outcome_to_dict(outcome: SideBySideOutcome) -> dict[str, Any]:
+    service = outcome.service
+    return {
+        "how": outcome.approach,
+        "seconds": outcome.seconds,
+        "minibatches": outcome.minibatches,
+        "minibatches_hz": outcome.minibatches_hz,
+        "p50_s": outcome.percentile_s(50),
+        "p95_s": outcome.percentile_s(95),
+        "p99_s": outcome.percentile_s(99),
+        "violations": outcome.violation_share,
+        "service": None if service is None else service.as_data(),
+    }
+
+
+# Checks ---------------------------------------------------------------------------------------------------------------
+
+
+def check_run_options(options: ConcurrentRunOptions) -> None:
+    """Raise ``BadInput`` for an invalid or contradictory option."""
+    _check_names(options)
+    _check_numbers(options)
+    if options.worker is not None and NATIVE in EXECUTIONS[options.how]:
+        raise BadInput("--how", f"{options.how} with --worker", "managed or alone: native takes two workers of its own")
+    if options.worker is not None and options.threads is not None:
+        raise BadInput("--threads", f"{options.threads} with --worker", "nothing: that worker has its own")
+    try:
+        parse_arrivals(describe_arrivals(options.arrivals, options.rate_hz, options.seed))
+    except BadField as error:
+        raise BadInput("--arrivals", options.arrivals, str(error)) from error
+
+
+def _check_names(options: ConcurrentRunOptions) -> None:
+    for option, name in (("--train", options.train), ("--infer", options.infer)):
+        if name in builtin_tasks.REFUSED:
+            raise BadInput(option, repr(name), f"another one: {builtin_tasks.REFUSED[name]}")
+        if name not in builtin_tasks.NETWORKS:
+            raise UnknownName(option, name, tuple(builtin_tasks.NETWORKS))
+    _check_known("--how", options.how, tuple(EXECUTIONS))
+    _check_known("--arrivals", options.arrivals, KINDS)
+    _check_known("--device", options.device, DEVICES)
+
+
+def _check_numbers(options: ConcurrentRunOptions) -> None:
+    for option, value in (("--rate-hz", options.rate_hz), ("--latency-s", options.latency_s)):
+        if not (math.isfinite(value) and value > 0.0):
+            raise BadInput(option, f"{value:g}", "a number above 0")
+    if options.rate_hz > MOST_HZ:
+        raise BadInput("--rate-hz", f"{options.rate_hz:g}", f"{MOST_HZ:g} at most")
+    if options.latency_s > MAX_LATENCY_S:
+        raise BadInput("--latency-s", f"{options.latency_s:g}", f"{MAX_LATENCY_S:g} s at most")
+    if options.minutes is not None and options.seconds is not None:
+        raise BadInput("--seconds", "--minutes as well", "one of the two")
+    for option, length in (("--minutes", options.minutes), ("--seconds", options.seconds)):
+        if length is not None and not math.isfinite(length):
+            raise BadInput(option, f"{length:g}", "a number above 0")
+    if options.seed < 0:
+        raise BadInput("--seed", str(options.seed), "0 or more")
+    for option, size in (("--infer-batch", options.infer_batch), ("--train-batch", options.train_batch)):
+        if size is not None and size > MAX_BATCH:
+            raise BadInput(option, str(size), f"{MAX_BATCH} at most")
+
+
+def _check_known(option: str, value: str, known: tuple[str, ...]) -> None:
+    if value not in known:
+        raise UnknownName(option, value, known)
+
+
+# Turns ----------------------------------------------------------------------------------------------------------------
+
+
+def _build_jobs(options: ConcurrentRunOptions, infer_batch: int) -> SideBySideJobs:
+    return SideBySideJobs(
+        options.train,
+        infer=options.infer,
+        train_batch=options.train_batch,
+        infer_batch=infer_batch,
+        latency_s=options.latency_s,
+        arrivals=describe_arrivals(options.arrivals, options.rate_hz, options.seed),
+    )
+
+
+@contextlib.contextmanager
+def _start_workers(options: ConcurrentRunOptions) -> Iterator[dict[str, WorkerPair]]:
+    """Start the workers for training and serving, by way of execution."""
+    if options.worker is not None:
+        with WorkerClient(options.worker) as client:
+            yield dict.fromkeys((MANAGED, ALONE), WorkerPair(client, client))
+        return
+    settings = tuple(WorkerSettings(name, options.device, threads=options.threads) for name in ("one", "two"))
+    with start_workers(settings if NATIVE in EXECUTIONS[options.how] else settings[:1]) as clients:
+        one = clients["one"]
+        yield {
+            MANAGED: WorkerPair(one, one),
+            ALONE: WorkerPair(one, one),
+            NATIVE: WorkerPair(one, clients.get("two", one)),
+        }
+
+
+def _choose_batch_size(
+    options: ConcurrentRunOptions, pairs: dict[str, WorkerPair], observer: ConcurrentRunObserver
+) -> int:
+    """Return the largest batch size that meets the latency budget, from a few measured ones; 1 without a service."""
+    if options.how == ALONE:
+        return 1
+    client = pairs[MANAGED].training
+    step_s = side_by_side.measure_step_s(client, options.train_batch, "train")
+    side_by_side.load_task(client, options.infer, options.device)
+    infer_s: dict[int, float] = {}
+    for size in batch_sizing.BATCH_SIZES:
+        if size > 1 and size / options.rate_hz > options.latency_s:
+            break
+        infer_s[size] = side_by_side.measure_step_s(client, size, "infer")
+    side_by_side.load_task(client, options.train, options.device)
+    chosen = batch_sizing.find_largest_batch(infer_s, step_s, options.rate_hz, options.latency_s)
+    if chosen is None:
+        raise _no_batch_error(options, infer_s, step_s)
+    observer.report_step_times(step_s, infer_s)
+    return chosen
+
+
+def _no_batch_error(options: ConcurrentRunOptions, seconds: dict[int, float], step_s: float) -> BadInput:
+    least_s = batch_sizing.find_least_latency_s(seconds, step_s, options.rate_hz)
+    got = f"{options.latency_s:g} s at {options.rate_hz:g} requests/s, which no batch size holds here"
+    if least_s is None:
+        right = f"fewer requests per second: inference in batches of {max(seconds)} or less does not keep up here"
+        larger = ", or a longer --latency-s for larger batches" if max(seconds) < max(batch_sizing.BATCH_SIZES) else ""
+        return BadInput("--rate-hz", got, right + larger)
+    # Rounded up, so that the suggested budget suffices although times vary between starts.
+    right = f"{math.ceil(1e3 * least_s) / 1e3:g} s or more, or --infer-batch to try one that is not expected to hold"
+    return BadInput("--latency-s", got, right)
+
+
+def _run_turn(
+    options: ConcurrentRunOptions,
+    pair: WorkerPair,
+    jobs: SideBySideJobs,
+    how: str,
+    outcomes: list[SideBySideOutcome],
+    observer: ConcurrentRunObserver,
+) -> None:
+    """Run one turn; ``outcomes`` always holds its latest state."""
+    place = len(outcomes)
+    with observer.follow_turn(jobs) as show:
+
+        def record(outcome: SideBySideOutcome) -> None:
+            outcomes[place:] = [outcome]
+            show(outcome)
+
+        side_by_side.run_turn(pair, jobs, how, options.duration_s, tell=record)
+
+
+@contextlib.contextmanager
+def _translate_worker_errors(options: ConcurrentRunOptions) -> Iterator[None]:
+    """Convert a worker's error to ``BadInput`` or ``RunFailed``."""
+    try:
+        yield
+    except WorkerError as error:
+        if error.kind == "unreachable" and options.worker is not None:
+            raise BadInput("--worker", options.worker, error.text) from error
+        if error.kind == "bad-request" and "device" in error.text:
+            got, _, right = error.text.partition("; ")
+            raise BadInput("--device", got.rpartition("got ")[2], right) from error
+        raise RunFailed(f"the worker: {error}") from error
