@@ -214,8 +214,7 @@ def combine_estimates(estimates: Sequence[Estimate]) -> Estimate:
 
     Args:
         estimates: At least one. Differences beyond their own intervals widen the result (``widen_by_scatter``). If one
-            is
-            unbounded, their values are taken as independent samples.
+            is unbounded, their values are taken as independent samples.
     """
     if len(estimates) == 1:
         return estimates[0]
@@ -232,8 +231,7 @@ def widen_by_scatter(within: tuple[float, float], among: tuple[float, float]) ->
     """Combine the error within the parts of a mean with the scatter among them.
 
     The variance is the larger of the two: that within, plus whatever the parts' differences exceed it by. The degrees
-    of
-    freedom of both terms are combined as in ``combine_errors``.
+    of freedom of both terms are combined as in ``combine_errors``.
 
     Args:
         within: Standard error of the mean from each part's own error, and its degrees of freedom.

@@ -17,10 +17,9 @@ from fedge.costs.input_pipeline.emulated_pipeline import (
     load_launch_counts,
 )
 from fedge.costs.input_pipeline.pipeline_model import InputPipeline, Loader, SimulatedEpoch, Storage
-from fedge.costs.input_pipeline.pipeline_modes import ClockShares, scale_to_clocks
+from fedge.costs.input_pipeline.steady_state import ClockShares, scale_to_clocks
 from fedge.costs.layer_estimate import estimate_network_cost
-from fedge.costs.layers.layer_sums import sum_layers
-from fedge.costs.layers.network_cost import NetworkCost
+from fedge.costs.layers.network_cost import NetworkCost, sum_layers
 from fedge.costs.memory.memory_calibration import load_stock_calibration
 from fedge.costs.memory.step_need import predict_step_need
 from fedge.devices import catalogue
@@ -183,8 +182,7 @@ def _estimate_memory_mb(network: NetworkCost, spec: DeviceSpec, kind: WorkKind, 
     """Estimate the resident memory of a step in MB.
 
     Inference keeps no gradients, and the activations of one operator only; to these and the weights the calibrated
-    minimum
-    of a training process is added.
+    minimum of a training process is added.
     """
     training_mb = predict_step_need(network, spec, batch_size).memory_mb
     if kind == "train":

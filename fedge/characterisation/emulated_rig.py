@@ -5,12 +5,14 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from fedge import __version__
 from fedge.characterisation.emulated_costs import WORKER_MB, EmulatedCosts, estimate_costs
 from fedge.characterisation.point_measurement import (
+    PART_FIELDS,
     EpochSummary,
     MeasurementRig,
     MinibatchTimes,
@@ -32,7 +34,7 @@ from fedge.costs.input_pipeline.epoch_simulation import Jitter, simulate_epoch
 from fedge.costs.input_pipeline.pipeline_model import InputPipeline, Loader, SimulatedEpoch
 from fedge.devices import catalogue
 from fedge.devices.emulated_board import JITTER_SD, NOISE_POWER_SD, WARM_UP_STEPS
-from fedge.devices.thermal_model import TRIP_C, ThermalModel, build_thermal_model
+from fedge.devices.thermal_model import TRIP_C, build_thermal_model
 from fedge.errors import BadInput
 from fedge.seeds import make_generator
 from fedge.types import DeviceSpec, Floats, PowerMode
@@ -81,8 +83,8 @@ def build_emulated_rig(plan: CharacterisationPlan, board: str) -> MeasurementRig
     }
     for name, known in models.items():
         given = plan.storages.get(name)
-        said = given is None or given.model is not None or name == DEFAULT_STORAGE
-        find_storage(known, f"storages.{name}.model" + ("" if said else " (none: the name is taken)"))
+        is_named = given is None or given.model is not None or name == DEFAULT_STORAGE
+        find_storage(known, f"storages.{name}.model" + ("" if is_named else " (none: the name is taken)"))
     return EmulatedRig(catalogue.find(device, where="boards"), board, models, plan.seed)
 
 
@@ -95,20 +97,13 @@ class EmulatedRig:
 
     @property
     def maxn(self) -> PowerMode | None:
-        """The top power mode."""
         return self.spec.maxn
 
     @property
     def software(self) -> dict[str, str]:
-        """The version of fedge."""
         return {"fedge": __version__}
 
     def refusal_reason(self, point: SweepPoint, workload: WorkloadPlan) -> str | None:
-        """Return why the point cannot be emulated, or None if it can.
-
-        Refused are modes that the board lacks, unknown storages, and minibatches larger than an epoch or than the
-        memory.
-        """
         mode = point.mode or self.spec.maxn
         if not _has_mode(self.spec, mode):
             return f"{mode} is no mode of the {self.spec.title}"
@@ -120,21 +115,11 @@ class EmulatedRig:
         has_mb = 1e3 * self.spec.ram_gb.value
         if needed > has_mb:
             return f"it needs about {needed:.0f} MB of memory (estimated), the {self.spec.title} has {has_mb:.0f}"
-        if workload.images.count < point.batch_size:
-            return f"batch_size {point.batch_size} is more than the {workload.images.count} images of an epoch"
         return None
 
     def measure(
-        self, point: SweepPoint, workload: WorkloadPlan, course: MeasurementSchedule, told: ProgressCallback
+        self, point: SweepPoint, workload: WorkloadPlan, course: MeasurementSchedule, report: ProgressCallback
     ) -> PointMeasurement:
-        """Simulate the point's epochs in its mode, or in the top mode if it has none.
-
-        Args:
-            point: A setting for which ``refusal_reason`` returns None.
-            workload: The workload that ``point`` names.
-            course: How long to simulate.
-            told: Called with progress messages.
-        """
         mode, costs = point.mode or self.spec.maxn, self._point_costs(point, workload)
         kind = find_pipeline_kind(self.spec.name)
         stored = find_storage(self._models.get(point.storage, kind.storage), "storage")
@@ -147,12 +132,12 @@ class EmulatedRig:
         cached = _CacheModel(costs.fed.file_mb * images, room_mb, part, point.cache == "warm")
         epochs = []
         for number in range(course.epochs):
-            told(f"epoch {number + 1} of {course.epochs}")
+            report(f"epoch {number + 1} of {course.epochs}")
             rng = make_generator(self._seed, self.board, "epoch", point.key, number)
             fed = dataclasses.replace(pipeline, cached=cached.cached_share(number))
-            played = simulate_epoch(fed, steps, _draw_jitter(steps, own.time, number == 0, rng))
-            watts = own.power * costs.power_w(mode, played) * np.exp(rng.normal(0.0, NOISE_POWER_SD))
-            epochs.append(_SimulatedEpoch(number, fed, played, watts))
+            simulated = simulate_epoch(fed, steps, _draw_jitter(steps, own.time, number == 0, rng))
+            watts = own.power * costs.power_w(mode, simulated) * np.exp(rng.normal(0.0, NOISE_POWER_SD))
+            epochs.append(_SimulatedEpoch(number, fed, simulated, watts))
         return self._build_measurement(point, costs=costs, epochs=epochs, cached=cached, course=course)
 
     def idle(self, seconds: float) -> None:
@@ -180,16 +165,18 @@ class EmulatedRig:
         course: MeasurementSchedule,
     ) -> PointMeasurement:
         mode = point.mode or self.spec.maxn
-        heat = _ThermalState(build_thermal_model(self.spec, AMBIENT_C))
-        rows = tuple(
-            _summarise_epoch(one, costs=costs, mode=mode, cached=cached, workers=point.workers, heat=heat)
-            for one in epochs
-        )
+        thermal = build_thermal_model(self.spec, AMBIENT_C)
+        rows: list[EpochSummary] = []
+        for one in epochs:
+            start_c = rows[-1].temperature_c or AMBIENT_C if rows else thermal.ambient_c
+            row = _summarise_epoch(one, costs=costs, mode=mode, cached=cached, workers=point.workers)
+            end_c = thermal.temperature_after_c(start_c, row.power_w or 0.0, row.e2e_s)
+            rows.append(dataclasses.replace(row, temperature_c=end_c, throttled=end_c > TRIP_C))
         first = epochs[-1].pipeline
         return PointMeasurement(
             point,
             minibatches=_concatenate_minibatches(epochs),
-            epochs=rows,
+            epochs=tuple(rows),
             sensor_trace=_build_sensor_trace(
                 epochs, costs=costs, mode=mode, sample_hz=course.sample_hz, rows=rows, workers=point.workers
             ),
@@ -216,7 +203,7 @@ class _SimulatedEpoch:
 
     number: int
     pipeline: InputPipeline
-    played: SimulatedEpoch
+    simulated: SimulatedEpoch
     power_w: Floats
 
 
@@ -249,17 +236,6 @@ class _CacheModel:
         return 1.0 if self.dataset_mb <= 0 else min(self.read_share(epochs), self.cache_mb / self.dataset_mb)
 
 
-class _ThermalState:
-    """The board's temperature from epoch to epoch, starting at ambient temperature."""
-
-    def __init__(self, thermal: ThermalModel) -> None:
-        self._thermal, self.now_c = thermal, thermal.ambient_c
-
-    def advance(self, power_w: float, seconds: float) -> float:
-        self.now_c = self._thermal.temperature_after_c(self.now_c, power_w, seconds)
-        return self.now_c
-
-
 def _draw_jitter(steps: int, slower: float, first: bool, rng: np.random.Generator) -> Jitter:
     """Draw the noise of an epoch's minibatches; a point's very first one computes ``WARM_UP_STEPS`` times longer."""
     fetch, preprocess, compute = (
@@ -271,55 +247,43 @@ def _draw_jitter(steps: int, slower: float, first: bool, rng: np.random.Generato
 
 
 def _summarise_epoch(
-    one: _SimulatedEpoch, costs: EmulatedCosts, mode: PowerMode, cached: _CacheModel, workers: int, heat: _ThermalState
+    one: _SimulatedEpoch, costs: EmulatedCosts, mode: PowerMode, cached: _CacheModel, workers: int
 ) -> EpochSummary:
-    played, steps = one.played, len(one.played.step_s)
-    e2e_s, energy_j = played.e2e_s, float(one.power_w @ played.step_s)
-    gpu_s = float(np.minimum(costs.compute_cost(mode).gpu_s, played.compute_s).sum())
-    temperature_c = heat.advance(energy_j / e2e_s, e2e_s)
+    simulated, steps = one.simulated, len(one.simulated.step_s)
+    e2e_s, energy_j = simulated.e2e_s, float(one.power_w @ simulated.step_s)
+    gpu_s = float(np.minimum(costs.compute_cost(mode).gpu_s, simulated.compute_s).sum())
+    sums: dict[str, Any] = {name: float(getattr(simulated, name).sum()) for name in PART_FIELDS}
     return EpochSummary(
         epoch=one.number,
         steps=steps,
         e2e_s=e2e_s,
-        fetch_s=float(played.fetch_s.sum()),
-        preprocess_s=float(played.preprocess_s.sum()),
-        stall_s=float(played.stall_s.sum()),
-        copy_s=float(played.copy_s.sum()),
-        compute_s=float(played.compute_s.sum()),
-        overhead_s=float(played.overhead_s.sum()),
+        **sums,
         energy_j=energy_j,
         power_w=energy_j / e2e_s,
-        cpu_load=min(1.0, float(played.cpu_busy @ played.step_s) / e2e_s / mode.cores),
+        cpu_load=min(1.0, float(simulated.cpu_busy @ simulated.step_s) / e2e_s / mode.cores),
         gpu_load=gpu_s / e2e_s,
         memory_mb=costs.memory_mb + workers * WORKER_MB,
         disk_read_mb=(1.0 - one.pipeline.cached) * costs.fed.file_mb * steps * costs.batch_size,
         resident_before=cached.resident_share(one.number),
         resident_after=cached.resident_share(one.number + 1),
-        temperature_c=temperature_c,
-        throttled=temperature_c > TRIP_C,
     )
 
 
 def _concatenate_minibatches(epochs: list[_SimulatedEpoch]) -> MinibatchTimes:
-    begins_s = np.concatenate([[0.0], np.cumsum([one.played.e2e_s for one in epochs])[:-1]])
+    begins_s = np.concatenate([[0.0], np.cumsum([one.simulated.e2e_s for one in epochs])[:-1]])
 
-    def joined(name: str) -> Floats:
-        column: Floats = np.concatenate([getattr(one.played, name) for one in epochs])
-        return column
-
-    counts = [len(one.played.step_s) for one in epochs]
+    counts = [len(one.simulated.step_s) for one in epochs]
     return MinibatchTimes(
         epoch=np.repeat([one.number for one in epochs], counts).astype(np.int64),
         step=np.concatenate([np.arange(count) for count in counts]).astype(np.int64),
-        start_s=joined("start_s") + np.repeat(begins_s, counts),
-        fetch_s=joined("fetch_s"),
-        preprocess_s=joined("preprocess_s"),
-        stall_s=joined("stall_s"),
-        copy_s=joined("copy_s"),
-        compute_s=joined("compute_s"),
-        overhead_s=joined("overhead_s"),
-        step_s=joined("step_s"),
+        start_s=_join_epochs(epochs, "start_s") + np.repeat(begins_s, counts),
+        **{name: _join_epochs(epochs, name) for name in (*PART_FIELDS, "step_s")},
     )
+
+
+def _join_epochs(epochs: list[_SimulatedEpoch], name: str) -> Floats:
+    column: Floats = np.concatenate([getattr(one.simulated, name) for one in epochs])
+    return column
 
 
 def _build_sensor_trace(
@@ -327,7 +291,7 @@ def _build_sensor_trace(
     costs: EmulatedCosts,
     mode: PowerMode,
     sample_hz: float,
-    rows: tuple[EpochSummary, ...],
+    rows: list[EpochSummary],
     workers: int,
 ) -> SensorTrace:
     """Build the trace that a sampler would have recorded, with ``MAX_TRACE_SAMPLES`` samples at most."""
@@ -337,23 +301,19 @@ def _build_sensor_trace(
     at_s = (np.arange(count) + 0.5) * end_s / count
     row = np.clip(np.searchsorted(seen.start_s, at_s, side="right") - 1, 0, len(seen) - 1)
 
-    def of(name: str) -> Floats:
-        column: Floats = np.concatenate([getattr(one.played, name) for one in epochs])[row]
-        return column
-
     reads_mb = np.concatenate(
         [
-            np.full(len(one.played.step_s), (1.0 - one.pipeline.cached) * costs.fed.file_mb * costs.batch_size)
+            np.full(len(one.simulated.step_s), (1.0 - one.pipeline.cached) * costs.fed.file_mb * costs.batch_size)
             for one in epochs
         ]
     )
-    step_s, compute_s = seen.step_s[row], of("compute_s")
+    step_s, compute_s = seen.step_s[row], _join_epochs(epochs, "compute_s")[row]
     gpu_s = costs.compute_cost(mode).gpu_s
     temperatures = np.array([AMBIENT_C, *(one.temperature_c or math.nan for one in rows)])
     ends_s = np.concatenate([[0.0], np.cumsum([one.e2e_s for one in rows])])
     return SensorTrace(
         at_s=at_s,
-        cpu_load=np.minimum(1.0, of("cpu_busy") / mode.cores),
+        cpu_load=np.minimum(1.0, _join_epochs(epochs, "cpu_busy")[row] / mode.cores),
         gpu_load=np.minimum(gpu_s, compute_s) / step_s,
         memory_mb=np.full(count, costs.memory_mb + workers * WORKER_MB),
         disk_mb_per_s=reads_mb[row] / step_s,

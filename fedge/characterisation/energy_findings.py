@@ -9,14 +9,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from fedge.characterisation.confidence_interval import Estimate, estimate_ratio
-from fedge.characterisation.finding_draft import Clause, FindingDraft
-from fedge.characterisation.finding_text import (
-    describe_knob_change,
+from fedge.characterisation.findings import (
+    FindingFigure,
+    FindingStatement,
+    SweepFinding,
     format_count,
     format_interval,
     format_quantity,
     format_seconds,
-    make_certain_change,
 )
 from fedge.characterisation.knob_effects import MIN_CHANGE, quantity_label, weakest_label
 from fedge.characterisation.point_knobs import MODE_KNOBS, describe_differences, describe_other_knobs
@@ -112,40 +112,39 @@ PIPELINING_WEIGHT = 0.5
 """Weight of the energy saved by pipelining; reduced, since the findings about workers contain a part of it."""
 
 
-def find_mode_tradeoffs(points: Sequence[PooledSetting]) -> list[FindingDraft]:
+def find_mode_tradeoffs(points: Sequence[PooledSetting]) -> list[SweepFinding]:
     """Compare power modes with everything else equal, then all settings of a workload on the time-energy plane.
 
     Args:
         points: Settings with pooled repeats.
     """
-    found: list[FindingDraft] = []
+    found: list[SweepFinding] = []
     for group in group_by_workload(points).values():
         settings: dict[SweepPoint, list[PooledSetting]] = defaultdict(list)
         for one in group:
             if one.point.mode is not None:
                 settings[replace(one.point, mode=None, repeat=0)].append(one)
-        several = [own for own in settings.values() if len(own) > 1]
-        if several:
-            found += _draft_top_mode(max(several, key=len))
+        finding = _compare_modes(max(settings.values(), key=len, default=[]))
+        found += [finding] if finding else []
         plane = compute_plane(group)
         if plane is not None and len(plane.settings) > 2:
-            found.append(_draft_plane(plane))
+            found.append(_make_plane_finding(plane))
     return found
 
 
-def _draft_top_mode(modes: Sequence[PooledSetting]) -> list[FindingDraft]:
-    """Compare the top mode with the one of least energy; no finding if that is not certain."""
+def _compare_modes(modes: Sequence[PooledSetting]) -> SweepFinding | None:
+    """Compare the top mode with the one of least energy; None if that is not certain."""
     known = [one for one in modes if one.stats.energy_j is not None]
     top = next((one for one in known if all(_is_at_least(one.point.mode, other.point.mode) for other in known)), None)
-    cheapest = min(known, key=_epoch_energy_j, default=None)
-    if top is None or cheapest is None or len(known) < 2:
-        return []
+    if top is None or len(known) < 2:
+        return None
+    cheapest = min(known, key=_epoch_energy_j)
     if cheapest is top:
-        return _draft_top_cheapest(top, [one for one in known if one is not top])
+        return _make_top_mode_finding(top, [one for one in known if one is not top])
     joules, times = _quantity_ratio(cheapest, top, "energy_j"), _quantity_ratio(cheapest, top, "e2e_s")
     if joules is None or times is None or not _is_saving(joules):
-        return []
-    return [_draft_cheaper_mode(top, cheapest, joules, times)]
+        return None
+    return _make_cheaper_mode_finding(top, cheapest, joules, times)
 
 
 def _epoch_energy_j(one: PooledSetting) -> float:
@@ -165,55 +164,52 @@ def _quantity_ratio(after: PooledSetting, before: PooledSetting, name: str) -> E
     return None if a is None or b is None else estimate_ratio(a, b)
 
 
-def _format_figure(one: PooledSetting, name: str) -> str:
-    return format_quantity(getattr(one.stats, name).value, name)
-
-
-def _draft_cheaper_mode(top: PooledSetting, cheapest: PooledSetting, joules: Estimate, times: Estimate) -> FindingDraft:
-    sure = (times.low > 1.0 or times.high < 1.0) and abs(times.value - 1.0) >= MIN_CHANGE
-    figures = [make_certain_change(joules, "energy_j"), *([make_certain_change(times, "e2e_s")] if sure else [])]
-    unsure = Clause("The epoch's time", statement="changes by {aside}", aside=format_interval(times))
-    return _make_draft(
+def _make_cheaper_mode_finding(
+    top: PooledSetting, cheapest: PooledSetting, joules: Estimate, times: Estimate
+) -> SweepFinding:
+    is_certain = (times.low > 1.0 or times.high < 1.0) and abs(times.value - 1.0) >= MIN_CHANGE
+    ratios = [(joules, "energy_j"), *([(times, "e2e_s")] if is_certain else [])]
+    one, other = cheapest.point.mode, top.point.mode
+    knobs = [knob for knob in MODE_KNOBS if getattr(one, knob) != getattr(other, knob)]
+    template, terms = "cheaper-mode", {"mode": f"mode {one}"}
+    if len(knobs) == 1:
+        (knob,) = knobs
+        template, terms = "cheaper-clock", {"knob": knob, "before": getattr(other, knob), "after": getattr(one, knob)}
+    statement = FindingStatement(template, terms, tuple(FindingFigure.from_ratio(*ratio) for ratio in ratios))
+    unclear = FindingStatement("time-unclear", {"interval": format_interval(times)})
+    return _make_finding(
         "energy",
         (top, cheapest),
-        clauses=(Clause(_describe_mode_change(cheapest, top), tuple(figures)), *([] if sure else [unsure])),
+        statements=(statement,) if is_certain else (statement, unclear),
         evidence=(
-            (
-                f"Energy: {_format_figure(top, 'energy_j')} and {_format_figure(cheapest, 'energy_j')}, so "
-                f"{format_interval(joules)} (95 %)."
-            ),
-            (
-                f"Time: {_format_figure(top, 'e2e_s')} and {_format_figure(cheapest, 'e2e_s')}, so "
-                f"{format_interval(times)} (95 %)."
-            ),
-            f"The top mode is {top.point.mode}; both with {describe_other_knobs(top.point, 'mode')}.",
+            f"Energy: {_describe_ratio(top, cheapest, joules, 'energy_j')}.",
+            f"Time: {_describe_ratio(top, cheapest, times, 'e2e_s')}.",
+            f"The top mode is {other}; both with {describe_other_knobs(top.point, 'mode')}.",
         ),
         strength=1.0 - joules.value,
     )
 
 
-def _describe_mode_change(cheapest: PooledSetting, top: PooledSetting) -> str:
-    """Describe the change of mode, by its clock if the modes differ in one clock alone."""
-    one, other = cheapest.point.mode, top.point.mode
-    differ = [knob for knob in MODE_KNOBS if getattr(one, knob) != getattr(other, knob)]
-    if len(differ) == 1:
-        return (
-            f"{describe_knob_change(differ[0], getattr(other, differ[0]), getattr(one, differ[0]))}, all else at "
-            f"the top,"
-        )
-    return f"Mode {one} instead of the top mode"
+def _describe_ratio(before: PooledSetting, after: PooledSetting, ratio: Estimate, name: str) -> str:
+    values = (format_quantity(getattr(one.stats, name).value, name) for one in (before, after))
+    return f"{' -> '.join(values)}, {format_interval(ratio)} (95 %)"
 
 
-def _make_draft(
-    kind: str, settings: Sequence[PooledSetting], *, clauses: Sequence[Clause], evidence: Sequence[str], strength: float
-) -> FindingDraft:
-    """Make a draft about settings of one board and workload, with the label of their energy."""
+def _make_finding(
+    kind: str,
+    settings: Sequence[PooledSetting],
+    *,
+    statements: tuple[FindingStatement, ...],
+    evidence: Sequence[str],
+    strength: float,
+) -> SweepFinding:
+    """Make a finding about settings of one board and workload, with the label of their energy."""
     point = settings[0].point
-    return FindingDraft(
-        clauses=tuple(clauses),
+    return SweepFinding(
+        kind=kind,
+        statements=statements,
         evidence=tuple(evidence),
         strength=strength,
-        kind=kind,
         points=tuple(key for one in settings for key in one.points),
         label=weakest_label([quantity_label(one.stats, "energy_j") for one in settings]),
         boards=(point.board,),
@@ -222,75 +218,54 @@ def _make_draft(
     )
 
 
-def _draft_top_cheapest(top: PooledSetting, others: Sequence[PooledSetting]) -> list[FindingDraft]:
+def _make_top_mode_finding(top: PooledSetting, others: Sequence[PooledSetting]) -> SweepFinding | None:
     """Report that the top mode takes the least energy, if it certainly does against every other mode."""
     ratios = [found for one in others if (found := _quantity_ratio(one, top, "energy_j"))]
     if len(ratios) < len(others) or any(one.low <= 1.0 for one in ratios):
-        return []
-    each = zip(others, ratios, strict=True)
+        return None
     count = len(others) + 1
-    return [
-        _make_draft(
-            "energy",
-            (top, *others),
-            clauses=(Clause(f"Of {count} modes the top one, {top.point.mode},", statement="takes the least energy"),),
-            evidence=[
-                f"{one.point.mode}: {_format_figure(one, 'energy_j')}, so {format_interval(r)} (95 %)."
-                for one, r in each
-            ],
-            strength=(TWO_MODES_WEIGHT if count == 2 else 1.0) * (1.0 - 1.0 / min(one.value for one in ratios)),
-        )
-    ]
-
-
-def _draft_plane(plane: TimeEnergyPlane) -> FindingDraft:
-    knee, count, beaten = plane.settings[plane.knee], len(plane.settings), len(plane.dominated)
-    among = [one.point for one in plane.settings]
-    named = {plane.knee, *plane.front, *(i for pair in plane.dominated[:MAX_DOMINATED] for i in pair)}
-    name = {
-        i: describe_differences(plane.settings[i].point, among) or describe_other_knobs(plane.settings[i].point, "")
-        for i in named
-    }
-    one = (
-        f"{beaten} of {count} settings",
-        f"{'takes' if beaten == 1 else 'take'} more time and more energy than another",
+    return _make_finding(
+        "energy",
+        (top, *others),
+        statements=(FindingStatement("top-mode", {"mode": str(top.point.mode), "count": count}),),
+        evidence=[
+            f"{one.point.mode}: {_describe_ratio(top, one, ratio, 'energy_j')}."
+            for one, ratio in zip(others, ratios, strict=True)
+        ],
+        strength=(TWO_MODES_WEIGHT if count == 2 else 1.0) * (1.0 - 1.0 / min(one.value for one in ratios)),
     )
-    none = f"Of {count} settings none", "certainly takes more time and more energy than another"
-    subject, said = one if beaten else none
-    alike = sum(not certainly_differ(each, knee) for each in plane.settings if each is not knee)
-    return _make_draft(
+
+
+def _make_plane_finding(plane: TimeEnergyPlane) -> SweepFinding:
+    knee, total, dominated = plane.settings[plane.knee], len(plane.settings), len(plane.dominated)
+    among = [one.point for one in plane.settings]
+    named = {*plane.front, *(i for pair in plane.dominated[:MAX_DOMINATED] for i in pair)}
+    names = {i: describe_differences(among[i], among) or describe_other_knobs(among[i], "") for i in named}
+    similar = sum(not certainly_differ(each, knee) for each in plane.settings if each is not knee)
+    remark = f"{format_count(similar, 'other')} may be as good" if similar else ""
+    return _make_finding(
         "plane",
         [knee, *(plane.settings[i] for i in plane.front if i != plane.knee)],
-        clauses=(
-            Clause(
-                "The best compromise of time and energy (the knee of the front)",
-                statement=f"is {name[plane.knee]}{{aside}}",
-                aside=f" ({format_count(alike, 'other')} cannot be told from it)" if alike else "",
-            ),
-            Clause(subject, statement=said),
+        statements=(
+            FindingStatement("knee", {"setting": names[plane.knee]}, remark=remark),
+            FindingStatement("dominated", {"count": dominated or "none", "total": total}),
         ),
         evidence=(
-            *(f"On the front: {name[i]}: {_format_costs(plane.settings[i])}." for i in plane.front),
-            *(f"{_capitalise(name[i])} is beaten by {name[j]}." for i, j in plane.dominated[:MAX_DOMINATED]),
+            *(f"On the front: {names[i]}: {_format_costs(plane.settings[i])}." for i in plane.front),
+            *(f"Dominated: {names[i]} by {names[j]}." for i, j in plane.dominated[:MAX_DOMINATED]),
         ),
-        strength=MIN_CHANGE * (1 + beaten / count),
+        strength=MIN_CHANGE * (1 + dominated / total),
     )
-
-
-def _capitalise(words: str) -> str:
-    return f"{words[:1].upper()}{words[1:]}"
 
 
 def _format_costs(one: PooledSetting) -> str:
     """Format time and energy per 1000 samples, since epochs may be cut."""
-    stats = one.stats
-    assert stats.energy_j is not None
-    per = 1000.0 / stats.samples
-    joules = format_quantity(stats.energy_j.value * per, "energy_j")
-    return f"{format_seconds(stats.e2e_s.value * per)} and {joules} per 1,000 samples"
+    per = 1000.0 / one.stats.samples
+    joules = format_quantity(_epoch_energy_j(one) * per, "energy_j")
+    return f"{format_seconds(one.stats.e2e_s.value * per)} and {joules} per 1,000 samples"
 
 
-def find_pipelining_savings(points: Sequence[PooledSetting]) -> list[FindingDraft]:
+def find_pipelining_savings(points: Sequence[PooledSetting]) -> list[SweepFinding]:
     """Find how much energy loader workers save against loading in the training process; the largest per workload.
 
     Args:
@@ -300,35 +275,31 @@ def find_pipelining_savings(points: Sequence[PooledSetting]) -> list[FindingDraf
     for one in points:
         if one.stats.energy_j is not None:
             groups[replace(one.point, workers=0, repeat=0)].append(one)
-    found: dict[tuple[str, str, str], FindingDraft] = {}
+    largest: dict[tuple[str, str, str], SweepFinding] = {}
     for group in groups.values():
         alone = next((one for one in group if one.point.workers == 0), None)
         best = min((one for one in group if one.point.workers), key=_epoch_energy_j, default=None)
         joules = _quantity_ratio(best, alone, "energy_j") if alone and best else None
         if alone is None or best is None or joules is None or not _is_saving(joules):
             continue
-        point = best.point
-        finding, place = _draft_pipelining(alone, best, joules), (point.board, point.workload, point.kind)
-        if place not in found or found[place].strength < finding.strength:
-            found[place] = finding
-    return list(found.values())
+        finding, place = _make_pipelining_finding(alone, best, joules), (best.point.board, best.point.workload)
+        other = largest.get((*place, best.point.kind))
+        if other is None or other.strength < finding.strength:
+            largest[(*place, best.point.kind)] = finding
+    return list(largest.values())
 
 
-def _draft_pipelining(alone: PooledSetting, best: PooledSetting, joules: Estimate) -> FindingDraft:
-    workers = "1 worker" if best.point.workers == 1 else f"{best.point.workers} workers"
-    figures = f"{_format_figure(alone, 'energy_j')} without workers, {_format_figure(best, 'energy_j')} with {workers}"
-    work = "training" if best.point.kind == "train" else "inference"
-    return _make_draft(
+def _make_pipelining_finding(alone: PooledSetting, best: PooledSetting, joules: Estimate) -> SweepFinding:
+    point = best.point
+    terms = {"work": "training" if point.kind == "train" else "inference"}
+    figures = (FindingFigure.from_ratio(joules, "energy_j"),)
+    return _make_finding(
         "pipelining",
         (alone, best),
-        clauses=(
-            Clause(
-                f"Loading beside the {work}{{aside}}", (make_certain_change(joules, "energy_j"),), aside=f" ({workers})"
-            ),
-        ),
+        statements=(FindingStatement("pipelining", terms, figures, format_count(point.workers, "worker")),),
         evidence=(
-            f"The energy: {figures}, so {format_interval(joules)} (95 %).",
-            f"Both with {describe_other_knobs(best.point, 'workers')}.",
+            f"Energy, workers 0 -> {point.workers}: {_describe_ratio(alone, best, joules, 'energy_j')}.",
+            f"Both with {describe_other_knobs(point, 'workers')}.",
         ),
         strength=PIPELINING_WEIGHT * (1.0 - joules.value),
     )

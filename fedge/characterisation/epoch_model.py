@@ -25,7 +25,7 @@ from fedge.characterisation.point_observations import PointObservation
 from fedge.characterisation.sweep_plan import StoragePlan
 from fedge.client.loader_stalls import LoaderModel, add_stalls, remove_stalls
 from fedge.costs.cost_priors import transfer_priors
-from fedge.costs.input_pipeline.pipeline_modes import compute_host_factor
+from fedge.costs.input_pipeline.steady_state import compute_host_factor
 from fedge.decisions.measured_correction import correct_with_measurements
 from fedge.devices.catalogue import load_catalogue
 from fedge.errors import BadInput
@@ -123,28 +123,35 @@ class EpochModel:
     ) -> None:
         self.spec, self.workload, self.plans, self.predictor = spec, workload, plans, predictor
 
-    def fit(self, looks: Sequence[PointObservation]) -> EpochModel:
+    def fit(self, observations: Sequence[PointObservation]) -> EpochModel:
         """Fit the model and return it.
 
         Args:
-            looks: Observations of the workload on the board.
+            observations: Observations of the workload on the board.
 
         Raises:
             BadInput: There is no observation of counted epochs.
         """
-        counted = [look for look in looks if look.is_counted]
+        counted = [observation for observation in observations if observation.is_counted]
         if not counted:
             right = "one at least, with epochs that the plan counts"
             raise BadInput("the sweep", "no finished point of this workload on this board in a known mode", right)
-        self.looks_ = tuple(looks)
+        self.observations_ = tuple(observations)
         known, small = _build_priors(self.spec, self.workload, counted)
         # The host's share of computing depends on whether the network is large or small for the board; try both.
-        fed = self._fit_with_priors((*known, *small), looks), self._fit_with_priors((*small, *known), looks)
-        self.priors_, self.feeding_, _ = min(fed, key=lambda one: one[2])
-        self.metered_ = [look for look in counted if look.power_w is not None]
-        self.computing_ = tuple((look.means.batch_size, self._to_compute_measurement(look)) for look in counted)
-        self.label_: Label = "estimated" if any(look.label == "estimated" for look in counted) else "calibrated"
-        self.cached_ = float(np.median([look.cached for look in counted]))
+        fits = (
+            self._fit_with_priors((*known, *small), observations),
+            self._fit_with_priors((*small, *known), observations),
+        )
+        self.priors_, self.pipeline_, _ = min(fits, key=lambda one: one[2])
+        self.metered_ = [observation for observation in counted if observation.power_w is not None]
+        self.computing_ = tuple(
+            (observation.means.batch_size, self._to_compute_measurement(observation)) for observation in counted
+        )
+        self.label_: Label = (
+            "estimated" if any(observation.label == "estimated" for observation in counted) else "calibrated"
+        )
+        self.cached_ = float(np.median([observation.cached for observation in counted]))
         return self
 
     def predict(self, setting: EpochSetting, modes: Modes) -> EpochPredictions:
@@ -165,7 +172,7 @@ class EpochModel:
         e2e_s = fill_s + setting.steps * made.step_s
         waits = made.stall_s / made.step_s
         loaded = (made.stall_s > 0).astype(np.float64) if setting.workers else waits
-        feeding_sd = max(MIN_STALL_SD_LOG, self.feeding_.sd_log)
+        feeding_sd = max(MIN_STALL_SD_LOG, self.pipeline_.sd_log)
         time_sd = np.hypot((1.0 - waits) * alone.step_s_sd_log, loaded * feeding_sd)
         time_sd = np.hypot(time_sd, np.hypot(MODEL_SD_LOG, (1.0 - waits) * self._batch_sd_log(setting.batch_size)))
         power_sd = np.hypot((1.0 - waits) * alone.power_w_sd_log, waits * WAITING_SD_LOG)
@@ -182,22 +189,24 @@ class EpochModel:
         )
 
     def _fit_with_priors(
-        self, priors: Priors, looks: Sequence[PointObservation]
+        self, priors: Priors, observations: Sequence[PointObservation]
     ) -> tuple[Priors, FittedPipeline, float]:
         """Fit the pipeline with the host share of the first prior; return also that prior's log error (RMS)."""
         made = fit_input_pipeline(
-            looks, self.spec.maxn, lambda mode: _host_share(priors[0], self.spec, mode), self.plans
+            observations, self.spec.maxn, lambda mode: _host_share(priors[0], self.spec, mode), self.plans
         )
         by_size: dict[int, list[float]] = {}
-        for look in (look for look in looks if look.is_counted):
-            alone_s = uncontended_compute_s(look, made.top.host, _host_share(priors[0], self.spec, look.mode))
-            believed_s = float(compute_step_s(priors[0], self.spec.maxn, stack_modes([look.mode]))[0])
-            by_size.setdefault(look.means.batch_size, []).append(math.log(alone_s / believed_s))
+        for observation in (observation for observation in observations if observation.is_counted):
+            alone_s = uncontended_compute_s(
+                observation, made.top.host, _host_share(priors[0], self.spec, observation.mode)
+            )
+            believed_s = float(compute_step_s(priors[0], self.spec.maxn, stack_modes([observation.mode]))[0])
+            by_size.setdefault(observation.means.batch_size, []).append(math.log(alone_s / believed_s))
         off = np.concatenate([np.array(logs) - np.mean(logs) for logs in by_size.values()])
         return priors, made, float(np.sqrt(np.mean(np.square(off))))
 
     def _make_loading(self, setting: EpochSetting) -> LoaderModel:
-        pipeline = self.feeding_.pipeline_at(
+        pipeline = self.pipeline_.pipeline_at(
             setting.batch_size,
             workers=setting.workers,
             prefetch=setting.prefetch,
@@ -217,23 +226,23 @@ class EpochModel:
         fill_s: Floats = host_s * compute_host_factor(x[:, 1], x[:, 3]) + setting.batch_size * reading_s
         return fill_s
 
-    def _to_compute_measurement(self, look: PointObservation) -> Measurement:
+    def _to_compute_measurement(self, observation: PointObservation) -> Measurement:
         """Convert an observation to a measurement of computing alone, in time and in power."""
-        means = look.means
-        share = _host_share(self.priors_[0], self.spec, look.mode)
-        alone_s = uncontended_compute_s(look, self.feeding_.top.host, share)
+        means = observation.means
+        share = _host_share(self.priors_[0], self.spec, observation.mode)
+        alone_s = uncontended_compute_s(observation, self.pipeline_.top.host, share)
         setting = EpochSetting(
             means.batch_size,
-            steps=look.steps,
+            steps=observation.steps,
             workers=means.workers,
             prefetch=means.prefetch,
-            storage=look.point.storage,
-            cached=look.cached,
+            storage=observation.point.storage,
+            cached=observation.cached,
         )
-        watts = 1.0 if look.power_w is None else look.power_w
-        seen = Measurement(look.mode, OBSERVATION_STEPS, means.step_s, watts, stall_s=means.stall_s)
-        (rid,) = remove_stalls([seen], self._make_loading(setting))
-        return dataclasses.replace(rid, step_s=alone_s)
+        watts = 1.0 if observation.power_w is None else observation.power_w
+        seen = Measurement(observation.mode, OBSERVATION_STEPS, means.step_s, watts, stall_s=means.stall_s)
+        (corrected,) = remove_stalls([seen], self._make_loading(setting))
+        return dataclasses.replace(corrected, step_s=alone_s)
 
     def _make_compute_predictor(self, batch_size: int) -> _ComputePredictor:
         """Return the predictor of computing at a batch size, with observations at other sizes scaled to it."""
@@ -280,12 +289,15 @@ class _ComputePredictor:
         return correct_with_measurements(made, self.seen)
 
 
-def _build_priors(spec: DeviceSpec, workload: str, looks: Sequence[PointObservation]) -> tuple[Priors, Priors]:
+def _build_priors(spec: DeviceSpec, workload: str, observations: Sequence[PointObservation]) -> tuple[Priors, Priors]:
     """Build priors of computing alone, from other workloads on such a board with their loading removed.
 
     The second group is bound to the host, as small networks are; none of the measured workloads is that small.
     """
-    modes, seen_s = stack_modes(look.mode for look in looks), np.array([look.means.compute_s for look in looks])
+    modes, seen_s = (
+        stack_modes(observation.mode for observation in observations),
+        np.array([observation.means.compute_s for observation in observations]),
+    )
 
     def as_long(prior: Coefficients) -> Coefficients:
         return _scale_prior(prior, float(np.exp(np.mean(np.log(seen_s / compute_step_s(prior, spec.maxn, modes))))))

@@ -46,7 +46,6 @@ class Mount:
     kind: str
     device: str
     disk: str | None
-    """None if the file system has no block device of its own."""
 
     @property
     def is_in_memory(self) -> bool:
@@ -204,16 +203,16 @@ def storage_refusal(plan: CharacterisationPlan, folder: Path, point: SweepPoint,
 
 
 def _creation_refusal(path: Path, point: SweepPoint, images: Images) -> str | None:
-    asked = make_image_request(images)
-    if generated_images.is_complete(generated_images.image_set_folder(str(path), asked)):
+    request = make_image_request(images)
+    if generated_images.is_complete(generated_images.image_set_folder(str(path), request)):
         return None
     if not os.access(path, os.W_OK | os.X_OK):
         return f"storage {point.storage}: {path} cannot be written by this user, and its images are not there yet"
     try:
-        generated_images.check_image_spec(asked)
+        generated_images.check_image_spec(request)
     except Refusal as refused:
         return str(refused)
-    return generated_images.explain_lack_of_space(str(path), asked)
+    return generated_images.explain_lack_of_space(str(path), request)
 
 
 def _user_folder_refusal(path: Path, own: Path, storage: StoragePlan, point: SweepPoint) -> str | None:
@@ -228,7 +227,7 @@ def _user_folder_refusal(path: Path, own: Path, storage: StoragePlan, point: Swe
 
 
 def prepare_data_set(
-    plan: CharacterisationPlan, folder: Path, point: SweepPoint, workload: WorkloadPlan, told: ProgressCallback
+    plan: CharacterisationPlan, folder: Path, point: SweepPoint, workload: WorkloadPlan, report: ProgressCallback
 ) -> ImageDataSet:
     """Return a point's images, generating them if they do not exist yet.
 
@@ -237,7 +236,7 @@ def prepare_data_set(
         folder: The sweep's folder.
         point: The setting.
         workload: The workload that ``point`` names.
-        told: Called with progress messages.
+        report: Called with progress messages.
 
     Raises:
         BadInput: There is no room for the images, or the user's folder has none.
@@ -250,7 +249,7 @@ def prepare_data_set(
             path.mkdir(parents=True, exist_ok=True)
         place = (
             generated_images.make_images(
-                str(path), make_image_request(workload.images), _make_image_progress(told, path)
+                str(path), make_image_request(workload.images), _make_image_progress(report, path)
             )
             if own is None
             else own
@@ -275,12 +274,12 @@ def _find_array(place: Path) -> Path:
     return array
 
 
-def _make_image_progress(told: ProgressCallback, path: Path) -> generated_images.ImageProgress:
-    def hears(done: int, of: int) -> None:
+def _make_image_progress(report: ProgressCallback, path: Path) -> generated_images.ImageProgress:
+    def report_progress(done: int, of: int) -> None:
         if done == of or done % PROGRESS_EVERY == 0:
-            told(f"makes images on {path}: {done} of {of}")
+            report(f"makes images on {path}: {done} of {of}")
 
-    return hears
+    return report_progress
 
 
 MAX_SHARE_AFTER_DROP = 0.05
@@ -298,7 +297,7 @@ def set_cache_state(
     cache: CacheState,
     *,
     drop_all: Callable[[], str | None] | None = None,
-    told: Callable[[int], None] = page_cache.ignore_file_progress,
+    report: Callable[[int], None] = page_cache.ignore_file_progress,
 ) -> tuple[str, ...]:
     """Drop the files' pages from the page cache, or read all of them into it.
 
@@ -309,7 +308,7 @@ def set_cache_state(
         files: The files of an epoch.
         cache: The state to reach.
         drop_all: Drops the whole page cache; returns why it could not, or None.
-        told: Called with progress.
+        report: Called with progress.
 
     Returns:
         Notes on what was not achieved; empty on success.
@@ -319,9 +318,9 @@ def set_cache_state(
     """
     try:
         if cache == "warm":
-            page_cache.fill(files, told)
+            page_cache.fill(files, report)
             return _cache_notes(page_cache.resident_share(files), least=MIN_WARM_SHARE)
-        page_cache.drop(files, told)
+        page_cache.drop(files, report)
         left = page_cache.resident_share(files)
         why = None
         if left is None or left > MAX_SHARE_AFTER_DROP:

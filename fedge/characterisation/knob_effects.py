@@ -38,6 +38,8 @@ DERIVED_QUANTITIES: dict[str, Callable[[PointStats], Estimate | None]] = {
     "sample_j": lambda one: one.energy_j.scale(1.0 / one.samples) if one.energy_j else None,
 }
 """Quantities per minibatch and per sample, computed from those of an epoch."""
+TOTAL_QUANTITIES = ("e2e_s", "sample_s", "energy_j", "sample_j")
+"""If none of these changes, a knob has no effect."""
 _EPOCH_QUANTITIES = ("e2e_s", "stall_s", "compute_s", "overhead_s", "energy_j", "power_w")
 COMPARED_QUANTITIES: Mapping[str, tuple[str, ...]] = {
     "batch_size": ("sample_s", "sample_j", "step_compute_s", "step_stall_s", "power_w"),

@@ -1,16 +1,16 @@
-"""Boards and knob values of a plan: parsing of modes and values, and the points that the sweeps cross."""
+"""Boards of a plan, their power modes, and the points that the sweeps of a plan cross."""
 
 from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
-from fedge.characterisation.sweep_plan import DEFAULT_PREFETCH, KNOBS, CacheState, SweepPoint, WorkKind
+from fedge.characterisation.sweep_plan import DEFAULT_PREFETCH, SweepPoint
 from fedge.errors import BadInput, UnknownName
 from fedge.types import DeviceSpec, PowerMode
 
@@ -144,110 +144,6 @@ def _parse_whole_number(value: float, where: str) -> int:
     if value != int(value):
         raise BadInput(where, f"{value:g} cores", "a whole number of cores")
     return int(value)
-
-
-ALL = "all"
-RUNTIMES = ("bare", "docker:IMAGE", "podman:IMAGE", "nvidia+docker:IMAGE", "nvidia+podman:IMAGE")
-MOST_WORKERS, MOST_PREFETCH, LARGEST_BATCH = 64, 1024, 65_536
-KnownNames = Mapping[str, tuple[str, ...]]
-"""The plan's own workloads, storages and named modes, by the knob that takes them."""
-
-
-def parse_knob_values(knob: str, given: Any, names: KnownNames, where: str) -> list[Any]:
-    """Return the values that a sweep gives a knob.
-
-    Args:
-        knob: One of ``KNOBS``.
-        given: A list, a single value, or ``all`` for every name that the plan has.
-        names: The plan's own names, by knob.
-        where: Prefix of messages.
-
-    Raises:
-        BadInput: The list is empty or a value is invalid.
-    """
-    if given == ALL and knob in names:
-        if not names[knob]:
-            raise BadInput(where, ALL, "names of the plan to choose from: it has none (modes:)")
-        return list(names[knob])
-    listed = given if isinstance(given, list) else [given]
-    if not listed:
-        raise BadInput(where, "an empty list", "at least one value")
-    return [parse_knob_value(knob, value, names, where) for value in listed]
-
-
-def parse_knob_value(knob: str, given: Any, names: KnownNames, where: str) -> Any:
-    """Validate one value of a knob.
-
-    Args:
-        knob: One of ``KNOBS``.
-        given: The parsed YAML value.
-        names: The plan's own names, by knob.
-        where: Prefix of messages.
-
-    Raises:
-        BadInput: The value is invalid.
-    """
-    return _CHECKS[knob](given, names.get(knob, ()), where)
-
-
-def _make_whole_number_check(least: int, most: int) -> Callable[[Any, tuple[str, ...], str], int]:
-    def check(given: Any, _: tuple[str, ...], where: str) -> int:
-        if isinstance(given, bool) or not isinstance(given, int) or not least <= given <= most:
-            raise BadInput(where, _format_given(given), f"a whole number from {least} to {most}")
-        return given
-
-    return check
-
-
-def _check_flag(given: Any, _: tuple[str, ...], where: str) -> bool:
-    if not isinstance(given, bool):
-        raise BadInput(where, _format_given(given), "true or false")
-    return given
-
-
-def _make_choice_check(known: tuple[str, ...]) -> Callable[[Any, tuple[str, ...], str], str]:
-    return lambda given, _, where: _check_name(given, known, where)
-
-
-def _check_name(given: Any, known: tuple[str, ...], where: str) -> str:
-    if not isinstance(given, str) or given not in known:
-        raise UnknownName(where, str(given), known)
-    return given
-
-
-def _check_mode(given: Any, _: tuple[str, ...], where: str) -> str:
-    """Check only that the mode is text: which mode it is depends on the board."""
-    if not isinstance(given, str) or not given:
-        raise BadInput(where, _format_given(given), "maxn, a preset's name, or CORES/CPU/GPU/MEMORY with clocks in MHz")
-    return given
-
-
-def _check_runtime(given: Any, _: tuple[str, ...], where: str) -> str:
-    text = given if isinstance(given, str) else ""
-    engine, _colon, image = text.removeprefix("nvidia+").partition(":")
-    if text != "bare" and (engine not in {"docker", "podman"} or not image or image.startswith("-")):
-        raise UnknownName(where, str(given), RUNTIMES)
-    return text
-
-
-def _format_given(given: object) -> str:
-    return "nothing" if given is None else str(given).lower() if isinstance(given, bool) else repr(given)
-
-
-_CHECKS: Mapping[str, Callable[[Any, tuple[str, ...], str], Any]] = {
-    "mode": _check_mode,
-    "workload": _check_name,
-    "kind": _make_choice_check(get_args(WorkKind)),
-    "batch_size": _make_whole_number_check(1, LARGEST_BATCH),
-    "workers": _make_whole_number_check(0, MOST_WORKERS),
-    "prefetch": _make_whole_number_check(1, MOST_PREFETCH),
-    "pinned": _check_flag,
-    "storage": _check_name,
-    "cache": _make_choice_check(get_args(CacheState)),
-    "runtime": _check_runtime,
-    "dvfs": _check_flag,
-}
-assert tuple(_CHECKS) == KNOBS
 
 
 Sweep = Mapping[str, Sequence[Any]]

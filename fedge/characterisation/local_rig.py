@@ -30,6 +30,7 @@ from fedge.characterisation.machine_control import (
 )
 from fedge.characterisation.point_measurement import (
     DISTURBED_CORES,
+    PART_FIELDS,
     EpochSummary,
     MeasurementRig,
     MinibatchTimes,
@@ -39,16 +40,15 @@ from fedge.characterisation.point_measurement import (
 from fedge.characterisation.sweep_plan import CharacterisationPlan, MeasurementSchedule, SweepPoint, WorkloadPlan
 from fedge.characterisation.system_sampler import (
     CpuWork,
-    PackageEnergyCounter,
     SamplingThread,
     SystemSample,
     SystemSampler,
 )
 from fedge.devices.local_board import BoardLocation
+from fedge.devices.sensing.package_energy import PackageEnergyCounter
 from fedge.errors import BadInput, BoardError
 from fedge.types import PowerMode
 
-SUMMED_FIELDS = ("fetch_s", "preprocess_s", "stall_s", "copy_s", "compute_s", "overhead_s")
 NpzArrays = Mapping[str, NDArray[Any]]
 
 
@@ -58,7 +58,7 @@ class ProgramRun:
 
     Attributes:
         out: The NumPy archive that the program wrote.
-        looks: System samples, the first and last at the ends of the run.
+        samples: System samples, the first and last at the ends of the run.
         facts: Device, versions and thread count as reported by the program.
         by_rapl: Whether the processor's energy counters were read.
         other_cores: Mean number of cores that other programs kept busy; None if unknown.
@@ -66,19 +66,18 @@ class ProgramRun:
     """
 
     out: Path
-    looks: tuple[SystemSample, ...]
+    samples: tuple[SystemSample, ...]
     facts: Mapping[str, Any]
     by_rapl: bool = False
     other_cores: float | None = None
-    """None in a container, whose processes are not children of this one."""
     notes: tuple[str, ...] = field(default=())
 
 
 def build_measurement(
     point: SweepPoint,
-    story: ProgramRun,
-    held: MachineSession,
-    ground: HostMachine,
+    run: ProgramRun,
+    session: MachineSession,
+    machine: HostMachine,
     images: ImageDataSet,
     begun_s: float,
 ) -> PointMeasurement:
@@ -86,36 +85,36 @@ def build_measurement(
 
     Args:
         point: The setting.
-        story: The run of the measuring program.
-        held: The machine's sensors during the run.
-        ground: The machine.
+        run: The run of the measuring program.
+        session: The machine's sensors during the run.
+        machine: The machine.
         images: The data set that was read.
         begun_s: Start of the point on the monotonic clock; all times in the result count from here.
 
     Raises:
         BoardError: The program's output file cannot be read.
     """
-    arrays = _read_arrays(story.out)
-    epochs = tuple(_summarise_epoch(arrays, k, story, held) for k in range(len(arrays["begun_s"])))
+    arrays = _read_arrays(run.out)
+    epochs = tuple(_summarise_epoch(arrays, k, run, session) for k in range(len(arrays["begun_s"])))
     metered = epochs[0].energy_j is not None
     return PointMeasurement(
         point=point,
         minibatches=_to_minibatches(arrays, begun_s),
         epochs=epochs,
-        sensor_trace=held.complete_trace(system_sampler.build_sensor_trace(story.looks, begun_s), begun_s),
+        sensor_trace=session.complete_trace(system_sampler.build_sensor_trace(run.samples, begun_s), begun_s),
         label="measured",
-        source=_describe_source(point, story=story, ground=ground, images=images, metered=metered),
+        source=_describe_source(point, run=run, machine=machine, images=images, metered=metered),
         seconds=time.monotonic() - begun_s,
-        notes=(*story.notes, *held.notes, *_list_disturbances(story)),
+        notes=(*run.notes, *session.notes, *_list_disturbances(run)),
         power_label="measured" if metered else None,
-        parameters=_model_parameters(arrays, story, images),
+        parameters=_model_parameters(arrays, run, images),
     )
 
 
-def _list_disturbances(story: ProgramRun) -> tuple[str, ...]:
-    if story.other_cores is None or story.other_cores <= DISTURBED_CORES:
+def _list_disturbances(run: ProgramRun) -> tuple[str, ...]:
+    if run.other_cores is None or run.other_cores <= DISTURBED_CORES:
         return ()
-    return (f"others kept {story.other_cores:.2f} cores busy meanwhile: what shares cores with them took longer",)
+    return (f"others kept {run.other_cores:.2f} cores busy meanwhile: what shares cores with them took longer",)
 
 
 def _read_arrays(path: Path) -> NpzArrays:
@@ -127,88 +126,86 @@ def _read_arrays(path: Path) -> NpzArrays:
 
 
 def _to_minibatches(arrays: NpzArrays, begun_s: float) -> MinibatchTimes:
-    times = {name: arrays[name] for name in (*SUMMED_FIELDS, "step_s")}
+    times = {name: arrays[name] for name in (*PART_FIELDS, "step_s")}
     return MinibatchTimes(epoch=arrays["epoch"], step=arrays["step"], start_s=arrays["start_s"] - begun_s, **times)
 
 
-def _summarise_epoch(arrays: NpzArrays, k: int, story: ProgramRun, held: MachineSession) -> EpochSummary:
+def _summarise_epoch(arrays: NpzArrays, k: int, run: ProgramRun, session: MachineSession) -> EpochSummary:
     start_s, end_s = float(arrays["begun_s"][k]), float(arrays["ended_s"][k])
     own = arrays["epoch"] == k
-    looks, metered = story.looks, held.summarise_sensors(start_s, end_s)
+    samples, metered = run.samples, session.summarise_sensors(start_s, end_s)
     energy_j = (
         metered.energy_j
         if metered.energy_j is not None
-        else system_sampler.counter_growth(looks, "joules_so_far", start_s, end_s)
+        else system_sampler.counter_growth(samples, "joules_so_far", start_s, end_s)
     )
     return EpochSummary(
         epoch=k,
         steps=int(own.sum()),
         e2e_s=end_s - start_s,
-        **{name: float(arrays[name][own].sum()) for name in SUMMED_FIELDS},
+        **{name: float(arrays[name][own].sum()) for name in PART_FIELDS},
         energy_j=energy_j,
         power_w=None if energy_j is None else energy_j / (end_s - start_s),
-        cpu_load=system_sampler.mean_cpu_load(looks, start_s, end_s),
+        cpu_load=system_sampler.mean_cpu_load(samples, start_s, end_s),
         gpu_load=metered.gpu_load,
-        memory_mb=system_sampler.peak_value(looks, "memory_mb", start_s, end_s),
-        disk_read_mb=_disk_read_mb(arrays, k, looks),
+        memory_mb=system_sampler.peak_value(samples, "memory_mb", start_s, end_s),
+        disk_read_mb=_disk_read_mb(arrays, k, samples),
         resident_before=_none_if_nan(arrays["resident_before"][k]),
         resident_after=_none_if_nan(arrays["resident_after"][k]),
-        temperature_c=_peak_temperature_c(metered, looks, start_s, end_s),
+        temperature_c=_peak_temperature_c(metered, samples, start_s, end_s),
         throttled=metered.throttled,
     )
 
 
 def _peak_temperature_c(
-    metered: SensorSummary, looks: tuple[SystemSample, ...], start_s: float, end_s: float
+    metered: SensorSummary, samples: tuple[SystemSample, ...], start_s: float, end_s: float
 ) -> float | None:
-    return metered.temperature_c or system_sampler.peak_value(looks, "temperature_c", start_s, end_s)
+    return metered.temperature_c or system_sampler.peak_value(samples, "temperature_c", start_s, end_s)
 
 
-def _disk_read_mb(arrays: NpzArrays, k: int, looks: tuple[SystemSample, ...]) -> float | None:
+def _disk_read_mb(arrays: NpzArrays, k: int, samples: tuple[SystemSample, ...]) -> float | None:
     """Return the MB read in an epoch, by the program's counters or, without a block device, those of its processes."""
     exact = float(arrays["read_bytes_after"][k] - arrays["read_bytes_before"][k])
     if not math.isnan(exact):
         return exact / 1e6
     grew = system_sampler.counter_growth(
-        looks, "read_bytes_so_far", float(arrays["begun_s"][k]), float(arrays["ended_s"][k])
+        samples, "read_bytes_so_far", float(arrays["begun_s"][k]), float(arrays["ended_s"][k])
     )
     return None if grew is None else grew / 1e6
 
 
 def _describe_source(
-    point: SweepPoint, story: ProgramRun, ground: HostMachine, images: ImageDataSet, metered: bool
+    point: SweepPoint, run: ProgramRun, machine: HostMachine, images: ImageDataSet, metered: bool
 ) -> str:
-    facts = story.facts
-    own = ground.meter or (system_sampler.RAPL_SOURCE if story.by_rapl else None)
+    facts = run.facts
+    own = machine.meter or (system_sampler.RAPL_SOURCE if run.by_rapl else None)
     clock = "the monotonic clock" if facts.get("device") == "cpu" else "CUDA events and the monotonic clock"
     power = f"; power by {own}" if metered and own else ""
     return (
-        f"measured on {ground.title}: {facts.get('device')}, torch {facts.get('torch')} with {_format_threads(facts)}, "
-        f"Python {facts.get('python')}, {point.runtime}, by {clock}; images on {images.mount} "
-        f"at {images.folder}{power}"
+        f"measured on {machine.title}: {facts.get('device')}, torch {facts.get('torch')} with "
+        f"{_format_threads(facts)}, Python {facts.get('python')}, {point.runtime}, by {clock}; "
+        f"images on {images.mount} at {images.folder}{power}"
     )
 
 
-def _model_parameters(arrays: NpzArrays, story: ProgramRun, images: ImageDataSet) -> dict[str, float]:
+def _model_parameters(arrays: NpzArrays, run: ProgramRun, images: ImageDataSet) -> dict[str, float]:
     """Return further values for models, as means over the minibatches after the first epoch.
 
     Returns:
         ``collate_s``: seconds to stack a batch; ``taking_s``: the part of the overhead before a batch arrives
-            (collating and
-        the loader's own work without workers, the handover with workers); ``start_s``: seconds until all workers have
-        started, in the last epoch; ``file_mb``: mean size of an image file; ``threads``: torch's threads;
-            ``others_cores``:
-        cores kept busy by other programs.
+            (collating and the loader's own work without workers, the handover with workers); ``start_s``: seconds until
+            all workers have started, in the last epoch; ``file_mb``: mean size of an image file; ``threads``: torch's
+            threads; ``others_cores``: cores kept busy by other programs.
     """
     late: NDArray[np.bool_] = arrays["epoch"] > 0
     kept = late if late.any() else np.ones(len(late), bool)
-    others = {} if story.other_cores is None else {"others_cores": story.other_cores}
+    others = {} if run.other_cores is None else {"others_cores": run.other_cores}
     return others | {
         "collate_s": float(arrays["collate_s"][kept].mean()),
         "taking_s": float(arrays["taking_s"][kept].mean()),
         "start_s": float((arrays["started_s"] - arrays["begun_s"])[-1]),
         "file_mb": images.file_mb,
-        "threads": float(story.facts.get("threads", 1)),
+        "threads": float(run.facts.get("threads", 1)),
     }
 
 
@@ -234,8 +231,7 @@ def build_local_rig(plan: CharacterisationPlan, folder: Path, place: BoardLocati
         plan: The plan.
         folder: The sweep's folder.
         place: Where the power daemon and system files are; by default, those of this machine. If a daemon listens
-            there,
-            the machine is taken to be a Jetson board.
+            there, the machine is taken to be a Jetson board.
 
     Raises:
         BoardError: The daemon does not answer, or the board is unknown.
@@ -253,69 +249,56 @@ class LocalRig:
     Args:
         plan: The plan.
         folder: The sweep's folder.
-        ground: The kind of machine.
+        machine: The kind of machine.
         place: Where the power daemon and system files are.
     """
 
-    def __init__(self, plan: CharacterisationPlan, folder: Path, ground: HostMachine, place: BoardLocation) -> None:
-        self._plan, self._folder, self._ground, self._place = plan, folder.resolve(), ground, place
+    def __init__(self, plan: CharacterisationPlan, folder: Path, machine: HostMachine, place: BoardLocation) -> None:
+        self._plan, self._folder, self._machine, self._place = plan, folder.resolve(), machine, place
 
     @property
     def maxn(self) -> PowerMode | None:
-        """The top power mode; None where modes cannot be set."""
-        return self._ground.maxn
+        return self._machine.maxn
 
     @cached_property
     def software(self) -> dict[str, str]:
-        """Versions that the measurements depend on: fedge, torch, Pillow, and those of the machine."""
-        return {"fedge": __version__, **measurement_process.read_package_versions(), **self._ground.software}
+        return {"fedge": __version__, **measurement_process.read_package_versions(), **self._machine.software}
 
     def refusal_reason(self, point: SweepPoint, workload: WorkloadPlan) -> str | None:
-        """Return why the point cannot be measured on this machine, or None if it can."""
         return (
             _loader_refusal(point, workload, self._has_gpu())
-            or self._ground.refusal_reason(point)
+            or self._machine.refusal_reason(point)
             or image_storage.storage_refusal(self._plan, self._folder, point, workload)
             or measurement_process.runtime_refusal(point.runtime)
         )
 
     def measure(
-        self, point: SweepPoint, workload: WorkloadPlan, course: MeasurementSchedule, told: ProgressCallback
+        self, point: SweepPoint, workload: WorkloadPlan, course: MeasurementSchedule, report: ProgressCallback
     ) -> PointMeasurement:
-        """Measure a point.
-
-        Args:
-            point: The setting.
-            workload: The workload that ``point`` names.
-            course: How long to measure.
-            told: Called with progress messages.
-
-        Raises:
-            BoardError: The measurement failed, also because of a mistake in the workload that only running it reveals.
-        """
         begun_s = time.monotonic()
         try:
             images = image_storage.prepare_data_set(
-                self._plan, folder=self._folder, point=point, workload=workload, told=told
+                self._plan, folder=self._folder, point=point, workload=workload, report=report
             )
         except BadInput as error:
             raise BoardError(str(error)) from error
-        told("fills the page cache" if point.cache == "warm" else "drops the page cache")
+        report("fills the page cache" if point.cache == "warm" else "drops the page cache")
         notes = image_storage.set_cache_state(images.cached_files, point.cache, drop_all=self._drop_page_cache)
-        with self._open_work_folder() as work, self._ground.hold(point) as held:
-            story = self._run_measurement(
+        with self._open_work_folder() as work, self._machine.hold(point) as session:
+            run = self._run_measurement(
                 point,
                 spec=_make_program_spec(point, workload, course, images),
                 work=work,
                 images=images,
                 course=course,
-                told=told,
+                report=report,
             )
-            story.notes = (*notes, *story.notes)
-            return build_measurement(point, story=story, held=held, ground=self._ground, images=images, begun_s=begun_s)
+            run.notes = (*notes, *run.notes)
+            return build_measurement(
+                point, run=run, session=session, machine=self._machine, images=images, begun_s=begun_s
+            )
 
     def idle(self, seconds: float) -> None:
-        """Leave the machine idle for the given time, in seconds."""
         time.sleep(seconds)
 
     def _run_measurement(
@@ -325,7 +308,7 @@ class LocalRig:
         work: Path,
         images: image_storage.ImageDataSet,
         course: MeasurementSchedule,
-        told: ProgressCallback,
+        report: ProgressCallback,
     ) -> ProgramRun:
         """Run the measuring program to its end while sampling the system."""
         runtime = measurement_process.parse_runtime(point.runtime)
@@ -338,32 +321,33 @@ class LocalRig:
         command = measurement_process.build_command(
             runtime, spec=work / "spec.json", out=out, folders=folders, name=name
         )
-        eyes = SystemSampler(
-            images.mount.disk, PackageEnergyCounter.try_open(self._place.root) if self._ground.meter is None else None
+        sampler = SystemSampler(
+            images.mount.disk, PackageEnergyCounter.try_open(self._place.root) if self._machine.meter is None else None
         )
         facts: dict[str, Any] = {}
 
-        def heard(said: Mapping[str, Any]) -> None:
-            if "torch" in said:
-                facts.update(said)
-                eyes.pid = measurement_process.find_container_pid(runtime, name) or eyes.pid
-            elif "step" in said:
-                told(f"epoch {said['epoch'] + 1} of {course.epochs}, minibatch {said['step']} of {said['steps']}")
+        def apply_message(message: Mapping[str, Any]) -> None:
+            if "torch" in message:
+                facts.update(message)
+                sampler.pid = measurement_process.find_container_pid(runtime, name) or sampler.pid
+            elif "step" in message:
+                place = f"minibatch {message['step']} of {message['steps']}"
+                report(f"epoch {message['epoch'] + 1} of {course.epochs}, {place}")
 
         def started(pid: int) -> None:
-            eyes.pid = pid if runtime.engine is None else None
+            sampler.pid = pid if runtime.engine is None else None
 
         before = CpuWork.read_now()
         try:
-            with SamplingThread(eyes, course.sample_hz) as looking:
+            with SamplingThread(sampler, course.sample_hz) as thread:
                 measurement_process.run_program(
-                    command, heard, environment=measurement_process.build_environment(), started=started
+                    command, apply_message, environment=measurement_process.build_environment(), started=started
                 )
         finally:
             measurement_process.remove_container(runtime, name)
         others = CpuWork.read_now().other_cores_since(before) if runtime.engine is None else None
         return ProgramRun(
-            out, looks=tuple(looking.looks), facts=facts, by_rapl=eyes.rapl is not None, other_cores=others
+            out, samples=tuple(thread.samples), facts=facts, by_rapl=sampler.rapl is not None, other_cores=others
         )
 
     @contextmanager

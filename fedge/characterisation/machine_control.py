@@ -115,12 +115,10 @@ class JetsonMachine:
 
     @property
     def title(self) -> str:
-        """The board's name in the catalogue."""
         return self.spec.title
 
     @property
     def maxn(self) -> PowerMode | None:
-        """The mode with every knob at the highest value that the daemon allows."""
         return self.spec.maxn
 
     @property
@@ -130,14 +128,9 @@ class JetsonMachine:
 
     @property
     def software(self) -> dict[str, str]:
-        """The board's name and its L4T release."""
         return {"machine": self.spec.name, "l4t": self._identity.l4t}
 
     def refusal_reason(self, point: SweepPoint) -> str | None:
-        """Return why the point cannot be set, or None if it can.
-
-        Refused are modes that the board lacks, and pinned clocks where the daemon may not pin them.
-        """
         if point.mode is not None:
             allowed = self._described["allowed"]
             for knob, value in mode_to_wire(point.mode, self._described["knobs"]).items():
@@ -154,11 +147,6 @@ class JetsonMachine:
 
     @contextmanager
     def hold(self, point: SweepPoint) -> Iterator[JetsonSession]:
-        """Lease the board for one point, set its mode and sample its sensors.
-
-        Raises:
-            BoardError: The mode could not be set.
-        """
         with (
             open_local_board(self._place) as here,
             closing(PowerdClient(self._place.power_socket)) as power,
@@ -191,19 +179,9 @@ class JetsonSession:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Lost sensors, and whether the board has left its mode."""
         return (*self.lost_notes, *self._list_mode_notes())
 
     def summarise_sensors(self, start_s: float, end_s: float) -> SensorSummary:
-        """Summarise an interval by the board's sampler, with energy by the trapezoidal rule over its samples.
-
-        Args:
-            start_s: Start on the monotonic clock, in seconds.
-            end_s: End on the same clock.
-
-        Returns:
-            The summary; all fields are empty, and a note is added, if the sensor failed.
-        """
         try:
             energy = self.here.sampler.energy_between(start_s, end_s)
         except SensorLost as error:
@@ -215,7 +193,6 @@ class JetsonSession:
         )
 
     def complete_trace(self, strip: SensorTrace, begun_s: float) -> SensorTrace:
-        """Add power, GPU load and the hottest temperature to a trace, each from the sample nearest in time."""
         if not len(strip.at_s):
             return strip
         samples = self.here.sampler.samples_between(begun_s, begun_s + float(strip.at_s[-1]))
@@ -274,8 +251,7 @@ class LinuxMachine:
     Attributes:
         root: Root of the file system, for tests.
         strict: Refuse points whose clock governor cannot be set, since the plan compares pinned and scaling clocks;
-            else
-            only note it.
+            else only note it.
         socket: Where the power daemon would listen, for messages.
     """
 
@@ -285,12 +261,10 @@ class LinuxMachine:
 
     @property
     def title(self) -> str:
-        """Processor name and number of online cores."""
         return f"{_processor_name(Path(self.root))}, {os.cpu_count()} cores"
 
     @property
     def maxn(self) -> PowerMode | None:
-        """None: there are no power modes."""
         return None
 
     @property
@@ -300,14 +274,9 @@ class LinuxMachine:
 
     @property
     def software(self) -> dict[str, str]:
-        """Machine and kernel release."""
         return {"machine": self.title, "kernel": platform.release()}
 
     def refusal_reason(self, point: SweepPoint) -> str | None:
-        """Return why the point cannot be set, or None if it can.
-
-        Refused are power modes and, if ``strict``, clocks that cannot be set as requested.
-        """
         if point.mode is not None:
             return (
                 f"mode {point.mode} cannot be set: no power daemon listens at {self.socket}, which a Jetson has; "
@@ -318,11 +287,6 @@ class LinuxMachine:
 
     @contextmanager
     def hold(self, point: SweepPoint) -> Iterator[LinuxSession]:
-        """Set the clock governor where that is necessary and permitted, and restore it on exit.
-
-        Raises:
-            BoardError: A governor could not be written.
-        """
         lack = self._governor_refusal(point.dvfs)
         if lack is not None:
             yield LinuxSession((f"clocks are as found: {lack}",))
@@ -372,11 +336,9 @@ class LinuxSession:
     notes: tuple[str, ...] = ()
 
     def summarise_sensors(self, start_s: float, end_s: float) -> SensorSummary:
-        """Return an empty summary."""
         return SensorSummary()
 
     def complete_trace(self, strip: SensorTrace, begun_s: float) -> SensorTrace:
-        """Return the trace unchanged."""
         return strip
 
 

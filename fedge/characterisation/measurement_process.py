@@ -190,7 +190,7 @@ MessageCallback = Callable[[Mapping[str, Any]], None]
 
 def run_program(
     command: Sequence[str],
-    heard: MessageCallback,
+    on_message: MessageCallback,
     *,
     environment: Mapping[str, str] | None = None,
     started: Callable[[int], None] | None = None,
@@ -200,7 +200,7 @@ def run_program(
 
     Args:
         command: The command line.
-        heard: Called with each line of standard output that is a JSON object.
+        on_message: Called with each line of standard output that is a JSON object.
         environment: Environment variables; None inherits the present ones.
         started: Called with the process id.
         silence_s: Maximum time without output, in seconds.
@@ -212,7 +212,7 @@ def run_program(
     with _open_process(command, environment) as process:
         if started is not None:
             started(process.pid)
-        failure, words = _read_output(process, heard, silence_s)
+        failure, words = _read_output(process, on_message, silence_s)
         code = process.wait()
     if failure is not None:
         raise BoardError(failure)
@@ -252,25 +252,27 @@ def _end_process(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def _read_output(process: subprocess.Popen[bytes], heard: MessageCallback, silence_s: float) -> tuple[str | None, str]:
+def _read_output(
+    process: subprocess.Popen[bytes], on_message: MessageCallback, silence_s: float
+) -> tuple[str | None, str]:
     """Read standard output to its end; return the program's reason of failure and the end of standard error."""
     assert process.stdout is not None
     assert process.stderr is not None
     failure: str | None = None
     rest, words = b"", b""
-    with selectors.DefaultSelector() as ears:
-        ears.register(process.stdout, selectors.EVENT_READ, True)
-        ears.register(process.stderr, selectors.EVENT_READ, False)
+    with selectors.DefaultSelector() as selector:
+        selector.register(process.stdout, selectors.EVENT_READ, True)
+        selector.register(process.stderr, selectors.EVENT_READ, False)
         until_s = time.monotonic() + silence_s
-        while any(key.data for key in ears.get_map().values()):
-            for key, _ in ears.select(max(0.0, until_s - time.monotonic())):
+        while any(key.data for key in selector.get_map().values()):
+            for key, _ in selector.select(max(0.0, until_s - time.monotonic())):
                 chunk = os.read(key.fd, READ_BYTES)
                 if not chunk:
-                    ears.unregister(key.fileobj)
+                    selector.unregister(key.fileobj)
                 elif key.data:
                     until_s = time.monotonic() + silence_s
                     *lines, rest = (rest + chunk).split(b"\n")
-                    failure = _dispatch_lines(lines, heard) or failure
+                    failure = _dispatch_lines(lines, on_message) or failure
                 else:
                     words = (words + chunk)[-MAX_STDERR_BYTES:]
             if time.monotonic() >= until_s:
@@ -288,18 +290,18 @@ def _read_available(process: subprocess.Popen[bytes]) -> bytes:
         return b""
 
 
-def _dispatch_lines(lines: Sequence[bytes], heard: MessageCallback) -> str | None:
+def _dispatch_lines(lines: Sequence[bytes], on_message: MessageCallback) -> str | None:
     """Pass on each JSON object; return the reason of failure if one of them gives it."""
     failure = None
     for line in lines:
         try:
-            said = json.loads(line)
+            message = json.loads(line)
         except ValueError:
             continue  # output of a library
-        if isinstance(said, dict) and "failed" in said:
-            failure = str(said["failed"])
-        elif isinstance(said, dict):
-            heard(said)
+        if isinstance(message, dict) and "failed" in message:
+            failure = str(message["failed"])
+        elif isinstance(message, dict):
+            on_message(message)
     return failure
 
 
@@ -310,4 +312,4 @@ def _describe_exit(code: int, words: str) -> str:
             "the measuring program was killed; memory may have run out: a smaller minibatch or fewer workers need less"
         )
     how = f"by signal {-code}" if code < 0 else f"with exit code {code}"
-    return f"the measuring program ended {how}: {lines[-1][:300] if lines else 'it said nothing'}"
+    return f"the measuring program ended {how}: {lines[-1][:300] if lines else 'it message nothing'}"

@@ -1,6 +1,6 @@
 """Proposed next values of each knob, with the pipeline that the model expects from them.
 
-Clocks: work on a core follows the clocks of CPU and memory (``fedge.costs.input_pipeline.pipeline_modes``). The
+Clocks: work on a core follows the clocks of CPU and memory (``fedge.costs.input_pipeline.steady_state``). The
 dependence of computing and of power on a clock is taken from the sweep (``estimate_slope``). Without such points,
 computing follows the GPU's clock as far as the GPU does not wait for launches, and the memory's clock by
 ``MEMORY_SLOPE``; power is then not predicted.
@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from fedge.characterisation.confidence_interval import Estimate
-from fedge.characterisation.finding_text import format_seconds
+from fedge.characterisation.findings import format_seconds
 from fedge.characterisation.knob_values import device_name
 from fedge.characterisation.point_knobs import CLOCK_FORMATS, without_knob
 from fedge.characterisation.pooled_settings import PooledSetting
@@ -34,8 +34,7 @@ from fedge.characterisation.setting_model import (
 )
 from fedge.costs.input_pipeline.pipeline_fit import with_loader
 from fedge.costs.input_pipeline.pipeline_model import InputPipeline
-from fedge.costs.input_pipeline.pipeline_modes import compute_host_factor
-from fedge.costs.input_pipeline.steady_state import solve_steady_state
+from fedge.costs.input_pipeline.steady_state import compute_host_factor, solve_steady_state
 from fedge.types import DeviceSpec, PowerMode
 
 MEMORY_SLOPE = -0.5
@@ -98,14 +97,14 @@ def propose_cores(model: SettingModel, group: Sequence[PooledSetting]) -> Iterat
 def _propose_clock_step(
     model: SettingModel, now: PooledSetting, group: Sequence[PooledSetting], turn: _ClockChange, spec: DeviceSpec
 ) -> KnobChange:
-    pipeline, shown = _pipeline_at_clocks(model, now=now, group=group, turn=turn, spec=spec)
+    pipeline, is_measured = _pipeline_at_clocks(model, now=now, group=group, turn=turn, spec=spec)
     e2e_s = model.predict_e2e_s(pipeline)
     change = e2e_s.value - model.now.e2e_s.value
     ends = [e2e_s.value + by * SLOPE_UNCERTAINTY * change for by in (-1.0, 1.0)]
     likely = Estimate(e2e_s.value, min(ends), max(ends), 0)
     then = getattr(turn.then, turn.knob)
-    drawn = estimate_slope(now, group, turn.knob, mean_power_w)
-    by = "as the sweep shows near it" if shown else "as host and device times follow their clocks"
+    power_slope = estimate_slope(now, group, turn.knob, mean_power_w)
+    by = "as the sweep shows near it" if is_measured else "as host and device times follow their clocks"
     slower = f"; an epoch takes {100 * change / model.now.e2e_s.value:.0f} % longer" if change > 0 else ""
     return KnobChange(
         turn.knob,
@@ -118,7 +117,7 @@ def _propose_clock_step(
         error=MIN_ERROR,
         same_work=False,
         e2e_s=likely,
-        power=None if drawn is None else scale_by_slope(drawn, turn.ratio),
+        power=None if power_slope is None else scale_by_slope(power_slope, turn.ratio),
     )
 
 
@@ -128,16 +127,16 @@ def _pipeline_at_clocks(
     """Return the pipeline at other clocks, and whether the sweep determines how computing depends on them."""
     step = model.pipeline.step
     factor = _host_time_factor(turn.then, spec) / _host_time_factor(turn.mode, spec)
-    seen = estimate_slope(now, group, turn.knob, step_compute_s)
-    if seen is not None:
-        compute = turn.ratio**seen
+    means = estimate_slope(now, group, turn.knob, step_compute_s)
+    if means is not None:
+        compute = turn.ratio**means
     elif turn.knob == "gpu_mhz":
         compute = step.host_share + (1.0 - step.host_share) / turn.ratio
     elif turn.knob == "mem_mhz":
         compute = step.host_share * factor + (1.0 - step.host_share) * turn.ratio**MEMORY_SLOPE
     else:
         compute = 1.0 + step.host_share * (factor - 1.0)
-    return _scale_pipeline(model.pipeline, factor, compute), seen is not None
+    return _scale_pipeline(model.pipeline, factor, compute), means is not None
 
 
 def _host_time_factor(mode: PowerMode, spec: DeviceSpec) -> float:
@@ -190,19 +189,19 @@ def propose_workers(model: SettingModel, group: Sequence[PooledSetting]) -> Iter
         model: The present setting.
         group: Not used.
     """
-    present, seen = model.pipeline.loader.workers, minibatch_means(model.now)
+    present, means = model.pipeline.loader.workers, minibatch_means(model.now)
     best = solve_steady_state(model.pipeline)
     waits = (
-        f"the {_work_name(model)} waits {format_seconds(seen.stall_s)} of every {format_seconds(seen.step_s)} "
+        f"the {_work_name(model)} waits {format_seconds(means.stall_s)} of every {format_seconds(means.step_s)} "
         f"for its batch"
     )
     for more in MORE_WORKERS:
         then = with_loader(model.pipeline, present + more)
-        found = solve_steady_state(then)
-        if found.step_s > best.step_s * (1.0 - MIN_ERROR):  # no further gain
+        steady = solve_steady_state(then)
+        if steady.step_s > best.step_s * (1.0 - MIN_ERROR):  # no further gain
             continue
-        best, left_s = found, min(found.stall_s, seen.stall_s)
-        hidden = "hide it" if left_s < MIN_ERROR * seen.step_s else f"hide all but {format_seconds(left_s)}"
+        best, left_s = steady, min(steady.stall_s, means.stall_s)
+        hidden = "hide it" if left_s < MIN_ERROR * means.step_s else f"hide all but {format_seconds(left_s)}"
         name = "1 worker" if present + more == 1 else f"{present + more} workers"
         yield KnobChange(
             "workers", then=present + more, pipeline=then, why=f"{waits}; {name} would {hidden}", error=model.error
@@ -219,15 +218,15 @@ def propose_prefetch(model: SettingModel, group: Sequence[PooledSetting]) -> Ite
     now, own = model.now, model.now.point
     if own.workers == 0:
         return
-    seen = minibatch_means(now)
+    means = minibatch_means(now)
     starting_s = max(now.e2e_s.value / now.steps - now.step_s.value, 0.0)  # start of workers, which is not random
-    chance_s = seen.stall_s - starting_s - solve_steady_state(model.pipeline).stall_s
-    if chance_s <= model.error * seen.step_s:
+    chance_s = means.stall_s - starting_s - solve_steady_state(model.pipeline).stall_s
+    if chance_s <= model.error * means.step_s:
         return
     whole_s = now.e2e_s.value
     likely, best = (whole_s - part * chance_s * now.steps for part in (QUEUE_HIDES, 1.0))
     why = (
-        f"the {_work_name(model)} waits {format_seconds(chance_s)} of every {format_seconds(seen.step_s)} for "
+        f"the {_work_name(model)} waits {format_seconds(chance_s)} of every {format_seconds(means.step_s)} for "
         f"batches that come late by "
         "chance; a longer queue hides some of it, and cannot save more"
     )
@@ -270,10 +269,12 @@ def propose_batch_size(model: SettingModel, group: Sequence[PooledSetting]) -> I
         f"of it for each "
         f"sample; the rest, and {format_seconds(step.overhead_s)} of overhead, is shared by more samples"
     )
-    drawn = estimate_slope(_find_pooled(model, group), group, "batch_size", mean_power_w)
-    power = None if drawn is None else scale_by_slope(drawn, 2.0)
-    turned = replace(pipeline, batch_size=size, step=larger)
-    yield KnobChange("batch_size", then=size, pipeline=turned, why=why, error=model.error, same_work=False, power=power)
+    power_slope = estimate_slope(_find_pooled(model, group), group, "batch_size", mean_power_w)
+    power = None if power_slope is None else scale_by_slope(power_slope, 2.0)
+    changed = replace(pipeline, batch_size=size, step=larger)
+    yield KnobChange(
+        "batch_size", then=size, pipeline=changed, why=why, error=model.error, same_work=False, power=power
+    )
 
 
 def _second_batch_size(sizes: Sequence[int], own: int, then: int) -> int:

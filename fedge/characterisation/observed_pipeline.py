@@ -1,8 +1,8 @@
 """A workload's input pipeline at a board's top clocks, fitted to observations in any modes, with any loaders.
 
 The time of a sample on a core is the observed one, divided by the slow-down of its mode
-(``fedge.costs.input_pipeline.pipeline_modes``) and by that of shared cores
-(``fedge.costs.input_pipeline.resource_contention``). The geometric mean over observations is taken, of those without
+(``fedge.costs.input_pipeline.steady_state``) and by that of shared cores
+(``fedge.costs.input_pipeline.steady_state``). The geometric mean over observations is taken, of those without
 workers if there are any. Crowding of the cores and background load come from a grid search: with the best pair, the
 observations agree most closely on what a sample, and computing at equal clocks, takes alone. The cost of reading from a
 storage is what fetching takes beyond fetching from the page cache.
@@ -22,9 +22,14 @@ from fedge.characterisation.sweep_plan import StoragePlan
 from fedge.costs.input_pipeline.emulated_pipeline import load_storages
 from fedge.costs.input_pipeline.pipeline_fit import UNKNOWN_CROWDING
 from fedge.costs.input_pipeline.pipeline_model import HostCores, InputPipeline, Loader, SampleCost, StepCost, Storage
-from fedge.costs.input_pipeline.pipeline_modes import compute_host_factor
-from fedge.costs.input_pipeline.resource_contention import compute_slowdown, count_served_readers, file_read_s
-from fedge.costs.input_pipeline.steady_state import BatchNeeds, solve_steady_states
+from fedge.costs.input_pipeline.steady_state import (
+    BatchNeeds,
+    compute_host_factor,
+    compute_slowdown,
+    count_served_readers,
+    file_read_s,
+    solve_steady_states,
+)
 from fedge.errors import BadInput, UnknownName
 from fedge.types import Floats, PowerMode
 
@@ -84,12 +89,12 @@ def host_slowdown(mode: PowerMode, maxn: PowerMode) -> float:
 
 
 def fit_input_pipeline(
-    looks: Sequence[PointObservation], maxn: PowerMode, host_share: HostShare, plans: Mapping[str, StoragePlan]
+    observations: Sequence[PointObservation], maxn: PowerMode, host_share: HostShare, plans: Mapping[str, StoragePlan]
 ) -> FittedPipeline:
     """Fit the pipeline to observations.
 
     Args:
-        looks: Observations of one workload on one board.
+        observations: Observations of one workload on one board.
         maxn: The board's top mode.
         host_share: Returns the part of computing that is bound to the host in a mode, 0 to 1.
         plans: The plan's storages by name.
@@ -97,55 +102,61 @@ def fit_input_pipeline(
     Raises:
         BadInput: There are no observations.
     """
-    if not looks:
+    if not observations:
         raise BadInput("the sweep", "no finished point of this workload on this board in a known mode", "one at least")
-    stored = _fit_storages(looks, maxn, plans)
+    stored = _fit_storages(observations, maxn, plans)
     made = _build_pipeline(
-        looks, maxn=maxn, host_share=host_share, stored=stored, host=_fit_host(looks, maxn, host_share)
+        observations, maxn=maxn, host_share=host_share, stored=stored, host=_fit_host(observations, maxn, host_share)
     )
-    return FittedPipeline(made, stored, _pace_error(made, looks=looks, maxn=maxn, host_share=host_share, stored=stored))
+    return FittedPipeline(
+        made, stored, _pace_error(made, observations=observations, maxn=maxn, host_share=host_share, stored=stored)
+    )
 
 
-def _fit_host(looks: Sequence[PointObservation], maxn: PowerMode, host_share: HostShare) -> HostCores:
+def _fit_host(observations: Sequence[PointObservation], maxn: PowerMode, host_share: HostShare) -> HostCores:
     """Return the host cores under which observations agree best; the usual ones if the difference is small."""
     usual = HostCores(float(maxn.cores), crowding=UNKNOWN_CROWDING)
-    best = (usual, _disagreement(looks, maxn, host_share, usual) - MIN_IMPROVEMENT)
+    best = (usual, _disagreement(observations, maxn, host_share, usual) - MIN_IMPROVEMENT)
     for background, crowding in itertools.product(BACKGROUNDS, CROWDINGS):
         tried = HostCores(float(maxn.cores), background, crowding)
-        off = _disagreement(looks, maxn, host_share, tried)
+        off = _disagreement(observations, maxn, host_share, tried)
         if off < best[1]:
             best = (tried, off)
     return best[0]
 
 
-def _disagreement(looks: Sequence[PointObservation], maxn: PowerMode, host_share: HostShare, host: HostCores) -> float:
+def _disagreement(
+    observations: Sequence[PointObservation], maxn: PowerMode, host_share: HostShare, host: HostCores
+) -> float:
     """Return the scatter of what a sample, and computing at equal clocks, would take alone, in mean log units."""
     groups: dict[tuple[object, ...], list[float]] = {}
-    for look in looks:
-        mode = look.mode
-        each_s = _uncontended_sample_s(look, look.means.preprocess_s, maxn, host)
+    for observation in observations:
+        mode = observation.mode
+        each_s = _uncontended_sample_s(observation, observation.means.preprocess_s, maxn, host)
         groups.setdefault(("samples",), []).append(float(np.log(max(each_s, _LEAST_S))))
-        if look.is_counted:
-            clocks = (mode.cpu_mhz, mode.gpu_mhz, mode.mem_mhz, look.means.batch_size)
-            groups.setdefault(clocks, []).append(float(np.log(uncontended_compute_s(look, host, host_share(mode)))))
+        if observation.is_counted:
+            clocks = (mode.cpu_mhz, mode.gpu_mhz, mode.mem_mhz, observation.means.batch_size)
+            groups.setdefault(clocks, []).append(
+                float(np.log(uncontended_compute_s(observation, host, host_share(mode))))
+            )
     off = [np.square(np.array(logs) - np.mean(logs)) for logs in groups.values() if len(logs) > 1]
     return float(np.sqrt(np.mean(np.concatenate(off)))) if off else 0.0
 
 
-def uncontended_compute_s(look: PointObservation, host: HostCores, host_share: float) -> float:
+def uncontended_compute_s(observation: PointObservation, host: HostCores, host_share: float) -> float:
     """Return the compute time per minibatch with no other work on the cores, in seconds.
 
     Args:
-        look: The observation.
+        observation: The observation.
         host: The board's cores and their contention.
         host_share: The part of computing that is bound to the host, 0 to 1.
     """
-    return look.means.compute_s / (1.0 + host_share * (_contention_factors(look, host)[1] - 1.0))
+    return observation.means.compute_s / (1.0 + host_share * (_contention_factors(observation, host)[1] - 1.0))
 
 
-def _contention_factors(look: PointObservation, host: HostCores) -> tuple[float, float]:
+def _contention_factors(observation: PointObservation, host: HostCores) -> tuple[float, float]:
     """Return the slow-downs of loading and of training on shared cores, given how busy these were observed to be."""
-    here, means = dataclasses.replace(host, cores=float(look.mode.cores)), look.means
+    here, means = dataclasses.replace(host, cores=float(observation.mode.cores)), observation.means
     if means.workers == 0:
         alone = compute_slowdown(here, 1.0)
         return alone, alone
@@ -155,62 +166,83 @@ def _contention_factors(look: PointObservation, host: HostCores) -> tuple[float,
 
 
 def _build_pipeline(
-    looks: Sequence[PointObservation],
+    observations: Sequence[PointObservation],
     maxn: PowerMode,
     host_share: HostShare,
     stored: Mapping[str, Storage],
     host: HostCores,
 ) -> InputPipeline:
     """Build the pipeline at the top clocks for given host cores."""
-    alone = [look for look in looks if look.point.workers == 0] or list(looks)
-    size = looks[0].point.batch_size
-    warm = [look for look in alone if look.cached >= WARM_SHARE] or alone
+    alone = [observation for observation in observations if observation.point.workers == 0] or list(observations)
+    size = observations[0].point.batch_size
+    warm = [observation for observation in alone if observation.cached >= WARM_SHARE] or alone
     return InputPipeline(
         batch_size=size,
         loader=Loader(0),
-        storage=stored.get(looks[0].point.storage, load_storages()[DEFAULT_STORAGE_MODEL]),
+        storage=stored.get(observations[0].point.storage, load_storages()[DEFAULT_STORAGE_MODEL]),
         samples=SampleCost(
-            looks[0].file_mb,
+            observations[0].file_mb,
             _geometric_mean(
-                _uncontended_sample_s(look, look.means.fetch_s, maxn, host) - _storage_read_s(look, stored)
-                for look in warm
+                _uncontended_sample_s(observation, observation.means.fetch_s, maxn, host)
+                - _storage_read_s(observation, stored)
+                for observation in warm
             ),
-            _geometric_mean(_uncontended_sample_s(look, look.means.preprocess_s, maxn, host) for look in alone),
+            _geometric_mean(
+                _uncontended_sample_s(observation, observation.means.preprocess_s, maxn, host) for observation in alone
+            ),
         ),
-        step=_build_step(looks, maxn, host, size),
+        step=_build_step(observations, maxn, host, size),
         host=host,
-        start_s=_worker_start_s(looks, maxn),
+        start_s=_worker_start_s(observations, maxn),
     )
 
 
-def _uncontended_sample_s(look: PointObservation, batch_s: float, maxn: PowerMode, host: HostCores) -> float:
+def _uncontended_sample_s(observation: PointObservation, batch_s: float, maxn: PowerMode, host: HostCores) -> float:
     """Return the seconds of loading per sample, at the top clocks and alone on its core."""
-    return batch_s / look.means.batch_size / host_slowdown(look.mode, maxn) / _contention_factors(look, host)[0]
+    return (
+        batch_s
+        / observation.means.batch_size
+        / host_slowdown(observation.mode, maxn)
+        / _contention_factors(observation, host)[0]
+    )
 
 
-def _storage_read_s(look: PointObservation, stored: Mapping[str, Storage]) -> float:
-    storage = stored.get(look.point.storage)
-    return 0.0 if storage is None or look.file_mb <= 0 else (1.0 - look.cached) * file_read_s(storage, look.file_mb)
+def _storage_read_s(observation: PointObservation, stored: Mapping[str, Storage]) -> float:
+    storage = stored.get(observation.point.storage)
+    return (
+        0.0
+        if storage is None or observation.file_mb <= 0
+        else (1.0 - observation.cached) * file_read_s(storage, observation.file_mb)
+    )
 
 
-def _build_step(looks: Sequence[PointObservation], maxn: PowerMode, host: HostCores, size: int) -> StepCost:
+def _build_step(observations: Sequence[PointObservation], maxn: PowerMode, host: HostCores, size: int) -> StepCost:
     """Build the cost around computing at the top clocks; copying and collating scale with the batch size."""
 
-    def top(look: PointObservation, seconds: float) -> float:
-        return seconds / host_slowdown(look.mode, maxn) / _contention_factors(look, host)[1]
+    def top(observation: PointObservation, seconds: float) -> float:
+        return seconds / host_slowdown(observation.mode, maxn) / _contention_factors(observation, host)[1]
 
-    alone = [look for look in looks if look.point.workers == 0]
-    beside = [look for look in looks if look.point.workers > 0]
-    inline = [look.means.stall_s - look.means.fetch_s - look.means.preprocess_s for look in alone]
-    collated = [top(look, s) * size / look.means.batch_size for look, s in zip(alone, inline, strict=True)]
-    overhead_s = _geometric_mean(top(look, look.means.overhead_s) for look in alone or beside)
+    alone = [observation for observation in observations if observation.point.workers == 0]
+    beside = [observation for observation in observations if observation.point.workers > 0]
+    inline = [
+        observation.means.stall_s - observation.means.fetch_s - observation.means.preprocess_s for observation in alone
+    ]
+    collated = [
+        top(observation, s) * size / observation.means.batch_size for observation, s in zip(alone, inline, strict=True)
+    ]
+    overhead_s = _geometric_mean(top(observation, observation.means.overhead_s) for observation in alone or beside)
     taken_s = (
-        _geometric_mean(top(look, look.means.overhead_s) for look in beside) - overhead_s if alone and beside else 0.0
+        _geometric_mean(top(observation, observation.means.overhead_s) for observation in beside) - overhead_s
+        if alone and beside
+        else 0.0
     )
     return StepCost(
         compute_s=0.0,
         host_share=0.0,
-        copy_s=_geometric_mean(top(look, look.means.copy_s) * size / look.means.batch_size for look in looks),
+        copy_s=_geometric_mean(
+            top(observation, observation.means.copy_s) * size / observation.means.batch_size
+            for observation in observations
+        ),
         collate_s=max(0.0, float(np.median(collated))) if collated else 0.0,
         handover_s=max(0.0, taken_s),
         overhead_s=overhead_s,
@@ -223,28 +255,28 @@ def _geometric_mean(values: object) -> float:
     return float(np.exp(logs.mean()))
 
 
-def _worker_start_s(looks: Sequence[PointObservation], maxn: PowerMode) -> float:
+def _worker_start_s(observations: Sequence[PointObservation], maxn: PowerMode) -> float:
     """Return the seconds to start one worker: the first minibatch's stall beyond the time of making it."""
-    seen = [
-        (look.first_s - look.means.fetch_s - look.means.preprocess_s)
-        / look.point.workers
-        / host_slowdown(look.mode, maxn)
-        for look in looks
-        if look.point.workers > 0
+    measured = [
+        (observation.first_s - observation.means.fetch_s - observation.means.preprocess_s)
+        / observation.point.workers
+        / host_slowdown(observation.mode, maxn)
+        for observation in observations
+        if observation.point.workers > 0
     ]
-    return max(0.0, float(np.median(seen))) if seen else 0.0
+    return max(0.0, float(np.median(measured))) if measured else 0.0
 
 
 def _pace_error(
     pipeline: InputPipeline,
-    looks: Sequence[PointObservation],
+    observations: Sequence[PointObservation],
     maxn: PowerMode,
     host_share: HostShare,
     stored: Mapping[str, Storage],
 ) -> float:
     """Return the root-mean-square error of the pipeline's step times against the observed ones, in log units."""
     logs: list[Floats] = []
-    keyed = sorted(looks, key=_group_key)
+    keyed = sorted(observations, key=_group_key)
     for (workers, name, _), same in itertools.groupby(keyed, key=_group_key):
         group = list(same)
         storage = stored.get(name, pipeline.storage)
@@ -262,45 +294,61 @@ def _pace_error(
     return float(np.sqrt(np.mean(np.square(np.concatenate(logs)))))
 
 
-def _group_key(look: PointObservation) -> tuple[int, str, int]:
-    return look.point.workers, look.point.storage, look.point.batch_size
+def _group_key(observation: PointObservation) -> tuple[int, str, int]:
+    return observation.point.workers, observation.point.storage, observation.point.batch_size
 
 
 def _make_needs_row(
-    look: PointObservation, pipeline: InputPipeline, maxn: PowerMode, host_share: HostShare, storage: Storage
+    observation: PointObservation, pipeline: InputPipeline, maxn: PowerMode, host_share: HostShare, storage: Storage
 ) -> tuple[float, float, float, float, float]:
     """Return one observation's row of ``BatchNeeds``: observed computing, everything else by the pipeline."""
-    factor, share, size = host_slowdown(look.mode, maxn), host_share(look.mode), look.means.batch_size
-    samples, step, more = pipeline.samples, pipeline.step, look.means.batch_size / pipeline.batch_size
-    compute_s = uncontended_compute_s(look, pipeline.host, share)
-    missing = (1.0 - look.cached) if samples.file_mb > 0 else 0.0
-    taken_s = step.handover_s if look.point.workers else 0.0
+    factor, share, size = (
+        host_slowdown(observation.mode, maxn),
+        host_share(observation.mode),
+        observation.means.batch_size,
+    )
+    samples, step, more = pipeline.samples, pipeline.step, observation.means.batch_size / pipeline.batch_size
+    compute_s = uncontended_compute_s(observation, pipeline.host, share)
+    missing = (1.0 - observation.cached) if samples.file_mb > 0 else 0.0
+    taken_s = step.handover_s if observation.point.workers else 0.0
     return (
         size * missing * file_read_s(storage, samples.file_mb),
         (size * (samples.fetch_s + samples.preprocess_s) + step.collate_s * more) * factor,
         (taken_s + step.copy_s * more + step.overhead_s) * factor + compute_s * share,
         compute_s * (1.0 - share),
-        float(look.mode.cores),
+        float(observation.mode.cores),
     )
 
 
 def _fit_storages(
-    looks: Sequence[PointObservation], maxn: PowerMode, plans: Mapping[str, StoragePlan]
+    observations: Sequence[PointObservation], maxn: PowerMode, plans: Mapping[str, StoragePlan]
 ) -> dict[str, Storage]:
     """Return every storage of the plan, fitted to observations that read from it; others as their emulated model."""
     made = {}
-    for name in sorted({look.point.storage for look in looks} | set(plans)):
+    for name in sorted({observation.point.storage for observation in observations} | set(plans)):
         plan = plans.get(name)
         model = (plan.model if plan is not None else None) or name
         like = load_storages().get(model, load_storages()[DEFAULT_STORAGE_MODEL])
-        seen = [look for look in looks if look.point.storage == name and look.cached < WARM_SHARE and look.file_mb > 0]
-        if not seen:
+        measured = [
+            observation
+            for observation in observations
+            if observation.point.storage == name and observation.cached < WARM_SHARE and observation.file_mb > 0
+        ]
+        if not measured:
             if model in load_storages():
                 made[name] = dataclasses.replace(like, name=name)
             continue
-        fewest = min(look.point.workers for look in seen)
-        one_s = float(np.median([_file_read_s(look, looks, maxn) for look in seen if look.point.workers == fewest]))
-        slower = max(one_s, 1e-7) / file_read_s(like, seen[0].file_mb)
+        fewest = min(observation.point.workers for observation in measured)
+        one_s = float(
+            np.median(
+                [
+                    _file_read_s(observation, observations, maxn)
+                    for observation in measured
+                    if observation.point.workers == fewest
+                ]
+            )
+        )
+        slower = max(one_s, 1e-7) / file_read_s(like, measured[0].file_mb)
         speed, latency_s = like.mb_per_s / slower, like.latency_s * slower
         made[name] = dataclasses.replace(
             like, name=name, mb_per_s=speed, latency_s=latency_s, label="calibrated", source="what the sweep saw"
@@ -308,12 +356,12 @@ def _fit_storages(
     return made
 
 
-def _file_read_s(look: PointObservation, looks: Sequence[PointObservation], maxn: PowerMode) -> float:
+def _file_read_s(observation: PointObservation, observations: Sequence[PointObservation], maxn: PowerMode) -> float:
     """Return the seconds to read one uncached file, from fetching with and without the page cache."""
     warm = [
         other.means.fetch_s / other.means.batch_size / host_slowdown(other.mode, maxn)
-        for other in looks
-        if other.cached >= WARM_SHARE and other.point.workers == look.point.workers
+        for other in observations
+        if other.cached >= WARM_SHARE and other.point.workers == observation.point.workers
     ]
-    cached_s = float(np.median(warm)) * host_slowdown(look.mode, maxn) if warm else 0.0
-    return (look.means.fetch_s / look.means.batch_size - cached_s) / (1.0 - look.cached)
+    cached_s = float(np.median(warm)) * host_slowdown(observation.mode, maxn) if warm else 0.0
+    return (observation.means.fetch_s / observation.means.batch_size - cached_s) / (1.0 - observation.cached)

@@ -1,124 +1,305 @@
-"""Parsing of plans: YAML to boards, workloads, storages and points, with one clear message for each mistake."""
+"""Reading of plans: YAML to boards, workloads, storages and points, with one clear message for each mistake."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import MISSING, dataclass, fields
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal, TypeVar, get_args
 
 import yaml
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from fedge.characterisation import knob_values
 from fedge.characterisation.knob_values import (
-    ALL,
+    EMULATED,
+    HERE,
     MAXN,
     cross_knobs,
+    device_name,
+    load_board_spec,
     order_points,
-    parse_knob_value,
-    parse_knob_values,
     parse_mode,
-)
-from fedge.characterisation.plan_schema import (
-    BoardRecord,
-    CourseRecord,
-    PlanRecord,
-    WorkloadRecord,
-    expand_count,
-    format_value,
-    read_yaml,
-    validate_record,
 )
 from fedge.characterisation.sweep_plan import (
     DEFAULT_STORAGE,
     KNOBS,
+    CacheState,
     CharacterisationPlan,
     Images,
     MeasurementSchedule,
     StoragePlan,
     SweepPoint,
+    WorkKind,
     WorkloadPlan,
 )
 from fedge.errors import BadInput, UnknownName
 from fedge.types import DeviceSpec, PowerMode
 
+ALL = "all"
 MAX_POINTS = 20_000
 """Upper limit of a sweep's points, a default that catches crossed knobs by mistake: at a minute per point, 20 000
 points take two weeks."""
+MAX_SHOWN_CHARS = 60
+"""Maximum length of a wrong value that a message repeats."""
+INTEGER_KNOBS = {"batch_size": (1, 65_536), "workers": (0, 64), "prefetch": (1, 1024)}
+"""Least and largest value."""
+CHOICES: Mapping[str, tuple[str, ...]] = {"kind": get_args(WorkKind), "cache": get_args(CacheState)}
+RUNTIMES = ("bare", "docker:IMAGE", "podman:IMAGE", "nvidia+docker:IMAGE", "nvidia+podman:IMAGE")
+
 SpecLookup = Callable[[str], DeviceSpec | None]
+Sweep = dict[str, list[Any]]
+
+# Schema ---------------------------------------------------------------------------------------------------------------
+
+_Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=64)]
+_Text = Annotated[str, Field(min_length=1)]
+_Count = Annotated[int, Field(ge=1, le=10**9)]
+_Pixels = Annotated[int, Field(ge=1, le=20_000)]
+_Repeats = Annotated[int, Field(ge=1, le=10_000)]
+
+
+def _expand_count(value: object) -> object:
+    """Expand the shorthand ``images: 512`` to ``images: {count: 512}``."""
+    return {"count": value} if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+class _StrictModel(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class _ImagesRecord(_StrictModel):
+    count: _Count
+    width: _Pixels
+    height: _Pixels
+    channels: Literal[1, 3] = 3
+    source: Literal["files", "memory"] = "files"
+    kb: Annotated[float, Field(gt=0, le=1e6)] | None = None
+    folder: str | None = None
+
+
+class _WorkloadRecord(_StrictModel):
+    model: _Text
+    input: Annotated[list[_Pixels], Field(min_length=3, max_length=3)]
+    classes: _Count
+    images: Annotated[_ImagesRecord, BeforeValidator(_expand_count)]
+    learning_rate: Annotated[float, Field(gt=0, le=100)] = 0.01
+    momentum: Annotated[float, Field(ge=0, le=10, allow_inf_nan=False)] = 0.9
+
+
+class _StorageRecord(_StrictModel):
+    path: _Text | None = None
+    model: _Text | None = None
+
+
+class _CourseRecord(_StrictModel):
+    epochs: _Repeats = 3
+    discard: Annotated[int, Field(ge=0)] = 1
+    minibatches: _Count | None = None
+    repeats: _Repeats = 1
+    every_s: Annotated[float, Field(ge=0, le=1e7)] = 0.0
+    sample_hz: Annotated[float, Field(gt=0, le=100)] = 5.0
+
+
+class _BoardRecord(_StrictModel):
+    device: str
+    count: Annotated[int, Field(ge=1, le=1000)] = 1
+
+
+class _PlanRecord(_StrictModel):
+    name: _Name
+    board: str | None = None
+    boards: Annotated[list[Any], Field(min_length=1)] | None = None
+    workloads: Any = None
+    storages: dict[_Name, _StorageRecord] = Field(default_factory=dict)
+    course: _CourseRecord = _CourseRecord()
+    seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
+    modes: dict[_Name, str] = Field(default_factory=dict)
+    base: dict[str, Any] = Field(default_factory=dict)
+    sweeps: list[dict[str, Any]] = Field(default_factory=list)
+
+
+_Record = TypeVar("_Record", bound=BaseModel)
+EXAMPLES = {
+    "name": "name: my-board",
+    "model": "model: mobilenet_v3_small",
+    "input": "input: [3, 224, 224] (channels, height, width)",
+    "classes": "classes: 10",
+    "images": "images: {count: 2000, width: 800, height: 600}",
+    "count": "count: 2000",
+    "width": "width: 800",
+    "height": "height: 600",
+}
+EXPECTED = {
+    "string_pattern_mismatch": "a name of letters, digits, '.', '_' and '-' that begins with a letter or digit",
+    "string_too_long": "at most {max_length} characters",
+    "string_too_short": "text that is not empty",
+    "string_type": "text",
+    "int_type": "a whole number",
+    "float_type": "a number",
+    "bool_type": "true or false",
+    "list_type": "a list, in brackets or with a dash before each entry",
+    "dict_type": "a mapping (key: value)",
+    "greater_than_equal": "{ge:.10g} or more",
+    "greater_than": "more than {gt:.10g}",
+    "less_than_equal": "{le:.10g} or less",
+    "less_than": "less than {lt:.10g}",
+    "too_short": "at least {min_length} of them",
+    "too_long": "at most {max_length} of them",
+    "literal_error": "{expected}",
+}
+"""The right value by pydantic's type of error; for other types its own message is used."""
+
+
+def _validate(record: type[_Record], given: Any, where: str) -> _Record:
+    """Validate parsed YAML as a record.
+
+    Raises:
+        BadInput: With the first field that is wrong, after the prefix ``where``.
+    """
+    try:
+        return record.model_validate(given)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+    location = [part for part in first["loc"] if part != "[key]"]
+    field = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location).lstrip(".")
+    where = f"{where}{'.' if ': ' in where else ': '}{field}" if field else where
+    key = str(location[-1]) if location else ""
+    example = f", for example {EXAMPLES[key]}" if key in EXAMPLES else ""
+    if first["type"] == "extra_forbidden":
+        raise BadInput(where, "an unknown key", f"known here: {_list_keys(record, location[:-1])}")
+    if first["type"] == "missing":
+        raise BadInput(where, "nothing", f"this key is needed{example}")
+    if first["type"] in {"model_type", "model_attributes_type"}:
+        right = f"a mapping with some of {_list_keys(record, location)}"
+    elif first["type"] in EXPECTED:
+        right = EXPECTED[first["type"]].format(**first.get("ctx", {}))
+    else:
+        right = first["msg"][:1].lower() + first["msg"][1:]
+    raise BadInput(where, format_value(first["input"]), right + (example if first["type"].endswith("_type") else ""))
+
+
+def _list_keys(record: type[BaseModel], location: Sequence[Any]) -> str:
+    """List the keys of the record at a location within ``record``; a workload has two shorthands as well."""
+    for part in location:
+        hint = record.model_fields[part].annotation if part in record.model_fields else None
+        inner = [one for one in (hint, *get_args(hint)) if isinstance(one, type) and issubclass(one, BaseModel)]
+        record = inner[0] if inner else record
+    return ", ".join([*(("like", "count") if record is _WorkloadRecord else ()), *record.model_fields])
+
+
+def format_value(value: object) -> str:
+    """Format a value for a message, shortened to ``MAX_SHOWN_CHARS`` characters."""
+    if value is None:
+        return "nothing"
+    text = str(value).lower() if isinstance(value, bool) else repr(value)
+    return text if len(text) <= MAX_SHOWN_CHARS else text[: MAX_SHOWN_CHARS - 3] + "..."
+
+
+# Files ----------------------------------------------------------------------------------------------------------------
+
+
+def _read_yaml(path: Path) -> dict[str, Any]:
+    """Read the mapping in a YAML file."""
+    try:
+        raw = yaml.load(path.read_text(encoding="utf-8"), Loader=_UniqueKeys)  # noqa: S506 -- a SafeLoader
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise BadInput(str(path), "a file that cannot be read", f"a plan's YAML file ({reason})") from error
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f"{path}: line {mark.line + 1}" if mark else str(path)
+        problem = getattr(error, "problem", None) or " ".join(str(error).split())
+        raise BadInput(where, "text that is not YAML", problem) from error
+    if not isinstance(raw, dict):
+        got = "an empty file" if raw is None else f"a {type(raw).__name__}"
+        raise BadInput(str(path), got, f"a mapping with some of {', '.join(_PlanRecord.model_fields)}")
+    return raw
+
+
+class _UniqueKeys(yaml.SafeLoader):
+    """A safe YAML loader that rejects duplicate keys, of which the standard loader silently takes the last."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        keys: set[str] = set()
+        for key, _ in node.value:
+            if str(key.value) in keys:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"the key {key.value!r} stands here twice", key.start_mark
+                )
+            keys.add(str(key.value))
+        return super().construct_mapping(node, deep)
 
 
 @dataclass(frozen=True, slots=True)
 class ResolvedPlan:
-    """A plan, and the power mode that each mode text resolved to: board -> text -> mode."""
+    """A plan with the power modes that it resolved to.
+
+    Attributes:
+        plan: The plan.
+        modes: The mode that each mode text became: board -> text -> mode.
+        has_modes: Whether the plan names power modes; if not, every point runs at MAXN on boards that have modes.
+    """
 
     plan: CharacterisationPlan
     modes: Mapping[str, Mapping[str, PowerMode | None]]
     has_modes: bool = True
-    """Whether the plan mentions power modes; if not, every point runs at MAXN on boards that have modes."""
 
 
-def read_plan(path: Path, spec_of: SpecLookup = knob_values.load_board_spec) -> CharacterisationPlan:
-    """Read the plan in a YAML file.
-
-    Args:
-        path: The plan's file.
-        spec_of: Returns a board's knobs and presets by its name, or None for a board without power modes.
-
-    Raises:
-        BadInput: A field is wrong; the message names the file and the field.
-    """
-    return read_resolved_plan(path, spec_of).plan
+def read_plan(path: Path) -> CharacterisationPlan:
+    """Read the plan in a YAML file; see ``read_resolved_plan``."""
+    return read_resolved_plan(path).plan
 
 
-def read_resolved_plan(path: Path, spec_of: SpecLookup = knob_values.load_board_spec) -> ResolvedPlan:
+def read_resolved_plan(path: Path) -> ResolvedPlan:
     """Read a plan together with the power modes that its mode texts resolved to.
 
     Args:
         path: The plan's file.
-        spec_of: As for ``read_plan``.
 
     Raises:
-        BadInput: As ``read_plan`` does.
+        BadInput: The file cannot be read, is not YAML, or a field is wrong; the message names the file and the field.
     """
-    return resolve_plan(read_yaml(path), path, spec_of)
+    return resolve_plan(_read_yaml(path), path)
 
 
-def resolve_plan(raw: Mapping[str, Any], path: Path, spec_of: SpecLookup) -> ResolvedPlan:
+def resolve_plan(raw: Mapping[str, Any], path: Path, spec_of: SpecLookup = load_board_spec) -> ResolvedPlan:
     """Build the plan from a YAML file's content.
 
     Args:
         raw: The parsed YAML.
         path: The plan's file, named in messages; relative paths in the plan start in its folder.
-        spec_of: As for ``read_plan``.
+        spec_of: Returns a board's knobs and presets by its name, or None for a board without power modes.
 
     Raises:
         BadInput: A field is wrong, or the plan has more than ``MAX_POINTS`` points.
     """
-    file = validate_record(PlanRecord, raw, str(path))
-    names = _parse_board_names(file, str(path))
+    file = _validate(_PlanRecord, raw, str(path))
+    boards = _parse_boards(file, str(path))
     storages = _parse_storages(file, path)
-    below_storages = any(storage.path is not None for storage in storages.values())
-    workloads = _parse_workloads(file.workloads, path, below_storages=below_storages)
+    has_paths = any(storage.path is not None for storage in storages.values())
+    workloads = _parse_workloads(file.workloads, f"{path}: workloads", None if has_paths else path.parent)
     course = _parse_schedule(file.course, str(path))
     base, sweeps = _parse_base_and_sweeps(file, tuple(workloads), tuple(storages), str(path))
-    _check_point_count(sweeps, len(names) * course.repeats, str(path))
-    became: dict[str, dict[str, PowerMode | None]] = {}
+    count = len(boards) * course.repeats * sum(math.prod(map(len, sweep.values())) for sweep in sweeps)
+    if count > MAX_POINTS:
+        raise BadInput(f"{path}: sweeps", f"{count} points", f"at most {MAX_POINTS}")
+    texts = [base["mode"], *(text for sweep in sweeps for text in sweep.get("mode", ()))]
+    modes: dict[str, dict[str, PowerMode | None]] = {}
     points: list[SweepPoint] = []
-    for board in names:
-        texts = [base["mode"], *(text for sweep in sweeps for text in sweep.get("mode", ()))]
+    for board in boards:
         spec = spec_of(board)
-        modes = {text: parse_mode(text, file.modes, spec, f"{path}: mode {text!r} on {board}") for text in texts}
-        became[board] = modes
-        points += cross_knobs(
-            board, _resolve_base_mode(base, modes), [_resolve_sweep_modes(sweep, modes) for sweep in sweeps]
-        )
+        own = {text: parse_mode(text, file.modes, spec, f"{path}: mode {text!r} on {board}") for text in texts}
+        modes[board] = own
+        turned = [
+            sweep | ({"mode": [own[text] for text in sweep["mode"]]} if "mode" in sweep else {}) for sweep in sweeps
+        ]
+        points += cross_knobs(board, base | {"mode": own[base["mode"]]}, turned)
     plan = CharacterisationPlan(
         name=file.name,
-        boards=names,
+        boards=boards,
         workloads=workloads,
         storages=storages,
         course=course,
@@ -127,7 +308,7 @@ def resolve_plan(raw: Mapping[str, Any], path: Path, spec_of: SpecLookup) -> Res
         base=base,
         swept=tuple(tuple(knob for knob in KNOBS if knob in sweep) for sweep in sweeps),
     )
-    return ResolvedPlan(plan, became, has_modes="mode" in file.base or any("mode" in sweep for sweep in sweeps))
+    return ResolvedPlan(plan, modes, has_modes="mode" in file.base or any("mode" in sweep for sweep in sweeps))
 
 
 @cache
@@ -138,51 +319,39 @@ def load_shipped_workloads() -> Mapping[str, Mapping[str, Any]]:
     return shipped
 
 
-# Boards ---------------------------------------------------------------------------------------------------------------
+# Boards, workloads, storages ------------------------------------------------------------------------------------------
 
 
-def _parse_board_names(file: PlanRecord, path: str) -> tuple[str, ...]:
+def _parse_boards(file: _PlanRecord, path: str) -> tuple[str, ...]:
     """Return ``here``, or the catalogue's name of each emulated board with its number among its kind."""
     if (file.board is None) == (file.boards is None):
         got = "nothing" if file.board is None else "both board and boards"
-        raise BadInput(
-            f"{path}: board", got, f"one of them, for example board: here or board: {knob_values.EMULATED}NAME"
-        )
-    given: Sequence[Any] = file.boards if file.boards is not None else [file.board]
+        raise BadInput(f"{path}: board", got, f"one of them, for example board: {HERE} or board: {EMULATED}NAME")
     names: list[str] = []
-    for place, entry in enumerate(given):
+    for place, entry in enumerate(file.boards or [file.board]):
         where = f"{path}: board" if file.boards is None else f"{path}: boards[{place}]"
-        one = validate_record(BoardRecord, {"device": entry} if isinstance(entry, str) else entry, where)
+        one = _validate(_BoardRecord, {"device": entry} if isinstance(entry, str) else entry, where)
         device = _parse_device(one.device, where)
-        if device == knob_values.HERE and (one.count > 1 or knob_values.HERE in names):
+        if device == HERE and (one.count > 1 or HERE in names):
             raise BadInput(where, "this machine more than once", "here once")
-        kind = [name for name in names if knob_values.device_name(name) == device]
-        names += [device] if device == knob_values.HERE else [f"{device}-{len(kind) + i + 1}" for i in range(one.count)]
+        before = sum(device_name(name) == device for name in names)
+        names += [HERE] if device == HERE else [f"{device}-{before + i + 1}" for i in range(one.count)]
     return tuple(names)
 
 
 def _parse_device(text: str, where: str) -> str:
     from fedge.devices import catalogue
 
-    if text == knob_values.HERE:
-        return text
     known = catalogue.load_catalogue()
-    name = text.removeprefix(knob_values.EMULATED)
+    name = text.removeprefix(EMULATED)
     name = catalogue.aliases().get(name, name)
-    if name not in known or not text.startswith(knob_values.EMULATED):
-        raise UnknownName(where, text, (knob_values.HERE, *(knob_values.EMULATED + one for one in known)))
-    return name
+    if text == HERE or (name in known and text.startswith(EMULATED)):
+        return name
+    raise UnknownName(where, text, (HERE, *(EMULATED + one for one in known)))
 
 
-# Workloads and storages -----------------------------------------------------------------------------------------------
-
-
-def _parse_workloads(given: Any, path: Path, *, below_storages: bool) -> dict[str, WorkloadPlan]:
-    """Return the plan's workloads.
-
-    Image folders are relative to the storages' paths or, without storages, to the plan's folder.
-    """
-    where = f"{path}: workloads"
+def _parse_workloads(given: Any, where: str, folder: Path | None) -> dict[str, WorkloadPlan]:
+    """Return the plan's workloads; image folders are relative to ``folder`` or, if it is None, to the storages."""
     if isinstance(given, str):
         given = [given]
     if isinstance(given, list) and all(isinstance(name, str) for name in given):
@@ -190,7 +359,6 @@ def _parse_workloads(given: Any, path: Path, *, below_storages: bool) -> dict[st
     if not isinstance(given, dict) or not given:
         names = ", ".join(load_shipped_workloads())
         raise BadInput(where, format_value(given), f"names of shipped workloads ({names}), or a mapping of your own")
-    folder = None if below_storages else path.parent
     return {name: _parse_workload(name, entry, f"{where}.{name}", folder) for name, entry in given.items()}
 
 
@@ -199,14 +367,12 @@ def _parse_workload(name: Any, entry: Any, where: str, folder: Path | None) -> W
         raise BadInput(where, format_value(name), "a name that is text, and not 'all'")
     entry = {} if entry is None else entry
     if not isinstance(entry, dict):
-        raise BadInput(
-            where, format_value(entry), f"a mapping with some of like, {', '.join(WorkloadRecord.model_fields)}"
-        )
+        raise BadInput(where, format_value(entry), f"a mapping with some of {_list_keys(_WorkloadRecord, ())}")
     like = entry.get("like", name)
     shipped = load_shipped_workloads()
     if like not in shipped and ("like" in entry or not entry):
         raise UnknownName(f"{where}.like" if "like" in entry else where, str(like), tuple(shipped))
-    one = validate_record(WorkloadRecord, _merge_shipped(shipped.get(like, {}), entry), where)
+    one = _validate(_WorkloadRecord, _merge_shipped(shipped.get(like, {}), entry), where)
     images = one.images.model_dump()
     if images["folder"] is not None and folder is not None:
         images["folder"] = _resolve_path(images["folder"], folder)
@@ -218,29 +384,27 @@ def _parse_workload(name: Any, entry: Any, where: str, folder: Path | None) -> W
 def _merge_shipped(shipped: Mapping[str, Any], entry: Mapping[str, Any]) -> dict[str, Any]:
     """Merge a shipped workload with the plan's overrides; ``count`` is short for ``images.count``."""
     own = {key: value for key, value in entry.items() if key not in {"like", "count"}}
-    images = expand_count(own.get("images", {}))
+    images = _expand_count(own.get("images", {}))
     if isinstance(images, dict):
         images = {**shipped.get("images", {}), **images, **({"count": entry["count"]} if "count" in entry else {})}
         own |= {"images": images} if images else {}
     return {**shipped, **own}
 
 
-def _parse_storages(file: PlanRecord, path: Path) -> dict[str, StoragePlan]:
-    if not file.storages:
-        return {DEFAULT_STORAGE: StoragePlan(DEFAULT_STORAGE)}
+def _parse_storages(file: _PlanRecord, path: Path) -> dict[str, StoragePlan]:
     if ALL in file.storages:
         raise BadInput(f"{path}: storages", "one that is called 'all'", "another name")
     return {
         name: StoragePlan(name, None if one.path is None else _resolve_path(one.path, path.parent), one.model)
         for name, one in file.storages.items()
-    }
+    } or {DEFAULT_STORAGE: StoragePlan(DEFAULT_STORAGE)}
 
 
 def _resolve_path(text: str, folder: Path) -> str:
     return str((folder / Path(text).expanduser()).resolve())
 
 
-def _parse_schedule(course: CourseRecord, path: str) -> MeasurementSchedule:
+def _parse_schedule(course: _CourseRecord, path: str) -> MeasurementSchedule:
     if course.discard >= course.epochs:
         right = f"fewer than course.epochs ({course.epochs}), so that one is left to look at"
         raise BadInput(f"{path}: course.discard", str(course.discard), right)
@@ -251,76 +415,83 @@ def _parse_schedule(course: CourseRecord, path: str) -> MeasurementSchedule:
 
 
 def _parse_base_and_sweeps(
-    file: PlanRecord, workloads: tuple[str, ...], storages: tuple[str, ...], path: str
-) -> tuple[dict[str, Any], list[dict[str, list[Any]]]]:
+    file: _PlanRecord, workloads: tuple[str, ...], storages: tuple[str, ...], path: str
+) -> tuple[dict[str, Any], list[Sweep]]:
     """Return the base (one value per knob) and the sweeps (values per knob), with modes as written."""
     if ALL in file.modes:
         raise BadInput(f"{path}: modes", "one that is called 'all'", "another name")
     names = {"workload": workloads, "storage": storages, "mode": tuple(file.modes)}
-    _check_knob_names(file.base, f"{path}: base")
-    everywhere = {
-        knob: parse_knob_values(knob, ALL, names, f"{path}: base.{knob}")
-        for knob in file.base
-        if file.base[knob] == ALL
-    }
-    usual = asdict(SweepPoint("", ""))
-    base: dict[str, Any] = {knob: usual[knob] for knob in KNOBS}
-    base |= {"mode": MAXN, "workload": workloads[0], "storage": storages[0]}
-    base |= {
-        knob: parse_knob_value(knob, file.base[knob], names, f"{path}: base.{knob}")
-        for knob in file.base
-        if knob not in everywhere
-    }
-    base |= {knob: values[0] for knob, values in everywhere.items()}
-    sweeps: list[dict[str, list[Any]]] = []
-    for place, given in enumerate(file.sweeps or [{}]):
-        where = f"{path}: sweeps[{place}]"
-        _check_knob_names(given, where)
-        turned = {
-            knob: parse_knob_values(knob, given[knob], names, f"{where}.{knob}") for knob in KNOBS if knob in given
-        }
-        sweeps.append({**{knob: values for knob, values in everywhere.items() if knob not in turned}, **turned})
-        _check_choice_given(base, said=file.base, sweep=sweeps[-1], names=names, where=where)
-        _check_prefetch(base, sweeps[-1], where)
+    for where, given in ((f"{path}: base", file.base), *_name_sweeps(file, path)):
+        unknown = next((knob for knob in given if knob not in KNOBS), None)
+        if unknown is not None:
+            raise UnknownName(where, str(unknown), KNOBS)
+    everywhere: Sweep = {}
+    base = {one.name: one.default for one in fields(SweepPoint) if one.default is not MISSING}
+    base = {knob: base.get(knob) for knob in KNOBS} | {"mode": MAXN, "workload": workloads[0], "storage": storages[0]}
+    for knob, given in file.base.items():
+        where = f"{path}: base.{knob}"
+        if given == ALL:
+            everywhere[knob] = _parse_values(knob, given, names, where)
+        base[knob] = everywhere[knob][0] if given == ALL else _parse_value(knob, given, names, where)
+    sweeps: list[Sweep] = []
+    for where, given in _name_sweeps(file, path):
+        own = {knob: _parse_values(knob, given[knob], names, f"{where}.{knob}") for knob in KNOBS if knob in given}
+        sweep = {**{knob: values for knob, values in everywhere.items() if knob not in own}, **own}
+        _check_sweep(sweep, file=file, base=base, names=names, where=where)
+        sweeps.append(sweep)
     return base, sweeps
 
 
-def _check_knob_names(given: Mapping[str, Any], where: str) -> None:
-    for knob in given:
-        if knob not in KNOBS:
-            raise UnknownName(where, str(knob), KNOBS)
+def _name_sweeps(file: _PlanRecord, path: str) -> list[tuple[str, dict[str, Any]]]:
+    return [(f"{path}: sweeps[{place}]", given) for place, given in enumerate(file.sweeps or [{}])]
 
 
-def _check_choice_given(
-    base: Mapping[str, Any],
-    said: Mapping[str, Any],
-    sweep: Mapping[str, Any],
-    names: Mapping[str, tuple[str, ...]],
-    where: str,
+def _check_sweep(
+    sweep: Sweep, *, file: _PlanRecord, base: Mapping[str, Any], names: Mapping[str, tuple[str, ...]], where: str
 ) -> None:
-    """Require that a plan with several workloads or storages says which one to use."""
+    """Require a choice of several workloads or storages, and loader workers where prefetch is varied."""
     for knob in ("workload", "storage"):
-        if len(names[knob]) > 1 and knob not in said and knob not in sweep:
+        if len(names[knob]) > 1 and knob not in file.base and knob not in sweep:
             right = f"{knob}: all, some of {', '.join(names[knob])}, or base.{knob}"
             raise BadInput(f"{where}.{knob}", "nothing", f"{right} (it would be {base[knob]})")
-
-
-def _check_prefetch(base: Mapping[str, Any], sweep: Mapping[str, Sequence[Any]], where: str) -> None:
-    """Reject a sweep over prefetch alone without loader workers, where prefetch has no effect."""
     if len(sweep.get("prefetch", ())) > 1 and not any(sweep.get("workers", (base["workers"],))):
         right = "workers of 1 or more in the sweep or in base, since without workers nothing is fetched ahead"
         raise BadInput(f"{where}.prefetch", format_value(sweep["prefetch"]), right)
 
 
-def _resolve_base_mode(base: Mapping[str, Any], modes: Mapping[str, PowerMode | None]) -> dict[str, Any]:
-    return {**base, "mode": modes[base["mode"]]}
+def _parse_values(knob: str, given: Any, names: Mapping[str, tuple[str, ...]], where: str) -> list[Any]:
+    """Return the values that a sweep gives a knob: a list, a single value, or ``all`` of the plan's names."""
+    if given == ALL and knob in names:
+        if not names[knob]:
+            raise BadInput(where, ALL, "names of the plan to choose from: it has none (modes:)")
+        return list(names[knob])
+    values = given if isinstance(given, list) else [given]
+    if not values:
+        raise BadInput(where, "an empty list", "at least one value")
+    return [_parse_value(knob, value, names, where) for value in values]
 
 
-def _resolve_sweep_modes(sweep: Mapping[str, list[Any]], modes: Mapping[str, PowerMode | None]) -> dict[str, list[Any]]:
-    return {knob: [modes[text] for text in values] if knob == "mode" else values for knob, values in sweep.items()}
+def _parse_value(knob: str, given: Any, names: Mapping[str, tuple[str, ...]], where: str) -> Any:
+    """Check one value of a knob; which mode a text names depends on the board and is checked there."""
+    if knob in INTEGER_KNOBS:
+        least, most = INTEGER_KNOBS[knob]
+        is_right = isinstance(given, int) and not isinstance(given, bool) and least <= given <= most
+        right = f"a whole number from {least} to {most}"
+    elif knob in {"pinned", "dvfs"}:
+        is_right, right = isinstance(given, bool), "true or false"
+    elif knob == "mode":
+        is_right = isinstance(given, str) and given != ""
+        right = "maxn, a preset's name, or CORES/CPU/GPU/MEMORY with clocks in MHz"
+    else:
+        known = RUNTIMES if knob == "runtime" else CHOICES.get(knob) or names[knob]
+        if not isinstance(given, str) or not (_is_runtime(given) if knob == "runtime" else given in known):
+            raise UnknownName(where, str(given), known)
+        return given
+    if not is_right:
+        raise BadInput(where, format_value(given), right)
+    return given
 
 
-def _check_point_count(sweeps: Sequence[Mapping[str, Sequence[Any]]], times: int, path: str) -> None:
-    count = times * sum(math.prod(len(values) for values in sweep.values()) for sweep in sweeps)
-    if count > MAX_POINTS:
-        raise BadInput(f"{path}: sweeps", f"{count} points", f"at most {MAX_POINTS}")
+def _is_runtime(text: str) -> bool:
+    engine, _, image = text.removeprefix("nvidia+").partition(":")
+    return text == "bare" or (engine in {"docker", "podman"} and image != "" and not image.startswith("-"))

@@ -13,11 +13,28 @@ from fedge.types import PowerMode
 
 KnobValue = str | int | float | bool
 
-MODE_KNOBS = ("cores", "cpu_mhz", "gpu_mhz", "mem_mhz")
+CLOCK_KNOBS = ("cpu_mhz", "gpu_mhz", "mem_mhz")
+"""Knobs whose values differ from board to board."""
+MODE_KNOBS = ("cores", *CLOCK_KNOBS)
 ORDERED_KNOBS = (*MODE_KNOBS, "batch_size", "workers", "prefetch")
 UNORDERED_KNOBS = ("kind", "pinned", "storage", "cache", "runtime", "dvfs")
 REFERENCE_VALUES = {"cache": "dropped", "kind": "train", "runtime": "bare"}
 """The value of an unordered knob that others are compared with; without one, the alphabetically first."""
+KNOB_TITLES = {
+    "cores": "CPU cores",
+    "cpu_mhz": "CPU clock",
+    "gpu_mhz": "GPU clock",
+    "mem_mhz": "memory clock",
+    "batch_size": "batch size",
+    "workers": "loader workers",
+    "prefetch": "prefetch",
+    "kind": "work",
+    "pinned": "pinned memory",
+    "storage": "storage",
+    "cache": "page cache",
+    "runtime": "runtime",
+    "dvfs": "DVFS",
+}
 _BLANK_VALUES: dict[str, Any] = {"batch_size": 0, "workers": 0, "prefetch": 0, "pinned": False, "dvfs": False}
 CLOCK_FORMATS = {
     "cores": "{:g} cores",
@@ -39,6 +56,20 @@ def get_knob_value(point: SweepPoint, knob: str) -> KnobValue | None:
         return None if point.mode is None else getattr(point.mode, knob)
     value: KnobValue = getattr(point, knob)
     return value
+
+
+def format_mode(mode: PowerMode) -> str:
+    """Format a mode as plans have it: "4/1190.4/675.75/1331.2"."""
+    return f"{mode.cores}/{mode.cpu_mhz:g}/{mode.gpu_mhz:g}/{mode.mem_mhz:g}"
+
+
+def format_knob_value(knob: str, value: KnobValue) -> str:
+    """Format a value whose knob is clear from the context: "4", "1377", "training", "on"."""
+    if knob == "kind":
+        return "training" if value == "train" else "inference"
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 @lru_cache(maxsize=65536)

@@ -14,6 +14,8 @@ from fedge.errors import BoardError
 from fedge.types import Floats, Label, PowerMode
 
 Ints = NDArray[np.int64]
+PART_FIELDS = ("stall_s", "compute_s", "copy_s", "overhead_s", "fetch_s", "preprocess_s")
+"""Quantities that ``EpochSummary`` and ``MinibatchTimes`` have in common."""
 DISTURBED_CORES = 0.2
 """Number of cores kept busy by other programs above which a point counts as disturbed. A default above what an idle
 desktop uses: a lower limit marks every point there, a higher one misses a background build."""
@@ -26,10 +28,9 @@ class MinibatchTimes:
     ``fetch_s`` (reading the files) and ``preprocess_s`` (decoding, transforming) are the costs of making the batch in
     whichever process made it, overlapped with training or not. ``stall_s`` is how long training waits for the batch;
     without workers that is the time of making it. ``compute_s`` is measured by CUDA events on a GPU, else by the
-    monotonic
-    clock. ``overhead_s`` is collating (without workers), receiving the batch and the loop's own work, each timed
-    separately. ``step_s`` runs from the start of a minibatch to the start of the next, or to the epoch's end, on one
-    clock, so that it exceeds the sum of the parts only by what no timer covers.
+    monotonic clock. ``overhead_s`` is collating (without workers), receiving the batch and the loop's own work, each
+    timed separately. ``step_s`` runs from the start of a minibatch to the start of the next, or to the epoch's end, on
+    one clock, so that it exceeds the sum of the parts only by what no timer covers.
     """
 
     epoch: Ints
@@ -144,7 +145,7 @@ class MeasurementRig(Protocol):
         ...
 
     def measure(
-        self, point: SweepPoint, workload: WorkloadPlan, course: MeasurementSchedule, told: ProgressCallback
+        self, point: SweepPoint, workload: WorkloadPlan, course: MeasurementSchedule, report: ProgressCallback
     ) -> PointMeasurement:
         """Measure a point, independently of any earlier measurement of it.
 
@@ -152,7 +153,7 @@ class MeasurementRig(Protocol):
             point: The setting.
             workload: The workload that ``point`` names.
             course: How long to measure.
-            told: Called with progress messages.
+            report: Called with progress messages.
 
         Raises:
             BoardError: The measurement failed; the point is then recorded as failed with this reason.
@@ -212,7 +213,9 @@ def estimate_point_s(
     steps = count_epoch_steps(workload.images.count, point.batch_size, course)
     some = min(TRIAL_STEPS, steps)
     try:
-        seen = rig.measure(point, workload, replace(course, epochs=1, discard=0, minibatches=some), lambda _: None)
+        measurement = rig.measure(
+            point, workload, replace(course, epochs=1, discard=0, minibatches=some), lambda _: None
+        )
     except BoardError:
         return None
-    return course.epochs * seen.epochs[0].e2e_s * steps / some
+    return course.epochs * measurement.epochs[0].e2e_s * steps / some

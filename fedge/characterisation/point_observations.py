@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedge.characterisation.point_measurement import EpochSummary, MinibatchTimes
-from fedge.characterisation.sweep_plan import SweepPoint, WorkKind, WorkloadPlan
+from fedge.characterisation.sweep_plan import SweepPoint, WorkloadPlan
 from fedge.characterisation.sweep_store import FinishedPoint, SweepResult
 from fedge.costs.input_pipeline.emulated_pipeline import SampleFormat
 from fedge.costs.input_pipeline.pipeline_fit import LoaderMeans
@@ -53,7 +53,7 @@ class PointObservation:
 
 
 def extract_observations(
-    result: SweepResult, board: str, workload: str, kind: WorkKind = "train"
+    result: SweepResult, board: str, workload: str, kind: str = "train"
 ) -> tuple[PointObservation, ...]:
     """Extract the observations of a workload on a board.
 
@@ -65,16 +65,19 @@ def extract_observations(
 
     Returns:
         One or two observations per point with a known power mode, in the order of the plan: of the counted epochs, and
-            of
-        the discarded ones if they read from the storage.
+            of the discarded ones if they read from the storage.
 
     Raises:
         BadInput: A point's minibatch file is missing or damaged.
     """
-    return tuple(look for one in _select_points(result, board, workload, kind) for look in _observe_point(one, result))
+    return tuple(
+        observation
+        for one in _select_points(result, board, workload, kind)
+        for observation in _observe_point(one, result)
+    )
 
 
-def _select_points(result: SweepResult, board: str, workload: str, kind: WorkKind) -> Iterable[FinishedPoint]:
+def _select_points(result: SweepResult, board: str, workload: str, kind: str) -> Iterable[FinishedPoint]:
     wanted = (board, workload, kind)
     for one in result.points:
         if (one.point.board, one.point.workload, one.point.kind) == wanted and one.point.mode is not None:
@@ -136,10 +139,10 @@ def _steady_means(point: SweepPoint, steady: MinibatchTimes) -> LoaderMeans:
 
 def image_file_mb(finished: FinishedPoint, workload: WorkloadPlan) -> float:
     """Return the mean size of an image file in MB: as measured, else as planned, else as JPEG typically yields."""
-    told = finished.parameters.get("file_mb", finished.parameters.get("sample_file_mb"))
+    known_mb = finished.parameters.get("file_mb", finished.parameters.get("sample_file_mb"))
     images = workload.images
     fed = SampleFormat(images.mpixel, 0, images.source == "memory", images.kb)
-    return fed.file_mb if told is None else float(told)
+    return fed.file_mb if known_mb is None else float(known_mb)
 
 
 def _cached_share(epochs: Sequence[EpochSummary], point: SweepPoint, file_mb: float) -> float:

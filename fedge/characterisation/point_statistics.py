@@ -22,14 +22,11 @@ from fedge.characterisation.confidence_interval import (
     make_estimate,
     make_unbounded_estimate,
 )
-from fedge.characterisation.point_measurement import EpochSummary, MinibatchTimes, SensorTrace
+from fedge.characterisation.point_measurement import PART_FIELDS, EpochSummary, MinibatchTimes, SensorTrace
 from fedge.characterisation.steadiness import Steadiness, assess_steadiness, describe_drift
 from fedge.characterisation.sweep_plan import MeasurementSchedule, SweepPoint
 from fedge.characterisation.sweep_store import FinishedPoint
 from fedge.types import Floats, Label
-
-PART_FIELDS = ("stall_s", "compute_s", "copy_s", "overhead_s", "fetch_s", "preprocess_s")
-"""Quantities that ``EpochSummary`` and ``MinibatchTimes`` have in common."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,8 @@ from fedge.characterisation.confidence_interval import (
     make_unbounded_estimate,
     widen_by_scatter,
 )
-from fedge.characterisation.point_statistics import PART_FIELDS, PointStats
+from fedge.characterisation.point_measurement import PART_FIELDS
+from fedge.characterisation.point_statistics import PointStats
 from fedge.characterisation.sweep_plan import SweepPoint
 
 ESTIMATE_FIELDS = tuple(one.name for one in fields(PointStats) if str(one.type).startswith("Estimate"))

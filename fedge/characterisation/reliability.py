@@ -12,8 +12,13 @@ from typing import Literal
 import numpy as np
 
 from fedge.characterisation.confidence_interval import combine_errors, student_t
-from fedge.characterisation.finding_draft import SweepFinding
-from fedge.characterisation.finding_text import format_count, format_percent, format_quantity
+from fedge.characterisation.findings import (
+    FindingFigure,
+    FindingStatement,
+    SweepFinding,
+    format_percent,
+    format_quantity,
+)
 from fedge.characterisation.knob_effects import quantity_label, weakest_label
 from fedge.characterisation.point_knobs import describe_setting, kind_of_board
 from fedge.characterisation.point_measurement import DISTURBED_CORES
@@ -27,24 +32,31 @@ VARIABILITY_QUANTITIES = ("e2e_s", "energy_j")
 
 @dataclass(frozen=True, slots=True)
 class Variability:
-    """The variation of one setting."""
+    """The variation of one setting.
+
+    Attributes:
+        scope: Between repeats on one board (``within``), or between boards of a kind (each board's mean).
+        board: The board; with scope ``between``, its kind.
+        workload: The workload's name.
+        setting: Description of the setting.
+        quantity: ``e2e_s`` or ``energy_j``.
+        values: The compared values in seconds or joules.
+        names: Per value, the number of the repeat (from 1) or the board.
+        cv: Coefficient of variation: standard deviation divided by the mean.
+        spread: (max - min) / min.
+        label: Label of the weakest point.
+        points: Keys of all points.
+    """
 
     scope: Literal["within", "between"]
-    """Between repeats on one board, or between boards of a kind (each board's mean over its repeats)."""
     board: str
-    """The board; with scope ``between``, its kind."""
     workload: str
     setting: str
-    """Description of the setting."""
     quantity: str
-    """``e2e_s`` or ``energy_j``."""
     values: tuple[float, ...]
     names: tuple[str, ...]
-    """Per value, the number of the repeat (from 1) or the board."""
     cv: float
-    """Coefficient of variation: standard deviation divided by the mean."""
     spread: float
-    """(max - min) / min."""
     label: Label
     points: tuple[str, ...]
 
@@ -58,7 +70,7 @@ def compute_variability(stats: Sequence[PointStats]) -> tuple[Variability, ...]:
     Returns:
         One entry per setting, quantity and scope that has at least two values.
     """
-    found: list[Variability] = []
+    found: list[Variability | None] = []
     settings: dict[SweepPoint, dict[str, list[PointStats]]] = defaultdict(lambda: defaultdict(list))
     for one in sorted(stats, key=lambda s: (s.point.board, s.point.repeat)):
         point = replace(one.point, board=kind_of_board(one.point.board), repeat=0)
@@ -66,48 +78,37 @@ def compute_variability(stats: Sequence[PointStats]) -> tuple[Variability, ...]:
     for point, boards in settings.items():
         for quantity in VARIABILITY_QUANTITIES:
             for board, own in boards.items():
-                found += _measure_variability(
-                    "within",
-                    board=board,
-                    point=point,
-                    quantity=quantity,
-                    groups={str(one.point.repeat + 1): [one] for one in own},
-                )
-            found += _measure_variability("between", board=point.board, point=point, quantity=quantity, groups=boards)
-    return tuple(found)
+                repeats = {str(one.point.repeat + 1): [one] for one in own}
+                found.append(_measure_variability("within", replace(point, board=board), quantity, repeats))
+            found.append(_measure_variability("between", point, quantity, boards))
+    return tuple(one for one in found if one is not None)
 
 
 def _measure_variability(
-    scope: Literal["within", "between"],
-    board: str,
-    point: SweepPoint,
-    quantity: str,
-    groups: Mapping[str, list[PointStats]],
-) -> list[Variability]:
-    """Return at most one entry: over the means of groups with a known quantity, if two exist and all are positive."""
+    scope: Literal["within", "between"], point: SweepPoint, quantity: str, groups: Mapping[str, list[PointStats]]
+) -> Variability | None:
+    """Return the variation of the means of groups with a known quantity; None unless two exist and all are positive."""
     means: dict[str, float] = {}
     for name, group in groups.items():
-        known = [found.value for one in group if (found := getattr(one, quantity)) is not None]
+        known = [value.value for one in group if (value := getattr(one, quantity)) is not None]
         if known:
             means[name] = sum(known) / len(known)
     values = np.array(list(means.values()))
     if len(values) < 2 or values.min() <= 0:
-        return []
-    return [
-        Variability(
-            scope=scope,
-            board=board,
-            workload=point.workload,
-            setting=describe_setting(point),
-            quantity=quantity,
-            values=tuple(means.values()),
-            names=tuple(means),
-            cv=float(values.std(ddof=1) / values.mean()),
-            spread=float(values.max() / values.min() - 1.0),
-            label=weakest_label([quantity_label(one, quantity) for group in groups.values() for one in group]),
-            points=tuple(one.key for group in groups.values() for one in group),
-        )
-    ]
+        return None
+    return Variability(
+        scope=scope,
+        board=point.board,
+        workload=point.workload,
+        setting=describe_setting(point),
+        quantity=quantity,
+        values=tuple(means.values()),
+        names=tuple(means),
+        cv=float(values.std(ddof=1) / values.mean()),
+        spread=float(values.max() / values.min() - 1.0),
+        label=weakest_label([quantity_label(one, quantity) for group in groups.values() for one in group]),
+        points=tuple(one.key for group in groups.values() for one in group),
+    )
 
 
 REPEAT_CONFIDENCE = 0.99
@@ -115,12 +116,15 @@ REPEAT_CONFIDENCE = 0.99
 
 @dataclass(frozen=True, slots=True)
 class DifferingRepeats:
-    """A setting whose repeats differ by more than their minibatches explain."""
+    """A setting whose repeats differ by more than their minibatches explain.
+
+    Attributes:
+        points: Keys of all repeats.
+        spread: (max - min) / min of the repeats' epoch times.
+    """
 
     points: tuple[str, ...]
-    """Keys of all repeats."""
     spread: float
-    """(max - min) / min of the repeats' epoch times."""
 
     @property
     def note(self) -> str:
@@ -136,8 +140,7 @@ def find_differing_repeats(stats: Sequence[PointStats]) -> tuple[DifferingRepeat
 
     Returns:
         Settings with two repeats whose epoch times differ by more than ``MIN_DRIFT`` and by more than chance among
-            their
-        minibatches explains (99 %, Bonferroni-corrected for the number of pairs).
+            their minibatches explains (99 %, Bonferroni-corrected for the number of pairs).
     """
     groups: dict[SweepPoint, list[PointStats]] = defaultdict(list)
     for one in stats:
@@ -186,7 +189,7 @@ def _within_repeat_error(one: PointStats) -> tuple[float, float] | None:
 DOUBT_WEIGHT = 0.5
 """Strength of a finding about doubtful points, per share of the points; a default that ranks it below a knob with
 an equally large effect."""
-SETTINGS, POINTS, NAMED = 5, 20, 8
+MAX_SETTINGS, MAX_POINTS, MAX_VALUES = 5, 20, 8
 """Maximum numbers of settings, points, and values of a setting that are named."""
 
 
@@ -199,59 +202,49 @@ def find_variability(stats: Sequence[PointStats]) -> list[SweepFinding]:
     groups: dict[tuple[str, str], list[Variability]] = defaultdict(list)
     for one in compute_variability(stats):
         groups[one.scope, one.board].append(one)
-    odd = find_differing_repeats(stats)
-    return [_make_variability_finding(group, odd) for group in groups.values()]
+    differing = find_differing_repeats(stats)
+    return [_make_variability_finding(group, differing) for group in groups.values()]
 
 
-def _make_variability_finding(group: Sequence[Variability], odd: Sequence[DifferingRepeats]) -> SweepFinding:
-    """Make the finding for one board or kind; ``odd`` are the settings whose repeats differ significantly."""
-    named = {"e2e_s": "the epoch's time", "energy_j": "the energy"}
-    most = {
-        name: max(own, key=lambda one: one.spread)
-        for name in named
-        if (own := [one for one in group if one.quantity == name])
+def _make_variability_finding(group: Sequence[Variability], differing: Sequence[DifferingRepeats]) -> SweepFinding:
+    """Make the finding for one board or kind; ``differing`` are the settings whose repeats differ significantly."""
+    ordered = {
+        name: sorted((one for one in group if one.quantity == name), key=lambda one: -one.spread)
+        for name in VARIABILITY_QUANTITIES
     }
-    any_one = next(iter(most.values()))
-    within = any_one.scope == "within"
-    count = max(len(one.values) for one in group)
-    board = any_one.board
-    what = f"Over {count} repeats on {board}" if within else f"Between {count} boards of the kind {board}"
-    by = " and ".join(f"{named[name]} by up to {format_percent(one.spread)}" for name, one in most.items())
+    most = [own[0] for own in ordered.values() if own]
     settings = {one.points for one in group}
     keys = {key for points in settings for key in points}
-    own_odd = [one for one in odd if set(one.points) <= keys] if within else []
-    where = "" if len(settings) == 1 else f"in {len(own_odd)} of {len(settings)} settings "
-    more = f", {where}more than the minibatches explain" if own_odd else ""
-    strength = max(one.spread for one in most.values())
+    count = sum(set(one.points) <= keys for one in differing) if most[0].scope == "within" else 0
+    where = f"in {count} of {len(settings)} settings " if len(settings) > 1 else ""
+    statement = FindingStatement(
+        f"varies-{most[0].scope}",
+        {"count": max(len(one.values) for one in group)},
+        tuple(FindingFigure(one.quantity, one.spread, one.spread) for one in most),
+        remark=f"{where}more than the minibatches explain" if count else "",
+    )
     return SweepFinding(
-        title=f"{what} {by.replace(' by', ' differs by', 1)}{more} ({weakest_label([one.label for one in group])}).",
-        evidence=tuple(
-            _describe_spread(one)
-            for name in most
-            for one in sorted((o for o in group if o.quantity == name), key=lambda one: -one.spread)[:SETTINGS]
-        ),
-        strength=min(strength, 1.0),
-        kind=f"varies-{any_one.scope}",
-        points=tuple(dict.fromkeys(key for one in most.values() for key in one.points)),
-        board=board,
+        kind=f"varies-{most[0].scope}",
+        statements=(statement,),
+        evidence=tuple(_describe_spread(one) for own in ordered.values() for one in own[:MAX_SETTINGS]),
+        strength=min(max(one.spread for one in most), 1.0),
+        points=tuple(dict.fromkeys(key for one in most for key in one.points)),
         label=weakest_label([one.label for one in group]),
+        boards=(most[0].board,),
     )
 
 
 def _describe_spread(one: Variability) -> str:
-    each = zip(one.names, one.values, strict=True)
-    word = "repeat " if one.scope == "within" else ""
-    figures = ", ".join(f"{word}{name} {format_quantity(value, one.quantity)}" for name, value in each)
-    if len(one.values) > NAMED:
-        least, mean, most = (
-            format_quantity(value, one.quantity)
-            for value in (min(one.values), sum(one.values) / len(one.values), max(one.values))
-        )
-        figures = f"{len(one.values)} {'repeats' if word else 'boards'} from {least} to {most}, mean {mean}"
+    noun = "repeat" if one.scope == "within" else "board"
+    texts = [format_quantity(value, one.quantity) for value in one.values]
+    figures = ", ".join(f"{noun} {name} {text}" for name, text in zip(one.names, texts, strict=True))
+    if len(texts) > MAX_VALUES:
+        ends = (min(one.values), max(one.values), sum(one.values) / len(one.values))
+        least, most, mean = (format_quantity(value, one.quantity) for value in ends)
+        figures = f"{len(texts)} {noun}s from {least} to {most}, mean {mean}"
     return (
         f"{one.workload}, {one.setting}: {figures}; (largest - least) / least {format_percent(one.spread)}, "
-        f"coefficient of "
-        f"variation {format_percent(one.cv)}."
+        f"coefficient of variation {format_percent(one.cv)}."
     )
 
 
@@ -264,41 +257,26 @@ def find_doubtful_points(stats: Sequence[PointStats]) -> list[SweepFinding]:
     Returns:
         At most one finding for each of the three reasons.
     """
-    throttled = [one for one in stats if one.throttled]
-    unsettled = [one for one in stats if not one.settled]
-    protects = "slowed by the board to protect itself (throttling)"
-    depends = "not settled: the figures depend on when one looked"
     others = {one.key: one.parameters.get("others_cores", 0.0) for one in stats}
-    disturbed = [one for one in stats if others[one.key] > DISTURBED_CORES]
-    beside = "measured while other programs kept cores busy: measure again on a quiet machine"
-    busy = [f": {others[one.key]:.1f} cores" for one in disturbed]
-    found = (
-        _make_doubt_finding("throttled", marked=throttled, of=len(stats), said=protects, whys=[""] * len(throttled)),
-        _make_doubt_finding(
-            "unsettled",
-            marked=unsettled,
-            of=len(stats),
-            said=depends,
-            whys=[f": {one.unsettled_reason}" for one in unsettled],
-        ),
-        _make_doubt_finding("disturbed", marked=disturbed, of=len(stats), said=beside, whys=busy),
-    )
-    return [one for one in found if one]
+    reasons = {
+        "throttled": {one.key: "" for one in stats if one.throttled},
+        "unsettled": {one.key: f": {one.unsettled_reason}" for one in stats if not one.settled},
+        "disturbed": {key: f": {cores:.1f} cores" for key, cores in others.items() if cores > DISTURBED_CORES},
+    }
+    return [_make_doubt_finding(kind, stats, why) for kind, why in reasons.items() if why]
 
 
-def _make_doubt_finding(
-    kind: str, marked: Sequence[PointStats], of: int, said: str, whys: Sequence[str]
-) -> SweepFinding | None:
-    if not marked:
-        return None
+def _make_doubt_finding(kind: str, stats: Sequence[PointStats], reasons: Mapping[str, str]) -> SweepFinding:
+    """Make the finding about the points with a reason, by their keys."""
+    marked = [one for one in stats if one.key in reasons]
     return SweepFinding(
-        title=f"{len(marked)} of {format_count(of, 'point')} {'was' if len(marked) == 1 else 'were'} {said}.",
-        evidence=tuple(
-            f"{one.key} ({one.point.workload} on {one.point.board}, {describe_setting(one.point)}){why}."
-            for one, why in list(zip(marked, whys, strict=True))[:POINTS]
-        ),
-        strength=DOUBT_WEIGHT * len(marked) / of,
         kind=kind,
+        statements=(FindingStatement(kind, {"count": len(marked), "total": len(stats)}),),
+        evidence=tuple(
+            f"{one.key} ({one.point.workload} on {one.point.board}, {describe_setting(one.point)}){reasons[one.key]}."
+            for one in marked[:MAX_POINTS]
+        ),
+        strength=DOUBT_WEIGHT * len(marked) / len(stats),
         points=tuple(one.key for one in marked),
         label=weakest_label([one.label for one in marked]),
     )

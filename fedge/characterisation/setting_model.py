@@ -56,8 +56,7 @@ def estimate_slope(now: PooledSetting, group: Sequence[PooledSetting], knob: str
 
     Returns:
         d log(figure) / d log(knob) between two settings that differ in ``knob`` alone, preferably from settings that
-            are
-        otherwise equal to ``now``; None if there are none.
+            are otherwise equal to ``now``; None if there are none.
     """
     own = get_knob_value(now.point, knob)
     if own is None or float(own) <= 0:
@@ -157,8 +156,7 @@ class SettingModel:
 
         Returns:
             The energy, or None if not metered. If the power of waiting is unknown, its interval covers everything from
-                zero to
-            the present mean power.
+                zero to the present mean power.
         """
         if self.now.energy_j is None:
             return None

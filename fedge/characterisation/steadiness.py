@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedge.characterisation.confidence_interval import batch_means, student_t, variance_inflation
-from fedge.characterisation.profiling.stability import OUTLIER_SDS, SD_OF_MAD, compute_mser_truncation
+from fedge.characterisation.profiling.stability import clip_outliers, compute_mser_truncation, outlier_band
 from fedge.types import Floats
 
 MSER_BATCH = 5
@@ -58,11 +58,9 @@ class Steadiness:
     """
 
     warm_up: int
-    """Number of warm-up minibatches."""
     outliers: NDArray[np.bool_]
     settled: bool
     why: str
-    """Empty if ``settled``."""
 
 
 def assess_steadiness(series: Floats) -> Steadiness:
@@ -84,7 +82,7 @@ def find_outliers(series: Floats) -> NDArray[np.bool_]:
     Args:
         series: Seconds per minibatch, shape (n,), n >= 1.
     """
-    centre, width = _outlier_band(series)
+    centre, width = outlier_band(series, MIN_OUTLIER_DISTANCE)
     far: NDArray[np.bool_] = np.abs(series - centre) > width
     return far if far.mean() <= MAX_OUTLIER_SHARE else np.zeros(len(series), dtype=np.bool_)
 
@@ -96,7 +94,7 @@ def count_warm_up(series: Floats) -> int:
         series: Seconds per minibatch in execution order, shape (n,), n >= 1.
     """
     n = len(series)
-    centre, width = _outlier_band(series[n // 2 :])
+    centre, width = outlier_band(series[n // 2 :], MIN_OUTLIER_DISTANCE)
     usual = np.abs(series - centre) <= width
     far = min(int(np.argmax(usual)), n // 2)  # the median is within the band, so that argmax finds one
     found = _count_mser_start(np.clip(series[far:], centre - width, centre + width))
@@ -132,7 +130,7 @@ def describe_drift(series: Floats) -> str:
     n = len(series)
     if n < MIN_STEPS:
         return f"only {n} minibatches after the start"
-    clipped = _clip_outliers(series)
+    clipped = clip_outliers(series, MIN_OUTLIER_DISTANCE)
     half = n // 2
     if _have_different_means(clipped[:half], clipped[half:], DRIFT_CONFIDENCE):
         change = float(clipped[half:].mean() / clipped[:half].mean()) - 1.0
@@ -143,19 +141,6 @@ def describe_drift(series: Floats) -> str:
 
 def _format_change(change: float) -> str:
     return f"{100 * abs(change):.1f} % {'more' if change > 0 else 'less'}"
-
-
-def _outlier_band(series: Floats) -> tuple[float, float]:
-    centre = float(np.median(series))
-    deviation = SD_OF_MAD * float(np.median(np.abs(series - centre)))
-    return centre, max(OUTLIER_SDS * deviation, MIN_OUTLIER_DISTANCE * abs(centre))
-
-
-def _clip_outliers(series: Floats) -> Floats:
-    """Clip outliers to the band of the later half, which warm-up does not widen."""
-    centre, width = _outlier_band(series[len(series) // 2 :])
-    clipped: Floats = np.clip(series, centre - width, centre + width)
-    return clipped
 
 
 def _have_different_means(first: Floats, second: Floats, sure: float) -> bool:

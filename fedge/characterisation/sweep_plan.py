@@ -5,8 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal, Self
+
+from pydantic import TypeAdapter
 
 from fedge.types import PowerMode
 
@@ -36,27 +38,37 @@ DEFAULT_STORAGE = "default"
 
 @dataclass(frozen=True, slots=True)
 class SweepPoint:
-    """One setting. ``board`` is ``here``, or an emulated board's own name such as ``agx-xavier-1``."""
+    """One setting of all knobs on one board.
+
+    Attributes:
+        board: ``here``, or an emulated board's own name such as ``agx-xavier-1``.
+        workload: The name of one of the plan's workloads.
+        mode: The power mode; None for the machine's present one, where no mode can be set.
+        kind: Training or inference.
+        batch_size: Samples per step.
+        workers: Loader processes; without any, the training process loads.
+        prefetch: Batches that each worker prepares ahead.
+        pinned: Whether batches go to page-locked memory.
+        storage: The name of one of the plan's storages.
+        cache: ``dropped``: the page cache is emptied before the first epoch only, later epochs find what it left;
+            ``warm``: every file was read before.
+        runtime: ``bare``, or ``docker:IMAGE``, ``podman:IMAGE``, with ``nvidia+`` in front for NVIDIA's runtime.
+        dvfs: Whether clocks may follow the load, below those of the mode.
+        repeat: Number of the repeat, from 0.
+    """
 
     board: str
     workload: str
-    """The name of one of the plan's workloads."""
     mode: PowerMode | None = None
-    """None: the machine's present mode, where no mode can be set."""
     kind: WorkKind = "train"
     batch_size: int = 16
     workers: int = 0
     prefetch: int = DEFAULT_PREFETCH
     pinned: bool = False
     storage: str = DEFAULT_STORAGE
-    """The name of one of the plan's storages."""
     cache: CacheState = "dropped"
-    """``dropped``: emptied before the first epoch only, later epochs find what it left; ``warm``: every file was read
-    before."""
     runtime: str = "bare"
-    """``bare``, or ``docker:IMAGE``, ``podman:IMAGE``, with ``nvidia+`` in front for NVIDIA's runtime."""
     dvfs: bool = False
-    """Whether clocks may follow the load, below those of the mode."""
     repeat: int = 0
 
     @property
@@ -86,23 +98,27 @@ class SweepPoint:
         return cls(**given)
 
 
-ImageSource = Literal["files", "memory"]
-
-
 @dataclass(frozen=True, slots=True)
 class Images:
-    """A data set of images: ``files`` are JPEGs in a folder per class, ``memory`` is one array that is read at once."""
+    """A data set of images.
+
+    Attributes:
+        count: Images per epoch.
+        width: Width of a stored image in pixels.
+        height: Height of a stored image in pixels.
+        channels: 3 or 1.
+        source: ``files`` are JPEGs in a folder per class, ``memory`` is one array that is read at once.
+        kb: Mean file size in kB; None: as JPEG yields (measured here; ``JPEG_KB_PER_MPIXEL`` on emulated boards).
+        folder: The user's own image folder; None: images are generated, identical for identical parameters.
+    """
 
     count: int
-    """Images per epoch."""
     width: int
     height: int
     channels: int = 3
-    source: ImageSource = "files"
+    source: Literal["files", "memory"] = "files"
     kb: float | None = None
-    """Mean file size in kB; None: as JPEG yields (measured here; ``JPEG_KB_PER_MPIXEL`` on emulated boards)."""
     folder: str | None = None
-    """The user's own image folder; None: images are generated, identical for identical parameters."""
 
     @property
     def mpixel(self) -> float:
@@ -112,13 +128,21 @@ class Images:
 
 @dataclass(frozen=True, slots=True)
 class WorkloadPlan:
-    """A training or inference workload: a network, its input, and the images behind it."""
+    """A training or inference workload: a network, its input, and the images behind it.
+
+    Attributes:
+        name: Name of the workload.
+        model: A torchvision name, one of fedge's own networks, or the user's ``module:function``.
+        input: Channels, height and width of a sample at the network's input.
+        classes: Number of classes.
+        images: The data set.
+        learning_rate: Learning rate of SGD.
+        momentum: Momentum of SGD.
+    """
 
     name: str
     model: str
-    """A torchvision name, one of fedge's own networks, or the user's ``module:function``."""
     input: tuple[int, int, int]
-    """Channels, height and width of a sample at the network's input."""
     classes: int
     images: Images
     learning_rate: float = 0.01
@@ -136,23 +160,40 @@ class StoragePlan:
 
 @dataclass(frozen=True, slots=True)
 class MeasurementSchedule:
-    """How long and how often each point is measured."""
+    """How long and how often each point is measured.
+
+    Attributes:
+        epochs: Epochs per point.
+        discard: Number of first epochs that are shown but excluded from the statistics.
+        minibatches: Maximum number of minibatches per epoch; None: whole epochs.
+        repeats: Number of repeats of all points.
+        every_s: Minimum time from the start of one repeat of the plan to the start of the next, in seconds.
+        sample_hz: Sampling rate of loads, power and temperature.
+    """
 
     epochs: int = 3
     discard: int = 1
-    """Number of first epochs that are shown but excluded from the statistics."""
     minibatches: int | None = None
-    """Maximum number of minibatches per epoch; None: whole epochs."""
     repeats: int = 1
     every_s: float = 0.0
-    """Minimum time from the start of one repeat of the plan to the start of the next, in seconds."""
     sample_hz: float = 5.0
-    """Sampling rate of loads, power and temperature."""
 
 
 @dataclass(frozen=True, slots=True)
 class CharacterisationPlan:
-    """A sweep. ``boards`` are ``here`` or the names of emulated boards; ``points`` are all points to be measured."""
+    """A sweep.
+
+    Attributes:
+        name: Name of the sweep.
+        boards: ``here`` or the names of emulated boards.
+        workloads: The workloads by name.
+        storages: The storages by name.
+        course: Duration of a point.
+        points: All points in measuring order: shuffled by the seed within each repeat.
+        seed: Seed of the order, and of emulated noise.
+        base: The value of each knob where a sweep does not vary it.
+        swept: The knobs that each sweep of the plan varies.
+    """
 
     name: str
     boards: tuple[str, ...]
@@ -160,55 +201,25 @@ class CharacterisationPlan:
     storages: Mapping[str, StoragePlan]
     course: MeasurementSchedule
     points: tuple[SweepPoint, ...]
-    """In measuring order: shuffled by the seed within each repeat."""
     seed: int = 0
     base: Mapping[str, Any] = field(default_factory=dict)
-    """The value of each knob where a sweep does not vary it."""
     swept: tuple[tuple[str, ...], ...] = ()
-    """The knobs that each sweep of the plan varies."""
 
 
 def plan_as_data(plan: CharacterisationPlan) -> dict[str, Any]:
     """Convert a plan to JSON-compatible data; equal plans give equal data."""
-    return {
-        "name": plan.name,
-        "seed": plan.seed,
-        "boards": list(plan.boards),
-        "course": asdict(plan.course),
-        "workloads": {name: workload_as_data(workload) for name, workload in plan.workloads.items()},
-        "storages": {name: asdict(storage) for name, storage in plan.storages.items()},
-        "base": dict(plan.base),
-        "swept": [list(knobs) for knobs in plan.swept],
-        "points": [point.as_data() for point in plan.points],
-    }
-
-
-def workload_as_data(workload: WorkloadPlan) -> dict[str, Any]:
-    """Convert a workload to JSON-compatible data."""
-    return asdict(workload) | {"input": list(workload.input)}
+    data = asdict(replace(plan, points=())) | {"points": [point.as_data() for point in plan.points]}
+    plain: dict[str, Any] = json.loads(json.dumps(data))
+    return plain
 
 
 def plan_from_data(data: dict[str, Any]) -> CharacterisationPlan:
     """Create a plan from the output of ``plan_as_data``.
 
     Raises:
-        KeyError: A field is missing.
-        TypeError: A field has a wrong type.
-        ValueError: A field has a wrong value.
+        KeyError: A field of a point is missing.
+        TypeError: A field of a point has a wrong type.
+        ValueError: Another field is missing or wrong.
     """
-    return CharacterisationPlan(
-        name=data["name"],
-        boards=tuple(data["boards"]),
-        workloads={name: _workload_from_data(one) for name, one in data["workloads"].items()},
-        storages={name: StoragePlan(**one) for name, one in data["storages"].items()},
-        course=MeasurementSchedule(**data["course"]),
-        points=tuple(SweepPoint.from_data(one) for one in data["points"]),
-        seed=data["seed"],
-        base=dict(data["base"]),
-        swept=tuple(tuple(knobs) for knobs in data["swept"]),
-    )
-
-
-def _workload_from_data(data: dict[str, Any]) -> WorkloadPlan:
-    channels, height, width = data["input"]
-    return WorkloadPlan(**{**data, "input": (channels, height, width), "images": Images(**data["images"])})
+    points = tuple(SweepPoint.from_data(one) for one in data["points"])
+    return replace(TypeAdapter(CharacterisationPlan).validate_python(data | {"points": ()}), points=points)

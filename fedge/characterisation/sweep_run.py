@@ -1,14 +1,304 @@
-"""The loop of a sweep: measure, skip or record as failed each remaining point, with pauses between the repeats."""
+"""A sweep: its points measured one after the other into its folder, and the list of them without a measurement."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
-from fedge.characterisation.point_measurement import MeasurementRig, PointMeasurement, ProgressCallback
+from fedge.characterisation import knob_values, sweep_files
+from fedge.characterisation.knob_values import MAXN
+from fedge.characterisation.plan_reader import ResolvedPlan, read_resolved_plan
+from fedge.characterisation.point_knobs import describe_point
+from fedge.characterisation.point_measurement import (
+    MeasurementRig,
+    PointMeasurement,
+    ProgressCallback,
+    estimate_point_s,
+    estimate_remaining_s,
+)
 from fedge.characterisation.sweep_plan import CharacterisationPlan, SweepPoint
-from fedge.characterisation.sweep_store import SweepJournal
-from fedge.errors import BoardError
+from fedge.characterisation.sweep_store import (
+    JOURNAL_FILE,
+    SweepJournal,
+    SweepResult,
+    check_plan_extends,
+    open_journal,
+    read_result,
+)
+from fedge.errors import BadInput, BoardError
+
+DEFAULT_FOLDER = Path("characterised")
+"""Default parent folder of sweeps, which are named after their plan."""
+PointReport = Callable[[str, str], None]
+"""Called with the description of a point and the step of its measurement."""
+ShowProgress = Callable[["SweepRun"], AbstractContextManager[PointReport]]
+
+
+@dataclass(frozen=True, slots=True)
+class SweepOptions:
+    """Options of a sweep.
+
+    Attributes:
+        plan: The plan's file.
+        out: The sweep's folder; None for ``DEFAULT_FOLDER`` and the plan's name.
+        again: Whether to retry points that have failed too often.
+    """
+
+    plan: Path
+    out: Path | None = None
+    again: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SweepOutcome:
+    """A sweep after one start.
+
+    Attributes:
+        result: All finished, skipped and failed points.
+        new: Number of points finished by this start.
+        written: Files of the results.
+        attempts: Number of failed attempts by point key.
+    """
+
+    result: SweepResult
+    new: int
+    written: tuple[Path, ...]
+    attempts: Mapping[str, int]
+
+    @property
+    def board_s(self) -> float:
+        """Board time of all finished points, in seconds."""
+        return sum(point.seconds for point in self.result.points)
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedPoint:
+    """A point of a plan.
+
+    Attributes:
+        key: The point's key in the journal.
+        state: ``done``, ``skipped``, ``failed`` or ``left``.
+        seconds: Expected board time in seconds, extrapolated from a few steps; None unless emulated.
+        point: Description of the setting.
+        reason: Why the board cannot measure it, or None.
+    """
+
+    key: str
+    state: str
+    seconds: float | None
+    point: str
+    reason: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class SweepListing:
+    """The points of a plan in the order of measurement.
+
+    Attributes:
+        folder: The sweep's folder.
+        points: The points.
+        repeats_s: Least time from the first repeat to the last, in seconds.
+        default_modes: Note on the modes if the plan names none; empty otherwise.
+    """
+
+    folder: Path
+    points: tuple[PlannedPoint, ...]
+    repeats_s: float
+    default_modes: str
+
+
+def run_sweep(
+    options: SweepOptions,
+    *,
+    note: Callable[[str], None],
+    show_progress: ShowProgress,
+    write_report: Callable[[SweepResult], list[Path]],
+) -> SweepOutcome:
+    """Measure the remaining points of a plan and write all results; an interrupt keeps the finished points.
+
+    Args:
+        options: The options.
+        note: Shows a note to the user.
+        show_progress: Opens a progress line for the run.
+        write_report: Writes page and findings of a sweep with finished points, and returns their paths.
+
+    Raises:
+        BadInput: If the input is invalid; raised before any measurement.
+    """
+    resolved = read_resolved_plan(options.plan)
+    plan, out = resolved.plan, options.out or DEFAULT_FOLDER / resolved.plan.name
+    rigs = build_rigs(plan, out, options.plan)
+    with open_journal(out) as journal:
+        journal.begin(plan, {board: rig.software for board, rig in rigs.items()})
+        if lost := journal.forget_damaged():
+            count = format_count(len(lost), "finished point")
+            note(f"the files of {count} are gone or damaged: measured again")
+        if options.again:
+            journal.past.attempts.clear()
+        before = len(journal.past.done)
+        sweep_files.write_plan(out, resolved)
+        if text := _describe_default_modes(resolved):
+            note(text)
+        _measure_points(SweepRun(plan, rigs, journal), out, note, show_progress)
+        result = read_result(out)
+        written = _write_results(result, write_report)
+        return SweepOutcome(result, len(result.points) - before, tuple(written), dict(journal.past.attempts))
+
+
+def list_sweep(options: SweepOptions) -> SweepListing:
+    """List the points of a plan with their state; nothing is measured.
+
+    Raises:
+        BadInput: If the plan is invalid, or the folder holds the sweep of another plan.
+    """
+    resolved = read_resolved_plan(options.plan)
+    plan, out = resolved.plan, options.out or DEFAULT_FOLDER / resolved.plan.name
+    states = _read_point_states(out, plan)
+    rigs = build_rigs(plan, out, options.plan)
+    points = tuple(_plan_point(plan, point, rigs.get(point.board), states) for point in plan.points)
+    repeats_s = (plan.course.repeats - 1) * plan.course.every_s
+    return SweepListing(out, points, repeats_s, _describe_default_modes(resolved))
+
+
+def sweep_outcome_to_dict(outcome: SweepOutcome) -> dict[str, Any]:
+    """Return an outcome for JSON."""
+    result = outcome.result
+
+    def reasons(points: tuple[tuple[SweepPoint, str], ...]) -> list[dict[str, Any]]:
+        return [{"key": point.key, "point": describe_point(point), "reason": reason} for point, reason in points]
+
+    return {
+        "folder": str(result.folder),
+        "points": len(result.plan.points),
+        "done": len(result.points),
+        "new": outcome.new,
+        "skipped": reasons(result.skipped),
+        "failed": reasons(result.failed),
+        "board_s": outcome.board_s,
+        "report": str(result.folder / "report.html") if result.points else None,
+        "written": [str(path) for path in outcome.written],
+    }
+
+
+def format_count(number: int, noun: str) -> str:
+    """Format a count with its noun: ``1 point``, ``2 points``."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def build_rigs(plan: CharacterisationPlan, folder: Path, path: Path) -> dict[str, MeasurementRig]:
+    """Build a measurement rig for every board of a plan.
+
+    Args:
+        plan: The plan.
+        folder: The sweep's folder.
+        path: The plan's file, for messages.
+
+    Returns:
+        Rigs by board name.
+
+    Raises:
+        BadInput: If a board cannot apply a setting of the plan.
+    """
+    own = any(":" in workload.model for workload in plan.workloads.values())
+    if own and str(Path.cwd()) not in sys.path:  # where the worker looks for the user's own networks too
+        sys.path.append(str(Path.cwd()))
+    with _prefix_errors(str(path)):
+        rigs = {board: _build_rig(plan, board, folder) for board in plan.boards}
+    first = {(point.board, point.workload): point for point in plan.points}
+    for (board, name), point in first.items():
+        with _prefix_errors(f"{path}: workloads.{name}"):
+            rigs[board].refusal_reason(point, plan.workloads[name])
+    return rigs
+
+
+@contextmanager
+def _prefix_errors(place: str) -> Iterator[None]:
+    """Prefix errors raised in the block with the plan's file or a location in it."""
+    try:
+        yield
+    except BadInput as error:
+        dot = "." if ": " in place else ": "
+        raise BadInput(f"{place}{dot}{error.where}", error.got, error.right) from error
+
+
+def _build_rig(plan: CharacterisationPlan, board: str, folder: Path) -> MeasurementRig:
+    if board == knob_values.HERE:
+        from fedge.characterisation.local_rig import build_local_rig
+
+        return build_local_rig(plan, folder)
+    from fedge.characterisation.emulated_rig import build_emulated_rig
+
+    return build_emulated_rig(plan, board)
+
+
+def _describe_default_modes(resolved: ResolvedPlan) -> str:
+    """Describe the mode used if the plan names none; empty if it names one or modes cannot be set."""
+    modes = {knob_values.device_name(name) or name: own.get(MAXN) for name, own in resolved.modes.items()}
+    shown = ", ".join(f"{mode} on {name}" for name, mode in modes.items() if mode is not None)
+    return f"the plan names no mode: every point is at MAXN ({shown})" if shown and not resolved.has_modes else ""
+
+
+def _measure_points(run: SweepRun, out: Path, note: Callable[[str], None], show_progress: ShowProgress) -> None:
+    journal = run.journal
+    if journal.past.done and run.remaining_count:
+        note(f"going on: {run.remaining_count} of {format_count(len(run.plan.points), 'point')} are left")
+    reasons: set[str] = set()
+    try:
+        with show_progress(run) as report:
+            while (point := run.next_point()) is not None:
+                words = describe_point(point)
+                report(words, "")
+                outcome = run.run_next(lambda text, words=words: report(words, text))  # type: ignore[misc]
+                if isinstance(outcome, UnmeasuredPoint) and outcome.failed and outcome.reason not in reasons:
+                    reasons.add(outcome.reason)
+                    note(f"{words} failed and is left out: {outcome.reason}")
+    except KeyboardInterrupt:
+        count = format_count(len(journal.past.done), "point")
+        note(f"{out} holds the {count} done so far; the same command goes on")
+        if journal.past.done:
+            note(f"for a report of them: fedge characterise-report {out}")
+        raise
+
+
+def _write_results(result: SweepResult, write_report: Callable[[SweepResult], list[Path]]) -> list[Path]:
+    """Write all results: epochs, tables and report."""
+    written = [sweep_files.write_epochs(result)]
+    if result.points:
+        from fedge.characterisation.sweep_tables import write_tables
+
+        written += write_tables(result)
+        written += write_report(result)
+    return written
+
+
+def _plan_point(
+    plan: CharacterisationPlan, point: SweepPoint, rig: MeasurementRig | None, states: Mapping[str, str]
+) -> PlannedPoint:
+    workload = plan.workloads[point.workload]
+    reason = None if rig is None else rig.refusal_reason(point, workload)
+    timed = rig is not None and not reason and point.board != knob_values.HERE
+    seconds = estimate_point_s(rig, point, workload, plan.course) if rig is not None and timed else None
+    state = states.get(point.key, "skipped" if reason else "left")
+    return PlannedPoint(point.key, state=state, seconds=seconds, point=describe_point(point), reason=reason)
+
+
+def _read_point_states(out: Path, plan: CharacterisationPlan) -> dict[str, str]:
+    """Return the state (done, skipped or failed) by point key of an existing sweep in ``out``.
+
+    Raises:
+        BadInput: If the folder holds the sweep of another plan.
+    """
+    if not (out / JOURNAL_FILE).exists():
+        return {}
+    result = read_result(out)
+    if result.points:
+        check_plan_extends(out / JOURNAL_FILE, result.plan, plan)
+    states = {point.key: "skipped" for point, _ in result.skipped} | {point.key: "failed" for point, _ in result.failed}
+    return {point.point.key: "done" for point in result.points} | states
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,15 +328,22 @@ class SweepRun:
         """The points still to be tried, in order."""
         return tuple(self._left[::-1])
 
+    @property
+    def local_remaining_s(self) -> float | None:
+        """Estimated remaining time on this machine, in seconds; None before its first point is done."""
+        here = [one.seconds for one in self.journal.past.done.values() if one.point.board == knob_values.HERE]
+        rest = [point for point in self.remaining_points if point.board == knob_values.HERE]
+        return estimate_remaining_s(here, rest, self.plan.course) if here else None
+
     def next_point(self) -> SweepPoint | None:
         """Return the next point, or None when all are done."""
         return self._left[-1] if self._left else None
 
-    def run_next(self, told: ProgressCallback = lambda _: None) -> PointMeasurement | UnmeasuredPoint:
+    def run_next(self, report: ProgressCallback = lambda _: None) -> PointMeasurement | UnmeasuredPoint:
         """Measure the next point, unless its rig refuses it, and write the journal.
 
         Args:
-            told: Called with progress messages.
+            report: Called with progress messages.
 
         Returns:
             The measurement, or the reason why there is none.
@@ -58,26 +355,26 @@ class SweepRun:
             self.journal.skip(point, reason)
             result = UnmeasuredPoint(point, reason, failed=False)
         else:
-            self._idle_before_repeat(point, rig, told)
-            result = self._measure(point, rig, told)
+            self._idle_before_repeat(point, rig, report)
+            result = self._measure(point, rig, report)
         self._left.pop()
         return result
 
     def _measure(
-        self, point: SweepPoint, rig: MeasurementRig, told: ProgressCallback
+        self, point: SweepPoint, rig: MeasurementRig, report: ProgressCallback
     ) -> PointMeasurement | UnmeasuredPoint:
         try:
-            seen = rig.measure(point, self.plan.workloads[point.workload], self.plan.course, told)
+            measurement = rig.measure(point, self.plan.workloads[point.workload], self.plan.course, report)
         except BoardError as error:
             self.journal.fail(point, str(error))
             return UnmeasuredPoint(point, str(error), failed=True)
-        self.journal.finish(seen)
-        return seen
+        self.journal.finish(measurement)
+        return measurement
 
-    def _idle_before_repeat(self, point: SweepPoint, rig: MeasurementRig, told: ProgressCallback) -> None:
+    def _idle_before_repeat(self, point: SweepPoint, rig: MeasurementRig, report: ProgressCallback) -> None:
         seconds = idle_before_repeat_s(point, self.plan, self.journal)
         if seconds > 0:
-            told(f"resting {seconds / 60:.1f} min before repeat {point.repeat + 1}")
+            report(f"resting {seconds / 60:.1f} min before repeat {point.repeat + 1}")
             rig.idle(seconds)
 
 

@@ -9,18 +9,18 @@ from __future__ import annotations
 import errno
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
-from functools import partial
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 
-from fedge.characterisation import sweep_plan
-from fedge.characterisation.plan_changes import check_plan_extends, check_same_software
+from fedge.atomic_files import replace_file
+from fedge.characterisation.point_knobs import describe_point
 from fedge.characterisation.point_measurement import EpochSummary, MinibatchTimes, PointMeasurement, SensorTrace
-from fedge.characterisation.sweep_plan import CharacterisationPlan, SweepPoint
+from fedge.characterisation.sweep_plan import CharacterisationPlan, SweepPoint, plan_as_data, plan_from_data
 from fedge.errors import BadInput
 from fedge.jsonlines import RETRY_ADVICE, JsonLines, open_locked, replay_lines, sync_folder
 from fedge.types import Label
@@ -72,50 +72,19 @@ class FinishedPoint:
 
 @dataclass(frozen=True, slots=True)
 class SweepResult:
-    """A sweep, finished or not; points are in the order of the plan."""
+    """A sweep, finished or not; points are in the order of the plan, those without results each with the reason."""
 
     plan: CharacterisationPlan
     folder: Path
     points: tuple[FinishedPoint, ...]
     skipped: tuple[tuple[SweepPoint, str], ...]
-    """Points that the board cannot measure, each with its reason."""
     failed: tuple[tuple[SweepPoint, str], ...]
-
-
-def to_finished_point(seen: PointMeasurement) -> FinishedPoint:
-    """Convert a measurement to a finished point that keeps its arrays in memory."""
-    return FinishedPoint(
-        point=seen.point,
-        epochs=seen.epochs,
-        label=seen.label,
-        power_label=seen.power_label,
-        source=seen.source,
-        seconds=seen.seconds,
-        notes=seen.notes,
-        parameters=dict(seen.parameters),
-        arrays=PointArrays(lambda: seen.minibatches, lambda: seen.sensor_trace),
-    )
-
-
-def read_result(folder: Path) -> SweepResult:
-    """Read the sweep in ``folder``.
-
-    Args:
-        folder: The sweep's folder.
-
-    Returns:
-        The plan and all points that were measured, skipped or failed so far.
-
-    Raises:
-        BadInput: The folder holds no sweep, or its journal is damaged.
-    """
-    return load_result(folder)
 
 
 MINIBATCHES, STRIPS = "minibatches", "strips"
 ARRAY_RECORDS: dict[str, type[MinibatchTimes | SensorTrace]] = {MINIBATCHES: MinibatchTimes, STRIPS: SensorTrace}
-UNFINISHED_SUFFIX = ".unfinished"
-"""Suffix of a file that is not completely written yet."""
+UNFINISHED_FILES = ".*.part"
+"""Pattern of the temporary files of ``fedge.atomic_files``."""
 
 
 def write_arrays(folder: Path, seen: PointMeasurement) -> None:
@@ -128,6 +97,9 @@ def write_arrays(folder: Path, seen: PointMeasurement) -> None:
     Raises:
         BadInput: A file cannot be written.
     """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
     about = {
         "point": json.dumps(seen.point.as_data()),
         "label": seen.label,
@@ -136,7 +108,9 @@ def write_arrays(folder: Path, seen: PointMeasurement) -> None:
     }
     for part, records in ((MINIBATCHES, seen.minibatches), (STRIPS, seen.sensor_trace)):
         columns = {one.name: getattr(records, one.name) for one in fields(records)}
-        write_file(_array_path(folder, part, seen.point.key), partial(_write_parquet, columns=columns, about=about))
+        table = pa.table({name: pa.array(np.ascontiguousarray(values)) for name, values in columns.items()})
+        with replace_synced(_array_path(folder, part, seen.point.key)) as file:
+            pq.write_table(table.replace_schema_metadata(about), file)
 
 
 def open_point_arrays(folder: Path, key: str) -> PointArrays:
@@ -163,24 +137,16 @@ def has_complete_arrays(folder: Path, key: str) -> bool:
     return all(_has_columns(_array_path(folder, part, key), record) for part, record in ARRAY_RECORDS.items())
 
 
-def write_file(path: Path, write: Callable[[IO[bytes]], object]) -> None:
-    """Replace the file at ``path`` atomically: write to a temporary name, sync, then rename.
-
-    Args:
-        path: The file; its folder is created if it does not exist, but not that folder's parents.
-        write: Called with the open binary file.
+@contextmanager
+def replace_synced(path: Path) -> Iterator[Path]:
+    """Yield a temporary path that replaces ``path`` at the end of the context, with its folder on disk as well.
 
     Raises:
         BadInput: The file cannot be written; the previous file is left unchanged.
     """
-    unfinished = path.with_name(path.name + UNFINISHED_SUFFIX)
     try:
-        path.parent.mkdir(exist_ok=True)
-        with unfinished.open("wb") as file:
-            write(file)
-            file.flush()
-            os.fsync(file.fileno())
-        unfinished.replace(path)
+        with replace_file(path) as part:
+            yield part
         sync_folder(path.parent)
     except OSError as error:
         raise to_write_error(path, error) from error
@@ -195,20 +161,12 @@ def to_write_error(path: Path, error: OSError) -> BadInput:
 def remove_unfinished(folder: Path) -> None:
     """Remove the temporary files of an interrupted writer; no other process may be writing."""
     for place in (folder, folder / MINIBATCHES, folder / STRIPS):
-        for path in place.glob(f"*{UNFINISHED_SUFFIX}"):
+        for path in place.glob(UNFINISHED_FILES):
             path.unlink(missing_ok=True)
 
 
 def _array_path(folder: Path, part: str, key: str) -> Path:
     return folder / part / f"{key}.parquet"
-
-
-def _write_parquet(file: IO[bytes], columns: dict[str, Any], about: dict[str, str]) -> None:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    table = pa.table({name: pa.array(np.ascontiguousarray(values)) for name, values in columns.items()})
-    pq.write_table(table.replace_schema_metadata(about), file)
 
 
 def _has_columns(path: Path, record: type[MinibatchTimes | SensorTrace]) -> bool:
@@ -246,6 +204,12 @@ MAX_ATTEMPTS = 2
 """A failed point is retried once, when the sweep is started again."""
 SAVED_FIELDS = tuple(one.name for one in fields(FinishedPoint) if one.name != "arrays")
 """Fields of a finished point's journal line: all of ``PointMeasurement`` except its arrays."""
+
+
+def to_finished_point(measurement: PointMeasurement) -> FinishedPoint:
+    """Convert a measurement to a finished point that keeps its arrays in memory."""
+    arrays = PointArrays(lambda: measurement.minibatches, lambda: measurement.sensor_trace)
+    return FinishedPoint(**{name: getattr(measurement, name) for name in SAVED_FIELDS}, arrays=arrays)
 
 
 @dataclass(slots=True)
@@ -318,15 +282,11 @@ class SweepJournal(JsonLines):
         given = {board: dict(versions) for board, versions in software.items()}
         if past.plan is not None and past.done:
             check_plan_extends(self.path, past.plan, plan)
-            check_same_software(self.path, past.software, given)
+            _check_same_software(self.path, past.software, given)
         together = {**past.software, **given} if past.done else given
-        if (
-            past.plan is None
-            or sweep_plan.plan_as_data(past.plan) != sweep_plan.plan_as_data(plan)
-            or together != past.software
-        ):
+        if past.plan is None or plan_as_data(past.plan) != plan_as_data(plan) or together != past.software:
             event = "begin" if past.plan is None else "plan"
-            about = {"event": event, "version": VERSION, "software": together, "plan": sweep_plan.plan_as_data(plan)}
+            about = {"event": event, "version": VERSION, "software": together, "plan": plan_as_data(plan)}
             self._append(about)
             sync_folder(self.path.parent)
             past.replace_plan(plan)
@@ -415,8 +375,15 @@ def parse_journal(path: Path, raw: bytes) -> tuple[SweepProgress, int]:
     return past, replay_lines(path, raw, take, EXPECTED_FILE)
 
 
-def load_result(folder: Path) -> SweepResult:
-    """Read the sweep in ``folder``; see ``fedge.characterisation.sweep_store.read_result``."""
+def read_result(folder: Path) -> SweepResult:
+    """Read the sweep in ``folder``.
+
+    Returns:
+        The plan and all points that were measured, skipped or failed so far.
+
+    Raises:
+        BadInput: The folder holds no sweep, or its journal is damaged.
+    """
     path = folder / JOURNAL_FILE
     try:
         raw = path.read_bytes()
@@ -455,7 +422,7 @@ def _apply_event(event: Mapping[str, Any], past: SweepProgress, folder: Path) ->
     if kind in {"begin", "plan"}:
         if event["version"] != VERSION:
             raise ValueError(event)
-        past.replace_plan(sweep_plan.plan_from_data(event["plan"]))
+        past.replace_plan(plan_from_data(event["plan"]))
         past.software = dict(event["software"])
     elif kind == "done":
         past.finish(_finished_from_event(event, folder))
@@ -487,3 +454,55 @@ def _to_python_scalars(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_to_python_scalars(one) for one in value]
     return value.item() if isinstance(value, np.generic) else value
+
+
+# Changes of a plan ----------------------------------------------------------------------------------------------------
+
+
+def check_plan_extends(path: Path, before: CharacterisationPlan, now: CharacterisationPlan) -> None:
+    """Check that a plan equals that of the journal or only adds points, repeats, boards, workloads or storages.
+
+    Args:
+        path: The journal's path, for messages.
+        before: The plan in the journal.
+        now: The plan of this start.
+
+    Raises:
+        BadInput: With the first difference.
+    """
+    for where, got, wanted in _list_differences(before, now):
+        right = f"{wanted} was asked for now: ask for the same, give another --out, or remove the folder"
+        raise BadInput(f"{path}: {where}", got, right)
+
+
+def _list_differences(before: CharacterisationPlan, now: CharacterisationPlan) -> Iterator[tuple[str, str, str]]:
+    """Yield each difference other than an addition: field, value in the journal, value now."""
+    old, new = plan_as_data(before), plan_as_data(now)
+    for name in ("name", "seed", "course", "workloads", "storages"):
+        yield from _compare_values(name, old[name], new[name])
+    keys = {point.key for point in now.points}
+    for point in before.points:
+        if point.key not in keys:
+            yield "points", f"a point that the plan no longer has ({describe_point(point)})", "a plan without it"
+
+
+def _compare_values(where: str, before: Any, now: Any) -> Iterator[tuple[str, str, str]]:
+    if isinstance(before, dict):
+        for name, value in before.items():
+            if name in now:
+                yield from _compare_values(f"{where}.{name}", value, now[name])
+            else:
+                yield f"{where}.{name}", "one that the plan no longer has", "none of that name"
+    elif before != now and not (where == "course.repeats" and now > before):
+        yield where, repr(before), repr(now)
+
+
+def _check_same_software(path: Path, before: Mapping[str, dict[str, str]], now: Mapping[str, dict[str, str]]) -> None:
+    """Check that each board's versions are those of the points already measured: board -> name -> version."""
+    for board, versions in now.items():
+        known = before.get(board, versions)
+        for name in sorted({*known, *versions}):
+            got, wanted = known.get(name, "nothing"), versions.get(name, "nothing")
+            if got != wanted:
+                right = f"{wanted} is here now: go on with what was there, or give another --out"
+                raise BadInput(f"{path}: {board}: {name}", got, right)

@@ -8,10 +8,9 @@ readers take the names. Next to each table is its record, as with tables of ``fe
 from __future__ import annotations
 
 import json
-import os
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +20,8 @@ from fedge.characterisation.point_knobs import kind_of_board
 from fedge.characterisation.point_measurement import EpochSummary, MinibatchTimes
 from fedge.characterisation.profiling.profiling_record import profiling_record_path
 from fedge.characterisation.sweep_plan import MeasurementSchedule, SweepPoint
-from fedge.characterisation.sweep_store import FinishedPoint, SweepResult
+from fedge.characterisation.sweep_store import FinishedPoint, SweepResult, replace_synced
 from fedge.devices.tables.mode_table import write_mode_table
-from fedge.errors import BadInput
 from fedge.modes import stack_modes
 from fedge.types import Label, PowerMode, ProfileTable
 
@@ -32,6 +30,7 @@ MEAN_RULE = (
     "time: of every epoch that counts the mean minibatch from end to end, without the epoch's first, which starts the "
     "loader; the median of the epochs. power: the joules of these epochs over their seconds."
 )
+LOADER_KNOBS = ("workers", "prefetch", "pinned", "storage", "cache", "runtime", "dvfs")
 NO_MODE = "no power mode: the board's clocks were left as they were"
 NO_POWER = "nobody metered the power"
 
@@ -66,8 +65,7 @@ def write_tables(result: SweepResult) -> list[Path]:
 
     Args:
         result: The sweep. Points without a mode or without power are left out; the record next to each table lists
-            them,
-            and ``list_omitted_points`` lists all of them.
+            them, and ``list_omitted_points`` lists all of them.
 
     Returns:
         Paths of the tables; empty if no point has both a mode and power.
@@ -80,11 +78,10 @@ def write_tables(result: SweepResult) -> list[Path]:
         row = to_table_row(finished, result.plan.course)
         if isinstance(row, SweepTableRow):
             groups.setdefault(_table_path(result.folder, finished.point), []).append(row)
-    gone = list_omitted_points(result)
+    omitted = list_omitted_points(result)
     for path, rows in groups.items():
-        _write_text(
-            profiling_record_path(path), json.dumps(_build_record(path, rows, gone, result.folder), indent=1) + "\n"
-        )
+        with replace_synced(profiling_record_path(path)) as file:
+            file.write_text(json.dumps(_build_record(path, rows, omitted, result.folder), indent=1) + "\n", "utf-8")
         write_mode_table(path, *_build_tables(path, rows))
     return list(groups)
 
@@ -192,7 +189,7 @@ def _build_tables(path: Path, rows: Sequence[SweepTableRow]) -> list[ProfileTabl
 
 
 def _build_record(
-    path: Path, rows: Sequence[SweepTableRow], gone: Sequence[tuple[SweepPoint, str]], folder: Path
+    path: Path, rows: Sequence[SweepTableRow], omitted: Sequence[tuple[SweepPoint, str]], folder: Path
 ) -> dict[str, Any]:
     point = rows[0].point
     label = "measured" if all(row.label == "measured" for row in rows) else "emulated"
@@ -207,44 +204,16 @@ def _build_record(
         "truth_label": rows[0].label,
         "power_label": rows[0].power_label,
         "method": {"rule": MEAN_RULE},
-        "loader": _loader_fields(point),
+        "loader": {name: getattr(point, name) for name in LOADER_KNOBS},
         "finished": True,
         "modes": [_mode_fields(row) for row in sorted(rows, key=lambda row: (row.point.batch_size, row.mode))],
         "left_out": [
-            {"point": other.key, "reason": why} for other, why in gone if _table_path(folder, other) == path
+            {"point": other.key, "reason": why} for other, why in omitted if _table_path(folder, other) == path
         ],
     }  # fmt: skip
 
 
-def _loader_fields(point: SweepPoint) -> Mapping[str, Any]:
-    named = ("workers", "prefetch", "pinned", "storage", "cache", "runtime", "dvfs")
-    return {name: getattr(point, name) for name in named}
-
-
 def _mode_fields(row: SweepTableRow) -> dict[str, Any]:
-    mode = row.mode
-    return {
-        "cores": mode.cores,
-        "cpu_mhz": mode.cpu_mhz,
-        "gpu_mhz": mode.gpu_mhz,
-        "mem_mhz": mode.mem_mhz,
-        "batch_size": row.point.batch_size,
-        "point": row.point.key,
-        "repeat": row.point.repeat,
-        "epochs": row.epochs,
-        "step_s": row.step_s,
-        "power_w": row.power_w,
-    }
-
-
-def _write_text(path: Path, text: str) -> None:
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        unfinished.write_text(text, encoding="utf-8")
-        unfinished.replace(path)
-    except OSError as error:
-        right = "a folder that can be written"
-        raise BadInput(str(path), f"a file that cannot be written ({error.strerror})", right) from error
-    finally:
-        unfinished.unlink(missing_ok=True)
+    point = row.point
+    own = {"batch_size": point.batch_size, "point": point.key, "repeat": point.repeat}
+    return asdict(row.mode) | own | {"epochs": row.epochs, "step_s": row.step_s, "power_w": row.power_w}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-import re
 import resource
 import threading
 import time
@@ -20,10 +19,11 @@ import numpy as np
 from fedge.characterisation.point_measurement import SensorTrace
 from fedge.devices.sensing import sysfs_readings
 from fedge.devices.sensing.control_files import ControlFiles
+from fedge.devices.sensing.package_energy import PackageEnergyCounter
 from fedge.powerd.machine import Machine
 from fedge.types import Floats
-from fedge.worker.host_counters import DISKSTATS
-from fedge.worker.host_counters import parse_disk_read_bytes as disk_bytes
+from fedge.worker.page_cache import DISKSTATS
+from fedge.worker.page_cache import parse_disk_read_bytes as disk_bytes
 
 PAGE_MB = os.sysconf("SC_PAGE_SIZE") / 1e6
 IDLE_COLUMNS = (3, 4)
@@ -105,47 +105,7 @@ class CpuWork:
         return max(0.0, others_s / max(1e-9, self.at_s - before.at_s))
 
 
-RAPL_FOLDER = "sys/class/powercap"
-RAPL_PACKAGE = re.compile(r"intel-rapl:\d+")
-"""Name of a processor package; a second colon marks a part of a package."""
 RAPL_SOURCE = "RAPL, the processor's packages alone"
-
-
-class PackageEnergyCounter:
-    """Energy of all processor packages by RAPL; its counters wrap around within minutes and must be read more often."""
-
-    def __init__(self, zones: list[Path]) -> None:
-        self._zones = zones
-        self._range_uj = [int((zone / "max_energy_range_uj").read_text("ascii")) for zone in zones]
-        self._last_uj = [self._read_uj(zone) for zone in zones]
-        self._joules = 0.0
-
-    @classmethod
-    def try_open(cls, root: str = "/") -> Self | None:
-        """Open the machine's counters.
-
-        Returns:
-            The counter, or None if the machine has none or this user may not read them.
-        """
-        folder = Path(root) / RAPL_FOLDER
-        zones = sorted(zone for zone in folder.glob("intel-rapl:*") if RAPL_PACKAGE.fullmatch(zone.name))
-        with contextlib.suppress(OSError, ValueError):
-            return cls(zones) if zones else None
-        return None
-
-    def read_energy_j(self) -> float:
-        """Return the energy since this object was created."""
-        for k, zone in enumerate(self._zones):
-            now_uj = self._read_uj(zone)
-            self._joules += (now_uj - self._last_uj[k]) % self._range_uj[k] / 1e6
-            self._last_uj[k] = now_uj
-        return self._joules
-
-    @staticmethod
-    def _read_uj(zone: Path) -> int:
-        return int((zone / "energy_uj").read_text("ascii"))
-
-
 JOIN_S = 5.0
 
 
@@ -181,7 +141,6 @@ class SystemSampler:
     now_s: Callable[[], float] = time.monotonic
     pid: int | None = None
     _read: dict[int, float] = field(default_factory=dict)
-    """Bytes read per process, including those that have ended."""
 
     def __post_init__(self) -> None:
         machine = Machine(self.root)
@@ -223,18 +182,18 @@ class SamplingThread:
     The first and the last sample are taken at the ends of the block.
 
     Args:
-        eyes: The sampler, closed at the end of the block.
+        sampler: The sampler, closed at the end of the block.
         hz: Sampling rate.
     """
 
-    def __init__(self, eyes: SystemSampler, hz: float) -> None:
-        self._eyes, self._period_s = eyes, 1.0 / hz
+    def __init__(self, sampler: SystemSampler, hz: float) -> None:
+        self._sampler, self._period_s = sampler, 1.0 / hz
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="looking", daemon=True)
-        self.looks: list[SystemSample] = []
+        self.samples: list[SystemSample] = []
 
     def __enter__(self) -> Self:
-        self.looks.append(self._eyes.take_sample())
+        self.samples.append(self._sampler.take_sample())
         self._thread.start()
         return self
 
@@ -244,8 +203,8 @@ class SamplingThread:
         self._stop.set()
         self._thread.join(JOIN_S)
         if error is None:
-            self.looks.append(self._eyes.take_sample())
-        self._eyes.close()
+            self.samples.append(self._sampler.take_sample())
+        self._sampler.close()
 
     def _run(self) -> None:
         begun_s, k = time.monotonic(), 0
@@ -254,39 +213,39 @@ class SamplingThread:
             if self._stop.wait(max(0.0, begun_s + k * self._period_s - time.monotonic())):
                 return
             with contextlib.suppress(OSError):  # a failed sample leaves a gap
-                self.looks.append(self._eyes.take_sample())
+                self.samples.append(self._sampler.take_sample())
 
 
-def build_sensor_trace(looks: Sequence[SystemSample], begun_s: float) -> SensorTrace:
+def build_sensor_trace(samples: Sequence[SystemSample], begun_s: float) -> SensorTrace:
     """Build a trace from samples.
 
     Args:
-        looks: n + 1 samples in time order.
+        samples: n + 1 samples in time order.
         begun_s: Zero of the trace's times on the samples' clock.
 
     Returns:
         A trace of n elements; rates in element i are means over the interval that ends with sample i + 1.
     """
-    at_s = _sample_column(looks, "at_s")
+    at_s = _sample_column(samples, "at_s")
     span_s = np.maximum(np.diff(at_s), 1e-9)
-    ticks = np.maximum(np.diff(_sample_column(looks, "ticks_so_far")), 1e-9)
+    ticks = np.maximum(np.diff(_sample_column(samples, "ticks_so_far")), 1e-9)
     nothing = np.full(len(span_s), math.nan)
     return SensorTrace(
         at_s=at_s[1:] - begun_s,
-        cpu_load=np.clip(np.diff(_sample_column(looks, "busy_so_far")) / ticks, 0.0, 1.0),
+        cpu_load=np.clip(np.diff(_sample_column(samples, "busy_so_far")) / ticks, 0.0, 1.0),
         gpu_load=nothing,
-        memory_mb=_sample_column(looks, "memory_mb")[1:],
-        disk_mb_per_s=np.diff(_sample_column(looks, "read_bytes_so_far")) / 1e6 / span_s,
-        power_w=np.diff(_sample_column(looks, "joules_so_far")) / span_s,
-        temperature_c=_sample_column(looks, "temperature_c")[1:],
+        memory_mb=_sample_column(samples, "memory_mb")[1:],
+        disk_mb_per_s=np.diff(_sample_column(samples, "read_bytes_so_far")) / 1e6 / span_s,
+        power_w=np.diff(_sample_column(samples, "joules_so_far")) / span_s,
+        temperature_c=_sample_column(samples, "temperature_c")[1:],
     )
 
 
-def counter_growth(looks: Sequence[SystemSample], name: str, start_s: float, end_s: float) -> float | None:
+def counter_growth(samples: Sequence[SystemSample], name: str, start_s: float, end_s: float) -> float | None:
     """Return the growth of a counter over an interval, interpolated linearly between samples.
 
     Args:
-        looks: Samples in time order.
+        samples: Samples in time order.
         name: A counter of ``SystemSample``.
         start_s: Start on the samples' clock.
         end_s: End on the samples' clock.
@@ -294,25 +253,25 @@ def counter_growth(looks: Sequence[SystemSample], name: str, start_s: float, end
     Returns:
         The growth in the counter's unit, or None if there is no source.
     """
-    ends = np.interp([start_s, end_s], _sample_column(looks, "at_s"), _sample_column(looks, name))
+    ends = np.interp([start_s, end_s], _sample_column(samples, "at_s"), _sample_column(samples, name))
     grew = float(ends[1] - ends[0])
     return None if math.isnan(grew) else grew
 
 
-def mean_cpu_load(looks: Sequence[SystemSample], start_s: float, end_s: float) -> float | None:
+def mean_cpu_load(samples: Sequence[SystemSample], start_s: float, end_s: float) -> float | None:
     """Return the mean load of all cores over an interval, from 0 to 1, or None if it is not known."""
-    busy, ticks = (counter_growth(looks, name, start_s, end_s) for name in ("busy_so_far", "ticks_so_far"))
+    busy, ticks = (counter_growth(samples, name, start_s, end_s) for name in ("busy_so_far", "ticks_so_far"))
     return None if busy is None or not ticks else min(1.0, busy / ticks)
 
 
-def peak_value(looks: Sequence[SystemSample], name: str, start_s: float, end_s: float) -> float | None:
+def peak_value(samples: Sequence[SystemSample], name: str, start_s: float, end_s: float) -> float | None:
     """Return the maximum of a field over an interval and its adjacent samples, or None if there is no sensor."""
-    at_s, values = _sample_column(looks, "at_s"), _sample_column(looks, name)
+    at_s, values = _sample_column(samples, "at_s"), _sample_column(samples, name)
     first, last = np.searchsorted(at_s, start_s, "right") - 1, np.searchsorted(at_s, end_s, "left")
     among = values[max(0, first) : last + 1]
     among = among[~np.isnan(among)]
     return float(among.max()) if len(among) else None
 
 
-def _sample_column(looks: Sequence[SystemSample], name: str) -> Floats:
-    return np.array([getattr(look, name) for look in looks], dtype=np.float64)
+def _sample_column(samples: Sequence[SystemSample], name: str) -> Floats:
+    return np.array([getattr(sample, name) for sample in samples], dtype=np.float64)

@@ -88,9 +88,9 @@ def compute_pooled_advice(points: Sequence[PooledSetting], plan: Characterisatio
 
 def _advise_setting(now: PooledSetting, group: Sequence[PooledSetting], fits: PipelineFits) -> list[TuningAdvice]:
     """Return, per knob and quantity, the best measured value and the best prediction that exceeds it."""
-    beside = list(_list_neighbours(now, group))
-    quoted = _select_best([(one, MIN_CHANGE) for one in _advise_from_measurements(now, beside)])
-    expected = _select_best(list(_advise_from_model(now, group, beside, fits)))
+    neighbours = list(_list_neighbours(now, group))
+    quoted = _select_best([(one, MIN_CHANGE) for one in _advise_from_measurements(now, neighbours)])
+    expected = _select_best(list(_advise_from_model(now, group, neighbours, fits)))
     better = [
         one
         for at, (one, error) in expected.items()
@@ -119,12 +119,12 @@ def _knob_distance(found: tuple[TuningAdvice, float]) -> float:
 def _select_starting_settings(group: Sequence[PooledSetting], plan: CharacterisationPlan) -> list[PooledSetting]:
     """Return the setting with the most neighbours (of equals, the nearest to the plan's base) and the fastest one."""
     keys = [[(knob, without_knob(one.point, knob)) for knob in TUNABLE_KNOBS] for one in group]
-    seen = Counter(key for own in keys for key in own)
+    counts = Counter(key for own in keys for key in own)
 
     def rank(i: int) -> tuple[int, int, int]:
         point = group[i].point
         alike = sum(getattr(point, knob, None) == value for knob, value in plan.base.items())
-        return sum(seen[key] for key in keys[i]), alike, -point.workers
+        return sum(counts[key] for key in keys[i]), alike, -point.workers
 
     most = max(range(len(group)), key=rank)
     fastest = min(range(len(group)), key=lambda i: group[i].stats.e2e_s.value / group[i].stats.samples)
@@ -143,10 +143,10 @@ def _list_neighbours(now: PooledSetting, group: Sequence[PooledSetting]) -> Iter
 
 
 def _advise_from_measurements(
-    now: PooledSetting, beside: Sequence[tuple[str, PooledSetting]]
+    now: PooledSetting, neighbours: Sequence[tuple[str, PooledSetting]]
 ) -> Iterator[TuningAdvice]:
     """Yield the improvements that the sweep has measured with certainty."""
-    for knob, one in beside:
+    for knob, one in neighbours:
         per = now.stats.samples / one.stats.samples
         for quantity in ("e2e_s", "energy_j"):
             before, after = getattr(now.stats, quantity), getattr(one.stats, quantity)
@@ -170,10 +170,13 @@ def _describe_time_cost(quantity: str, now: PooledSetting, one: PooledSetting, p
 
 
 def _advise_from_model(
-    now: PooledSetting, group: Sequence[PooledSetting], beside: Sequence[tuple[str, PooledSetting]], fits: PipelineFits
+    now: PooledSetting,
+    group: Sequence[PooledSetting],
+    neighbours: Sequence[tuple[str, PooledSetting]],
+    fits: PipelineFits,
 ) -> Iterator[tuple[TuningAdvice, float]]:
     """Yield the predicted improvements by values without measurements, each with the model's error."""
-    measured = {(knob, get_knob_value(one.point, knob)) for knob, one in beside}
+    measured = {(knob, get_knob_value(one.point, knob)) for knob, one in neighbours}
     model = fit_setting_model(now, group, fits)
     for nexts in PROPOSERS:
         for one in nexts(model, group):
@@ -218,14 +221,14 @@ def _predict_energy_j(now: PointStats, model: SettingModel, then: KnobChange, e2
 
 def _make_advice(
     now: PooledSetting,
-    turned: tuple[str, KnobValue | None],
+    change: tuple[str, KnobValue | None],
     quantity: str,
     expected: Estimate,
     *,
     why: str,
     label: Label,
 ) -> TuningAdvice:
-    knob, then = turned
+    knob, then = change
     point, value = now.point, get_knob_value(now.point, knob)
     present: Estimate = getattr(now.stats, quantity)
     return TuningAdvice(

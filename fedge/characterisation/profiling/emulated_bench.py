@@ -71,10 +71,10 @@ class EmulatedBenchBoard:
         self, workload: Workload, steps: int, work: Callable[[int], object], limit_s: float | None = None
     ) -> Measurement:
         self._board.temperature_c = self.temperature_c
-        seen = self._board.measure(workload, steps, work, limit_s)
+        measurement = self._board.measure(workload, steps, work, limit_s)
         self.temperature_c = self._board.temperature_c
-        self.clock.sleep_s(seen.work_s)
-        return seen
+        self.clock.sleep_s(measurement.work_s)
+        return measurement
 
     def _create_board(self, visit: int, mode: PowerMode) -> EmulatedBoard:
         rng = make_generator(self._seed, self._name, "bench", str(mode), visit)

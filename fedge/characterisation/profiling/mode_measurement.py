@@ -47,7 +47,6 @@ class SettledMode:
     seconds: float
     joules: float
     end_c: float | None
-    """Temperature at the end; None without a sensor."""
 
     @property
     def note(self) -> str:
@@ -83,7 +82,7 @@ class _Attempt:
 
 
 def measure_mode(
-    bench: ProfilingBench, mode: PowerMode, rule: StabilityRule, told: VerdictCallback = lambda _: None
+    bench: ProfilingBench, mode: PowerMode, rule: StabilityRule, report: VerdictCallback = lambda _: None
 ) -> SettledMode:
     """Measure the steady time and power of a mode; the previous mode is restored even after an error.
 
@@ -93,17 +92,17 @@ def measure_mode(
         bench: The board and its work.
         mode: Mode to measure.
         rule: Criteria of a settled mode.
-        told: Called with the verdict after every chunk.
+        report: Called with the verdict after every chunk.
 
     Raises:
         BoardError: If the board fails.
     """
     begin_s = bench.clock.now_s()
-    first = _run_attempt(bench, mode, rule, told, stop_when_throttled=True)
+    first = _run_attempt(bench, mode, rule, report, stop_when_throttled=True)
     attempts, last, joules = 1, first, first.joules
     if first.throttled:
         joules += _cool_down(bench, first.peak_c)
-        last = _run_attempt(bench, mode, rule, told, stop_when_throttled=False)
+        last = _run_attempt(bench, mode, rule, report, stop_when_throttled=False)
         attempts, joules = 2, joules + last.joules
     verdict = replace(last.verdict, settled=False, why="it throttled") if last.throttled else last.verdict
     seconds = round(bench.clock.now_s() - begin_s, 3)
@@ -120,7 +119,7 @@ def measure_mode(
 
 
 def _run_attempt(
-    bench: ProfilingBench, mode: PowerMode, rule: StabilityRule, told: VerdictCallback, *, stop_when_throttled: bool
+    bench: ProfilingBench, mode: PowerMode, rule: StabilityRule, report: VerdictCallback, *, stop_when_throttled: bool
 ) -> _Attempt:
     chunks: list[MeasuredChunk] = []
     peaks: list[float] = []
@@ -131,16 +130,16 @@ def _run_attempt(
     with bench.device.use_mode(mode):
         while True:
             left_s = rule.limit_s - spent_s
-            seen = bench.device.measure(bench.workload, steps, bench.work, left_s)
-            chunks.append(MeasuredChunk(seen.steps, seen.step_s, seen.power_w, seen.work_s))
-            spent_s, joules = spent_s + seen.work_s, joules + seen.work_j
-            throttled = throttled or seen.throttled
-            peaks += [] if seen.peak_c is None else [seen.peak_c]
+            measurement = bench.device.measure(bench.workload, steps, bench.work, left_s)
+            chunks.append(MeasuredChunk(measurement.steps, measurement.step_s, measurement.power_w, measurement.work_s))
+            spent_s, joules = spent_s + measurement.work_s, joules + measurement.work_j
+            throttled = throttled or measurement.throttled
+            peaks += [] if measurement.peak_c is None else [measurement.peak_c]
             verdict = judge_stability(chunks, rule)
-            told(verdict)
+            report(verdict)
             if verdict.settled or spent_s >= rule.limit_s or (throttled and stop_when_throttled):
                 return _Attempt(verdict, throttled, max(peaks, default=None), joules)
-            steps = count_chunk_steps(seen.step_s, rule)
+            steps = count_chunk_steps(measurement.step_s, rule)
 
 
 def count_chunk_steps(step_s: float, rule: StabilityRule) -> int:

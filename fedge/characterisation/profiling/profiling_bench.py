@@ -43,7 +43,6 @@ class ProfilingBench:
     knowledge: PriorKnowledge
     label: Label
     source: str
-    """Where the numbers come from, in words."""
     total_power: str
     emulated: bool
     software: Mapping[str, str] = field(default_factory=dict)

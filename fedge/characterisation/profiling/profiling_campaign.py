@@ -41,7 +41,7 @@ class CampaignStopped(BoardError):
     """A campaign stopped after consecutive failures; measurements so far are kept."""
 
 
-def build_header(bench: ProfilingBench, wanted: ProfilingRequest) -> ProfilingHeader:
+def build_header(bench: ProfilingBench, request: ProfilingRequest) -> ProfilingHeader:
     """Return the identity of a campaign."""
     return ProfilingHeader(
         board=bench.board,
@@ -52,33 +52,33 @@ def build_header(bench: ProfilingBench, wanted: ProfilingRequest) -> ProfilingHe
         label=bench.label,
         source=bench.source,
         total_power=bench.total_power,
-        explorer="all" if wanted.modes == ALL_MODES else wanted.explorer,
-        modes=wanted.modes,
-        seed=wanted.seed,
-        rule=wanted.rule.to_dict(),
+        explorer="all" if request.modes == ALL_MODES else request.explorer,
+        modes=request.modes,
+        seed=request.seed,
+        rule=request.rule.to_dict(),
         software=dict(bench.software),
     )
 
 
-def check_request(bench: ProfilingBench, wanted: ProfilingRequest) -> None:
+def check_request(bench: ProfilingBench, request: ProfilingRequest) -> None:
     """Check the number of modes and the explorer.
 
     Raises:
         BadInput: If there are fewer modes on the board or the explorer is unknown.
     """
     count = len(bench.candidates)
-    if not 0 <= wanted.modes <= count:
-        raise BadInput("--modes", str(wanted.modes), f"from 1 to {count}, or all")
-    if wanted.modes != ALL_MODES:
-        load_named("--explorer", wanted.explorer, EXPLORERS)
+    if not 0 <= request.modes <= count:
+        raise BadInput("--modes", str(request.modes), f"from 1 to {count}, or all")
+    if request.modes != ALL_MODES:
+        load_named("--explorer", request.explorer, EXPLORERS)
 
 
 class ProfilingCampaign:
     """Drives a bench: chooses the next mode, measures it, and writes the journal before anything else."""
 
-    def __init__(self, bench: ProfilingBench, wanted: ProfilingRequest, journal: ProfilingJournal) -> None:
-        self.bench, self.wanted, self.journal = bench, wanted, journal
-        self.total = wanted.modes or len(bench.candidates)
+    def __init__(self, bench: ProfilingBench, request: ProfilingRequest, journal: ProfilingJournal) -> None:
+        self.bench, self.request, self.journal = bench, request, journal
+        self.total = request.modes or len(bench.candidates)
 
     def choose_next_mode(self) -> PowerMode | None:
         """Return the mode to measure next, or None if all are done or the explorer has no more."""
@@ -90,12 +90,14 @@ class ProfilingCampaign:
             self.journal.write_plan(modes)
         return past.remaining_modes[0]
 
-    def measure_and_record(self, mode: PowerMode, told: VerdictCallback = lambda _: None) -> SettledMode | ModeFailure:
+    def measure_and_record(
+        self, mode: PowerMode, report: VerdictCallback = lambda _: None
+    ) -> SettledMode | ModeFailure:
         """Measure ``mode`` until it has settled and record the result.
 
         Args:
             mode: Mode to measure.
-            told: Called with the verdict after every chunk.
+            report: Called with the verdict after every chunk.
 
         Returns:
             The measurement, or the failure of the board.
@@ -105,7 +107,7 @@ class ProfilingCampaign:
         """
         begin_s = self.bench.clock.now_s()
         try:
-            settled = measure_mode(self.bench, mode, self.wanted.rule, told)
+            settled = measure_mode(self.bench, mode, self.request.rule, report)
         except BoardError as error:
             failure = ModeFailure(mode, str(error), round(self.bench.clock.now_s() - begin_s, 3))
             self.journal.write_failure(failure)
@@ -133,8 +135,8 @@ class ProfilingCampaign:
         if missing <= 0:
             return []
         known = set(planned)
-        asked = self.bench.candidates if self.wanted.modes == ALL_MODES else self._ask_explorer(missing)
-        fresh = [mode for mode in dict.fromkeys(asked) if mode not in known][:missing]
+        proposed = self.bench.candidates if self.request.modes == ALL_MODES else self._ask_explorer(missing)
+        fresh = [mode for mode in dict.fromkeys(proposed) if mode not in known][:missing]
         return list(sort_high_to_low(stack_modes(fresh))) if fresh else []
 
     def _ask_explorer(self, missing: int) -> list[PowerMode]:
@@ -144,6 +146,6 @@ class ProfilingCampaign:
         The explorer does not know the failed modes and may propose them again; as many additional modes are requested.
         """
         past = self.journal.past
-        explorer = load_explorer(self.wanted.explorer, self.bench.candidates, self.bench.knowledge, "--explorer")
+        explorer = load_explorer(self.request.explorer, self.bench.candidates, self.bench.knowledge, "--explorer")
         explorer.tell([settled.as_measurement() for settled in past.done])
         return list(explorer.ask(missing + len(past.failed)))

@@ -191,9 +191,9 @@ def _parse_header(event: dict[str, Any]) -> ProfilingHeader:
     return ProfilingHeader(**{name.name: event[name.name] for name in fields(ProfilingHeader)})
 
 
-def _check_fits(path: Path, found: ProfilingHeader, asked: ProfilingHeader) -> None:
+def _check_fits(path: Path, before: ProfilingHeader, now: ProfilingHeader) -> None:
     for one in fields(ProfilingHeader):
-        there, wanted = getattr(found, one.name), getattr(asked, one.name)
+        there, wanted = getattr(before, one.name), getattr(now, one.name)
         if there != wanted:
             right = f"{wanted!r} was asked for now: ask for the same, give another --out, or remove the journal"
             raise BadInput(f"{path}: {one.name}", repr(there), right)

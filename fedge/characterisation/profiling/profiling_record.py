@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import math
-import os
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from fedge.atomic_files import write_text
 from fedge.characterisation.profiling.mode_measurement import SettledMode
-from fedge.characterisation.profiling.profiling_journal import ModeFailure, ProfilingHeader, ProfilingHistory
+from fedge.characterisation.profiling.profiling_journal import ProfilingHeader, ProfilingHistory
 from fedge.devices.tables.mode_table import write_mode_table
 from fedge.errors import BadInput
 from fedge.modes import stack_modes
@@ -38,22 +39,13 @@ def save_campaign(path: Path, header: ProfilingHeader, past: ProfilingHistory, *
     """
     if not past.done:
         return
-    _write_file(
-        profiling_record_path(path), json.dumps(campaign_to_dict(header, past, finished=finished), indent=1) + "\n"
-    )
-    write_mode_table(path, build_campaign_table(path, header, past))
-
-
-def _write_file(path: Path, text: str) -> None:
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
+    record = profiling_record_path(path)
     try:
-        unfinished.write_text(text, encoding="utf-8")
-        unfinished.replace(path)
+        write_text(record, json.dumps(campaign_to_dict(header, past, finished=finished), indent=1) + "\n")
     except OSError as error:
         right = "make room, then give the same command again"
-        raise BadInput(str(path), f"a file that cannot be written ({error.strerror})", right) from error
-    finally:
-        unfinished.unlink(missing_ok=True)
+        raise BadInput(str(record), f"a file that cannot be written ({error.strerror})", right) from error
+    write_mode_table(path, build_campaign_table(path, header, past))
 
 
 def build_campaign_table(path: Path, header: ProfilingHeader, past: ProfilingHistory) -> ProfileTable:
@@ -100,7 +92,7 @@ def campaign_to_dict(header: ProfilingHeader, past: ProfilingHistory, *, finishe
         "seconds": seconds,
         "joules": joules,
         "modes": [_settled_to_dict(one) for one in past.done],
-        "failed": [_failure_to_dict(one) for one in past.failed],
+        "failed": [{**asdict(one.mode), "reason": one.reason, "seconds": one.seconds} for one in past.failed],
     }
 
 
@@ -110,15 +102,10 @@ def sum_campaign_cost(past: ProfilingHistory) -> tuple[float, float]:
     return round(seconds, 3), round(sum(one.joules for one in past.done), 3)
 
 
-def _mode_to_dict(one: SettledMode | ModeFailure) -> dict[str, float]:
-    mode = one.mode
-    return {"cores": mode.cores, "cpu_mhz": mode.cpu_mhz, "gpu_mhz": mode.gpu_mhz, "mem_mhz": mode.mem_mhz}
-
-
 def _settled_to_dict(one: SettledMode) -> dict[str, Any]:
     verdict = one.verdict
     return {
-        **_mode_to_dict(one),
+        **asdict(one.mode),
         "settled": verdict.settled,
         "throttled": one.throttled,
         "note": one.note,
@@ -132,10 +119,6 @@ def _settled_to_dict(one: SettledMode) -> dict[str, Any]:
         "seconds": one.seconds,
         "joules": one.joules,
     }
-
-
-def _failure_to_dict(one: ModeFailure) -> dict[str, Any]:
-    return {**_mode_to_dict(one), "reason": one.reason, "seconds": one.seconds}
 
 
 def _finite_or_none(value: float) -> float | None:

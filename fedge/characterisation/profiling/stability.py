@@ -44,18 +44,11 @@ class StabilityRule:
     """
 
     chunk_s: float = 1.0
-    """Length of a chunk in seconds, at least one step: ten power samples at 10 Hz."""
     least_chunks: int = 8
     least_steps: int = 10
     least_s: float = 5.0
-    """Smallest total length kept in seconds; likewise for chunks and steps."""
     target: float = 0.0075
-    """Relative standard error of time and power: slightly below the variation between runs (0.8 to 1.2 % in published
-    tables),
-    which a longer measurement does not reduce.
-    """
     limit_s: float = 180.0
-    """Seconds after which a mode is left, settled or not."""
 
     def to_dict(self) -> dict[str, float]:
         """Return the rule as a dictionary for a record."""
@@ -117,13 +110,9 @@ class StabilityVerdict:
     time_se_log: float
     power_se_log: float
     steps: int
-    """Steps kept."""
     dropped: int
-    """Chunks dropped at the start."""
     outliers: int
-    """Chunks left out of the mean of time or power."""
     why: str
-    """Criterion that is not met; empty if settled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +174,7 @@ def _find_start(times: Floats, powers: Floats) -> tuple[int, bool]:
     """Return the number of chunks in the initial transient and whether it is over."""
     if len(times) == 1:
         return 0, False
-    found = [1 + compute_mser_truncation(_clip_outliers(values[1:])) for values in (times, powers)]
+    found = [1 + compute_mser_truncation(clip_outliers(values[1:])) for values in (times, powers)]
     most = 1 + (len(times) - 1) // 2
     return max(found), max(found) < most
 
@@ -204,21 +193,22 @@ def compute_mser_truncation(values: Floats) -> int:
     return int(np.argmin(marginal[: n // 2 + 1]))
 
 
-def _clip_outliers(values: Floats) -> Floats:
-    centre, width = _outlier_band(values[len(values) // 2 :])
+def clip_outliers(values: Floats, min_share: float = MIN_CLIP_SHARE) -> Floats:
+    """Clip values to the ``outlier_band`` of the later half, which a transient at the start does not widen."""
+    centre, width = outlier_band(values[len(values) // 2 :], min_share)
     clipped: Floats = np.clip(values, centre - width, centre + width)
     return clipped
 
 
-def _outlier_band(values: Floats) -> tuple[float, float]:
-    """Return the median and the distance beyond which a value is an outlier."""
+def outlier_band(values: Floats, min_share: float = MIN_CLIP_SHARE) -> tuple[float, float]:
+    """Return the median and the distance from it, at least ``min_share`` of it, beyond which a value is an outlier."""
     centre = float(np.median(values))
     deviation = SD_OF_MAD * float(np.median(np.abs(values - centre)))
-    return centre, max(OUTLIER_SDS * deviation, MIN_CLIP_SHARE * centre)
+    return centre, max(OUTLIER_SDS * deviation, min_share * abs(centre))
 
 
 def _summarize_steady(values: Floats) -> _SteadyFigure:
-    centre, width = _outlier_band(values)
+    centre, width = outlier_band(values)
     outliers = np.abs(values - centre) > width
     if outliers.mean() > MAX_OUTLIER_SHARE:
         outliers = np.zeros(len(values), dtype=np.bool_)

@@ -17,6 +17,8 @@ from fedge.characterisation.confidence_interval import (
     combine_errors,
     combine_estimates,
     count_batches,
+    estimate_ratio,
+    geometric_mean,
     make_estimate,
     make_unbounded_estimate,
     mean_estimate,
@@ -31,11 +33,6 @@ from fedge.characterisation.confidence_interval import (
 )
 def test_students_t_is_that_of_the_tables(freedom: int, value: float) -> None:
     assert student_t(freedom) == pytest.approx(value, rel=2e-3)
-
-
-def test_students_t_at_other_levels_is_that_of_the_tables() -> None:
-    assert student_t(19, 0.99) == pytest.approx(2.861, rel=2e-3)
-    assert student_t(30, 0.999) == pytest.approx(3.646, rel=2e-3)
 
 
 @given(st.floats(1.0, 50.0), st.floats(0.01, 5.0))
@@ -68,12 +65,6 @@ def test_batch_means_hold_the_true_mean_nearly_as_often_as_they_say(n: int, phi:
     assert np.mean([one.low <= 1.0 <= one.high for one in found]) >= least
 
 
-def test_plain_standard_errors_of_a_series_that_hangs_together_would_not() -> None:
-    rng = np.random.default_rng(3)
-    found = [mean_estimate(series(rng, 200, 0.1, 0.8)) for _ in range(400)]
-    assert np.mean([one.low <= 1.0 <= one.high for one in found]) < 0.6
-
-
 @given(st.lists(st.tuples(st.floats(0.01, 10.0), st.floats(1.0, 40.0)), min_size=1, max_size=5))
 def test_joined_errors_have_degrees_of_freedom_between_the_least_and_all(
     parts: list[tuple[float, float]],
@@ -90,16 +81,60 @@ def test_a_mean_scatters_no_less_than_its_parts_lie_apart() -> None:
     assert freedom < 1.2
 
 
-def test_estimates_that_agree_are_joined_and_those_that_do_not_widen_the_interval() -> None:
-    agreeing = combine_estimates([make_estimate(10.0, 0.1, 20), make_estimate(10.05, 0.1, 20)])
-    assert agreeing.n > 20
-    assert agreeing.standard_error < 0.1
-    apart = combine_estimates([make_estimate(10.0, 0.1, 20), make_estimate(12.0, 0.1, 20)])
-    assert apart.low < 10.0
-    assert apart.high > 12.0
-
-
 def test_one_estimate_stays_as_it_is_and_unbounded_ones_are_the_figures_themselves() -> None:
     own = Estimate(1.0, 0.5, 1.5, 7)
     assert combine_estimates([own]) is own
     assert combine_estimates([make_unbounded_estimate(1.0), make_unbounded_estimate(3.0)]) == mean_estimate([1.0, 3.0])
+
+
+means = st.floats(0.1, 100.0)
+relative = st.floats(0.0, 0.05)
+
+
+@given(means, relative, means, relative)
+def test_a_ratio_lies_in_its_interval_and_turned_round_it_is_the_inverse(
+    a: float, ea: float, b: float, eb: float
+) -> None:
+    one, other = make_estimate(a, ea * a, 20), make_estimate(b, eb * b, 15)
+    there, back = estimate_ratio(one, other), estimate_ratio(other, one)
+    assert there is not None
+    assert back is not None
+    assert there.low <= there.value * (1 + 1e-9)
+    assert there.value <= there.high * (1 + 1e-9)
+    assert (back.low, back.value, back.high) == pytest.approx((1 / there.high, 1 / there.value, 1 / there.low))
+
+
+@pytest.mark.parametrize(("mean", "sd"), [(2.0, 0.2), (0.05, 0.06)])
+def test_intervals_hold_the_true_ratio_nearly_as_often_as_they_say(mean: float, sd: float) -> None:
+    rng = np.random.default_rng(0)
+    held = 0
+    for _ in range(500):
+        after, before = mean_estimate(mean + sd * rng.normal(size=10)), mean_estimate(1.0 + 0.05 * rng.normal(size=10))
+        found = estimate_ratio(after, before)
+        held += found is None or found.low <= mean <= found.high
+    assert held >= 0.9 * 500
+
+
+def test_there_is_no_ratio_to_what_may_be_nothing() -> None:
+    assert estimate_ratio(make_estimate(1.0, 0.1, 10), make_estimate(0.1, 0.2, 10)) is None
+    assert estimate_ratio(make_estimate(1.0, 0.1, 10), make_estimate(0.0, 0.0, 10)) is None
+
+
+def test_all_of_it_may_be_gone() -> None:
+    found = estimate_ratio(make_estimate(0.0, 0.0, 10), make_estimate(1.0, 0.01, 10))
+    assert found is not None
+    assert (found.value, found.low, found.high) == (0.0, 0.0, 0.0)
+
+
+def test_a_single_figure_makes_a_ratio_of_which_nothing_is_certain() -> None:
+    found = estimate_ratio(make_unbounded_estimate(2.0), make_estimate(1.0, 0.01, 10))
+    assert found is not None
+    assert (found.value, found.low, found.high) == (2.0, 0.0, math.inf)
+
+
+def test_the_ratios_of_boards_are_taken_together_in_logarithms() -> None:
+    ratios = [estimate_ratio(make_estimate(a, 0.01, 20), make_estimate(1.0, 0.01, 20)) for a in (0.5, 2.0)]
+    found = geometric_mean([one for one in ratios if one])
+    assert found.value == pytest.approx(1.0)
+    assert found.low < 0.5
+    assert found.high > 2.0

@@ -94,16 +94,6 @@ def test_the_same_seed_gives_the_same_epochs_whatever_was_measured_before() -> N
     assert one.epochs != rig_of(seed=2).measure(POINT, FILES, COURSE, lambda _: None).epochs
 
 
-def test_the_first_epoch_reads_from_the_storage_and_the_second_from_the_cache() -> None:
-    cold, warm = epochs(replace(POINT, storage="hdd"))
-    assert cold.disk_read_mb
-    assert cold.resident_before == 0.0
-    assert cold.resident_after == 1.0
-    assert warm.disk_read_mb == 0.0
-    assert cold.fetch_s > 10 * warm.fetch_s
-    assert epochs(replace(POINT, storage="hdd", cache="warm"))[0].disk_read_mb == 0.0
-
-
 def test_a_data_set_in_memory_reads_nothing() -> None:
     assert all(epoch.disk_read_mb == 0.0 and epoch.fetch_s == 0.0 for epoch in epochs(SweepPoint(BOARD, "memory")))
 
@@ -127,10 +117,6 @@ def test_workers_take_the_stall_away_and_energy_with_it() -> None:
     assert none.cpu_load < two.cpu_load
 
 
-def test_pinned_memory_makes_the_copy_shorter() -> None:
-    assert second(replace(POINT, pinned=True)).copy_s < second(POINT).copy_s
-
-
 def test_a_lower_gpu_clock_computes_longer_at_less_power() -> None:
     spec = catalogue.find("agx-xavier")
     slow = second(replace(POINT, mode=replace(spec.maxn, gpu_mhz=min(spec.gpu_mhz))))
@@ -138,23 +124,6 @@ def test_a_lower_gpu_clock_computes_longer_at_less_power() -> None:
     assert slow.compute_s > fast.compute_s
     assert slow.power_w < fast.power_w
     assert slow.stall_s == pytest.approx(fast.stall_s, rel=0.1)
-
-
-def test_inference_computes_less_than_training() -> None:
-    assert second(replace(POINT, kind="infer")).compute_s < second(POINT).compute_s
-
-
-def test_boards_of_a_kind_differ_and_so_do_repeats() -> None:
-    times = {
-        second(replace(POINT, board=board, repeat=repeat)).e2e_s for board in ("nano-1", "nano-2") for repeat in (0, 1)
-    }
-    assert len(times) == 4
-    assert max(times) / min(times) < 1.3
-
-
-def test_clocks_that_may_follow_the_load_cost_a_little_time() -> None:
-    held, free = second(POINT), second(replace(POINT, dvfs=True))
-    assert 1.0 < free.compute_s / held.compute_s < 1.03
 
 
 @pytest.mark.parametrize(
@@ -216,14 +185,6 @@ def test_a_cut_epoch_leaves_a_part_of_the_data_set_in_the_cache() -> None:
     assert (cold.resident_before, second.resident_before, third.resident_before) == pytest.approx((0.0, 0.5, 0.75))
     assert second.disk_read_mb == pytest.approx(0.5 * cold.disk_read_mb)
     assert third.disk_read_mb == pytest.approx(0.25 * cold.disk_read_mb)
-
-
-def test_an_epoch_is_of_whole_minibatches() -> None:
-    (one,) = (
-        rig_of().measure(replace(POINT, batch_size=600), FILES, MeasurementSchedule(epochs=1), lambda _: None).epochs
-    )
-    assert one.steps == 1
-    assert one.disk_read_mb < 640 * 0.12 * 0.33 * 1.001
 
 
 def test_inference_needs_less_memory_than_training_and_workers_need_their_own() -> None:

@@ -73,18 +73,6 @@ def test_loaders_and_storages_that_were_never_tried_are_foreseen(asked: PointObs
     assert said.energy_j[0] == pytest.approx(asked.energy_j, rel=0.15)
 
 
-def test_what_was_seen_is_predicted_as_it_was_seen() -> None:
-    for one in sweep():
-        assert _said(_model(), one).e2e_s[0] == pytest.approx(one.e2e_s, rel=0.04)
-
-
-def test_spreads_grow_away_from_what_was_seen_and_are_labelled() -> None:
-    near, far = _said(_model(), look()), _model().predict(EpochSetting(16, STEPS), stack_modes([FAR]))
-
-    assert near.label == "calibrated"
-    assert far.e2e_sd_log[0] > near.e2e_sd_log[0] > 0
-
-
 def test_other_batch_sizes_are_interpolated_between_those_that_were_seen() -> None:
     looks = [*sweep(), look(batch_size=4), look(batch_size=64)]
     model = _fitted(looks)

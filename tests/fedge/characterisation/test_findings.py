@@ -1,65 +1,40 @@
-"""Findings say what was put in, in plain words, and never more than their intervals."""
+"""Findings state what was put in, and never more than their intervals; every kind of them can be worded."""
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
+from typing import Any
 
 import pytest
-from contracts.characterised_points import PLAN, Noise, Truth, sweep, varied
+from contracts.characterised_points import Noise, Truth, sweep, varied
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedge.characterisation.finding_text import QUANTITY_NAMES
+from fedge.characterisation.confidence_interval import Estimate
+from fedge.characterisation.findings import (
+    FINDING_KINDS,
+    TEMPLATES,
+    FindingFigure,
+    FindingStatement,
+    SweepFinding,
+    format_interval,
+    format_quantity,
+    merge_findings,
+    rank_findings,
+    render_finding,
+    write_change,
+)
 from fedge.characterisation.knob_effects import compute_effects, compute_effects_from_first
 from fedge.characterisation.point_knobs import MODE_KNOBS, ORDERED_KNOBS, UNORDERED_KNOBS
 from fedge.characterisation.point_statistics import PointStats
 from fedge.characterisation.pooled_settings import pool_repeats
-from fedge.characterisation.sweep_findings import FINDING_KINDS, SweepFinding, compute_findings
+from fedge.characterisation.sweep_findings import compute_findings
 from fedge.characterisation.sweep_plan import SweepPoint
 from fedge.types import PowerMode
 
 POINT = SweepPoint("nano-1", "net", mode=PowerMode(4, 1479.0, 921.6, 1600.0))
 QUIET = Noise(step=0.005, power=0.002)
-_NAMES = {name: quantity for quantity, name in QUANTITY_NAMES.items()}
-_ANY = "|".join(sorted(_NAMES, key=len, reverse=True))
-_CLAIM = re.compile(rf"({_ANY}) by (over )?([\d.]+) %")
-_TIMES = re.compile(rf"takes ([\d.]+) times ({_ANY})|makes ({_ANY}) ([\d.]+) times as long")
-
-
-def _of(found: tuple[SweepFinding, ...], kind: str) -> list[SweepFinding]:
-    return [one for one in found if one.kind == kind]
-
-
-def _claims(title: str) -> list[tuple[str, float]]:
-    """Quantity and ratio of everything that a title claims of a change."""
-    claims = []
-    for verb, rest in re.findall(r"(cuts|raises) (.*?)(?= but raises| but takes| but makes|;| \(|$)", title):
-        for name, over, part in _CLAIM.findall(rest):
-            sign = 1 if verb == "raises" else -1
-            claims.append((_NAMES[name], 1 + sign * (0.995 if over else float(part) / 100)))
-    for drawn, what, lasting, longer in _TIMES.findall(title):
-        claims.append((_NAMES[what or lasting], float(drawn or longer)))
-    return claims
-
-
-def _stalls(point: SweepPoint) -> Truth:
-    return Truth(stall_s={0: 0.009, 1: 0.003, 2: 0.001}.get(point.workers, 0.001), copy_s=0.0, overhead_s=0.0)
-
-
-def test_a_second_worker_that_removes_two_thirds_of_the_stall_and_a_third_that_does_nothing() -> None:
-    found = _of(compute_findings(sweep(varied(POINT, "workers", [1, 2, 3]), _stalls, QUIET), PLAN), "workers")
-    title = (
-        "Adding a second loader worker cuts the stall by 67 %, the epoch's time by 20 % and the energy by 20 %; "
-        "adding a third loader worker changes nothing (net on nano-1, training, measured)."
-    )
-    assert [one.title for one in found] == [title]
-    stall = re.compile(r"The stall: [\d.]+ ms with 1 worker, [\d.]+ ms with 2 workers, so -")
-    assert any(stall.match(sentence) for sentence in found[0].evidence)
-    assert set(found[0].points) == {one.key for one in varied(POINT, "workers", [1, 2, 3])}
-
-
-values = {
+VALUES: dict[str, list[Any]] = {
     "workers": [0, 1, 2, 4],
     "storage": ["sd", "ssd"],
     "cache": ["dropped", "warm"],
@@ -70,268 +45,356 @@ values = {
     "kind": ["train", "infer"],
     "prefetch": [1, 4],
 }
+
+
+def _of(found: tuple[SweepFinding, ...], kind: str) -> list[SweepFinding]:
+    return [one for one in found if one.kind == kind]
+
+
+def _templates(finding: SweepFinding) -> list[str]:
+    return [one.template for one in finding.statements]
+
+
+def _changes(finding: SweepFinding) -> list[FindingFigure]:
+    return [f for one in finding.statements if one.template == "change" for f in one.figures]
+
+
+def _stalls(point: SweepPoint) -> Truth:
+    return Truth(stall_s={0: 0.009, 1: 0.003, 2: 0.001}.get(point.workers, 0.001), copy_s=0.0, overhead_s=0.0)
+
+
+def _modes(gpu: list[float]) -> list[SweepPoint]:
+    return [replace(POINT, mode=PowerMode(4, 1479.0, one, 1600.0)) for one in gpu]
+
+
+def test_a_second_worker_that_removes_two_thirds_of_the_stall_and_a_third_that_does_nothing() -> None:
+    (found,) = _of(compute_findings(sweep(varied(POINT, "workers", [1, 2, 3]), _stalls, QUIET)), "workers")
+    change, nothing = found.statements
+    assert (change.terms, nothing.terms) == (
+        {"knob": "workers", "before": 1, "after": 2},
+        {"knob": "workers", "before": 2, "after": 3},
+    )
+    assert nothing.template == "no-effect"
+    ratios = {one.quantity: one.low for one in change.figures}
+    assert ratios == pytest.approx({"stall_s": 0.33, "e2e_s": 0.8, "energy_j": 0.8}, abs=0.01)
+    assert found.title == (
+        "Loader workers 1 -> 2: stall -67 %, epoch time -20 %, energy -20 %; loader workers 2 -> 3: no effect "
+        "(net on nano-1, training, measured)."
+    )
+    assert all("loader workers 1 -> 2" in line for line in found.evidence[:3])
+    assert set(found.points) == {one.key for one in varied(POINT, "workers", [1, 2, 3])}
+
+
 times = st.floats(0.0001, 0.02)
 
 
 @settings(max_examples=40)
 @given(
-    st.sampled_from(sorted(values)),
+    st.sampled_from(sorted(VALUES)),
     st.lists(st.tuples(times, times, times), min_size=4, max_size=4),
     st.integers(0, 99),
     st.sampled_from([0.02, 0.3]),
 )
-def test_whatever_a_title_claims_is_certain_and_has_the_right_sign_and_figure(
+def test_whatever_a_finding_states_is_one_of_the_certain_effects(
     knob: str, truths: list[tuple[float, float, float]], seed: int, step: float
 ) -> None:
-    """Every claim is one of the certain effects, rounded; and with the truth known, on the truth's side of 1."""
-    points = varied(replace(POINT, workers=1), knob, values[knob])
+    points = varied(replace(POINT, workers=1), knob, VALUES[knob])
     by_key = {
         p.key: Truth(stall_s=a, compute_s=b, first_stall_s=c) for p, (a, b, c) in zip(points, truths, strict=False)
     }
     stats = sweep(points, lambda point: by_key[point.key], Noise(step=step), seed=seed, steps=40)
     every = (*compute_effects(stats), *compute_effects_from_first(pool_repeats(stats)))
-    certain = [(e.quantity, e.ratio.value) for e in every if e.certain]
-    for finding in compute_findings(stats, PLAN):
-        if finding.kind in {"energy", "pipelining"}:
-            continue
-        for quantity, claimed in _claims(finding.title):
-            tolerance = 0.006 + (0.006 if claimed < 2 else 0.03) * claimed
-            assert any(q == quantity and value == pytest.approx(claimed, abs=tolerance) for q, value in certain), (
-                finding.title
-            )
+    certain = {(e.quantity, one) for e in every if e.certain for one in (e.ratio.value, max(e.ratio.low, 0.0))}
+    for finding in compute_findings(stats):
+        assert {(one.quantity, one.low) for one in _changes(finding)} <= certain
+        assert render_finding(finding) == finding
 
 
 @settings(max_examples=20)
 @given(st.floats(1.1, 3.0), st.booleans(), st.integers(0, 99))
 def test_what_was_put_in_comes_out_with_its_sign(factor: float, slower: bool, seed: int) -> None:
     ratio = factor if slower else 1 / factor
-    stats = sweep(
-        varied(POINT, "dvfs", [False, True]),
-        lambda p: Truth(compute_s=0.01 * (ratio if p.dvfs else 1)),
-        QUIET,
-        seed=seed,
-    )
-    (finding,) = _of(compute_findings(stats, PLAN), "dvfs")
-    claims = dict(_claims(finding.title))
-    assert claims["compute_s"] == pytest.approx(ratio, rel=0.04)
-    assert (claims["e2e_s"] > 1) == slower
-    assert finding.title.startswith("DVFS on instead of off ")
+    points = varied(POINT, "dvfs", [False, True])
+    stats = sweep(points, lambda p: Truth(compute_s=0.01 * (ratio if p.dvfs else 1)), QUIET, seed=seed)
+    (finding,) = _of(compute_findings(stats), "dvfs")
+    ratios = {one.quantity: one.low for one in _changes(finding)}
+    assert ratios["compute_s"] == pytest.approx(ratio, rel=0.04)
+    assert (ratios["e2e_s"] > 1) == slower
 
 
 @pytest.mark.parametrize("noise", [Noise(), Noise(step=0.2, phi=0.5), Noise(epoch=0.02)])
 def test_pure_noise_makes_an_effect_of_one_comparison_in_twenty_at_most(noise: Noise) -> None:
     claims, comparisons = 0, 0
     for seed in range(10):
-        stats = sweep(
-            varied(POINT, "workers", range(4)) + varied(POINT, "runtime", "bc"), lambda _: Truth(), noise, seed=seed
-        )
-        claims += sum(len(_claims(one.title)) for one in compute_findings(stats, PLAN))
+        points = varied(POINT, "workers", range(4)) + varied(POINT, "runtime", "bc")
+        stats = sweep(points, lambda _: Truth(), noise, seed=seed)
+        claims += sum(len(_changes(one)) for one in compute_findings(stats))
         comparisons += len(compute_effects(stats))
     assert claims <= 0.05 * comparisons
 
 
-def test_nothing_is_said_to_change_nothing_unless_the_interval_says_so() -> None:
-    quiet = compute_findings(sweep(varied(POINT, "runtime", ["bare", "docker:x"]), lambda _: Truth(), QUIET), PLAN)
-    noisy = compute_findings(
-        sweep(varied(POINT, "runtime", ["bare", "docker:x"]), lambda _: Truth(), Noise(step=0.6, phi=0.5)), PLAN
-    )
-    assert _of(quiet, "runtime")[0].title.startswith("Running in docker:x instead of bare changes nothing (")
-    assert "cannot be told" in _of(noisy, "runtime")[0].title
-    assert _of(noisy, "runtime")[0].strength < _of(quiet, "runtime")[0].strength
+def test_no_effect_is_stated_only_if_the_interval_says_so() -> None:
+    points = varied(POINT, "runtime", ["bare", "docker:x"])
+    (quiet,) = _of(compute_findings(sweep(points, lambda _: Truth(), QUIET)), "runtime")
+    (noisy,) = _of(compute_findings(sweep(points, lambda _: Truth(), Noise(step=0.6, phi=0.5))), "runtime")
+    assert (_templates(quiet), _templates(noisy)) == (["no-effect"], ["unclear"])
+    assert noisy.strength < quiet.strength
 
 
-def test_findings_come_in_the_order_of_what_they_are_worth() -> None:
-    found = compute_findings(
-        sweep(varied(POINT, "workers", [0, 1, 2, 3]) + varied(POINT, "pinned", [True]), _stalls, QUIET), PLAN
-    )
-    assert [one.strength for one in found] == sorted((one.strength for one in found), reverse=True)
-    assert [one.kind for one in found].index("workers") < [one.kind for one in found].index("pinned")
+def test_an_epoch_is_bound_by_what_takes_more_than_half_of_it() -> None:
+    stalled = sweep([POINT], lambda _: Truth(stall_s=0.009, compute_s=0.003), QUIET)
+    mixed = sweep([POINT], lambda _: Truth(stall_s=0.004, compute_s=0.004, overhead_s=0.002), QUIET)
+    bounds = [_of(compute_findings(stats), "bound")[0].statements[0].terms["bound"] for stats in (stalled, mixed)]
+    assert bounds == ["stall-bound", "bound by several parts"]
 
 
-def test_where_the_time_goes_is_called_bound_only_above_half() -> None:
-    stalled = compute_findings(sweep([POINT], lambda _: Truth(stall_s=0.009, compute_s=0.003), QUIET), PLAN)
-    mixed = compute_findings(
-        sweep([POINT], lambda _: Truth(stall_s=0.004, compute_s=0.004, overhead_s=0.002), QUIET), PLAN
-    )
-    assert "An epoch is stall-bound: 69 % waiting for data, 23 % computing" in _of(stalled, "bound")[0].title
-    assert "-bound" not in _of(mixed, "bound")[0].title
-
-
-def test_the_fastest_setting_says_how_many_others_may_be_as_fast() -> None:
-    alike = sweep(varied(POINT, "workers", [1, 2, 3]), lambda p: Truth(stall_s=0.009 if p.workers == 1 else 0.001))
-    title = next(one.title for one in _of(compute_findings(alike, PLAN), "bound") if "fastest" in one.title)
-    assert re.match(r"At the fastest setting \([23] workers; 1 other may be as fast\) an epoch is compute-bound", title)
-
+def test_the_fastest_setting_and_the_knee_name_the_number_of_others_like_them() -> None:
+    alike = sweep(varied(POINT, "workers", [0, 2, 3]), lambda p: Truth(stall_s=0.001 if p.workers else 0.009), QUIET)
+    found = compute_findings(alike)
+    (fastest,) = (one.statements[0] for one in _of(found, "bound") if "fastest" in one.title)
+    assert fastest.remark in {"2 workers; 1 other may be as fast", "3 workers; 1 other may be as fast"}
+    (plane,) = _of(found, "plane")
+    assert plane.statements[0].remark == "1 other may be as good"
+    assert plane.statements[1].terms == {"count": 1, "total": 3}
     apart = sweep(varied(POINT, "workers", [1, 2]), _stalls, QUIET)
-    title = next(one.title for one in _of(compute_findings(apart, PLAN), "bound") if "fastest" in one.title)
-    assert title.startswith("At the fastest setting (2 workers) an epoch")
-
-
-def test_the_knee_says_how_many_others_cannot_be_told_from_it() -> None:
-    stats = sweep(varied(POINT, "workers", [0, 2, 3]), lambda p: Truth(stall_s=0.001 if p.workers else 0.009), QUIET)
-    (found,) = _of(compute_findings(stats, PLAN), "plane")
-    assert re.search(
-        r"\(the knee of the front\) is [23] workers \(1 other cannot be told from it\); 1 of 3", found.title
-    )
-
-
-def test_every_figure_of_a_title_about_workers_stands_first_in_the_evidence() -> None:
-    stats = sweep(varied(POINT, "workers", [0, 1, 2]), _stalls, QUIET)
-    (found,) = _of(compute_findings(stats, PLAN), "workers")
-    said = _claims(found.title)
-    assert len(said) >= 4
-    assert all(" workers, so" in line or " worker, so" in line for line in found.evidence[: len(said)])
-    steps = [re.findall(r"with (no|1|2) workers?", line) for line in found.evidence[: len(said)]]
-    assert all(step in (["no", "1"], ["1", "2"]) for step in steps)
+    assert "2 workers" in [one.statements[0].remark for one in _of(compute_findings(apart), "bound")]
 
 
 def test_a_storage_that_the_cache_evens_out() -> None:
-    def truth(point: SweepPoint) -> Truth:
-        return Truth(first_stall_s=0.02 if point.storage == "sd" else 0.01)
-
-    (finding,) = _of(compute_findings(sweep(varied(POINT, "storage", ["sd", "ssd"]), truth, QUIET), PLAN), "storage")
-    assert "Reading from ssd instead of sd cuts the first epoch's stall by 50 %" in finding.title
-    assert "later epochs take the same time" in finding.title
-
-
-def test_where_one_epoch_is_all_there_is_its_figures_are_said_once() -> None:
     stats = sweep(
         varied(POINT, "storage", ["sd", "ssd"]),
-        lambda p: Truth(stall_s=0.02 if p.storage == "sd" else 0.01),
+        lambda p: Truth(first_stall_s=0.02 if p.storage == "sd" else 0.01),
         QUIET,
-        epochs=1,
     )
-    (finding,) = _of(compute_findings(stats, PLAN), "storage")
-    assert [quantity for quantity, _ in _claims(finding.title)] == ["first_stall_s", "first_e2e_s"]
+    (finding,) = _of(compute_findings(stats), "storage")
+    assert _templates(finding) == ["change", "same-later"]
+    assert finding.statements[0].figures[0].low == pytest.approx(0.5, abs=0.01)
 
 
-def _modes(gpu: list[float]) -> list[SweepPoint]:
-    assert POINT.mode is not None
-    return [replace(POINT, mode=replace(POINT.mode, gpu_mhz=one)) for one in gpu]
+def test_where_one_epoch_is_all_there_is_its_figures_are_stated_once() -> None:
+    points = varied(POINT, "storage", ["sd", "ssd"])
+    stats = sweep(points, lambda p: Truth(stall_s=0.02 if p.storage == "sd" else 0.01), QUIET, epochs=1)
+    (finding,) = _of(compute_findings(stats), "storage")
+    assert [one.quantity for one in _changes(finding)] == ["first_stall_s", "first_e2e_s"]
 
 
 def test_the_cheapest_mode_against_the_top_one() -> None:
     def truth(point: SweepPoint) -> Truth:
         top = point.mode is not None and point.mode.gpu_mhz > 900
-        return Truth(
-            stall_s=0.0, compute_s=0.01 if top else 0.0115, copy_s=0.0, overhead_s=0.0, power_w=15.0 if top else 9.0
-        )
+        own = {"compute_s": 0.01, "power_w": 15.0} if top else {"compute_s": 0.0115, "power_w": 9.0}
+        return Truth(stall_s=0.0, copy_s=0.0, overhead_s=0.0, **own)
 
-    (finding,) = _of(compute_findings(sweep(_modes([921.6, 614.4]), truth, QUIET), PLAN), "energy")
-    turned = "The GPU at 614.4 instead of 921.6 MHz, all else at the top,"
-    assert finding.title.startswith(f"{turned} cuts the energy by 31 % but ")
-    assert "but raises the epoch's time by 15 % (" in finding.title
-
-
-def test_the_top_mode_that_is_the_cheapest() -> None:
-    stats = sweep(
-        _modes([921.6, 76.8]), lambda p: Truth(compute_s=0.01 if p.mode and p.mode.gpu_mhz > 900 else 0.1), QUIET
+    (finding,) = _of(compute_findings(sweep(_modes([921.6, 614.4]), truth, QUIET)), "energy")
+    (statement,) = finding.statements
+    assert statement.terms == {"knob": "gpu_mhz", "before": 921.6, "after": 614.4}
+    assert {one.quantity: one.low for one in statement.figures} == pytest.approx(
+        {"energy_j": 0.69, "e2e_s": 1.15}, abs=0.01
     )
-    assert "Of 2 modes the top one" in _of(compute_findings(stats, PLAN), "energy")[0].title
+    slow = sweep(_modes([921.6, 76.8]), lambda p: Truth(compute_s=0.01 if p.mode == POINT.mode else 0.1), QUIET)
+    assert _templates(_of(compute_findings(slow), "energy")[0]) == ["top-mode"]
 
 
-def test_of_noise_no_mode_and_no_worker_is_said_to_save_energy() -> None:
+def test_of_noise_no_mode_and_no_worker_saves_energy() -> None:
     """Twelve sweeps in which the energy differs by some percent from point to point, and by chance alone."""
     points = _modes([921.6, 614.4, 307.2]) + varied(POINT, "workers", [1, 2])
-    found = [
-        finding
-        for seed in range(12)
-        for finding in compute_findings(sweep(points, lambda _: Truth(), Noise(epoch=0.05), seed=seed), PLAN)
-        if finding.kind in {"energy", "pipelining"}
-    ]
-    assert len(found) <= 2
+    sweeps = (sweep(points, lambda _: Truth(), Noise(epoch=0.05), seed=seed) for seed in range(12))
+    assert sum(one.kind in {"energy", "pipelining"} for stats in sweeps for one in compute_findings(stats)) <= 2
 
 
 def test_pipelining_saves_energy_and_says_how_much() -> None:
-    (finding,) = _of(compute_findings(sweep(varied(POINT, "workers", [0, 1, 2]), _stalls, QUIET), PLAN), "pipelining")
-    assert finding.title.startswith("Loading beside the training (2 workers) cuts the energy by 50 % (")
+    (finding,) = _of(compute_findings(sweep(varied(POINT, "workers", [0, 1, 2]), _stalls, QUIET)), "pipelining")
+    (statement,) = finding.statements
+    assert (statement.terms, statement.remark) == ({"work": "training"}, "2 workers")
+    assert statement.figures[0].low == pytest.approx(0.5, abs=0.01)
 
 
 def test_what_varies_within_and_between_boards() -> None:
-    points = [replace(POINT, board=board, repeat=repeat) for board in ("nano-1", "nano-2") for repeat in range(2)]
-    stats = sweep(
-        points,
-        lambda p: Truth(compute_s=0.01 + 0.001 * p.repeat + (0.002 if p.board == "nano-2" else 0)),
-        Noise(step=0, power=0),
-    )
-    found = compute_findings(stats, PLAN)
-    assert {one.board for one in _of(found, "varies-within")} == {"nano-1", "nano-2"}
-    assert _of(found, "varies-between")[0].title.startswith("Between 2 boards of the kind nano the e")
-    within = "the epoch's time differs by up to 7 % and the energy by up to 7 %, more than the minibatches explain"
-    assert f"Over 2 repeats on nano-1 {within} (measured)." in [one.title for one in found]
+    points = [replace(POINT, board=board, repeat=repeat) for board in ("nano-1", "nano-2") for repeat in range(9)]
+    truth = {one: Truth(compute_s=0.01 + 0.001 * one.repeat + 0.002 * (one.board == "nano-2")) for one in points}
+    found = compute_findings(sweep(points, truth.__getitem__, Noise(step=0, power=0)))
+    within = {one.board: one.statements[0] for one in _of(found, "varies-within")}
+    assert set(within) == {"nano-1", "nano-2"}
+    assert within["nano-1"].figures[0].low == pytest.approx(0.008 / 0.015, rel=1e-6)
+    assert within["nano-1"].remark == "more than the minibatches explain"
+    assert ": 9 repeats from " in next(one for one in found if one.board == "nano-1").evidence[0]
+    (between,) = _of(found, "varies-between")
+    assert (between.boards, between.statements[0].terms) == (("nano",), {"count": 2})
 
 
-def test_many_repeats_are_told_by_their_range() -> None:
-    stats = sweep(
-        [replace(POINT, repeat=repeat) for repeat in range(12)], lambda _: Truth(), Noise(epoch=0.05), steps=20
-    )
-    (finding,) = _of(compute_findings(stats, PLAN), "varies-within")
-    assert (
-        "training, mode 4c/1479/921.6/1600 MHz, batch 16, no workers, dropped cache: 12 repeats from 2"
-        in (finding.evidence[0])
-    )
-
-
-def test_points_beside_which_others_worked_are_told() -> None:
+def test_doubtful_points_are_counted_with_their_reasons() -> None:
     stats = sweep(varied(POINT, "workers", range(4)), lambda _: Truth())
-    marked = [replace(one, parameters={"others_cores": 0.1 + i}) for i, one in enumerate(stats)]
-    (found,) = _of(compute_findings(marked, PLAN), "disturbed")
-    assert found.title.startswith("3 of 4 points were measured while other programs kept cores busy")
-    assert "1.1 cores" in found.evidence[0]
-    assert not _of(compute_findings(stats, PLAN), "disturbed")
 
-
-def test_throttling_and_what_had_not_settled_are_told() -> None:
-    def marked(one: PointStats, throttled: bool) -> PointStats:
+    def mark(i: int, one: PointStats) -> PointStats:
         return replace(
-            one, throttled=throttled, settled=not throttled, unsettled_reason="it drifts" if throttled else ""
+            one, throttled=i == 2, settled=i != 2, unsettled_reason="it drifts", parameters={"others_cores": 0.1 + i}
         )
 
-    stats = sweep(varied(POINT, "workers", range(4)), lambda _: Truth())
-    found = compute_findings([marked(one, i == 2) for i, one in enumerate(stats)], PLAN)
-    assert _of(found, "throttled")[0].title == "1 of 4 points was slowed by the board to protect itself (throttling)."
+    found = compute_findings([mark(i, one) for i, one in enumerate(stats)])
+    terms = {kind: _of(found, kind)[0].statements[0].terms for kind in ("throttled", "unsettled", "disturbed")}
+    assert {kind: one["count"] for kind, one in terms.items()} == {"throttled": 1, "unsettled": 1, "disturbed": 3}
     assert "it drifts" in _of(found, "unsettled")[0].evidence[0]
-    assert not _of(compute_findings(stats, PLAN), "throttled")
+    assert "1.1 cores" in _of(found, "disturbed")[0].evidence[0]
+    assert not {"throttled", "unsettled", "disturbed"} & {one.kind for one in compute_findings(stats)}
 
 
 def test_the_same_step_in_other_settings_is_evidence() -> None:
     points = [replace(POINT, workers=w, storage=s) for w in (0, 1) for s in ("sd", "ssd")]
-    (finding,) = _of(
-        compute_findings(sweep(points, lambda p: Truth(stall_s=0.01 if p.workers == 0 else 0.004), QUIET), PLAN),
-        "workers",
-    )
-    assert any(
-        re.match(r"With mode .*, s?sd, dropped cache: it cuts the stall by 60 %", sentence)
-        for sentence in finding.evidence
-    )
+    stats = sweep(points, lambda p: Truth(stall_s=0.01 if p.workers == 0 else 0.004), QUIET)
+    (finding,) = _of(compute_findings(stats), "workers")
+    assert any("sd, dropped cache: stall -60 %" in sentence for sentence in finding.evidence)
 
 
 def test_estimated_figures_are_called_estimated() -> None:
-    stats = sweep(varied(POINT, "workers", [0, 1, 2, 3]), _stalls, QUIET, label="estimated")
-    for finding in compute_findings(stats, PLAN):
+    for finding in compute_findings(sweep(varied(POINT, "workers", [0, 1, 2, 3]), _stalls, QUIET, label="estimated")):
         assert finding.label == "estimated"
         assert "measured" not in finding.title + "".join(finding.evidence)
 
 
-def test_of_nothing_nothing_is_found() -> None:
-    assert compute_findings([], PLAN) == ()
-
-
-def test_every_knob_has_words_and_a_kind() -> None:
-    for knob, own in values.items():
-        stats = sweep(varied(replace(POINT, workers=1), knob, own[:2]), lambda _: Truth(), QUIET, steps=20)
-        found = compute_findings(stats, PLAN)
+def test_every_knob_has_a_kind_and_without_points_there_are_no_findings() -> None:
+    for knob, own in VALUES.items():
+        found = compute_findings(sweep(varied(replace(POINT, workers=1), knob, own[:2]), lambda _: Truth(), steps=20))
         assert {one.kind for one in found} <= set(FINDING_KINDS)
         assert (knob if knob != "kind" else "inference") in {one.kind for one in found}
-    assert set(values) | set(MODE_KNOBS) == {*ORDERED_KNOBS, *UNORDERED_KNOBS}
+    assert set(VALUES) | set(MODE_KNOBS) == {*ORDERED_KNOBS, *UNORDERED_KNOBS}
+    assert compute_findings([]) == ()
 
 
-def test_a_knob_that_changes_the_watts_alone_is_told_last() -> None:
+def test_a_knob_that_changes_the_watts_alone_comes_last() -> None:
     stats = sweep(
         varied(POINT, "dvfs", [False, True]),
         lambda p: Truth(compute_s=0.007 if p.dvfs else 0.0071, power_w=15.4 if p.dvfs else 15.0),
         Noise(step=0.02, power=0.001),
     )
-    (finding,) = _of(compute_findings(stats, PLAN), "dvfs")
-    assert "raises the power by 3 %" in finding.title
+    (finding,) = _of(compute_findings(stats), "dvfs")
+    assert [one.quantity for one in _changes(finding)] == ["power_w"]
     assert finding.strength < 0.01
+
+
+# Records and their wording --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("template", TEMPLATES)
+def test_every_template_can_be_worded(template: str) -> None:
+    names = ("quantity", "value", "setting", "bound", "mode", "interval", "count", "total", "work")
+    terms: dict[str, Any] = {**dict.fromkeys(names, 2), "knob": "gpu_mhz", "before": 614.4, "after": 921.6}
+    statement = FindingStatement(template, terms, (FindingFigure("e2e_s", 0.5, 0.6),), "a remark")
+    title = render_finding(SweepFinding("gpu", (statement,), (), 0.5, (), "measured")).title
+    assert title.endswith("(measured).")
+    assert "{" not in title
+
+
+def test_a_figure_is_one_value_where_it_is_known_and_its_interval_where_hardly_more_than_its_direction_is() -> None:
+    known, vague = Estimate(0.56, 0.55, 0.57, 9), Estimate(0.78, 0.61, 0.99, 9)
+    assert FindingFigure.from_ratio(known, "e2e_s") == FindingFigure("e2e_s", 0.56, 0.56)
+    assert FindingFigure.from_ratio(vague, "e2e_s") == FindingFigure("e2e_s", 0.61, 0.99)
+    assert FindingFigure.from_share(Estimate(0.59, 0.55, 0.63, 9), "stall_s") == FindingFigure("stall_s", 0.59, 0.59)
+    assert FindingFigure.from_share(Estimate(0.64, -0.3, 1.6, 2), "stall_s") == FindingFigure("stall_s", 0.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "text"),
+    [
+        (0.55, 0.9, "power -10 to -45 %"),
+        (1.02, 1.02, "power +2 %"),
+        (1.7, 2.3, "power x 1.7 to 2.3"),
+        (10.3, 10.3, "power x 10.3"),
+        (0.001, 0.8, "power -20 to over -99 %"),
+        (0.996, 0.996, "power -0.4 %"),
+    ],
+)
+def test_a_change_has_its_sign_and_the_lesser_end_first(low: float, high: float, text: str) -> None:
+    assert write_change(FindingFigure("power_w", low, high)) == text
+
+
+def test_values_have_their_units_and_three_digits() -> None:
+    seconds = [format_quantity(value, "e2e_s") for value in (20161.0, 12.06, 1.6, 0.0041, 0.00031, 0.0)]
+    assert seconds == ["20161 s", "12.1 s", "1.60 s", "4.10 ms", "310 us", "0 s"]
+    assert (format_quantity(830.2, "energy_j"), format_quantity(14.23, "power_w")) == ("830 J", "14.2 W")
+    assert format_interval(Estimate(0.33, 0.31, 0.35, 9)) == "-69.0 to -65.0 %"
+    assert format_interval(Estimate(3.0, 2.5, 3.5, 9)) == "x 2.5 to 3.5"
+
+
+# Merging --------------------------------------------------------------------------------------------------------------
+
+
+def _finding(
+    board: str, ratio: float, *, workload: str = "lenet", strength: float = 0.5, kind: str = "gpu", **given: Any
+) -> SweepFinding:
+    terms = {"knob": "gpu_mhz", "before": 1.0, "after": given.get("mhz", 2.0)}
+    figures = tuple(FindingFigure(name, ratio, ratio) for name in given.get("quantities", ["e2e_s"]))
+    return SweepFinding(
+        kind,
+        (FindingStatement("change", terms, figures, str(given.get("remark", ""))),),
+        evidence=(f"the figures of {board}",),
+        strength=strength,
+        points=(f"{board}{workload}",),
+        boards=(board,),
+        workloads=(workload,),
+        work="train",
+    )
+
+
+def test_boards_are_merged_with_the_range_and_each_in_the_evidence() -> None:
+    boards = {"nano-1": 0.6, "tx2-1": 0.8, "here": 0.7}
+    (one,) = merge_findings([_finding(board, ratio) for board, ratio in boards.items()])
+    assert one.statements[0].figures == (FindingFigure("e2e_s", 0.6, 0.8),)
+    assert (one.boards, one.workloads, len(one.points)) == (tuple(boards), ("lenet",), 3)
+    assert {f"the figures of {board}" for board in boards} <= set(one.evidence)
+    assert "GPU clock 1 -> 2 MHz: epoch time -40 % (lenet on nano-1, training, estimated)." in one.evidence
+    assert "(lenet on nano-1, tx2-1 and here, training, estimated)" in render_finding(one).title
+
+
+def test_workloads_are_merged_on_the_same_boards_alone_and_only_at_the_same_clocks() -> None:
+    found = [
+        _finding("nano-1", 0.6),
+        _finding("nano-1", 0.5, workload="resnet"),
+        _finding("tx2-1", 0.7, workload="resnet"),
+    ]
+    assert {(one.boards, one.workloads) for one in merge_findings(found)} == {
+        (("nano-1",), ("lenet",)),
+        (("tx2-1", "nano-1"), ("resnet",)),
+    } or {(one.boards, one.workloads) for one in merge_findings(found)} == {
+        (("nano-1",), ("lenet",)),
+        (("nano-1", "tx2-1"), ("resnet",)),
+    }
+    assert merge_findings(found[:2])[0].workloads == ("lenet", "resnet")
+    assert len(merge_findings([found[0], _finding("nano-1", 0.5, workload="resnet", mhz=3.0)])) == 2
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        _finding("tx2-1", 1.4),
+        _finding("tx2-1", 0.6, strength=0.1),
+        _finding("tx2-1", 0.6, kind="cpu"),
+        _finding("tx2-1", 0.6, strength=0.6, quantities=["e2e_s", "energy_j"]),
+    ],
+    ids=["direction", "strength", "kind", "energy"],
+)
+def test_what_differs_or_would_get_lost_is_not_merged(other: SweepFinding) -> None:
+    assert len(merge_findings([_finding("nano-1", 0.6), other])) == 2
+
+
+def test_a_remark_is_kept_if_all_have_it_and_clocks_of_several_boards_are_low_and_high() -> None:
+    remarks = [
+        merge_findings([_finding("nano-1", 0.5, remark="x"), _finding("tx2-1", 0.5, remark=other)])[0] for other in "xy"
+    ]
+    assert [one.statements[0].remark for one in remarks] == ["x", ""]
+    (both,) = merge_findings([_finding("nano-1", 0.5, mhz=921.0), _finding("tx2-1", 0.5, mhz=1300.0)])
+    assert render_finding(both).title.startswith("GPU clock low -> high: epoch time -50 % (lenet on nano-1 and tx2-1")
+
+
+def test_of_workers_every_step_must_be_alike() -> None:
+    one, other = (_finding(board, 0.6, kind="workers") for board in ("nano-1", "tx2-1"))
+    more = replace(other, statements=(*other.statements, FindingStatement("same-later")))
+    assert [len(merge_findings([one, each])) for each in (other, more)] == [1, 2]
+
+
+def test_a_second_finding_of_a_kind_comes_after_a_weaker_one_of_another() -> None:
+    found = [
+        _finding("a", 0.5, kind=kind, strength=strength)
+        for kind, strength in (("gpu", 0.5), ("gpu", 0.45), ("cache", 0.4))
+    ]
+    ranked = rank_findings(found)
+    assert [one.kind for one in ranked] == ["gpu", "cache", "gpu"]
+    assert [one.strength for one in ranked] == sorted((one.strength for one in ranked), reverse=True)

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from characterised.fake import fake_plan
 
-from fedge.characterisation.sweep_store import JOURNAL_FILE, UNFINISHED_SUFFIX, SweepResult, parse_journal, read_result
+from fedge.characterisation.sweep_store import JOURNAL_FILE, UNFINISHED_FILES, SweepResult, parse_journal, read_result
 
 ROOT = Path(__file__).resolve().parents[3]
 KILLS = 25
@@ -82,4 +82,4 @@ def test_killed_at_random_moments_and_started_again_it_is_as_if_it_had_run_throu
     assert [done.epochs for done in result.points] == [done.epochs for done in one.points]
     for there, wanted in zip(arrays(result), arrays(one), strict=True):
         np.testing.assert_array_equal(there, wanted)
-    assert not list(out.rglob(f"*{UNFINISHED_SUFFIX}"))
+    assert not list(out.rglob(UNFINISHED_FILES))

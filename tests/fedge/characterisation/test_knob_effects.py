@@ -126,44 +126,6 @@ def test_of_pure_noise_no_more_than_one_comparison_in_twenty_is_called_certain(n
     assert np.mean(wrong) <= 0.05
 
 
-def test_values_of_an_ordered_knob_are_compared_with_their_neighbours_and_others_with_each_other() -> None:
-    found = compute_effects(
-        sweep(varied(POINT, "workers", [3, 0, 1]) + varied(POINT, "storage", "cab"), lambda _: Truth())
-    )
-    assert [(one.before, one.after) for one in _named(found, "workers")] == [(0, 1), (1, 3)]
-    storages = {(one.before, one.after) for one in _named(found, "storage")}
-    assert {pair for pair in storages if "default" not in pair} == {("a", "b"), ("a", "c"), ("b", "c")}
-
-
-def test_nothing_is_what_the_whole_interval_says() -> None:
-    many = [
-        effect
-        for seed in range(5)
-        for effect in compute_effects(
-            sweep(varied(POINT, "workers", range(4)), lambda _: Truth(), Noise(step=0.15), seed=seed)
-        )
-    ]
-    for one in many:
-        assert one.nothing == (one.ratio.low >= 1 - MIN_CHANGE and one.ratio.high <= 1 + MIN_CHANGE)
-        assert not (one.nothing and one.certain)
-    assert any(not one.nothing and abs(one.relative_change) < 0.01 for one in many)
-
-
-def test_what_does_nothing_is_told_from_what_is_not_known() -> None:
-    points = varied(POINT, "pinned", [False, True])
-    (quiet,) = _named(compute_effects(sweep(points, lambda _: Truth(), QUIET)), "pinned")
-    (noisy,) = _named(compute_effects(sweep(points, lambda _: Truth(), Noise(step=0.8, phi=0.7))), "pinned")
-    assert (quiet.certain, quiet.nothing) == (False, True)
-    assert (noisy.certain, noisy.nothing) == (False, False)
-
-
-def test_of_a_mode_the_knob_that_differs_is_named_and_two_that_differ_are_no_effect() -> None:
-    assert POINT.mode is not None
-    modes = [POINT.mode, replace(POINT.mode, gpu_mhz=600.0), replace(POINT.mode, gpu_mhz=600.0, cores=2)]
-    found = compute_effects(sweep(varied(POINT, "mode", modes), lambda _: Truth()))
-    assert {(one.knob, one.before, one.after) for one in found} == {("gpu_mhz", 600.0, 1300.0), ("cores", 2, 8)}
-
-
 def test_without_workers_the_prefetch_does_not_count() -> None:
     found = compute_effects(sweep(varied(POINT, "prefetch", [1, 2]), lambda _: Truth()))
     assert not found

@@ -70,12 +70,3 @@ def test_points_that_are_gained_leave_the_others_in_their_order(sweeps, seed):
     more = order_points((*points, SweepPoint("here", "c"), SweepPoint("here", "d")), 1, seed)
 
     assert [point for point in more if point.workload in "ab"] == list(order_points(points, 1, seed))
-
-
-def test_another_seed_is_another_order():
-    points = cross_knobs("here", BASE, [{"workers": range(20)}])
-    orders = {order_points(points, 1, seed) for seed in range(5)}
-    assert len(orders) == 5
-    assert points not in orders
-    first, second = order_points(points, 2, 0)[:20], order_points(points, 2, 0)[20:]
-    assert [point.workers for point in first] != [point.workers for point in second]

@@ -10,16 +10,11 @@ from hypothesis import strategies as st
 from fedge.characterisation.linear_epoch_model import (
     LinearEpochModel,
     MeasuredEpoch,
-    ScaledNetwork,
-    scale_by_epochs,
-    scale_by_layers,
 )
-from fedge.costs.layered_work import find_known_layers
-from fedge.devices.catalogue import find
 from fedge.errors import BadInput, UnknownName
 from fedge.modes import stack_modes
 from fedge.predictors.measurement_columns import PREDICTION_FLOOR
-from fedge.types import Floats, Modes, PowerMode, Workload
+from fedge.types import Floats, Modes, PowerMode
 
 MAXN = PowerMode(8, 2265.6, 1377.0, 2133.0)
 PAPER = {
@@ -60,18 +55,6 @@ def test_epochs_that_are_a_line_in_the_knobs_are_predicted_exactly() -> None:
     assert said.energy_j is None
 
 
-def test_the_papers_four_modes_are_met_exactly_and_leave_the_least_slopes() -> None:
-    modes = stack_modes(PAPER.values())
-    fitted = LinearEpochModel(MAXN).fit(_seen("resnet", modes, _seconds(modes)))
-    line = fitted.time_["resnet"]
-    # Along this direction CPU and GPU clocks make up for each other in all four modes.
-    step = (_shares(modes)[2] - _shares(modes)[0])[1:3]
-    free = np.array([0.0, step[1], -step[0], 0.0])
-
-    np.testing.assert_allclose(fitted.predict("resnet", modes).epoch_s, _seconds(modes), rtol=1e-9)
-    assert abs(line.slopes @ free) < 1e-6
-
-
 @given(st.lists(st.floats(20.0, 90.0), min_size=4, max_size=4))
 @settings(max_examples=30)
 def test_no_line_through_the_four_modes_has_smaller_slopes(seconds: list[float]) -> None:
@@ -106,32 +89,6 @@ def test_nothing_is_predicted_below_half_of_the_least_that_was_seen() -> None:
     assert said.energy_j[0] >= PREDICTION_FLOOR * 400.0
 
 
-def test_a_new_network_is_scaled_by_one_epoch_of_it() -> None:
-    modes = stack_modes(PAPER.values())
-    fitted = LinearEpochModel(MAXN).fit(_seen("resnet", modes, _seconds(modes)))
-
-    scaled = scale_by_epochs(fitted, "resnet", [MeasuredEpoch("new", PAPER["e"], 3.0 * float(_seconds(modes)[0]))])
-    fitted.add_scaled(scaled)
-
-    assert scaled.by == "epochs"
-    assert scaled.ratio == pytest.approx(3.0)
-    np.testing.assert_allclose(
-        fitted.predict("new", OTHERS).epoch_s, 3.0 * fitted.predict("resnet", OTHERS).epoch_s, rtol=1e-9
-    )
-
-
-def test_a_new_network_is_scaled_by_the_layers_of_both() -> None:
-    device, names = find("agx-xavier"), ("mobilenetv3l-gld23k", "resnet18-imagenet")
-    works = {name: (Workload(name, 16, layers=find_known_layers(name)), 100) for name in names}
-    twice = {**works, names[0]: (works[names[0]][0], 200)}
-
-    once = scale_by_layers(device, works, *names)
-
-    assert once.by == "layers"
-    assert once.ratio > 0
-    assert scale_by_layers(device, twice, *names).ratio == pytest.approx(2.0 * once.ratio)
-
-
 def test_what_was_never_seen_is_named_with_what_was() -> None:
     modes = stack_modes(PAPER.values())
     fitted = LinearEpochModel(MAXN).fit(_seen("resnet", modes, _seconds(modes)))
@@ -140,7 +97,3 @@ def test_what_was_never_seen_is_named_with_what_was() -> None:
         LinearEpochModel(MAXN).fit([])
     with pytest.raises(UnknownName, match="resnet"):
         fitted.predict("lenet", modes)
-    with pytest.raises(UnknownName, match="resnet"):
-        fitted.add_scaled(ScaledNetwork("new", "lenet", 2.0, "layers"))
-    with pytest.raises(BadInput, match="no epoch of it"):
-        scale_by_epochs(fitted, "resnet", [])

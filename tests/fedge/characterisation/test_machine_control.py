@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -13,7 +14,7 @@ from contracts.running_powerd import Running, board_root, state_of
 
 from fedge.characterisation import image_storage
 from fedge.characterisation.local_rig import LocalRig, build_local_rig
-from fedge.characterisation.machine_control import JetsonMachine
+from fedge.characterisation.machine_control import JetsonMachine, LinuxMachine
 from fedge.characterisation.point_measurement import SensorTrace
 from fedge.characterisation.sweep_plan import CharacterisationPlan, MeasurementSchedule, SweepPoint
 from fedge.devices.local_board import BoardLocation
@@ -87,13 +88,6 @@ def test_clocks_are_pinned_where_a_point_wants_no_scaling(board: Board) -> None:
     assert len(limits(board, "min") | limits(board, "max")) == 2
 
 
-def test_an_error_gives_the_board_back(board: Board) -> None:
-    ground, before = JetsonMachine(board.place), state_of(board.root)
-    with pytest.raises(KeyboardInterrupt), ground.hold(replace(POINT, mode=low(ground))):
-        raise KeyboardInterrupt
-    assert state_of(board.root) == before
-
-
 def test_a_board_that_left_its_mode_is_noted(board: Board) -> None:
     ground = JetsonMachine(board.place)
     with ground.hold(replace(POINT, mode=low(ground))) as held:
@@ -131,3 +125,71 @@ def test_a_machine_with_a_power_daemon_is_a_jetsons_rig(board: Board, tmp_path: 
     )
     assert isinstance(rig, LocalRig)
     assert rig.maxn == PowerMode(12, 2201.6, 1300.5, 3199.0)
+
+
+PINNED, FOLLOWING = SweepPoint("here", "w"), SweepPoint("here", "w", dvfs=True)
+
+
+@pytest.fixture
+def linux_root(tmp_path: Path) -> Path:
+    for cpu in ("cpu0", "cpu1"):
+        folder = tmp_path / f"sys/devices/system/cpu/{cpu}/cpufreq"
+        folder.mkdir(parents=True)
+        (folder / "scaling_governor").write_text("schedutil\n")
+        (folder / "scaling_available_governors").write_text("performance ondemand schedutil\n")
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/cpuinfo").write_text("processor\t: 0\nmodel name\t: A  Processor\n")
+    return tmp_path
+
+
+def governors(linux_root: Path) -> set[str]:
+    return {file.read_text().strip() for file in linux_root.rglob("scaling_governor")}
+
+
+def test_a_mode_is_refused_with_what_it_needs() -> None:
+    reason = LinuxMachine().refusal_reason(SweepPoint("here", "w", PowerMode(2, 1, 1, 1)))
+    assert reason is not None
+    assert "no power daemon listens" in reason
+
+
+def test_clocks_that_follow_the_load_stay_as_they_are(linux_root: Path) -> None:
+    with LinuxMachine(str(linux_root)).hold(FOLLOWING) as held:
+        assert governors(linux_root) == {"schedutil"}
+        assert held.notes == ()
+
+
+def test_pinned_clocks_are_let_go_for_a_point_that_wants_them_so(linux_root: Path) -> None:
+    for file in linux_root.rglob("scaling_governor"):
+        file.write_text("performance\n")
+    with LinuxMachine(str(linux_root)).hold(FOLLOWING):
+        assert governors(linux_root) == {"schedutil"}
+    assert governors(linux_root) == {"performance"}
+
+
+def test_an_error_puts_the_clocks_back_too(linux_root: Path) -> None:
+    with pytest.raises(KeyboardInterrupt), LinuxMachine(str(linux_root)).hold(PINNED):
+        raise KeyboardInterrupt
+    assert governors(linux_root) == {"schedutil"}
+
+
+def test_without_the_right_a_plan_that_compares_clocks_is_refused_and_others_noted(
+    linux_root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "access", lambda path, how: False)
+    reason = LinuxMachine(str(linux_root), strict=True).refusal_reason(PINNED)
+    assert reason is not None
+    assert "schedutil and only root may set it to performance" in reason
+    assert LinuxMachine(str(linux_root)).refusal_reason(PINNED) is None
+    with LinuxMachine(str(linux_root)).hold(PINNED) as held:
+        assert governors(linux_root) == {"schedutil"}
+        assert "clocks are as found" in held.notes[0]
+
+
+def test_a_machine_without_a_governor_says_so(tmp_path: Path) -> None:
+    reason = LinuxMachine(str(tmp_path), strict=True).refusal_reason(FOLLOWING)
+    assert reason is not None
+    assert "shows no clock governor" in reason
+
+
+def test_the_processor_is_named(linux_root: Path) -> None:
+    assert LinuxMachine(str(linux_root)).title == f"A Processor, {os.cpu_count()} cores"

@@ -12,7 +12,7 @@ from fedge.characterisation.point_observations import PointObservation
 from fedge.characterisation.sweep_plan import StoragePlan
 from fedge.costs.input_pipeline.emulated_pipeline import find_storage
 from fedge.costs.input_pipeline.pipeline_fit import UNKNOWN_CROWDING
-from fedge.costs.input_pipeline.resource_contention import file_read_s
+from fedge.costs.input_pipeline.steady_state import file_read_s
 from fedge.errors import BadInput, UnknownName
 from fedge.modes import stack_modes
 from fedge.physics.time_power_model import compute_time_parts, knob_shares
@@ -63,15 +63,6 @@ def test_a_storage_that_was_not_read_is_its_models_and_none_at_all_is_an_error()
     assert found.pipeline_at(16, 1, 2, "floppy", 1.0).cached == 1.0
     with pytest.raises(UnknownName, match="floppy"):
         found.pipeline_at(16, 1, 2, "floppy", 0.0)
-
-
-def test_batches_of_another_size_take_longer_to_collate_and_to_copy() -> None:
-    found = _feeding(sweep())
-    same, twice = (found.pipeline_at(size, 2, 3, "ssd", 1.0) for size in (16, 32))
-
-    assert twice.step.collate_s == pytest.approx(2 * same.step.collate_s)
-    assert twice.step.copy_s == pytest.approx(2 * same.step.copy_s)
-    assert (twice.loader.workers, twice.loader.prefetch, twice.batch_size) == (2, 3, 32)
 
 
 def test_nothing_seen_is_told() -> None:

@@ -104,10 +104,6 @@ def test_data_in_memory_is_never_read() -> None:
     assert (look.file_mb, look.cached) == (0.0, 1.0)
 
 
-def test_where_every_epoch_would_be_discarded_all_count() -> None:
-    assert [look.is_counted for look in _looks(_result(epochs=1))] == [True]
-
-
 def test_other_boards_workloads_and_unknown_modes_are_left_out() -> None:
     result = _result()
 

@@ -54,13 +54,6 @@ def test_intervals_hold_the_truth_nearly_as_often_as_they_say(noise: Noise) -> N
     assert np.mean(held) >= 0.9
 
 
-def test_the_start_of_an_epoch_is_counted_and_stays_in_its_sums() -> None:
-    plain, started = stats(POINT, Truth(), Noise()), stats(POINT, Truth(), Noise(start=4, start_factor=5.0))
-    assert (plain.warm_up, started.warm_up) == (0, 4)
-    assert started.e2e_s.value > 1.1 * plain.e2e_s.value
-    assert started.step_s.value == pytest.approx(plain.step_s.value, rel=0.01)
-
-
 def test_outliers_are_counted_and_stay_in_the_sums() -> None:
     seen = finished(POINT, Truth())
     minibatches = seen.read_minibatches()
@@ -71,30 +64,11 @@ def test_outliers_are_counted_and_stay_in_the_sums() -> None:
     assert changed.e2e_s.value == pytest.approx(np.mean([one.e2e_s for one in seen.epochs[1:]]))
 
 
-def test_epochs_that_differ_widen_the_interval() -> None:
-    same, apart = stats(POINT, Truth(), Noise()), stats(POINT, Truth(), Noise(epoch=0.05))
-    assert apart.e2e_s.standard_error > 3 * same.e2e_s.standard_error
-
-
 def test_without_a_meter_there_is_no_power_and_the_rest_is_there() -> None:
     found = stats(POINT, Truth(), metered=False)
     assert (found.energy_j, found.power_w, found.power_label) == (None, None, None)
     assert found.by_epoch["energy_j"] == ()
     assert found.e2e_s.is_bounded
-
-
-def test_labels_and_keys_are_carried() -> None:
-    found = stats(POINT, Truth(), label="estimated")
-    assert (found.label, found.power_label, found.key) == ("estimated", "estimated", POINT.key)
-
-
-def test_joules_scatter_as_watts_and_seconds_do() -> None:
-    found = stats(POINT, Truth(), Noise(step=0.001, power=0.05))
-    assert found.energy_j is not None
-    assert found.power_w is not None
-    assert found.energy_j.standard_error / found.energy_j.value == pytest.approx(
-        found.power_w.standard_error / found.power_w.value, rel=0.3
-    )
 
 
 def test_a_point_whose_times_drift_is_not_settled() -> None:

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
-from contracts.characterised_points import PLAN, Noise, Truth, sweep
+from contracts.characterised_points import Noise, Truth, sweep, varied
 
 from fedge.characterisation.point_statistics import PointStats
-from fedge.characterisation.reliability import add_repeat_notes, find_differing_repeats
-from fedge.characterisation.sweep_findings import compute_findings
+from fedge.characterisation.reliability import (
+    add_repeat_notes,
+    compute_variability,
+    find_differing_repeats,
+    find_variability,
+)
 from fedge.characterisation.sweep_plan import SweepPoint
 
 POINT = SweepPoint("here", "net")
@@ -33,8 +38,8 @@ def test_repeats_that_are_a_third_apart_are_told_with_a_note_at_each() -> None:
 
 def test_the_finding_about_repeats_says_in_how_many_settings() -> None:
     other = [replace(POINT, workers=2, repeat=repeat) for repeat in range(2)]
-    titles = [one.title for one in compute_findings((*_repeated(0.6), *sweep(other, lambda _: Truth())), PLAN)]
-    assert any("in 1 of 2 settings more than the minibatches explain" in title for title in titles)
+    (found,) = find_variability((*_repeated(0.6), *sweep(other, lambda _: Truth())))
+    assert found.statements[0].remark == "in 1 of 2 settings more than the minibatches explain"
 
 
 @pytest.mark.parametrize("noise", [Noise(), Noise(step=0.3), Noise(step=0.2, phi=0.5)])
@@ -46,3 +51,43 @@ def test_of_minibatches_that_scatter_no_repeats_are_told_but_by_chance(noise: No
 def test_one_look_has_nothing_to_differ_from() -> None:
     assert find_differing_repeats(_repeated(0.6, 1)) == ()
     assert find_differing_repeats(()) == ()
+
+
+NANO = SweepPoint("nano-1", "net")
+
+
+def _truth(point: SweepPoint) -> Truth:
+    return Truth(
+        compute_s=0.01 + 0.001 * point.repeat + (0.005 if point.board == "nano-2" else 0.0),
+        stall_s=0.0,
+        copy_s=0.0,
+        overhead_s=0.0,
+    )
+
+
+def test_repeats_and_boards_vary_as_the_formulas_say() -> None:
+    points = [replace(one, board=board) for board in ("nano-1", "nano-2") for one in varied(NANO, "repeat", range(3))]
+    found = {
+        (one.scope, one.board, one.quantity): one
+        for one in compute_variability(sweep(points, _truth, Noise(step=0.0, power=0.0)))
+    }
+    assert set(found) == {
+        (*who, quantity)
+        for who in (("within", "nano-1"), ("within", "nano-2"), ("between", "nano"))
+        for quantity in ("e2e_s", "energy_j")
+    }
+    within, between = found["within", "nano-1", "e2e_s"], found["between", "nano", "e2e_s"]
+    assert within.values == pytest.approx((1.0, 1.1, 1.2))
+    assert within.spread == pytest.approx(0.2)
+    assert within.cv == pytest.approx(np.std([1.0, 1.1, 1.2], ddof=1) / 1.1)
+    assert (between.names, between.values) == (("nano-1", "nano-2"), pytest.approx((1.1, 1.6)))
+    assert between.spread == pytest.approx(0.5 / 1.1)
+    assert len(between.points) == 6
+
+
+def test_a_setting_measured_once_does_not_vary() -> None:
+    assert compute_variability(sweep(varied(NANO, "workers", [0, 1]), _truth)) == ()
+
+
+def test_boards_of_different_kinds_are_not_compared() -> None:
+    assert compute_variability(sweep([NANO, replace(NANO, board="tx2-1")], _truth)) == ()

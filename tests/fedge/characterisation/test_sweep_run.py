@@ -25,12 +25,6 @@ def start(out, plan, rig):
         return found
 
 
-def test_points_are_measured_in_the_order_of_the_plan(tmp_path):
-    plan, rig = fake_plan(), FakeRig()
-    start(tmp_path / "out", plan, rig)
-    assert rig.measured == list(plan.points)
-
-
 def test_a_skipped_point_has_its_reason_and_is_asked_again_at_the_next_start(tmp_path):
     plan, out = fake_plan(), tmp_path / "out"
     point = plan.points[2]
@@ -65,16 +59,6 @@ def test_a_failed_point_is_tried_once_more_at_the_next_start_and_then_left(tmp_p
     start(out, plan, last)
     assert last.measured == []
     assert read_result(out).failed == ((point, "it fell over"),)
-
-
-def test_a_failed_point_that_works_the_second_time_is_finished(tmp_path):
-    plan, out = fake_plan(), tmp_path / "out"
-    rig = FakeRig(failing={plan.points[1].key: 1})
-    start(out, plan, rig)
-    start(out, plan, rig)
-    result = read_result(out)
-    assert result.failed == ()
-    assert len(result.points) == len(plan.points)
 
 
 def test_between_repeats_the_board_rests_until_the_last_one_began_long_enough_ago(tmp_path):

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from experiments.cli.calibrate_costs import calibrate_tables
-from experiments.cli.predict_fit import PredictFitOptions, fit_model
+from experiments.cli.predict_commands import fit_to_file
+from fedge.analysis.cost_calibration import calibrate_tables
 from fedge.characterisation.point_measurement import EpochSummary, MinibatchTimes, PointMeasurement, SensorTrace
 from fedge.characterisation.profiling.profiling_record import profiling_record_path
 from fedge.characterisation.sweep_plan import (
@@ -27,6 +27,7 @@ from fedge.devices.board_kinds import build_kind, build_surface
 from fedge.devices.catalogue import find
 from fedge.devices.tables.mode_table import read_mode_table
 from fedge.experiment import Experiment, FleetEntry, WorkloadSpec, list_boards
+from fedge.knowledge.fit_options import ModelFitOptions
 from fedge.modes import build_grid
 from fedge.types import PowerMode
 
@@ -127,17 +128,12 @@ def test_points_without_power_or_mode_give_no_row_and_are_named(tmp_path: Path) 
     assert (record["label"], record["power_label"], len(record["modes"])) == ("emulated", "estimated", 1)
 
 
-def test_a_sweep_without_power_writes_nothing(tmp_path: Path) -> None:
-    assert write_tables(_result(tmp_path, _finished(_point(SPEC.maxn), 0.2, power_w=None))) == []
-    assert not (tmp_path / "tables").exists()
-
-
 def test_predictors_calibration_and_emulated_boards_read_a_table_as_it_is(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (path,) = write_tables(_swept(tmp_path))
 
-    fit_model(PredictFitOptions(table=path, modes=12), tmp_path / "model", as_json=True)
+    fit_to_file(ModelFitOptions(table=path, modes=12), tmp_path / "model", as_json=True)
     (calibrated,) = calibrate_tables([path])
     experiment = Experiment(
         fleet=(FleetEntry(device=SPEC.name, truth=f"table:{path}"),), workload=WorkloadSpec(cost=NAME)

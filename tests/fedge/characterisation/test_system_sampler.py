@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import math
 import os
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from fedge.characterisation import system_sampler
-from fedge.characterisation.system_sampler import PackageEnergyCounter, SamplingThread, SystemSampler
+from fedge.characterisation.system_sampler import (
+    SamplingThread,
+    SystemSample,
+    SystemSampler,
+    build_sensor_trace,
+    counter_growth,
+    mean_cpu_load,
+    peak_value,
+)
 
 PROC = Path("/proc")
 NESTED = "import subprocess, sys; print('up', flush=True); subprocess.run([sys.executable, '-c', {inner!r}])"
@@ -54,35 +64,59 @@ def test_a_process_that_is_gone_counts_nothing() -> None:
     assert system_sampler.read_storage_bytes((2**22 + 1,), PROC) == {}
 
 
-def rapl_at(root: Path, *uj: int) -> None:
-    for k, value in enumerate(uj):
-        zone = root / f"sys/class/powercap/intel-rapl:{k}"
-        zone.mkdir(parents=True, exist_ok=True)
-        (zone / "energy_uj").write_text(f"{value}\n", "ascii")
-        (zone / "max_energy_range_uj").write_text("1000000\n", "ascii")
-
-
-def test_packages_add_up_and_a_counter_that_wraps_goes_on(tmp_path: Path) -> None:
-    rapl_at(tmp_path, 900_000, 100_000)
-    rapl = PackageEnergyCounter.try_open(str(tmp_path))
-    assert rapl is not None
-    rapl_at(tmp_path, 100_000, 400_000)
-    assert rapl.read_energy_j() == pytest.approx(0.5)
-    rapl_at(tmp_path, 200_000, 400_000)
-    assert rapl.read_energy_j() == pytest.approx(0.6)
-
-
-def test_a_machine_without_counters_has_none(tmp_path: Path) -> None:
-    assert PackageEnergyCounter.try_open(str(tmp_path)) is None
-
-
 def test_the_machine_is_looked_at_while_the_block_runs() -> None:
     eyes = SystemSampler(disk=None, pid=os.getpid())
     with SamplingThread(eyes, 50) as looking:
-        while len(looking.looks) < 4:
+        while len(looking.samples) < 4:
             sum(range(10_000))
-    at_s = [look.at_s for look in looking.looks]
+    at_s = [look.at_s for look in looking.samples]
     assert at_s == sorted(at_s)
-    assert looking.looks[-1].ticks_so_far > looking.looks[0].ticks_so_far
-    assert looking.looks[-1].memory_mb > 10
-    assert looking.looks[-1].read_bytes_so_far >= looking.looks[0].read_bytes_so_far
+    assert looking.samples[-1].ticks_so_far > looking.samples[0].ticks_so_far
+    assert looking.samples[-1].memory_mb > 10
+    assert looking.samples[-1].read_bytes_so_far >= looking.samples[0].read_bytes_so_far
+
+
+def looks(**columns: list[float]) -> list[SystemSample]:
+    """A look per second from 100 s on; what is not given is NaN."""
+    names = ("busy_so_far", "ticks_so_far", "memory_mb", "read_bytes_so_far", "joules_so_far", "temperature_c")
+    count = len(next(iter(columns.values())))
+    rows = [columns.get(name, [math.nan] * count) for name in names]
+    return [SystemSample(100.0 + k, *(row[k] for row in rows)) for k in range(count)]
+
+
+def test_a_strip_holds_what_changed_between_two_looks() -> None:
+    seen = looks(
+        busy_so_far=[0, 50, 250],
+        ticks_so_far=[0, 200, 400],
+        memory_mb=[math.nan, 10, 20],
+        read_bytes_so_far=[0, 3e6, 4e6],
+        joules_so_far=[5, 7, 10],
+        temperature_c=[40, 41, 42],
+    )
+    strip = build_sensor_trace(seen, 99.0)
+    assert strip.at_s.tolist() == [2, 3]
+    assert strip.cpu_load.tolist() == [0.25, 1.0]
+    assert strip.memory_mb.tolist() == [10, 20]
+    assert strip.disk_mb_per_s.tolist() == [3, 1]
+    assert strip.power_w.tolist() == [2, 3]
+    assert strip.temperature_c.tolist() == [41, 42]
+    assert np.isnan(strip.gpu_load).all()
+
+
+def test_a_counter_grows_along_a_line_between_looks() -> None:
+    seen = looks(joules_so_far=[0, 10, 10, 40])
+    assert counter_growth(seen, "joules_so_far", 100.5, 102.5) == pytest.approx(20)
+    assert counter_growth(seen, "busy_so_far", 100.5, 102.5) is None
+
+
+def test_the_load_of_a_stretch_is_its_share_of_ticks() -> None:
+    seen = looks(busy_so_far=[0, 100, 100], ticks_so_far=[0, 200, 400])
+    assert mean_cpu_load(seen, 100, 102) == pytest.approx(0.25)
+    assert mean_cpu_load(seen, 100, 101) == pytest.approx(0.5)
+
+
+def test_the_highest_of_a_short_stretch_is_that_of_the_looks_about_it() -> None:
+    seen = looks(memory_mb=[math.nan, 10, 30, 20])
+    assert peak_value(seen, "memory_mb", 101.2, 101.3) == 30
+    assert peak_value(seen, "memory_mb", 100.1, 100.2) == 10
+    assert peak_value(seen, "temperature_c", 100, 103) is None

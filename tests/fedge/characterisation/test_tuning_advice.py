@@ -60,13 +60,6 @@ def test_no_advice_saves_less_than_the_models_own_error(
         assert one.label == "estimated"
 
 
-def test_of_what_is_hidden_already_nothing_is_promised() -> None:
-    def hidden(point: SweepPoint) -> Truth:
-        return Truth(stall_s=0.0, compute_s=0.02, fetch_s=0.001, preprocess_s=0.002)
-
-    assert not _about(compute_advice(sweep([replace(POINT, workers=2)], hidden, EXACT), PLAN), "workers")
-
-
 def test_one_turns_from_where_the_sweep_did_and_from_the_fastest() -> None:
     points = [*varied(POINT, "workers", [0, 1, 2]), replace(POINT, pinned=True), replace(POINT, storage="sd")]
     found = compute_advice(sweep(points, _loading, EXACT), PLAN)
@@ -138,14 +131,6 @@ def test_noise_is_not_quoted_as_help() -> None:
         for seed in range(8)
     )
     assert told <= 0.05 * 8 * 6 * 2
-
-
-def test_only_the_best_value_of_a_knob_is_told_and_of_equals_the_nearest() -> None:
-    def levels(point: SweepPoint) -> Truth:
-        return Truth(stall_s=0.012 if point.workers == 0 else 0.0, fetch_s=0.002, preprocess_s=0.01)
-
-    found = _about(compute_advice(sweep(varied(POINT, "workers", [0, 1, 2, 4]), levels, EXACT), PLAN), "workers")
-    assert [(one.now, one.then) for one in found] == [(0, 1)]
 
 
 def test_the_memorys_clock_and_cores_are_foretold_where_they_bind() -> None:

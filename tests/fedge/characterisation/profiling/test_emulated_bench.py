@@ -77,15 +77,6 @@ def test_candidates_keep_the_board_reachable():
     assert knobs[:, 1].min() >= 400.0
 
 
-def test_an_alias_is_the_same_board():
-    one, other = (build_emulated_bench(name, "resnet18-imagenet") for name in ("agx-orin", "agx-orin-64gb"))
-
-    assert one.board == other.board
-    assert measure_mode(one, one.knowledge.maxn, StabilityRule()) == measure_mode(
-        other, other.knowledge.maxn, StabilityRule()
-    )
-
-
 def test_a_mode_that_the_board_lacks_is_not_set():
     with pytest.raises(ModeNotSet), bench().device.use_mode(PowerMode(99, 1.0, 1.0, 1.0)):
         pass

@@ -16,7 +16,7 @@ from fedge.characterisation.profiling.profiling_campaign import (
     build_header,
     check_request,
 )
-from fedge.characterisation.profiling.profiling_journal import ModeFailure, open_profiling_journal
+from fedge.characterisation.profiling.profiling_journal import open_profiling_journal
 from fedge.devices.tables.mode_table import read_mode_table
 from fedge.errors import BadInput, ModeNotSet
 from fedge.modes import stack_modes
@@ -116,15 +116,6 @@ def test_three_failures_in_a_row_stop_the_campaign_and_are_tried_again_later(sma
     assert TOP not in mended.visits
     assert len(mended.visits) == 7
     assert not past.failed
-
-
-def test_a_failure_is_told(small, tmp_path):
-    _, bench = small(before=broken(TOP))
-    wanted = ProfilingRequest(2, "random")
-    with open_profiling_journal(tmp_path / "j", build_header(bench, wanted)) as journal:
-        result = ProfilingCampaign(bench, wanted, journal).measure_and_record(TOP)
-
-    assert result == ModeFailure(TOP, f"{TOP} did not stick")
 
 
 def test_more_modes_than_there_are_and_unknown_explorers_are_refused(small):

@@ -1,0 +1,328 @@
+"""Predictions of an epoch at settings that a sweep did not measure, by a model of its loader or by the mode alone."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import get_args
+
+import numpy as np
+
+from fedge.characterisation import knob_values
+from fedge.characterisation.epoch_model import EpochModel, EpochPredictions, EpochSetting
+from fedge.characterisation.knob_values import parse_mode
+from fedge.characterisation.linear_epoch_model import LinearEpochModel, MeasuredEpoch
+from fedge.characterisation.point_knobs import format_mode
+from fedge.characterisation.point_measurement import count_epoch_steps
+from fedge.characterisation.point_observations import PointObservation, extract_observations
+from fedge.characterisation.sweep_plan import WorkKind
+from fedge.characterisation.sweep_store import SweepResult, read_result
+from fedge.costs.input_pipeline.emulated_pipeline import load_storages
+from fedge.decisions.candidate_modes import mask_candidates
+from fedge.errors import BadInput, UnknownName
+from fedge.modes import build_grid, stack_modes
+from fedge.types import DeviceSpec, Label, Modes
+
+METHODS, BESTS = ("epochs", "simple"), ("time", "energy", "balanced")
+EQUAL_TIME_RATIO = 1.005
+"""Ratio below which epochs count as equally fast, so that energy decides. A default below the noise of one epoch."""
+CACHED_SHARES = {"warm": 1.0, "dropped": 0.0}
+
+
+@dataclass(frozen=True, slots=True)
+class EpochPredictionOptions:
+    """Options of a prediction; None means the sweep's most frequent value.
+
+    Attributes:
+        folder: The sweep's folder.
+        modes: Power modes as cores/CPU/GPU/memory in MHz, or ``maxn``; empty for those of the sweep.
+        board: The board; None if the sweep has one.
+        workload: The workload; None for all.
+        kind: ``train`` or ``infer``.
+        batch_size: Samples per step.
+        workers: Loader workers.
+        prefetch: Batches that each worker loads ahead.
+        storage: A storage of the plan, or an emulated one.
+        cache: Page cache of the predicted epoch, ``warm`` or ``dropped``.
+        method: ``epochs`` with stalls, or ``simple`` by the mode alone.
+        best: Return only the best mode by ``time``, ``energy`` or ``balanced``.
+    """
+
+    folder: Path
+    modes: tuple[str, ...] = ()
+    board: str | None = None
+    workload: str | None = None
+    kind: str = "train"
+    batch_size: int | None = None
+    workers: int | None = None
+    prefetch: int | None = None
+    storage: str | None = None
+    cache: str | None = None
+    method: str = "epochs"
+    best: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EpochPrediction:
+    """Prediction for one epoch.
+
+    Attributes:
+        e2e_s: End-to-end time, in seconds.
+        stall_s: Time that training waits for data, in seconds.
+        energy_j: Energy, in joules.
+        e2e_spread: Standard deviation of ``e2e_s``, as a share of it.
+        energy_spread: Standard deviation of ``energy_j``, as a share of it.
+        seen_s: Measured time of the same setting; None if the sweep did not measure it.
+        seen_j: Measured energy of the same setting.
+        method: Prediction method.
+        label: Provenance.
+    """
+
+    board: str
+    workload: str
+    mode: str
+    batch_size: int
+    workers: int
+    prefetch: int
+    storage: str
+    cached: float
+    e2e_s: float
+    stall_s: float | None
+    energy_j: float | None
+    e2e_spread: float | None
+    energy_spread: float | None
+    seen_s: float | None
+    seen_j: float | None
+    method: str
+    label: Label
+
+
+def predict_epochs(options: EpochPredictionOptions) -> list[EpochPrediction]:
+    """Predict an epoch for every requested workload and mode, or the best mode of each workload.
+
+    Raises:
+        BadInput: If the sweep lacks the data for a prediction.
+        UnknownName: If a board, workload or storage is not part of the sweep.
+    """
+    return predict_result_epochs(read_result(options.folder), options)
+
+
+def predict_result_epochs(result: SweepResult, options: EpochPredictionOptions) -> list[EpochPrediction]:
+    """Predict as ``predict_epochs`` does, from the measurements of a sweep that was read already."""
+    _check_options(options)
+    stored = tuple(dict.fromkeys((*result.plan.storages, *load_storages())))
+    if options.storage is not None and options.storage not in stored:
+        raise UnknownName("--storage", options.storage, stored)
+    board = _resolve_name("--board", options.board, result.plan.boards)
+    spec = knob_values.load_board_spec(board)
+    if spec is None:
+        right = "a board whose power modes can be set, an emulated one or a Jetson"
+        raise BadInput("--board", f"{board}, a machine whose modes are not known", right)
+    names = (
+        (_resolve_name("--workload", options.workload, tuple(result.plan.workloads)),)
+        if options.workload
+        else _list_workloads(result)
+    )
+    return [
+        prediction
+        for name in names
+        for prediction in _predict_workload(result, options=options, board=board, workload=name, spec=spec)
+    ]
+
+
+def _check_options(options: EpochPredictionOptions) -> None:
+    for option, given, known in (
+        ("--kind", options.kind, get_args(WorkKind)),
+        ("--method", options.method, METHODS),
+        ("--best", options.best, BESTS),
+        ("--cache", options.cache, tuple(CACHED_SHARES)),
+    ):
+        if given is not None and given not in known:
+            raise UnknownName(option, given, known)
+    for option, value, least in (("--workers", options.workers, 0), ("--prefetch", options.prefetch, 1)):
+        if value is not None and value < least:
+            raise BadInput(option, str(value), f"{least} or more")
+    if options.batch_size is not None and options.batch_size < 1:
+        raise BadInput("--batch-size", str(options.batch_size), "1 or more")
+
+
+def _resolve_name(option: str, given: str | None, known: Sequence[str]) -> str:
+    if given is None and len(known) == 1:
+        return known[0]
+    if given is None:
+        raise BadInput(option, "nothing", f"one of {', '.join(known)}")
+    if given not in known:
+        raise UnknownName(option, given, tuple(known))
+    return given
+
+
+def _list_workloads(result: SweepResult) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(one.point.workload for one in result.points))
+
+
+@dataclass(frozen=True, slots=True)
+class _Case:
+    """One workload on one board with its measured points and the requested setting."""
+
+    result: SweepResult
+    options: EpochPredictionOptions
+    board: str
+    workload: str
+    spec: DeviceSpec
+    observations: tuple[PointObservation, ...]
+    setting: EpochSetting
+
+    @property
+    def counted_observations(self) -> list[PointObservation]:
+        return [observation for observation in self.observations if observation.is_counted]
+
+
+def _predict_workload(
+    result: SweepResult, options: EpochPredictionOptions, board: str, workload: str, spec: DeviceSpec
+) -> list[EpochPrediction]:
+    observations = extract_observations(result, board, workload, options.kind)
+    counted = [observation for observation in observations if observation.is_counted]
+    if not counted:
+        right = "a sweep with a finished point of it, in a mode that is known"
+        raise BadInput(str(options.folder), f"nothing of {workload} on {board} ({options.kind})", right)
+    case = _Case(
+        result,
+        options=options,
+        board=board,
+        workload=workload,
+        spec=spec,
+        observations=observations,
+        setting=_build_setting(options, counted, result, workload),
+    )
+    modes = _select_modes(options, counted, spec)
+    if options.method == "simple":
+        predictions = _predict_simple(case, modes)
+    else:
+        predictions = EpochModel(spec, workload, result.plan.storages).fit(observations).predict(case.setting, modes)
+    rows = range(len(modes)) if options.best is None else [_find_best_row(predictions, options.best)]
+    return [_to_prediction(case, predictions, row) for row in rows]
+
+
+def _build_setting(
+    options: EpochPredictionOptions, observations: Sequence[PointObservation], result: SweepResult, workload: str
+) -> EpochSetting:
+    """Build the requested setting; missing values come from the plan if fixed there, otherwise from most points."""
+
+    def usual(knob: str, given: int | str | None) -> str:
+        base = result.plan.base.get(knob)
+        most = Counter(getattr(observation.point, knob) for observation in observations).most_common(1)[0][0]
+        return str(next(value for value in (given, base, most) if value is not None))
+
+    size = int(usual("batch_size", options.batch_size))
+    cached = (
+        float(np.median([observation.cached for observation in observations]))
+        if options.cache is None
+        else CACHED_SHARES[options.cache]
+    )
+    return EpochSetting(
+        batch_size=size,
+        steps=count_epoch_steps(result.plan.workloads[workload].images.count, size, result.plan.course),
+        workers=int(usual("workers", options.workers)),
+        prefetch=int(usual("prefetch", options.prefetch)),
+        storage=usual("storage", options.storage),
+        cached=cached,
+    )
+
+
+def _select_modes(options: EpochPredictionOptions, observations: Sequence[PointObservation], spec: DeviceSpec) -> Modes:
+    """Return the named modes, all selectable modes if the best is wanted, or the modes of the sweep."""
+    if options.modes:
+        named = [parse_mode(text, {}, spec, "--mode") for text in options.modes]
+        return stack_modes(mode for mode in named if mode is not None)
+    if options.best is not None:
+        every = build_grid(spec)
+        return Modes(every.knobs[mask_candidates(every)])
+    tried = dict.fromkeys(observation.mode for observation in observations)
+    return stack_modes(sorted(tried, reverse=True))
+
+
+def _predict_simple(case: _Case, modes: Modes) -> EpochPredictions:
+    """Predict with the paper's simple method, which uses epochs with the same loader setting only."""
+    workload, setting = case.workload, case.setting
+    epochs = [
+        MeasuredEpoch(name, observation.mode, observation.e2e_s, observation.energy_j)
+        for name in _list_workloads(case.result)
+        for observation in extract_observations(case.result, case.board, name, case.options.kind)
+        if observation.is_counted and _has_same_loader(observation, setting)
+    ]
+    if all(one.network != workload for one in epochs):
+        got = f"no point at batch {setting.batch_size}, {setting.workers} workers, {setting.storage}"
+        raise BadInput("--method simple", got, "a setting that the sweep tried in some modes: it predicts modes alone")
+    fitted = LinearEpochModel(case.spec.maxn).fit(epochs).predict(workload, modes)
+    unknown = np.full(len(modes), np.nan)
+    return EpochPredictions(
+        modes,
+        e2e_s=fitted.epoch_s,
+        stall_s=unknown,
+        compute_s=unknown,
+        e2e_sd_log=unknown,
+        energy_j=fitted.energy_j,
+        energy_sd_log=unknown,
+        label="estimated",
+    )
+
+
+def _has_same_loader(observation: PointObservation, setting: EpochSetting) -> bool:
+    point = observation.point
+    mine = (point.batch_size, point.workers, point.storage)
+    return mine == (setting.batch_size, setting.workers, setting.storage)
+
+
+def _find_best_row(predictions: EpochPredictions, best: str) -> int:
+    """Return the row with the least time (ties: least energy), least energy or least energy-delay product."""
+    if best == "time":
+        near = predictions.e2e_s <= EQUAL_TIME_RATIO * predictions.e2e_s.min()
+        second = predictions.e2e_s if predictions.energy_j is None else predictions.energy_j
+        return int(np.argmin(np.where(near, second, np.inf)))
+    if predictions.energy_j is None:
+        raise BadInput("--best", best, "time: the power of these points was not measured")
+    return int(np.argmin(predictions.energy_j if best == "energy" else predictions.energy_j * predictions.e2e_s))
+
+
+def _to_prediction(case: _Case, predictions: EpochPredictions, row: int) -> EpochPrediction:
+    setting = case.setting
+    mode = predictions.modes[row]
+    same = [
+        observation
+        for observation in case.counted_observations
+        if observation.mode == mode and _has_same_setting(observation, setting)
+    ]
+    return EpochPrediction(
+        board=case.board,
+        workload=case.workload,
+        mode=format_mode(mode),
+        batch_size=setting.batch_size,
+        workers=setting.workers,
+        prefetch=setting.prefetch,
+        storage=setting.storage,
+        cached=setting.cached,
+        e2e_s=float(predictions.e2e_s[row]),
+        stall_s=_finite_or_none(predictions.stall_s[row]),
+        energy_j=None if predictions.energy_j is None else float(predictions.energy_j[row]),
+        e2e_spread=_finite_or_none(predictions.e2e_sd_log[row]),
+        energy_spread=None if predictions.energy_sd_log is None else _finite_or_none(predictions.energy_sd_log[row]),
+        seen_s=_mean_or_none([observation.e2e_s for observation in same]),
+        seen_j=_mean_or_none([observation.energy_j for observation in same]),
+        method=case.options.method,
+        label=predictions.label,
+    )
+
+
+def _finite_or_none(value: float) -> float | None:
+    return None if np.isnan(value) else float(value)
+
+
+def _has_same_setting(observation: PointObservation, setting: EpochSetting) -> bool:
+    return _has_same_loader(observation, setting) and abs(observation.cached - setting.cached) < 0.01
+
+
+def _mean_or_none(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return float(np.mean(known)) if known else None
