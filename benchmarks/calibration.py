@@ -13,185 +13,140 @@ between the other sizes, or extrapolating by up to a factor 2, for a size that w
 
 from __future__ import annotations
 
-import os
-import sys
 import time
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from figures import build_table, compute_mape, find_profiles, read_batch_sizes
 from rich.console import Console
-from rich.table import Table
 
 from fedge.costs.cost_profile import CostProfile
 from fedge.costs.inference_cost import cost_at_batch_size
-from fedge.costs.table_calibration import TableCalibration, calibrate_table, calibrate_table_series, compute_fit_errors
-from fedge.devices.tables.mode_table import list_batch_sizes, read_mode_table
+from fedge.costs.table_calibration import TableCalibration, calibrate_table, calibrate_table_series
+from fedge.devices.tables.mode_table import read_mode_table
 from fedge.errors import BadInput
-from fedge.physics.time_power_model import compute_power_w, compute_step_s
-from fedge.types import Floats, Modes, ProfileTable
+from fedge.physics.time_power_model import Coefficients, compute_power_w, compute_step_s
+from fedge.types import Floats, Modes, PowerMode, ProfileTable
 
-
-@dataclass(frozen=True, slots=True)
-class CalibrationRow:
-    """One table's mean absolute errors of time and power, in percent."""
-
-    name: str
-    rows: int
-    physical: tuple[float, float]
-    p95: tuple[float, float]
-    held_out: tuple[float, float]
-    knobs: tuple[float, float]
-    inverse: tuple[float, float]
-    seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class InferenceCalibrationRow:
-    """Errors of one batch size of an inference table in percent, and the number of rows off by more than a quarter."""
-
-    name: str
-    batch_size: int
-    rows: int
-    together: tuple[float, float]
-    p95: tuple[float, float]
-    rows_off: tuple[int, int]
-    left_out: tuple[float, float] | None
+TRAIN_HEADINGS = (
+    "table", "rows", "physical", "95th pct.", "half held out", "OLS on knobs", "OLS on inverse, squared", "fit s",
+)  # fmt: skip
+INFER_HEADINGS = ("table", "batch", "rows", "physical", "95th pct.", "rows off > 25 %", "size left out")
+Errors = tuple[float, float]
+"""Mean absolute errors of time and power, in percent."""
 
 
 def main() -> None:
-    folder = os.environ.get("FEDGE_PROFILES")
-    if not folder:
-        sys.exit("FEDGE_PROFILES: got nothing; the folder of measured tables")
-    paths = sorted(Path(folder).glob("*/train/*.csv"))
-    if not paths:
-        sys.exit(f"FEDGE_PROFILES: got {folder}; a folder that holds <board>/train/<workload>.csv")
+    """Print one table for training and one for inference."""
     console = Console(width=140)
-    console.print(_to_table([_calibrate_table(read_mode_table(path)) for path in paths]))
-    inferred = sorted(Path(folder).glob("*/infer/*.csv"))
-    if inferred:
-        console.print(_to_inference_table([row for path in inferred for row in _calibrate_inference(path)]))
+    shown = build_table("Mean absolute error over all rows, percent, time / power", *TRAIN_HEADINGS)
+    for path in find_profiles("train"):
+        shown.add_row(*_calibrate_training(read_mode_table(path)))
+    console.print(shown)
+    shown = build_table("Inference: the same, all batch sizes of a table fitted together", *INFER_HEADINGS)
+    for path in find_profiles("infer"):
+        for cells in _calibrate_inference(path):
+            shown.add_row(*cells)
+    console.print(shown)
 
 
-def _calibrate_table(table: ProfileTable) -> CalibrationRow:
-    start = time.perf_counter()
+def _calibrate_training(table: ProfileTable) -> list[str]:
+    """Return the cells under ``TRAIN_HEADINGS``."""
+    begin_s = time.perf_counter()
     calibration = calibrate_table(table)
-    took = time.perf_counter() - start
+    took_s = time.perf_counter() - begin_s
     x = table.modes.knobs / table.modes.knobs.max(axis=0)
-    return CalibrationRow(
-        f"{table.device} {table.workload}",
-        rows=len(table.modes),
-        physical=(100 * calibration.time.mape, 100 * calibration.power.mape),
-        p95=(100 * calibration.time.p95_ape, 100 * calibration.power.p95_ape),
-        held_out=_compute_held_out_errors(table),
-        knobs=(_least_squares(x, table.step_s), _least_squares(x, table.power_w)),
-        inverse=(_least_squares(1.0 / x, table.step_s), _least_squares(np.hstack([x, x**2]), table.power_w)),
-        seconds=took,
+    errors = (
+        *_fit_errors(calibration),
+        _held_out_errors(table),
+        (_least_squares_mape(x, table.step_s), _least_squares_mape(x, table.power_w)),
+        (_least_squares_mape(1.0 / x, table.step_s), _least_squares_mape(np.hstack([x, x**2]), table.power_w)),
     )
+    name = f"{table.device} {table.workload}"
+    return [name, str(len(table.modes)), *map(_format_errors, errors), f"{took_s:.2f}"]
 
 
-def _calibrate_inference(path: Path) -> list[InferenceCalibrationRow]:
-    tables = [read_mode_table(path, batch_size=size) for size in list_batch_sizes(path)]
+def _calibrate_inference(path: Path) -> list[list[str]]:
+    """Return the cells under ``INFER_HEADINGS`` for every batch size."""
+    tables = read_batch_sizes(path)
     return [
-        InferenceCalibrationRow(
-            f"{done.device} {done.workload}",
-            batch_size=done.batch_size,
-            rows=done.rows,
-            together=(100 * done.time.mape, 100 * done.power.mape),
-            p95=(100 * done.time.p95_ape, 100 * done.power.p95_ape),
-            rows_off=(done.time.rows_off, done.power.rows_off),
-            left_out=_compute_left_out_errors(tables, left),
-        )
-        for left, done in enumerate(calibrate_table_series(tables))
+        [
+            f"{fit.device} {fit.workload}",
+            str(fit.batch_size),
+            str(fit.rows),
+            *map(_format_errors, _fit_errors(fit)),
+            f"{fit.time.rows_off} / {fit.power.rows_off}",
+            _format_errors(_left_out_errors(tables, left_out)),
+        ]
+        for left_out, fit in enumerate(calibrate_table_series(tables))
     ]
 
 
-def _compute_left_out_errors(tables: list[ProfileTable], left: int) -> tuple[float, float] | None:
-    """Return errors of ``tables[left]`` from the cost fitted to the other sizes, None if they are too far away."""
-    table, others = tables[left], tables[:left] + tables[left + 1 :]
+def _fit_errors(fit: TableCalibration) -> tuple[Errors, Errors]:
+    """Return the mean errors and their 95th percentiles on the fitted rows."""
+    mean = (100 * fit.time.mape, 100 * fit.power.mape)
+    return mean, (100 * fit.time.p95_ape, 100 * fit.power.p95_ape)
+
+
+def _left_out_errors(tables: Sequence[ProfileTable], left_out: int) -> Errors | None:
+    """Return errors of one batch size from the cost fitted to the others, None if they are too far away."""
+    table, others = tables[left_out], [*tables[:left_out], *tables[left_out + 1 :]]
     if not others:
         return None
     fits = calibrate_table_series(others)
-    profiles = [_build_profile(done) for done in fits]
     try:
-        cost = cost_at_batch_size(profiles, table.batch_size).coefficients
+        cost = cost_at_batch_size([_build_profile(fit) for fit in fits], table.batch_size).coefficients
     except BadInput:
         return None
-    top = fits[0].maxn
-    return (
-        100 * compute_fit_errors(compute_step_s(cost, top, table.modes), table.step_s).mape,
-        100 * compute_fit_errors(compute_power_w(cost, top, table.modes), table.power_w).mape,
-    )
+    return _prediction_errors(cost, fits[0].maxn, table)
 
 
-def _build_profile(done: TableCalibration) -> CostProfile:
+def _build_profile(fit: TableCalibration) -> CostProfile:
     return CostProfile(
-        done.device,
-        workload=done.workload,
-        batch_size=done.batch_size,
-        coefficients=done.coefficients,
+        fit.device,
+        workload=fit.workload,
+        batch_size=fit.batch_size,
+        coefficients=fit.coefficients,
         label="calibrated",
-        source=done.table,
-        time_mape=done.time.mape,
-        power_mape=done.power.mape,
-        residual_time_sd_log=done.time.residual_sd_log,
-        residual_power_sd_log=done.power.residual_sd_log,
+        source=fit.table,
+        time_mape=fit.time.mape,
+        power_mape=fit.power.mape,
+        residual_time_sd_log=fit.time.residual_sd_log,
+        residual_power_sd_log=fit.power.residual_sd_log,
         kind="infer",
     )
 
 
-def _compute_held_out_errors(table: ProfileTable) -> tuple[float, float]:
+def _held_out_errors(table: ProfileTable) -> Errors:
+    """Return errors on a random half of the rows of the model fitted to the other half."""
     order = np.random.default_rng(0).permutation(len(table.modes))
-    seen, kept = order[::2], order[1::2]
-    half = ProfileTable(
-        table.device,
-        workload=table.workload,
-        batch_size=table.batch_size,
-        modes=Modes(table.modes.knobs[seen]),
-        step_s=table.step_s[seen],
-        power_w=table.power_w[seen],
-        sha256=table.sha256,
-        path=table.path,
-    )
-    fitted, rest = calibrate_table(half, table.maxn).coefficients, Modes(table.modes.knobs[kept])
+    cost = calibrate_table(_select_rows(table, order[::2]), table.maxn).coefficients
+    return _prediction_errors(cost, table.maxn, _select_rows(table, order[1::2]))
+
+
+def _select_rows(table: ProfileTable, rows: np.ndarray) -> ProfileTable:
+    modes = Modes(table.modes.knobs[rows])
+    return replace(table, modes=modes, step_s=table.step_s[rows], power_w=table.power_w[rows])
+
+
+def _prediction_errors(cost: Coefficients, maxn: PowerMode, table: ProfileTable) -> Errors:
     return (
-        100 * compute_fit_errors(compute_step_s(fitted, table.maxn, rest), table.step_s[kept]).mape,
-        100 * compute_fit_errors(compute_power_w(fitted, table.maxn, rest), table.power_w[kept]).mape,
+        compute_mape(compute_step_s(cost, maxn, table.modes), table.step_s),
+        compute_mape(compute_power_w(cost, maxn, table.modes), table.power_w),
     )
 
 
-def _least_squares(features: Floats, seen: Floats) -> float:
-    """Return the mean absolute error in percent of an ordinary least-squares fit with a constant."""
+def _least_squares_mape(features: Floats, measured: Floats) -> float:
+    """Return the error of an ordinary least-squares fit with a constant."""
     design = np.hstack([np.ones((len(features), 1)), features])
-    weights, *_ = np.linalg.lstsq(design, seen, rcond=None)
-    return 100 * float(np.mean(np.abs(design @ weights - seen) / seen))
+    weights, *_ = np.linalg.lstsq(design, measured, rcond=None)
+    return compute_mape(design @ weights, measured)
 
 
-def _to_table(rows: list[CalibrationRow]) -> Table:
-    table = Table(title="Mean absolute error over all rows, percent, time / power")
-    table.add_column("table")
-    headings = ("rows", "physical", "95th pct.", "half held out", "OLS on knobs", "OLS on inverse, squared", "fit s")
-    for heading in headings:
-        table.add_column(heading, justify="right")
-    for row in rows:
-        pairs = (row.physical, row.p95, row.held_out, row.knobs, row.inverse)
-        cells = (f"{t:.1f} / {p:.1f}" for t, p in pairs)
-        table.add_row(row.name, str(row.rows), *cells, f"{row.seconds:.2f}")
-    return table
-
-
-def _to_inference_table(rows: list[InferenceCalibrationRow]) -> Table:
-    table = Table(title="Inference: the same, all batch sizes of a table fitted together")
-    table.add_column("table")
-    for heading in ("batch", "rows", "physical", "95th pct.", "rows off > 25 %", "size left out"):
-        table.add_column(heading, justify="right")
-    for row in rows:
-        pairs = (row.together, row.p95)
-        cells = (f"{t:.1f} / {p:.1f}" for t, p in pairs)
-        off = f"{row.rows_off[0]} / {row.rows_off[1]}"
-        left_out = "-" if row.left_out is None else f"{row.left_out[0]:.1f} / {row.left_out[1]:.1f}"
-        table.add_row(row.name, str(row.batch_size), str(row.rows), *cells, off, left_out)
-    return table
+def _format_errors(errors: Errors | None) -> str:
+    return "-" if errors is None else f"{errors[0]:.1f} / {errors[1]:.1f}"
 
 
 if __name__ == "__main__":

@@ -1,15 +1,14 @@
 """The characterisation paper's effects (doi 10.1145/3570604) compared with those of the emulated boards.
 
-    python benchmarks/characterisation.py [effects|boards|between|model]...
+    python benchmarks/characterisation.py [effects|boards|model]...
 
 effects   every printed effect on the board it was printed for, in training, and the same in inference
 boards    the effects of the power mode on AGX Xavier, Xavier NX, Nano and AGX Orin, at the same shares of their clocks
-between   differences between boards of a kind, and of one board over time
 model     error of the closed form of the input pipeline against simulated epochs, and the simulation's duration
 
 An effect is within a factor 1.5 when it has the paper's sign and its size is between the paper's least divided by 1.5
 and the paper's largest times 1.5. Sizes of changes are compared, not the ratios: -22 % is compared with -33 to -15 %.
-"told" marks figures of the paper to which a constant of ``fedge/costs/input_pipeline/emulated_pipeline.yaml`` was
+"fitted" marks figures of the paper to which a constant of ``fedge/costs/input_pipeline/emulated_pipeline.yaml`` was
 fitted; the others are results of the model. The paper gives no figures of inference, none of the AGX Orin, and those of
 power modes for the AGX Xavier alone: elsewhere the comparison is with the AGX Xavier's figure of training. The paper
 does not say with how many loader workers the power modes were measured: here it is without, as the paper's stalls,
@@ -18,16 +17,14 @@ which grow by similar amounts for all three networks, suggest.
 
 from __future__ import annotations
 
-import sys
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Any, Literal
+from functools import lru_cache, partial
+from typing import Literal
 
 import numpy as np
+from figures import build_table, measure_s, run_parts
 from rich.console import Console
-from rich.table import Table
 
 from fedge.characterisation.emulated_costs import estimate_costs
 from fedge.characterisation.emulated_rig import build_emulated_rig
@@ -50,8 +47,6 @@ from fedge.types import PowerMode
 
 CONSOLE = Console(width=170)
 TOLERATED_FACTOR = 1.5
-REPEAT_MINIBATCHES = 300
-"""Number of steps that represent an epoch where only boards and repeats differ."""
 LENET, RESNET, MOBILENET = "lenet5-mnist", "resnet18-cifar10", "mobilenetv3l-gld23k"
 SHORT_NAMES = {LENET: "LeNet", RESNET: "ResNet", MOBILENET: "MobileNet"}
 WORKLOADS = {
@@ -88,6 +83,7 @@ MODES = {
 }
 """Modes of the AGX Xavier: cores, CPU, GPU and memory clock in MHz."""
 Quantity = Literal["stall", "compute", "e2e", "power", "energy"]
+Form = Literal["change", "times", "share"]
 Setting = dict[str, object]
 
 
@@ -95,19 +91,17 @@ Setting = dict[str, object]
 def run_epoch(
     board: str, workload: str, mode: str | None, kind: WorkKind, more: tuple[tuple[str, object], ...]
 ) -> EpochSummary:
-    """Run a setting's second epoch, or the first if ``cold`` is set; ``cut`` limits the number of steps."""
+    """Run a setting's second epoch, or the first if ``cold`` is set."""
     given = dict(more)
     number = 0 if given.pop("cold", False) else 1
-    cut: Any = given.pop("cut", None)
-    seed = int(str(given.pop("seed", 1)))
     plan = CharacterisationPlan(
         "paper",
         boards=(board,),
         workloads=WORKLOADS,
         storages=STORAGES,
-        course=MeasurementSchedule(epochs=number + 1, minibatches=cut),
+        course=MeasurementSchedule(epochs=number + 1),
         points=(),
-        seed=seed,
+        seed=1,
     )
     rig = build_emulated_rig(plan, board)
     point = SweepPoint(board, workload, mode=find_mode(board.rpartition("-")[0], mode), kind=kind, **given)  # type: ignore[arg-type]
@@ -166,8 +160,8 @@ class PaperEffect:
     after: tuple[str | None, Setting]
     low: float
     high: float
-    form: Literal["change", "times", "share"] = "change"
-    told: bool = False
+    form: Form
+    fitted: bool
 
     def measure_size(self, board: str, kind: WorkKind) -> float:
         """Return the size of the effect on the emulated board."""
@@ -197,49 +191,72 @@ class PaperEffect:
         return f"{self.format_size(self.low)} to {self.format_size(self.high)}"
 
 
-def _build_setting(count: int, **more: object) -> Setting:
-    return {"workers": count, **more}
-
-
-INLINE = _build_setting(0)
-COLD = {name: _build_setting(0, cold=True, storage=name) for name in ("ssd", "sd", "hdd")}
-WARM = {name: _build_setting(4, cache="warm", storage=name) for name in ("ssd", "hdd")}
-
-
-def _build_loading_effect(
-    text: str, board: str, workload: str, quantity: Quantity, steps: tuple[Setting, Setting], size: float, **more: Any
-) -> PaperEffect:
-    """Build an effect at the board's own mode, from the first of ``steps`` to the second."""
-    before, after = steps
-    return PaperEffect(
+INLINE: Setting = {"workers": 0}
+ONE: Setting = {"workers": 1}
+TWO: Setting = {"workers": 2}
+COLD: dict[str, Setting] = {name: {"workers": 0, "cold": True, "storage": name} for name in ("ssd", "sd", "hdd")}
+WARM: dict[str, Setting] = {name: {"workers": 4, "cache": "warm", "storage": name} for name in ("ssd", "hdd")}
+BATCH: dict[int, Setting] = {size: {"batch_size": size} for size in (1, 8, 16, 32, 64)}
+# Effect, board, workload, quantity, setting before and after, the paper's size, its form, whether it was fitted.
+# fmt: off
+LOADING_EFFECTS: tuple[tuple[str, str, str, Quantity, Setting, Setting, float, Form, bool], ...] = (
+    ("workers 0 -> 1, LeNet: stall", "agx-xavier-1", LENET, "stall", INLINE, ONE, -0.45, "change", False),
+    ("workers 0 -> 1, LeNet: stall", "xavier-nx-1", LENET, "stall", INLINE, ONE, -0.447, "change", True),
+    ("workers 1 -> 2, MobileNet: stall", "xavier-nx-1", MOBILENET, "stall", ONE, TWO, -0.67, "change", False),
+    ("workers 1 -> 2, MobileNet: E2E", "xavier-nx-1", MOBILENET, "e2e", ONE, TWO, -0.30, "change", True),
+    ("pipelining, the most: energy", "agx-xavier-1", LENET, "energy", INLINE, TWO, -0.39, "change", False),
+    ("sd beside ssd, epoch 0, MobileNet: stall",
+     "agx-xavier-1", MOBILENET, "stall", COLD["ssd"], COLD["sd"], 485 / 306, "times", True),
+    ("hdd beside ssd, epoch 0, MobileNet: stall",
+     "agx-xavier-1", MOBILENET, "stall", COLD["ssd"], COLD["hdd"], 741 / 306, "times", True),
+    ("hdd beside ssd, cached, 4 workers: E2E",
+     "agx-xavier-1", MOBILENET, "e2e", WARM["ssd"], WARM["hdd"], 1.0, "times", False),
+    ("batch 1 -> 8, ResNet: compute per batch",
+     "agx-xavier-1", RESNET, "compute", BATCH[1], BATCH[8], 1.4, "times", False),
+    ("batch 1 -> 16, ResNet: compute per batch",
+     "agx-xavier-1", RESNET, "compute", BATCH[1], BATCH[16], 1.56, "times", False),
+    ("batch 16 -> 32, ResNet: compute per batch",
+     "agx-xavier-1", RESNET, "compute", BATCH[16], BATCH[32], 2.0, "times", False),
+    ("batch 32 -> 64, ResNet: compute per batch",
+     "agx-xavier-1", RESNET, "compute", BATCH[32], BATCH[64], 2.0, "times", False),
+)
+# Modes before and after, their difference, workload, quantity, the paper's least and largest size, its form, fitted.
+MODE_CHANGES: tuple[tuple[str, str, str, str, Quantity, float, float, Form, bool], ...] = (
+    ("b", "c", "GPU 670 -> 900", RESNET, "compute", -0.22, -0.22, "change", False),
+    ("d", "e", "CPU 1200 -> 2100", LENET, "stall", -0.31, -0.39, "change", True),
+    ("d", "e", "CPU 1200 -> 2100", RESNET, "stall", -0.31, -0.39, "change", False),
+    ("d", "e", "CPU 1200 -> 2100", MOBILENET, "stall", -0.31, -0.39, "change", False),
+    ("e", "f", "8 -> 2 cores", LENET, "stall", 0.47, 0.54, "change", True),
+    ("e", "f", "8 -> 2 cores", RESNET, "stall", 0.47, 0.54, "change", False),
+    ("e", "f", "8 -> 2 cores", MOBILENET, "stall", 0.47, 0.54, "change", False),
+    ("e", "f", "8 -> 2 cores", LENET, "compute", 0.36, 0.36, "change", False),
+    ("e", "f", "8 -> 2 cores", MOBILENET, "compute", 0.16, 0.16, "change", True),
+    ("e", "f", "8 -> 2 cores", RESNET, "compute", 0.02, 0.02, "change", True),
+    ("h", "g", "EMC x 2", RESNET, "compute", -0.26, -0.33, "change", False),
+    ("h", "g", "EMC x 2", MOBILENET, "compute", -0.26, -0.33, "change", False),
+    ("g", "lowest GPU", "1377 -> 115", RESNET, "compute", 10.3, 10.3, "times", False),
+    ("g", "lowest GPU", "1377 -> 115", RESNET, "power", 3.6, 3.6, "share", False),
+    ("g", "lowest GPU", "1377 -> 115", RESNET, "energy", 2.5, 2.5, "times", False),
+)
+# fmt: on
+EFFECTS = tuple(
+    PaperEffect(
         text,
-        board=f"{board}-1",
+        board=board,
         workload=workload,
         quantity=quantity,
         before=(None, before),
         after=(None, after),
         low=size,
         high=size,
-        **more,
+        form=form,
+        fitted=fitted,
     )
-
-
-def _build_batch_effect(small: int, large: int, size: float) -> PaperEffect:
-    text = f"batch {small} -> {large}, ResNet: compute per batch"
-    sizes: tuple[Setting, Setting] = ({"batch_size": small}, {"batch_size": large})
-    return _build_loading_effect(
-        text, board="agx-xavier", workload=RESNET, quantity="compute", steps=sizes, size=size, form="times"
-    )
-
-
-def _build_mode_effect(
-    names: str, what: str, workload: str, quantity: Quantity, low: float, high: float, **more: Any
-) -> PaperEffect:
-    """Build an effect of the power mode, without loader workers."""
-    before, after = names.split(" -> ")
-    text = f"{names} ({what}), {SHORT_NAMES[workload]}: {quantity}"
-    return PaperEffect(
-        text,
+    for text, board, workload, quantity, before, after, size, form, fitted in LOADING_EFFECTS
+)
+MODE_EFFECTS = tuple(
+    PaperEffect(
+        f"{before} -> {after} ({change}), {SHORT_NAMES[workload]}: {quantity}",
         board="agx-xavier-1",
         workload=workload,
         quantity=quantity,
@@ -247,172 +264,71 @@ def _build_mode_effect(
         after=(after, INLINE),
         low=low,
         high=high,
-        **more,
+        form=form,
+        fitted=fitted,
     )
-
-
-ONE, TWO = _build_setting(1), _build_setting(2)
-STORAGE_EFFECT = "epoch 0, MobileNet: stall"
-EFFECTS = (
-    _build_loading_effect(
-        "workers 0 -> 1, LeNet: stall",
-        board="agx-xavier",
-        workload=LENET,
-        quantity="stall",
-        steps=(INLINE, ONE),
-        size=-0.45,
-    ),
-    _build_loading_effect(
-        "workers 0 -> 1, LeNet: stall",
-        board="xavier-nx",
-        workload=LENET,
-        quantity="stall",
-        steps=(INLINE, ONE),
-        size=-0.447,
-        told=True,
-    ),
-    _build_loading_effect(
-        "workers 1 -> 2, MobileNet: stall",
-        board="xavier-nx",
-        workload=MOBILENET,
-        quantity="stall",
-        steps=(ONE, TWO),
-        size=-0.67,
-    ),
-    _build_loading_effect(
-        "workers 1 -> 2, MobileNet: E2E",
-        board="xavier-nx",
-        workload=MOBILENET,
-        quantity="e2e",
-        steps=(ONE, TWO),
-        size=-0.30,
-        told=True,
-    ),
-    _build_loading_effect(
-        "pipelining, the most: energy",
-        board="agx-xavier",
-        workload=LENET,
-        quantity="energy",
-        steps=(INLINE, TWO),
-        size=-0.39,
-    ),
-    *(
-        _build_loading_effect(
-            f"{name} beside ssd, {STORAGE_EFFECT}",
-            board="agx-xavier",
-            workload=MOBILENET,
-            quantity="stall",
-            steps=(COLD["ssd"], COLD[name]),
-            size=seconds / 306,
-            form="times",
-            told=True,
-        )
-        for name, seconds in (("sd", 485), ("hdd", 741))
-    ),
-    _build_loading_effect(
-        "hdd beside ssd, cached, 4 workers: E2E",
-        board="agx-xavier",
-        workload=MOBILENET,
-        quantity="e2e",
-        steps=(WARM["ssd"], WARM["hdd"]),
-        size=1.0,
-        form="times",
-    ),
-    *(_build_batch_effect(*step) for step in ((1, 8, 1.4), (1, 16, 1.56), (16, 32, 2.0), (32, 64, 2.0))),
+    for before, after, change, workload, quantity, low, high, form, fitted in MODE_CHANGES
 )
-LOWEST = ("g -> lowest GPU", "1377 -> 115", RESNET)
-MODE_EFFECTS = (
-    _build_mode_effect("b -> c", what="GPU 670 -> 900", workload=RESNET, quantity="compute", low=-0.22, high=-0.22),
-    *(
-        _build_mode_effect(
-            "d -> e",
-            what="CPU 1200 -> 2100",
-            workload=name,
-            quantity="stall",
-            low=-0.31,
-            high=-0.39,
-            told=name == LENET,
-        )
-        for name in WORKLOADS
-    ),
-    *(
-        _build_mode_effect(
-            "e -> f", what="8 -> 2 cores", workload=name, quantity="stall", low=0.47, high=0.54, told=name == LENET
-        )
-        for name in WORKLOADS
-    ),
-    *(
-        _build_mode_effect(
-            "e -> f", what="8 -> 2 cores", workload=name, quantity="compute", low=size, high=size, told=name != LENET
-        )
-        for name, size in ((LENET, 0.36), (MOBILENET, 0.16), (RESNET, 0.02))
-    ),
-    *(
-        _build_mode_effect("h -> g", what="EMC x 2", workload=name, quantity="compute", low=-0.26, high=-0.33)
-        for name in (RESNET, MOBILENET)
-    ),
-    _build_mode_effect(*LOWEST, "compute", 10.3, 10.3, form="times"),
-    _build_mode_effect(*LOWEST, "power", 3.6, 3.6, form="share"),
-    _build_mode_effect(*LOWEST, "energy", 2.5, 2.5, form="times"),
+"""Effects of the power mode, without loader workers."""
+# Seconds of an epoch of training: text, board, workload, setting, the paper's figure, quantity, fitted.
+EPOCH_SECONDS: tuple[tuple[str, str, str, Setting, float, Quantity, bool], ...] = (
+    ("LeNet, no workers: stall", "agx-xavier-1", LENET, INLINE, 22.0, "stall", True),
+    ("LeNet, one worker: stall", "agx-xavier-1", LENET, ONE, 12.1, "stall", False),
+    ("LeNet, no workers: stall", "xavier-nx-1", LENET, INLINE, 33.8, "stall", False),
+    ("LeNet, one worker: stall", "xavier-nx-1", LENET, ONE, 18.7, "stall", False),
+    ("MobileNet, ssd, epoch 0: stall", "agx-xavier-1", MOBILENET, COLD["ssd"], 306.0, "stall", True),
+    ("MobileNet, sd, epoch 0: stall", "agx-xavier-1", MOBILENET, COLD["sd"], 485.0, "stall", True),
+    ("MobileNet, hdd, epoch 0: stall", "agx-xavier-1", MOBILENET, COLD["hdd"], 741.0, "stall", True),
+    ("MobileNet, 4 workers, cached: E2E", "agx-xavier-1", MOBILENET, WARM["ssd"], 298.0, "e2e", True),
 )
 
 
 def report_effects() -> None:
     """Report every effect on its own board, in training and in inference."""
-    table = Table(title="Effects on the board they were printed for")
-    for name in ("effect", "board", "paper", "training", "", "inference", "", ""):
-        table.add_column(name)
-    held = {"train": 0, "infer": 0}
+    headings = ("effect", "board", "paper", "training", "", "inference", "", "")
+    table = build_table("Effects on the board they were printed for", *headings, left=headings)
+    held: dict[WorkKind, int] = {"train": 0, "infer": 0}
     every = (*EFFECTS, *MODE_EFFECTS)
     for effect in every:
         cells = []
         for kind in held:
-            size = effect.measure_size(effect.board, kind)  # type: ignore[arg-type]
+            size = effect.measure_size(effect.board, kind)
             held[kind] += effect.is_reproduced(size)
             cells += [effect.format_size(size), _format_mark(effect, size)]
-        table.add_row(effect.text, effect.board[:-2], effect.format_paper_range, *cells, "told" if effect.told else "")
+        table.add_row(
+            effect.text, effect.board[:-2], effect.format_paper_range, *cells, "fitted" if effect.fitted else ""
+        )
     CONSOLE.print(table)
     _report_absolute_times()
     CONSOLE.print(
         f"within a factor {TOLERATED_FACTOR}: {held['train']} of {len(every)} in training, {held['infer']} in "
         f"inference, "
-        f"{sum(not one.told for one in every)} of them told nothing"
+        f"{sum(not one.fitted for one in every)} of them not fitted"
     )
 
 
 def _report_absolute_times() -> None:
     """Report the seconds of whole epochs that the paper prints."""
-    rows: tuple[tuple[str, str, str, Setting, float, Quantity, bool], ...] = (
-        ("LeNet, no workers: stall", "agx-xavier-1", LENET, INLINE, 22.0, "stall", True),
-        ("LeNet, one worker: stall", "agx-xavier-1", LENET, ONE, 12.1, "stall", False),
-        ("LeNet, no workers: stall", "xavier-nx-1", LENET, INLINE, 33.8, "stall", False),
-        ("LeNet, one worker: stall", "xavier-nx-1", LENET, ONE, 18.7, "stall", False),
-        ("MobileNet, ssd, epoch 0: stall", "agx-xavier-1", MOBILENET, COLD["ssd"], 306.0, "stall", True),
-        ("MobileNet, sd, epoch 0: stall", "agx-xavier-1", MOBILENET, COLD["sd"], 485.0, "stall", True),
-        ("MobileNet, hdd, epoch 0: stall", "agx-xavier-1", MOBILENET, COLD["hdd"], 741.0, "stall", True),
-        ("MobileNet, 4 workers, cached: E2E", "agx-xavier-1", MOBILENET, WARM["ssd"], 298.0, "e2e", True),
-    )
-    table = Table(title="Seconds of an epoch of training")
-    for name in ("what", "board", "paper", "emulated", "", ""):
-        table.add_column(name)
-    for text, board, workload, setting, paper, quantity, told in rows:
+    headings = ("what", "board", "paper", "emulated", "", "")
+    table = build_table("Seconds of an epoch of training", *headings, left=headings)
+    for text, board, workload, setting, paper, quantity, fitted in EPOCH_SECONDS:
         minibatches = -(-WORKLOADS[workload].images.count // 16)  # the paper's epochs, the rest of them too
         seconds = (
             quantity_per_step(run_epoch(board, workload, None, "train", tuple(setting.items())), quantity) * minibatches
         )
         mark = "yes" if paper / TOLERATED_FACTOR <= seconds <= paper * TOLERATED_FACTOR else "NO"
-        table.add_row(text, board[:-2], f"{paper:g}", f"{seconds:.1f}", mark, "told" if told else "")
+        table.add_row(text, board[:-2], f"{paper:g}", f"{seconds:.1f}", mark, "fitted" if fitted else "")
     CONSOLE.print(table)
 
 
 def report_boards() -> None:
     """Report the effects of the power mode on every board, in training and inference, with the AGX Xavier's figures."""
-    table = Table(title="The same shares of every board's clocks (paper: AGX Xavier, training)")
-    table.add_column("effect")
-    table.add_column("paper")
-    columns = [(board, kind) for board in BOARDS for kind in ("train", "infer")]
-    for board, kind in columns:
-        table.add_column(f"{board}\n{kind}")
+    kinds: tuple[WorkKind, ...] = ("train", "infer")
+    columns = [(board, kind) for board in BOARDS for kind in kinds]
+    headings = ("effect", "paper", *(f"{board}\n{kind}" for board, kind in columns))
+    table = build_table(
+        "The same shares of every board's clocks (paper: AGX Xavier, training)", *headings, left=headings
+    )
     signs = within = total = 0
     for effect in MODE_EFFECTS:
         cells = []
@@ -421,7 +337,7 @@ def report_boards() -> None:
                 cells.append("no such clock")
                 continue
             total += 1
-            size = effect.measure_size(f"{board}-1", kind)  # type: ignore[arg-type]
+            size = effect.measure_size(f"{board}-1", kind)
             right = size * effect.low > 0
             signs, within = signs + right, within + effect.is_reproduced(size)
             cells.append(
@@ -430,48 +346,6 @@ def report_boards() -> None:
         table.add_row(effect.text, effect.format_paper_range, *cells)
     CONSOLE.print(table)
     CONSOLE.print(f"right sign: {signs} of {total}; within the factor: {within} (others have a star)")
-
-
-def report_spread() -> None:
-    """Report ranges over boards of a kind and repeats, and means over seeds; the constants are the paper's figures."""
-    table = Table(title="Variability, (most - least) / mean, three boards or four repeats, mean of 12 seeds (all told)")
-    for name in ("board", "over repeats", "paper", "between boards: time", "paper", "energy", "paper"):
-        table.add_column(name)
-    paper = {"agx-xavier": (0.01, 0.01, 0.059), "xavier-nx": (0.05, 0.054, 0.055), "nano": (0.01, 0.078, 0.088)}
-    for device, printed in paper.items():
-        within, time, energy = (
-            float(np.mean(column)) for column in zip(*map(_build_range_function(device), range(12)), strict=True)
-        )
-        figures = zip((within, time, energy), printed, strict=True)
-        table.add_row(device, *(text for got, said in figures for text in (f"{got:.1%}", f"{said:.1%}")))
-    dvfs = [run_epoch("agx-xavier-1", RESNET, None, "train", (("dvfs", on),)) for on in (False, True)]
-    CONSOLE.print(table)
-    CONSOLE.print(
-        f"DVFS on beside off, AGX Xavier, ResNet: time {dvfs[1].e2e_s / dvfs[0].e2e_s - 1:+.1%} (paper: at most 2 %), "
-        f"energy {(dvfs[1].energy_j or 0) / (dvfs[0].energy_j or 1) - 1:+.1%} (at most 3 %); told"
-    )
-
-
-def _build_range_function(device: str) -> Callable[[int], tuple[float, float, float]]:
-    def ranges(seed: int) -> tuple[float, float, float]:
-        def seen(number: int, repeat: int) -> EpochSummary:
-            return run_epoch(
-                f"{device}-{number}",
-                LENET,
-                None,
-                "train",
-                (("seed", seed), ("repeat", repeat), ("cut", REPEAT_MINIBATCHES)),
-            )
-
-        over = [seen(1, repeat).e2e_s for repeat in range(4)]
-        kinds = [seen(number, 0) for number in (1, 2, 3)]
-        return (
-            _relative_range(over),
-            _relative_range([e.e2e_s for e in kinds]),
-            _relative_range([e.energy_j or 0.0 for e in kinds]),
-        )
-
-    return ranges
 
 
 def check_pipeline_model() -> None:
@@ -485,7 +359,7 @@ def check_pipeline_model() -> None:
     off = np.array([share for share, _ in found])
     worst = max(found, key=lambda one: one[0])[1]
     CONSOLE.print(
-        f"closed form beside {RANDOM_PIPELINES} random pipelines that are played: off by {off.mean():.1%} in the "
+        f"closed form beside {RANDOM_PIPELINES} simulated random pipelines: off by {off.mean():.1%} in the "
         f"mean, 95 % of "
         f"them by at most {np.quantile(off, 0.95):.0%}, at worst by {off.max():.0%} "
         f"(workers: {worst.loader.workers}, cores: {worst.host.cores:g})"
@@ -494,12 +368,8 @@ def check_pipeline_model() -> None:
         steps = workload.images.count // 16
         costs = estimate_costs("agx-xavier", workload, "train", 16)
         pipeline = costs.build_pipeline(costs.spec.maxn, Loader(4), find_storage("ssd"))
-        begun_s = time.perf_counter()
-        simulate_epoch(pipeline, steps)
-        seconds = time.perf_counter() - begun_s
-        CONSOLE.print(
-            f"{SHORT_NAMES[name]}: an epoch of {steps:,} minibatches with 4 workers is played in {seconds:.2f} s"
-        )
+        wall_s = measure_s(partial(simulate_epoch, pipeline, steps), time.perf_counter)
+        CONSOLE.print(f"{SHORT_NAMES[name]}: an epoch of {steps:,} steps with 4 workers is simulated in {wall_s:.2f} s")
 
 
 def _random_pipeline(rng: np.random.Generator) -> InputPipeline:
@@ -516,23 +386,12 @@ def _random_pipeline(rng: np.random.Generator) -> InputPipeline:
     )
 
 
-def _relative_range(values: list[float]) -> float:
-    return (max(values) - min(values)) / float(np.mean(values))
-
-
 def _format_mark(effect: PaperEffect, size: float) -> str:
     return "yes" if effect.is_reproduced(size) else "NO"
 
 
-PARTS = {"effects": report_effects, "boards": report_boards, "between": report_spread, "model": check_pipeline_model}
-
-
-def main() -> None:
-    if unknown := [name for name in sys.argv[1:] if name not in PARTS]:
-        sys.exit(f"{unknown[0]!r} is none of {', '.join(PARTS)}")
-    for name in sys.argv[1:] or PARTS:
-        PARTS[name]()
+PARTS = {"effects": report_effects, "boards": report_boards, "model": check_pipeline_model}
 
 
 if __name__ == "__main__":
-    main()
+    run_parts(__doc__, PARTS)

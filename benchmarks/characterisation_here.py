@@ -1,6 +1,6 @@
 """What characterising says of this machine, checked: parts against the whole, the cost of looking, stall by workers.
 
-    python benchmarks/characterisation_here.py [sums|cost|stall]... [--storage FOLDER] [--save FOLDER] [--repeats N]
+    python benchmarks/characterisation_here.py [sums|cost|stall]... [--repeats 5]
 
 sums    fetch + preprocess + copy + compute + overhead against an epoch from end to end, without workers, for several
         settings: must be within 2 %
@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import io
-import json
 import multiprocessing
 import os
 import random
@@ -24,12 +23,14 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
+from figures import build_table, run_parts
 from rich.console import Console
 from rich.table import Table
 
@@ -79,29 +80,13 @@ KNOWN_WORKERS = ((0,), (0, 1))
 """Numbers of workers whose measurements the pipeline model is fitted to."""
 QUIET_CORES = 0.1
 """Load of other processes, in cores, below which a point counts as undisturbed."""
+MAX_TRIES = 3
+"""Tries of a point that others disturb."""
 NO_STALL_SHARE = 0.02
 """A stall below this share of the step counts as none."""
 MINIBATCH_S = 0.020
 STEPS = 6
 """Steps of one turn of the loop that is timed with and without stamps."""
-
-
-def main() -> None:
-    asked = _build_parser().parse_args()
-    with tempfile.TemporaryDirectory(prefix="fedge-characterisation-", dir=asked.storage) as folder:
-        bench = HostBench(Path(folder), asked.repeats, asked.save, asked.patience)
-        for name in asked.parts or PARTS:
-            PARTS[name](bench)
-
-
-def _build_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("parts", nargs="*", choices=[[], *PARTS], help="all of them by default")
-    parser.add_argument("--storage", type=Path, help="where images are made (default: the temporary folder)")
-    parser.add_argument("--save", type=Path, help="a folder in which all of the stalls' minibatches are kept")
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--patience", type=int, default=3, help="tries of a point that others disturb")
-    return parser
 
 
 @dataclass(frozen=True)
@@ -110,8 +95,6 @@ class HostBench:
 
     folder: Path
     repeats: int
-    save: Path | None
-    patience: int
     others: list[float] = field(default_factory=list)
     """Load of other processes during each point that was kept, in cores."""
 
@@ -137,7 +120,7 @@ class HostBench:
     def _measure_quietest(self, measure: Callable[[], PointMeasurement]) -> PointMeasurement:
         """Repeat a measurement while others disturb it, up to a limit, and return the least disturbed one."""
         tries: list[tuple[float, PointMeasurement]] = []
-        while len(tries) < self.patience and (not tries or tries[-1][0] > QUIET_CORES):
+        while len(tries) < MAX_TRIES and (not tries or tries[-1][0] > QUIET_CORES):
             seen = measure()
             tries.append((seen.parameters["others_cores"], seen))
         others, seen = min(tries, key=lambda one: one[0])
@@ -157,10 +140,6 @@ def _ignore_progress(_: str) -> None:
     """Ignore progress reports."""
 
 
-def _describe_load() -> str:
-    return f"load average {os.getloadavg()[0]:.2f} on {os.cpu_count()} cores"
-
-
 def _format_spread(values: Sequence[float]) -> str:
     middle = float(np.median(values))
     return f"{1e3 * middle:.2f} ({1e3 * min(values):.2f}..{1e3 * max(values):.2f})"
@@ -177,9 +156,9 @@ def report_sums(bench: HostBench) -> None:
     for seen in bench.measure_points(points, MeasurementSchedule(epochs=3)):
         missing[seen.point.key] += [1 - _sum_parts_s(epoch) / epoch.e2e_s for epoch in seen.epochs[1:]]
         took[seen.point.key] += [epoch.e2e_s / epoch.steps for epoch in seen.epochs[1:]]
-    table = Table(title=f"What no part holds of an epoch, % of it; warm cache, no workers; {bench.describe_noise()}")
-    for column in ("workload", "kind", "batch", "epochs", "minibatch ms (least..most)", "missing %", "worst %", ""):
-        table.add_column(column)
+    title = f"What no part holds of an epoch, % of it; warm cache, no workers; {bench.describe_noise()}"
+    headings = ("workload", "kind", "batch", "epochs", "minibatch ms (least..most)", "missing %", "worst %", "")
+    table = build_table(title, *headings, left=headings)
     for point in points:
         lacking = missing[point.key]
         worst = max(lacking, key=abs)
@@ -209,11 +188,10 @@ def report_stamp_cost(bench: HostBench) -> None:
         chance.shuffle(order)
         for loop in order:
             seconds[loop].append(_time_loop(loop))
-    table = Table(
-        title=f"The same loop with stamps and without, {pairs} pairs of {STEPS} minibatches; {_describe_load()}"
-    )
-    for column in ("clock", "with: ms (least..most)", "without: ms (least..most)", "more, %", "95 % interval"):
-        table.add_column(column)
+    load = f"load average {os.getloadavg()[0]:.2f} on {os.cpu_count()} cores"
+    title = f"The same loop with stamps and without, {pairs} pairs of {STEPS} minibatches; {load}"
+    headings = ("clock", "with: ms (least..most)", "without: ms (least..most)", "more, %", "95 % interval")
+    table = build_table(title, *headings, left=headings)
     for k, clock in enumerate(("wall", "processor time")):
         mine, theirs = ([one[k] / STEPS for one in seconds[loop]] for loop in (stamped, plain))
         middle, low, high = _median_ratio(np.array(mine) / np.array(theirs))
@@ -334,8 +312,6 @@ def report_stalls(bench: HostBench) -> None:
     seen: dict[str, list[PointMeasurement]] = {point.key: [] for point in points}
     for one in bench.measure_points(points, MeasurementSchedule(epochs=3, sample_hz=2)):
         seen[one.point.key].append(one)
-        if bench.save is not None:
-            _save_point(bench.save, one, len(seen[one.point.key]))
     crowding = _measure_crowding()
     CONSOLE.print(f"decoding on all {os.cpu_count()} cores at once takes {1 + crowding:.3f} times as long as on one")
     for name in STALLED:
@@ -352,11 +328,11 @@ def _select_undisturbed(repeats: list[PointMeasurement]) -> list[PointMeasuremen
 def _build_stall_table(
     name: str, noise: str, own: dict[int, list[PointMeasurement]], predicted: Sequence[dict[int, float]]
 ) -> Table:
-    table = Table(title=f"{name}: ms per minibatch of 16, median of repeats (least..most); {noise}")
     columns = ("workers", "stall", "fetch", "preprocess", "collate", "compute", "overhead", "of it taking", "step")
     beside = [text for known in KNOWN_WORKERS for text in (f"model of {' and '.join(map(str, known))}", "off %")]
-    for column in (*columns, *beside, "fall", *("off %" for _ in KNOWN_WORKERS)):
-        table.add_column(column)
+    headings = (*columns, *beside, "fall", *("off %" for _ in KNOWN_WORKERS))
+    title = f"{name}: ms per minibatch of 16, median of repeats (least..most); {noise}"
+    table = build_table(title, *headings, left=headings)
     inline_s = 0.0
     for workers, points in own.items():
         late = [_drop_start_up(one) for one in points]
@@ -446,17 +422,16 @@ def _median_means(points: Sequence[PointMeasurement]) -> LoaderMeans:
     return LoaderMeans(point.workers, point.prefetch, point.batch_size, **middle)
 
 
-def _save_point(folder: Path, seen: PointMeasurement, repeat: int) -> None:
-    """Save one file of arrays for each point and repeat, with its metadata."""
-    folder.mkdir(parents=True, exist_ok=True)
-    name = f"{seen.point.workload.replace(', ', '-').replace(' ', '-')}-w{seen.point.workers}-{repeat}"
-    columns = {one: getattr(seen.minibatches, one) for one in MinibatchTimes.__dataclass_fields__}
-    np.savez(folder / f"{name}.npz", **columns)
-    known = {"point": seen.point.as_data(), "source": seen.source, "parameters": seen.parameters, "notes": seen.notes}
-    (folder / f"{name}.json").write_text(json.dumps(known, indent=1), encoding="utf-8")
+def run_on_host(report: Callable[[HostBench], None], repeats: int) -> None:
+    """Run one part with images in a temporary folder."""
+    with tempfile.TemporaryDirectory(prefix="fedge-characterisation-") as folder:
+        report(HostBench(Path(folder), repeats))
 
 
-PARTS: dict[str, Callable[[HostBench], None]] = {"sums": report_sums, "cost": report_stamp_cost, "stall": report_stalls}
+PARTS = {
+    name: partial(run_on_host, report)
+    for name, report in (("sums", report_sums), ("cost", report_stamp_cost), ("stall", report_stalls))
+}
 
 if __name__ == "__main__":
-    main()
+    run_parts(__doc__, PARTS, repeats=5)

@@ -10,12 +10,11 @@ the same code and are measured by the same one. Figures are medians over the tur
 
 The regime follows from what is measured at the start, with nothing beside it (t_in: a batch of b; t_tr: a training
 minibatch): the arrival rate is a = load * b / t_in, so that the service wants the share ``--load`` of the machine, and
-the budget is L = margin * (b / a + t_in + t_tr): collecting a batch, one minibatch of training, the batch itself.
+the budget is L = 1.25 * (b / a + t_in + t_tr): collecting a batch, one minibatch of training, the batch itself.
 
 On the CPU everything shares ``--cores`` cores, one by default, as two networks share a board's one GPU: then neither
 can run beside the other, only in turn. Torch takes its threads as the machine gives them, so many as cores, in every
-process alike. With ``--device cuda`` it is the GPU that is shared, and the processes have all cores. ``--priority -10``
-runs all of it before the machine's other programs (needs root below 0).
+process alike. With ``--device cuda`` it is the GPU that is shared, and the processes have all cores.
 
 Says whether managed holds the budget at the 99th percentile (at most 1 % late), native does not, and managed trains at
 90 % or more of native's speed. Needs torch, numpy and the checkout alone.
@@ -24,13 +23,10 @@ Says whether managed holds the budget at the 99th percentile (at most 1 % late),
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import platform
 import statistics
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -47,6 +43,8 @@ NICE, HALVES = "native+nice", "native+halves"
 EXECUTION_VARIANTS = (ALONE, MANAGED, NATIVE, NICE, HALVES)
 SERVING_NICE = -10
 """Nice value of the serving process with a higher priority, relative to all the others'; a moderate default."""
+BUDGET_MARGIN = 1.25
+"""Budget over the latency under even arrivals."""
 LATE_SHARE = 0.01
 """Share of requests that may be late at the 99th percentile."""
 MIN_SPEED_RATIO = 0.9
@@ -77,39 +75,29 @@ class ServingRegime:
 
 
 def main() -> int:
-    arguments = parse_arguments()
-    try:
-        with run_with_nice(arguments.priority):
-            return run_benchmark(arguments)
-    except PermissionError:
-        print(f"--priority: got {arguments.priority}; 0 or more, unless root runs it", file=sys.stderr)
-        return 2
-
-
-def run_benchmark(arguments: argparse.Namespace) -> int:
     """Run everything and return the exit status."""
-    cores = pin_cores(arguments.cores or ("1" if arguments.device == "cpu" else "all"))
-    wishes = [WorkerSettings("one", arguments.device), WorkerSettings("two", arguments.device)]
-    if can_raise_priority():
-        wishes.append(WorkerSettings("three", arguments.device, SERVING_NICE))
-    if cores > 1 and arguments.device == "cpu":
-        wishes += [WorkerSettings(name, arguments.device, threads=cores // 2) for name in ("four", "five")]
+    options = parse_options()
+    cores = pin_cores(options.cores or ("1" if options.device == "cpu" else "all"))
+    settings = [WorkerSettings("one", options.device), WorkerSettings("two", options.device)]
+    if os.geteuid() == 0:
+        settings.append(WorkerSettings("three", options.device, SERVING_NICE))
+    if cores > 1 and options.device == "cpu":
+        settings += [WorkerSettings(name, options.device, threads=cores // 2) for name in ("four", "five")]
     try:
-        with start_workers(tuple(wishes)) as workers:
-            regime, device = prepare_workers(workers, arguments)
+        with start_workers(tuple(settings)) as workers:
+            regime, device = prepare_workers(workers, options)
             print(f"{platform.machine()}, {cores} cores for all, {device}, torch {workers['one'].status()['torch']}")
             print(regime, flush=True)
-            turns = run_turns(workers, regime.jobs, arguments)
+            turns = run_turns(workers, regime.jobs, options)
     except (FedgeError, WorkerError) as error:
         print(f"stopped: {error}", file=sys.stderr)
         return 1
-    report_turns(turns, regime)
-    if arguments.json:
-        Path(arguments.json).write_text(json.dumps(turns_to_dict(turns, regime)) + "\n", encoding="utf-8")
-    return 0 if are_claims_met(turns) else 1
+    claims = build_claims(turns)
+    report_turns(turns, regime, claims)
+    return 0 if all(holds for _, holds in claims) else 1
 
 
-def parse_arguments() -> argparse.Namespace:
+def parse_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--device", choices=tuple(DEFAULTS), default="cpu")
     parser.add_argument(
@@ -118,36 +106,18 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=12.0, help="of each turn")
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--load", type=float, default=0.45, help="share of the machine that the service wants")
-    parser.add_argument("--margin", type=float, default=1.25, help="of the budget")
-    parser.add_argument("--priority", type=int, default=0, help="added to the nice value of everything")
     parser.add_argument("--train", help="the task that is trained")
     parser.add_argument("--train-batch", type=int)
     parser.add_argument("--infer", help="the task that is served")
     parser.add_argument("--infer-batch", type=int)
-    parser.add_argument("--json", metavar="FILE", help="write every turn's figures")
     return parser.parse_args()
 
 
 def parse_core_count(text: str) -> str:
-    there = len(os.sched_getaffinity(0))
-    if text not in ("all", *map(str, range(1, there + 1))):
-        raise argparse.ArgumentTypeError(f"got {text}; 1 to {there}, or all")
+    cores = len(os.sched_getaffinity(0))
+    if text not in ("all", *map(str, range(1, cores + 1))):
+        raise argparse.ArgumentTypeError(f"got {text}; 1 to {cores}, or all")
     return text
-
-
-@contextmanager
-def run_with_nice(nice: int) -> Iterator[None]:
-    """Run this process and its children with another priority, also where sessions share the processor."""
-    session = Path("/proc/self/autogroup")
-    if not nice or not session.exists():
-        os.nice(nice)
-        yield
-        return
-    session.write_text(str(nice))
-    try:
-        yield
-    finally:  # the session lives on
-        session.write_text("0")
 
 
 def pin_cores(cores: str) -> int:
@@ -159,23 +129,18 @@ def pin_cores(cores: str) -> int:
     return len(mine)
 
 
-def can_raise_priority() -> bool:
-    """Return whether a process may be started with a higher priority."""
-    return os.geteuid() == 0
-
-
-def prepare_workers(workers: dict[str, WorkerClient], arguments: argparse.Namespace) -> tuple[ServingRegime, str]:
+def prepare_workers(workers: dict[str, WorkerClient], options: argparse.Namespace) -> tuple[ServingRegime, str]:
     """Measure the jobs, derive the regime, and make every worker ready to train."""
-    train, train_batch, infer, infer_batch = DEFAULTS[arguments.device]
-    train, infer = arguments.train or train, arguments.infer or infer
-    train_batch, infer_batch = arguments.train_batch or train_batch, arguments.infer_batch or infer_batch
+    train, train_batch, infer, infer_batch = DEFAULTS[options.device]
+    train, infer = options.train or train, options.infer or infer
+    train_batch, infer_batch = options.train_batch or train_batch, options.infer_batch or infer_batch
     one = workers["one"]
-    device = side_by_side.load_task(one, infer, arguments.device)
+    device = side_by_side.load_task(one, infer, options.device)
     batch_s = side_by_side.measure_step_s(one, infer_batch, "infer")
-    side_by_side.load_task(one, train, arguments.device)
+    side_by_side.load_task(one, train, options.device)
     step_s = side_by_side.measure_step_s(one, train_batch, "train")
-    rate_hz = arguments.load * infer_batch / batch_s
-    budget_s = arguments.margin * batch_sizing.peak_latency_s(infer_batch, batch_s, step_s, rate_hz)
+    rate_hz = options.load * infer_batch / batch_s
+    budget_s = BUDGET_MARGIN * batch_sizing.peak_latency_s(infer_batch, batch_s, step_s, rate_hz)
     arrivals = {"kind": "poisson", "rate_hz": rate_hz}
     return ServingRegime(
         SideBySideJobs(
@@ -188,7 +153,7 @@ def prepare_workers(workers: dict[str, WorkerClient], arguments: argparse.Namesp
 
 
 def run_turns(
-    workers: dict[str, WorkerClient], jobs: SideBySideJobs, arguments: argparse.Namespace
+    workers: dict[str, WorkerClient], jobs: SideBySideJobs, options: argparse.Namespace
 ) -> dict[str, list[SideBySideOutcome]]:
     """Run all turns by variant; each round of turns has its own arrivals, the same for all, and its own order."""
     one = workers["one"]
@@ -196,37 +161,39 @@ def run_turns(
     if "three" in workers:
         pairs[NICE] = WorkerPair(one, workers["three"])
     if "four" in workers:
-        side_by_side.load_task(workers["four"], jobs.train, arguments.device)
+        side_by_side.load_task(workers["four"], jobs.train, options.device)
         pairs[HALVES] = WorkerPair(workers["four"], workers["five"])
     done: dict[str, list[SideBySideOutcome]] = {how: [] for how in EXECUTION_VARIANTS if how in pairs}
-    for turn in range(arguments.turns):
+    for turn in range(options.turns):
         seeded = replace(jobs, arrivals=dict(jobs.arrivals, seed=turn))
         order = list(done)
         for how in order[turn % len(order) :] + order[: turn % len(order)]:
-            outcome = side_by_side.run_turn(pairs[how], seeded, ALONE if how == ALONE else how, arguments.seconds)
+            outcome = side_by_side.run_turn(pairs[how], seeded, ALONE if how == ALONE else how, options.seconds)
             done[how].append(outcome)
             print(f"  turn {turn + 1} {how:12}{side_by_side_terminal.format_outcome(outcome)}", flush=True)
     return done
 
 
-def report_turns(turns: dict[str, list[SideBySideOutcome]], regime: ServingRegime) -> None:
+def report_turns(
+    turns: dict[str, list[SideBySideOutcome]], regime: ServingRegime, claims: list[tuple[str, bool]]
+) -> None:
     """Print the table and the three claims."""
     print(f"\n{'median of turns':16}{'p50 ms':>9}{'p95 ms':>9}{'p99 ms':>9}{'late %':>9}{'training/s':>12}{'batch':>8}")
     for how, outcomes in turns.items():
         cells = [
-            f"{1e3 * compute_median([latency_percentile_s(o, q) for o in outcomes]):.0f}" if how != ALONE else "-"
+            f"{1e3 * statistics.median([latency_percentile_s(o, q) for o in outcomes]):.0f}" if how != ALONE else "-"
             for q in (50, 95, 99)
         ]
         late = "-" if how == ALONE else f"{100 * median_late_share(outcomes):.2f}"
-        size = "-" if how == ALONE else f"{compute_median([mean_batch_size(o) for o in outcomes]):.1f}"
-        speed = compute_median([o.minibatches_hz for o in outcomes])
+        size = "-" if how == ALONE else f"{statistics.median([mean_batch_size(o) for o in outcomes]):.1f}"
+        speed = statistics.median([o.minibatches_hz for o in outcomes])
         print(f"{how:16}" + "".join(f"{cell:>9}" for cell in [*cells, late]) + f"{speed:>12.1f}{size:>8}")
     print(
         f"\nbudget {side_by_side_terminal.format_milliseconds(regime.jobs.latency_s)} ms; a service holds it with "
         f"at most {LATE_SHARE:.0%} late"
     )
-    for text, so in build_claims(turns):
-        print(f"{'yes' if so else 'NO ':4}{text}")
+    for text, holds in claims:
+        print(f"{'yes' if holds else 'NO ':4}{text}")
 
 
 def build_claims(turns: dict[str, list[SideBySideOutcome]]) -> list[tuple[str, bool]]:
@@ -248,19 +215,15 @@ def build_claims(turns: dict[str, list[SideBySideOutcome]]) -> list[tuple[str, b
     return claims
 
 
-def are_claims_met(turns: dict[str, list[SideBySideOutcome]]) -> bool:
-    return all(so for _, so in build_claims(turns))
-
-
 def median_late_share(outcomes: list[SideBySideOutcome]) -> float:
     """Return the median over the turns of the late or dropped share; a turn without an answer counts as all late."""
-    return compute_median([1.0 if one.violation_share is None else one.violation_share for one in outcomes])
+    return statistics.median([1.0 if one.violation_share is None else one.violation_share for one in outcomes])
 
 
 def median_speed_ratio(turns: dict[str, list[SideBySideOutcome]], other: str) -> float:
     """Return the median over the turns of managed's training speed relative to the other's in the same turn."""
     pairs = zip(turns[MANAGED], turns[other], strict=True)
-    return compute_median([ours.minibatches_hz / theirs.minibatches_hz for ours, theirs in pairs])
+    return statistics.median([ours.minibatches_hz / theirs.minibatches_hz for ours, theirs in pairs])
 
 
 def mean_batch_size(outcome: SideBySideOutcome) -> float:
@@ -270,22 +233,8 @@ def mean_batch_size(outcome: SideBySideOutcome) -> float:
 
 def latency_percentile_s(outcome: SideBySideOutcome, q: float) -> float:
     """Return a percentile of the latency in seconds, infinite if nothing was answered."""
-    found = outcome.percentile_s(q)
-    return float("inf") if found is None else found
-
-
-def compute_median(values: list[float]) -> float:
-    return statistics.median(values)
-
-
-def turns_to_dict(turns: dict[str, list[SideBySideOutcome]], regime: ServingRegime) -> dict[str, object]:
-    """Return every turn's figures for JSON."""
-    rows = [
-        {"how": how, "minibatches_hz": one.minibatches_hz, "late": one.violation_share, "p99_s": one.percentile_s(99)}
-        for how, outcomes in turns.items()
-        for one in outcomes
-    ]
-    return {"regime": str(regime), "budget_s": regime.jobs.latency_s, "turns": rows}
+    latency_s = outcome.percentile_s(q)
+    return float("inf") if latency_s is None else latency_s
 
 
 if __name__ == "__main__":

@@ -10,15 +10,11 @@ by the ratio of sizes.
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
+from figures import build_table, compute_mape, find_profiles, read_batch_sizes
 from rich.console import Console
-from rich.table import Table
 
 from fedge.costs.cost_priors import transfer_priors
 from fedge.costs.cost_profile import CostProfile, WorkloadKind, load_calibrated_inference, load_calibrated_training
@@ -26,53 +22,29 @@ from fedge.costs.inference_cost import build_inference_priors
 from fedge.costs.layer_estimate import estimate_network_cost
 from fedge.costs.layered_work import build_profile_batch, find_known_layers
 from fedge.devices.catalogue import find, load_catalogue
-from fedge.devices.tables.mode_table import list_batch_sizes, read_mode_table
 from fedge.physics.time_power_model import compute_power_w, compute_step_s
-from fedge.types import Floats, ProfileTable, Workload
+from fedge.types import ProfileTable, Workload
 
 HEADINGS = ("board", "workload", "batch", "top mode", "shape", "whole", "power", "before: top", "shape")
 
 
-@dataclass(frozen=True, slots=True)
-class CostErrors:
-    """Errors in percent: of the top mode's time (signed), of the shape, of all times, of all powers."""
-
-    top: float
-    shape: float
-    whole: float
-    power: float
-
-    def format_cells(self) -> tuple[str, ...]:
-        return (f"{self.top:+.1f}", f"{self.shape:.1f}", f"{self.whole:.1f}", f"{self.power:.1f}")
-
-
 def main() -> None:
-    folder = os.environ.get("FEDGE_PROFILES")
-    paths = sorted(Path(folder).glob("*/*/*.csv")) if folder else []
-    if not paths:
-        sys.exit(f"FEDGE_PROFILES: got {folder or 'nothing'}; a folder that holds <board>/train/<workload>.csv")
-    for kind in ("train", "infer"):
-        tables = [
-            read_mode_table(p, batch_size=size) for p in paths if p.parent.name == kind for size in list_batch_sizes(p)
-        ]
+    kinds: tuple[WorkloadKind, ...] = ("train", "infer")
+    for kind in kinds:
+        tables = [table for path in find_profiles(kind) for table in read_batch_sizes(path)]
         for left_out in ("table", "network"):
             _print_errors(tables, kind, left_out)
 
 
 def _print_errors(tables: Sequence[ProfileTable], kind: WorkloadKind, left_out: str) -> None:
-    shown = Table(title=f"{kind}: errors in percent where the {left_out} is left out")
-    for heading in HEADINGS:
-        shown.add_column(heading, justify="right")
+    shown = build_table(f"{kind}: errors in percent where the {left_out} is left out", *HEADINGS)
     for table in tables:
         if find_known_layers(table.workload, kind) is None:
             shown.add_row(table.device, table.workload, str(table.batch_size), "its network is not known")
             continue
-        ours, before = (
-            _compute_errors(table, _estimate_by_layers(table, kind, left_out)),
-            _compute_errors(table, _estimate_by_data_sheet(table, kind)),
-        )
-        first = (find(table.device).name, table.workload, str(table.batch_size))
-        shown.add_row(*first, *ours.format_cells(), *before.format_cells()[:2])
+        layered = _format_errors(table, _estimate_by_layers(table, kind, left_out))
+        baseline = _format_errors(table, _estimate_by_data_sheet(table, kind))[:2]
+        shown.add_row(find(table.device).name, table.workload, str(table.batch_size), *layered, *baseline)
     Console(width=120).print(shown)
 
 
@@ -103,21 +75,15 @@ def _estimate_by_data_sheet(table: ProfileTable, kind: WorkloadKind) -> CostProf
     return build_inference_priors(spec, table.workload, table.batch_size, specs)[0]
 
 
-def _compute_errors(table: ProfileTable, cost: CostProfile) -> CostErrors:
+def _format_errors(table: ProfileTable, cost: CostProfile) -> tuple[str, ...]:
+    """Return the errors of the top mode's time (signed), of the shape, of all times and of all powers, in percent."""
     time = compute_step_s(cost.coefficients, table.maxn, table.modes)
     watts = compute_power_w(cost.coefficients, table.maxn, table.modes)
     top = int(np.argmax((table.modes.knobs / table.modes.knobs.max(axis=0)).sum(axis=1)))
     scaled = time * np.exp(np.median(np.log(table.step_s / time)))
-    return CostErrors(
-        100.0 * float(time[top] / table.step_s[top] - 1.0),
-        _mape(scaled, table.step_s),
-        _mape(time, table.step_s),
-        _mape(watts, table.power_w),
-    )
-
-
-def _mape(predicted: Floats, seen: Floats) -> float:
-    return 100.0 * float(np.abs(predicted / seen - 1.0).mean())
+    pairs = ((scaled, table.step_s), (time, table.step_s), (watts, table.power_w))
+    errors = (f"{compute_mape(predicted, measured):.1f}" for predicted, measured in pairs)
+    return (f"{100.0 * float(time[top] / table.step_s[top] - 1.0):+.1f}", *errors)
 
 
 if __name__ == "__main__":

@@ -15,14 +15,13 @@ fitted to the evaluated network or table.
 
 from __future__ import annotations
 
-import os
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
 import numpy as np
+from figures import build_table, find_profiles, run_parts
 from rich.console import Console
 from rich.table import Table
 
@@ -77,13 +76,6 @@ class EpochPredictionErrors:
         good = f"{int((np.abs(self.time) < 0.1).sum())} of {len(self.time)}"
         energy = "-" if self.energy is None else f"{100 * np.abs(self.energy).mean():.1f}"
         return f"{100 * np.abs(self.time).mean():.1f}", good, energy
-
-
-def main() -> None:
-    if unknown := [name for name in sys.argv[1:] if name not in PARTS]:
-        sys.exit(f"{unknown[0]!r} is none of {', '.join(PARTS)}")
-    for name in sys.argv[1:] or PARTS:
-        PARTS[name]()
 
 
 def report_emulated() -> None:
@@ -144,14 +136,10 @@ def report_loaders() -> None:
 
 def report_tables() -> None:
     """Report measured tables, in which a step with its stall represents an epoch."""
-    folder = os.environ.get("FEDGE_PROFILES")
-    if not folder:
-        CONSOLE.print("tables: FEDGE_PROFILES names no folder of measured tables, left out")
-        return
     shown = _build_table(
         "Measured tables: trained on the rows nearest to e, f, i, j; judged on all others; errors in percent"
     )
-    for path in sorted(Path(folder).glob("*/train/*.csv")):
+    for path in find_profiles("train"):
         table = read_mode_table(path)
         rows = _find_nearest_rows(table)
         others = np.setdiff1d(np.arange(len(table.modes)), rows)
@@ -233,10 +221,7 @@ def _concatenate_errors(ones: Sequence[EpochPredictionErrors]) -> EpochPredictio
 
 
 def _build_table(title: str) -> Table:
-    table = Table(title=title)
-    for heading in ("what", "method", "time %", "below 10 %", "energy %"):
-        table.add_column(heading, justify="left" if heading in {"what", "method"} else "right")
-    return table
+    return build_table(title, "what", "method", "time %", "below 10 %", "energy %", left=("method",))
 
 
 @cache
@@ -256,7 +241,7 @@ def _find_mode(result: SweepResult, knobs: tuple[int, ...]) -> PowerMode:
     return modes[find_nearest_row(modes, PowerMode(knobs[0], *map(float, knobs[1:])))]
 
 
-PARTS: dict[str, Callable[[], None]] = {"emulated": report_emulated, "loaders": report_loaders, "tables": report_tables}
+PARTS = {"emulated": report_emulated, "loaders": report_loaders, "tables": report_tables}
 
 if __name__ == "__main__":
-    main()
+    run_parts(__doc__, PARTS)

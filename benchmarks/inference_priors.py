@@ -8,20 +8,16 @@ priors of inference, and with those of training alone. Neither includes the tabl
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
+from figures import build_table, compute_mape, find_profiles, read_batch_sizes
 from rich.console import Console
-from rich.table import Table
 
 from fedge.costs.cost_priors import build_priors
 from fedge.costs.cost_profile import CostProfile
 from fedge.costs.inference_cost import build_inference_priors
 from fedge.devices.catalogue import find, load_catalogue
-from fedge.devices.tables.mode_table import list_batch_sizes, read_mode_table
 from fedge.physics.prior_knowledge import PriorKnowledge
 from fedge.predictors import DEFAULT_PREDICTOR, load_predictor
 from fedge.predictors.explorers.active_explorer import ActiveExplorer
@@ -32,19 +28,13 @@ SEEDS = range(4)
 
 
 def main() -> None:
-    folder = os.environ.get("FEDGE_PROFILES")
-    paths = sorted(Path(folder).glob("*/infer/*.csv")) if folder else []
-    if not paths:
-        sys.exit(f"FEDGE_PROFILES: got {folder or 'nothing'}; a folder that holds <board>/infer/<workload>.csv")
-    tables = [read_mode_table(path, batch_size=size) for path in paths for size in list_batch_sizes(path)]
-    shown = Table(title="Mean absolute error over all rows, percent, time / power")
-    for heading in ("table", "batch", "priors", *(f"{count} modes" for count in MEASURED_COUNTS)):
-        shown.add_column(heading, justify="right")
+    counts = (f"{count} modes" for count in MEASURED_COUNTS)
+    shown = build_table("Mean absolute error over all rows, percent, time / power", "table", "batch", "priors", *counts)
     errors: dict[str, list[Floats]] = {"training": [], "inference": []}
-    for table in tables:
-        for name, found in _compute_errors(table).items():
-            errors[name].append(found)
-            shown.add_row(table.workload, str(table.batch_size), name, *_format_cells(found))
+    for table in (table for path in find_profiles("infer") for table in read_batch_sizes(path)):
+        for name, by_count in _compute_errors(table).items():
+            errors[name].append(by_count)
+            shown.add_row(table.workload, str(table.batch_size), name, *_format_cells(by_count))
     for name, every in errors.items():
         shown.add_row("all", "", name, *_format_cells(np.mean(every, axis=0)))
     Console(width=120).print(shown)
@@ -60,12 +50,12 @@ def _compute_errors(table: ProfileTable) -> dict[str, Floats]:
     return {
         name: np.mean(
             [
-                [_compute_error(table, spec=spec, priors=found, count=count, seed=seed) for count in MEASURED_COUNTS]
+                [_compute_error(table, spec=spec, priors=costs, count=count, seed=seed) for count in MEASURED_COUNTS]
                 for seed in SEEDS
             ],
             axis=0,
         )
-        for name, found in priors.items()
+        for name, costs in priors.items()
     }
 
 
@@ -74,19 +64,16 @@ def _compute_error(
 ) -> tuple[float, float]:
     knowledge = PriorKnowledge(spec.maxn, tuple(prior.coefficients for prior in priors), seed=seed)
     rows = {mode: row for row, mode in enumerate(table.modes)}
-    seen = [
+    measurements = [
         Measurement(mode, 40, float(table.step_s[rows[mode]]), float(table.power_w[rows[mode]]))
         for mode in (ActiveExplorer(table.modes, knowledge).ask(count) if count else ())
     ]
-    predicted = load_predictor(DEFAULT_PREDICTOR, knowledge).fit(seen).predict(table.modes)
-    return (
-        float(np.mean(np.abs(predicted.step_s / table.step_s - 1))),
-        float(np.mean(np.abs(predicted.power_w / table.power_w - 1))),
-    )
+    predicted = load_predictor(DEFAULT_PREDICTOR, knowledge).fit(measurements).predict(table.modes)
+    return compute_mape(predicted.step_s, table.step_s), compute_mape(predicted.power_w, table.power_w)
 
 
-def _format_cells(found: Floats) -> list[str]:
-    return [f"{100 * time:.1f} / {100 * power:.1f}" for time, power in found]
+def _format_cells(errors: Floats) -> list[str]:
+    return [f"{time:.1f} / {power:.1f}" for time, power in errors]
 
 
 if __name__ == "__main__":

@@ -1,11 +1,10 @@
-"""What networks hold, counted layer by layer, beside published constants and torch's own counter; and how fast that is.
+"""What networks hold, counted layer by layer, beside published constants and torch's own counter.
 
-    python benchmarks/layer_costs.py [constants|zoo|speed|onnx|known]...
+    python benchmarks/layer_costs.py [constants|zoo|onnx|known]...
 
 constants  totals beside the constants printed with Pagoda (arXiv 2509.20189) and the workloads' own
 zoo        every classifier of torchvision: totals, unknown operators, and FLOP of convolutions and matrix products
            beside torch's FlopCounterMode
-speed      seconds to cost a network (imports apart), and to read a known one
 onnx       a few networks exported with torch.onnx and read back, beside the traced ones (takes minutes)
 known      print the text of ``fedge/costs/layers/known_networks.yaml`` (what cannot be built here is taken from the
 file itself)
@@ -13,23 +12,19 @@ file itself)
 
 from __future__ import annotations
 
-import argparse
 import io
-import subprocess
-import sys
 import tempfile
-import time
 import warnings
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from figures import build_table, run_parts
 from rich.console import Console
-from rich.table import Table
 
-from fedge.costs.layers.known_networks import find_known_network, format_entry, list_known_workloads
 from fedge.costs.layers.network_cost import NetworkCost
+from fedge.costs.layers.network_record import find_known_network, format_entry, list_known_workloads
 from fedge.costs.layers.network_source import build_module, load_network_cost
 from fedge.costs.workload_sizes import load_workload_sizes
 
@@ -48,14 +43,6 @@ EXPORTED_NETWORKS = (
 )  # fmt: skip
 
 
-def build_table(title: str, *columns: str) -> Table:
-    """Return an empty table, all columns but the first right-aligned."""
-    made = Table(title=title, title_justify="left", box=None, padding=(0, 2, 0, 0))
-    for place, column in enumerate(columns):
-        made.add_column(column, justify="left" if place == 0 else "right", no_wrap=True)
-    return made
-
-
 def format_difference(found: float, wanted: float) -> str:
     """Format the relative difference of two numbers in percent."""
     return f"{100 * (found / wanted - 1):+.2f} %"
@@ -66,8 +53,8 @@ def report_constants() -> None:
     shown = build_table("Beside printed constants", "network", "GFLOP", "", "weights MB", "", "activations MB", "")
     for name, wanted in PUBLISHED_TOTALS.items():
         network = load_network_cost(name)
-        found = (network.flop / 1e9, network.weight_bytes / 1e6, network.activation_bytes / 1e6)
-        pairs = zip(found, wanted, (".4f", ".2f", ".2f"), strict=True)
+        counted = (network.flop / 1e9, network.weight_bytes / 1e6, network.activation_bytes / 1e6)
+        pairs = zip(counted, wanted, (".4f", ".2f", ".2f"), strict=True)
         shown.add_row(name, *(text for f, w, form in pairs for text in (f"{f:{form}}", format_difference(f, w))))
     CONSOLE.print(shown)
     yolo = load_network_cost("yolov8n-coco")
@@ -104,57 +91,26 @@ def report_zoo() -> None:
     """Report every classifier of torchvision."""
     from fedge.worker.torchvision_shim import models
 
-    shown = build_table(
-        "torchvision",
-        "network",
-        "GFLOP",
-        "weights MB",
-        "activations MB",
-        "layers",
-        "s",
-        "products / torch's",
-        "unknown",
-    )
+    amount_headings = ("GFLOP", "weights MB", "activations MB", "layers")
+    shown = build_table("torchvision", "network", *amount_headings, "products / torch's", "unknown")
     for name in models.list_models(module=models):
-        started = time.perf_counter()
         network = load_network_cost(name)
-        took_s = time.perf_counter() - started
         amounts = (network.flop / 1e9, network.weight_bytes / 1e6, network.activation_bytes / 1e6)
         agree = count_product_flop(network) / count_flop_by_torch(name)
         unknown = ", ".join(network.unknown) or "none"
-        figures = (*(f"{amount:.4g}" for amount in amounts), str(len(network.layers)), f"{took_s:.2f}")
+        figures = (*(f"{amount:.4g}" for amount in amounts), str(len(network.layers)))
         shown.add_row(name, *figures, f"{agree:.9f}", unknown)
     CONSOLE.print(shown)
-
-
-def report_speed() -> None:
-    """Report seconds per network, in a process that has costed one before, and of the first one in a fresh process."""
-    first = (
-        "import time, torch; from fedge.worker.torchvision_shim import models; from "
-        "fedge.costs.layers.network_source import network_of; "
-        "import fedge.costs.layers.torch_trace; t = time.perf_counter(); network_of('resnet50'); "
-        "print(time.perf_counter() - t)"
-    )
-    done = subprocess.run([sys.executable, "-c", first], capture_output=True, text=True, check=True)
-    CONSOLE.print(f"resnet50, the first network in its process, torch imported: {float(done.stdout):.2f} s")
-    load_network_cost("resnet18")
-    for name in ("resnet50", "mobilenet_v3_large", "vit_b_16", "swin_v2_b", "efficientnet_v2_l"):
-        started = time.perf_counter()
-        load_network_cost(name)
-        CONSOLE.print(f"{name}: {time.perf_counter() - started:.2f} s")
-    started = time.perf_counter()
-    find_known_network.__wrapped__("resnet50-imagenet")
-    CONSOLE.print(f"a known network, file read before: {1e3 * (time.perf_counter() - started):.1f} ms")
 
 
 def report_onnx() -> None:
     """Report networks exported and read back."""
     shown = build_table("ONNX beside traced", "network", "GFLOP", "weights", "activations", "parameters", "unknown")
     for name in EXPORTED_NETWORKS:
-        found, traced = cost_from_onnx(name), load_network_cost(name)
+        exported, traced = cost_from_onnx(name), load_network_cost(name)
         columns = ("flop", "weight_bytes", "activation_bytes", "parameters")
-        ratios = (format_difference(getattr(found, column), getattr(traced, column)) for column in columns)
-        shown.add_row(name, *ratios, ", ".join(found.unknown) or "none")
+        ratios = (format_difference(getattr(exported, column), getattr(traced, column)) for column in columns)
+        shown.add_row(name, *ratios, ", ".join(exported.unknown) or "none")
     CONSOLE.print(shown)
 
 
@@ -182,19 +138,10 @@ def print_known_layers() -> None:
 PARTS = {
     "constants": report_constants,
     "zoo": report_zoo,
-    "speed": report_speed,
     "onnx": report_onnx,
     "known": print_known_layers,
 }
 
 
-def main() -> None:
-    """Run the requested parts; constants, zoo and speed by default."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("parts", nargs="*", choices=[*PARTS, []], default=["constants", "zoo", "speed"])
-    for part in parser.parse_args().parts:
-        PARTS[part]()
-
-
 if __name__ == "__main__":
-    main()
+    run_parts(__doc__, PARTS, default=("constants", "zoo"))

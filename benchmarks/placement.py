@@ -1,6 +1,6 @@
 """Placement of inference: the paper's table, the planner against brute force, and predicted combinations.
 
-    python benchmarks/placement.py [paper|planner|recovery|here]... [--model resnet18] [--seconds 2]
+    python benchmarks/placement.py [paper|planner|recovery|here]...
 
 paper     ResNet-50 on the AGX Orin, images per second of every combination by batch size (estimated), the gains, watts
 planner   100 random problems against trying everything; time of larger spaces, up to 4 accelerators, 8 batch sizes,
@@ -13,10 +13,8 @@ here      this machine's processor with torch and ONNX Runtime, really run: sing
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import math
-import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -24,8 +22,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from figures import build_table, compute_mape, run_parts
 from rich.console import Console
-from rich.table import Table
 
 from fedge.analysis.placement.accelerator_fit import (
     apply_parameters,
@@ -35,36 +33,22 @@ from fedge.analysis.placement.accelerator_fit import (
 )
 from fedge.analysis.placement.accelerators import Instance, Placement, PlacementBoard
 from fedge.analysis.placement.catalogue_accelerators import build_placement_board
-from fedge.analysis.placement.combination_curves import compute_combination_curves
 from fedge.analysis.placement.execution.host_runtimes import build_host_board, detect_libraries, list_runtimes
-from fedge.analysis.placement.execution.model_source import prepare_model_source
-from fedge.analysis.placement.execution.placement_sweep import measure_placement
-from fedge.analysis.placement.placement_goals import PlacementGoal
+from fedge.analysis.placement.execution.inference_jobs import prepare_model_source
+from fedge.analysis.placement.execution.placement_runs import measure_placement
 from fedge.analysis.placement.placement_measurements import PlacementMeasurement
-from fedge.analysis.placement.placement_outcome import evaluate_placement
+from fedge.analysis.placement.placement_outcome import PlacementGoal, evaluate_placement
 from fedge.analysis.placement.placement_planner import DEFAULT_BATCH_SIZES, plan_placement
-from fedge.costs.layers.known_networks import find_known_network
+from fedge.analysis.placement.placement_space import compute_combination_curves
 from fedge.costs.layers.network_cost import NetworkCost
+from fedge.costs.layers.network_record import find_known_network
 from fedge.costs.layers.network_source import load_network_cost
 from fedge.devices.catalogue import find
 
 CONSOLE = Console(width=150)
+HOST_MODEL, HOST_SECONDS = "resnet18", 2.0
 TORCH, ORT = ("torch-cpu", "fp32"), ("ort-cpu", "fp32")
 CUDA, TENSOR, DLA = ("cuda-cores", "fp32"), ("tensor-cores", "mixed"), ("dla-0", "fp16")
-
-
-def main() -> None:
-    """Print the requested parts; all by default."""
-    parts = {"paper": report_paper, "planner": report_planner, "recovery": report_recovery, "here": report_host}
-    parser = argparse.ArgumentParser()
-    parser.add_argument("parts", nargs="*", metavar="part", help=f"{', '.join(parts)}; all of them by default")
-    parser.add_argument("--model", default="resnet18")
-    parser.add_argument("--seconds", type=float, default=2.0)
-    asked = parser.parse_args()
-    if unknown := [name for name in asked.parts if name not in parts]:
-        parser.error(f"{unknown[0]!r} is none of {', '.join(parts)}")
-    for name in asked.parts or parts:
-        parts[name](asked)
 
 
 def resnet50() -> NetworkCost:
@@ -81,21 +65,19 @@ def build_placement(names: Sequence[tuple[str, str]], size: int) -> Placement:
     return Placement(tuple(Instance(name, size, precision) for name, precision in names))
 
 
-def report_paper(_: argparse.Namespace) -> None:
+def report_paper() -> None:
     """Report every combination of one instance each, the gain of DLA beside CUDA cores, and CUDA cores' power."""
-    table = Table(title="ResNet-50 on AGX Orin, images/s, estimated (415.2 at batch 64 is the calibration point)")
-    table.add_column("combination")
-    for size in DEFAULT_BATCH_SIZES:
-        table.add_column(str(size), justify="right")
+    title = "ResNet-50 on AGX Orin, images/s, estimated (415.2 at batch 64 is the calibration point)"
+    table = build_table(title, "combination", *map(str, DEFAULT_BATCH_SIZES))
     board = build_placement_board(find("agx-orin"))
     board = replace(board, accelerators=board.accelerators[:3])
-    found = compute_combination_curves(board, resnet50(), DEFAULT_BATCH_SIZES)
-    for curve in found:
+    curves = compute_combination_curves(board, resnet50(), DEFAULT_BATCH_SIZES)
+    for curve in curves:
         table.add_row(curve.combination, *(f"{one.images_per_s:.1f}" for one in curve.outcomes))
-    named = {curve.combination: curve.outcomes for curve in found}
+    named = {curve.combination: curve.outcomes for curve in curves}
     pairs = zip(named["cuda-cores + dla-0"], named["cuda-cores"], strict=True)
     table.add_row("gain of DLA beside CUDA", *(f"{both.images_per_s - one.images_per_s:+.1f}" for both, one in pairs))
-    best = [max(found, key=lambda curve: curve.outcomes[i].images_per_s) for i in range(len(DEFAULT_BATCH_SIZES))]
+    best = [max(curves, key=lambda curve: curve.outcomes[i].images_per_s) for i in range(len(DEFAULT_BATCH_SIZES))]
     table.add_row("wins", *(curve.combination.replace("-cores", "") for curve in best))
     CONSOLE.print(table)
     for name in ("resnet50-imagenet", "mobilenetv3l-gld23k"):
@@ -106,7 +88,7 @@ def report_paper(_: argparse.Namespace) -> None:
         CONSOLE.print(f"{name} on CUDA cores, batch 1, 16, 64: {', '.join(f'{one:.1f}' for one in watts)} W")
 
 
-def report_planner(_: argparse.Namespace) -> None:
+def report_planner() -> None:
     """Compare with brute force on random variations of the AGX Orin, and time large spaces."""
     rng = np.random.default_rng(0)
     wrong = infeasible = 0
@@ -115,8 +97,8 @@ def report_planner(_: argparse.Namespace) -> None:
         sizes = (1, 8, 64)
         tried = [evaluate_placement(board, resnet50(), one, goal.rate_hz) for one in list_all_placements(board, sizes)]
         best = min((compute_cost(goal, one) for one in tried), default=math.inf)
-        found = plan_placement(board, network=resnet50(), goal=goal, batch_sizes=sizes, most_instances=1).chosen
-        reached = math.inf if found is None else compute_cost(goal, found)
+        chosen = plan_placement(board, network=resnet50(), goal=goal, batch_sizes=sizes, most_instances=1).chosen
+        reached = math.inf if chosen is None else compute_cost(goal, chosen)
         infeasible += best == math.inf
         wrong += not (reached == best or abs(reached - best) <= 1e-7 * abs(best))
     CONSOLE.print(f"planner against trying everything: 100 problems, {infeasible} without an answer, {wrong} differ")
@@ -133,14 +115,14 @@ def report_planner(_: argparse.Namespace) -> None:
             PlacementGoal(max_power_w=40.0),
             PlacementGoal("latency", 200.0, 40.0),
         ):
-            begin = time.process_time()
-            found_plan = plan_placement(
+            begin_s = time.process_time()
+            plan = plan_placement(
                 board, network=resnet50(), goal=goal, batch_sizes=DEFAULT_BATCH_SIZES, most_instances=most
             )
-            took_s = time.process_time() - begin
+            took_s = time.process_time() - begin_s
             CONSOLE.print(
                 f"{title}, up to {most} each, {goal.objective} {goal.rate_hz or ''} {goal.max_power_w or ''}: "
-                f"{found_plan.considered:,} placements, {found_plan.computed:,} computed, {took_s:.2f} s of one core"
+                f"{plan.considered:,} placements, {plan.computed:,} computed, {took_s:.2f} s of one core"
             )
 
 
@@ -180,17 +162,17 @@ def list_all_placements(board: PlacementBoard, sizes: Sequence[int]) -> list[Pla
     return [Placement(instances) for instances in chosen if instances]
 
 
-def compute_cost(goal: PlacementGoal, found) -> float:
+def compute_cost(goal: PlacementGoal, outcome) -> float:
     broken = (
-        (goal.rate_hz is not None and found.images_per_s < goal.rate_hz)
-        or (goal.max_power_w is not None and found.power_w > goal.max_power_w)
-        or (goal.max_latency_s is not None and found.latency_s > goal.max_latency_s)
+        (goal.rate_hz is not None and outcome.images_per_s < goal.rate_hz)
+        or (goal.max_power_w is not None and outcome.power_w > goal.max_power_w)
+        or (goal.max_latency_s is not None and outcome.latency_s > goal.max_latency_s)
     )
-    figures = {"throughput": -found.images_per_s, "latency": found.latency_s, "energy": found.joules_per_image}
+    figures = {"throughput": -outcome.images_per_s, "latency": outcome.latency_s, "energy": outcome.joules_per_image}
     return math.inf if broken else figures[goal.objective]
 
 
-def report_recovery(_: argparse.Namespace) -> None:
+def report_recovery() -> None:
     """Report errors on combinations without rows, over ten boards."""
     board = build_placement_board(find("agx-orin"))
     seen = [
@@ -213,9 +195,9 @@ def report_recovery(_: argparse.Namespace) -> None:
             for one in seen
         ]
         true = np.array([evaluate_placement(truth, resnet50(), one).images_per_s for one in left])
-        found = fit_board(board, resnet50(), noisy)
-        errors = [compute_mape(predict_images_per_s(some, resnet50(), left), true) for some in (board, found.board)]
-        rows.append([*errors, found.error, found.left_out_error or math.nan])
+        fit = fit_board(board, resnet50(), noisy)
+        errors = [compute_mape(predict_images_per_s(some, resnet50(), left), true) for some in (board, fit.board)]
+        rows.append([*errors, fit.error, fit.left_out_error or math.nan])
     mean, worst = np.mean(rows, axis=0), np.max(rows, axis=0)
     CONSOLE.print(
         f"recovery, {len(seen)} rows with 3 % noise, {len(left)} unseen placements, 10 boards: error before "
@@ -224,13 +206,9 @@ def report_recovery(_: argparse.Namespace) -> None:
     )
 
 
-def compute_mape(found: np.ndarray, true: np.ndarray) -> float:
-    return 100.0 * float(np.mean(np.abs(found / true - 1.0)))
-
-
-def report_host(asked: argparse.Namespace) -> None:
+def report_host() -> None:
     """Report placements run on this machine."""
-    network, can = load_network_cost(asked.model), list_runtimes(detect_libraries())
+    network, can = load_network_cost(HOST_MODEL), list_runtimes(detect_libraries())
     fitted_to = [
         build_placement(names, size) for names in ((TORCH,), (ORT,), (TORCH, TORCH), (ORT, ORT)) for size in (1, 4)
     ]
@@ -239,21 +217,20 @@ def report_host(asked: argparse.Namespace) -> None:
         build_placement(names, 2) for names in ((TORCH,), (ORT,), (ORT, ORT), (TORCH, TORCH, ORT), (TORCH, ORT, ORT))
     ]
     with tempfile.TemporaryDirectory() as folder:
-        source = prepare_model_source(asked.model, network.input_shape, (1, 2, 4), Path(folder))
+        source = prepare_model_source(HOST_MODEL, network.input_shape, (1, 2, 4), Path(folder))
         # Three times in turn, so that other load affects all alike; the best run of each counts.
         runs = [
-            [measure_placement(one, can, source, asked.seconds).measurement for one in (*fitted_to, *unseen)]
+            [measure_placement(one, can, source, HOST_SECONDS).measurement for one in (*fitted_to, *unseen)]
             for _ in range(3)
         ]
     best = [max(same, key=lambda row: row.images_per_s) for same in zip(*runs, strict=True)]
     seen = np.array([[row.images_per_s for row in run] for run in runs])
     repeat = 100.0 * float(np.mean(seen.std(axis=0) / seen.mean(axis=0)))
     rows, judged = best[: len(fitted_to)], best[len(fitted_to) :]
-    found = fit_board(build_host_board(), network, rows)
-    foreseen = predict_images_per_s(found.board, network, unseen)
-    table = Table(title=f"{asked.model} on this machine's processor, images/s")
-    for head in ("placement", "measured", "predicted", "error %"):
-        table.add_column(head, justify="left" if head == "placement" else "right")
+    fit = fit_board(build_host_board(), network, rows)
+    foreseen = predict_images_per_s(fit.board, network, unseen)
+    title = f"{HOST_MODEL} on this machine's processor, images/s"
+    table = build_table(title, "placement", "measured", "predicted", "error %")
     for row in rows:
         table.add_row(f"(fitted) {row.placement}", f"{row.images_per_s:.1f}", "", "")
     for row, guess in zip(judged, foreseen.tolist(), strict=True):
@@ -261,13 +238,15 @@ def report_host(asked: argparse.Namespace) -> None:
         table.add_row(str(row.placement), f"{row.images_per_s:.1f}", f"{guess:.1f}", f"{off:+.1f}")
     CONSOLE.print(table)
     CONSOLE.print(
-        f"error on the {len(rows)} fitted rows {found.error:.1f} %, "
-        f"each left out {found.left_out_error or math.nan:.1f} %; "
+        f"error on the {len(rows)} fitted rows {fit.error:.1f} %, "
+        f"each left out {fit.left_out_error or math.nan:.1f} %; "
         f"on {len(judged)} unseen placements "
         f"{compute_mape(foreseen, np.array([row.images_per_s for row in judged])):.1f} %; "
         f"runs of the same scatter by {repeat:.1f} % (one sd) here"
     )
 
 
+PARTS = {"paper": report_paper, "planner": report_planner, "recovery": report_recovery, "here": report_host}
+
 if __name__ == "__main__":
-    sys.exit(main())
+    run_parts(__doc__, PARTS)

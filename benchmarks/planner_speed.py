@@ -149,7 +149,7 @@ def compare_solvers(large: int, points: int) -> None:
     )
     times_s = {
         name: time_best_of_three(lambda run=run: run(columns, cap_s))
-        for name, run in (  # type: ignore[misc]
+        for name, run in (
             ("planner", lambda c, cap: find_weighted_deadline(c, 0.0, cap)),
             ("scipy milp", solve_mixed_integer),
             ("plain loop", solve_by_plain_loop),

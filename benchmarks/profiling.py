@@ -82,7 +82,7 @@ def build_truth(bench: ProfilingBench) -> Callable[[PowerMode], tuple[float, flo
     surface = bench.device.surface
 
     def truth(mode: PowerMode) -> tuple[float, float]:
-        row = surface.row(mode)
+        row = surface.find_row(mode)
         return float(surface.step_s[row]), float(surface.power_w[row])
 
     return truth

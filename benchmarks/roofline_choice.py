@@ -13,29 +13,26 @@ ResNet-50 at batch sizes 32 and 64 is shown and not counted: there MAXN's row, o
 
 from __future__ import annotations
 
-import os
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import fields, replace
-from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
+from figures import build_table, find_profiles, read_batch_sizes, run_parts
 from numpy.typing import NDArray
 from rich.console import Console
-from rich.table import Table
 
 from fedge.analysis.roofline import board_constants_fit
 from fedge.analysis.roofline.board_constants import compute_rooflines
 from fedge.analysis.roofline.board_constants_fit import activation_intensity, fit_constants
-from fedge.analysis.roofline.mode_rooflines import (
+from fedge.analysis.roofline.pagoda_fit import fit_per_mode
+from fedge.analysis.roofline.roofline_model import (
     ModeRooflines,
     RooflineOverheads,
     batch_energy_j,
     build_roofline_batch,
     compute_batch_times,
 )
-from fedge.analysis.roofline.pagoda_fit import fit_per_mode
 from fedge.analysis.roofline.roofline_validation import (
     LeftOutProtocol,
     RooflineChoiceScore,
@@ -46,10 +43,9 @@ from fedge.analysis.roofline.roofline_validation import (
     score_choice,
 )
 from fedge.analysis.roofline.slowdown_choice import DEFAULT_MAX_SLOWDOWN
-from fedge.costs.layers.known_networks import find_known_network
 from fedge.costs.layers.network_cost import NetworkCost
+from fedge.costs.layers.network_record import find_known_network
 from fedge.devices.catalogue import find
-from fedge.devices.tables.mode_table import list_batch_sizes, read_mode_table
 from fedge.modes import find_mode_index
 from fedge.studies.implausible_rows import find_plausible_rows
 from fedge.types import DeviceSpec, Modes, ProfileTable
@@ -59,67 +55,52 @@ NETWORKS = ("mobilenetv3l-gld23k", "resnet50-imagenet")
 NOT_COUNTED = {("resnet50-imagenet", 32), ("resnet50-imagenet", 64)}
 MARGINS = (0.0, 0.005, 0.01, 0.02, 0.03)
 MIN_NOISE_SDS = (0.005, 0.01, 0.02, 0.03)
+FINDING_HEADINGS = (
+    "network", "batch", "modes that need less than MAXN", "least", "saves %", "time x", "within 5 %: %",
+    "next CPU clock: time x", "W there, at MAXN",
+)  # fmt: skip
 Record = TypeVar("Record", ModeRooflines, RooflineOverheads)
 TOLERATED_EXCESS = 1.02
 """Factor on the allowed slowdown beyond which a case counts as too slow."""
 
 
-def main() -> None:
-    if unknown := [name for name in sys.argv[1:] if name not in PARTS]:
-        sys.exit(f"{unknown[0]!r} is none of {', '.join(PARTS)}")
-    folder = os.environ.get("FEDGE_PROFILES")
-    if not folder:
-        sys.exit("FEDGE_PROFILES: got nothing; the folder of measured tables")
-    spec = find("agx-orin")
-    paths = [Path(folder) / "agx-orin" / "infer" / f"{name}.csv" for name in NETWORKS]
-    tables = [read_mode_table(path, batch_size=size) for path in paths for size in list_batch_sizes(path)]
+def read_tables() -> tuple[list[ProfileTable], dict[str, NetworkCost], DeviceSpec]:
+    """Return the tables of both networks at every batch size, the networks, and the board."""
+    paths = [path for path in find_profiles("infer", "agx-orin") if path.stem in NETWORKS]
     networks = {name: network for name in NETWORKS if (network := find_known_network(name)) is not None}
-    for name in sys.argv[1:] or PARTS:
-        PARTS[name](tables, networks, spec)
+    return [table for path in paths for table in read_batch_sizes(path)], networks, find("agx-orin")
 
 
-def report_choices(tables: Sequence[ProfileTable], networks: dict[str, NetworkCost], spec: DeviceSpec) -> None:
+def report_choices() -> None:
     """Report every protocol, and Pagoda's five constants per mode for comparison."""
-    summary = Table(title="All eight cases: share of the oracle's saving %, by margin on the predicted slowdown")
-    summary.add_column("model")
-    summary.add_column("left out")
-    for margin in MARGINS:
-        summary.add_column(f"{100 * margin:g} %", justify="right")
-    summary.add_column("error of time, power %", justify="right")
-    ways: tuple[LeftOutProtocol, ...] = ("case", "network", "none")
-    for left_out in ways:
+    tables, networks, spec = read_tables()
+    headings = ("model", "left out", *(f"{100 * margin:g} %" for margin in MARGINS), "error of time, power %")
+    title = "All eight cases: share of the oracle's saving %, by margin on the predicted slowdown"
+    summary = build_table(title, *headings, left=("left out",))
+    protocols: tuple[LeftOutProtocol, ...] = ("case", "network", "none")
+    for left_out in protocols:
         cases = predict_left_out(tables, networks, spec, left_out)
-        print_verdicts(f"fedge, left out: {left_out}", [score_choice(case) for case in cases])
-        summary.add_row(
-            "fedge", left_out, *(_format_oracle_share(cases, margin) for margin in MARGINS), _format_errors(cases)
-        )
-        fewer = [_drop_implausible_rows(case, spec) for case in cases]
-        summary.add_row(
-            "", "plausible rows", *(_format_oracle_share(fewer, margin) for margin in MARGINS), _format_errors(fewer)
-        )
-    for left_out in ways:
+        print_scores(f"fedge, left out: {left_out}", [score_choice(case) for case in cases])
+        summary.add_row("fedge", left_out, *_format_summary(cases))
+        plausible = [_drop_implausible_rows(case, spec) for case in cases]
+        summary.add_row("", "plausible rows", *_format_summary(plausible))
+    for left_out in protocols:
         cases = predict_left_out(tables, networks=networks, spec=spec, left_out=left_out, method="pagoda")
-        summary.add_row(
-            "five constants",
-            left_out,
-            *(_format_oracle_share(cases, margin) for margin in MARGINS),
-            _format_errors(cases),
-        )
+        summary.add_row("five constants", left_out, *_format_summary(cases))
     CONSOLE.print(summary)
     CONSOLE.print("In brackets: cases slower than 1.02 x 1.05 of MAXN's measured time.")
     CONSOLE.print("Plausible rows: choice and oracle do without rows far off a smooth fit to their table; MAXN stays.")
 
 
-def print_verdicts(title: str, verdicts: Sequence[RooflineChoiceScore]) -> None:
+def print_scores(title: str, scores: Sequence[RooflineChoiceScore]) -> None:
     """Print one line per case; ratios to MAXN as measured."""
-    table = Table(
-        title=f"{title}; share of the oracle's saving {100 * oracle_saving_share(_filter_counted(verdicts)):.0f} %"
-    )
-    for heading in ("network", "batch", "chosen", "time x", "saved %", "oracle", "time x", "saved %", "predicted"):
-        table.add_column(heading, justify="left" if heading in {"network", "chosen", "oracle"} else "right")
-    for one in verdicts:
+    counted = _filter_counted(scores)
+    headings = ("network", "batch", "chosen", "time x", "saved %", "oracle", "time x", "saved %", "predicted")
+    title = f"{title}; share of the oracle's saving {100 * oracle_saving_share(counted):.0f} %"
+    table = build_table(title, *headings, left=("chosen", "oracle"))
+    for one in scores:
         table.add_row(
-            one.workload + ("" if one in _filter_counted(verdicts) else " (not counted)"),
+            one.workload + ("" if one in counted else " (not counted)"),
             str(one.batch_size),
             str(one.chosen),
             f"{one.slowdown:.3f}",
@@ -132,14 +113,18 @@ def print_verdicts(title: str, verdicts: Sequence[RooflineChoiceScore]) -> None:
     CONSOLE.print(table)
 
 
-def _filter_counted(verdicts: Sequence[RooflineChoiceScore]) -> list[RooflineChoiceScore]:
-    return [one for one in verdicts if (one.workload, one.batch_size) not in NOT_COUNTED]
+def _filter_counted(scores: Sequence[RooflineChoiceScore]) -> list[RooflineChoiceScore]:
+    return [one for one in scores if (one.workload, one.batch_size) not in NOT_COUNTED]
+
+
+def _format_summary(cases: Sequence[RooflinePrediction]) -> list[str]:
+    return [*(_format_oracle_share(cases, margin) for margin in MARGINS), _format_errors(cases)]
 
 
 def _format_oracle_share(cases: Sequence[RooflinePrediction], margin: float) -> str:
-    verdicts = _filter_counted([score_choice(case, margin=margin) for case in cases])
-    slow = sum(one.slowdown > TOLERATED_EXCESS * DEFAULT_MAX_SLOWDOWN for one in verdicts)
-    return f"{100 * oracle_saving_share(verdicts):.0f} ({slow})"
+    scores = _filter_counted([score_choice(case, margin=margin) for case in cases])
+    slow = sum(one.slowdown > TOLERATED_EXCESS * DEFAULT_MAX_SLOWDOWN for one in scores)
+    return f"{100 * oracle_saving_share(scores):.0f} ({slow})"
 
 
 def _drop_implausible_rows(case: RooflinePrediction, spec: DeviceSpec) -> RooflinePrediction:
@@ -173,21 +158,10 @@ def _format_errors(cases: Sequence[RooflinePrediction]) -> str:
     return f"{time:.1f}, {power:.1f}"
 
 
-def report_findings(tables: Sequence[ProfileTable], networks: dict[str, NetworkCost], spec: DeviceSpec) -> None:
+def report_findings() -> None:
     """Report Pagoda's findings on these tables: MAXN's rank, and how often time implies energy."""
-    table = Table(title="MAXN and the mode of least measured energy")
-    for heading in (
-        "network",
-        "batch",
-        "modes that need less than MAXN",
-        "least",
-        "saves %",
-        "time x",
-        "within 5 %: %",
-        "next CPU clock: time x",
-        "W there, at MAXN",
-    ):
-        table.add_column(heading, justify="left" if heading in {"network", "least"} else "right")
+    tables, networks, spec = read_tables()
+    table = build_table("MAXN and the mode of least measured energy", *FINDING_HEADINGS, left=("least",))
     for one in tables:
         row = find_mode_index(one.modes, spec.maxn) or 0
         joules = one.step_s * one.power_w
@@ -225,8 +199,9 @@ def _compare_next_clock(table: ProfileTable, maxn_row: int) -> tuple[str, str]:
     return f"{slower:.2f}", f"{table.power_w[there]:.1f}, {table.power_w[maxn_row]:.1f}"
 
 
-def report_noise(tables: Sequence[ProfileTable], networks: dict[str, NetworkCost], spec: DeviceSpec) -> None:
+def report_noise() -> None:
     """Report the case left out, with other values of the least noise of a row in time and power."""
+    tables, networks, spec = read_tables()
     judged = [one for one in tables if (one.workload, one.batch_size) not in NOT_COUNTED]
     usual = board_constants_fit.NOISE_TIME_SD, board_constants_fit.NOISE_POWER_SD
     for least_sd in MIN_NOISE_SDS:
@@ -240,12 +215,7 @@ def _count_time_implies_energy(lines: ModeRooflines) -> int:
     return sum(lines.mode_roofline(row).time_implies_energy for row in range(len(lines.tau_f)))
 
 
-PARTS: dict[str, Callable[[Sequence[ProfileTable], dict[str, NetworkCost], DeviceSpec], None]] = {
-    "choices": report_choices,
-    "findings": report_findings,
-    "noise": report_noise,
-}
-
+PARTS = {"choices": report_choices, "findings": report_findings, "noise": report_noise}
 
 if __name__ == "__main__":
-    main()
+    run_parts(__doc__, PARTS)

@@ -1,8 +1,9 @@
 """What reckoning with stalls is worth: a board with a slow loader, whose predictor knows of it or does not.
 
-    python benchmarks/stalls_in_planning.py [choices|rounds]... [--rounds 6] [--seeds 3]
+    python benchmarks/stalls_in_planning.py [choices|rounds]... [--seeds 3]
 
-choices   the mode of least energy that is predicted to end within 1.1 times MAXN's time, after so many measured modes
+choices   the mode of least energy that is predicted to end within 1.1 times MAXN's time, after so many measured modes;
+          five draws of these modes per seed
 rounds    rounds one after the other, with trials and two modes in a round, as boards play them
 
 An emulated AGX Xavier trains MobileNetV3-L under the deadline of 1.1 times what its round takes at MAXN, stalls
@@ -15,15 +16,14 @@ time to the deadline (of the round, where it was late).
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
+from figures import build_table, run_parts
 from rich.console import Console
-from rich.table import Table
 
 from fedge import workloads
 from fedge.client import emulated
@@ -41,6 +41,11 @@ SLACK = 1.1
 LATE_TOLERANCE = 1.02
 """Rounds longer than this multiple of their deadline count as late."""
 MEASURED_COUNTS = (1, 4, 10)
+ROUNDS = 6
+ROUND_HEADINGS = (
+    "loader", "energy, J a round", "round 1", "last", "of the deadline", "late",
+    "error of time % first", "last", "mode",
+)  # fmt: skip
 POLICY = "least-energy-within-deadline"
 LOADERS = {
     "no stall: 4 workers, cached": LoaderSpec(workers=4),
@@ -64,49 +69,32 @@ class BoardRun:
     last_ape: float
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
-    parser.add_argument("parts", nargs="*", choices=[[], "choices", "rounds"], help="both by default")
-    parser.add_argument("--rounds", type=int, default=6)
-    parser.add_argument("--seeds", type=int, default=3)
-    asked = parser.parse_args()
-    parts = asked.parts or ("choices", "rounds")
-    if "choices" in parts:
-        report_choices(5 * asked.seeds)
-    if "rounds" in parts:
-        report_rounds(asked.rounds, asked.seeds)
-
-
 def report_choices(seeds: int) -> None:
     """Report the cost of modes chosen from predictions alone."""
-    table = Table(
-        title="Mode chosen after so many measured ones: energy above the oracle's, time of the deadline, percent"
-    )
-    table.add_column("loader")
-    for count in MEASURED_COUNTS:
-        for known in ("known", "not known"):
-            table.add_column(f"{count}, {known}", justify="right")
+    title = "Mode chosen after so many measured ones: energy above the oracle's, time of the deadline, percent"
+    headings = (f"{count}, {known}" for count in MEASURED_COUNTS for known in ("known", "not known"))
+    table = build_table(title, "loader", *headings)
     for name, loader in LOADERS.items():
-        seats = [emulated.load_client(_build_experiment(loader, seed), 0) for seed in range(1, seeds + 1)]
+        clients = [emulated.load_client(_build_experiment(loader, seed), 0) for seed in range(1, 5 * seeds + 1)]
         cells = []
         for count in MEASURED_COUNTS:
             for known in (True, False):
-                worth = np.array([_score_choice(seat, count, known, seed) for seed, seat in enumerate(seats)])
-                energy, time = 100 * worth.mean(axis=0)
-                cells.append(f"{energy - 100:+.1f}, {time:.0f}, {int((worth[:, 1] > LATE_TOLERANCE).sum())} late")
+                scores = np.array([_score_choice(one, count, known, i) for i, one in enumerate(clients)])
+                energy, time = 100 * scores.mean(axis=0)
+                cells.append(f"{energy - 100:+.1f}, {time:.0f}, {int((scores[:, 1] > LATE_TOLERANCE).sum())} late")
         table.add_row(name, *cells)
     CONSOLE.print(table)
 
 
-def _score_choice(seat: emulated.EmulatedClient, count: int, known: bool, seed: int) -> tuple[float, float]:
-    """Return the chosen mode's true energy relative to the oracle's, and its true time relative to the deadline."""
-    assert seat.loader is not None
-    truth, rng = seat.truth, np.random.default_rng(seed)
-    top = truth.find_row(seat.kind.spec.maxn)
+def _score_choice(client: emulated.EmulatedClient, count: int, known: bool, seed: int) -> tuple[float, float]:
+    """Return the chosen mode's true energy over the oracle's, and its true time over the deadline."""
+    assert client.loader is not None
+    truth, rng = client.truth, np.random.default_rng(seed)
+    top = truth.find_row(client.kind.spec.maxn)
     rows = [top, *rng.choice(len(truth.modes), count - 1, replace=False)]
     waits = truth.stall_share
     assert waits is not None
-    seen = [
+    measurements = [
         Measurement(
             truth.modes[row],
             40,
@@ -116,40 +104,30 @@ def _score_choice(seat: emulated.EmulatedClient, count: int, known: bool, seed: 
         )
         for row in map(int, rows)
     ]
-    inner = load_predictor("fedge", build_knowledge(seat.kind, (), float(truth.idle_w[top])))
-    corrections = [LoaderCorrection(seat.loader.expected)] if known else []
-    said = predict_corrected(inner, corrections, truth.modes, seen)
+    inner = load_predictor("fedge", build_knowledge(client.kind, (), float(truth.idle_w[top])))
+    corrections = [LoaderCorrection(client.loader.expected)] if known else []
+    predicted = predict_corrected(inner, corrections, truth.modes, measurements)
     deadline_s, idle_w = SLACK * float(truth.step_s[top]), float(truth.idle_w.min())
     joules = truth.step_s * (truth.power_w - idle_w) + deadline_s * idle_w
-    hoped = said.step_s * (said.power_w - idle_w)
-    row = int(np.argmin(np.where(said.step_s * np.exp(said.step_s_sd_log) <= deadline_s, hoped, np.inf)))
+    predicted_j = predicted.step_s * (predicted.power_w - idle_w)
+    row = int(
+        np.argmin(np.where(predicted.step_s * np.exp(predicted.step_s_sd_log) <= deadline_s, predicted_j, np.inf))
+    )
     least = float(np.where(truth.step_s <= deadline_s, joules, np.inf).min())
     return float(joules[row]) / least, float(truth.step_s[row]) / deadline_s
 
 
-def report_rounds(count: int, seeds: int) -> None:
+def report_rounds(seeds: int) -> None:
     """Report rounds as clients run them."""
     for name, loader in LOADERS.items():
-        table = Table(title=name)
-        for heading in (
-            "loader",
-            "energy, J a round",
-            "round 1",
-            "last",
-            "of the deadline",
-            "late",
-            "error of time % first",
-            "last",
-            "mode",
-        ):
-            table.add_column(heading, justify="left" if heading in {"loader", "mode"} else "right")
+        table = build_table(name, *ROUND_HEADINGS, left=("mode",))
         least = []
         for known in (True, False):
             runs = []
             for seed in range(1, seeds + 1):
                 experiment = _build_experiment(loader, seed)
                 with _override_loader_knowledge(known):
-                    runs.append(_run_rounds(experiment, count))
+                    runs.append(_run_rounds(experiment))
                 least.append(_find_oracle(experiment))
             table.add_row("known" if known else "not known", *_format_cells(runs))
         table.add_row("oracle", f"{np.mean([j for j, _ in least]):.0f}", "", "", "", "", "", "", least[0][1])
@@ -176,39 +154,36 @@ def _build_experiment(loader: LoaderSpec, seed: int) -> Experiment:
 @contextmanager
 def _override_loader_knowledge(known: bool) -> Iterator[None]:
     """Emulate boards whose predictor knows the loader or not; their true behaviour is the same."""
-    seat_of, seats = emulated.load_client, dict[tuple[str, int], emulated.EmulatedClient]()
+    load_client, clients = emulated.load_client, dict[tuple[str, int], emulated.EmulatedClient]()
 
-    def deaf(experiment: Experiment, index: int) -> emulated.EmulatedClient:
+    def load_without_loader(experiment: Experiment, index: int) -> emulated.EmulatedClient:
         key = (experiment.model_dump_json(), index)
-        if key not in seats:
-            seat = seat_of(experiment, index)
-            seats[key] = dataclasses.replace(seat, setup=dataclasses.replace(seat.setup, loader=None))
-        return seats[key]
+        if key not in clients:
+            client = load_client(experiment, index)
+            clients[key] = dataclasses.replace(client, setup=dataclasses.replace(client.setup, loader=None))
+        return clients[key]
 
     if not known:
-        emulated.load_client = deaf
+        emulated.load_client = load_without_loader
     try:
         yield
     finally:
-        emulated.load_client = seat_of
+        emulated.load_client = load_client
 
 
-def _round_deadline_s(seat: emulated.EmulatedClient) -> float:
-    step_s = float(seat.surface.step_s[seat.surface.find_row(seat.kind.spec.maxn)])
-    link = seat.setup.link.transfer(1_000_000)
-    return SLACK * ((seat.setup.steps + WARM_UP_STEPS) * step_s + link.down_s + link.up_s)
+def _round_deadline_s(client: emulated.EmulatedClient) -> float:
+    step_s = float(client.surface.step_s[client.surface.find_row(client.kind.spec.maxn)])
+    link = client.setup.link.transfer(1_000_000)
+    return SLACK * ((client.setup.steps + WARM_UP_STEPS) * step_s + link.down_s + link.up_s)
 
 
-def _run_rounds(experiment: Experiment, rounds: int) -> BoardRun:
-    seat = emulated.load_client(experiment, 0)
-    deadline_s, state, arrays = (
-        _round_deadline_s(seat),
-        ClientState(),
-        workloads.load_experiment_task(experiment).initial_arrays(1),
-    )
+def _run_rounds(experiment: Experiment) -> BoardRun:
+    client = emulated.load_client(experiment, 0)
+    deadline_s, state = _round_deadline_s(client), ClientState()
+    arrays = workloads.load_experiment_task(experiment).initial_arrays(1)
     reports: list[RoundReport] = []
-    for number in range(1, rounds + 1):
-        goal = RoundGoal(POLICY, seat.setup.steps, deadline_s=deadline_s, rounds_left=rounds - number)
+    for number in range(1, ROUNDS + 1):
+        goal = RoundGoal(POLICY, client.setup.steps, deadline_s=deadline_s, rounds_left=ROUNDS - number)
         ask = RequestMessage(
             "train",
             round=number,
@@ -238,10 +213,10 @@ def _round_energy_j(report: RoundReport, deadline_s: float) -> float:
 
 
 def _find_oracle(experiment: Experiment) -> tuple[float, str]:
-    seat = emulated.load_client(experiment, 0)
-    surface, deadline_s = seat.truth, _round_deadline_s(seat)
-    link = seat.setup.link.transfer(1_000_000)
-    work_s = (seat.setup.steps + WARM_UP_STEPS) * surface.step_s
+    client = emulated.load_client(experiment, 0)
+    surface, deadline_s = client.truth, _round_deadline_s(client)
+    link = client.setup.link.transfer(1_000_000)
+    work_s = (client.setup.steps + WARM_UP_STEPS) * surface.step_s
     idle_w = float(surface.idle_w.min())
     joules = work_s * surface.power_w + idle_w * np.maximum(0.0, deadline_s - work_s)
     joules[work_s + link.down_s + link.up_s > deadline_s] = np.inf
@@ -250,4 +225,4 @@ def _find_oracle(experiment: Experiment) -> tuple[float, str]:
 
 
 if __name__ == "__main__":
-    main()
+    run_parts(__doc__, {"choices": report_choices, "rounds": report_rounds}, seeds=3)

@@ -20,9 +20,11 @@ import sqlite3
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+from figures import measure_s
 
 from fedge.telemetry import open_run, store_files
 from fedge.telemetry.store import RunTables
@@ -73,13 +75,6 @@ def generate_traces(rows: int) -> Iterator[list[RoundTrace]]:
         yield [RoundTrace(1 + at, f"board-{first + i}", one) for i, one in enumerate(made)]
 
 
-def measure_cpu_s(work: Callable[[], object]) -> float:
-    """Return the CPU seconds of one call, of all threads."""
-    started_s = time.process_time()
-    work()
-    return time.process_time() - started_s
-
-
 def measure_store_cpu_s(folder: Path, rows: int) -> float:
     """Return the CPU seconds of this process to append and close."""
     batches = list(generate_traces(rows))
@@ -90,7 +85,7 @@ def measure_store_cpu_s(folder: Path, rows: int) -> float:
             tables.append(batch)
         tables.close()
 
-    return measure_cpu_s(write)
+    return measure_s(write)
 
 
 def fill_store(folder: Path, rows: int) -> None:
@@ -136,9 +131,7 @@ def measure_json(folder: Path, rows: list[dict[str, Any]]) -> tuple[float, float
                 file.write(json.dumps(row) + "\n")
                 file.flush()
 
-    return measure_cpu_s(write), measure_cpu_s(
-        lambda: group_by_board(pd.read_json(folder / "samples.jsonl", lines=True))
-    )
+    return measure_s(write), measure_s(lambda: group_by_board(pd.read_json(folder / "samples.jsonl", lines=True)))
 
 
 def measure_csv(folder: Path, rows: list[dict[str, Any]]) -> tuple[float, float]:
@@ -153,7 +146,7 @@ def measure_csv(folder: Path, rows: list[dict[str, Any]]) -> tuple[float, float]
                 writer.writerow(row)
                 file.flush()
 
-    return measure_cpu_s(write), measure_cpu_s(lambda: group_by_board(pd.read_csv(folder / "samples.csv")))
+    return measure_s(write), measure_s(lambda: group_by_board(pd.read_csv(folder / "samples.csv")))
 
 
 def measure_sqlite(folder: Path, rows: list[dict[str, Any]]) -> tuple[float, float]:
@@ -170,7 +163,7 @@ def measure_sqlite(folder: Path, rows: list[dict[str, Any]]) -> tuple[float, flo
             base.executemany(f"insert into samples values ({places})", values[at : at + STRETCHES])
             base.execute("commit")
 
-    seconds = measure_cpu_s(write), measure_cpu_s(lambda: base.execute(QUERY).fetchall())
+    seconds = measure_s(write), measure_s(lambda: base.execute(QUERY).fetchall())
     base.close()
     return seconds
 
@@ -191,6 +184,7 @@ TEXT_FIELDS = {
     "why": "least joules within 30 s",
     "throttled": False,
     "mix_mode": None,
+    "lowered": None,
     "mix_steps": None,
     "staleness": None,
 }
@@ -234,11 +228,11 @@ def measure_long_run(folder: Path) -> tuple[list[float], list[float]]:
 
     for number in range(1, ROUNDS_PLAYED + 1):
         now, row = build_client_rows(number), build_round_row(number)
-        ours.append(measure_cpu_s(lambda now=now, row=row: append(now, row)))
+        ours.append(measure_s(lambda now=now, row=row: append(now, row)))
         clients += now
         rounds.append(row)
         if number == 1 or number % 10 == 0:
-            anew.append(measure_cpu_s(rewrite))
+            anew.append(measure_s(rewrite))
     tables.close()
     assert len(read_rows(folder / "store-run", ClientRow)) == ROUNDS_PLAYED * BOARDS
     return ours, anew
@@ -261,7 +255,7 @@ def report_asking(folder: Path, rows: int) -> tuple[float, float]:
     for _ in range(3):
         with open_run(folder / "run") as run:
             started_s = time.perf_counter()
-            cpu.append(measure_cpu_s(lambda run=run: run.query(QUERY)))
+            cpu.append(measure_s(lambda run=run: run.query(QUERY)))
             real.append(time.perf_counter() - started_s)
     shown = ", ".join(f"{one:.2f}" for one in real)
     print(

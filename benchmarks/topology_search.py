@@ -6,7 +6,7 @@ tables  four networks that others pruned and measured on a TX2 (memory and time 
         parameters and batch size), compared with fedge's variants with the same share of the parameters: work,
         activations and predicted needs of both sides' convolutions, and fedge's predictions against the measurements
 search  limits on memory over batch sizes: the number of widths that the search tries, how often it finds the result of
-        trying all 181 widths, whether needs grow with width, and seconds
+        trying all 181 widths, and whether needs grow with width
 zoo     the torchvision classifiers that can be pruned, and the smallest share of the parameters; takes 20 minutes
 
 Predictions for a measured network were calibrated on it too; the figures of ``report_tables`` say how much the way of
@@ -15,22 +15,18 @@ pruning matters, not how well an unknown network is predicted. Set OMP_NUM_THREA
 
 from __future__ import annotations
 
-import argparse
 import csv
 import json
-import os
-import sys
-import time
 import warnings
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from figures import build_table, compute_mape, profiles_folder, run_parts
 from rich.console import Console
-from rich.table import Table
 
-from fedge.analysis.topology.network_variant import NetworkVariant
+from fedge.analysis.topology.channel_plan import NetworkVariant
 from fedge.analysis.topology.pruning import MIN_CHANNEL_SHARE, PrunableNetwork, build_prunable
 from fedge.analysis.topology.variant_search import StepLimits, VariantSearch, list_channel_shares
 from fedge.costs.layers.network_cost import Convolution, LayerCost, NetworkCost
@@ -59,19 +55,6 @@ class MeasuredNetwork:
     steps: dict[tuple[int, int], tuple[float, float]]
 
 
-def main() -> None:
-    """Print the requested parts; everything but the zoo by default."""
-    parts = {"tables": report_tables, "search": report_search, "zoo": report_zoo}
-    parser = argparse.ArgumentParser()
-    parser.add_argument("parts", nargs="*", metavar="part", help=f"{', '.join(parts)}; tables and search by default")
-    asked = parser.parse_args()
-    if unknown := [name for name in asked.parts if name not in parts]:
-        parser.error(f"{unknown[0]!r} is none of {', '.join(parts)}")
-    warnings.simplefilter("ignore")
-    for name in asked.parts or ("tables", "search"):
-        parts[name]()
-
-
 def prepare_network(model: str) -> PrunableNetwork:
     module, shape = build_module(model)
     return build_prunable(module, model, shape)
@@ -81,15 +64,10 @@ def prepare_network(model: str) -> PrunableNetwork:
 
 
 def report_tables() -> None:
-    if not os.environ.get("FEDGE_PROFILES"):
-        sys.exit("FEDGE_PROFILES: got nothing; the folder of measured tables")
-    folder, device = Path(os.environ["FEDGE_PROFILES"]) / "perf4sight-tx2", catalogue.find("tx2")
-    table = Table(
-        title="Ours over theirs at the same share of the parameters (medians); ours beside what was measured, %"
-    )
-    heads = ("network", "levels", "work", "activations", "MB", "s", "n", "MB: bias", "MAPE", "s: bias", "MAPE")
-    for head in heads:
-        table.add_column(head, justify="left" if head == "network" else "right")
+    folder, device = profiles_folder() / "perf4sight-tx2", catalogue.find("tx2")
+    title = "Ours over theirs at the same share of the parameters (medians); ours beside what was measured, %"
+    headings = ("network", "levels", "work", "activations", "MB", "s", "n", "MB: bias", "MAPE", "s: bias", "MAPE")
+    table = build_table(title, *headings)
     for name, model in NETWORKS.items():
         table.add_row(name, *compare_network(read_measured_network(folder, name), prepare_network(model), device))
     CONSOLE.print(table)
@@ -97,7 +75,7 @@ def report_tables() -> None:
 
 def compare_network(table: MeasuredNetwork, network: PrunableNetwork, device: DeviceSpec) -> list[str]:
     whole = count_weights(table.levels[0])
-    work, activations, like_mb, like_s, seen_mb, seen_s = ([] for _ in range(6))
+    work, activations, like_mb, like_s, memory_ratios, time_ratios = ([] for _ in range(6))
     levels = [level for level in table.levels if level]
     for level in levels:
         theirs = table.levels[level]
@@ -113,11 +91,15 @@ def compare_network(table: MeasuredNetwork, network: PrunableNetwork, device: De
                 predicted = predict_step_need(ours.cost, device, batch_size)
                 like_mb.append(a.memory_mb / b.memory_mb)
                 like_s.append(a.step_s / b.step_s)
-                seen_mb.append(predicted.memory_mb / memory_mb)
-                seen_s.append(predicted.step_s / step_s)
+                memory_ratios.append(predicted.memory_mb / memory_mb)
+                time_ratios.append(predicted.step_s / step_s)
     figures = [f"{np.median(ratios):.3f}" for ratios in (work, activations, like_mb, like_s)]
-    errors = [f(ratios) for ratios in (seen_mb, seen_s) for f in (format_bias, format_mape)]
-    return [str(len(levels)), *figures, str(len(seen_mb)), *errors]
+    errors = [
+        cell
+        for ratios in (np.array(memory_ratios), np.array(time_ratios))
+        for cell in (f"{100 * (np.median(ratios) - 1):+.1f}", f"{compute_mape(ratios, np.ones(len(ratios))):.1f}")
+    ]
+    return [str(len(levels)), *figures, str(len(memory_ratios)), *errors]
 
 
 def build_convolution_network(convolutions: tuple[Convolution, ...]) -> NetworkCost:
@@ -140,14 +122,6 @@ def build_convolution_network(convolutions: tuple[Convolution, ...]) -> NetworkC
             )
         )
     return NetworkCost("convolutions", (3, 224, 224), tuple(layers), "geometry")
-
-
-def format_bias(ratios: list[float]) -> str:
-    return f"{100 * (np.median(ratios) - 1):+.1f}"
-
-
-def format_mape(ratios: list[float]) -> str:
-    return f"{100 * np.mean(np.abs(np.array(ratios) - 1)):.1f}"
 
 
 def read_measured_network(folder: Path, name: str) -> MeasuredNetwork:
@@ -193,34 +167,11 @@ def count_outputs(convolutions: tuple[Convolution, ...]) -> float:
 
 def report_search() -> None:
     device, shares = catalogue.find("tx2"), list_channel_shares(MIN_CHANNEL_SHARE)
-    table = Table(title=f"Limits of 2,000 to 5,500 MB at batch 8, 32, 128: the search beside all {len(shares)} widths")
-    heads = ("network", "not rising", "cases", "same as brute force", "most widths looked at", "prepare s", "search s")
-    for head in heads:
-        table.add_column(head, justify="left" if head == "network" else "right")
+    title = f"Limits of 2,000 to 5,500 MB at batch 8, 32, 128: the search beside all {len(shares)} widths"
+    table = build_table(title, "network", "not rising", "cases", "same as brute force", "most widths tried")
     for model in ("resnet18", "resnet50", "mobilenet_v2", "squeezenet1_0", "vit_b_32"):
-        start_s = time.perf_counter()
-        network = prepare_network(model)
-        prepare_s = time.perf_counter() - start_s
-        table.add_row(
-            model,
-            *summarize_search(network, device, shares),
-            f"{prepare_s:.1f}",
-            f"{measure_search_s(model, device):.1f}",
-        )
+        table.add_row(model, *summarize_search(prepare_network(model), device, shares))
     CONSOLE.print(table)
-
-
-def measure_search_s(model: str, device: DeviceSpec) -> float:
-    """Return the seconds of a search from scratch, with the network prepared."""
-    network = prepare_network(model)
-    start_s = time.perf_counter()
-    VariantSearch(
-        list_channel_shares(MIN_CHANNEL_SHARE),
-        network.build_variant,
-        lambda v, b: predict_step_need(v.cost, device, b),
-        StepLimits(3500.0),
-    ).find_largest(32)
-    return time.perf_counter() - start_s
 
 
 def summarize_search(network: PrunableNetwork, device: DeviceSpec, shares: tuple[float, ...]) -> list[str]:
@@ -231,20 +182,20 @@ def summarize_search(network: PrunableNetwork, device: DeviceSpec, shares: tuple
     same, cases, most = 0, 0, 0
     for limit_mb in range(2000, 5501, 500):
         for batch_size, row in needs.items():
-            looked: set[float] = set()
+            tried: set[float] = set()
 
-            def variant_at(share: float, looked: set[float] = looked) -> NetworkVariant:
-                looked.add(share)
+            def build_variant(share: float, tried: set[float] = tried) -> NetworkVariant:
+                tried.add(share)
                 return network.build_variant(share)
 
-            found = VariantSearch(
-                shares, variant_at, lambda v, b: predict_step_need(v.cost, device, b), StepLimits(limit_mb)
+            largest = VariantSearch(
+                shares, build_variant, lambda v, b: predict_step_need(v.cost, device, b), StepLimits(limit_mb)
             ).find_largest(batch_size)
             best = max(
                 (share for share, one in zip(shares, row, strict=True) if one.memory_mb <= limit_mb), default=None
             )
-            same += (found.variant.channel_share if found else None) == best
-            cases, most = cases + 1, max(most, len(looked))
+            same += (largest.variant.channel_share if largest else None) == best
+            cases, most = cases + 1, max(most, len(tried))
     return [f"{falls} of {3 * (len(shares) - 1)}", str(cases), str(same), str(most)]
 
 
@@ -254,23 +205,23 @@ def summarize_search(network: PrunableNetwork, device: DeviceSpec, shares: tuple
 def report_zoo() -> None:
     from fedge.worker.torchvision_shim import models
 
-    table = Table(title="torchvision's classifiers")
-    for head in ("network", "groups", "smallest share of the parameters, %", "not cut", "seconds"):
-        table.add_column(head)
+    headings = ("network", "groups", "smallest share of the parameters, %", "not cut")
+    table = build_table("torchvision's classifiers", *headings, left=headings)
     for model in models.list_models(module=models):
-        start_s = time.perf_counter()
         try:
             network = prepare_network(model)
         except BadInput as error:
-            table.add_row(model, "none", "", error.got, "")
+            table.add_row(model, "none", "", error.got)
             continue
         reasons = Counter(one.reason for one in network.coupling.kept)
         least = 100 * network.build_variant(MIN_CHANNEL_SHARE).parameter_share
-        told = "; ".join(f"{count} x {reason}" for reason, count in reasons.items())
-        seconds = f"{time.perf_counter() - start_s:.1f}"
-        table.add_row(model, str(len(network.coupling.groups)), f"{least:.1f}", told, seconds)
+        not_cut = "; ".join(f"{count} x {reason}" for reason, count in reasons.items())
+        table.add_row(model, str(len(network.coupling.groups)), f"{least:.1f}", not_cut)
     CONSOLE.print(table)
 
 
+PARTS = {"tables": report_tables, "search": report_search, "zoo": report_zoo}
+
 if __name__ == "__main__":
-    main()
+    warnings.simplefilter("ignore")
+    run_parts(__doc__, PARTS, default=("tables", "search"))

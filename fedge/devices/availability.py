@@ -13,6 +13,7 @@ from typing import Protocol
 
 import numpy as np
 
+from fedge.devices.tables.csv_sheet import decode_text, read_bytes
 from fedge.errors import BadInput
 from fedge.experiment import AvailabilitySpec, Experiment, FleetBoard
 from fedge.seeds import make_generator
@@ -140,6 +141,7 @@ def build_availability(spec: AvailabilitySpec | None, board: str, seed: int) -> 
     return AlternatingAvailability(spec.on_s, spec.off_s, make_generator(seed, board, "availability"))
 
 
+@lru_cache(maxsize=16)
 def read_availability_trace(path: Path) -> Mapping[str, tuple[OnInterval, ...]]:
     """Read an availability trace, a CSV file with the columns ``board,on_s,off_s``; each file is read once per process.
 
@@ -154,23 +156,11 @@ def read_availability_trace(path: Path) -> Mapping[str, tuple[OnInterval, ...]]:
     Raises:
         BadInput: The file is missing, lacks a column, or has an invalid line; names file and line.
     """
-    return _read_cached(path)
-
-
-@lru_cache(maxsize=16)
-def _read_cached(path: Path) -> Mapping[str, tuple[OnInterval, ...]]:
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except FileNotFoundError as error:
-        raise BadInput(str(path), "no such file", _EXPECTED_TRACE) from error
-    except OSError as error:
-        raise BadInput(str(path), "a file that cannot be read", f"{_EXPECTED_TRACE} ({error.strerror})") from error
-    except UnicodeDecodeError as error:
-        raise BadInput(str(path), "a file that cannot be read", f"{_EXPECTED_TRACE} (in UTF-8)") from error
-    seen: dict[str, list[tuple[float, float, int]]] = {}
+    text = decode_text(str(path), read_bytes(path, _EXPECTED_TRACE), f"{_EXPECTED_TRACE}, in UTF-8")
+    intervals: dict[str, list[tuple[float, float, int]]] = {}
     for line, board, on_s, off_s in _iter_lines(path, text):
-        seen.setdefault(board, []).append((on_s, off_s, line))
-    return {board: _join_intervals(path, board, sorted(intervals)) for board, intervals in seen.items()}
+        intervals.setdefault(board, []).append((on_s, off_s, line))
+    return {board: _join_intervals(path, board, sorted(lines)) for board, lines in intervals.items()}
 
 
 def _iter_lines(path: Path, text: str) -> Iterator[tuple[int, str, float, float]]:

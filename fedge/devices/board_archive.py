@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from fedge.atomic_files import replace_file
 from fedge.errors import BadInput
 from fedge.powerd.machine import Machine
 
@@ -122,34 +123,28 @@ def _read_contents(machine: Machine) -> tuple[dict[str, bytes], list[str]]:
 
 def _list_paths(machine: Machine) -> Iterator[str]:
     """List every file that matches a pattern, once."""
-    found = dict.fromkeys(path for pattern in FILE_PATTERNS for path in machine.glob(pattern))
-    return (path for path in found if machine.path(path).is_file())
+    paths = dict.fromkeys(path for pattern in FILE_PATTERNS for path in machine.glob(pattern))
+    return (path for path in paths if machine.path(path).is_file())
 
 
 def _record_nvpmodel(machine: Machine) -> dict[str, bytes]:
     """Return the output of ``nvpmodel -q`` and a script that repeats it; empty without nvpmodel."""
     try:
-        code, said = machine.run(_NVPMODEL_QUERY)
+        code, output = machine.run(_NVPMODEL_QUERY)
     except OSError:
         return {}
     if code != 0:
         return {}
-    return {"/usr/sbin/nvpmodel": _NVPMODEL_SCRIPT.encode(), "/usr/sbin/nvpmodel.recorded": said.encode()}
+    return {"/usr/sbin/nvpmodel": _NVPMODEL_SCRIPT.encode(), "/usr/sbin/nvpmodel.recorded": output.encode()}
 
 
 def _write_archive(archive: Path, contents: dict[str, bytes], folders: Sequence[str]) -> None:
-    archive.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = archive.with_name(f".{archive.name}.unfinished")
-    try:
-        with tarfile.open(unfinished, "w:gz") as tar:
-            for path in folders:
-                folder = tarfile.TarInfo(f"root{path}")
-                folder.type, folder.mode = tarfile.DIRTYPE, 0o755
-                tar.addfile(folder)
-            for path, content in sorted(contents.items()):
-                entry = tarfile.TarInfo(f"root{path}")
-                entry.size, entry.mode = len(content), 0o755 if content.startswith(b"#!") else 0o644
-                tar.addfile(entry, io.BytesIO(content))
-        unfinished.replace(archive)
-    finally:
-        unfinished.unlink(missing_ok=True)
+    with replace_file(archive) as part, tarfile.open(part, "w:gz") as tar:
+        for path in folders:
+            folder = tarfile.TarInfo(f"root{path}")
+            folder.type, folder.mode = tarfile.DIRTYPE, 0o755
+            tar.addfile(folder)
+        for path, content in sorted(contents.items()):
+            entry = tarfile.TarInfo(f"root{path}")
+            entry.size, entry.mode = len(content), 0o755 if content.startswith(b"#!") else 0o644
+            tar.addfile(entry, io.BytesIO(content))

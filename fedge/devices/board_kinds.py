@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 
 from fedge import modes as mode_tables
-from fedge.costs.cost_lookup import find_cost_profile
 from fedge.costs.cost_priors import build_priors
 from fedge.costs.cost_profile import CostProfile, load_calibrated_training
+from fedge.costs.cost_scaling import find_cost_profile
 from fedge.costs.layer_estimate import estimate_network_cost, rescale_to_batch_size
 from fedge.costs.layered_work import build_workload
 from fedge.costs.workload_sizes import load_workload_sizes

@@ -28,14 +28,14 @@ CLOCK_TOLERANCE = 0.0005
 
 def read_power_state(socket: str) -> Mapping[str, Any]:
     """Return the daemon's state: mode, limits, preset, lease and temperature."""
-    with _connect_daemon(socket) as power:
+    with connect_powerd(socket) as power:
         answer: Mapping[str, Any] = power.get()
     return answer
 
 
 def describe_power_modes(socket: str) -> Mapping[str, Any]:
     """Return the board's identity, presets and knob values from the daemon."""
-    with _connect_daemon(socket) as power:
+    with connect_powerd(socket) as power:
         answer: Mapping[str, Any] = power.describe()
     return answer
 
@@ -51,7 +51,7 @@ def set_power_mode(text: str, socket: str) -> Mapping[str, Any]:
         BadInput: If the board has no such mode.
         BoardError: If the daemon cannot be reached or fails.
     """
-    with _connect_daemon(socket) as power:
+    with connect_powerd(socket) as power:
         described = power.describe()
         names = [preset["name"] for preset in described["presets"]]
         if "/" not in text:
@@ -63,7 +63,7 @@ def set_power_mode(text: str, socket: str) -> Mapping[str, Any]:
 
 def restore_power_state(socket: str) -> Mapping[str, Any]:
     """Restore the state that the daemon found at its start; return the mode as read back."""
-    with _connect_daemon(socket) as power:
+    with connect_powerd(socket) as power:
         answer: Mapping[str, Any] = power.restore()
     return answer
 
@@ -108,7 +108,12 @@ def format_wire_mode(mode: Mapping[str, int]) -> str:
 
 
 @contextmanager
-def _connect_daemon(socket: str) -> Iterator[PowerdClient]:
+def connect_powerd(socket: str) -> Iterator[PowerdClient]:
+    """Connect to the power daemon until the end of the block.
+
+    Raises:
+        BoardError: The daemon cannot be reached or fails.
+    """
     try:
         with closing(PowerdClient(socket)) as power:
             yield power

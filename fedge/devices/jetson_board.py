@@ -28,9 +28,11 @@ LEASE_RENEWAL_S = LEASE_S / 3
 CLOCK_TOLERANCE = 0.001
 """Relative difference below which two clocks are equal: some kernels list a table in kHz and report Hz."""
 IDLE_SETTLE_S = 2.0
-"""Seconds before a measurement of idle power in which clocks and power settle; a default."""
+"""Seconds before a measurement of idle power in which clocks and power settle: ``benchmarks/profiling.py`` assumes that
+power follows a change of mode with a time constant of 1 s.
+"""
 IDLE_S = 5.0
-"""Seconds of a measurement of idle power; a default of 50 samples at 10 Hz."""
+"""Seconds of a measurement of idle power: 50 samples at 10 Hz."""
 ENERGY_WINDOW_S = 60.0
 """Seconds after which the energy of long work is read from the meter; a default well below the sampler's memory of an
 hour.

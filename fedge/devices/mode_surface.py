@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from fedge.modes import find_mode_index
 from fedge.types import Floats, Modes, PowerMode
 
 BOARD_DEVIATION = (0.01, 0.08)
@@ -56,11 +57,10 @@ class ModeSurface:
         Raises:
             LookupError: The board does not have this mode.
         """
-        knobs = np.array([mode.cores, mode.cpu_mhz, mode.gpu_mhz, mode.mem_mhz])
-        hits = np.flatnonzero((np.abs(self.modes.knobs - knobs) < 1e-6).all(axis=1))
-        if len(hits) == 0:
+        row = find_mode_index(self.modes, mode)
+        if row is None:
             raise LookupError(f"{mode} is not among the board's {len(self.modes)} modes")
-        return int(hits[0])
+        return row
 
 
 def scale_step_time(surface: ModeSurface, ratio: float) -> ModeSurface:

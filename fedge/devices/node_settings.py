@@ -102,9 +102,7 @@ def read_settings(path: Path = SETTINGS_PATH) -> NodeSettings:
     try:
         content: Any = yaml.safe_load(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
-        raise BadInput(
-            str(path), "no such file", "a board's settings: at least 'board: NAME' (docs/boards.md)"
-        ) from error
+        raise BadInput(str(path), "no such file", EXPECTED_SETTINGS) from error
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise BadInput(str(path), "an unreadable file", " ".join(str(error).split())) from error
     if not isinstance(content, dict) or "board" not in content:
@@ -121,5 +119,5 @@ def read_settings(path: Path = SETTINGS_PATH) -> NodeSettings:
 
 def load_local_settings(path: Path | None = None) -> NodeSettings:
     """Load settings from ``path``, from the default path if it exists, or use the defaults."""
-    found = path or (SETTINGS_PATH if SETTINGS_PATH.exists() else None)
-    return read_settings(found) if found else NodeSettings(board="here")
+    settings_path = path or (SETTINGS_PATH if SETTINGS_PATH.exists() else None)
+    return read_settings(settings_path) if settings_path else NodeSettings(board="here")

@@ -54,7 +54,6 @@ class DatasetSource:
     subfolder: str
     files: tuple[str, ...]
     mean: tuple[float, ...]
-    """Mean of the training images per channel, for pixels from 0 to 1; ``sd`` is their standard deviation."""
     sd: tuple[float, ...]
     classes: int = 10
 
@@ -187,7 +186,7 @@ def _load_synthetic() -> Data:
     (train_x, train_y), (test_x, test_y) = (
         synthetic.make_images(n, rng) for n in (synthetic.TRAIN_IMAGES, synthetic.TEST_IMAGES)
     )
-    mean, sd = (tuple(found.tolist()) for found in (train_x.mean((0, 2, 3)), train_x.std((0, 2, 3))))
+    mean, sd = (tuple(values.tolist()) for values in (train_x.mean((0, 2, 3)), train_x.std((0, 2, 3))))
     return Data(train_x, train_y=train_y, test_x=test_x, test_y=test_y, mean=mean, sd=sd, classes=synthetic.CLASSES)
 
 

@@ -5,17 +5,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from fedge.decisions.limits import compute_margin_z, find_best_row, format_figure, mask_within
 from fedge.decisions.planning.board_energy import board_maxn_energy_j
 from fedge.decisions.planning.fleet_planners import CONFIDENCE, TIME_WEIGHT
-from fedge.decisions.policies.mode_costs import (
-    compute_above_idle_j,
-    compute_busy_s,
-    compute_margin_z,
-    effective_deadline_s,
-    find_best_row,
-    format_figure,
-    mask_within,
-)
+from fedge.decisions.policies.mode_costs import compute_above_idle_j, compute_busy_s, effective_deadline_s
 from fedge.decisions.policies.split_decision import ModeFigures, decide_least_energy
 from fedge.types import Decision, DeviceSpec, Front, Predictions, RoundGoal
 

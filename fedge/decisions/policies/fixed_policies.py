@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedge.decisions.policies.mode_costs import format_figure
+from fedge.decisions.limits import format_figure
 from fedge.errors import UnknownName
 from fedge.pareto import find_nearest_row
 from fedge.types import Decision, DeviceSpec, Front, PowerMode, Predictions, RoundGoal

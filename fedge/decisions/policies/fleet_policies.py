@@ -6,16 +6,10 @@ import dataclasses
 
 import numpy as np
 
+from fedge.decisions.limits import find_best_row, format_figure, mask_within
 from fedge.decisions.planning.fleet_planners import MAX_SLOWDOWN
 from fedge.decisions.policies.balanced_policy import choose_by_deadline, choose_by_weight
-from fedge.decisions.policies.mode_costs import (
-    compute_above_idle_j,
-    compute_busy_s,
-    effective_deadline_s,
-    find_best_row,
-    format_figure,
-    mask_within,
-)
+from fedge.decisions.policies.mode_costs import compute_above_idle_j, compute_busy_s, effective_deadline_s
 from fedge.types import Decision, DeviceSpec, Front, Predictions, RoundGoal
 
 

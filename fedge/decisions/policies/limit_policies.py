@@ -4,18 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedge.decisions.limits import add_margin
+from fedge.decisions.limits import add_margin, compute_margin_z, find_best_row, format_figure, mask_within
 from fedge.decisions.mode_objectives import find_fastest_within_power as choose
 from fedge.decisions.planning.fleet_planners import CONFIDENCE
-from fedge.decisions.policies.mode_costs import (
-    compute_above_idle_j,
-    compute_busy_s,
-    compute_margin_z,
-    effective_deadline_s,
-    find_best_row,
-    format_figure,
-    mask_within,
-)
+from fedge.decisions.policies.mode_costs import compute_above_idle_j, compute_busy_s, effective_deadline_s
 from fedge.decisions.policies.split_decision import ModeFigures, decide_least_energy
 from fedge.errors import BadInput
 from fedge.types import Decision, DeviceSpec, Front, Predictions, RoundGoal

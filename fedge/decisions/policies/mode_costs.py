@@ -8,19 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedge.decisions.limits import LIMIT_ROUNDING, compute_margin_z, find_best_row, format_figure, mask_within
 from fedge.types import Floats, Front, Predictions, RoundGoal
-
-__all__ = [
-    "LIMIT_ROUNDING",
-    "compute_above_idle_j",
-    "compute_busy_s",
-    "compute_margin_z",
-    "effective_deadline_s",
-    "find_best_row",
-    "format_figure",
-    "mask_within",
-]
 
 
 def compute_busy_s(predictions: Predictions, offer: Front, goal: RoundGoal, z: float = 0.0) -> Floats:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from fedge.decisions.limits import format_figure
 from fedge.decisions.mode_mix import find_best_split
-from fedge.decisions.policies.mode_costs import format_figure
 from fedge.errors import FedgeError
 from fedge.types import Decision, Floats, Front, ModeMix, Modes, RoundGoal
 

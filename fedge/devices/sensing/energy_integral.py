@@ -18,6 +18,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from operator import attrgetter
 
 from fedge.errors import SensorLost
 from fedge.types import Energy, SensorSample
@@ -197,8 +198,8 @@ def mean_power_se_log(watts: Sequence[float]) -> float:
 
 
 def _select_window(samples: Sequence[SensorSample], start_s: float, end_s: float) -> _Window:
-    first = bisect_left(samples, start_s, key=_at_s)
-    after = bisect_right(samples, end_s, key=_at_s)
+    first = bisect_left(samples, start_s, key=attrgetter("at_s"))
+    after = bisect_right(samples, end_s, key=attrgetter("at_s"))
     inside = samples[first:after]
     before = samples[first - 1] if first and not (inside and inside[0].at_s == start_s) else None
     beyond = samples[after] if after < len(samples) and not (inside and inside[-1].at_s == end_s) else None
@@ -244,7 +245,3 @@ def _has_throttled(samples: Sequence[SensorSample]) -> bool:
 def _peak_c(window: _Window) -> float | None:
     seen = window.inside or window.all_samples
     return max((at_c for sample in seen if (at_c := sample.hottest_c) is not None), default=None)
-
-
-def _at_s(sample: SensorSample) -> float:
-    return sample.at_s

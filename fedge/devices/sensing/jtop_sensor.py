@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fedge.devices.sensing.latest_sample import FIRST_SAMPLE_LIMIT_S, LatestSample
-from fedge.devices.sensing.power_formula import choose_total_formula, evaluate_formula_w, rails_in_formula
+from fedge.devices.sensing.power_formula import choose_total_formula, require_total_w
 from fedge.devices.sensing.sysfs_readings import keep_plausible_temperatures
 from fedge.errors import SensorLost
 from fedge.powerd.machine import Machine
@@ -89,15 +89,11 @@ class JtopSensor:
 
 
 def _build_sample(at_s: float, data: Any, rails_w: Mapping[str, float], total: str) -> SensorSample:
-    total_w = evaluate_formula_w(total, rails_w)
-    if total_w is None:
-        missing = [rail for rail in rails_in_formula(total) if rail not in rails_w]
-        raise SensorLost(f"it lacks {', '.join(missing)} of the total {total}")
     gpu: Mapping[str, Any] = next(iter(data.gpu.values()), {})
     memory = data.memory.get("EMC", {})
     return SensorSample(
         at_s=at_s,
-        total_w=total_w,
+        total_w=require_total_w(total, rails_w, "it"),
         rails_w=rails_w,
         temperatures_c=_parse_temperatures_c(data.temperature),
         gpu_load=_parse_share(gpu, "status", "load"),
@@ -117,9 +113,9 @@ def _parse_rails_w(power: Mapping[str, Any]) -> dict[str, float]:
     }
 
 
-def _parse_temperatures_c(found: Mapping[str, Any]) -> dict[str, float]:
+def _parse_temperatures_c(reported: Mapping[str, Any]) -> dict[str, float]:
     """Return temperatures in degrees Celsius; newer versions wrap the number and tell whether the sensor is on."""
-    wrapped = {name: at if isinstance(at, Mapping) else {"temp": at} for name, at in found.items()}
+    wrapped = {name: at if isinstance(at, Mapping) else {"temp": at} for name, at in reported.items()}
     return keep_plausible_temperatures(
         {name: float(at["temp"]) for name, at in wrapped.items() if at.get("online", True)}
     )
@@ -131,14 +127,14 @@ def _parse_mhz(engine: Mapping[str, Any]) -> float | None:
     return None if khz is None else khz / 1e3
 
 
-def _parse_share(found: Any, *keys: str) -> float | None:
+def _parse_share(engine: Any, *keys: str) -> float | None:
     """Return a load from 0 to 1; jtop reports percent."""
-    percent = _find_number(found, *keys)
+    percent = _find_number(engine, *keys)
     return None if percent is None else percent / 100
 
 
-def _find_number(found: Any, *keys: str) -> float | None:
+def _find_number(value: Any, *keys: str) -> float | None:
     """Return a number in a nested mapping, or None."""
     for key in keys:
-        found = found.get(key) if isinstance(found, Mapping) else None
-    return float(found) if isinstance(found, int | float) and math.isfinite(found) else None
+        value = value.get(key) if isinstance(value, Mapping) else None
+    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None

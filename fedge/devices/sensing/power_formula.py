@@ -37,3 +37,16 @@ def evaluate_formula_w(formula: str, rails_w: Mapping[str, float]) -> float | No
     """Return total power in watts, or None if one of the formula's rails is missing."""
     parts = [rails_w.get(rail) for rail in rails_in_formula(formula)]
     return None if None in parts else sum(part for part in parts if part is not None)
+
+
+def require_total_w(formula: str, rails_w: Mapping[str, float], source: str) -> float:
+    """Return total power in watts.
+
+    Raises:
+        SensorLost: ``source``, such as "a line", lacks a rail of the formula.
+    """
+    total_w = evaluate_formula_w(formula, rails_w)
+    if total_w is None:
+        missing = [rail for rail in rails_in_formula(formula) if rail not in rails_w]
+        raise SensorLost(f"{source} lacks {', '.join(missing)} of the total {formula}")
+    return total_w

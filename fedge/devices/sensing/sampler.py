@@ -7,6 +7,7 @@ import math
 import threading
 from bisect import bisect_left, bisect_right
 from collections import deque
+from operator import attrgetter
 from types import TracebackType
 from typing import Self
 
@@ -20,7 +21,9 @@ DEFAULT_KEEP_S = 3600.0
 MAX_MODE_CHANGES = 10_000
 """Number of latest mode changes whose times are kept."""
 PATIENCE_S = 1.0
-"""Seconds beyond three sampling periods for which ``energy_between`` waits for the sample after its end; a default."""
+"""Seconds beyond three sampling periods for which ``energy_between`` waits for the sample after its end: reading a slow
+power monitor, or a busy board, delays a sample by less.
+"""
 
 logger = logging.getLogger(__name__)
 
@@ -118,7 +121,8 @@ class Sampler:
         """Return the present samples in [start_s, end_s], with the nearest one before and after; does not wait."""
         with self._changed:
             kept = list(self._samples)
-        first, after = bisect_left(kept, start_s, key=_at_s), bisect_right(kept, end_s, key=_at_s)
+        at_s = attrgetter("at_s")
+        first, after = bisect_left(kept, start_s, key=at_s), bisect_right(kept, end_s, key=at_s)
         return tuple(kept[max(0, first - 1) : after + 1])
 
     def _limit_s(self, end_s: float) -> float:
@@ -148,10 +152,6 @@ class Sampler:
                 self._samples.append(sample)
             self._failing, self._looked_s = False, max(self._looked_s, sample.at_s)
             self._changed.notify_all()
-
-
-def _at_s(sample: SensorSample) -> float:
-    return sample.at_s
 
 
 def next_tick(tick: int, elapsed_s: float, period_s: float) -> int:

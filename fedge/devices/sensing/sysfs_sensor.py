@@ -121,8 +121,8 @@ class SysfsSensor:
 
     def _read_power(self) -> tuple[dict[str, float], float]:
         """Return power by rail and in total, in watts; after an error, search again, since hwmonN may have changed."""
-        for found in (None, self._find_rails):
-            self._rails = self._rails if found is None else found()
+        for find_rails in (None, self._find_rails):
+            self._rails = self._rails if find_rails is None else find_rails()
             rails_w, faults = _read_rails(self._rails)
             total_w = evaluate_formula_w(self._total, rails_w)
             if total_w is not None:

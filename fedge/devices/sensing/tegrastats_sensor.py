@@ -7,8 +7,9 @@ import subprocess
 import threading
 from pathlib import Path
 
+from fedge.child_processes import end_process
 from fedge.devices.sensing.latest_sample import FIRST_SAMPLE_LIMIT_S, LatestSample
-from fedge.devices.sensing.power_formula import choose_total_formula, evaluate_formula_w, rails_in_formula
+from fedge.devices.sensing.power_formula import choose_total_formula, require_total_w
 from fedge.devices.sensing.sysfs_readings import keep_plausible_temperatures
 from fedge.devices.sensing.tegrastats_line import TegrastatsLine, parse_line
 from fedge.errors import SensorLost
@@ -75,7 +76,7 @@ class TegrastatsSensor:
     def _end(self) -> None:
         process, self._process = self._process, None
         if process is not None:
-            _end_process(process)
+            end_process(process, END_LIMIT_S)
         if self._reader is not None:
             self._reader.join(END_LIMIT_S)
 
@@ -113,13 +114,9 @@ class TegrastatsSensor:
 
 
 def _build_sample(at_s: float, line: TegrastatsLine, total: str) -> SensorSample:
-    total_w = evaluate_formula_w(total, line.rails_w)
-    if total_w is None:
-        missing = [rail for rail in rails_in_formula(total) if rail not in line.rails_w]
-        raise SensorLost(f"a line lacks {', '.join(missing)} of the total {total}")
     return SensorSample(
         at_s=at_s,
-        total_w=total_w,
+        total_w=require_total_w(total, line.rails_w, "a line"),
         rails_w=line.rails_w,
         temperatures_c=keep_plausible_temperatures(line.temperatures_c),
         gpu_load=line.gpu_load,
@@ -136,12 +133,3 @@ def _find_program(machine: Machine) -> str:
         if path.is_file() and os.access(path, os.X_OK):
             return str(path)
     raise SensorLost(f"no tegrastats in {', '.join(COMMAND_FOLDERS)}; it comes with JetPack: is this a Jetson?")
-
-
-def _end_process(process: subprocess.Popen[bytes]) -> None:
-    process.terminate()
-    try:
-        process.wait(END_LIMIT_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()

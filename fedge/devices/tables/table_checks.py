@@ -34,10 +34,18 @@ class _Quantity:
     unit_mistakes: Mapping[float, str]
 
 
-_OF_KHZ = {1e-3: "Hz", 1e3: "MHz", 1e6: "GHz"}
-_OF_HZ = {1e3: "kHz", 1e6: "MHz", 1e9: "GHz"}
-_OF_MS = {1e-3: "microseconds", 1e-6: "nanoseconds", 1e3: "seconds"}
-_OF_W = {1e-3: "milliwatts", 1e-6: "microwatts", 1e3: "kilowatts"}
+def _clock_quantity(column: str, unit: str, unit_mistakes: Mapping[float, str]) -> _Quantity:
+    return _Quantity(
+        column,
+        unit=unit,
+        bounds_unit="MHz",
+        description="a board's top clock",
+        smallest=10.0,
+        top=(100.0, 20_000.0),
+        unit_mistakes=unit_mistakes,
+    )
+
+
 COLUMN_QUANTITIES = (
     _Quantity(
         "cores",
@@ -48,33 +56,9 @@ COLUMN_QUANTITIES = (
         top=(1.0, 128.0),
         unit_mistakes={},
     ),
-    _Quantity(
-        "cpu_khz",
-        unit="kHz",
-        bounds_unit="MHz",
-        description="a board's top clock",
-        smallest=10.0,
-        top=(100.0, 20_000.0),
-        unit_mistakes=_OF_KHZ,
-    ),
-    _Quantity(
-        "gpu_hz",
-        unit="Hz",
-        bounds_unit="MHz",
-        description="a board's top clock",
-        smallest=10.0,
-        top=(100.0, 20_000.0),
-        unit_mistakes=_OF_HZ,
-    ),
-    _Quantity(
-        "mem_hz",
-        unit="Hz",
-        bounds_unit="MHz",
-        description="a board's top clock",
-        smallest=10.0,
-        top=(100.0, 20_000.0),
-        unit_mistakes=_OF_HZ,
-    ),
+    _clock_quantity("cpu_khz", "kHz", {1e-3: "Hz", 1e3: "MHz", 1e6: "GHz"}),
+    _clock_quantity("gpu_hz", "Hz", {1e3: "kHz", 1e6: "MHz", 1e9: "GHz"}),
+    _clock_quantity("mem_hz", "Hz", {1e3: "kHz", 1e6: "MHz", 1e9: "GHz"}),
     _Quantity(
         "time_ms",
         unit="milliseconds",
@@ -82,7 +66,7 @@ COLUMN_QUANTITIES = (
         description="the slowest minibatch",
         smallest=1e-5,
         top=(1e-4, 300.0),
-        unit_mistakes=_OF_MS,
+        unit_mistakes={1e-3: "microseconds", 1e-6: "nanoseconds", 1e3: "seconds"},
     ),
     _Quantity(
         "power_w",
@@ -91,7 +75,7 @@ COLUMN_QUANTITIES = (
         description="a board's top power",
         smallest=0.1,
         top=(0.5, 1_000.0),
-        unit_mistakes=_OF_W,
+        unit_mistakes={1e-3: "milliwatts", 1e-6: "microwatts", 1e3: "kilowatts"},
     ),
 )
 

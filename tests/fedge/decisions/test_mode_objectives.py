@@ -114,18 +114,6 @@ def test_the_largest_power_within_a_budget_on_the_front_is_what_brute_force_find
     assert choice.row == (max(allowed, key=lambda row: row[1]) if allowed else min(front, key=lambda row: row[1]))[3]
 
 
-@given(tables(), st.sampled_from([8.0, 13.0, 20.0, 40.0]))
-def test_the_largest_power_on_the_front_is_as_fast_as_the_fastest_within_the_budget(
-    predictions: Predictions, limit_w: float
-) -> None:
-    paper, ours = find_largest_power_within(predictions, limit_w), find_fastest_within_power(predictions, limit_w)
-
-    assert paper.feasible == ours.feasible
-    assert predictions.power_w[paper.row] == predictions.power_w[ours.row]
-    if ours.feasible:
-        assert predictions.step_s[paper.row] == predictions.step_s[ours.row]
-
-
 @given(tables(), st.sampled_from(AGAINST))
 def test_the_knee_lies_farthest_below_the_chord_of_the_front(predictions: Predictions, against: FrontCost) -> None:
     choice = find_knee(predictions, against)
@@ -143,23 +131,6 @@ def test_the_knee_lies_farthest_below_the_chord_of_the_front(predictions: Predic
     assert all(depth[i] < depth[chosen] + 1e-9 for i in range(chosen))
 
 
-def test_a_front_that_bulges_above_its_chord_has_its_knee_at_the_fastest_mode() -> None:
-    bulging = table([0.1, 0.2, 0.4], [20.0, 19.0, 5.0])
-    assert find_front_rows(bulging, "power").tolist() == [0, 1, 2]
-    assert find_knee(bulging, "power").row == 0
-
-
-def test_the_knee_takes_no_more_energy_than_the_fastest_mode() -> None:
-    crawling = table([0.1, 0.12, 0.2, 100.0], [40.0, 30.0, 16.0, 15.0])
-
-    assert find_front_rows(crawling, "power").tolist() == [0, 1, 2, 3]
-    assert crawling.step_s[find_knee(crawling, "power").row] <= 0.2
-
-
-def test_a_front_that_sags_has_its_knee_in_the_sag() -> None:
-    assert find_knee(table([0.1, 0.12, 0.4], [40.0, 12.0, 10.0]), "power").row == 1
-
-
 @given(tables(), st.sampled_from([0.0, 0.3, 0.5, 1.0]))
 def test_the_weighted_choice_is_what_brute_force_finds(predictions: Predictions, weight: float) -> None:
     choice = find_best_weighted(predictions, weight)
@@ -168,13 +139,6 @@ def test_the_weighted_choice_is_what_brute_force_finds(predictions: Predictions,
     fastest_s, of_it_j = min((t, e) for t, _, e, _ in rows)
     score = {i: weight * t / fastest_s + (1.0 - weight) * e / of_it_j for t, _, e, i in rows}
     assert score[choice.row] == pytest.approx(min(score.values()))
-
-
-def test_weighted_ends_at_the_fastest_mode_and_at_the_one_of_least_energy() -> None:
-    predictions = table([0.2, 0.1, 0.1, 0.4], [8.0, 20.0, 18.0, 4.1])
-
-    assert find_best_weighted(predictions, 1.0).row == 2
-    assert find_best_weighted(predictions, 0.0).row == 0
 
 
 @pytest.mark.parametrize("weight", [-0.1, 1.1, math.nan])
@@ -201,11 +165,6 @@ def test_why_is_one_sentence_with_a_unit(predictions: Predictions) -> None:
         assert " W" in choice.why or " s" in choice.why
         assert len(choice.why) <= 160
         assert "nan" not in choice.why
-
-
-@given(tables())
-def test_the_same_question_gets_the_same_answer(predictions: Predictions) -> None:
-    assert every_choice(predictions) == every_choice(predictions)
 
 
 def test_predictions_without_a_single_number_are_an_error_that_says_so() -> None:

@@ -13,8 +13,8 @@ from fedge.devices.board_archive import BOOT_ID, NO_BOOT_ID, write_board_archive
 from fedge.devices.sensing import open_sensor
 from fedge.errors import BadInput
 from fedge.powerd.board_control import BoardControl
+from fedge.powerd.config import Config
 from fedge.powerd.machine import Machine
-from fedge.powerd.mode_records import HardwareOptions
 
 
 def unpacked(machine: Machine, tmp_path: Path) -> Machine:
@@ -28,8 +28,8 @@ def unpacked(machine: Machine, tmp_path: Path) -> Machine:
 def test_the_daemon_describes_a_recorded_board_as_it_does_the_board(name: str, tmp_path: Path) -> None:
     machine = Machine(str(jetsons.build(name, tmp_path)))
     board, again = (
-        BoardControl(machine, HardwareOptions()),
-        BoardControl(unpacked(machine, tmp_path), HardwareOptions()),
+        BoardControl(machine, Config()),
+        BoardControl(unpacked(machine, tmp_path), Config()),
     )
 
     assert again.identity() == board.identity()

@@ -134,16 +134,6 @@ def test_work_with_a_limit_is_never_longer_and_at_least_one_minibatch(
     assert seen.steps == steps or seen.work_s + 1.3 * seen.step_s >= limit_s, "another minibatch would have fitted"
 
 
-def test_throttling_shortens_what_fits_into_a_limit() -> None:
-    cool, hot = (
-        board(4, ThermalModel(9.0, 40.0), temperature_c).measure(WORK, 400, lambda _: None, 200.0)
-        for temperature_c in (40.0, TRIP_C)
-    )
-    assert hot.throttled
-    assert hot.steps < cool.steps
-    assert max(hot.work_s, cool.work_s) <= 200.0
-
-
 @given(st.integers(0, 9999), st.floats(1.0, 1e6))
 def test_a_limit_that_is_long_enough_changes_nothing(seed: int, more_s: float) -> None:
     free = board(seed).measure(WORK, 20, lambda _: None)

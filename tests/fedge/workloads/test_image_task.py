@@ -12,7 +12,7 @@ from fedge.types import TrainOptions
 from fedge.worker.architectures import MODELS
 from fedge.worker.sources import Data
 from fedge.worker.tasks import TrainingTask, cross_entropy
-from fedge.worker.trainer import Trainer, TrainingOptions, minibatches
+from fedge.worker.trainer import Trainer, TrainingOptions
 from fedge.workloads import load_task
 from fedge.workloads.image_task import ImageTask
 from fedge.workloads.partitions import dirichlet
@@ -117,73 +117,10 @@ class TestBatchNorm(LearningTaskContract):
         return ImageTask(task_with("mobilenet-v3-small"), noise_images(channels=3, side=16))
 
 
-def test_batch_norm_counts_its_steps_in_integers_also_after_averaging() -> None:
-    task = ImageTask(task_with("mobilenet-v3-small"), noise_images())
-    start = task.initial_arrays(0)
-    counter = next(name for name in start if name.endswith("num_batches_tracked"))
-    averaged = {
-        name: np.asarray(array, dtype=np.float64) + (2.6 if name == counter else 0) for name, array in start.items()
-    }
-    trained = task.train(averaged, np.arange(20), 0, OPTIONS).arrays
-    assert trained[counter].dtype == np.int64
-    assert trained[counter] == 3 + OPTIONS.steps
-
-
 def test_a_share_of_one_sample_trains_even_with_batch_norm() -> None:
     task = ImageTask(task_with("resnet18"), noise_images())
     result = task.train(task.initial_arrays(0), np.array([3]), 0, TrainOptions(1, 4, 0.01))
     assert np.isfinite(result.loss)
-
-
-@pytest.mark.parametrize("mu", [0.0, 0.3])
-def test_the_steps_are_those_of_torchs_own_sgd_on_the_proximal_loss(digits, mu: float) -> None:
-    start, share = digits.initial_arrays(2), np.arange(100)
-    options = TrainOptions(steps=6, batch_size=16, learning_rate=0.05, momentum=0.9, proximal_mu=mu)
-    trainer = digits.trainer
-    net = trainer._make_network(2)
-    anchors = [w.detach().clone() for w in net.parameters()]
-    sgd = torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9)
-    for chosen in minibatches(share, 6, 16, np.random.default_rng(9)):
-        x, y = trainer._feed.minibatch(chosen)
-        pull = sum(((w - a) ** 2).sum() for w, a in zip(net.parameters(), anchors, strict=True))
-        sgd.zero_grad()
-        (torch.nn.functional.cross_entropy(net(x), y) + mu / 2 * pull).backward()
-        sgd.step()
-    trained = digits.train(start, share, 9, options).arrays
-    for name, expected in net.state_dict().items():
-        np.testing.assert_allclose(trained[name], expected.numpy(), rtol=1e-4, atol=1e-6)
-
-
-def test_the_proximal_pull_keeps_the_model_nearer_to_its_start(digits) -> None:
-    start, share = digits.initial_arrays(0), np.arange(200)
-
-    def distance(mu: float) -> float:
-        options = TrainOptions(40, 16, 0.05, proximal_mu=mu)
-        trained = digits.train(start, share, 0, options).arrays
-        return sum(float(((trained[name] - start[name]) ** 2).sum()) for name in start)
-
-    assert distance(1.0) < 0.5 * distance(0.0)
-
-
-def test_minibatches_are_full_and_use_the_share_evenly() -> None:
-    share = np.arange(100, 137)
-    batches = list(minibatches(share, 37 * 3, 8, np.random.default_rng(0)))
-    assert {len(batch) for batch in batches} == {8}
-    _, counts = np.unique(np.concatenate(batches), return_counts=True)
-    assert counts.tolist() == [24] * 37
-
-
-def test_every_epoch_has_an_order_of_its_own() -> None:
-    batches = np.array(list(minibatches(np.arange(40), 10, 8, np.random.default_rng(0))))
-    assert not np.array_equal(batches[:5], batches[5:])
-
-
-def test_the_global_random_state_is_not_touched(digits) -> None:
-    torch.manual_seed(11)
-    expected = torch.rand(3)
-    torch.manual_seed(11)
-    digits.train(digits.initial_arrays(0), np.arange(50), 0, OPTIONS)
-    assert torch.equal(torch.rand(3), expected)
 
 
 def test_a_task_leaves_torch_one_thread(digits) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
 import numpy as np
 
@@ -23,7 +23,7 @@ LAYOUTS = {
 
 @dataclass(frozen=True, slots=True)
 class ImportedRow:
-    """Measurement of one mode in the units of the normal form."""
+    """Measurement of one mode, in the order and units of ``TABLE_COLUMNS``."""
 
     cores: int
     cpu_khz: float
@@ -48,13 +48,13 @@ class ImportedTables:
 
 
 def assemble_tables(
-    where: str, seen: Sequence[ImportedRow], device: str, workload: str, notes: Iterable[str]
+    where: str, rows: Sequence[ImportedRow], device: str, workload: str, notes: Iterable[str]
 ) -> ImportedTables:
     """Build tables from measurements.
 
     Args:
         where: Source of the measurements, for error messages.
-        seen: The measurements.
+        rows: The measurements.
         device: Device name.
         workload: Workload name.
         notes: Notes of the importer.
@@ -62,14 +62,11 @@ def assemble_tables(
     Raises:
         BadInput: There are no measurements, or their units are implausible.
     """
-    if not seen:
+    if not rows:
         raise BadInput(where, "no power mode with a time and a power", "at least one")
-    rows = np.array(
-        [(s.cores, s.cpu_khz, s.gpu_hz, s.mem_hz, s.batch_size, s.time_ms, s.power_w) for s in seen], dtype=np.float64
-    )
-    tables = tuple(
-        build_mode_table(where, rows[rows[:, 4] == size], device, workload) for size in np.unique(rows[:, 4])
-    )
+    numbers = np.array([astuple(row) for row in rows], dtype=np.float64)
+    sizes = np.unique(numbers[:, 4])
+    tables = tuple(build_mode_table(where, numbers[numbers[:, 4] == size], device, workload) for size in sizes)
     several = len(tables) > 1
     own = [
         f"batch size {table.batch_size}: {note}" if several else note

@@ -57,11 +57,11 @@ def import_json(
     notes = [f"cores {known_cores}: the file does not say; all of the board's were on"]
     if batch_size is None:
         notes.append(f"batch size {size}: that of the program which wrote {PurePath(where).name}")
-    seen = []
+    rows = []
     empty = []
     for name, (cpu_khz, gpu_hz, mem_hz, seconds, joules) in entries.items():
         if seconds > 0 and joules > 0:
-            seen.append(
+            rows.append(
                 ImportedRow(
                     known_cores,
                     cpu_khz=cpu_khz,
@@ -76,7 +76,7 @@ def import_json(
             empty.append(name)
     if empty:
         notes.append(f"{format_count(empty, 'mode')} without a time and an energy above 0: left out")
-    return assemble_tables(where, seen=seen, device=device, workload=workload, notes=notes)
+    return assemble_tables(where, rows=rows, device=device, workload=workload, notes=notes)
 
 
 def _parse_entries(where: str, text: str) -> dict[str, tuple[float, float, float, float, float]]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from fedge.devices.sensing.power_formula import rails_in_formula
 from fedge.devices.tables.csv_sheet import CsvSheet, SheetRow, parse_sheet
 from fedge.devices.tables.importers import ImportedTables, format_count
-from fedge.devices.tables.importers.power_log import build_power_log, import_runs, rails_in_formula
+from fedge.devices.tables.importers.power_log import build_power_log, import_runs
 from fedge.devices.tables.importers.steps_file import StepsFile
 from fedge.devices.tables.importers.timestamps import TIME_FORMATS, parse_time_s
 from fedge.errors import BadInput

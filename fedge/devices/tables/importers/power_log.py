@@ -15,7 +15,7 @@ from fedge.errors import BadInput
 from fedge.types import Floats
 
 MIN_SAMPLES = 3
-"""Power samples below which a mode gets a note; a default, since the mean of one or two samples hides an outlier."""
+"""Power samples below which a mode gets a note: the mean of one or two samples hides an outlier."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -31,11 +31,6 @@ class PowerLog:
     at_s: Floats
     power_w: Floats
     notes: tuple[str, ...]
-
-
-def rails_in_formula(formula: str) -> tuple[str, ...]:
-    """Return the rails of a total, such as ``("A", "B")`` for ``"A + B"``."""
-    return tuple(rail.strip() for rail in formula.split("+"))
 
 
 def build_power_log(
@@ -86,7 +81,7 @@ def import_runs(where: str, log: PowerLog, steps: StepsFile, device: str, worklo
     by_mode: dict[ImportKey, list[StepRun]] = {}
     for run in runs:
         by_mode.setdefault(run.knobs, []).append(run)
-    seen, silent, shaky = [], [], []
+    rows, silent, shaky = [], [], []
     for knobs, its_runs in by_mode.items():
         watts = _select_samples_w(log, its_runs, offset_s)
         if not len(watts):
@@ -94,12 +89,12 @@ def import_runs(where: str, log: PowerLog, steps: StepsFile, device: str, worklo
             continue
         if len(watts) < MIN_SAMPLES:
             shaky.append(_format_key(knobs))
-        seen.append(_build_row(knobs, its_runs, float(watts.mean())))
-    if not seen:
+        rows.append(_build_row(knobs, its_runs, float(watts.mean())))
+    if not rows:
         raise _build_overlap_error(where, log, runs, offset_s)
     notes += [f"{format_count(silent, 'mode')} without a power sample: left out"] if silent else []
     notes += [f"{format_count(shaky, 'mode')} with fewer than {MIN_SAMPLES} power samples: run longer"] if shaky else []
-    return assemble_tables(f"{where} with {steps.where}", seen=seen, device=device, workload=workload, notes=notes)
+    return assemble_tables(f"{where} with {steps.where}", rows=rows, device=device, workload=workload, notes=notes)
 
 
 def _select_samples_w(log: PowerLog, runs: Sequence[StepRun], offset_s: float) -> Floats:

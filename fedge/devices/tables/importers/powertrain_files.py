@@ -78,19 +78,19 @@ def import_folders(
     Raises:
         BadInput: No mode has a time and a power.
     """
-    seen, left_out = [], []
+    rows, left_out = [], []
     size = batch_size or BATCH_SIZE
     for mode in modes:
         try:
-            seen.append(_import_mode(mode, size))
+            rows.append(_import_mode(mode, size))
         except BadInput as error:
             left_out.append(str(error))
-    if not seen:
+    if not rows:
         raise BadInput(where, f"no mode with a time and a power ({left_out[0] if left_out else 'none at all'})", LAYOUT)
     notes = [BATCH_NOTE] if batch_size is None else []
     if left_out:
         notes.append(f"{format_count(left_out, 'mode')}: left out")
-    return assemble_tables(where, seen=seen, device=device, workload=workload, notes=notes)
+    return assemble_tables(where, rows=rows, device=device, workload=workload, notes=notes)
 
 
 def import_results(where: str, text: str, device: str, workload: str, batch_size: int | None = None) -> ImportedTables:
@@ -107,22 +107,22 @@ def import_results(where: str, text: str, device: str, workload: str, batch_size
         BadInput: Columns are missing, no row is usable, or times are those of epochs.
     """
     sheet = parse_sheet(where, text, RESULT_COLUMNS)
-    seen, left_out = [], []
+    rows, left_out = [], []
     for row in sheet.rows:
         mode = FOLDER_PATTERN.fullmatch("pm_" + row.cells["powermode"])
         time_ms, power_w = _parse_float(row.cells["observed_time"]), _parse_float(row.cells["observed_power"])
         if not mode or not all(math.isfinite(v) and v > 0 for v in (time_ms, power_w)):
             left_out.append(f"line {row.line}")
             continue
-        seen.append(_build_row(mode, batch_size or BATCH_SIZE, time_ms, power_w))
-    slowest_ms = max((row.time_ms for row in seen), default=0.0)
+        rows.append(_build_row(mode, batch_size or BATCH_SIZE, time_ms, power_w))
+    slowest_ms = max((row.time_ms for row in rows), default=0.0)
     if slowest_ms > MAX_STEP_MS:
         right = "milliseconds of one minibatch; the column looks like those of an epoch"
         raise BadInput(f"{where}: observed_time", f"{slowest_ms:g} ms as the slowest", right)
     notes = [BATCH_NOTE] if batch_size is None else []
     if left_out:
         notes.append(f"{format_count(left_out, 'row')} without a mode, a time and a power: left out")
-    return assemble_tables(where, seen=seen, device=device, workload=workload, notes=notes)
+    return assemble_tables(where, rows=rows, device=device, workload=workload, notes=notes)
 
 
 def _read_folder(folder: Path) -> ModeFiles:

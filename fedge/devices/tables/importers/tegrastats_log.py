@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
+from fedge.devices.sensing.power_formula import rails_in_formula
 from fedge.devices.sensing.tegrastats_line import parse_rails_mw
 from fedge.devices.tables.importers import ImportedTables
-from fedge.devices.tables.importers.power_log import build_power_log, import_runs, rails_in_formula
+from fedge.devices.tables.importers.power_log import build_power_log, import_runs
 from fedge.devices.tables.importers.steps_file import StepsFile
 from fedge.devices.tables.importers.timestamps import parse_leading_time
 from fedge.errors import BadInput

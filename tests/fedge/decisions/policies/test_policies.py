@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedge.decisions.limits import compute_margin_z
 from fedge.decisions.policies import POLICIES, choose_waiting_mode, load_policy
 from fedge.decisions.policies.balanced_policy import ENERGY_MARGIN_SHARE, KNOWN_SD_LOG
-from fedge.decisions.policies.mode_costs import compute_margin_z, find_best_row, format_figure
 from fedge.errors import BadInput, UnknownName
 from fedge.pareto import build_front
 from fedge.protocols import Policy
@@ -474,21 +474,6 @@ def test_a_missing_limit_is_named(policy: str, field: str) -> None:
 def test_a_confidence_outside_0_and_1_is_refused(confidence: float) -> None:
     with pytest.raises(BadInput, match=r"policy\.confidence"):
         decide("balanced", table([1.0], [8.0]), 9.0, confidence=confidence)
-
-
-def test_a_confidence_of_84_percent_is_one_standard_deviation() -> None:
-    assert compute_margin_z(0.5) == 0.0
-    assert compute_margin_z(0.84) == pytest.approx(1.0, abs=0.01)
-
-
-def test_the_best_row_skips_what_is_not_finite_and_takes_the_first_of_equals() -> None:
-    primary = np.array([np.nan, 1.0, 1.0, 1.0])
-    assert find_best_row(primary, np.array([0.0, 2.0, 1.0, 1.0])) == 2
-
-
-@pytest.mark.parametrize(("value", "text"), [(5.0, "5"), (0.0412, "0.0412"), (9.876, "9.88"), (1234.56, "1234.6")])
-def test_a_figure_in_a_sentence_is_short(value: float, text: str) -> None:
-    assert format_figure(value) == text
 
 
 @given(some_table(), st.integers(8, 60), st.integers(8, 40), st.sampled_from([0.5, 0.84, 0.99]))

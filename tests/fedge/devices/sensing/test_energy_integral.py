@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import random
 from itertools import pairwise
 
 import numpy as np
@@ -59,14 +58,6 @@ def window(samples: list[SensorSample], a: float, b: float) -> tuple[float, floa
     return low, high
 
 
-@given(steps, watts, shares, shares)
-def test_constant_power_is_exact(points: list[tuple[float, float]], power_w: float, a: float, b: float) -> None:
-    samples = train([(step_s, power_w) for step_s, _ in points])
-    start_s, end_s = window(samples, a, b)
-
-    assert long(samples, start_s, end_s) == pytest.approx(power_w * (end_s - start_s), rel=1e-9)
-
-
 @given(steps, shares, shares, shares)
 def test_adjacent_windows_add_up(points: list[tuple[float, float]], a: float, b: float, c: float) -> None:
     samples = train(points)
@@ -77,24 +68,6 @@ def test_adjacent_windows_add_up(points: list[tuple[float, float]], a: float, b:
     parts = long(samples, start_s, middle_s) + long(samples, middle_s, end_s)
 
     assert parts == pytest.approx(long(samples, start_s, end_s), rel=1e-9)
-
-
-@given(steps, shares, shares, st.lists(shares, min_size=1, max_size=10))
-def test_samples_added_on_the_straight_lines_change_nothing(
-    points: list[tuple[float, float]], a: float, b: float, added: list[float]
-) -> None:
-    samples = train(points)
-    assume(len(samples) > 1)
-    more = list(samples)
-    for share in added:
-        left, right = random.Random(share).choice(list(pairwise(samples)))
-        at_s = left.at_s + share * (right.at_s - left.at_s)
-        if at_s not in {sample.at_s for sample in more}:
-            more.append(SensorSample(at_s, left.total_w + (right.total_w - left.total_w) * share))
-    more.sort(key=lambda sample: sample.at_s)
-    start_s, end_s = window(samples, a, b)
-
-    assert long(more, start_s, end_s) == pytest.approx(long(samples, start_s, end_s), rel=1e-7)
 
 
 @given(steps, shares, shares)
@@ -121,19 +94,6 @@ def test_energy_does_not_depend_on_when_the_clock_began(
     shifted = long(train(points, shift_s), start_s + shift_s, end_s + shift_s)
 
     assert shifted == pytest.approx(long(train(points), start_s, end_s), rel=1e-5)
-
-
-@given(steps, shares, shares)
-def test_the_mean_lies_between_the_least_and_the_most_power(
-    points: list[tuple[float, float]], a: float, b: float
-) -> None:
-    samples = train(points)
-    start_s, end_s = window(samples, a, b)
-    seen = [sample.total_w for sample in samples]
-
-    mean_w = long(samples, start_s, end_s) / (end_s - start_s)
-
-    assert min(seen) * (1 - 1e-9) <= mean_w <= max(seen) * (1 + 1e-9)
 
 
 def test_a_steady_window_has_no_gap_and_all_its_samples() -> None:
@@ -167,11 +127,6 @@ def test_a_stretch_beyond_three_periods_is_a_gap() -> None:
 
     assert found.gaps == 1
     assert found.longest_gap_s == pytest.approx(1.1)
-
-
-def test_three_periods_are_no_gap_and_a_little_more_is_one() -> None:
-    for stretch_s, gaps in ((0.299, 0), (0.301, 1)):
-        assert energy([SensorSample(0.0, 5.0), SensorSample(stretch_s, 5.0)], 0.0, stretch_s).gaps == gaps
 
 
 def test_a_gap_counts_in_every_window_that_it_reaches_into() -> None:
@@ -262,14 +217,6 @@ def test_the_standard_error_is_about_how_far_means_scatter(n: int, r: float) -> 
     said = math.sqrt(float(np.mean([mean_power_se_log(powers) ** 2 for powers in series])))
 
     assert 0.8 < said / scatter < 1.35
-
-
-def test_counting_correlated_samples_as_independent_would_claim_too_much() -> None:
-    series = [_series(300, 0.95, seed) for seed in range(200)]
-    scatter = float(np.std([math.log(np.mean(powers)) for powers in series]))
-    plain = math.sqrt(float(np.mean([np.var(powers, ddof=1) / 300 / np.mean(powers) ** 2 for powers in series])))
-
-    assert plain < scatter / 4
 
 
 def test_the_power_of_a_single_sample_is_not_taken_for_exact() -> None:

@@ -1,12 +1,253 @@
-"""A table made on an emulated board never counts as measured."""
+"""A measured table is read in SI units, refused with the line and the reason, and written as it is read."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
+from contracts.boards import MAXN, coefficients, grid
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
-from fedge.devices.tables.mode_table import read_table_label
+from fedge.devices.tables.mode_table import (
+    TABLE_COLUMNS,
+    format_mode_tables,
+    list_batch_sizes,
+    parse_workload_kind,
+    read_mode_table,
+    read_table_label,
+    write_mode_table,
+)
+from fedge.devices.tables.table_checks import list_table_notes
+from fedge.errors import BadInput
+from fedge.physics.time_power_model import compute_power_w, compute_step_s
+from fedge.types import Modes, PowerMode, ProfileTable
+
+HEAD = ",".join(TABLE_COLUMNS)
+ROWS = ("4,1500000,500000000,800000000,16,250,9.5", "8,2000000,1000000000,1600000000,16,100,20")
+
+
+def _file(folder: Path, *rows: str, head: str = HEAD) -> Path:
+    path = folder / "my-board" / "train" / "my-net.csv"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("\n".join([head, *rows]) + "\n", encoding="utf-8")
+    return path
+
+
+def test_units_become_mhz_seconds_and_watts(tmp_path: Path) -> None:
+    table = read_mode_table(_file(tmp_path, *ROWS))
+
+    assert list(table.modes) == [PowerMode(4, 1500, 500, 800), PowerMode(8, 2000, 1000, 1600)]
+    np.testing.assert_allclose(table.step_s, [0.25, 0.1])
+    np.testing.assert_allclose(table.power_w, [9.5, 20])
+    assert table.maxn == PowerMode(8, 2000, 1000, 1600)
+
+
+def test_names_come_from_the_path_and_can_be_given(tmp_path: Path) -> None:
+    path = _file(tmp_path, *ROWS)
+
+    assert (read_mode_table(path).device, read_mode_table(path).workload) == ("my-board", "my-net")
+    assert (read_mode_table(path, "a", "b").device, read_mode_table(path, "a", "b").workload) == ("a", "b")
+
+
+def test_the_sum_names_the_rows_whatever_their_order_and_their_file(tmp_path: Path) -> None:
+    sums = {read_mode_table(_file(tmp_path, *rows)).sha256 for rows in (ROWS, ROWS[::-1], (*ROWS, ""))}
+
+    assert len(sums) == 1
+
+
+def test_the_sum_changes_with_any_number(tmp_path: Path) -> None:
+    first, *others = ROWS
+    changed = first.replace(first.split(",")[5], f"{float(first.split(',')[5]) * 1.0001:.8g}")
+
+    assert read_mode_table(_file(tmp_path, *ROWS)).sha256 != read_mode_table(_file(tmp_path, changed, *others)).sha256
+
+
+def test_repeated_modes_become_their_median_in_place(tmp_path: Path) -> None:
+    repeats = [ROWS[1].replace(",100,20", f",{time_ms},{watts}") for time_ms, watts in ((90, 19), (300, 30))]
+
+    table = read_mode_table(_file(tmp_path, ROWS[1], ROWS[0], *repeats))
+
+    assert table.duplicates == 2
+    assert list(table.modes) == [PowerMode(8, 2000, 1000, 1600), PowerMode(4, 1500, 500, 800)]
+    np.testing.assert_allclose(table.step_s, [0.1, 0.25])
+    np.testing.assert_allclose(table.power_w, [20, 9.5])
+
+
+def test_of_several_batch_sizes_one_must_be_chosen(tmp_path: Path) -> None:
+    path = _file(tmp_path, ROWS[0], ROWS[1].replace(",16,", ",32,"))
+
+    with pytest.raises(BadInput, match="batch sizes 16, 32; choose one"):
+        read_mode_table(path)
+    with pytest.raises(BadInput, match="got 64; known: 16, 32"):
+        read_mode_table(path, batch_size=64)
+    assert read_mode_table(path, batch_size=32).step_s.tolist() == [0.1]
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ("4,1500000,500000000,800000000,16,fast,9.5", r"line 3, time_ms: got 'fast'; a number above 0"),
+        ("4,1500000,500000000,800000000,16,nan,9.5", r"line 3, time_ms: got 'nan'"),
+        ("4,1500000,500000000,800000000,16,inf,9.5", r"line 3, time_ms: got 'inf'"),
+        ("4,1500000,500000000,800000000,16,250,0", r"line 3, power_w: got '0'"),
+        ("4,-1,500000000,800000000,16,250,9.5", r"line 3, cpu_khz: got '-1'"),
+        ("4.5,1500000,500000000,800000000,16,250,9.5", r"line 3, cores: got '4.5'; a whole number above 0"),
+        ("4,1500000,500000000,800000000,16,250", r"line 3, power_w: got ''"),
+    ],
+)
+def test_a_bad_number_is_named_with_its_line_and_column(tmp_path: Path, row: str, message: str) -> None:
+    with pytest.raises(BadInput, match=message) as error:
+        read_mode_table(_file(tmp_path, ROWS[0], row))
+
+    assert "\n" not in str(error.value)
+
+
+def test_an_empty_table_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="no rows"):
+        read_mode_table(_file(tmp_path))
+
+
+def test_a_missing_file_is_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=r"nowhere\.csv: got no such file"):
+        read_mode_table(tmp_path / "nowhere.csv")
+
+
+def test_a_folder_cannot_be_read_as_a_table(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="cannot be read"):
+        read_mode_table(tmp_path)
+
+
+def test_bytes_that_are_no_text_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "image.csv"
+    path.write_bytes(b"\xff\xd8\xff\xe0")
+
+    with pytest.raises(BadInput, match="bytes that are not text"):
+        read_mode_table(path)
+
+
+def _grid_rows() -> list[list[str]]:
+    """A good table's cells, header first."""
+    knobs = grid().knobs[::40]
+    rows = [(c, f * 1e3, g * 1e6, m * 1e6, 16, 1e6 / (f + g), 9 + g / 90) for c, f, g, m in knobs]
+    return [list(TABLE_COLUMNS), *([f"{value:.10g}" for value in row] for row in rows)]
+
+
+GOOD = _grid_rows()
+
+
+def test_wrong_units_are_refused_by_the_reader_itself(tmp_path: Path) -> None:
+    rows = [row.replace("1500000", "1500000000").replace("2000000,", "2000000000,") for row in ROWS]
+
+    with pytest.raises(BadInput, match=r"cpu_khz: got 2e\+06 MHz as the top; .* looks like Hz: divide it by 1000"):
+        read_mode_table(_file(tmp_path, *rows))
+
+
+def test_one_row_and_repeats_are_read_and_noted(tmp_path: Path) -> None:
+    table = read_mode_table(_file(tmp_path, ROWS[0], ROWS[0]))
+
+    assert len(table.modes) == 1
+    assert [note.partition(":")[0] for note in list_table_notes(table)] == [
+        "1 row repeats a mode",
+        "only one power mode",
+    ]
+
+
+ODD_CELLS = st.one_of(
+    st.sampled_from(["", "nan", "inf", "-1", "0", "1e999", "1e-320", "1_0", "0x1f", "4.5", '"', "null", "1;2", "\x00"]),
+    st.floats().map(str),
+    st.text(max_size=8),
+)
+
+
+KINDS = ("cell", "scale", "drop row", "repeat row", "drop column", "swap columns", "cut row")
+
+
+@st.composite
+def _mutated(draw: st.DrawFn) -> list[list[str]]:
+    """The good table with cells, rows and columns changed, dropped, repeated or swapped."""
+    rows = [list(row) for row in GOOD]
+    for _ in range(draw(st.integers(1, 4))):
+        i = draw(st.integers(0, max(0, len(rows) - 1)))
+        j = draw(st.integers(0, len(TABLE_COLUMNS) - 1))
+        kind = draw(st.sampled_from(KINDS))
+        if not rows:
+            break
+        if kind == "cell":
+            rows[i][j : j + 1] = [draw(ODD_CELLS)]
+        elif kind == "scale":
+            factor = draw(st.sampled_from([-1.0, 0.0, 1e3, 1e-3, 1e6, 1e-6]))
+            rows[1:] = [[*row[:j], _scaled(row[j : j + 1], factor), *row[j + 1 :]] for row in rows[1:]]
+        elif kind == "drop row":
+            del rows[i]
+        elif kind == "repeat row":
+            rows.insert(i, list(rows[i]))
+        elif kind == "drop column":
+            rows = [row[:j] + row[j + 1 :] for row in rows]
+        elif kind == "swap columns":
+            rows = [[*row[1:], *row[:1]] for row in rows]
+        else:
+            del rows[i][j:]
+    return rows
+
+
+def _scaled(cell: list[str], factor: float) -> str:
+    try:
+        return str(float(cell[0]) * factor)
+    except (IndexError, ValueError):
+        return ""
+
+
+def _reads_or_refuses(path: Path) -> None:
+    refusal = ""
+    try:
+        table = read_mode_table(path)
+    except BadInput as error:
+        refusal = str(error)
+    if refusal:
+        assert len(refusal.splitlines()) == 1
+        return
+    assert len(table.modes) == len(table.step_s) == len(table.power_w) > 0
+    values = np.column_stack([table.modes.knobs, table.step_s, table.power_w])
+    assert np.isfinite(values).all()
+    assert (values > 0).all()
+    assert len({tuple(row) for row in table.modes.knobs}) == len(table.modes)
+    assert all(list_table_notes(table))
+
+
+@settings(max_examples=400, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(rows=_mutated(), separator=st.sampled_from([",", ";", "\t"]), end=st.sampled_from(["\n", "\r\n", "\r"]))
+def test_a_mutated_table_is_read_or_refused_in_one_line(
+    tmp_path: Path, rows: list[list[str]], separator: str, end: str
+) -> None:
+    path = tmp_path / "mutated.csv"
+    path.write_bytes(end.join(separator.join(row) for row in rows).encode("utf-8", errors="surrogatepass"))
+
+    _reads_or_refuses(path)
+
+
+@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.integers(0, 2_000), st.integers(0, 60), st.binary(max_size=30))
+def test_damaged_bytes_are_read_or_refused_in_one_line(tmp_path: Path, start: int, cut: int, put: bytes) -> None:
+    whole = "\n".join(map(",".join, GOOD)).encode()
+    path = tmp_path / "damaged.csv"
+    path.write_bytes(whole[:start] + put + whole[start + cut :])
+
+    _reads_or_refuses(path)
+
+
+def test_a_tables_batch_sizes_are_listed_in_order(tmp_path: Path) -> None:
+    rows = [row.replace(",16,", f",{size},") for size in (32, 4) for row in ROWS]
+
+    assert list_batch_sizes(_file(tmp_path, *rows)) == (4, 32)
+
+
+def test_a_folder_named_infer_makes_a_table_one_of_inference(tmp_path: Path) -> None:
+    assert parse_workload_kind(tmp_path / "infer" / "net.csv") == "infer"
+    assert parse_workload_kind(tmp_path / "train" / "net.csv") == "train"
+    assert parse_workload_kind(tmp_path / "net.csv") == "train"
 
 
 @pytest.mark.parametrize(
@@ -27,3 +268,61 @@ def test_the_record_beside_a_table_says_who_made_it(record: str | None, label: s
         (tmp_path / "net.csv.json").write_text(record, encoding="utf-8")
 
     assert read_table_label(tmp_path / "net.csv") == label
+
+
+def _table(batch_size: int = 16) -> ProfileTable:
+    modes, truth = grid(), coefficients()
+    return ProfileTable(
+        "board",
+        "net",
+        batch_size,
+        modes,
+        compute_step_s(truth, MAXN, modes),
+        compute_power_w(truth, MAXN, modes),
+        "",
+        "",
+    )
+
+
+def test_a_written_table_is_read_back(tmp_path: Path) -> None:
+    path = tmp_path / "board" / "train" / "net.csv"
+
+    write_mode_table(path, _table())
+    back = read_mode_table(path)
+    write_mode_table(path, back)
+
+    assert (back.device, back.workload, back.batch_size) == ("board", "net", 16)
+    assert back.sha256 == read_mode_table(path).sha256
+    np.testing.assert_array_equal(back.modes.knobs, grid().knobs)
+    np.testing.assert_allclose(back.step_s, _table().step_s, rtol=1e-11)
+    np.testing.assert_allclose(back.power_w, _table().power_w, rtol=1e-11)
+
+
+@given(st.floats(102, 3_000), st.floats(1e-4, 100), st.floats(1, 100))
+def test_any_value_keeps_its_digits(mhz: float, seconds: float, watts: float) -> None:
+    modes = Modes(np.array([[4.0, mhz, mhz, mhz]]))
+    table = ProfileTable("b", "n", 1, modes, np.array([seconds]), np.array([watts]), "", "")
+
+    cells = [float(cell) for cell in format_mode_tables(table).splitlines()[1].split(",")]
+
+    np.testing.assert_allclose(cells, [4, mhz * 1e3, mhz * 1e6, mhz * 1e6, 1, seconds * 1e3, watts], rtol=1e-11)
+
+
+def test_batch_sizes_share_a_file(tmp_path: Path) -> None:
+    write_mode_table(tmp_path / "net.csv", _table(4), _table(16))
+
+    assert [len(read_mode_table(tmp_path / "net.csv", batch_size=size).modes) for size in (4, 16)] == [len(grid())] * 2
+
+
+def test_a_failure_leaves_what_was_there(tmp_path: Path) -> None:
+    path = tmp_path / "net.csv"
+    path.write_text("mine", encoding="utf-8")
+    torn = replace(_table(), step_s=np.ones(3))
+
+    with pytest.raises(BadInput, match=r"net\.csv: got a file that cannot be written"):
+        write_mode_table(path, torn)
+    with pytest.raises(BadInput, match="cannot be written"):
+        write_mode_table(path / "below" / "net.csv", _table())
+
+    assert [file.name for file in tmp_path.iterdir()] == ["net.csv"]
+    assert path.read_text(encoding="utf-8") == "mine"

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from fedge.devices.tables.importers import ImportedTables
 from fedge.devices.tables.importers.steps_file import StepsFile, read_steps_file
-from fedge.devices.tables.importers.tegrastats_log import import_tegrastats_log, parse_rails_mw
+from fedge.devices.tables.importers.tegrastats_log import import_tegrastats_log
 from fedge.errors import BadInput
 
 NANO = (
@@ -55,20 +55,6 @@ def _orin(log: str, steps: StepsFile | None = None, total: str | None = ORIN_TOT
 
 def _orin_log(watts_at: dict[int, int]) -> str:
     return "\n".join(ORIN.format(1000 * watts_at.get(s, 1), s) for s in range(15))
-
-
-@pytest.mark.parametrize(
-    ("line", "rails"),
-    [
-        (NANO.format(2000), {"POM_5V_IN": 2000, "POM_5V_GPU": 10, "POM_5V_CPU": 400}),
-        (XAVIER.format(0), {"GPU": 0, "CPU": 200, "SOC": 300, "CV": 0, "VDDRQ": 100, "SYS5V": 400}),
-        (ORIN.format(5, 1), {"VDD_GPU_SOC": 5, "VDD_CPU_CV": 400, "VIN_SYS_5V0": 3000, "VDDQ_VDD2_1V8AO": 600}),
-        (NX.format(5, 1), {"VDD_IN": 5, "VDD_CPU_GPU_CV": 500, "VDD_SOC": 1400}),
-        ("RAM 1500/3956MB SWAP 0/1978MB CPU [off] GR3D_FREQ 0% GPU@30C", {}),
-    ],
-)
-def test_rails_are_told_from_memory_and_temperature(line: str, rails: dict[str, float]) -> None:
-    assert parse_rails_mw(line) == rails
 
 
 def test_every_mode_gets_the_power_of_its_own_time() -> None:
