@@ -2,16 +2,17 @@
 
 from typing import Any, List, Tuple
 
-from fedge.powerd.mode_records import HardwareOptions, KnobTables, Mode, PowerdRefusal, Preset
+from fedge.powerd.config import Config
+from fedge.powerd.mode_records import KnobTables, Mode, PowerdRefusal, Preset
 
 MAX_SHOWN_VALUES = 24
 """Number of table values shown in an error text."""
 
 
-def above_floor(tables: KnobTables, options: HardwareOptions) -> KnobTables:
+def above_floor(tables: KnobTables, config: Config) -> KnobTables:
     """Return the tables without the values below the floor; a knob that ends below it keeps its highest value."""
     return tables._replace(
-        cores=_drop_below(tables.cores, options.floor_cores), cpu_khz=_drop_below(tables.cpu_khz, options.floor_cpu_khz)
+        cores=_drop_below(tables.cores, config.floor_cores), cpu_khz=_drop_below(tables.cpu_khz, config.floor_cpu_khz)
     )
 
 
@@ -19,13 +20,13 @@ def _drop_below(values: Tuple[int, ...], floor: int) -> Tuple[int, ...]:
     return tuple(value for value in values if value >= floor) or values[-1:]
 
 
-def check_mode(mode: Mode, tables: KnobTables, options: HardwareOptions) -> None:
+def check_mode(mode: Mode, tables: KnobTables, config: Config) -> None:
     """Check that every field of a mode may be set.
 
     Args:
         mode: The requested mode.
         tables: The board's values of each knob.
-        options: Holds the floor.
+        config: Holds the floor.
 
     Raises:
         PowerdRefusal: Of kind bad-request, not-allowed, off-table or below-floor.
@@ -34,7 +35,7 @@ def check_mode(mode: Mode, tables: KnobTables, options: HardwareOptions) -> None
         raise PowerdRefusal(
             "bad-request", f"got a mode that names no knob; name at least one of {', '.join(Mode._fields)}"
         )
-    allowed = above_floor(tables, options)
+    allowed = above_floor(tables, config)
     for knob in Mode._fields:
         value = getattr(mode, knob)
         if value is not None:
@@ -54,7 +55,7 @@ def _check_knob(knob: str, value: Any, table: Tuple[int, ...], allowed: Tuple[in
         raise PowerdRefusal("below-floor", _floor_text(f"{knob} {value}", knob, allowed))
 
 
-def check_preset(preset: Preset, tables: KnobTables, options: HardwareOptions) -> None:
+def check_preset(preset: Preset, tables: KnobTables, config: Config) -> None:
     """Check that a stock mode may be set.
 
     Raises:
@@ -66,7 +67,7 @@ def check_preset(preset: Preset, tables: KnobTables, options: HardwareOptions) -
             f"got preset {preset.name}; its GPU power-gating mask differs from the present one, which needs a reboot, "
             f"and nothing here reboots: run 'sudo nvpmodel -m {preset.id}' by hand and reboot, or choose another",
         )
-    allowed = above_floor(tables, options)
+    allowed = above_floor(tables, config)
     for knob in ("cores", "cpu_khz"):
         value, values = getattr(preset.mode, knob), getattr(allowed, knob)
         if value is not None and values and value < values[0]:

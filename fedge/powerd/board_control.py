@@ -3,12 +3,13 @@
 from typing import Any, Callable, Dict, List, Optional
 
 from fedge.powerd import allow_list, knob_changes, nvpmodel, thermal_zones
+from fedge.powerd.config import Config
 from fedge.powerd.control_values import try_read_int, try_read_text
 from fedge.powerd.device_tree import identify_board
 from fedge.powerd.knob_changes import Snapshot, WriteNotApplied
 from fedge.powerd.knobs import KnobState, discover_hardware, limits_from_state, mode_from_state, read_state
 from fedge.powerd.machine import Machine
-from fedge.powerd.mode_records import HardwareOptions, KnobTables, Mode, PowerdRefusal, Preset
+from fedge.powerd.mode_records import KnobTables, Mode, PowerdRefusal, Preset
 from fedge.powerd.state_restore import StateRestore
 from fedge.powerd.write_plan import ControlWrite, plan_write
 
@@ -34,20 +35,20 @@ class BoardControl:
         PowerdRefusal: Of kind failed, on a machine that is not a Jetson or whose knobs cannot be read.
     """
 
-    def __init__(self, machine: Machine, options: HardwareOptions) -> None:
-        self._machine, self._options = machine, options
+    def __init__(self, machine: Machine, config: Config) -> None:
+        self._machine, self._config = machine, config
         self._identity = identify_board(machine)
         try:
-            self._hardware = discover_hardware(machine, options)
+            self._hardware = discover_hardware(machine, config)
         except OSError as error:
             raise PowerdRefusal(
                 "failed", f"the board's knobs cannot be read: {error}; run as root on the board"
             ) from error
-        self._had_zones = bool(thermal_zones.list_zones(machine, options.needed_zones))
+        self._had_zones = bool(thermal_zones.list_zones(machine, config.needed_zones))
 
     def identity(self) -> Dict[str, Any]:
         """Return the model, the compatible names and the L4T release."""
-        return self._identity.to_wire()
+        return dict(self._identity._asdict())
 
     def tables(self) -> KnobTables:
         """Return the values of each knob."""
@@ -55,7 +56,7 @@ class BoardControl:
 
     def allowed_tables(self) -> KnobTables:
         """Return the values of each knob that are not below the floor."""
-        return allow_list.above_floor(self.tables(), self._options)
+        return allow_list.above_floor(self.tables(), self._config)
 
     def emc_control(self) -> str:
         """Return how the memory clock is controlled: ``lock``, ``cap`` or ``none``."""
@@ -103,7 +104,7 @@ class BoardControl:
             PowerdRefusal: Of kind bad-request, not-allowed, off-table or below-floor; or did-not-stick, after the
                 previous state was restored.
         """
-        allow_list.check_mode(mode, self.tables(), self._options)
+        allow_list.check_mode(mode, self.tables(), self._config)
         state = self._read_state()
         found = mode_from_state(state, self._hardware)
         if not knob_changes.list_missing_writes(state, self._hardware, mode, lock_min):
@@ -140,7 +141,7 @@ class BoardControl:
             text = "nvpmodel does not say which mode is set now, so it could not be put back; see: sudo nvpmodel -q"
             raise PowerdRefusal("failed", text)
         preset = allow_list.find_preset(self._list_presets(present), name_or_id)
-        allow_list.check_preset(preset, self.tables(), self._options)
+        allow_list.check_preset(preset, self.tables(), self._config)
         state = self._read_state()
         before = knob_changes.make_snapshot(state, present)
         first(mode_from_state(state, self._hardware), {"nvpmodel": present})
@@ -169,7 +170,7 @@ class BoardControl:
         Raises:
             PowerdRefusal: Of kind sensor-lost.
         """
-        found = thermal_zones.read_temperatures(self._machine, self._options.needed_zones)
+        found = thermal_zones.read_temperatures(self._machine, self._config.needed_zones)
         if self._had_zones and not found:
             raise PowerdRefusal(
                 "sensor-lost", f"all thermal zones are gone from {thermal_zones.ZONES}; look at dmesg, or reboot"

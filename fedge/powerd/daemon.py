@@ -7,7 +7,7 @@ import signal
 import socket
 import sys
 from pathlib import Path
-from typing import Callable, List, NamedTuple, Optional
+from typing import Callable, List, Optional
 
 from fedge.powerd import config as configuration
 from fedge.powerd import peers, sockets
@@ -15,20 +15,13 @@ from fedge.powerd.board_control import BoardControl
 from fedge.powerd.config import BadConfig, Config
 from fedge.powerd.line_server import LineServer
 from fedge.powerd.machine import Machine
-from fedge.powerd.mode_records import HardwareOptions, PowerdRefusal
+from fedge.powerd.mode_records import PowerdRefusal
 from fedge.powerd.state_keeper import StateKeeper
 from fedge.powerd.verb_handlers import Daemon
 
 logger = logging.getLogger(__name__)
 
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
-
-
-class DaemonPaths(NamedTuple):
-    """Paths of the daemon's own files, below the machine's root."""
-
-    socket: Path
-    state: Path
 
 
 def main(argv: Optional[List[str]] = None, machine_at: Callable[[str], Machine] = Machine) -> int:
@@ -38,16 +31,13 @@ def main(argv: Optional[List[str]] = None, machine_at: Callable[[str], Machine] 
         The exit code: 0 after a clean end, 1 if it cannot run here or could not restore everything, 2 for an invalid
         configuration file.
     """
-    asked = _make_parser().parse_args(argv)
+    arguments = _make_parser().parse_args(argv)
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(levelname)s %(message)s")
-    machine = machine_at(asked.root)
+    machine = machine_at(arguments.root)
     try:
-        path = Path(asked.config) if asked.config else machine.path(configuration.CONFIG)
-        config = configuration.load(path, needed=asked.config is not None)
-        places = DaemonPaths(
-            Path(asked.socket) if asked.socket else machine.path(config.socket), machine.path(config.state)
-        )
-        return _run(machine, config, places)
+        path = Path(arguments.config) if arguments.config else machine.path(configuration.CONFIG)
+        config = configuration.load(path, needed=arguments.config is not None)
+        return _run(machine, config, Path(arguments.socket) if arguments.socket else machine.path(config.socket))
     except BadConfig as error:
         return _report_exit(2, error)
     except PowerdRefusal as refused:
@@ -69,19 +59,17 @@ def _report_exit(code: int, why: object) -> int:
     return code
 
 
-def _run(machine: Machine, config: Config, places: DaemonPaths) -> int:
-    gid = _find_group_id(machine, config)
-    board = BoardControl(machine, _make_options(config))
-    sockets.make_folder(places.state, sockets.PRIVATE_MODE)
-    sockets.make_folder(places.socket.parent, sockets.FOLDER_MODE)
-    lock = sockets.lock_folder(places.state)
+def _run(machine: Machine, config: Config, path: Path) -> int:
+    gid, state = _find_group_id(machine, config), machine.path(config.state)
+    board = BoardControl(machine, config)
+    sockets.make_folder(state, sockets.PRIVATE_MODE)
+    sockets.make_folder(path.parent, sockets.FOLDER_MODE)
+    lock = sockets.lock_folder(state)
     try:
-        daemon = Daemon(board, StateKeeper(board, places.state, _read_boot_id(machine)), config)
+        daemon = Daemon(board, StateKeeper(board, state, _read_boot_id(machine)), config)
         gate = peers.AccessGate(config.group, gid, os.geteuid())
         wakeup = _Wakeup()
-        return _serve(
-            daemon, gate=gate, listener=sockets.listen_at(places.socket, gid), path=places.socket, wakeup=wakeup
-        )
+        return _serve(daemon, gate=gate, listener=sockets.listen_at(path, gid), path=path, wakeup=wakeup)
     finally:
         os.close(lock)
 
@@ -111,17 +99,6 @@ def _find_group_id(machine: Machine, config: Config) -> Optional[int]:
     return gid
 
 
-def _make_options(config: Config) -> HardwareOptions:
-    return HardwareOptions(
-        floor_cores=config.floor_cores,
-        floor_cpu_khz=config.floor_cpu_khz,
-        emc=config.emc,
-        emc_table_hz=config.emc_table_hz,
-        hottest_c=config.hottest_c,
-        needed_zones=config.needed_zones,
-    )
-
-
 def _read_boot_id(machine: Machine) -> str:
     try:
         return machine.read(BOOT_ID)
@@ -147,7 +124,7 @@ class _Wakeup:
 
 
 def notify_systemd(state: str) -> None:
-    """Notify systemd if it asked for it; the address may be an abstract one."""
+    """Notify systemd if it arguments for it; the address may be an abstract one."""
     address = os.environ.get("NOTIFY_SOCKET", "")
     if not address:
         return

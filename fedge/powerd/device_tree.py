@@ -1,7 +1,7 @@
 """Identity of the board: the device tree's model and compatible names, and the L4T release."""
 
 import re
-from typing import Dict, List, NamedTuple
+from typing import List, NamedTuple
 
 from fedge.powerd.control_values import try_read_text
 from fedge.powerd.machine import Machine
@@ -23,10 +23,6 @@ class DeviceTreeIdentity(NamedTuple):
     model: str
     compatible: List[str]
     l4t: str
-
-    def to_wire(self) -> Dict[str, object]:
-        """Return the form sent on the wire."""
-        return dict(self._asdict())
 
 
 def identify_board(machine: Machine) -> DeviceTreeIdentity:

@@ -3,9 +3,10 @@
 import re
 from typing import Dict, List, NamedTuple, Optional, Tuple
 
+from fedge.powerd.config import Config
 from fedge.powerd.control_values import highest_at_most, read_int, read_numbers, try_read_int, try_read_text
 from fedge.powerd.machine import Machine
-from fedge.powerd.mode_records import HardwareOptions, KnobTables, Mode
+from fedge.powerd.mode_records import KnobTables, Mode
 from fedge.powerd.write_plan import EMC_SLACK_HZ, SLACK_HZ, EmcFiles, EmcState, LimitFiles, LimitSpan
 
 CPU = "/sys/devices/system/cpu"
@@ -102,7 +103,7 @@ class KnobState(NamedTuple):
     emc: EmcState
 
 
-def discover_hardware(machine: Machine, options: HardwareOptions) -> Hardware:
+def discover_hardware(machine: Machine, config: Config) -> Hardware:
     """Discover the board's knobs.
 
     The CPU table is that of core 0's policy, the only one that always exists. A policy with another table is later set
@@ -114,8 +115,8 @@ def discover_hardware(machine: Machine, options: HardwareOptions) -> Hardware:
     cores = find_core_files(machine)
     first = read_policies(machine, read_online(machine, cores))
     files = find_emc_files(machine)
-    rates = read_emc_table(machine, options)
-    control = choose_emc_control(files, options.emc) if rates else "none"
+    rates = read_emc_table(machine, config)
+    control = choose_emc_control(files, config.emc) if rates else "none"
     return Hardware(
         cores,
         cpu_khz=first[0].table if first else (),
@@ -242,7 +243,7 @@ def choose_emc_control(files: EmcFiles, wanted: str) -> str:
     return "cap" if files.cap else "none"
 
 
-def read_emc_table(machine: Machine, options: HardwareOptions) -> Tuple[int, ...]:
+def read_emc_table(machine: Machine, config: Config) -> Tuple[int, ...]:
     """Return the memory's rates in Hz: the firmware's list, else the configured one, else only the highest rate.
 
     The firmware lists kHz, separated by blanks, some releases with "(kHz)" behind; rates in Hz are recognised by their
@@ -251,7 +252,7 @@ def read_emc_table(machine: Machine, options: HardwareOptions) -> Tuple[int, ...
     listed = read_numbers(machine, f"{BPMP}/emc/possible_rates")
     rates = tuple(sorted({rate * 1000 if rate < KHZ_THRESHOLD else rate for rate in listed}))
     highest = try_read_int(machine, f"{BPMP}/clk/emc/max_rate") or try_read_int(machine, f"{BWMGR}/emc_max_rate")
-    rates = rates or tuple(sorted(set(options.emc_table_hz)))
+    rates = rates or tuple(sorted(set(config.emc_table_hz)))
     if highest is None or highest <= 0:
         return rates
     return tuple(rate for rate in rates if rate <= highest + EMC_SLACK_HZ) or (highest,)

@@ -16,11 +16,11 @@ class LineBuffer:
     """Splits received bytes into lines; never keeps much more than one request."""
 
     def __init__(self) -> None:
-        self._kept = bytearray()
+        self._received = bytearray()
 
     def feed(self, chunk: bytes) -> None:
         """Append received bytes."""
-        self._kept += chunk
+        self._received += chunk
 
     def pop_line(self) -> Optional[bytes]:
         """Remove and return the next complete line without its end; None if there is none.
@@ -28,25 +28,25 @@ class LineBuffer:
         Raises:
             PowerdRefusal: The line is too long.
         """
-        end = self._kept.find(b"\n", 0, LONGEST_REQUEST + 1)
-        if end < 0 and len(self._kept) > LONGEST_REQUEST:
+        end = self._received.find(b"\n", 0, LONGEST_REQUEST + 1)
+        if end < 0 and len(self._received) > LONGEST_REQUEST:
             raise PowerdRefusal(
                 "bad-request", f"a line of more than {LONGEST_REQUEST} bytes; send one short JSON object"
             )
         if end < 0:
             return None
-        line = bytes(self._kept[:end])
-        del self._kept[: end + 1]
+        line = bytes(self._received[:end])
+        del self._received[: end + 1]
         return line
 
     def has_line(self) -> bool:
         """Return whether ``pop_line`` would return a line or raise."""
-        return len(self._kept) > LONGEST_REQUEST or b"\n" in self._kept
+        return len(self._received) > LONGEST_REQUEST or b"\n" in self._received
 
     def drain(self) -> int:
         """Discard the buffer and return its length in bytes."""
-        left = len(self._kept)
-        self._kept.clear()
+        left = len(self._received)
+        self._received.clear()
         return left
 
 
@@ -63,24 +63,26 @@ def decode_request(line: bytes) -> Dict[str, Any]:
         PowerdRefusal: Of kind bad-request.
     """
     try:
-        found = json.loads(line.decode("utf-8"), object_pairs_hook=_reject_duplicates, parse_constant=_reject_constant)
+        request = json.loads(
+            line.decode("utf-8"), object_pairs_hook=_reject_duplicates, parse_constant=_reject_constant
+        )
     except (ValueError, RecursionError) as error:
         why = "too deeply nested" if isinstance(error, RecursionError) else str(error)[:LONGEST_GOT]
         raise PowerdRefusal("bad-request", f"got no JSON ({why}); send one JSON object per line, in UTF-8") from error
-    if not isinstance(found, dict):
-        raise PowerdRefusal("bad-request", f"got {format_value(found)}; send one JSON object per line")
-    version = found.get("v")
+    if not isinstance(request, dict):
+        raise PowerdRefusal("bad-request", f"got {format_value(request)}; send one JSON object per line")
+    version = request.get("v")
     if isinstance(version, bool) or version != PROTOCOL:
         text = (
             f'got v={format_value(version)}; this daemon speaks "v":{PROTOCOL}; client and daemon must be of one '
             f"version"
         )
         raise PowerdRefusal("bad-request", text)
-    if not isinstance(found.get("verb"), str):
+    if not isinstance(request.get("verb"), str):
         raise PowerdRefusal(
-            "bad-request", f'got verb={format_value(found.get("verb"))}; name one, such as "verb":"get"'
+            "bad-request", f'got verb={format_value(request.get("verb"))}; name one, such as "verb":"get"'
         )
-    return found
+    return request
 
 
 def _reject_duplicates(pairs: List[Tuple[str, Any]]) -> Dict[str, Any]:

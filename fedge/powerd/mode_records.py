@@ -1,4 +1,4 @@
-"""Records of power modes: a mode, a board's tables, a stock preset, the hardware options, and a refusal."""
+"""Records of power modes: a mode, a board's tables, a stock preset, and a refusal."""
 
 from typing import Any, Dict, NamedTuple, Optional, Sequence, Tuple
 
@@ -49,17 +49,6 @@ class Preset(NamedTuple):
     mode: Mode
     needs_reboot: bool
     default: bool
-
-
-class HardwareOptions(NamedTuple):
-    """Hardware options from the daemon's file, as described in ``config.Config``."""
-
-    floor_cores: int = 2
-    floor_cpu_khz: int = 400000
-    emc: str = "lock"  # or "cap"
-    emc_table_hz: Tuple[int, ...] = ()
-    hottest_c: float = 95.0
-    needed_zones: Tuple[str, ...] = ()
 
 
 class PowerdRefusal(Exception):

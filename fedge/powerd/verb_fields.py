@@ -23,16 +23,16 @@ FIELDS: Dict[str, Tuple[str, ...]] = {
 Fields = Dict[str, Any]
 
 
-def parse_verb(asked: Fields) -> str:
+def parse_verb(request: Fields) -> str:
     """Return the verb if all fields belong to it.
 
     Raises:
         PowerdRefusal: Of kind unknown-verb or bad-request.
     """
-    name: str = asked["verb"]
+    name: str = request["verb"]
     if name not in FIELDS:
         raise PowerdRefusal("unknown-verb", f"got {line_protocol.format_value(name)}; known: {', '.join(FIELDS)}")
-    unknown = sorted(set(asked) - set(FIELDS[name]) - {"v", "verb"})
+    unknown = sorted(set(request) - set(FIELDS[name]) - {"v", "verb"})
     if unknown:
         known = ", ".join(FIELDS[name]) or "none"
         raise PowerdRefusal(
@@ -41,13 +41,13 @@ def parse_verb(asked: Fields) -> str:
     return name
 
 
-def parse_mode(asked: Fields) -> Mode:
+def parse_mode(request: Fields) -> Mode:
     """Return the requested mode; whether the board has its values is checked later.
 
     Raises:
         PowerdRefusal: Of kind bad-request.
     """
-    raw, known = asked["mode"], Mode._fields
+    raw, known = request["mode"], Mode._fields
     if not isinstance(raw, dict) or not raw:
         right = 'it must look like {"cores":4,"gpu_hz":510000000}'
         raise PowerdRefusal(
@@ -65,50 +65,50 @@ def parse_mode(asked: Fields) -> Mode:
     return Mode(**{knob: raw.get(knob) for knob in known})
 
 
-def parse_text(asked: Fields, field: str) -> str:
+def parse_text(request: Fields, field: str) -> str:
     """Return a short printable name; it goes into the log.
 
     Raises:
         PowerdRefusal: Of kind bad-request.
     """
-    value = asked.get(field)
+    value = request.get(field)
     if not isinstance(value, str) or not value.isprintable() or not 0 < len(value) <= LONGEST_NAME:
         right = f"it must be a text of 1 to {LONGEST_NAME} printable characters"
         raise PowerdRefusal("bad-request", f"got {field}={line_protocol.format_value(value)}; {right}")
     return value
 
 
-def parse_token(asked: Fields) -> Optional[str]:
+def parse_token(request: Fields) -> Optional[str]:
     """Return the holder's token, or None; the error text never repeats it, since it may be somebody's secret.
 
     Raises:
         PowerdRefusal: Of kind bad-request.
     """
-    value = asked.get("token")
+    value = request.get("token")
     if value is not None and not isinstance(value, str):
         raise PowerdRefusal("bad-request", "got a token that is no text; it must be what hold replied")
     return value
 
 
-def parse_flag(asked: Fields, field: str) -> bool:
+def parse_flag(request: Fields, field: str) -> bool:
     """Return a boolean field; a missing one is False.
 
     Raises:
         PowerdRefusal: Of kind bad-request.
     """
-    value = asked.get(field, False)
+    value = request.get(field, False)
     if not isinstance(value, bool):
         raise PowerdRefusal("bad-request", f"got {field}={line_protocol.format_value(value)}; it must be true or false")
     return value
 
 
-def parse_number(asked: Fields, field: str) -> float:
+def parse_number(request: Fields, field: str) -> float:
     """Return a finite number, clamped to +-1e9 so that texts can show it.
 
     Raises:
         PowerdRefusal: Of kind bad-request.
     """
-    value = asked.get(field)
+    value = request.get(field)
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) < math.inf:
         raise PowerdRefusal("bad-request", f"got {field}={line_protocol.format_value(value)}; it must be a number")
     return min(max(value, -1e9), 1e9)  # so that a text can show it

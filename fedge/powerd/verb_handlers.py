@@ -86,10 +86,10 @@ class Daemon:
         """Return the reply to one request line; never raises."""
         held, began_s = self._lease, self._clock()
         try:
-            asked = line_protocol.decode_request(line)
-            verb = verb_fields.parse_verb(asked)
+            request = line_protocol.decode_request(line)
+            verb = verb_fields.parse_verb(request)
             self._end_expired_lease()
-            return line_protocol.encode_reply(self._verbs[verb](asked, uid))
+            return line_protocol.encode_reply(self._verbs[verb](request, uid))
         except PowerdRefusal as refused:
             return line_protocol.encode_refusal(refused)
         except OSError as error:
@@ -106,7 +106,7 @@ class Daemon:
 
     # The verbs
 
-    def _describe(self, asked: Fields, uid: int) -> Fields:
+    def _describe(self, request: Fields, uid: int) -> Fields:
         board, config = self._board, self._config
         nothing: List[Preset] = []
         presets = self._get_cached_answer("presets", lambda: _call_outside_container(board.presets, nothing))
@@ -123,7 +123,7 @@ class Daemon:
             "hottest_c": config.hottest_c,
         }
 
-    def _get(self, asked: Fields, uid: int) -> Fields:
+    def _get(self, request: Fields, uid: int) -> Fields:
         preset = self._get_cached_answer("preset", lambda: _call_outside_container(self._board.preset, None))
         left_s = lease.remaining_s(self._lease, self._clock()) if self._lease else 0.0
         mode, limits, unread = self._read_present()
@@ -144,13 +144,13 @@ class Daemon:
         except PowerdRefusal as refused:
             return {}, {}, refused.text
 
-    def _set(self, asked: Fields, uid: int) -> Fields:
-        if ("mode" in asked) == ("preset" in asked):
+    def _set(self, request: Fields, uid: int) -> Fields:
+        if ("mode" in request) == ("preset" in request):
             raise PowerdRefusal("bad-request", 'got both or none of them; a set has either "mode" or "preset"')
-        lock_min = verb_fields.parse_flag(asked, "lock_min")
-        mode = verb_fields.parse_mode(asked) if "mode" in asked else None
-        preset = verb_fields.parse_text(asked, "preset") if mode is None else ""
-        lease.check_holder(self._lease, verb_fields.parse_token(asked), self._clock())
+        lock_min = verb_fields.parse_flag(request, "lock_min")
+        mode = verb_fields.parse_mode(request) if "mode" in request else None
+        preset = verb_fields.parse_text(request, "preset") if mode is None else ""
+        lease.check_holder(self._lease, verb_fields.parse_token(request), self._clock())
         if lock_min:
             self._require_extra("lock-min")
         if lock_min and mode is None:
@@ -186,15 +186,15 @@ class Daemon:
             logger.info("set by %s: from %s to %s", self._caller_name(uid), before[0].to_wire(), now.to_wire())
         return {"mode": now.to_wire(), "took_s": round(took_s, 6)}
 
-    def _restore(self, asked: Fields, uid: int) -> Fields:
-        lease.check_holder(self._lease, verb_fields.parse_token(asked), self._clock())
+    def _restore(self, request: Fields, uid: int) -> Fields:
+        lease.check_holder(self._lease, verb_fields.parse_token(request), self._clock())
         if not self._put_back(f"restore by {self._caller_name(uid)}"):
             raise PowerdRefusal("failed", self._stop_reason() or "")
         return {"mode": self._board.mode().to_wire()}
 
-    def _hold(self, asked: Fields, uid: int) -> Fields:
-        name, token = verb_fields.parse_text(asked, "name"), verb_fields.parse_token(asked)
-        seconds = verb_fields.parse_number(asked, "seconds")
+    def _hold(self, request: Fields, uid: int) -> Fields:
+        name, token = verb_fields.parse_text(request, "name"), verb_fields.parse_token(request)
+        seconds = verb_fields.parse_number(request, "seconds")
         before, now_s = self._lease, self._clock()
         self._lease = lease.begin_or_renew(
             before, name=name, seconds=seconds, token=token, new_token=self._new_token(), now_s=now_s
@@ -208,19 +208,19 @@ class Daemon:
             logger.info("hold by uid %d: %s holds the board for %g s", uid, name, seconds)
         return {"token": self._lease.token, "left_s": round(lease.remaining_s(self._lease, now_s), 3)}
 
-    def _drop_caches(self, asked: Fields, uid: int) -> Fields:
+    def _drop_caches(self, request: Fields, uid: int) -> Fields:
         self._require_extra("drop-caches")
-        lease.check_holder(self._lease, verb_fields.parse_token(asked), self._clock())
+        lease.check_holder(self._lease, verb_fields.parse_token(request), self._clock())
         self._board.drop_caches()
         logger.info("drop-caches by %s", self._caller_name(uid))
         return {}
 
-    def _fan(self, asked: Fields, uid: int) -> Fields:
+    def _fan(self, request: Fields, uid: int) -> Fields:
         self._require_extra("fan")
-        percent = verb_fields.parse_number(asked, "percent")
+        percent = verb_fields.parse_number(request, "percent")
         if not 0 <= percent <= 100:
             raise PowerdRefusal("bad-request", f"got percent={percent:g}; it must be from 0 to 100")
-        lease.check_holder(self._lease, verb_fields.parse_token(asked), self._clock())
+        lease.check_holder(self._lease, verb_fields.parse_token(request), self._clock())
         self._require_can_set()
         try:
             self._board.set_fan(int(percent), self._keeper.store_before_change)

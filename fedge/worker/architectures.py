@@ -1,5 +1,6 @@
 """Trainable networks by name, each built for a given image shape and number of classes."""
 
+from functools import partial
 from typing import Callable, Dict
 
 from torch import nn
@@ -82,60 +83,30 @@ def resnet18(shape: Shape) -> nn.Module:
     References:
         He et al., "Deep Residual Learning for Image Recognition", CVPR 2016, section 4.2.
     """
-    from fedge.worker.torchvision_shim import models
-
-    net: nn.Module = models.resnet18(num_classes=shape.classes)
+    net = build_torchvision("resnet18", shape)
     net.conv1 = nn.Conv2d(shape.channels, 64, kernel_size=3, stride=1, padding=1, bias=False)
     net.maxpool = nn.Identity()
     return net
 
 
-def _mobilenet_v3(size: str, shape: Shape) -> nn.Module:
-    from fedge.worker.torchvision_shim import models
-
-    build = {"small": models.mobilenet_v3_small, "large": models.mobilenet_v3_large}[size]
-    net: nn.Module = build(num_classes=shape.classes)
+def mobilenet_v3(name: str, shape: Shape) -> nn.Module:
+    """Build a MobileNetV3 of torchvision's without pretrained weights; its first convolution has stride 1, not 2."""
+    net = build_torchvision(name, shape)
     stem = net.get_submodule("features.0")
     assert isinstance(stem, nn.Sequential)
     stem[0] = nn.Conv2d(shape.channels, 16, kernel_size=3, stride=1, padding=1, bias=False)
     return net
 
 
-def mobilenet_v3_small(shape: Shape) -> nn.Module:
-    """Build torchvision's MobileNetV3-Small without pretrained weights; its first convolution has stride 1, not 2."""
-    return _mobilenet_v3("small", shape)
+def build_torchvision(name: str, shape: Shape, **options: int) -> nn.Module:
+    """Build torchvision's unmodified network ``name`` for large images with 3 channels, without pretrained weights.
 
-
-def mobilenet_v3_large(shape: Shape) -> nn.Module:
-    """Build torchvision's MobileNetV3-Large without pretrained weights; its first convolution has stride 1, not 2."""
-    return _mobilenet_v3("large", shape)
-
-
-def imagenet_resnet18(shape: Shape) -> nn.Module:
-    """Build torchvision's unmodified ResNet-18 for large images, without pretrained weights."""
-    from fedge.worker.torchvision_shim import models
-
-    net: nn.Module = models.resnet18(num_classes=shape.classes)
-    return net
-
-
-def imagenet_resnet50(shape: Shape) -> nn.Module:
-    """Build torchvision's unmodified ResNet-50 for large images, without pretrained weights.
-
-    Args:
-        shape: Only its ``classes`` count; images must have 3 channels.
+    Raises:
+        BadTask: This release of torchvision does not have it.
     """
-    from fedge.worker.torchvision_shim import models
+    from fedge.worker.torchvision_shim import models, require_function
 
-    net: nn.Module = models.resnet50(num_classes=shape.classes)
-    return net
-
-
-def imagenet_mobilenet_v3_large(shape: Shape) -> nn.Module:
-    """Build torchvision's unmodified MobileNetV3-Large for large images, without pretrained weights."""
-    from fedge.worker.torchvision_shim import models
-
-    net: nn.Module = models.mobilenet_v3_large(num_classes=shape.classes)
+    net: nn.Module = require_function(models, name)(num_classes=shape.classes, **options)
     return net
 
 
@@ -145,10 +116,7 @@ def vit_b16(shape: Shape) -> nn.Module:
     References:
         Dosovitskiy et al., "An Image is Worth 16x16 Words", ICLR 2021.
     """
-    from fedge.worker.torchvision_shim import models, require_function
-
-    net: nn.Module = require_function(models, "vit_b_16")(image_size=shape.side, num_classes=shape.classes)
-    return net
+    return build_torchvision("vit_b_16", shape, image_size=shape.side)
 
 
 MODELS: Dict[str, Callable[[Shape], nn.Module]] = {
@@ -156,11 +124,11 @@ MODELS: Dict[str, Callable[[Shape], nn.Module]] = {
     "lenet5": lenet5,
     "small-cnn": small_cnn,
     "resnet18": resnet18,
-    "mobilenet-v3-small": mobilenet_v3_small,
-    "mobilenet-v3-large": mobilenet_v3_large,
-    "resnet18-imagenet": imagenet_resnet18,
-    "resnet50-imagenet": imagenet_resnet50,
-    "mobilenet-v3-large-imagenet": imagenet_mobilenet_v3_large,
+    "mobilenet-v3-small": partial(mobilenet_v3, "mobilenet_v3_small"),
+    "mobilenet-v3-large": partial(mobilenet_v3, "mobilenet_v3_large"),
+    "resnet18-imagenet": partial(build_torchvision, "resnet18"),
+    "resnet50-imagenet": partial(build_torchvision, "resnet50"),
+    "mobilenet-v3-large-imagenet": partial(build_torchvision, "mobilenet_v3_large"),
     "vit-b16": vit_b16,
 }
 """Every network by name; each value builds a fresh one for a ``Shape``."""

@@ -314,7 +314,7 @@ def run_epochs(spec: EpochSpec, samples: Any, paths: List[str], step: Callable[.
     Returns:
         Arrays by name, as in ``measure_epochs``.
     """
-    from fedge.worker import host_counters as host
+    from fedge.worker import page_cache as host
     from fedge.worker import timed_loader as loading
 
     how = loading.TimedLoaderSettings(spec.batch_size, spec.workers, spec.prefetch, spec.pinned)
@@ -355,7 +355,7 @@ def run_epoch(
         workers are still alive.
     """
     steps = len(loader)
-    begun_s = told_s = now_s()
+    begun_s = reported_s = now_s()
     batches = iter(loader)
     started_s, asked_s = now_s(), begun_s
     for i in range(steps):
@@ -367,8 +367,8 @@ def run_epoch(
         notes.add_row(
             epoch, i, split_step_time(asked_s, got_s=got_s, end_s=end_s, batch=batch, did=did, workers=workers)
         )
-        if end_s - told_s > PROGRESS_PERIOD_S:
-            told_s = end_s
+        if end_s - reported_s > PROGRESS_PERIOD_S:
+            reported_s = end_s
             print_json({"epoch": epoch, "step": i + 1, "steps": steps})
         asked_s = now_s()
         notes.close_row(asked_s)

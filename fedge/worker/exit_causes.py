@@ -129,20 +129,15 @@ def _format_last_words(text: str) -> str:
     return f"; it said: {words[-LAST_WORDS_LETTERS:]}" if words else ""
 
 
-def parse_machine_oom_kills(vmstat: str) -> Optional[int]:
-    """Return ``oom_kill`` of /proc/vmstat; None before Linux 4.13."""
-    return _parse_counter(vmstat, "oom_kill")
+def parse_oom_kills(text: str) -> Optional[int]:
+    """Return the counter ``oom_kill``, which kernels before 4.13 lack.
 
-
-def parse_group_oom_kills(events: str) -> Optional[int]:
-    """Return ``oom_kill`` of a control group's memory.events (version 2) or memory.oom_control (version 1)."""
-    return _parse_counter(events, "oom_kill")
-
-
-def _parse_counter(text: str, name: str) -> Optional[int]:
+    Args:
+        text: Content of /proc/vmstat, or of a control group's memory.events (version 2) or memory.oom_control (1).
+    """
     for line in text.splitlines():
         words = line.split()
-        if len(words) == 2 and words[0] == name and words[1].isdigit():
+        if len(words) == 2 and words[0] == "oom_kill" and words[1].isdigit():
             return int(words[1])
     return None
 

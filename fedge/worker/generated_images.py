@@ -79,14 +79,13 @@ class ImageSetSpec(NamedTuple):
     channels: int = 3
     seed: int = 0
     kb: Optional[float] = None
-    """Mean size of a file in units of 1000 bytes; None: ``BYTES_PER_PIXEL`` decides."""
     in_memory: bool = False
 
     @property
     def key(self) -> str:
         """Twelve hex digits that identify the content."""
-        told = json.dumps([VERSION, list(self)])
-        return hashlib.sha256(told.encode("ascii")).hexdigest()[:12]
+        content = json.dumps([VERSION, list(self)])
+        return hashlib.sha256(content.encode("ascii")).hexdigest()[:12]
 
     @property
     def file_bytes(self) -> float:
@@ -326,5 +325,5 @@ def _import_pillow() -> Any:
 
 def read_image_counts(place: Path) -> Dict[str, int]:
     """Return the number of images (``images``) and bytes (``bytes``) of a complete data set."""
-    told: Dict[str, int] = json.loads((place / COMPLETE).read_text(encoding="ascii"))
-    return told
+    counts: Dict[str, int] = json.loads((place / COMPLETE).read_text(encoding="ascii"))
+    return counts

@@ -181,14 +181,12 @@ class ServiceStatistics(NamedTuple):
     requests: int
     served: int
     late: int
-    """Answered requests that took longer than the latency budget."""
     dropped: int
     batches: int
     busy_s: float
     waiting: int
     histogram: LatencyHistogram
     failed: str = ""
-    """Why the service has stopped; empty while it runs."""
 
     def as_data(self) -> Dict[str, Any]:
         """Return the statistics as JSON values."""
@@ -212,10 +210,8 @@ class TimeBreakdown(NamedTuple):
     """
 
     working_s: float = 0.0
-    """Training steps, and other work announced by ``serve_before_step``."""
     serving_s: float = 0.0
     held_s: float = 0.0
-    """Time in which a training waited for a batch to fill up."""
     idle_s: float = 0.0
 
 
@@ -275,7 +271,7 @@ class Interleaver:
         if stand is None:
             return None
         self._admit(stand, self._now_s())  # also count what arrived since the last call
-        self._close_service(stand)
+        self._count_dropped(stand, stand.close())
         return stand.total.to_statistics(stand)
 
     def push(self, name: str, payloads: Sequence[Any], arrived_s: float) -> bool:
@@ -408,7 +404,7 @@ class Interleaver:
             self._add_time("serving_s", self._now_s() - begin_s)
             stand.in_hand = 0
             self._count_dropped(stand, batch)
-            self._close_service(stand)
+            self._count_dropped(stand, stand.close())
             return
         end_s = self._now_s()
         self._add_time("serving_s", end_s - begin_s)
@@ -417,10 +413,6 @@ class Interleaver:
         for account in (stand.total, stand.recent):
             account.count_batch(batch, begin_s, end_s)
         stand.in_hand = 0
-
-    def _close_service(self, stand: "_ServiceQueue") -> None:
-        """Admit no more requests and drop those that wait."""
-        self._count_dropped(stand, stand.close())
 
     def _count_dropped(self, stand: "_ServiceQueue", dropped: List[Request]) -> None:
         if dropped:
@@ -459,22 +451,22 @@ class BatchTimes:
     """Durations of batches by size, rounded up to the next power of two."""
 
     def __init__(self) -> None:
-        self._seen: Dict[int, RecentDurations] = {}
+        self._durations: Dict[int, RecentDurations] = {}
 
     def add(self, size: int, seconds: float) -> None:
         """Record the duration of a batch."""
-        self._seen.setdefault((size - 1).bit_length(), RecentDurations()).add(seconds)
+        self._durations.setdefault((size - 1).bit_length(), RecentDurations()).add(seconds)
 
     def estimate(self, size: int) -> DurationEstimate:
         """Estimate the duration of a batch of ``size``.
 
         Without a record of its size class, the next larger one is used, else the largest; 0 without records.
         """
-        if not self._seen:
+        if not self._durations:
             return DurationEstimate()
         wanted = (size - 1).bit_length()
-        place = min((one for one in self._seen if one >= wanted), default=max(self._seen))
-        return self._seen[place].estimate
+        place = min((one for one in self._durations if one >= wanted), default=max(self._durations))
+        return self._durations[place].estimate
 
 
 class ServiceCounts:

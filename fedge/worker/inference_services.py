@@ -4,15 +4,20 @@ Only the main thread serves, before the steps of its jobs and between jobs. Conn
 with a ``RequestTicket`` on which they wait.
 """
 
-import math
 import time
 from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional
 
 import numpy as np
 
-from fedge.worker import inference_interleaver
 from fedge.worker.arrivals import arrival_times, parse_arrivals
-from fedge.worker.inference_interleaver import WHEN_LATE, Interleaver, Request, ServiceFailed, ServiceStatistics
+from fedge.worker.inference_interleaver import (
+    MOST_WAITING,
+    WHEN_LATE,
+    HostedService,
+    Interleaver,
+    Request,
+    ServiceFailed,
+)
 from fedge.worker.job_slot import Reply, WorkerJob
 from fedge.worker.refusal import JobStopped, error_reply
 from fedge.worker.request_fields import BadField, NoTaskLoaded, get_count, get_number, get_object, get_seconds, get_text
@@ -32,7 +37,7 @@ WARM_RUNS = 2
 class LoadedService(NamedTuple):
     """A running service: its settings, its network (None once it has failed), and its description for ``status``."""
 
-    service: inference_interleaver.HostedService
+    service: HostedService
     net: Any
     about: Dict[str, Any]
 
@@ -99,13 +104,18 @@ class InferenceServices:
             release: Frees memory after an error.
             now_s: The clock.
         """
-        self.pause: Callable[[float], None] = _sleep
+        self.pause: Callable[[float], None] = lambda wait_s: time.sleep(min(wait_s, 1.0))
         self.nudge: Callable[[], None] = lambda: None
         self._judge, self._release, self._now_s = judge, release, now_s
         self._standing: Dict[str, LoadedService] = {}
         self._failures: Dict[str, Reply] = {}
         self.loop = Interleaver(
-            [], arrivals={}, infer=self._infer, now_s=now_s, wait_s=self._wait, drop=self._refuse_dropped
+            [],
+            arrivals={},
+            infer=self._infer,
+            now_s=now_s,
+            wait_s=self._wait,
+            drop=self._refuse_dropped,
         )
 
     def serve_before_step(self, job: WorkerJob) -> None:
@@ -114,17 +124,9 @@ class InferenceServices:
             # The first step of a job takes longer than the others, so it is estimated as a kind of its own.
             self.loop.serve_before_step(job.cancelled.is_set, job.verb if job.done else job.verb + ", first minibatch")
 
-    def end_step(self) -> None:
-        """End the last step of a job, or of a part of it."""
-        self.loop.end_step()
-
-    def serve_while_idle(self, stop: Callable[[], bool]) -> None:
-        """Serve between jobs until ``stop`` is true."""
-        self.loop.serve_while_idle(math.inf, stop)
-
     def install(
         self,
-        service: inference_interleaver.HostedService,
+        service: HostedService,
         arrivals: Callable[[], Optional[Iterator[float]]],
         net: Any,
         job: WorkerJob,
@@ -154,7 +156,7 @@ class InferenceServices:
                 scores = net.scores([None] * size)
                 took_s = self._now_s() - begin_s
             taken_s.append(took_s)
-        self.end_step()
+        self.loop.end_step()
         about = {"batch_size": service.batch_size, "latency_s": service.latency_s, "device": str(net.device)}
         self._failures.pop(service.name, None)
         # First the network, then the service: a request may arrive in between.
@@ -178,10 +180,10 @@ class InferenceServices:
             raise BadField("name", repr(name), "a service that stands: " + (", ".join(self._standing) or "none does"))
         gone = {}
         for one in [name] if name is not None else list(self._standing):
-            told = self.loop.remove(one)
+            statistics = self.loop.remove(one)
             del self._standing[one]
             self._failures.pop(one, None)
-            gone[one] = None if told is None else told.as_data()
+            gone[one] = None if statistics is None else statistics.as_data()
         self._release()
         return gone
 
@@ -211,26 +213,25 @@ class InferenceServices:
         if self.loop.push(name, RequestTicket(job, images).samples, job.arrived_s):
             self.nudge()
             return None
-        return self._failures.get(name) or _overload_reply(name)
+        text = "request: too many wait for {}; ask less often, or for fewer at once".format(name)
+        return self._failures.get(name) or error_reply("busy", text)
 
     def describe_services(self) -> Dict[str, Any]:
         """Return each service's settings and statistics, for ``status``; may be called from any thread."""
-        done = self.loop.get_statistics()
-        return {name: dict(one.about, **_statistics_data(done.get(name))) for name, one in list(self._standing.items())}
+        services = {name: dict(one.about) for name, one in list(self._standing.items())}
+        for name, statistics in self.loop.get_statistics().items():
+            services.get(name, {}).update(statistics.as_data())
+        return services
 
     def take_statistics(self) -> Optional[Dict[str, Any]]:
         """Return each service's statistics since the last call; None if there are no services."""
         taken = self.loop.take_statistics()
-        return {name: told.as_data() for name, told in taken.items()} if taken else None
-
-    def get_time_breakdown(self) -> inference_interleaver.TimeBreakdown:
-        """Return how the main thread's time was spent."""
-        return self.loop.get_time_breakdown()
+        return {name: statistics.as_data() for name, statistics in taken.items()} if taken else None
 
     def _wait(self, wait_s: float) -> None:
-        self.pause(wait_s)
+        self.pause(wait_s)  # looked up at each call, since it may be replaced
 
-    def _infer(self, service: inference_interleaver.HostedService, batch: List[Request]) -> None:
+    def _infer(self, service: HostedService, batch: List[Request]) -> None:
         reply = self._answer_batch(service, batch)
         if reply is not None:  # after the except block, whose traceback held on to the tensors
             self._failures[service.name] = reply
@@ -238,7 +239,7 @@ class InferenceServices:
             self._release()
             raise ServiceFailed("{kind}: {text}".format(**reply[0]["error"]))
 
-    def _answer_batch(self, service: inference_interleaver.HostedService, batch: List[Request]) -> Optional[Reply]:
+    def _answer_batch(self, service: HostedService, batch: List[Request]) -> Optional[Reply]:
         """Score a batch and answer its requests; on failure return the reply to all later requests."""
         try:
             images = [None if one.payload is None else one.payload.image for one in batch]
@@ -251,7 +252,7 @@ class InferenceServices:
                 one.payload.ticket.set_scores(one.payload.place, row, now_s - one.arrived_s)
         return None
 
-    def _refuse_dropped(self, service: inference_interleaver.HostedService, requests: List[Request]) -> None:
+    def _refuse_dropped(self, service: HostedService, requests: List[Request]) -> None:
         asked = [one.payload for one in requests if one.payload is not None]
         if asked:
             reply = self._failures.get(service.name) or _dropped_reply(service)
@@ -259,7 +260,7 @@ class InferenceServices:
                 sample.ticket.refuse_image(reply)
 
 
-def parse_service(fields: Mapping[str, Any]) -> inference_interleaver.HostedService:
+def parse_service(fields: Mapping[str, Any]) -> HostedService:
     """Parse the settings of a ``serve`` request.
 
     Raises:
@@ -276,8 +277,8 @@ def parse_service(fields: Mapping[str, Any]) -> inference_interleaver.HostedServ
     wait_s = None if fields.get("max_wait_s") is None else get_number(fields, "max_wait_s")
     if wait_s is not None and wait_s < 0.0:
         raise BadField("max_wait_s", str(wait_s), "seconds, 0 or more, or null for no such bound")
-    most = get_count(fields, "most_waiting", 1) if "most_waiting" in fields else inference_interleaver.MOST_WAITING
-    return inference_interleaver.HostedService(
+    most = get_count(fields, "most_waiting", 1) if "most_waiting" in fields else MOST_WAITING
+    return HostedService(
         get_text(fields, "name"),
         batch_size=batch_size,
         latency_s=budget_s,
@@ -340,18 +341,6 @@ def _check_images(job: WorkerJob, standing: LoadedService) -> Any:
     return images
 
 
-def _statistics_data(told: Optional[ServiceStatistics]) -> Dict[str, Any]:
-    return {} if told is None else told.as_data()
-
-
-def _overload_reply(name: str) -> Reply:
-    return error_reply("busy", "request: too many wait for {}; ask less often, or for fewer at once".format(name))
-
-
-def _dropped_reply(service: inference_interleaver.HostedService) -> Reply:
+def _dropped_reply(service: HostedService) -> Reply:
     text = "request: dropped by {}, which could not answer it within {:g} s, had no room for it, or stands no more"
     return error_reply("busy", text.format(service.name, service.latency_s))
-
-
-def _sleep(wait_s: float) -> None:
-    time.sleep(min(wait_s, 1.0))

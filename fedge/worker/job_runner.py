@@ -68,7 +68,6 @@ class JobRunner:
         self.facts = TorchFacts(None, None, None)
         self.loaded: Optional[LoadedTask] = None
         self.broken = ""
-        """The CUDA error after which only a new process can help; empty while there is none."""
         self.serving = InferenceServices(self._make_failure_reply, parts.release, time.monotonic)
         self._training: Any = None
         self._peak = PeakMemoryMeter()
@@ -90,9 +89,9 @@ class JobRunner:
         """Run a job and return its answer; any exception in it becomes an ``error`` reply."""
         job.before_step = self.serving.serve_before_step
         self.serving.take_statistics()
-        begun = self.serving.get_time_breakdown()
+        begun = self.serving.loop.get_time_breakdown()
         reply, failed = self._attempt(job)
-        self.serving.end_step()
+        self.serving.loop.end_step()
         job.arrays = {}
         if job.verb in ASIDE_VERBS:
             if failed:
@@ -110,7 +109,8 @@ class JobRunner:
         done = self.serving.take_statistics()
         if done is None or not header["ok"]:
             return reply
-        spent = {name: end - begin for name, begin, end in zip(begun._fields, begun, self.serving.get_time_breakdown())}
+        now = self.serving.loop.get_time_breakdown()
+        spent = {name: end - begin for name, begin, end in zip(begun._fields, begun, now)}
         return dict(header, service=done, spent=spent), arrays
 
     def _attempt(self, job: WorkerJob) -> Tuple[Reply, bool]:
@@ -204,7 +204,7 @@ class JobRunner:
         training = self._training
         job.of = min(self._of, training.done + steps)
         taken_s = [] if steps == 0 else training.advance(steps, _count_steps(job, lambda: training.done), limit_s)
-        self.serving.end_step()  # what follows is no minibatch
+        self.serving.loop.end_step()  # what follows is no minibatch
         job.done = training.done
         header = {"ok": True, "done": training.done, "of": self._of, "seconds": [float(one) for one in taken_s]}
         header.update(stopped=_stop_reason(job), loss=None, accuracy=None)

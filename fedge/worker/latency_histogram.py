@@ -72,11 +72,11 @@ class LatencyHistogram:
     @classmethod
     def from_data(cls, data: Mapping[str, Any]) -> "LatencyHistogram":
         """Restore the histogram that ``as_data`` returned."""
-        made = cls(float(data["budget_s"]))
-        made.count, made.late = int(data["count"]), int(data["late"])
-        made.total_s, made.worst_s = float(data["total_s"]), float(data["worst_s"])
-        made.bins = {int(place): int(count) for place, count in data["bins"]}
-        return made
+        histogram = cls(float(data["budget_s"]))
+        histogram.count, histogram.late = int(data["count"]), int(data["late"])
+        histogram.total_s, histogram.worst_s = float(data["total_s"]), float(data["worst_s"])
+        histogram.bins = {int(place): int(count) for place, count in data["bins"]}
+        return histogram
 
     def copy(self) -> "LatencyHistogram":
         """Return an independent copy."""

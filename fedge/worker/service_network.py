@@ -8,8 +8,9 @@ from torch import nn
 
 from fedge.worker.refusal import Refusal
 from fedge.worker.sources import Data
+from fedge.worker.subnetwork_arrays import Arrays
 from fedge.worker.tasks import TrainingTask, data_shape
-from fedge.worker.trainer import Arrays, load_arrays
+from fedge.worker.trainer import load_arrays
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -20,21 +20,6 @@ if TYPE_CHECKING:
 else:
     Pixels = Labels = Any
 
-__all__ = [
-    "BadSource",
-    "Data",
-    "Labels",
-    "Pixels",
-    "Refusal",
-    "check_data",
-    "compute_stamp",
-    "file_sha256",
-    "find_strays",
-    "make_synthetic",
-    "read",
-    "write_file",
-]
-
 ARRAY_NAMES = ("train_x", "train_y", "test_x", "test_y")
 SCALE_NAMES = ("mean", "sd", "classes")
 """Optional arrays of a file; otherwise computed from the training images."""

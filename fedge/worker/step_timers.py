@@ -25,7 +25,6 @@ class StepOutcome(NamedTuple):
     loss: Tensor
     scores: Tensor
     labels: Tensor
-    """Labels (n,), on the device."""
     copy_s: float
     compute_s: float
     done_s: float

@@ -27,8 +27,7 @@ from fedge.worker.exit_causes import (
     OomCounters,
     diagnose_exit,
     group_counter_paths,
-    parse_group_oom_kills,
-    parse_machine_oom_kills,
+    parse_oom_kills,
     restart_pause_s,
 )
 
@@ -76,18 +75,12 @@ class SupervisorSettings(NamedTuple):
     root: str = "/"
 
 
-def run(settings: SupervisorSettings) -> int:
-    """Run the supervisor until SIGTERM or SIGINT and return the exit status.
+class SocketClaim:
+    """The listening socket and its lock, held by this process only; both files are removed on exit.
 
     Raises:
-        UnusableSocket: The socket cannot be created, or another worker serves it.
+        UnusableSocket: On entry, if the socket cannot be created or another worker serves it.
     """
-    with SocketClaim(settings.socket_path) as claim:
-        return Supervisor(settings, claim.listener).run()
-
-
-class SocketClaim:
-    """The listening socket and its lock, held by this process only; both files are removed on exit."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -355,9 +348,9 @@ def read_oom_counters(pid: int, root: str = "/") -> OomCounters:
         pid: The process.
         root: Folder that stands for /.
     """
-    machine = parse_machine_oom_kills(_read_text(root, "/proc/vmstat"))
+    machine = parse_oom_kills(_read_text(root, "/proc/vmstat"))
     for path in group_counter_paths(_read_text(root, f"/proc/{pid}/cgroup")):
-        found = parse_group_oom_kills(_read_text(root, path))
+        found = parse_oom_kills(_read_text(root, path))
         if found is not None:
             return OomCounters(machine, found)
     return OomCounters(machine, None)
@@ -414,7 +407,8 @@ def main(settings: SupervisorSettings) -> int:
         )
         return 2
     try:
-        return run(settings)
+        with SocketClaim(settings.socket_path) as claim:
+            return Supervisor(settings, claim.listener).run()
     except UnusableSocket as error:
         logger.error("%s", error)  # noqa: TRY400  a user's mistake, reported in one line
         return 2

@@ -1,4 +1,4 @@
-"""Training tasks: a network, its loss and its data source; built in, or from a task file that a run ships."""
+"""Training tasks: a network, its loss and its data; built in, or from a task file. Imports neither torch nor numpy."""
 
 import functools
 import hashlib
@@ -35,13 +35,9 @@ class TrainingTask(NamedTuple):
 
     name: str
     sha256: str
-    """SHA-256 of the task file's text; empty for a built-in task."""
     build: "Callable[[Shape], nn.Module]"
-    """Builds a freshly initialised network: images (n, channels, side, side) to scores (n, classes)."""
     loss: "Callable[[Tensor, Tensor], Tensor]"
-    """Mean loss of a minibatch, a scalar tensor, from scores (n, classes) and labels (n,)."""
     data: Optional[Callable[[Dict[str, Any]], Data]]
-    """The task's own reader of a source; None: ``sources.read``."""
 
 
 def data_shape(data: "Data") -> Shape:

@@ -49,11 +49,8 @@ class BatchStamps(NamedTuple):
     fetch_s: float
     preprocess_s: float
     begun_s: float
-    """When loading of the first sample began."""
     gathered_s: float
-    """When the last sample was loaded."""
     made_s: float
-    """When the batch was stacked."""
 
 
 class TimedBatch(NamedTuple):

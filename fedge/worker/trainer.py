@@ -4,7 +4,7 @@ import copy
 import gc
 import time
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Callable, Dict, FrozenSet, Iterator, List, Mapping, NamedTuple, Optional, Tuple
+from typing import TYPE_CHECKING, Callable, Dict, FrozenSet, Iterator, List, NamedTuple, Optional, Tuple
 
 import numpy as np
 import torch
@@ -13,17 +13,13 @@ from torch import Tensor, nn
 from fedge.worker import narrow_networks, subnetwork_arrays
 from fedge.worker.refusal import JobStopped, Refusal
 from fedge.worker.sources import Data, Labels
+from fedge.worker.subnetwork_arrays import Arrays, OwnArrays
 from fedge.worker.tasks import TrainingTask, cross_entropy, data_shape
 
 if TYPE_CHECKING:
     from typing import Any
 
     from numpy.typing import NDArray
-
-    Arrays = Mapping[str, NDArray[Any]]
-    OwnArrays = Dict[str, NDArray[Any]]
-else:
-    Arrays = OwnArrays = Mapping
 
 TEST_BATCH = 500
 """Upper limit of test samples per batch: bounds memory, no influence on the result."""

@@ -79,14 +79,9 @@ class TrainerStart(NamedTuple):
 
 def main(arguments: Sequence[str], make_parts: Callable[[], TrainerBackend] = make_torch_backend) -> None:
     """Run the process: ``python -m fedge.worker.trainer_process START``, with a ``TrainerStart`` as JSON."""
-    status = serve_jobs(read_start(arguments[0]), make_parts)
+    status = serve_jobs(TrainerStart(**json.loads(arguments[0])), make_parts)
     sys.stderr.flush()
     os._exit(status)  # a task may have left threads behind, for which an orderly end would wait
-
-
-def read_start(text: str) -> TrainerStart:
-    """Parse the supervisor's start record from JSON."""
-    return TrainerStart(**json.loads(text))
 
 
 def serve_jobs(start: TrainerStart, make_parts: Callable[[], TrainerBackend]) -> int:
@@ -134,7 +129,9 @@ class JobServer:
             time.sleep(GRACE_S)
         self._runner.prepare()
         while not self._runner.broken:
-            self._runner.serving.serve_while_idle(lambda: self._slot.has_ready_job or bool(self._runner.broken))
+            self._runner.serving.loop.serve_while_idle(
+                stop=lambda: self._slot.has_ready_job or bool(self._runner.broken)
+            )
             job = self._slot.wait(0.0)
             if job is not None:
                 reply = self._runner.run(job)

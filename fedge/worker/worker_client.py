@@ -261,9 +261,9 @@ class WorkerClient:
         """Return why the connection ended within a request, from the supervisor's file or the next trainer."""
         ends_s = time.monotonic() + CAUSE_LIMIT_S
         while time.monotonic() < ends_s:
-            told = _read_last_exit(self._path + LAST_EXIT, asked_s)
-            if told is not None:
-                return told
+            died = _read_last_exit(self._path + LAST_EXIT, asked_s)
+            if died is not None:
+                return died
             try:
                 status = self._send_control("status", STATUS_TRY_S)
             except WorkerError as error:
@@ -282,14 +282,14 @@ class WorkerClient:
 def _read_last_exit(path: str, asked_s: float) -> Optional[WorkerError]:
     """Return the supervisor's report on a trainer that ended after ``asked_s``; None if there is none."""
     try:
-        said = json.loads(Path(path).read_text(encoding="utf-8"))
-        return _trainer_died_error(said) if float(said["at_s"]) >= asked_s else None
+        last = json.loads(Path(path).read_text(encoding="utf-8"))
+        return _trainer_died_error(last) if float(last["at_s"]) >= asked_s else None
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
 
-def _trainer_died_error(said: Mapping[str, Any]) -> WorkerError:
-    return WorkerError("died", f"{said['text']} [{said['cause']}]; load and serve again, then go on")
+def _trainer_died_error(last: Mapping[str, Any]) -> WorkerError:
+    return WorkerError("died", f"{last['text']} [{last['cause']}]; load and serve again, then go on")
 
 
 def _exchange(

@@ -7,7 +7,10 @@ from pathlib import Path
 
 import pytest
 from contracts import jetsons
-from contracts.jetsons.kernel import DRIFT, FAULTS, LOG
+from contracts.jetsons.kernel import DRIFT, FAULTS, LOG, KernelMachine
+
+from fedge.powerd.board_control import BoardControl
+from fedge.powerd.config import Config
 
 PLACE = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 """In memory where that can be had, else where temporary files go: a root is hundreds of small files."""
@@ -47,3 +50,20 @@ def scratch():
     """A folder of this test's own."""
     with tempfile.TemporaryDirectory(prefix="fedge-root", dir=PLACE) as made:
         yield Path(made)
+
+
+@pytest.fixture(params=jetsons.PLAYED)
+def truth(request):
+    """What is true of a recorded board."""
+    return jetsons.board(request.param)
+
+
+@pytest.fixture
+def machine(truth, roots):
+    return KernelMachine(str(roots.root(truth.name)), quick=True)
+
+
+@pytest.fixture
+def board(truth, machine):
+    """The Nano tells of one memory rate only, so its daemon's file has the table."""
+    return BoardControl(machine, Config(emc_table_hz=() if truth.emc.bpmp else truth.emc_hz))

@@ -3,24 +3,11 @@
 import pytest
 
 from fedge.powerd import allow_list
-from fedge.powerd.mode_records import HardwareOptions, KnobTables, Mode, PowerdRefusal, Preset
+from fedge.powerd.config import Config
+from fedge.powerd.mode_records import KnobTables, Mode, PowerdRefusal, Preset
 
 TABLES = KnobTables((1, 2, 3, 4), (102000, 403200, 1479000), (76800000, 921600000), ())
-OPTIONS = HardwareOptions()
-
-
-def kind_of(mode) -> str:
-    with pytest.raises(PowerdRefusal) as caught:
-        allow_list.check_mode(mode, TABLES, OPTIONS)
-    assert caught.value.text
-    return caught.value.kind
-
-
-@pytest.mark.parametrize(
-    "mode", [Mode(2, 403200, 76800000), Mode(cores=4), Mode(cpu_khz=1479000), Mode(gpu_hz=921600000)]
-)
-def test_table_values_above_the_floor_are_allowed(mode) -> None:
-    allow_list.check_mode(mode, TABLES, OPTIONS)
+OPTIONS = Config()
 
 
 @pytest.mark.parametrize(
@@ -31,21 +18,17 @@ def test_table_values_above_the_floor_are_allowed(mode) -> None:
         (Mode(cores=True), "bad-request"),
         (Mode(cpu_khz=403200.0), "bad-request"),
         (Mode(emc_hz=1600000000), "not-allowed"),
-        (Mode(cpu_khz=403201), "off-table"),
-        (Mode(cores=0), "off-table"),
-        (Mode(cores=-1), "off-table"),
         (Mode(cores=5), "off-table"),
         (Mode(cores=1), "below-floor"),
         (Mode(cores=2, cpu_khz=102000), "below-floor"),
     ],
 )
-def test_everything_else_is_refused_with_its_kind(mode, kind) -> None:
-    assert kind_of(mode) == kind
-
-
-def test_a_refusal_names_the_values_there_are() -> None:
-    with pytest.raises(PowerdRefusal, match="102000, 403200, 1479000"):
-        allow_list.check_mode(Mode(cpu_khz=1), TABLES, OPTIONS)
+def test_what_is_no_table_value_above_the_floor_is_refused_with_its_kind(mode, kind) -> None:
+    allow_list.check_mode(Mode(2, 403200, 76800000), TABLES, OPTIONS)
+    with pytest.raises(PowerdRefusal) as caught:
+        allow_list.check_mode(mode, TABLES, OPTIONS)
+    assert caught.value.kind == kind
+    assert kind != "off-table" or "1, 2, 3, 4" in caught.value.text
 
 
 def test_a_knob_whose_whole_table_is_below_the_floor_keeps_its_highest_value() -> None:

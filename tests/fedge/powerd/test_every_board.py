@@ -10,7 +10,8 @@ from contracts.jetsons.kernel import CPUS, OFFLINE, OVERRIDE, POLICIES, KernelMa
 from contracts.jetsons.nvpmodel import REBOOTED
 
 from fedge.powerd.board_control import BoardControl
-from fedge.powerd.mode_records import HardwareOptions, Mode, PowerdRefusal
+from fedge.powerd.config import Config
+from fedge.powerd.mode_records import Mode, PowerdRefusal
 
 STEPS = 6
 KNOBS = Mode._fields
@@ -22,22 +23,6 @@ TOUCHABLE = re.compile(
     r"/sys/kernel/debug/bpmp/debug/clk/emc/(rate|mrq_rate_locked)|"
     r"/sys/kernel/debug/clk/override\.emc/(clk_update_rate|clk_state)"
 )
-
-
-@pytest.fixture(params=jetsons.PLAYED)
-def truth(request):
-    return jetsons.board(request.param)
-
-
-@pytest.fixture
-def machine(truth, roots):
-    return KernelMachine(str(roots.root(truth.name)), quick=True)
-
-
-@pytest.fixture
-def board(truth, machine):
-    """The Nano tells of one memory rate only, so its daemon's file has the table."""
-    return BoardControl(machine, HardwareOptions(emc_table_hz=() if truth.emc.bpmp else truth.emc_hz))
 
 
 def numbers(machine, pattern):
@@ -71,11 +56,8 @@ def end(board, which):
     return Mode(*(values[which] for values in board.allowed_tables()))
 
 
-def test_a_board_says_what_it_is(truth, board):
+def test_a_board_says_what_it_is_and_the_tables_are_its_own(truth, board):
     assert board.identity() == {"model": truth.model, "compatible": list(truth.compatible), "l4t": truth.l4t}
-
-
-def test_the_tables_are_the_boards_own(truth, board):
     tables = board.tables()
     assert tables.cores == truth.cores
     assert tables.cpu_khz == truth.cpu_khz
@@ -86,7 +68,7 @@ def test_the_tables_are_the_boards_own(truth, board):
 
 def test_without_a_table_from_the_file_the_nano_has_its_highest_memory_rate_alone(roots):
     machine = KernelMachine(str(roots.root("nano")), quick=True)
-    assert BoardControl(machine, HardwareOptions()).tables().emc_hz == (1600000000,)
+    assert BoardControl(machine, Config()).tables().emc_hz == (1600000000,)
 
 
 def beside(table, cap):
@@ -145,6 +127,8 @@ def test_all_knobs_go_to_their_ends_and_back(lock_min, truth, machine, board):
 
     assert board.put_back(found) == []
     assert jetsons.contents(machine.root) == before
+    assert machine.writes()
+    assert [path for path, _ in machine.writes() if not TOUCHABLE.fullmatch(path)] == []
 
 
 @pytest.mark.parametrize("seed", [1, 2])
@@ -162,21 +146,11 @@ def test_a_random_walk_is_read_back_at_every_step_and_put_back_to_the_byte(seed,
     assert board.snapshot() == found
 
 
-def test_nothing_outside_the_four_knobs_is_written(truth, machine, board):
-    found = board.snapshot()
-    for which in (0, -1):
-        board.set_mode(end(board, which), lock_min=True)
-    board.put_back(found)
-
-    assert machine.writes()
-    assert [path for path, _ in machine.writes() if not TOUCHABLE.fullmatch(path)] == []
-
-
 def test_a_change_of_state_survives_another_look_by_a_new_daemon(truth, machine, board):
     """The state found may be any: what one daemon set, the next one puts back."""
     first = end(board, 0)
     board.set_mode(first, lock_min=True)
-    before, again = jetsons.contents(machine.root), BoardControl(machine, HardwareOptions(emc_table_hz=truth.emc_hz))
+    before, again = jetsons.contents(machine.root), BoardControl(machine, Config(emc_table_hz=truth.emc_hz))
     found = again.snapshot()
 
     again.set_mode(end(board, -1))
@@ -251,7 +225,7 @@ def test_nothing_goes_below_the_floor(truth, machine, board):
 
 
 def test_a_preset_below_the_floor_is_refused_without_any_write(truth, machine):
-    high = BoardControl(machine, HardwareOptions(floor_cores=len(truth.cpus), emc_table_hz=truth.emc_hz))
+    high = BoardControl(machine, Config(floor_cores=len(truth.cpus), emc_table_hz=truth.emc_hz))
     small = [caps for caps in truth.presets if caps.cores < len(truth.cpus) and not caps.needs_reboot]
     for caps in small:
         with pytest.raises(PowerdRefusal) as caught:
@@ -261,7 +235,7 @@ def test_a_preset_below_the_floor_is_refused_without_any_write(truth, machine):
 
 
 def test_a_cap_on_the_memory_instead_of_a_lock(truth, machine):
-    board = BoardControl(machine, HardwareOptions(emc="cap", emc_table_hz=truth.emc_hz))
+    board = BoardControl(machine, Config(emc="cap", emc_table_hz=truth.emc_hz))
     before, found = jetsons.contents(machine.root), board.snapshot()
     assert board.emc_control() == "cap"
     for rate in (truth.emc_hz[0], truth.emc_hz[-1], truth.emc_hz[1]):
@@ -301,7 +275,7 @@ def test_the_fan_goes_to_full_speed_and_not_beyond(truth, machine, board):
 def test_the_roots_own_nvpmodel_program_serves_the_board_too(roots):
     """Once with the program itself instead of the quick form."""
     machine = KernelMachine(str(roots.root("agx-orin-jp5")))
-    board = BoardControl(machine, HardwareOptions())
+    board = BoardControl(machine, Config())
     before, found = jetsons.contents(machine.root), board.snapshot()
     with pytest.raises(PowerdRefusal) as caught:
         board.set_preset("MAXN")

@@ -12,7 +12,6 @@ from contracts.running_powerd import BOOT, LIMIT_S, Running, board_root, state_o
 from fedge.powerd import nvpmodel, saved_state
 from fedge.powerd.board_control import BoardControl
 from fedge.powerd.config import Config
-from fedge.powerd.mode_records import HardwareOptions
 from fedge.powerd.powerd_client import PowerdClient, PowerdError
 from fedge.powerd.state_keeper import StateKeeper
 from fedge.powerd.verb_handlers import Daemon
@@ -28,7 +27,7 @@ SOME_WRITES = (0, 1, 4, 8)
 
 def lowest(root):
     """The change of every knob to the lowest value that is allowed, and then all back."""
-    allowed = BoardControl(KernelMachine(str(root)), HardwareOptions()).allowed_tables()._asdict()
+    allowed = BoardControl(KernelMachine(str(root)), Config()).allowed_tables()._asdict()
     mode = {knob: values[0] for knob, values in allowed.items() if values}
 
     def change(client: PowerdClient) -> None:
@@ -68,7 +67,7 @@ def made_up_for(root, before) -> None:
     kills it, and the one before it has left nothing but files.
     """
     folder = root / "var/lib/fedge-powerd"
-    board = BoardControl(KernelMachine(str(root), quick=True), HardwareOptions())
+    board = BoardControl(KernelMachine(str(root), quick=True), Config())
     daemon = Daemon(board, StateKeeper(board, folder, BOOT), Config())
     daemon.start()
     assert state_of(root) == before

@@ -3,8 +3,8 @@
 import pytest
 
 from fedge.powerd import knobs
+from fedge.powerd.config import Config
 from fedge.powerd.machine import Machine
-from fedge.powerd.mode_records import HardwareOptions
 
 BPMP, OVERRIDE = "/sys/kernel/debug/bpmp/debug", "/sys/kernel/debug/clk/override.emc"
 
@@ -20,14 +20,14 @@ def machine_with(folder, files) -> Machine:
 @pytest.mark.parametrize("text", ["204000 1600000 (kHz)", "204000000 1600000000", "1600000\n204000\n204000\n"])
 def test_the_memory_table_is_in_hz_whatever_its_file_says(tmp_path, text) -> None:
     machine = machine_with(tmp_path, {f"{BPMP}/emc/possible_rates": text})
-    assert knobs.read_emc_table(machine, HardwareOptions(emc_table_hz=(1,))) == (204000000, 1600000000)
+    assert knobs.read_emc_table(machine, Config(emc_table_hz=(1,))) == (204000000, 1600000000)
 
 
 def test_without_a_table_the_daemons_file_counts_and_then_the_highest_rate(tmp_path) -> None:
     machine = machine_with(tmp_path, {"/sys/kernel/debug/tegra_bwmgr/emc_max_rate": "1600000000"})
-    assert knobs.read_emc_table(machine, HardwareOptions(emc_table_hz=(408000000, 204000000))) == (204000000, 408000000)
-    assert knobs.read_emc_table(machine, HardwareOptions()) == (1600000000,)
-    assert knobs.read_emc_table(Machine(str(tmp_path / "none")), HardwareOptions()) == ()
+    assert knobs.read_emc_table(machine, Config(emc_table_hz=(408000000, 204000000))) == (204000000, 408000000)
+    assert knobs.read_emc_table(machine, Config()) == (1600000000,)
+    assert knobs.read_emc_table(Machine(str(tmp_path / "none")), Config()) == ()
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,10 @@
 import pytest
 
 from fedge.powerd import nvpmodel
+from fedge.powerd.knobs import Hardware, KnobState
 from fedge.powerd.machine import Machine
 from fedge.powerd.mode_records import PowerdRefusal
+from fedge.powerd.write_plan import EmcFiles, EmcState
 
 CONF = """
 # Copyright
@@ -118,3 +120,10 @@ def test_a_switch_that_did_nothing_is_refused_with_its_kind(code, output, kind) 
 
 def test_a_switch_without_a_word_went_well() -> None:
     nvpmodel.switch_preset(Answers(""), 1)
+
+
+def test_a_core_that_is_on_against_the_preset_is_named() -> None:
+    state = KnobState({0: True, 1: True}, (), {}, EmcState())
+    hardware = Hardware({}, cpu_khz=(), gpus=(), emc="none", emc_files=EmcFiles(), emc_hz=())
+    for on, unmet in ((False, ("core 1 online", 1)), (True, None)):
+        assert nvpmodel.find_unmet(nvpmodel.PresetCaps({1: on}, {}, None, None), state, hardware) == unmet

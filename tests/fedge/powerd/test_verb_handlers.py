@@ -127,18 +127,6 @@ def test_when_the_state_found_cannot_be_stored_nothing_is_changed(bench, monkeyp
     assert bench.board.events == []
 
 
-def test_setting_the_state_found_leaves_nothing_to_put_back(bench) -> None:
-    bench.done("set", mode=HALF)
-    bench.done("set", mode={"cores": 4, "cpu_khz": 1479000})
-    assert bench.stored() is None
-
-
-def test_a_preset_is_set_by_its_name(bench) -> None:
-    assert bench.done("set", preset="5W")["mode"] == TOP._replace(**LOW.mode.to_wire()).to_wire()
-    assert bench.done("get")["preset"]["name"] == "5W"
-    assert bench.refused("set", preset="6W")["kind"] == "off-table"
-
-
 def test_a_set_that_does_not_stick_tells_what_was_read_back_and_leaves_nothing_stored(bench) -> None:
     bench.board.sticks = False
     error = bench.refused("set", mode=HALF)
@@ -321,18 +309,6 @@ def test_extras_that_are_on_do_what_they_say(generous) -> None:
     assert generous.refused("set", preset="5W", lock_min=True)["kind"] == "bad-request"
     generous.done("restore")
     assert generous.board.fan == 30
-
-
-def test_the_end_puts_back_and_forgets(bench) -> None:
-    bench.done("set", mode=HALF)
-    assert bench.daemon.end() is True
-    assert bench.board.now == TOP
-    assert bench.stored() is None
-
-
-def test_an_end_without_a_change_touches_nothing(bench) -> None:
-    assert bench.daemon.end() is True
-    assert bench.board.events == []
 
 
 def test_an_end_that_cannot_put_back_says_so_and_keeps_the_stored_state(bench) -> None:

@@ -21,6 +21,25 @@ from fedge.worker.refusal import Refusal
 from fedge.worker.trainer_backend import TorchFacts, TrainerBackend
 
 STEP_S = 0.005
+NOISE = {"synthetic": {"samples": 8, "channels": 1, "side": 8, "classes": 3}}
+LONG = 100000
+LIMIT_S = 20.0
+
+
+def begin(steps=LONG, seed=0):
+    """The fields with which a training begins."""
+    return {"seed": seed, "options": {"steps": steps, "batch_size": 2, "learning_rate": 0.1}}
+
+
+def until(condition):
+    """Wait for a condition and return what it found."""
+    ends_s = time.monotonic() + LIMIT_S
+    while True:
+        found = condition()
+        if found:
+            return found
+        assert time.monotonic() < ends_s, "it did not happen"
+        time.sleep(0.005)
 
 
 class NoSuchTask(Refusal):

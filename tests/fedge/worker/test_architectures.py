@@ -10,8 +10,11 @@ torch = pytest.importorskip("torch", reason="needs torch")
 
 from fedge.worker import builtin_tasks  # noqa: E402  torch first
 from fedge.worker.architectures import MODELS  # noqa: E402
-from fedge.worker.task_shape import BadTask, Shape  # noqa: E402
-from fedge.worker.tasks import make_builtin_task  # noqa: E402
+from fedge.worker.tasks import (  # noqa: E402
+    BadTask,
+    Shape,
+    make_builtin_task,
+)
 
 OWN = ("digits-cnn", "lenet5", "small-cnn")
 HAS_TORCHVISION = importlib.util.find_spec("torchvision") is not None
@@ -119,27 +122,15 @@ def test_a_network_that_this_torchvision_lacks_is_told():
 
 
 @with_torchvision
-def test_nothing_is_declared_where_the_compiled_part_loads(monkeypatch):
-    from fedge.worker import torchvision_shim
-
-    monkeypatch.setattr(torch.ops, "load_library", lambda path: None)
-    assert torchvision_shim._has_loadable_operators()
-
-
-@with_torchvision
-def test_a_compiled_part_that_does_not_load_is_noticed(monkeypatch):
+def test_operators_are_declared_only_where_the_compiled_part_does_not_load(monkeypatch):
     from fedge.worker import torchvision_shim
 
     def broken(path):
         raise OSError("undefined symbol")
 
+    monkeypatch.setattr(torch.ops, "load_library", lambda path: None)
+    assert torchvision_shim._has_loadable_operators()
     monkeypatch.setattr(torch.ops, "load_library", broken)
     assert not torchvision_shim._has_loadable_operators()
-
-
-@with_torchvision
-def test_an_absent_torchvision_is_left_to_the_import_to_report(monkeypatch):
-    from fedge.worker import torchvision_shim
-
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     assert torchvision_shim._has_loadable_operators()

@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch", reason="needs torch")
 pytest.importorskip("PIL.Image", reason="needs Pillow")
 
 from fedge.worker import epoch_profiler, generated_images  # noqa: E402  torch first
-from fedge.worker import host_counters as host  # noqa: E402
+from fedge.worker import page_cache as host  # noqa: E402
 from fedge.worker import step_timers as steps  # noqa: E402
 from fedge.worker import timed_loader as loading  # noqa: E402
 from fedge.worker.network_lookup import make_network  # noqa: E402

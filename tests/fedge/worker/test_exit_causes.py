@@ -9,8 +9,7 @@ from fedge.worker.exit_causes import (
     OomCounters,
     diagnose_exit,
     group_counter_paths,
-    parse_group_oom_kills,
-    parse_machine_oom_kills,
+    parse_oom_kills,
     restart_pause_s,
 )
 
@@ -68,11 +67,11 @@ def test_of_a_long_log_only_the_end_is_told_and_a_crash_report_from_its_start():
 
 
 def test_the_kernels_counters_are_found_in_its_files():
-    assert parse_machine_oom_kills("nr_free_pages 12\noom_kill 5\n") == 5
-    assert parse_machine_oom_kills("nr_free_pages 12\n") is None
-    assert parse_group_oom_kills("low 0\nhigh 0\nmax 2\noom 1\noom_kill 4\n") == 4
-    assert parse_group_oom_kills("oom_kill_disable 0\nunder_oom 0\n") is None
-    assert parse_group_oom_kills("oom_kill x\n") is None
+    assert parse_oom_kills("nr_free_pages 12\noom_kill 5\n") == 5
+    assert parse_oom_kills("nr_free_pages 12\n") is None
+    assert parse_oom_kills("low 0\nhigh 0\nmax 2\noom 1\noom_kill 4\n") == 4
+    assert parse_oom_kills("oom_kill_disable 0\nunder_oom 0\n") is None
+    assert parse_oom_kills("oom_kill x\n") is None
 
 
 def test_the_control_group_of_both_versions_is_found():

@@ -73,14 +73,6 @@ def test_arrays_come_through_as_they_were_and_in_their_order(pair):
         assert got[name].flags.c_contiguous
 
 
-def test_several_megabytes_come_through_as_views_of_one_buffer(pair):
-    weights = {f"w{i}": np.full((100, 1000), i, np.float32) for i in range(20)}
-    _, got = through(pair, {}, weights)
-    for name, array in weights.items():
-        np.testing.assert_array_equal(got[name], array)
-    assert all(not array.flags.owndata for array in got.values())
-
-
 def test_given_room_is_used_when_it_is_large_enough(pair):
     room = np.zeros(100, np.uint8)
     for count in (10, 20):

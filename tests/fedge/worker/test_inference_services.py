@@ -10,7 +10,8 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from test_trainer_process import LIMIT_S, LONG, NOISE, Background, Worker, begin, kind_of, until
+from fake_worker import LIMIT_S, LONG, NOISE, begin, until
+from test_trainer_process import Background, Worker, kind_of
 
 from fedge.worker import frames, trainer_process
 from fedge.worker.inference_services import parse_service, parse_training_share, warm_sizes
@@ -120,13 +121,6 @@ def test_without_services_a_reply_is_what_it_was(client):
     assert client.status()["services"] == {}
 
 
-def test_other_jobs_tell_what_the_services_did_as_well(client):
-    client.load(PLAIN, NOISE)
-    serving(client)
-    assert client.profile(2, 4)["service"]["s"]["requests"] == 0
-    assert client.infer(2, 4)["service"]["s"]["failed"] == ""
-
-
 def test_serving_does_not_hide_a_cancel(client):
     client.load(PLAIN, NOISE)
     serving(client, latency_s=0.01, batch_size=1, arrivals=often(5000.0))
@@ -147,15 +141,6 @@ def test_unserve_ends_one_or_all_and_says_what_they_did(client):
     assert kind_of(client.unserve, "a") == "bad-request"
     assert sorted(client.unserve()) == ["b", "c"]
     assert client.unserve() == {}
-
-
-def test_a_request_that_waits_when_its_service_goes_is_refused(client, worker):
-    serving(client, latency_s=60.0)
-    with WorkerClient(worker.path, LIMIT_S) as other:
-        asked = Background(other.request, "s", images(1))
-        until(lambda: told(client)["waiting"] == 1)
-        client.unserve("s")
-        assert asked.outcome().kind == "busy"
 
 
 def test_a_service_that_makes_its_own_requests_goes_with_others_waiting(client, worker):

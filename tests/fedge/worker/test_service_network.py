@@ -11,8 +11,9 @@ torch = pytest.importorskip("torch", reason="needs torch")
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+from fake_worker import LIMIT_S  # noqa: E402
 from test_trainer import CUDA, OPTIONS, SHARE, noise, task_of, with_batch_norm  # noqa: E402
-from test_trainer_process import LIMIT_S, Worker  # noqa: E402
+from test_trainer_process import Worker  # noqa: E402
 
 from fedge.worker.service_network import BadScores, ServiceNetwork  # noqa: E402
 from fedge.worker.trainer import BadCall, Trainer  # noqa: E402

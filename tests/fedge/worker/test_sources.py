@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fedge.worker import sources
-from fedge.worker.sources import BadSource, Data, read
+from fedge.worker.sources import BadSource, read
 
 RIGHT_X = r"uint8 of shape \(n, channels, side, side\)"
 
@@ -37,10 +37,6 @@ def test_what_is_written_is_read_again(tmp_path):
     assert sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
     assert [type(value) for value in found[4:]] == [tuple, tuple, int]
     assert [p.name for p in tmp_path.iterdir()] == ["share.npz"]
-
-
-def test_the_same_data_gives_the_same_file(tmp_path):
-    assert sources.write_file(tmp_path / "a.npz", noise()) == sources.write_file(tmp_path / "b.npz", noise())
 
 
 def test_a_file_with_another_hash_is_refused_unread(tmp_path):
@@ -234,10 +230,6 @@ class TestImages:
             (tmp_path / part / "cat").mkdir(parents=True)
         with pytest.raises(BadSource, match="train: got no images; png or jpg files in one folder per class"):
             read({"folder": str(tmp_path)})
-
-
-def test_a_record_of_data_has_these_fields():
-    assert Data._fields == ("train_x", "train_y", "test_x", "test_y", "mean", "sd", "classes")
 
 
 def test_noise_that_no_memory_could_hold_is_refused_before_it_is_made():

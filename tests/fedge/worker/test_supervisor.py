@@ -15,14 +15,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from fake_worker import LIMIT_S, LONG, NOISE, begin, until
+
 from fedge.worker import supervisor
 from fedge.worker.exit_causes import OomCounters
 from fedge.worker.worker_client import WorkerClient, WorkerError
 
 HERE = Path(__file__).resolve().parent
-NOISE = {"synthetic": {"samples": 8, "channels": 1, "side": 8, "classes": 3}}
-LONG = 100000
-LIMIT_S = 20.0
 NOTICED_S = 2.0
 
 
@@ -70,25 +71,11 @@ def client(worker):
         yield client
 
 
-def until(condition):
-    ends_s = time.monotonic() + LIMIT_S
-    while True:
-        found = condition()
-        if found:
-            return found
-        assert time.monotonic() < ends_s, "it did not happen"
-        time.sleep(0.01)
-
-
 def alive(pid):
     try:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
     except OSError:
         return False
-
-
-def begin():
-    return {"seed": 0, "options": {"steps": LONG, "batch_size": 2, "learning_rate": 0.1}}
 
 
 def train(client, task="plain"):
@@ -391,23 +378,6 @@ def test_the_trainers_own_troubles_are_told_and_each_leaves_a_usable_worker(real
     load_task(real, "pass")
     assert real.train(short(), steps=3, finish=True)[0]["done"] == 3
     assert real.status()["restarts"] == restarts + 1
-
-
-@pytest.mark.slow
-@ONE_PROCESS
-def test_the_trainer_itself_is_cancelled_at_a_minibatch(real):
-    real.load({"builtin": "digits-cnn"}, REAL_NOISE)
-
-    def cancel():
-        until(lambda: (real.status()["job"] or {}).get("done", 0) > 1)
-        real.cancel()
-
-    thread = threading.Thread(target=cancel)
-    thread.start()
-    reply, _ = real.train(short(LONG), steps=LONG)
-    thread.join(LIMIT_S)
-    assert reply["stopped"] == "cancelled"
-    assert 1 < reply["done"] < LONG
 
 
 @pytest.mark.slow
