@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("fedge", "clients", "server", "experiments")
 
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("fedge.types", "fedge.errors", "fedge.atomic_files", "fedge"),
+    ("fedge.types", "fedge.errors", "fedge.atomic_files", "fedge.child_processes", "fedge"),
     ("fedge.seeds", "fedge.experiment", "fedge.clock", "fedge.modes", "fedge.jsonlines"),
     ("fedge.protocols",),
     ("fedge.pareto", "fedge.registry", "fedge.wire"),
@@ -232,7 +232,7 @@ def test_a_library_is_imported_only_where_it_belongs(library: str) -> None:
     [
         ("fedge.types", "from fedge.protocols import Device", "imports go down only"),
         ("fedge.decisions.policies.balanced_policy", "from fedge.predictors import forest", "imports go down only"),
-        ("fedge.costs.cost_lookup", "def f():\n    import fedge.devices.catalogue", "imports go down only"),
+        ("fedge.costs.cost_scaling", "def f():\n    import fedge.devices.catalogue", "imports go down only"),
         ("fedge.physics", "if TYPE_CHECKING:\n    from fedge.costs import rates", "imports go down only"),
         ("clients.app", "from server.app import app", "these two do not know each other"),
         ("experiments.cli.main", "import server.app", "only experiments.backends imports the programs"),

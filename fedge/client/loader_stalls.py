@@ -20,8 +20,7 @@ from typing import Self
 import numpy as np
 
 from fedge.costs.input_pipeline.pipeline_model import InputPipeline
-from fedge.costs.input_pipeline.pipeline_modes import compute_host_factor, solve_modes
-from fedge.costs.input_pipeline.steady_state import SteadyStates
+from fedge.costs.input_pipeline.steady_state import SteadyStates, compute_host_factor, solve_modes
 from fedge.modes import stack_modes
 from fedge.physics.time_power_model import (
     POWER_NAMES,

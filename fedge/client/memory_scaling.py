@@ -10,9 +10,8 @@ from typing import Self
 
 from fedge.costs.layer_estimate import estimate_network_cost
 from fedge.costs.layered_work import build_workload, find_known_layers, network_from_spec
-from fedge.costs.layers.known_networks import find_known_network
-from fedge.costs.layers.layer_sums import sum_layers
-from fedge.costs.layers.network_cost import NetworkCost
+from fedge.costs.layers.network_cost import NetworkCost, narrow_network, sum_layers
+from fedge.costs.layers.network_record import find_known_network
 from fedge.costs.memory.scale_choice import (
     ScaleChoice,
     build_memory_belief,
@@ -22,7 +21,6 @@ from fedge.costs.memory.scale_choice import (
     list_scales,
 )
 from fedge.costs.memory.step_need import StepNeed, predict_step_need
-from fedge.costs.memory.width_scaling import narrow_network
 from fedge.devices.catalogue import load_catalogue
 from fedge.experiment import DEFAULT_WIDTHS, Experiment, FleetEntry, MemorySpec, WorkloadSpec
 from fedge.modes import stack_modes

@@ -8,8 +8,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from fedge.characterisation.point_measurement import EpochSummary, MinibatchTimes, PointMeasurement, SensorTrace
-from fedge.characterisation.point_statistics import PART_FIELDS, PointStats, compute_point_stats
+from fedge.characterisation.point_measurement import (
+    PART_FIELDS,
+    EpochSummary,
+    MinibatchTimes,
+    PointMeasurement,
+    SensorTrace,
+)
+from fedge.characterisation.point_statistics import PointStats, compute_point_stats
 from fedge.characterisation.sweep_plan import (
     CharacterisationPlan,
     Images,

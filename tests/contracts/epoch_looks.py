@@ -10,7 +10,7 @@ import numpy as np
 from fedge.characterisation.point_observations import PointObservation
 from fedge.characterisation.sweep_plan import StoragePlan, SweepPoint
 from fedge.client.loader_stalls import LoaderModel, compute_paces, waiting_power_w
-from fedge.costs.cost_lookup import find_cost_profile
+from fedge.costs.cost_scaling import find_cost_profile
 from fedge.costs.input_pipeline.emulated_pipeline import find_storage
 from fedge.costs.input_pipeline.pipeline_fit import LoaderMeans
 from fedge.costs.input_pipeline.pipeline_model import HostCores, InputPipeline, Loader, SampleCost, StepCost

@@ -11,11 +11,18 @@ import pytest
 from contracts.boards import coefficients
 
 from fedge.physics.prior_knowledge import PriorKnowledge
-from fedge.serving.job_choice import evaluate_choices, find_best_choice
 from fedge.serving.job_pair import JobPair
 from fedge.serving.serving_problems import FAMILIES, ProblemFamily, ServingProblem
 from fedge.serving.strategies import SearchContext, SearchStrategy, strategy_for
-from fedge.serving.trial_search import Trial, TrialSearchResult, holds_limits, measure_from_table, run_search
+from fedge.serving.trial_search import (
+    Trial,
+    TrialSearchResult,
+    evaluate_choices,
+    find_best_choice,
+    holds_limits,
+    measure_from_table,
+    run_search,
+)
 from fedge.types import Modes
 
 BATCH_SIZES = (1, 4, 16)
