@@ -113,14 +113,14 @@ class Table:
             return self._stack_rows(rows)
         from rich import box
         from rich.table import Table as RichTable
+        from rich.text import Text  # plain strings would be read as rich's markup
 
-        table = RichTable(
-            title=self.title or None, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, GAP, 0, 0)
-        )
+        table = RichTable(title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, GAP, 0, 0))
+        table.title = Text(self.title) if self.title else None
         for head, right in zip(self.heads, self.numeric_columns, strict=True):
-            table.add_column(head, justify="right" if right else "left", no_wrap=True)
+            table.add_column(Text(head), justify="right" if right else "left", no_wrap=True)
         for row in rows:
-            table.add_row(*row)
+            table.add_row(*map(Text, row))
         return table
 
     def _stack_rows(self, rows: Sequence[Sequence[str]]) -> RenderableType:
