@@ -23,7 +23,7 @@ from fedge.studies.bofl import (
     compute_hypervolume,
     expected_hypervolume_gain,
 )
-from fedge.studies.mode_choice_study import run_mode_choice_study
+from fedge.studies.mode_choice_study import run_mode_choice
 from fedge.types import Floats, Measurement, Modes, ProfileTable
 
 STEPS = 100
@@ -263,7 +263,7 @@ def test_a_table_of_a_few_modes_is_played_to_the_end(count: int) -> None:
 
 def test_the_study_plays_it_and_the_seed_alone_decides_what_it_tries() -> None:
     table = table_of()
-    first, again, other = (run_mode_choice_study(table, 2.0, 12, STEPS, "bofl", seed) for seed in (1, 1, 2))
+    first, again, other = (run_mode_choice(table, 2.0, 12, STEPS, "bofl", seed) for seed in (1, 1, 2))
 
     assert first.rounds == again.rounds
     assert first.rounds[-1].modes != other.rounds[-1].modes
@@ -280,7 +280,7 @@ def test_on_measured_tables_it_saves_about_what_was_published(profiles_root: Pat
         pytest.skip("no table of a board that BoFL was published on")
     for path in paths:
         table = read_mode_table(path)
-        choice = run_mode_choice_study(table, 2.0, 100, 200 if table.device == "agx-xavier" else 75, "bofl", 1)
+        choice = run_mode_choice(table, 2.0, 100, 200 if table.device == "agx-xavier" else 75, "bofl", 1)
         assert choice.deadlines_missed == 0
         assert 12.0 < choice.energy_saved_pct < 30.0
         assert MIN_TRIED_SHARE * len(table.modes) < choice.modes_explored < 0.06 * len(table.modes)
