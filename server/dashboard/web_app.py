@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, TypeVar
@@ -76,7 +76,7 @@ def build_dashboard_app(feed: ViewFeed, access: Access, exposition: Exposition |
     app.add_middleware(AccessGuard, access=access)
     app.get("/")(_index)
     app.mount("/static", _RevalidatedFiles(directory=STATIC), name="static")
-    app.get("/api/login")(_login(access))
+    app.get("/api/login")(_build_login_handler(access))
     _add_figures(app, feed)
     if exposition is not None:
 
@@ -100,19 +100,19 @@ class _RevalidatedFiles(StaticFiles):
         return response
 
 
-def _login(access: Access) -> Callable[..., Any]:
-    async def login(request: Request) -> Response:
+def _build_login_handler(access: Access) -> Callable[[Request], Awaitable[Response]]:
+    async def log_in(request: Request) -> Response:
         """Exchange the token for a cookie that scripts cannot read."""
         if not access.may_read(request.headers.get("authorization", ""), request.headers.get("cookie", "")):
-            return _problem(401, "this is not the token")
+            return _problem(401, "the token is missing or wrong", {"www-authenticate": "Bearer"})
         response = Response(status_code=204)
         if access.token is not None:
             response.set_cookie(
-                access.cookie, access.cookie_value, httponly=True, samesite="strict", secure=access.secure, path="/"
+                access.cookie, access.cookie_value, httponly=True, samesite="strict", secure=access.secure
             )
         return response
 
-    return login
+    return log_in
 
 
 def _add_figures(app: FastAPI, feed: ViewFeed) -> None:

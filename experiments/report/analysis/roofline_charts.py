@@ -150,15 +150,16 @@ def _mode_knobs(mode: Any) -> tuple[float, float, float, float]:
     return (mode.cores, mode.cpu_mhz, mode.gpu_mhz, mode.mem_mhz)
 
 
-def _mode_frame(found: RooflineAnalysis, side: _RooflineAxis, word: str, row: int) -> ChartFrame:
-    line, maxn = found.lines.mode_roofline(row), found.lines.mode_roofline(found.choice.maxn_row)
-    low, high = _intensity_range(found, maxn)
-    along = np.geomspace(low, high, ROOF_POINTS)
+def _mode_frame(found: RooflineAnalysis, side: _RooflineAxis, kind: str, row: int) -> ChartFrame:
+    """Plot the roof of the mode in ``row`` over MAXN's; ``kind`` says why the menu lists it."""
+    roof, maxn_roof = found.lines.mode_roofline(row), found.lines.mode_roofline(found.choice.maxn_row)
+    low, high = _intensity_range(found, maxn_roof)
+    intensities = np.geomspace(low, high, ROOF_POINTS)
     data = [
-        _roof_trace("MAXN's roof", side, maxn, along, colour=GREY, width=1.5, dash="dot"),
-        _roof_trace("roof", side, line, along, colour=COLOURS[0], width=2.5),
-        *_layer_traces(found, side, line),
-        _balance_trace(side, line),
+        _roof_trace("MAXN's roof", side, maxn_roof, intensities, colour=GREY, width=1.5, dash="dot"),
+        _roof_trace("roof", side, roof, intensities, colour=COLOURS[0], width=2.5),
+        *_layer_traces(found, side, roof),
+        _balance_trace(side, roof),
         _network_trace(found, side, row),
     ]
     lowest, highest = _height_range(found, side, low, high)
@@ -169,12 +170,12 @@ def _mode_frame(found: RooflineAnalysis, side: _RooflineAxis, word: str, row: in
         "legend": LEGEND,
         "hovermode": "closest",
     }
-    spent, joules = float(found.batch_times.total_s[row]), float(found.joules[row])
-    told = (
-        f"{number(1e3 * spent)} ms, {number(joules / spent)} W, {number(joules)} J; balance "
-        f"{number(side.balance(line))} FLOP per byte. {describe_implication(line).partition(':')[0]}."
+    batch_s, batch_j = float(found.batch_times.total_s[row]), float(found.joules[row])
+    summary = (
+        f"{number(1e3 * batch_s)} ms, {number(batch_j / batch_s)} W, {number(batch_j)} J; balance "
+        f"{number(side.balance(roof))} FLOP per byte. {describe_implication(roof).partition(':')[0]}."
     )
-    return ChartFrame(f"{found.basis.modes[row]} ({word})", data, layout, told)
+    return ChartFrame(f"{found.basis.modes[row]} ({kind})", data, layout, summary)
 
 
 def _intensity_range(found: RooflineAnalysis, line: Roofline) -> tuple[float, float]:
