@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from experiments.fleet.inventory import InventoryHost
 from experiments.fleet.server_connection import CONNECTION, SSH_FAILED, ServerConnection, explain_failure
+from fedge.child_processes import end_process
 from fedge.errors import BadInput, RunFailed
 
 LOOPBACK, PAGE_PORT = "127.0.0.1", 8400
@@ -20,7 +21,7 @@ ANY_ADDRESS = ("", "0.0.0.0", "::")  # noqa: S104 - compared with, never bound
 OPENS_WITHIN_S = 30.0
 """Default limit for opening the tunnel. Generous: ssh itself fails earlier if the server does not respond."""
 ASK_S = 10.0
-END_S = 5.0
+END_LIMIT_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +97,7 @@ def open_tunnel(server: ServerConnection, page: DashboardAddress, port: int) -> 
             _wait_for_page(process, port, server, lost)
             yield wait
         finally:
-            _end_process(process)
+            end_process(process, END_LIMIT_S)
 
 
 def probe_page(host: str, port: int) -> bool | None:
@@ -135,13 +136,3 @@ def _wait_for_page(
             raise no_page_error(server)
         time.sleep(0.1)
     raise RunFailed(f"{server.name}: ssh has not opened a tunnel within {OPENS_WITHIN_S:.0f} s")
-
-
-def _end_process(process: subprocess.Popen[bytes]) -> None:
-    if process.poll() is None:
-        process.terminate()
-        try:
-            process.wait(END_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()

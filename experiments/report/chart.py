@@ -29,13 +29,13 @@ class ChartFrame:
         label: Its entry in the slider or menu.
         data: Plotly traces.
         layout: Plotly layout.
-        told: Text beside the control; the label if empty.
+        summary: Text beside the control; the label if empty.
     """
 
     label: str
     data: list[Trace]
     layout: dict[str, Any]
-    told: str = ""
+    summary: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from fedge.client.memory_scaling import (
     previous_scale,
 )
 from fedge.client.round import begin_round
-from fedge.client.round_context import RoundContext, never_ends
+from fedge.client.round_context import RoundContext, no_time_limit
 from fedge.client.round_state import RoundState
 from fedge.client.step_accounting import warm_up_steps
 from fedge.decisions.policies import choose_waiting_mode, load_policy
@@ -136,7 +136,7 @@ def build_round(
     conditions: RoundConditions,
     device: Device,
     reporter: ProgressReporter = SILENT_REPORTER,
-    time_left_s: Callable[[], float | None] = never_ends,
+    time_left_s: Callable[[], float | None] = no_time_limit,
 ) -> RoundContext:
     """Build the context of a round.
 

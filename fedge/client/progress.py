@@ -10,9 +10,8 @@ from pathlib import Path
 
 from fedge.telemetry.live_records import BoardProgress
 from fedge.telemetry.progress_reporter import ProgressReporter
+from fedge.telemetry.run_folder import LIVE
 
-LIVE_FOLDER = "live"
-"""Name of the folder for live records within a run's folder."""
 REPORT_PERIOD_S = 0.2
 # Default: emulated rounds may take milliseconds, and writing the file takes a tenth of one.
 MAX_REMEMBERED_BOARDS = 4096
@@ -38,9 +37,7 @@ def open_emulated_reporter(
     key = run_folder, begun.board
     begun = replace(begun, run=run_folder.name)
     last_s = _last_report_s.get(key, float("-inf"))
-    reporter = ProgressReporter(
-        run_folder / LIVE_FOLDER, begun, wall_s, REPORT_PERIOD_S, states_at_once=False, last_s=last_s
-    )
+    reporter = ProgressReporter(run_folder / LIVE, begun, wall_s, REPORT_PERIOD_S, states_at_once=False, last_s=last_s)
     try:
         yield reporter
         reporter.finish("done")

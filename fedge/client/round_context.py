@@ -23,7 +23,7 @@ from fedge.types import (
 )
 
 
-def never_ends() -> None:
+def no_time_limit() -> None:
     """Return None: the default of ``RoundContext.time_left_s``."""
 
 
@@ -67,7 +67,7 @@ class RoundContext:
     corrections: tuple[Correction, ...] = ()
     scale: TrainingScale | None = None
     lost_s: float = 0.0
-    time_left_s: Callable[[], float | None] = never_ends
+    time_left_s: Callable[[], float | None] = no_time_limit
     reporter: ProgressReporter = SILENT_REPORTER
 
 

@@ -12,9 +12,14 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from fedge.costs.cost_profile import CostProfile, load_calibrated_inference, load_calibrated_training
-from fedge.costs.cost_scaling import board_distance, scale_to_board, scale_to_workload
+from fedge.costs.cost_scaling import board_distance, find_cost_profile, scale_to_board, scale_to_workload
 from fedge.costs.gpu_rates import RateObservation
-from fedge.costs.layer_estimate import estimate_network_cost, is_rate_evidence, load_timed_steps
+from fedge.costs.layer_estimate import (
+    estimate_network_cost,
+    is_rate_evidence,
+    load_timed_steps,
+    rescale_to_batch_size,
+)
 from fedge.costs.layered_work import find_known_layers, find_profile_network
 from fedge.costs.workload_sizes import SIZE_EXPONENT, load_workload_sizes, size_distance, size_ratio
 from fedge.errors import BadInput
@@ -42,6 +47,25 @@ class PriorSources:
     def profiles(self) -> tuple[CostProfile, ...]:
         """Return every profile once: those of training, then those of inference."""
         return (*self.training_profiles, *(profile for profile in self.rate_profiles if profile.kind == "infer"))
+
+
+def find_workload_cost(device: DeviceSpec, work: Workload, specs: Mapping[str, DeviceSpec]) -> CostProfile:
+    """Return the cost profile of a measured workload at its batch size, or a network's estimate from its layers.
+
+    Args:
+        device: The board.
+        work: The workload; its layers must be known unless a profile of it was measured at its batch size.
+        specs: Data sheets by board name.
+
+    Raises:
+        UnknownName: No board has a profile of the workload, and its layers are unknown.
+        BadInput: The workload was measured at other batch sizes, and its layers are unknown.
+    """
+    measured = work.name in load_workload_sizes()
+    if work.layers is not None and not measured:
+        return estimate_network_cost(device, work, specs)
+    profile = find_cost_profile(device, work.name, specs)
+    return rescale_to_batch_size(profile, work, device, specs) if measured else profile
 
 
 def build_priors(

@@ -167,7 +167,7 @@ def _to_observation(profile: CostProfile) -> RateObservation | None:
     return _build_observation(profile.device, batch, _gpu_s(profile.coefficients.time))
 
 
-def _build_observation(device: str, batch: LayeredBatch, seconds: float) -> RateObservation:
+def _build_observation(device: str, batch: LayeredBatch, gpu_s: float) -> RateObservation:
     layers = batch.layers
     training = batch.kind == "train"
     return RateObservation(
@@ -176,7 +176,7 @@ def _build_observation(device: str, batch: LayeredBatch, seconds: float) -> Rate
         counted=layers.counted,
         batch_size=batch.size,
         training=training,
-        seconds=seconds,
+        seconds=gpu_s,
         mixed=layers.mixed,
     )
 

@@ -9,10 +9,9 @@ from pathlib import Path
 import numpy as np
 
 from fedge import modes as mode_tables
-from fedge.costs.cost_priors import build_priors
+from fedge.costs.cost_priors import build_priors, find_workload_cost
 from fedge.costs.cost_profile import CostProfile, load_calibrated_training
-from fedge.costs.cost_scaling import find_cost_profile
-from fedge.costs.layer_estimate import estimate_network_cost, rescale_to_batch_size
+from fedge.costs.layer_estimate import estimate_network_cost
 from fedge.costs.layered_work import build_workload
 from fedge.costs.workload_sizes import load_workload_sizes
 from fedge.devices import catalogue
@@ -141,7 +140,7 @@ def _workload_names(workload: str, table: ProfileTable | None) -> set[str]:
 
 
 def _kind_from_model(spec: DeviceSpec, work: Workload) -> BoardKind:
-    cost, priors = _find_cost(spec, work), list_priors(spec, work)
+    cost, priors = find_workload_cost(spec, work, catalogue.load_catalogue()), list_priors(spec, work)
     modes = mode_tables.build_grid(spec)
     maxn = spec.maxn
     step_s = time_power_model.compute_step_s(cost.coefficients, maxn, modes)
@@ -156,18 +155,6 @@ def _kind_from_model(spec: DeviceSpec, work: Workload) -> BoardKind:
         residual_power_sd_log=cost.residual_power_sd_log,
         priors=priors,
     )
-
-
-def _find_cost(spec: DeviceSpec, work: Workload) -> CostProfile:
-    """Return the cost profile of a measured workload at its batch size, or a network's estimate from its layers."""
-    specs = catalogue.load_catalogue()
-    if work.name not in load_workload_sizes():
-        return (
-            estimate_network_cost(spec, work, specs)
-            if work.layers is not None
-            else find_cost_profile(spec, work.name, specs)
-        )
-    return rescale_to_batch_size(find_cost_profile(spec, work.name, specs), work, spec, specs)
 
 
 def list_priors(spec: DeviceSpec, work: Workload) -> tuple[CostProfile, ...]:

@@ -124,7 +124,7 @@ class _Wakeup:
 
 
 def notify_systemd(state: str) -> None:
-    """Notify systemd if it arguments for it; the address may be an abstract one."""
+    """Notify systemd if it asked for it; the address may be an abstract one."""
     address = os.environ.get("NOTIFY_SOCKET", "")
     if not address:
         return

@@ -17,7 +17,9 @@ BWMGR = "/sys/kernel/debug/tegra_bwmgr"
 EMC_CAPS = ("/sys/kernel/nvpmodel_emc_cap/emc_iso_cap", "/sys/kernel/nvpmodel_clk_cap/emc")
 """Cap files up to JetPack 5, and from JetPack 6 on; in Hz, 0 means no cap."""
 GPU_NODES = ("gpu", "gv11b", "gp10b", "ga10b", "gb10b")
-"""Device-tree names of the GPU, from the Nano to the Orin."""
+"""Device-tree names of the GPU: ``gpu`` on Nano and JetPack 6, ``gv11b`` on Xavier, ``gp10b`` on TX2, ``ga10b``
+on Orin, ``gb10b`` on Thor.
+"""
 READ_ONLY_GPUS = ("gpu-gpc-0", "gpu-nvd-0")
 """Thor's GPU clocks, identified by folder name only: reported, never set."""
 KHZ_THRESHOLD = 10000000

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from fedge.child_processes import end_process
 from fedge.errors import RunFailed
 from fedge.worker.worker_client import WorkerClient, WorkerError
 
@@ -91,16 +92,7 @@ def _start_process(wish: WorkerSettings, folder: Path) -> Iterator[subprocess.Po
     try:
         yield process
     finally:
-        _end_process(process)
-
-
-def _end_process(process: subprocess.Popen[bytes]) -> None:
-    process.terminate()
-    try:
-        process.wait(END_LIMIT_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
+        end_process(process, END_LIMIT_S)
 
 
 @contextlib.contextmanager

@@ -180,8 +180,8 @@ def _parse_piece(number: int, pair: Any) -> Piece:
     where = "rates[{}]".format(number)
     if not isinstance(pair, (list, tuple)) or len(pair) != 2:
         raise BadField(where, repr(pair)[:80], "a pair of seconds and 1/s")
-    fields = {"seconds": pair[0], "rate": pair[1]}
-    length_s, rate_hz = get_number(fields, "seconds"), get_number(fields, "rate")
+    names = [where + "[0]", where + "[1]"]
+    length_s, rate_hz = (get_number(dict(zip(names, pair)), name) for name in names)
     if length_s < LEAST_PIECE_S or not 0.0 <= rate_hz <= MOST_AT_ONCE_HZ:
         right = "{:g} seconds or more, and a rate from 0 to {:g}".format(LEAST_PIECE_S, MOST_AT_ONCE_HZ)
         raise BadField(where, repr(pair)[:80], right)

@@ -9,9 +9,8 @@ from typing import Any
 
 import yaml
 
-from fedge.costs.cost_scaling import find_cost_profile
+from fedge.costs.cost_priors import find_workload_cost
 from fedge.costs.layered_work import build_workload
-from fedge.costs.workload_sizes import load_workload_sizes
 from fedge.devices import catalogue
 from fedge.devices.tables.mode_table import read_table_label
 from fedge.experiment import Experiment, FleetBoard, WorkloadSpec, list_boards
@@ -72,12 +71,8 @@ def collect_labels(experiment: Experiment, recorded: Collection[str] = ()) -> di
 
 
 def _find_emulated_label(board: FleetBoard, workload: WorkloadSpec) -> Label:
-    """Return the label of an emulated board's table or cost profile; a cost that its layers determine is estimated."""
+    """Return the label of an emulated board's table or cost profile."""
     if board.entry.truth.startswith("table:"):
         return read_table_label(Path(board.entry.truth.removeprefix("table:")))
     work = build_workload(board.entry, workload)
-    known = work.name in load_workload_sizes()
-    if work.layers is not None and not known:
-        return "estimated"
-    profile = find_cost_profile(catalogue.find(board.entry.device), work.name, catalogue.load_catalogue())
-    return "estimated" if known and profile.batch_size != work.batch_size else profile.label
+    return find_workload_cost(catalogue.find(board.entry.device), work, catalogue.load_catalogue()).label

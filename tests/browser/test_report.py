@@ -108,7 +108,7 @@ def test_the_area_under_the_power_lines_is_the_samples_energy(
         if number:
             report.press("ArrowDown")
         report.wait_for(
-            f"document.getElementById('told-power-board').textContent.startsWith('{energy(joules[board])}')"
+            f"document.getElementById('summary-power-board').textContent.startsWith('{energy(joules[board])}')"
         )
         assert area_j(report, "power-board") == pytest.approx(joules[board], rel=1e-4)
     report.evaluate("document.getElementById('chart-power-fleet').scrollIntoView()")

@@ -17,7 +17,7 @@ from rich.text import Text
 from experiments.report.quantities import UNKNOWN, duration, energies, energy, mean, number, percent, ratio
 from fedge.experiment import Experiment, list_boards
 from fedge.telemetry.store_reader import compute_store_stamp, read_rows
-from fedge.telemetry.store_records import ClientRow, RoundRow
+from fedge.telemetry.store_records import ClientRow, RoundRow, relative_error
 
 STATUS_STYLES = {"late": "red", "failed": "red", "cancelled": "yellow"}
 MAX_ROWS = 20
@@ -224,13 +224,9 @@ def _format_figures(rows: Sequence[ClientRow]) -> tuple[str, str, str, str]:
     return (
         duration(mean(row.work_s for row in rows)),
         number(mean(row.power_w for row in rows), 3, "W"),
-        percent(mean(_relative_error(row.predicted_step_s, row.step_s) for row in rows)),
-        percent(mean(_relative_error(row.predicted_power_w, row.power_w) for row in rows)),
+        percent(mean(relative_error(row.predicted_step_s, row.step_s) for row in rows)),
+        percent(mean(relative_error(row.predicted_power_w, row.power_w) for row in rows)),
     )
-
-
-def _relative_error(predicted: float | None, measured: float | None) -> float | None:
-    return abs(predicted - measured) / measured if predicted is not None and measured else None
 
 
 def summary_table(summary: dict[str, Any]) -> RenderableType:

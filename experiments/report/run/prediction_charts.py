@@ -17,10 +17,9 @@ from experiments.report.run.prediction_errors import (
     group_by_round,
     median_known,
     pair_predictions,
-    relative_error,
 )
 from experiments.report.run.run_sample import thin_rows
-from fedge.telemetry.store_records import ClientRow
+from fedge.telemetry.store_records import ClientRow, relative_error
 
 
 def build_prediction_charts(run: LoadedRun) -> tuple[Chart, ...]:
@@ -122,7 +121,7 @@ def _hover_text(row: ClientRow, measured: float, predicted: float, unit: str) ->
 
 def _error_where_worked_chart(run: LoadedRun, column: str, key: str) -> Chart:
     def error(rows: Sequence[ClientRow]) -> float | None:
-        return median_known(relative_error(m, p) for _, m, p in pair_predictions(rows, column))
+        return median_known(relative_error(p, m) for _, m, p in pair_predictions(rows, column))
 
     caption = (
         "Against measurements: in the one mode in which each board worked, as predicted before the round; the median "

@@ -15,7 +15,7 @@ from experiments.report.palette import assign_colours
 from experiments.report.quantities import is_known, percent
 from experiments.report.run.loaded_runs import LoadedRun
 from experiments.report.tables import Cell, Table, number_cell, swatch_cell, text_cell
-from fedge.telemetry.store_records import ClientRow
+from fedge.telemetry.store_records import ClientRow, relative_error
 
 PREDICTED_QUANTITIES = (("step_s", "time", "time per step", "ms", 1e3), ("power_w", "power", "power", "W", 1.0))
 OLD_TABLES_NOTE = "This run was written by an older version that did not record prediction errors over all modes."
@@ -102,7 +102,7 @@ def _format_range(low: float, above: float) -> str:
 
 def _summarize_errors(samples: str, rows: Sequence[ClientRow]) -> ErrorsBySamples:
     time, power = (
-        median_known(relative_error(m, p) for _, m, p in pair_predictions(rows, column))
+        median_known(relative_error(p, m) for _, m, p in pair_predictions(rows, column))
         for column, *_ in PREDICTED_QUANTITIES
     )
     return ErrorsBySamples(
@@ -113,11 +113,6 @@ def _summarize_errors(samples: str, rows: Sequence[ClientRow]) -> ErrorsBySample
         every_time=median_known(r.time_ape for r in rows),
         every_power=median_known(r.power_ape for r in rows),
     )
-
-
-def relative_error(measured: float, predicted: float) -> float:
-    """Return |predicted - measured| / measured."""
-    return abs(predicted - measured) / measured
 
 
 def median_known(values: Iterable[float | None]) -> float | None:

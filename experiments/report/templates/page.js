@@ -48,16 +48,16 @@ function draw(chart, legend_px = 0) {
 
 function slide(chart) {
   const slider = document.getElementById("slider-" + chart.key);
-  const told = document.getElementById("told-" + chart.key);
+  const summary = document.getElementById("summary-" + chart.key);
   chart.shown = slider.tagName === "SELECT" ? 0 : chart.frames.length - 1;
   const show = () => {
     chart.shown = Number(slider.value);
-    told.textContent = chart.frames[chart.shown].told || chart.frames[chart.shown].label;
+    summary.textContent = chart.frames[chart.shown].summary || chart.frames[chart.shown].label;
     draw(chart);
   };
   slider.addEventListener("input", show);
   slider.value = chart.shown;
-  told.textContent = chart.frames[chart.shown].told || chart.frames[chart.shown].label;
+  summary.textContent = chart.frames[chart.shown].summary || chart.frames[chart.shown].label;
 }
 
 function span(chart) {

@@ -6,14 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from fedge.devices.sensing.control_files import ControlFiles, number_or_none, text_or_none
+from fedge.powerd.knobs import GPU_NODES
 from fedge.powerd.machine import Machine
 
 CPU_POLICIES = "/sys/devices/system/cpu/cpufreq/policy*"
 DEVFREQ = "/sys/class/devfreq/*"
-GPU_NAMES = frozenset({"gpu", "gv11b", "gp10b", "ga10b", "gb10b"})
-"""``of_node/name`` of the GPU: ``gpu`` on Nano and JetPack 6, ``gv11b`` on Xavier, ``gp10b`` on TX2, ``ga10b`` on
-Orin.
-"""
 MEMORY_CLOCKS = (
     "/sys/kernel/debug/bpmp/debug/clk/emc/rate",
     "/sys/kernel/debug/clk/emc/clk_rate",
@@ -65,7 +62,7 @@ def find_clock_readers(files: ControlFiles, machine: Machine) -> ClockReaders:
 def find_gpu_folder(machine: Machine) -> str | None:
     """Return the GPU's devfreq folder, found by its name in the device tree, or None."""
     for folder in machine.glob(DEVFREQ):
-        if text_or_none(machine, f"{folder}/device/of_node/name") in GPU_NAMES:
+        if text_or_none(machine, f"{folder}/device/of_node/name") in GPU_NODES:
             return folder
     return None
 

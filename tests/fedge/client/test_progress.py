@@ -9,10 +9,11 @@ import pytest
 
 from fedge import workloads
 from fedge.client import emulated
-from fedge.client.progress import LIVE_FOLDER, open_emulated_reporter
+from fedge.client.progress import open_emulated_reporter
 from fedge.experiment import Experiment
 from fedge.telemetry.live_records import BoardProgress
 from fedge.telemetry.progress_files import read_progress
+from fedge.telemetry.run_folder import LIVE
 from fedge.types import RoundGoal
 from fedge.wire import RequestMessage, to_json
 
@@ -42,7 +43,7 @@ def test_a_round_is_told_and_gives_the_same_answer_to_the_last_bit(tmp_path: Pat
         EXPERIMENT, 0, asked(), arrays, tmp_path / "my-run", lambda: next(ticking)
     )
 
-    said = read_progress(tmp_path / "my-run" / LIVE_FOLDER)["nano-1"]
+    said = read_progress(tmp_path / "my-run" / LIVE)["nano-1"]
     assert (said.state, said.run, said.round, said.device) == ("done", "my-run", 2, "orin-nano")
     assert said.steps_done == said.steps > 0
     assert said.mode
@@ -62,7 +63,7 @@ def test_a_round_that_fails_is_told(tmp_path: Path) -> None:
 
     with pytest.raises(RuntimeError):
         work()
-    said = read_progress(tmp_path / LIVE_FOLDER)["a"]
+    said = read_progress(tmp_path / LIVE)["a"]
     assert (said.state, said.error) == ("failed", "worn out")
 
 
@@ -74,7 +75,7 @@ def test_many_short_rounds_write_seldom(tmp_path: Path) -> None:
         ) as teller:
             teller.report("training")
             now_s[0] += 0.01
-        states.append((tmp_path / LIVE_FOLDER / "b.json").read_bytes())
+        states.append((tmp_path / LIVE / "b.json").read_bytes())
     assert len(set(states)) <= 6
 
 

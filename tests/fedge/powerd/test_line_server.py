@@ -116,6 +116,15 @@ def test_a_half_closed_client_gets_its_answers_and_a_word_on_the_line_it_did_not
         assert len(lines) == 2
 
 
+def test_a_line_that_is_too_long_is_refused_and_the_connection_ends(folder) -> None:
+    with served(folder) as one:
+        link = one.link()
+        with contextlib.suppress(OSError):
+            link.sendall(b"x" * 100000)
+        assert json.loads(all_of(link).decode())["error"]["kind"] == "bad-request"
+        until(lambda: one.open() == 0)
+
+
 def test_a_peer_that_may_not_ask_is_told_why_and_never_answered(folder) -> None:
     with served(folder, why_not=lambda peer: "not in group fedge") as one:
         link = one.link()

@@ -20,7 +20,10 @@ from fedge.worker.worker_client import WorkerClient, WorkerError
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import fake_worker
-from fake_worker import LIMIT_S, LONG, NOISE, begin, until
+
+NOISE = {"synthetic": {"samples": 8, "channels": 1, "side": 8, "classes": 3}}
+LONG = 100000
+LIMIT_S = 10.0
 
 
 class Worker:
@@ -54,6 +57,17 @@ def worker(tmp_path):
 def client(worker):
     with WorkerClient(worker.path, LIMIT_S) as client:
         yield client
+
+
+def begin(steps=LONG, seed=0):
+    return {"seed": seed, "options": {"steps": steps, "batch_size": 2, "learning_rate": 0.1}}
+
+
+def until(condition):
+    ends_s = time.monotonic() + LIMIT_S
+    while not condition():
+        assert time.monotonic() < ends_s, "it did not happen"
+        time.sleep(0.005)
 
 
 def kind_of(call, *arguments, **fields):
@@ -425,6 +439,19 @@ def test_data_lies_below_the_roots_only(client, worker, tmp_path):
     assert client.infer(1, 1)["ok"]  # what was loaded before stays
 
 
+def test_a_link_below_a_root_that_leads_out_of_it_is_refused(client, tmp_path):
+    inside, outside = tmp_path / "data", tmp_path.parent / (tmp_path.name + "-elsewhere")
+    inside.mkdir()
+    outside.mkdir()
+    (inside / "train").symlink_to(inside)
+    assert client.load({"builtin": "plain"}, {"folder": str(inside)})["ok"]
+    (inside / "train_x.npy").symlink_to(outside / "train_x.npy")
+    with pytest.raises(WorkerError) as caught:
+        client.load({"builtin": "mistake"}, {"folder": str(inside)})
+    assert caught.value.kind == "bad-source"
+    assert "train_x.npy" in caught.value.text
+
+
 def test_without_a_root_no_file_is_read(tmp_path):
     with WorkerClient(Worker(tmp_path).path, LIMIT_S) as client, pytest.raises(WorkerError) as caught:
         client.load({"builtin": "plain"}, {"folder": str(tmp_path)})
@@ -496,6 +523,15 @@ def test_garbage_is_answered_and_ends_only_its_own_connection(client, worker):
             assert reply["error"]["kind"] == "bad-request"
             assert not still_open(connection)
     assert client.status()["state"] == "idle"
+
+
+def test_an_array_too_large_for_numpy_though_empty_is_answered(worker):
+    header = b'{"v":1,"verb":"train","arrays":[["w","uint8",[0,1073741824,1073741824,1073741824]]]}'
+    with worker.raw() as connection:
+        connection.sendall(frames.PREFIX.pack(frames.MAGIC, len(header), 0) + header)
+        reply, _ = frames.read(connection)
+    assert reply["error"]["kind"] == "bad-request"
+    assert "zeros left out" in reply["error"]["text"]
 
 
 def test_more_connections_than_the_limit_are_turned_away_and_room_comes_back(client, worker):

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from contracts.live_server import LiveServer, heard, live_server, post
+from contracts.live_server import LiveServer, heard, live_server, post, wait_for
 from fastapi import FastAPI
 from starlette.testclient import TestClient
 
@@ -134,6 +134,22 @@ def test_a_message_that_cannot_be_read_is_counted_for_its_sender(client: TestCli
     assert ingest.board_telemetry()["a"].counts == {"malformed": 1, "huge": 1}
 
 
+def test_a_board_speaks_for_itself_only(client: TestClient, kept: Kept, ingest: TelemetryIngest) -> None:
+    send(client, "a", encode_batch(message("a", 1)))
+    before = ingest.board_telemetry()["a"]
+    assert send(client, "b", encode_batch(message("a", 2))) == (200, {"seq": 0, "kind": "foreign"})
+    assert ingest.board_telemetry()["a"] == before
+    assert ingest.board_telemetry()["b"].counts == {"foreign": 1}
+    assert len(kept.rows) == 1
+
+
+def test_while_the_store_fails_the_board_is_told_to_keep_its_batch(client: TestClient, kept: Kept) -> None:
+    kept.fault = OSError("No space left on device")
+    assert send(client, "a", encode_batch(message("a", 1)))[0] == 503
+    kept.fault = None
+    assert send(client, "a", encode_batch(message("a", 1))) == (200, {"seq": 1, "kind": "taken"})
+
+
 def test_a_slow_store_does_not_hold_up_other_requests(ingest: TelemetryIngest, kept: Kept) -> None:
     with TestClient(beside_others(ingest)) as client, ThreadPoolExecutor(1) as beside:
         kept.go.clear()
@@ -173,6 +189,23 @@ def test_a_server_that_is_opened_again_knows_what_it_has_also_if_its_books_are_b
 @pytest.mark.parametrize(("method", "path", "status"), [("POST", "/else", 404), ("GET", "/telemetry", 405)])
 def test_nothing_else_is_answered(method: str, path: str, status: int, client: TestClient) -> None:
     assert client.request(method, path, headers={"X-Fedge-Board": "a"}).status_code == status
+
+
+def test_what_came_while_the_store_was_busy_is_appended_at_once(client: TestClient, kept: Kept) -> None:
+    kept.go.clear()
+    with ThreadPoolExecutor(24) as boards:
+        first = boards.submit(send, client, "first", encode_batch(message("first", 1)))
+        wait_for(lambda: kept.asked, what="the store is busy")
+        sent = [(f"b-{i}", seq) for seq in (1, 2) for i in range(10)]
+        waiting = [boards.submit(send, client, board, encode_batch(message(board, seq))) for board, seq in sent]
+        kept.go.set()
+        assert first.result(20)[0] == 200
+        replies = [(board, reply.result(20)) for (board, _), reply in zip(sent, waiting, strict=True)]
+    assert {status for _, (status, _) in replies} == {200}
+    taken = [board for board, (_, content) in replies if content["kind"] == "taken"]
+    assert len(kept.rows) == 1 + len(taken)
+    assert set(taken) == {board for board, _ in sent}
+    assert kept.asked < len(sent)
 
 
 def test_of_one_board_messages_are_taken_one_after_the_other_also_within_a_group() -> None:

@@ -59,7 +59,7 @@ def test_the_menu_has_every_quantity_of_a_knob(settings: tuple[SettingSummary, .
     chart = knob_chart(settings, "knob-workers")
     quantities = ["time of an epoch", "stall of an epoch", "energy of an epoch", "mean power"]
     assert [frame.label for frame in chart.frames] == ["parts of an epoch", *quantities]
-    assert chart.frames[1].told.startswith("Time of an epoch falls by 5")
+    assert chart.frames[1].summary.startswith("Time of an epoch falls by 5")
     unmetered = knob_charts.build_knob_section(settings, metered=False).charts[0]
     assert [frame.label for frame in unmetered.frames] == ["parts of an epoch", *quantities[:2]]
 
@@ -110,8 +110,8 @@ def test_the_timeline_keeps_every_extreme_of_a_long_point(sweep: Callable[..., S
     minibatches = result.points[0].read_minibatches()
     line = next(trace for trace in frame.data if trace["name"] == COMPUTE.name)
     assert len(line["x"]) <= point_timeline.MAX_STEPS
-    assert "12,000 steps" in frame.told
-    assert "shown with all extremes" in frame.told
+    assert "12,000 steps" in frame.summary
+    assert "shown with all extremes" in frame.summary
     top = frame.layout["yaxis"]["range"][1]
     longest = 1e3 * float(minibatches.compute_s.max())
     assert max(line["y"]) == pytest.approx(min(longest, top))
@@ -147,7 +147,7 @@ def test_a_missing_sensor_is_named_and_not_drawn(sweep: Callable[..., SweepResul
     _, chart = point_timeline.build_point_section(settings_in(result), by_key(result), 1).charts
     (frame,) = chart.frames
     assert [trace["name"] for trace in frame.data] == ["CPU", "memory", "disk reads", "temperature"]
-    assert frame.told.startswith("No sensor: GPU, power.")
+    assert frame.summary.startswith("No sensor: GPU, power.")
 
 
 def test_what_is_drawn_in_detail_says_why(settings: tuple[SettingSummary, ...]) -> None:
@@ -168,7 +168,7 @@ def test_variability_shows_repeats_and_boards_around_their_means(few: SweepResul
     repeats = section.charts[0].frames[0].data[0]
     assert sorted(repeats["x"]) == [1, 2, 3]
     assert sum(repeats["y"]) == pytest.approx(0.0, abs=1e-9)
-    assert section.charts[0].frames[0].told.startswith("Time varies by")
+    assert section.charts[0].frames[0].summary.startswith("Time varies by")
 
 
 def test_without_repeats_nothing_is_said_about_variability() -> None:

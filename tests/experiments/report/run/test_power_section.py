@@ -68,7 +68,7 @@ def test_a_menu_shows_one_board_and_a_stack_the_fleet(sampled):
     fleet, boards = section.charts
     assert [one["name"] for one in fleet.data] == ["nano", "xavier-nx"]
     assert [frame.label for frame in boards.frames] == ["nano-2", "xavier-nx-1"]
-    assert boards.frames[1].told == "40.0 J, maximum 8.00 W"
+    assert boards.frames[1].summary == "40.0 J, maximum 8.00 W"
     assert "area under the curves is 50.0 J" in section.lead
     go.Figure(data=fleet.data, layout=fleet.layout)
     go.Figure(data=boards.frames[0].data, layout=boards.frames[0].layout)
