@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +15,7 @@ pytest.importorskip("torch", reason="the worker trains with torch")
 
 from contracts.desk import Desk, desk
 
-from fedge.client import emulated, real
+from fedge.client import board_session, emulated, real
 from fedge.client.client_setup import ClientSetup
 from fedge.client.memory_attempts import Answer, run_attempts
 from fedge.client.memory_scaling import ScaleAttempt
@@ -24,6 +26,7 @@ from fedge.experiment import Experiment
 from fedge.modes import build_grid
 from fedge.types import RoundGoal, TrainingScale, TrainResult
 from fedge.wire import ClientState, ReplyMessage, RequestMessage, from_json, to_json
+from fedge.worker.worker_client import WorkerClient
 from fedge.workloads import load_experiment_task
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("desk")]
@@ -56,6 +59,7 @@ def data(source):
     return Data(x, y, x[:8], y[:8], (128.0,), (64.0,), 4)
 '''
 IDLE_W = 3.0
+CANCEL_S = 4.0
 
 
 def experiment(folder: Path, norm: str = "nn.Identity()", memory_mb: float = 50_000.0, **memory: object) -> Experiment:
@@ -87,10 +91,15 @@ def board(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
 
 
 def round_of(
-    found: Desk, what: Experiment, number: int = 1, state: ClientState | None = None
+    found: Desk,
+    what: Experiment,
+    number: int = 1,
+    state: ClientState | None = None,
+    cancel_s: float | None = None,
 ) -> tuple[ReplyMessage, TrainResult | None]:
     arrays = load_experiment_task(what).initial_arrays(3)
     ask = RequestMessage("train", number, 0.0, "maxn", state or ClientState(), RoundGoal("maxn", 50), 24_000, run="a")
+    ask = replace(ask, cancel_s=cancel_s)
     samples = found.settings.state_dir / "samples"
     samples.mkdir(exist_ok=True)
     settings = found.settings
@@ -168,6 +177,25 @@ def test_where_nothing_fits_the_board_fails_says_why_and_remembers(board: Desk, 
     assert "CUDA out of memory" in answer.error
     assert answer.state is not None
     assert [seen.peak_mb for seen in answer.state.memory] == [None]
+
+
+def test_a_client_that_is_cancelled_after_a_smaller_attempt_still_knows_what_did_not_fit(
+    board: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class EndlessWorker(WorkerClient):
+        def train(self, begin: Any = None, arrays: Any = None, share: Any = None, steps: int = 0, **more: Any) -> Any:
+            return super().train(begin, arrays, share, 10**6 if steps else 0, **more)
+
+    monkeypatch.setattr(board_session, "WorkerClient", EndlessWorker)
+    what = experiment(tmp_path, widths=[1.0])
+    long = what.model_copy(update={"workload": what.workload.model_copy(update={"local_epochs": 3000.0})})
+    answer, trained = round_of(board, long, cancel_s=CANCEL_S)
+
+    assert trained is None
+    assert (answer.cut, answer.report) == (True, None)
+    assert answer.state is not None
+    assert answer.state.memory
+    assert {seen.peak_mb for seen in answer.state.memory} == {None}
 
 
 def attempts_of(
