@@ -20,7 +20,7 @@ PYTEST := $(BIN)/python -m pytest
 # Tests that start Ansible or whole test hosts take many minutes, and the hosts need root, so they have their own command.
 RUN_TESTS := $(PYTEST) -n $(JOBS) --dist loadgroup
 
-.PHONY: help setup quickstart test test-fast test-long test-monitor test-vendor test-fleet check lint types layers format bench clean
+.PHONY: help setup quickstart test test-fast test-long test-monitor test-vendor test-fleet coverage check lint types layers format bench clean
 
 help: ## List the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -58,6 +58,14 @@ test-vendor: setup ## The boards' programs under the Python versions of JetPack
 test-fleet: setup ## Playbooks on a fleet of test hosts (root, systemd-nspawn; half an hour)
 	@$(PYTEST) -s -rs -p no:cacheprovider -m fleet $(or $(FLEET_TESTS),tests)
 
+# Under the tracer tests take half as long again, or twice as long, and those with a time limit may miss it: so failed tests
+# (pytest's 1) are left to `make test`, and only the figures count here.
+coverage: setup ## Lines and branches that the fast tests reach, by package
+	@rm -rf .coverage
+	@$(BIN)/python -m coverage run -m pytest -q -n $(JOBS) --dist loadgroup -p no:cacheprovider \
+	  -m "not slow and not long and not fleet and not monitor" $(COVERAGE_TESTS) || [ $$? -eq 1 ]
+	@$(BIN)/python .ci/coverage-table
+
 check: lint types layers ## Lint, format, types and layers
 
 lint: setup
@@ -79,5 +87,5 @@ bench: setup ## Run the benchmarks one after the other
 	@set -e; for program in benchmarks/*.py; do echo "== $$program"; $(BIN)/python "$$program"; done
 
 clean: ## Remove environments, caches and build output; runs are kept
-	@rm -rf $(VENV) .venv-vendor build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	@rm -rf $(VENV) .venv-vendor build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

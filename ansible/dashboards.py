@@ -26,13 +26,10 @@ class Panel:
     """One panel of a dashboard.
 
     Attributes:
-        title: Its title.
         queries: Pairs of legend and PromQL expression.
         unit: Unit in Grafana's notation.
         width: Width in grid columns.
         kind: Type of the panel: ``stat``, ``timeseries`` or ``table``.
-        about: Description shown on the panel.
-        stacked: Whether to stack the series.
     """
 
     title: str
@@ -128,13 +125,9 @@ RAY = (
 
 
 def dashboard(uid: str, title: str, panels: Sequence[Panel], variables: Mapping[str, str]) -> Json:
-    """Return a dashboard in the form that Grafana reads from a file.
+    """Return a dashboard, with its panels in reading order, in the form that Grafana reads from a file.
 
-    Args:
-        uid: Stable identifier.
-        title: Title of the dashboard.
-        panels: Panels in reading order.
-        variables: Prometheus label queries by variable name.
+    ``uid`` is stable. ``variables`` are Prometheus label queries by variable name.
     """
     return {
         "uid": uid,

@@ -73,14 +73,9 @@ def _make_answer(asked: argparse.Namespace) -> object:
 
 
 def certificate(asked: argparse.Namespace, request: str) -> bytes:
-    """Sign a board's certificate request.
+    """Sign a board's certificate request (PEM) and return the certificate as PEM.
 
-    Args:
-        asked: The board's name, the CA's files and the validity in days.
-        request: The request as PEM.
-
-    Returns:
-        The certificate as PEM.
+    ``asked`` has the board's name, the CA's files and the validity in days.
 
     Raises:
         BadInput: The request or the CA is invalid.
@@ -124,10 +119,7 @@ def _client_files() -> Iterator[Path]:
 def bootstrap(asked: argparse.Namespace) -> Path:
     """Pack uv, and the Python in ``asked.python`` if given, into a shell script that unpacks them below ``TARGET``.
 
-    Boards with the same processor and the same Python share one script.
-
-    Returns:
-        The path of the script.
+    Boards with the same processor and the same Python share one script. Returns the path of the script.
     """
     wheel = asked.uv or _uv_wheel(asked.lock, asked.machine, asked.wheels, asked.out)
     sources = [wheel, asked.python] if asked.python else [wheel]
@@ -137,14 +129,7 @@ def bootstrap(asked: argparse.Namespace) -> Path:
 
 
 def wheels(folder: Path, out: Path) -> Path:
-    """Pack a folder's wheels into one archive, named after their names, sizes and times.
-
-    Args:
-        folder: Folder of the wheels.
-        out: Folder of the archive.
-
-    Returns:
-        The path of the archive.
+    """Pack a folder's wheels into one archive in ``out``, named after their names, sizes and times; return its path.
 
     Raises:
         SystemExit: The folder has no wheels.

@@ -59,11 +59,7 @@ Run = Callable[[Sequence[str], float], str]
 
 
 def run(argv: Sequence[str], limit_s: float) -> str:
-    """Run a command and return its output.
-
-    Args:
-        argv: The command.
-        limit_s: Time limit in seconds.
+    """Run a command for at most ``limit_s`` seconds and return its output.
 
     Raises:
         OSError: The command failed.
@@ -292,12 +288,7 @@ def _read_pipe(pipe: int, limit_s: float) -> bytes:
 
 
 def exchange(path: str, request: bytes, whole: Callable[[bytes], bool]) -> bytes:
-    """Send one request over a Unix socket and return the reply.
-
-    Args:
-        path: Path of the socket.
-        request: The request.
-        whole: Returns whether a reply is complete.
+    """Send one request over a Unix socket and return the reply, which ends when it is ``whole``.
 
     Raises:
         OSError: The socket is missing, refused or silent.
@@ -477,13 +468,9 @@ def sample_ages_s(root: Path) -> Fields:
 
 
 def board(root: Path, runs: Run, user: Optional[str], now_s: Callable[[], float]) -> Fields:
-    """Return a board's facts.
+    """Return a board's facts; ``root`` stands for /.
 
-    Args:
-        root: Folder that stands for /.
-        runs: Runs commands.
-        user: Account that queries the sockets; None: the present one.
-        now_s: Unix time in seconds.
+    ``user`` is the account that queries the sockets, None the present one. ``now_s`` returns unix time.
     """
     speaks = try_read(lambda: client(root))
     address = try_read(lambda: superlink_address(root))

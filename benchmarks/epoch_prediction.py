@@ -99,8 +99,8 @@ def report_emulated() -> None:
     totals: dict[str, list[EpochPredictionErrors]] = {"simple": [], "fedge": []}
     for name, looks in every.items():
         others = [look for look in looks if look.mode not in trained]
-        said = simple.predict(name, stack_modes(look.mode for look in others))
-        judged = {"simple": _compute_errors(others, said.epoch_s, said.energy_j)}
+        predicted = simple.predict(name, stack_modes(look.mode for look in others))
+        judged = {"simple": _compute_errors(others, predicted.epoch_s, predicted.energy_j)}
         judged["fedge"] = _score_fedge(result, name, [look for look in looks if look.mode in trained], others)
         for method, one in judged.items():
             table.add_row(name, method, *one.format_errors())
@@ -150,11 +150,13 @@ def report_tables() -> None:
             [MeasuredEpoch(table.workload, one.mode, one.step_s, one.step_s * one.power_w) for one in seen]
         )
         rest = stack_modes(table.modes[int(row)] for row in others)
-        said = simple.predict(table.workload, rest)
-        assert said.energy_j is not None
+        predicted = simple.predict(table.workload, rest)
+        assert predicted.energy_j is not None
         joules = table.step_s * table.power_w
         name = f"{path.parent.parent.name} {table.workload}"
-        judged = EpochPredictionErrors(said.epoch_s / table.step_s[others] - 1, said.energy_j / joules[others] - 1)
+        judged = EpochPredictionErrors(
+            predicted.epoch_s / table.step_s[others] - 1, predicted.energy_j / joules[others] - 1
+        )
         shown.add_row(name, f"simple, {len(rows)} rows", *judged.format_errors())
         ours = load_predictor(DEFAULT_PREDICTOR, background.knowledge).fit(seen).predict(rest)
         judged = EpochPredictionErrors(
@@ -189,10 +191,10 @@ def _score_fedge(
             storage=point.storage,
             cached=look.cached,
         )
-        said = model.predict(setting, stack_modes([look.mode]))
-        assert said.energy_j is not None
-        time.append(float(said.e2e_s[0]))
-        energy.append(float(said.energy_j[0]))
+        predicted = model.predict(setting, stack_modes([look.mode]))
+        assert predicted.energy_j is not None
+        time.append(float(predicted.e2e_s[0]))
+        energy.append(float(predicted.energy_j[0]))
     return _compute_errors(judged, np.array(time), np.array(energy))
 
 
@@ -203,8 +205,8 @@ def _score_simple_predictor(
     alike = [one for one in seen if one.point.workers == look.point.workers]
     maxn = find_board_spec("agx-xavier").maxn  # type: ignore[union-attr]
     fitted = LinearEpochModel(maxn).fit([MeasuredEpoch(name, one.mode, one.e2e_s, one.energy_j) for one in alike])
-    said = fitted.predict(name, stack_modes([look.mode]))
-    return _compute_errors([look], said.epoch_s, said.energy_j)
+    predicted = fitted.predict(name, stack_modes([look.mode]))
+    return _compute_errors([look], predicted.epoch_s, predicted.energy_j)
 
 
 def _compute_errors(looks: Sequence[PointObservation], e2e_s: Floats, energy_j: Floats | None) -> EpochPredictionErrors:

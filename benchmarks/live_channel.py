@@ -100,11 +100,7 @@ class ServerConnections:
             self._free.put_nowait(await asyncio.open_unix_connection(str(self._path)))
 
     async def post(self, request: bytes) -> None:
-        """Send a request and wait for the answer.
-
-        Raises:
-            RuntimeError: If the status is not 200.
-        """
+        """Send a request and wait for the answer; a status other than 200 is an error."""
         reader, writer = await self._free.get()
         begun_s = time.monotonic()
         writer.write(request)
@@ -186,11 +182,11 @@ def build_plain_app(folder: Path) -> Any:
     file = (folder / "lines.jsonl").open("ab")
 
     async def take(request: Request) -> JSONResponse:
-        said = json.loads(await request.body())
-        file.write(json.dumps(said).encode() + b"\n")
+        message = json.loads(await request.body())
+        file.write(json.dumps(message).encode() + b"\n")
         file.flush()
         os.fsync(file.fileno())
-        return JSONResponse({"seq": said["seq"]})
+        return JSONResponse({"seq": message["seq"]})
 
     return Starlette(routes=[Route("/telemetry", take, methods=["POST"])])
 

@@ -151,13 +151,13 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("parts", nargs="*", metavar="part", help=f"{', '.join(parts)}; all of them by default")
     parser.add_argument("--seeds", type=int, default=10)
-    asked = parser.parse_args()
-    if unknown := [name for name in asked.parts if name not in parts]:
+    options = parser.parse_args()
+    if unknown := [name for name in options.parts if name not in parts]:
         parser.error(f"{unknown[0]!r} is none of {', '.join(parts)}")
     if not os.environ.get("FEDGE_PROFILES"):
         sys.exit("FEDGE_PROFILES: got nothing; the folder of measured tables")
-    for name in asked.parts or parts:
-        parts[name](asked.seeds)
+    for name in options.parts or parts:
+        parts[name](options.seeds)
 
 
 def load_table(path: str) -> ProfileTable:
@@ -237,12 +237,14 @@ def report_few_modes(seeds: int) -> None:
     both = [targets, [_drop_layer_priors(target) for target in targets]]
     outcomes = run_methods([target for some in both for target in some], ["fedge"], FEW_COUNTS, seeds)
     errors = np.empty((2, len(targets), 1 + len(FEW_COUNTS), 2))
-    for way, some in enumerate(both):
+    for variant, some in enumerate(both):
         for i, target in enumerate(some):
-            errors[way, i, 0] = _compute_prior_errors(target)
+            errors[variant, i, 0] = _compute_prior_errors(target)
             for j, count in enumerate(FEW_COUNTS):
-                found = collect_figures(outcomes, way * len(targets) + i, "fedge", count, "time_mape", "power_mape")
-                errors[way, i, j + 1] = found.mean(axis=0)
+                figures = collect_figures(
+                    outcomes, variant * len(targets) + i, "fedge", count, "time_mape", "power_mape"
+                )
+                errors[variant, i, j + 1] = figures.mean(axis=0)
     for i, case in enumerate((*CASES, *KNOWN_BOARDS)):
         cells = (" | ".join(f"{t:.1f}/{p:.1f}" for t, p in errors[:, i, j]) for j in range(1 + len(FEW_COUNTS)))
         table.add_row(case.title, *cells)
@@ -254,14 +256,14 @@ def report_few_modes(seeds: int) -> None:
 
 def _drop_layer_priors(target: PredictionTarget) -> PredictionTarget:
     knowledge = target.background.knowledge
-    told = replace(target.background, knowledge=replace(knowledge, priors=knowledge.priors[1:]))
-    return replace(target, background=told)
+    background = replace(target.background, knowledge=replace(knowledge, priors=knowledge.priors[1:]))
+    return replace(target, background=background)
 
 
 def _compute_prior_errors(target: PredictionTarget) -> tuple[float, float]:
     """Return the errors over all modes before anything is measured."""
-    said = load_predictor("fedge", target.background.knowledge).fit([]).predict(target.table.modes)
-    return _compute_mape(said.step_s, target.table.step_s), _compute_mape(said.power_w, target.table.power_w)
+    predicted = load_predictor("fedge", target.background.knowledge).fit([]).predict(target.table.modes)
+    return _compute_mape(predicted.step_s, target.table.step_s), _compute_mape(predicted.power_w, target.table.power_w)
 
 
 def report_baselines(seeds: int) -> None:
@@ -382,15 +384,15 @@ def report_speed(seeds: int) -> None:
     assert spec is not None
     every = build_grid(spec)
     rows = np.random.default_rng(0).permutation(len(table.modes))[:50]
-    seen = [Measurement(table.modes[i], 40, float(table.step_s[i]), float(table.power_w[i])) for i in rows]
+    measurements = [Measurement(table.modes[i], 40, float(table.step_s[i]), float(table.power_w[i])) for i in rows]
     for method in ("fedge", "powertrain"):
         before_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-        predictor = load_predictor(method, target.background.knowledge).fit(seen)
+        predictor = load_predictor(method, target.background.knowledge).fit(measurements)
         predictor.predict(every)
         tries = []
         for _ in range(seeds if method == "fedge" else 2):
             began = time.process_time()
-            predictor.fit(seen)
+            predictor.fit(measurements)
             fitted = time.process_time()
             predictions = predictor.predict(every)
             find_front_rows(predictions, "power")

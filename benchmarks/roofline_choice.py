@@ -139,7 +139,6 @@ def _drop_implausible_rows(case: RooflinePrediction, spec: DeviceSpec) -> Roofli
 
 
 def _select_rows(record: Record, keep: NDArray[np.bool_]) -> Record:
-    """Return a record with the marked rows of all its arrays."""
     arrays = {field.name: getattr(record, field.name) for field in fields(record)}
     return replace(record, **{name: rows[keep] for name, rows in arrays.items() if isinstance(rows, np.ndarray)})
 
@@ -194,9 +193,9 @@ def _compare_next_clock(table: ProfileTable, maxn_row: int) -> tuple[str, str]:
     """Compare MAXN with the next lower CPU clock at its other knobs: the ratio of times, and both powers."""
     maxn = table.modes[maxn_row]
     lower = [mode for mode in table.modes if replace(mode, cpu_mhz=maxn.cpu_mhz) == maxn and mode != maxn]
-    there = find_mode_index(table.modes, max(lower, key=lambda mode: mode.cpu_mhz)) or 0
-    slower = table.step_s[there] / table.step_s[maxn_row]
-    return f"{slower:.2f}", f"{table.power_w[there]:.1f}, {table.power_w[maxn_row]:.1f}"
+    lower_row = find_mode_index(table.modes, max(lower, key=lambda mode: mode.cpu_mhz)) or 0
+    slower = table.step_s[lower_row] / table.step_s[maxn_row]
+    return f"{slower:.2f}", f"{table.power_w[lower_row]:.1f}, {table.power_w[maxn_row]:.1f}"
 
 
 def report_noise() -> None:

@@ -108,17 +108,17 @@ class RoundTimes:
 
 def main() -> int:
     """Measure and print."""
-    asked = _parse_arguments()
+    options = _parse_arguments()
     sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
-    load_s = [_measure_import_and_load(asked.model) for _ in range(3)]
+    load_s = [_measure_import_and_load(options.model) for _ in range(3)]
     torch_s, whole_s = (statistics.median(column) for column in zip(*load_s, strict=True))
-    print(f"{asked.model} in a fresh process: import torch {torch_s:.2f} s, with model and optimiser {whole_s:.2f} s")
-    folder = Path(asked.keep or tempfile.mkdtemp(prefix="overhead-"))
+    print(f"{options.model} in a fresh process: import torch {torch_s:.2f} s, with model and optimiser {whole_s:.2f} s")
+    folder = Path(options.keep or tempfile.mkdtemp(prefix="overhead-"))
     try:
-        plain, ours = _run_both(asked, folder)
+        plain, ours = _run_both(options, folder)
     finally:
-        if not asked.keep:
+        if not options.keep:
             shutil.rmtree(folder, ignore_errors=True)
     _print_rounds(plain, ours)
     ratio = statistics.median(r.wall_s for r in ours) / statistics.median(r.wall_s for r in plain)
@@ -147,7 +147,7 @@ def _measure_import_and_load(model: str) -> tuple[float, float]:
     return torch_s, whole_s
 
 
-def _run_both(asked: argparse.Namespace, folder: Path) -> tuple[list[RoundTimes], list[RoundTimes]]:
+def _run_both(options: argparse.Namespace, folder: Path) -> tuple[list[RoundTimes], list[RoundTimes]]:
     """Return the rounds of plain Flower's runs and of fedge's, on one fleet."""
     from contracts.loopback_fleet import loopback_fleet
     from contracts.runners import runners
@@ -157,14 +157,14 @@ def _run_both(asked: argparse.Namespace, folder: Path) -> tuple[list[RoundTimes]
     ours: list[RoundTimes] = []
     with _trace_processes(folder / "trace.jsonl") as trace, loopback_fleet(BOARDS, folder, "process") as fleet:
         for name in fleet.desks:
-            _configure_samples(folder / name, asked.steps * BATCH)
+            _configure_samples(folder / name, options.steps * BATCH)
         _write_samples(folder / "test", TEST_SAMPLES, seed=0)
-        for block in range(1, asked.blocks + 1):
+        for block in range(1, options.blocks + 1):
             with runners(fleet.runtimes, folder / f"plain-{block}-runners", ready=False):
-                _run_plain(asked, folder, fleet.address, block)
+                _run_plain(options, folder, fleet.address, block)
             plain += _read_rounds(trace, {})
-            with runners(fleet.runtimes, folder / f"fedge-{block}-runners", ready=not asked.stock_start):
-                _run_fedge(asked, folder, fleet.address, block)
+            with runners(fleet.runtimes, folder / f"fedge-{block}-runners", ready=not options.stock_start):
+                _run_fedge(options, folder, fleet.address, block)
             ours += _read_rounds(trace, _read_training_s(folder / f"fedge-{block}"))
     return plain, ours
 
@@ -188,8 +188,8 @@ def _configure_samples(place: Path, count: int) -> None:
     own = place / "state" / "own"
     _write_samples(own, count, seed=int(place.name.rpartition("-")[2]))
     settings = place / "node.yaml"
-    told = json.loads(settings.read_text(encoding="utf-8")) | {"data_folder": str(own)}
-    settings.write_text(json.dumps(told), encoding="utf-8")
+    node_settings = json.loads(settings.read_text(encoding="utf-8")) | {"data_folder": str(own)}
+    settings.write_text(json.dumps(node_settings), encoding="utf-8")
 
 
 def _write_samples(folder: Path, count: int, seed: int) -> None:
@@ -203,7 +203,7 @@ def _write_samples(folder: Path, count: int, seed: int) -> None:
         np.save(folder / f"{part}.npy", getattr(data, part))
 
 
-def _run_plain(asked: argparse.Namespace, folder: Path, address: str, block: int) -> None:
+def _run_plain(options: argparse.Namespace, folder: Path, address: str, block: int) -> None:
     """Run the plain app with Flower's own command."""
     from experiments.backends.fleet_backend import connection_toml
     from experiments.backends.flower_app import run_config_toml
@@ -217,8 +217,13 @@ def _run_plain(asked: argparse.Namespace, folder: Path, address: str, block: int
     home = place / ".flwr"
     home.mkdir()
     (home / "config.toml").write_text(connection_toml(SuperlinkSpec(address=address)), encoding="utf-8")
-    config = {"rounds": asked.rounds + 2, "nodes": len(BOARDS), "model": asked.model, "samples": str(folder / "test")}
-    config |= {"batch-size": BATCH, "steps": asked.steps, "learning-rate": RATE, "momentum": MOMENTUM}
+    config = {
+        "rounds": options.rounds + 2,
+        "nodes": len(BOARDS),
+        "model": options.model,
+        "samples": str(folder / "test"),
+    }
+    config |= {"batch-size": BATCH, "steps": options.steps, "learning-rate": RATE, "momentum": MOMENTUM}
     (home / "run-config.toml").write_text(run_config_toml(config), encoding="utf-8")
     launch = Launch(
         app, flwr_home=home, logs=place / "logs", env=private_environment(os.environ, place), on_poll=lambda: None
@@ -229,12 +234,12 @@ def _run_plain(asked: argparse.Namespace, folder: Path, address: str, block: int
         )
 
 
-def _run_fedge(asked: argparse.Namespace, folder: Path, address: str, block: int) -> None:
+def _run_fedge(options: argparse.Namespace, folder: Path, address: str, block: int) -> None:
     """Run the same with ``fedge run``."""
     task, experiment = folder / "bench_task.py", folder / f"fedge-{block}.yaml"
-    task.write_text(TASK.format(model=asked.model), encoding="utf-8")
+    task.write_text(TASK.format(model=options.model), encoding="utf-8")
     text = EXPERIMENT.format(
-        rounds=asked.rounds + 2,
+        rounds=options.rounds + 2,
         boards=len(BOARDS),
         task=task,
         batch=BATCH,

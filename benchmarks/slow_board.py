@@ -109,11 +109,11 @@ def _build_question() -> tuple[str, str]:
     experiment = Experiment(fleet=(FleetEntry(device="agx-orin-64gb"),))
     modes = build_grid(load_catalogue()["agx-orin-64gb"])
     rng = np.random.default_rng(0)
-    seen = tuple(
+    measurements = tuple(
         Measurement(modes[int(row)], 40, float(rng.uniform(0.1, 0.5)), float(rng.uniform(15.0, 50.0)))
         for row in rng.permutation(len(modes))[:SAMPLES]
     )
-    ask = RequestMessage("front", 5, policy="balanced", state=ClientState(seen), model_bytes=100_000)
+    ask = RequestMessage("front", 5, policy="balanced", state=ClientState(measurements), model_bytes=100_000)
     return experiment.model_dump_json(), to_json(ask)
 
 

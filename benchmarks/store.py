@@ -69,10 +69,10 @@ def draw_trace(chance: random.Random, start_s: float) -> Trace:
 def generate_traces(rows: int) -> Iterator[list[RoundTrace]]:
     """Yield the traces of ``rows`` rows, a hundred boards at a time."""
     chance = random.Random(0)
-    made = [draw_trace(chance, 0.0) for _ in range(100)]
+    traces = [draw_trace(chance, 0.0) for _ in range(100)]
     for at in range(rows // (100 * STRETCHES)):
         first = at * 100 % BOARDS
-        yield [RoundTrace(1 + at, f"board-{first + i}", one) for i, one in enumerate(made)]
+        yield [RoundTrace(1 + at, f"board-{first + i}", one) for i, one in enumerate(traces)]
 
 
 def measure_store_cpu_s(folder: Path, rows: int) -> float:

@@ -81,7 +81,6 @@ class RunVariant:
 
 
 def _select_clients(selector: str, policy: str) -> dict[str, Any]:
-    """Select ``CLIENTS_PER_ROUND`` boards a round."""
     return {"policy": {"name": policy}, "selection": {"name": selector, "count": CLIENTS_PER_ROUND}}
 
 

@@ -74,7 +74,7 @@ def report_levels() -> None:
         medians = {level: float(np.median(off[judge.level == level])) for level in np.unique(judge.level)}
         worst = max(medians, key=lambda level: abs(medians[level]))
         steps = np.concatenate(
-            [np.diff(off[here][np.argsort(judge.batch[here])]) for here in map(judge.level.__eq__, medians)]
+            [np.diff(off[at_level][np.argsort(judge.batch[at_level])]) for at_level in map(judge.level.__eq__, medians)]
         )
         cells = (f"{worst:g} %: x {np.exp(-medians[worst]):.2f}", f"{100 * np.median(np.abs(steps)):.1f} % (median)")
         shown.add_row(table.network, *cells, f"x {np.exp(-off.min()):.1f}")
@@ -84,11 +84,12 @@ def report_levels() -> None:
 def _predict_left_out(network: str, target: TargetName) -> tuple[MeasuredSteps, np.ndarray]:
     """Return the steps of the evaluated levels, and the log ratios of predicted to measured."""
     steps = gather_steps(load_step_tables())
-    there = steps[np.isfinite(steps.measured[target])]
-    trained = np.isin(there.level, TRAIN_LEVELS)
-    judge = there[(there.network == network) & ~trained]
+    measured_steps = steps[np.isfinite(steps.measured[target])]
+    trained = np.isin(measured_steps.level, TRAIN_LEVELS)
+    judge = measured_steps[(measured_steps.network == network) & ~trained]
     off: np.ndarray = np.log(
-        predict_fedge(there[trained], judge=judge, target=target, split="within", seed=0) / judge.measured[target]
+        predict_fedge(measured_steps[trained], judge=judge, target=target, split="within", seed=0)
+        / judge.measured[target]
     )
     return judge, off
 
@@ -100,10 +101,13 @@ def report_pairs() -> None:
     for pair in itertools.combinations([table.network for table in load_step_tables()], 2):
         cells = []
         for target in TARGETS:
-            there = steps[np.isfinite(steps.measured[target])]
-            learn = there[~np.isin(there.network, pair)]
+            measured_steps = steps[np.isfinite(steps.measured[target])]
+            learn = measured_steps[~np.isin(measured_steps.network, pair)]
             cells.append(
-                " / ".join(f"{_compute_error(learn, there[there.network == name], target):.1f}" for name in pair)
+                " / ".join(
+                    f"{_compute_error(learn, measured_steps[measured_steps.network == name], target):.1f}"
+                    for name in pair
+                )
             )
         shown.add_row(", ".join(pair), *cells)
     CONSOLE.print(shown)

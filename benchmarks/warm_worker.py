@@ -75,8 +75,8 @@ def main() -> int:
     parser.add_argument("--repeats", type=int, default=9)
     parser.add_argument("--cold", type=int, default=3)
     parser.add_argument("--python", default=sys.executable)
-    asked = parser.parse_args()
-    rows = [measure_task(task, asked.python, asked.repeats, asked.cold) for task in TASKS]
+    options = parser.parse_args()
+    rows = [measure_task(task, options.python, options.repeats, options.cold) for task in TASKS]
     print(f"{'task':18s} {'model':>8s} {'warm':>9s} {'worst':>9s} {'client':>9s} {'cold':>9s} {'cold/client':>12s}")
     for row in rows:
         print(

@@ -56,15 +56,7 @@ def _compute_answer(
 ) -> tuple[ReplyMessage, TrainResult | None]:
     """Answer for the emulated client with the node's partition index, or, on a real board, for the board itself.
 
-    Args:
-        experiment: The resolved experiment.
-        node: Flower's node configuration; has ``PARTITION_KEY`` in simulation only.
-        ask: The server's request.
-        arrays: The global model, by array name; None if the request has none.
-        folder: The run folder, used by emulated clients only.
-
-    Returns:
-        The reply, and the training result if the client trained.
+    The node has ``PARTITION_KEY`` in simulation only. Only emulated clients use ``folder``, the run's.
     """
     if PARTITION_KEY in node:
         return fleetsim.answer_request(

@@ -49,13 +49,6 @@ def run_experiment(
 ) -> None:
     """Run all remaining rounds and save the model.
 
-    Args:
-        experiment: The resolved experiment.
-        port: Connection to the clients.
-        folder: The run folder.
-        on_round: Called with the number of every finished round.
-        overdue: Replies of real boards that the server stopped waiting for.
-
     Raises:
         RunFailed: The run cannot continue, or a file of the run folder cannot be written.
         BadInput: Rows of finished rounds are missing.
@@ -97,13 +90,7 @@ def build_coordinator(
 ) -> Coordinator | AsyncCoordinator:
     """Build the synchronous or asynchronous loop that the experiment's strategy needs.
 
-    Args:
-        experiment: The resolved experiment.
-        port: Connection to the clients.
-        tables: Where rows are stored.
-        checkpoints: Folder of the checkpoints; None keeps nothing on disk.
-        on_round: Called with the number of every finished round.
-        overdue: Replies of real boards that the server stopped waiting for; synchronous runs only.
+    Without ``checkpoints``, nothing is kept on disk; only synchronous runs use ``overdue``.
     """
     task, strategy = load_experiment_task(experiment), build_strategy(experiment.strategy)
     if not isinstance(strategy, AsyncStrategy):

@@ -23,11 +23,11 @@ def _watch_client() -> None:
     answer = ClientApp.__call__
 
     def watched(self, message, context):
-        told = {"id": message.metadata.message_id}
-        _note("entered", started_s=STARTED["at_s"], cpu_s=time.process_time(), **told)
+        fields = {"id": message.metadata.message_id}
+        _note("entered", started_s=STARTED["at_s"], cpu_s=time.process_time(), **fields)
         reply = answer(self, message, context)
         metrics = reply.content.metric_records.get("metrics", {}) if reply.has_content() else {}
-        _note("left", train_s=metrics.get("train_s"), cpu_s=time.process_time(), **told)
+        _note("left", train_s=metrics.get("train_s"), cpu_s=time.process_time(), **fields)
         return reply
 
     ClientApp.__call__ = watched

@@ -29,7 +29,6 @@ class ListenAddress:
     """Where the dashboard listens.
 
     Attributes:
-        host: IP address or name to bind.
         port: TCP port; None takes the first free one.
         token_file: File with the access token, created if missing; None needs no token on loopback and generates one
             otherwise.
@@ -47,8 +46,6 @@ class FleetDashboard:
     """Settings of the dashboard service of a real fleet.
 
     Attributes:
-        store: Folder of the telemetry store.
-        runs: Folder with run folders, or None.
         ingest: Unix socket that accepts the boards' telemetry.
     """
 
@@ -62,13 +59,7 @@ class FleetDashboard:
 
 
 def show_run(folder: Path, place: ListenAddress, told: Callable[[str], None]) -> None:
-    """Serve a run folder until interrupted.
-
-    Args:
-        folder: The run folder.
-        place: Where to listen.
-        told: Called with the page's address once it can be opened.
-    """
+    """Serve a run folder until interrupted; ``told`` is called with the page's address once it can be opened."""
     _serve_source(RunSource(folder), place, told)
 
 
@@ -77,12 +68,8 @@ def show_relay(
 ) -> None:
     """Serve the contents of another dashboard until interrupted.
 
-    Args:
-        url: Address of the other dashboard.
-        token: Its access token, if it needs one.
-        place: Where to listen.
-        told: Called with the page's address once it can be opened.
-        note: Called with the reason if the other dashboard cannot be read yet.
+    ``told`` is called with the page's address once it can be opened, ``note`` with the reason if the other dashboard
+    cannot be read yet.
     """
     source = RelaySource(url, token)
     problem = source.view().problem
@@ -107,7 +94,7 @@ def serve_fleet(service: FleetDashboard, place: ListenAddress, told: Callable[[s
 def _serve_source(
     source: ViewSource,
     place: ListenAddress,
-    told: Callable[[str], None],
+    announce: Callable[[str], None],
     beside: tuple[object, socket.socket] | None = None,
 ) -> None:
     token = (
@@ -123,7 +110,7 @@ def _serve_source(
     app = build_dashboard_app(feed, build_access(place.host, port, token, place.names), make_exposition())
     # A token from a file is not printed, because others may be able to read the output.
     shown = f"#token={token}" if token and not place.token_file else ""
-    told(f"http://{_browsable_host(place.host)}:{port}/{shown}")
+    announce(f"http://{_browsable_host(place.host)}:{port}/{shown}")
     serve(app, listening, feed, beside)
 
 
@@ -135,11 +122,7 @@ def _browsable_host(host: str) -> str:
 
 
 def _listen_unix(path: Path) -> socket.socket:
-    """Return a listening Unix socket, replacing a stale one.
-
-    Raises:
-        BadInput: If the path cannot be bound.
-    """
+    """Return a listening Unix socket, replacing a stale one."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.is_socket():

@@ -18,10 +18,7 @@ class EnvironmentFinding:
     """One check of the environment.
 
     Attributes:
-        what: The thing checked.
-        usable: Whether it can be used.
         found: The version or the reason.
-        remedy: How to make it usable.
     """
 
     what: str
@@ -91,8 +88,10 @@ def _check_data() -> list[EnvironmentFinding]:
     from fedge.workloads import find_datasets
 
     data = [
-        EnvironmentFinding(f"data {name}", here, where, "" if here else f"put it there or let a run fetch it ({where})")
-        for name, here, where in find_datasets()
+        EnvironmentFinding(
+            f"data {name}", present, where, "" if present else f"put it there or let a run fetch it ({where})"
+        )
+        for name, present, where in find_datasets()
     ]
     return [*data, _check_profiles()]
 

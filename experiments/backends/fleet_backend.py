@@ -14,15 +14,11 @@ from fedge.workloads import TASK_FILE_SUFFIX
 
 
 def run_fleet(experiment: Experiment, folder: Path, on_round: Callable[[], None]) -> None:
-    """Run the experiment on real boards, with results in ``folder``.
+    """Run a checked experiment on real boards, with results in ``folder``.
 
     The SuperLink must run on this machine, because its ServerApp writes the run folder. If the launcher is interrupted,
-    the run is stopped and its clients are cancelled.
-
-    Args:
-        experiment: A checked experiment.
-        folder: The run folder.
-        on_round: Called repeatedly while the run goes on, to refresh a display.
+    the run is stopped and its clients are cancelled. ``on_round`` is called repeatedly while the run goes on, to
+    refresh a display.
 
     Raises:
         RunFailed: If the run cannot continue.

@@ -69,16 +69,10 @@ def check_runnable(experiment: Experiment) -> None:
 def start_run(
     experiment: Experiment, folder: Path, refresh: Refresh, written: Experiment | None = None
 ) -> dict[str, Any]:
-    """Start a checked experiment in a new folder.
+    """Start a checked experiment in a new folder and return the run's summary.
 
-    Args:
-        experiment: The experiment to run.
-        folder: The run folder to create.
-        refresh: Called repeatedly while the run goes on.
-        written: The experiment to store in the folder, if it differs from the one that runs.
-
-    Returns:
-        The run's summary.
+    ``refresh`` is called repeatedly while the run goes on. ``written`` is stored in the folder if it differs from the
+    experiment that runs.
 
     Raises:
         BadInput: If the folder cannot be written.
@@ -94,15 +88,9 @@ def start_run(
 
 
 def continue_run(experiment: Experiment, folder: Path, refresh: Refresh) -> dict[str, Any]:
-    """Run the remaining rounds, if any, then write ``summary.json`` and ``report.html``.
+    """Run the remaining rounds, if any, then write ``summary.json`` and ``report.html``; return the run's summary.
 
-    Args:
-        experiment: The experiment of the run folder.
-        folder: An existing run folder.
-        refresh: Called repeatedly while the run goes on.
-
-    Returns:
-        The run's summary.
+    ``refresh`` is called repeatedly while the run goes on.
 
     Raises:
         BadInput: If another process holds the run folder.
@@ -168,7 +156,7 @@ def _is_finished(experiment: Experiment, folder: Path) -> bool:
 
 
 def _read_wall_s(folder: Path) -> float:
-    """Return the wall time of the run so far, in seconds, from its last summary (0 without one)."""
+    """Wall time of the run so far from its last summary; 0 without one."""
     try:
         return float(_read_summary(folder)["wall_s"])
     except (ValueError, KeyError, TypeError):
@@ -178,10 +166,10 @@ def _read_wall_s(folder: Path) -> float:
 def _read_summary(folder: Path) -> dict[str, Any]:
     """Return the last summary, or an empty one if none can be read."""
     try:
-        told = json.loads((folder / run_folder.SUMMARY).read_text(encoding="utf-8"))
+        summary = json.loads((folder / run_folder.SUMMARY).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
-    return told if isinstance(told, dict) else {}
+    return summary if isinstance(summary, dict) else {}
 
 
 def _load_backend(name: str) -> Callable[[Experiment, Path, Refresh], None]:

@@ -14,12 +14,7 @@ from server.transport.client_port import IncomingReply, LocalPort, OutgoingReque
 
 
 def run_local(experiment: Experiment, folder: Path, on_round: Callable[[], None]) -> None:
-    """Run the experiment in this process, with results in ``folder``.
-
-    Args:
-        experiment: A checked experiment.
-        folder: The run folder.
-        on_round: Called after every round.
+    """Run a checked experiment in this process, with results in ``folder``.
 
     Raises:
         RunFailed: If the run cannot continue.

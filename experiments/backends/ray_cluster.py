@@ -37,16 +37,11 @@ def check_address(env: Mapping[str, str]) -> None:
 
 
 def find_dashboard(env: Mapping[str, str], within_s: float = ASK_WITHIN_S) -> str:
-    """Return the dashboard's URL of the cluster at RAY_ADDRESS.
-
-    Args:
-        env: Environment variables with the address and the token.
-        within_s: Time limit, in seconds.
+    """Return the dashboard's URL of the cluster at RAY_ADDRESS in ``env``, which also has the token.
 
     Raises:
         BadInput: If the cluster does not respond in time, refuses the token, has another version of Ray or Python, or
-            has
-            no dashboard.
+            has no dashboard.
     """
     command = [sys.executable, "-m", __name__]
     paths = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}

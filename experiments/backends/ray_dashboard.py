@@ -62,7 +62,6 @@ class RayDashboard:
     """Location of a dashboard.
 
     Attributes:
-        address: URL of the dashboard.
         token_file: File with the login token; None if it is not known here.
     """
 
@@ -76,12 +75,7 @@ class RayDashboard:
 
 
 def check_dashboard(experiment: Experiment, port: int | None, env: Mapping[str, str]) -> None:
-    """Check that the dashboard can be started or found.
-
-    Args:
-        experiment: The experiment to run.
-        port: Requested port of the dashboard, or None.
-        env: Environment variables, RAY_ADDRESS among them.
+    """Check that the dashboard can be started, on ``port`` if it is given, or found.
 
     Raises:
         BadInput: If Ray's dashboard is not installed, the cluster has none, or a port was given for a cluster.
@@ -121,14 +115,9 @@ def open_dashboard(
 
     Inside the block, RAY_ADDRESS and the token are set in this process's environment for the run to find. The head
     inherits the environment, so RAY_PROMETHEUS_HOST and RAY_GRAFANA_HOST reach the dashboard. All processes of a
-    private
-    head end with the block.
+    private head end with the block.
 
-    Args:
-        experiment: The experiment to run.
-        folder: The run folder, for logs.
-        port: Port of the dashboard, or None for Ray's default.
-        on_poll: Called while waiting for Ray to start.
+    Without ``port``, Ray's default is used; ``on_poll`` is called while waiting for Ray to start.
 
     Raises:
         RunFailed: If a private Ray does not start.
@@ -209,8 +198,7 @@ def head_command(temp: Path, port: int, n_nodes: int) -> list[str]:
     """Build the command that starts a Ray head with its dashboard.
 
     ``--block`` is not used: it ends everything as soon as one part ends, and Ray Client gives up if the others need
-    more
-    than 30 s.
+    more than 30 s.
 
     Args:
         temp: Ray's temporary folder.

@@ -24,15 +24,7 @@ def check_exporters(experiment: Experiment) -> None:
 
 
 def export_rounds(experiment: Experiment, folder: Path, spec: ExporterSpec) -> int:
-    """Export every round stored in a run folder, in the order in which a live run would.
-
-    Args:
-        experiment: The experiment of the run folder.
-        folder: The run folder.
-        spec: The exporter's name and options.
-
-    Returns:
-        The number of rounds exported.
+    """Export every round stored in a run folder, in the order in which a live run would; return their number.
 
     Raises:
         BadInput: If the exporter cannot be created. Errors of the exporter itself are passed on.

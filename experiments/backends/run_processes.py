@@ -89,10 +89,7 @@ class Launch:
     Attributes:
         app_dir: Folder of the staged app, the working directory of all processes.
         flwr_home: Flower's state.
-        logs: Folder of log files.
-        env: Environment of all processes.
         on_poll: Called while waiting for a process.
-        started: Processes started so far.
     """
 
     app_dir: Path
@@ -104,11 +101,9 @@ class Launch:
 
 
 def private_environment(base: Mapping[str, str], run_dir: Path) -> dict[str, str]:
-    """Build the private, silent, single-threaded environment of a run's processes.
+    """Build the private, silent, single-threaded environment of a run's processes from ``base``.
 
-    Args:
-        base: The launcher's environment.
-        run_dir: The run folder, which holds Flower's state.
+    Flower's state is in ``run_dir``.
     """
     env = {key: value for key, value in base.items() if key not in DROPPED_VARIABLES} | SETTINGS
     env["FLWR_HOME"] = str(run_dir / ".flwr")
@@ -202,13 +197,13 @@ def _send_signal(number: signal.Signals, pids: Iterable[int]) -> None:
 
 def _find_descendants(pids: Collection[int]) -> dict[int, int]:
     """Return ``pids`` and their live descendants with their start times, because the kernel reuses process ids."""
-    seen = {
+    processes = {
         int(folder.name): born for folder in Path("/proc").glob("[0-9]*") if (born := _read_birth(folder)) is not None
     }
     family = set(pids)
-    while more := {pid for pid, (parent, _) in seen.items() if parent in family} - family:
+    while more := {pid for pid, (parent, _) in processes.items() if parent in family} - family:
         family |= more
-    return {pid: seen[pid][1] for pid in family & seen.keys()}
+    return {pid: processes[pid][1] for pid in family & processes.keys()}
 
 
 def _find_living(family: Mapping[int, int]) -> set[int]:

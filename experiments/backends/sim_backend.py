@@ -11,12 +11,9 @@ from fedge.experiment import Experiment, list_boards
 
 
 def run_sim(experiment: Experiment, folder: Path, on_round: Callable[[], None]) -> None:
-    """Run the experiment in Flower's simulation, with results in ``folder``.
+    """Run a checked experiment in Flower's simulation, with results in ``folder``.
 
-    Args:
-        experiment: A checked experiment.
-        folder: The run folder.
-        on_round: Called repeatedly while the run goes on.
+    ``on_round`` is called repeatedly while the run goes on.
 
     Raises:
         RunFailed: If the run cannot continue.

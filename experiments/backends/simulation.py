@@ -40,9 +40,8 @@ def simulate(
     """Run a staged app with simulated clients until it has finished.
 
     Starts a private SuperLink (state in ``run_dir``/.flwr, a free loopback port, logs in ``run_dir``/logs). No process
-    of
-    the run outlives the call, not even after an error or a signal. If RAY_ADDRESS is set, the clients run on that Ray
-    cluster, whose machines must all see ``run_dir`` under the same path; otherwise a private Ray is started.
+    of the run outlives the call, not even after an error or a signal. If RAY_ADDRESS is set, the clients run on that
+    Ray cluster, whose machines must all see ``run_dir`` under the same path; otherwise a private Ray is started.
 
     Args:
         app_dir: The staged app.

@@ -17,16 +17,13 @@ OptionValue = bool | int | float | str
 
 
 def export_run(run: Path, exporter: str, options: Sequence[str], out: Path | None = None) -> int:
-    """Export every round of a run.
+    """Export every round of a run and return their number.
 
     Args:
         run: The run folder.
         exporter: Name of the exporter.
         options: Its options as ``key=value``, with values as in YAML.
         out: Folder to write into; None for the exporter's default.
-
-    Returns:
-        The number of rounds exported.
 
     Raises:
         BadInput: If the folder is not a run folder, or the exporter cannot be created.

@@ -40,9 +40,7 @@ class FleetStudyOptions:
     """Options of a fleet study.
 
     Attributes:
-        config: The experiment's YAML file.
         policies: Names separated by commas; None for the file's own policy.
-        rounds: Rounds of every run.
         seeds: Number of repetitions, with seeds from 1.
         steps: SGD steps of every board per round; None for about 30 s at MAXN.
         overrides: ``key=value`` pairs that replace fields of the file.
@@ -74,11 +72,9 @@ class FleetStudy:
     jobs: tuple[FleetStudyJob, ...]
 
     def run(self, report: Callable[[str], None], workers: int | None = None) -> list[FleetRun]:
-        """Execute all runs in parallel.
+        """Execute all runs in parallel, by default on all cores that this process may use.
 
-        Args:
-            report: Called with the name of each finished run.
-            workers: Number of processes; None for the cores that this process may use.
+        ``report`` is called with the name of each finished run.
         """
         return run_jobs(_run_job, self.jobs, report, workers)
 
@@ -145,12 +141,9 @@ def check_synchronous(experiment: Experiment) -> None:
 def run_study_fleet(
     experiment: Experiment, steps: Mapping[str, int], report: Callable[[int], None] = lambda _: None
 ) -> FleetRun:
-    """Run an experiment once without training and compare each round with the oracle.
+    """Run an experiment, as prepared for the study, once without training and compare each round with the oracle.
 
-    Args:
-        experiment: The experiment, as prepared for the study.
-        steps: SGD steps per round, by board name.
-        report: Called with the round number after every round.
+    ``report`` is called with the round number after every round.
 
     Raises:
         RunFailed: If a round has no result.
@@ -172,12 +165,12 @@ def run_study_fleet(
 
 def count_explored_modes(reports: Reports, rounds: Sequence[int]) -> tuple[float, ...]:
     """Return, for each round, the number of distinct modes measured so far, averaged over the boards."""
-    seen: dict[str, set[PowerMode]] = {}
+    explored: dict[str, set[PowerMode]] = {}
     means = []
     for number in rounds:
         for board, report in reports[number].items():
-            seen.setdefault(board, set()).update(part.mode for part in report.parts)
-        means.append(sum(len(modes) for modes in seen.values()) / len(seen))
+            explored.setdefault(board, set()).update(part.mode for part in report.parts)
+        means.append(sum(len(modes) for modes in explored.values()) / len(explored))
     return tuple(means)
 
 

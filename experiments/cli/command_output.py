@@ -16,14 +16,10 @@ if TYPE_CHECKING:
 
 
 def check_output(option: str, path: Path | None, starts: str) -> None:
-    """Check that a file may be written.
+    """Check that a file may be written: it is new, or begins with ``starts``, ignoring case, like this command's
+    output.
 
     This keeps a mistyped path from replacing a measured table or a model.
-
-    Args:
-        option: The command's option, for messages.
-        path: The file, or None.
-        starts: How this command's output begins, ignoring case.
 
     Raises:
         BadInput: If the folder does not exist, or the file exists and begins differently.
@@ -51,12 +47,7 @@ def write_json_rows(json_file: Path | None, rows: Sequence[object]) -> None:
 
 
 def write_output(option: str, path: Path, write: Callable[[Path], None]) -> None:
-    """Call ``write(path)``.
-
-    Args:
-        option: The command's option, for messages.
-        path: The file.
-        write: Writes the file.
+    """Call ``write(path)``; an error names the command's ``option``.
 
     Raises:
         BadInput: If the file cannot be written.
@@ -88,11 +79,7 @@ def make_console(*, stderr: bool = False) -> Console:
 def show_progress(total: int) -> Iterator[Callable[[str], None]]:
     """Show the number of finished runs and the last one on the terminal; silent without a terminal.
 
-    Args:
-        total: Number of runs.
-
-    Returns:
-        A function to be called with the name of each finished run.
+    Yields a function to be called with the name of each finished run.
     """
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 

@@ -232,11 +232,8 @@ def evaluate_strategies(options: StrategyStudyOptions, json_file: Path | None) -
 
 
 def evaluate_jobs(jobs: Sequence[StrategyJob], workers: int | None = None) -> list[StrategyRow]:
-    """Run all jobs in parallel with a progress line on standard error.
-
-    Args:
-        jobs: The evaluations.
-        workers: Number of processes; by default the cores available to this process.
+    """Run all jobs in parallel, by default on all cores available to this process, with a progress line on standard
+    error.
     """
     from fedge.studies.prediction_study import limit_to_one_thread
     from fedge.studies.process_pool import run_jobs

@@ -223,7 +223,6 @@ def _ask_confirmation(question: str) -> bool:
 
 
 def _exit_with(code: int) -> None:
-    """End the command with an exit code."""
     if code:
         raise typer.Exit(code)
 

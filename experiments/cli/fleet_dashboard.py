@@ -22,10 +22,7 @@ from experiments.fleet.server_connection import build_connection
 def open_fleet_dashboard(options: FleetOptions, port: int | None, opened: bool) -> None:
     """Print the dashboard's address and keep the tunnel open until Ctrl-C.
 
-    Args:
-        options: The fleet.
-        port: Local port, or None for a free one.
-        opened: Whether to open a browser.
+    Without ``port``, a free one is used; ``opened`` also opens a browser.
 
     Raises:
         RunFailed: If the dashboard cannot be reached.
@@ -38,9 +35,9 @@ def open_fleet_dashboard(options: FleetOptions, port: int | None, opened: bool) 
             raise no_page_error(server)
         _announce(f"http://{page.host}:{page.port}/", opened)
         return
-    here = port or find_free_port()
-    with suppress(KeyboardInterrupt), signals_as_interrupt(), open_tunnel(server, page, here) as wait:
-        _announce(f"http://127.0.0.1:{here}/ is the page of {server.name}, until Ctrl-C", opened)
+    local_port = port or find_free_port()
+    with suppress(KeyboardInterrupt), signals_as_interrupt(), open_tunnel(server, page, local_port) as wait:
+        _announce(f"http://127.0.0.1:{local_port}/ is the page of {server.name}, until Ctrl-C", opened)
         wait()
 
 

@@ -28,17 +28,7 @@ MAX_NAMES_SHOWN = 5
 
 
 def run_on_fleet(config: Path, overrides: Sequence[str], out: Path | None, options: FleetOptions) -> int:
-    """Run an experiment on the fleet.
-
-    Args:
-        config: The experiment's YAML file.
-        overrides: ``key=value`` pairs.
-        out: Local run folder, or None for the default.
-        options: The fleet.
-
-    Returns:
-        The exit code of the run on the server.
-    """
+    """Run an experiment on the fleet and return the exit code of the run on the server."""
     console = Console(file=sys.stdout)
     experiment = load_experiment(config, [*overrides, f"backend={experiment_checks.FLEET_BACKEND}"])
     found = selected_fleet.read_fleet(options).inventory
@@ -78,14 +68,14 @@ def check_locally(experiment: Experiment, console: Console) -> None:
 
     # The real address is the server's, so one that is always valid stands in: loopback in plain text.
     spec = SuperlinkSpec(connect_timeout_s=experiment.superlink.connect_timeout_s)
-    here = experiment.model_copy(update={"superlink": spec})
+    local = experiment.model_copy(update={"superlink": spec})
     try:
-        experiment_checks.check_experiment(here)
+        experiment_checks.check_experiment(local)
     except BadInput as error:
         if error.where != DATA:
             raise
         _say(console, "note: the data is not on this machine; the server checks it, and what depends on it")
-    strategy_check.check_strategy(here)
+    strategy_check.check_strategy(local)
     network = TASKS.get(experiment.workload.task)
     if network is not None and network.dataset == "digits":
         _say(

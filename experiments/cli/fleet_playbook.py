@@ -24,14 +24,9 @@ BYTE_UNITS = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 
 
 def provision_fleet(options: FleetOptions, check: bool) -> int:
-    """Provision server and boards, or report the pending changes; the inventory is checked first.
+    """Provision server and boards, or with ``check`` only report the pending changes; return the exit code.
 
-    Args:
-        options: The fleet.
-        check: Whether to change nothing.
-
-    Returns:
-        The exit code.
+    The inventory is checked first.
     """
     fleet = selected_fleet.read_checked_fleet(options)
     return run_playbook("provision", fleet, replace(fleet.build_call("site.yml"), check=check))
@@ -46,9 +41,7 @@ def run_plain_playbook(name: str, playbook: str, options: FleetOptions) -> int:
 def remove_fleet(options: FleetOptions, agreed: Callable[[str], bool]) -> int:
     """Remove everything from the fleet after a confirmation that names the hosts; return the exit code.
 
-    Args:
-        options: The fleet.
-        agreed: Asks a question and returns whether the user agrees.
+    ``agreed`` asks a question and returns whether the user agrees.
     """
     fleet = selected_fleet.read_fleet(options)
     if not agreed(removal_question(fleet)):
@@ -66,12 +59,9 @@ def removal_question(fleet: SelectedFleet) -> str:
 
 
 def fetch_logs(options: FleetOptions, out: Path, since: str | None) -> int:
-    """Fetch logs and traces into a folder per host; return the exit code.
+    """Fetch logs and traces since a time such as "2 hours ago" (None: one day); return the exit code.
 
-    Args:
-        options: The fleet.
-        out: Parent of the hosts' folders.
-        since: Start of the period, such as "2 hours ago"; None for one day.
+    Every host gets its own folder in ``out``.
     """
     if out.exists() and not out.is_dir():
         raise BadInput("--out", f"{out}, which is a file", "a folder, new or not")

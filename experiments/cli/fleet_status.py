@@ -77,15 +77,7 @@ MAX_NAME_WIDTH = 16
 
 
 def report_status(options: FleetOptions, out: Path | None = None) -> bool:
-    """Query the hosts, print table and findings, and optionally write JSON.
-
-    Args:
-        options: The fleet.
-        out: JSON file, or None.
-
-    Returns:
-        Whether the fleet is healthy.
-    """
+    """Query the hosts, print table and findings, and optionally write JSON; return whether the fleet is healthy."""
     check_output("--json", out, "{")
     log = log_path(os.environ, "status", time.time(), os.getpid())
     status = inspect_fleet(options, log, make_console(stderr=True))
@@ -118,8 +110,8 @@ def print_status(console: Console, status: FleetStatus) -> None:
 
 def _is_informative(head: str, cell: Callable[[BoardStatus], str], boards: Sequence[BoardStatus]) -> bool:
     """Return whether a column is worth showing; a version that is equal everywhere is not."""
-    said = {cell(board) for board in boards} - {""}
-    return len(said) > (1 if head in VERSION_COLUMNS else 0)
+    values = {cell(board) for board in boards} - {""}
+    return len(values) > (1 if head in VERSION_COLUMNS else 0)
 
 
 def _describe_server(server: ServerStatus) -> str:
@@ -128,7 +120,6 @@ def _describe_server(server: ServerStatus) -> str:
 
 
 def _print_findings(console: Console, host: BoardStatus | ServerStatus) -> None:
-    """Print all findings of an unhealthy host."""
     console.print(Text(f"\n{host.name}"))
     for finding in host.findings:
         console.print(Text(f"  {finding.severity}: {finding.what}"), soft_wrap=True)

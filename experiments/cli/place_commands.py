@@ -141,12 +141,7 @@ def place_run(
 
 
 def print_placement_runs(options: PlacementRunOptions, out: Path | None) -> None:
-    """Measure, print and optionally write the measurements.
-
-    Raises:
-        BadInput: If the input is invalid.
-        RunFailed: If an instance fails.
-    """
+    """Measure, print and optionally write the measurements."""
     from fedge.analysis.placement.execution.placement_runs import (
         placement_runs_to_csv,
         plan_placement_runs,

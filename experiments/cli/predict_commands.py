@@ -237,11 +237,7 @@ def fit(
 
 
 def fit_to_file(options: ModelFitOptions, out: Path, as_json: bool) -> None:
-    """Fit a model, save it and print its quality.
-
-    Raises:
-        BadInput: If the input is invalid.
-    """
+    """Fit a model, save it and print its quality."""
     from fedge.knowledge.fit_options import fit_model
     from fedge.knowledge.model_file import save_model
     from fedge.knowledge.saved_model import model_summary_to_dict

@@ -29,10 +29,7 @@ def report(
 def write_run_report(runs: Sequence[Path], out: Path | None, tables: Path | None = None) -> None:
     """Write the report, optionally its tables, and print their paths.
 
-    Args:
-        runs: One or more run folders.
-        out: The HTML file; by default in the run folder, or in the working directory for several runs.
-        tables: Folder for the tables, or None.
+    By default, the report is in the run folder, or in the working directory for several runs.
 
     Raises:
         BadInput: If a folder has no finished round, or a file cannot be written.

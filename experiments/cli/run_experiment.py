@@ -80,15 +80,7 @@ def _resolve_ray_port(wanted: bool, port: int | None) -> int | None:
 def start_run(
     config: Path, overrides: Sequence[str], out: Path | None, as_json: bool, ray_port: int | None = None
 ) -> None:
-    """Start a new run.
-
-    Args:
-        config: The experiment's YAML file.
-        overrides: ``key=value`` pairs.
-        out: The run folder, or None for the default.
-        as_json: Whether to print the summary as JSON.
-        ray_port: Port of Ray's dashboard, see ``_mirror_to_ray``.
-    """
+    """Start a new run; for ``ray_port`` see ``_mirror_to_ray``."""
     from experiments.backends import launcher
     from experiments.spec.experiment_loader import load_experiment
 

@@ -160,6 +160,5 @@ def _check_outputs(json_file: Path | None, html: Path | None) -> None:
 
 
 def _run_study(study: _Study[R]) -> list[R]:
-    """Execute all runs with a progress line."""
     with show_progress(len(study.jobs)) as report_run:
         return study.run(report_run)

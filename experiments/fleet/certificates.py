@@ -37,12 +37,7 @@ Address = IPv4Address | IPv6Address
 
 @dataclass(frozen=True, slots=True)
 class Signer:
-    """A CA that can sign.
-
-    Attributes:
-        certificate: The CA's certificate.
-        key: The private key that belongs to it.
-    """
+    """A CA that can sign."""
 
     certificate: x509.Certificate
     key: Key
@@ -85,10 +80,7 @@ def encode_certificate(certificate: x509.Certificate) -> bytes:
 def make_ca(key: Key, now: datetime, days: int) -> Signer:
     """Create a self-signed CA that may sign end-entity certificates, but no further CA.
 
-    Args:
-        key: The CA's private key.
-        now: Current time, time zone aware.
-        days: Validity, in days from ``now``.
+    It is valid for ``days`` from ``now``, which is time zone aware.
     """
     serial = x509.random_serial_number()
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"fedge fleet CA {serial % 16**8:08x}")])
@@ -103,14 +95,9 @@ def make_ca(key: Key, now: datetime, days: int) -> Signer:
 
 
 def make_server(ca: Signer, key: Key, hosts: Sequence[str], now: datetime, days: int) -> x509.Certificate:
-    """Create the server's certificate for the given hosts and loopback.
+    """Create the server's certificate for loopback and the hosts (names or IP addresses) that boards dial.
 
-    Args:
-        ca: The CA that signs.
-        key: The server's private key.
-        hosts: Host names and IP addresses that boards dial.
-        now: Current time, time zone aware.
-        days: Validity, in days from ``now``.
+    It is valid for ``days`` from ``now``, which is time zone aware.
 
     Raises:
         BadInput: If a host is malformed, or the certificate would outlive its CA.
@@ -163,16 +150,15 @@ def make_board(
 
     Raises:
         BadInput: If the name is malformed, the signature is wrong, or the request asks for another name, for a CA or
-            for
-            any extension.
+            for any extension.
     """
     where = f"the request of {board}"
     if not BOARD.fullmatch(board):
         raise BadInput("the board", repr(board), "a name of up to 64 letters, digits and ._-")
     if not request.is_signature_valid:
         raise BadInput(where, "a signature that is not by its own key", "a request that the board made itself")
-    asked = [(part.oid, part.value) for part in request.subject]
-    if asked != [(NameOID.COMMON_NAME, board)]:
+    subject_parts = [(part.oid, part.value) for part in request.subject]
+    if subject_parts != [(NameOID.COMMON_NAME, board)]:
         raise BadInput(where, f"the subject {request.subject.rfc4514_string()!r}", f"CN={board} alone")
     if len(request.extensions):
         names = ", ".join(one.oid._name for one in request.extensions)  # noqa: SLF001  the library's own word for it

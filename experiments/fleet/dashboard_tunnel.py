@@ -51,11 +51,11 @@ def find_dashboard_address(server: InventoryHost) -> DashboardAddress:
 
 def tunnel_command(server: ServerConnection, page: DashboardAddress, port: int) -> list[str]:
     """Build the ssh command that forwards ``port`` of the local loopback to the dashboard and does nothing else."""
-    there = f"[{page.host}]" if ":" in page.host else page.host
-    way = server.command_prefix[1 + len(CONNECTION) :]
+    host = f"[{page.host}]" if ":" in page.host else page.host
+    destination = server.command_prefix[1 + len(CONNECTION) :]
     # A connection of its own: a shared (multiplexed) one would keep the port open after this command.
     alone = ("-N", "-o", "ExitOnForwardFailure=yes", "-o", "ControlPath=none")
-    return ["ssh", *CONNECTION, *alone, "-L", f"{LOOPBACK}:{port}:{there}:{page.port}", *way]
+    return ["ssh", *CONNECTION, *alone, "-L", f"{LOOPBACK}:{port}:{host}:{page.port}", *destination]
 
 
 def find_free_port() -> int:
@@ -67,27 +67,22 @@ def find_free_port() -> int:
 
 @contextmanager
 def open_tunnel(server: ServerConnection, page: DashboardAddress, port: int) -> Iterator[Callable[[], None]]:
-    """Keep the tunnel open inside the block and yield a function that blocks until the tunnel ends.
-
-    Args:
-        server: The fleet's server.
-        page: The dashboard's address on the server.
-        port: Local loopback port to forward.
+    """Forward the local loopback ``port`` inside the block; yield a function that blocks until the tunnel ends.
 
     Raises:
         RunFailed: If ssh ends early or the dashboard does not respond through the tunnel.
     """
-    with tempfile.TemporaryFile() as said:
+    with tempfile.TemporaryFile() as errors:
         # A session of its own: Ctrl-C goes to this program only, which then ends ssh.
         words = tunnel_command(server, page, port)
         process = subprocess.Popen(
-            words, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=said, start_new_session=True
+            words, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=errors, start_new_session=True
         )
 
         def lost(code: int) -> RunFailed:
-            said.seek(0)
+            errors.seek(0)
             return RunFailed(
-                explain_failure(server, code if code > 0 else SSH_FAILED, said.read().decode("utf-8", "replace"))
+                explain_failure(server, code if code > 0 else SSH_FAILED, errors.read().decode("utf-8", "replace"))
             )
 
         def wait() -> None:

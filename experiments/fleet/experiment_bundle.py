@@ -15,13 +15,11 @@ EXPERIMENT = "experiment.yaml"
 
 
 def pack_experiment(experiment: Experiment) -> bytes:
-    """Pack an experiment and the local files that it names into a tar, with paths that hold on the server.
+    """Pack an experiment and the local files that it names into an uncompressed tar, with paths that hold on the
+    server.
 
     Modules keep their file name, because that is the name they are imported by. Data folders are not packed: they are
     paths on the server.
-
-    Returns:
-        The bytes of an uncompressed tar archive.
     """
     files: list[Path] = []
 
@@ -57,6 +55,6 @@ def _read(path: Path) -> bytes:
 
 
 def _make_tar_info(name: str, size: int) -> tarfile.TarInfo:
-    told = tarfile.TarInfo(name)
-    told.size, told.mode = size, 0o640
-    return told
+    info = tarfile.TarInfo(name)
+    info.size, info.mode = size, 0o640
+    return info

@@ -28,8 +28,7 @@ def build_firewall_rules(accounts: Sequence[str], port: int) -> str:
 
     Args:
         accounts: User accounts that may connect: the SuperLink's (its ServerApps), nginx's (Debian: www-data) and those
-            of
-            users who may start runs.
+            of users who may start runs.
         port: The SuperLink's port on loopback.
 
     Raises:

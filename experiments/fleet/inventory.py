@@ -27,7 +27,6 @@ class InventoryHost:
     """A host of the inventory with its raw variables; template expressions ``{{ ... }}`` are not evaluated.
 
     Attributes:
-        name: Host name in the inventory.
         variables: Values by variable name, group variables included.
     """
 
@@ -44,13 +43,7 @@ class InventoryHost:
 
 @dataclass(frozen=True, slots=True)
 class Inventory:
-    """One server, and the boards in Ansible's order.
-
-    Attributes:
-        path: The inventory file.
-        server: The only host of the server group.
-        boards: The hosts of the boards group; at least one.
-    """
+    """One server, and at least one board, in Ansible's order."""
 
     path: Path
     server: InventoryHost
@@ -62,11 +55,7 @@ class Inventory:
 
 
 def read_inventory(path: Path, folder: Path) -> Inventory:
-    """Read an inventory with ``ansible-inventory`` under the settings of the playbooks.
-
-    Args:
-        path: The inventory file.
-        folder: The folder of the playbooks, which holds ``ansible.cfg``.
+    """Read an inventory with ``ansible-inventory`` under the ``ansible.cfg`` of the playbooks' folder.
 
     Raises:
         BadInput: If the file does not exist, Ansible rejects it, or it does not define exactly one server and at least
@@ -82,12 +71,7 @@ def read_inventory(path: Path, folder: Path) -> Inventory:
 
 
 def match_hosts(found: Inventory, folder: Path, limit: str) -> tuple[str, ...]:
-    """Return the names of the server and boards that match an Ansible host pattern.
-
-    Args:
-        found: The inventory.
-        folder: The folder of the playbooks.
-        limit: Ansible's pattern, e.g. ``nano-*,!nano-3``.
+    """Return the names of the server and boards that match an Ansible host pattern such as ``nano-*,!nano-3``.
 
     Raises:
         BadInput: If the pattern, or a part of it, matches no host.
@@ -129,8 +113,8 @@ def find_first_error(stderr: str) -> str:
     """Return Ansible's first error message without its prefix."""
     lines = [line.strip() for line in stderr.splitlines() if line.strip()]
     errors = [line for line in lines if "[ERROR]" in line or line.startswith("ERROR")]
-    said = (errors or lines or ["it does not say why"])[0]
-    return re.sub(r"^(\[ERROR\]|ERROR!?):?\s*", "", said)
+    message = (errors or lines or ["it does not say why"])[0]
+    return re.sub(r"^(\[ERROR\]|ERROR!?):?\s*", "", message)
 
 
 def parse_inventory(listed: Mapping[str, Any], path: Path) -> Inventory:

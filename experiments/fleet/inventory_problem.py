@@ -16,7 +16,6 @@ class InventoryProblem:
 
     Attributes:
         where: File and variable.
-        got: The value found.
         right: A value that would be valid.
     """
 
@@ -33,7 +32,6 @@ class InventoryContext:
     """Input of the inventory rules.
 
     Attributes:
-        inventory: The inventory.
         folder: The folder of the playbooks; relative paths start there.
         now: Current time, time zone aware.
     """

@@ -38,17 +38,14 @@ ADDRESS_ADVICE = "host:port of the server as boards dial it, such as fleet.lan:9
 
 
 def find_problems(found: Inventory, folder: Path, now: datetime) -> list[InventoryProblem]:
-    """Return all problems of an inventory; reads the files that it names.
+    """Return all problems of an inventory; reads the files that it names, relative to the folder of the playbooks.
 
-    Args:
-        found: The inventory.
-        folder: The folder of the playbooks.
-        now: Current time, time zone aware, for the validity of certificates.
+    The validity of certificates is checked at ``now``, which is time zone aware.
     """
     plan = InventoryContext(found, folder, now)
-    told = [problem for rule in RULES for problem in rule(plan)]
+    problems = [problem for rule in RULES for problem in rule(plan)]
     # Certificates are checked only if no file is missing, so that one cause is not reported twice.
-    return told or [problem for rule in certificate_rules.RULES for problem in rule(plan)]
+    return problems or [problem for rule in certificate_rules.RULES for problem in rule(plan)]
 
 
 def find_example_hosts(found: Inventory) -> list[InventoryProblem]:
@@ -62,13 +59,13 @@ def find_placeholders(plan: InventoryContext) -> Iterator[InventoryProblem]:
 
 
 def _find_example_values(found: Inventory, only: str | None = None) -> Iterator[InventoryProblem]:
-    told: dict[str, tuple[list[str], list[str]]] = {}
+    examples: dict[str, tuple[list[str], list[str]]] = {}
     for key, value, names in _list_values(found):
         if only in {None, key} and isinstance(value, str) and is_example_value(value):
-            values, hosts = told.setdefault(key, ([], []))
+            values, hosts = examples.setdefault(key, ([], []))
             values.append(repr(value))
             hosts += [name for name in names if name not in hosts]
-    for key, (values, hosts) in told.items():
+    for key, (values, hosts) in examples.items():
         where = f"{found.path}: {key} of {format_names(hosts, NAMES_SHOWN)}"
         yield InventoryProblem(where, format_names(values, VALUES_SHOWN), "your own: this is the example's")
 
@@ -112,14 +109,14 @@ def find_absent_files(plan: InventoryContext) -> Iterator[InventoryProblem]:
 
 def _list_values(found: Inventory) -> Iterator[tuple[str, object, list[str]]]:
     """Yield each variable, each of its scalar values and the hosts with that value; list items count as values."""
-    seen: dict[tuple[str, str], tuple[object, list[str]]] = {}
+    hosts_by_value: dict[tuple[str, str], tuple[object, list[str]]] = {}
     for member in (found.server, *found.boards):
         for key, given in member.variables.items():
             for value in given if isinstance(given, list) else [given]:
-                names = seen.setdefault((key, str(value)), (value, []))[1]
+                names = hosts_by_value.setdefault((key, str(value)), (value, []))[1]
                 if member.name not in names:
                     names.append(member.name)
-    yield from ((key, value, names) for (key, _), (value, names) in seen.items())
+    yield from ((key, value, names) for (key, _), (value, names) in hosts_by_value.items())
 
 
 RULES: Sequence[InventoryRule] = (find_placeholders, find_missing_variables, find_absent_files)

@@ -40,7 +40,6 @@ class KeyFolder:
     """Contents of a key folder.
 
     Attributes:
-        folder: Its path.
         ca_until: End of the CA's validity (UTC).
         server_until: End of the server certificate's validity (UTC).
         hosts: Hosts that the server certificate covers, without loopback.
@@ -59,13 +58,9 @@ class KeyFolder:
 
 
 def create_keys(folder: Path, hosts: Sequence[str], now: datetime, days: int) -> KeyFolder:
-    """Create a CA and a server certificate in a new folder, which appears complete or not at all.
+    """Create a CA, and a server certificate valid for ``days`` from ``now``, in a new folder.
 
-    Args:
-        folder: The folder to create.
-        hosts: Host names and addresses that boards dial.
-        now: Current time, time zone aware.
-        days: Validity of the server certificate, in days.
+    The folder appears complete or not at all. ``now`` is time zone aware.
 
     Raises:
         BadInput: If the folder is not empty: a CA is never overwritten, because every board trusts it.
@@ -94,16 +89,10 @@ def create_keys(folder: Path, hosts: Sequence[str], now: datetime, days: int) ->
 
 
 def renew_server_certificate(folder: Path, hosts: Sequence[str], now: datetime, days: int) -> KeyFolder:
-    """Renew the server certificate with the CA of the folder.
+    """Renew the server certificate with the CA of the folder; without ``hosts``, for those of the current certificate.
 
     The server's key is kept, so that one file is replaced and key and certificate always match; a missing key is
     created.
-
-    Args:
-        folder: An existing key folder.
-        hosts: Hosts to cover; if empty, those of the current certificate.
-        now: Current time, time zone aware.
-        days: Validity, in days.
     """
     ca = read_signer(folder / CA_CERT, folder / CA_KEY)
     kept = hosts or list_certificate_hosts(_read_certificate(folder / SERVER_CERT))
@@ -189,14 +178,14 @@ def _create_folder(folder: Path, files: dict[str, bytes]) -> None:
     """Fill a temporary sibling, then rename it, so that readers see either nothing or the complete folder."""
     try:
         folder.absolute().parent.mkdir(parents=True, exist_ok=True)
-        made = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.absolute().parent))
+        staging = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.absolute().parent))
         try:
-            made.chmod(PRIVATE_FOLDER)
+            staging.chmod(PRIVATE_FOLDER)
             for name, content in files.items():
-                _write_file(made / name, content)
-            made.rename(folder.absolute())  # fails on a folder that somebody else has filled meanwhile
+                _write_file(staging / name, content)
+            staging.rename(folder.absolute())  # fails on a folder that somebody else has filled meanwhile
         except BaseException:
-            shutil.rmtree(made, ignore_errors=True)
+            shutil.rmtree(staging, ignore_errors=True)
             raise
     except OSError as error:
         raise BadInput("--out", f"{folder} ({error.strerror})", "a new or empty folder that you may write") from error
@@ -204,14 +193,14 @@ def _create_folder(folder: Path, files: dict[str, bytes]) -> None:
 
 def _replace_file(path: Path, content: bytes) -> None:
     """Replace a file atomically."""
-    made = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    staging = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
-        _write_file(made, content)
-        made.replace(path)
+        _write_file(staging, content)
+        staging.replace(path)
     except OSError as error:
         raise BadInput(str(path), f"a file that cannot be replaced ({error.strerror})", "a folder of yours") from error
     finally:
-        made.unlink(missing_ok=True)
+        staging.unlink(missing_ok=True)
 
 
 def _write_file(path: Path, content: bytes) -> None:

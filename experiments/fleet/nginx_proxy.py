@@ -154,8 +154,6 @@ class NginxProxy:
     """Settings of the proxy in front of a SuperLink that listens on loopback.
 
     Attributes:
-        keys: Folder with the server's key and certificates.
-        superlink_port: The SuperLink's port on loopback.
         fleet_port: Public port for boards.
         control_port: Port for control commands from ``management``.
     """

@@ -34,9 +34,6 @@ class PlaybookEvent:
     Attributes:
         status: ``play``, ``started`` or the task's result, see ``RESULTS``; ``rescued`` cancels an earlier failure.
         host: Host name; empty for the start of a play.
-        play: Name of the play.
-        role: Name of the task's role, if any.
-        task: Name of the task.
         text: Reason of a failure.
     """
 
@@ -58,11 +55,7 @@ class HostProgress:
     """Progress of one host.
 
     Attributes:
-        play: Current play.
-        task: Current task.
-        ok: Number of successful tasks.
         changes: Tasks that changed the host.
-        failed: Number of failed tasks.
         failure: The event that removed the host from the playbook, if any.
     """
 
@@ -155,9 +148,9 @@ def _parse_reason(result: Mapping[str, Any]) -> str:
     if bad is not None:
         return _parse_reason(bad)
     texts = (_text(result.get(key)) for key in ("msg", "stderr", "module_stderr", "stdout"))
-    told = [PREFIX.sub("", text) for text in texts if text]
-    empty = bool(told) and told[0].lower().startswith(UNINFORMATIVE_MESSAGES)
-    return shorten(": ".join(told[:2] if empty else told[:1]))
+    messages = [PREFIX.sub("", text) for text in texts if text]
+    empty = bool(messages) and messages[0].lower().startswith(UNINFORMATIVE_MESSAGES)
+    return shorten(": ".join(messages[:2] if empty else messages[:1]))
 
 
 def shorten(text: str) -> str:

@@ -43,13 +43,7 @@ CURES: tuple[tuple[str, str], ...] = (
 
 
 class _LiveView:
-    """Context manager that shows ``_render`` on a terminal while its block runs.
-
-    Args:
-        console: Console to write to.
-        now_s: Monotonic clock, in seconds.
-        transient: Whether the view disappears at the end.
-    """
+    """Shows ``_render`` on a terminal while its block runs; a ``transient`` view disappears at the end."""
 
     def __init__(self, console: Console, now_s: Callable[[], float], *, transient: bool = False) -> None:
         self._console, self._now_s, self._transient = console, now_s, transient
@@ -84,11 +78,7 @@ class _LiveView:
 class AnswerProgress(_LiveView):
     """A line with the hosts that have replied and those still pending; silent if the console is not a terminal.
 
-    Args:
-        console: Console to write to.
-        hosts: Names of all queried hosts.
-        done: Returns the hosts that have replied or have been given up; called at every refresh.
-        now_s: Monotonic clock, in seconds.
+    ``done`` returns the hosts that have replied or have been given up; it is called at every refresh.
     """
 
     def __init__(
@@ -110,10 +100,7 @@ class AnswerProgress(_LiveView):
 def format_waiting(hosts: Sequence[str], done: frozenset[str], elapsed_s: float) -> str:
     """Format the waiting line, e.g. ``2 of 5 hosts have answered (0:04); waiting for nano-1, tx2-1 and 1 more``.
 
-    Args:
-        hosts: Names of all queried hosts, in the order in which they are shown.
-        done: Names of the hosts that have replied or have been given up.
-        elapsed_s: Wall time since the query started, in seconds.
+    Hosts that have been given up count as ``done``.
     """
     awaited = [name for name in hosts if name not in done]
     line = f"{len(hosts) - len(awaited)} of {len(hosts)} hosts have answered ({format_elapsed(elapsed_s)})"

@@ -36,12 +36,8 @@ class PlaybookCall:
     """One playbook run.
 
     Attributes:
-        folder: The folder of the playbooks.
-        playbook: File name of the playbook.
-        inventory: The inventory file.
         limit: Ansible host pattern, or None for all hosts.
         check: Whether to report changes without making them.
-        variables: Extra variables.
     """
 
     folder: Path
@@ -57,8 +53,6 @@ class PlaybookOutcome:
     """Result of a playbook run.
 
     Attributes:
-        code: Ansible's exit code.
-        state: Final state of the fleet.
         words: End of the output that belongs to no task.
     """
 
@@ -118,12 +112,12 @@ class _EventListener:
 
     def handle_event(self, raw: Mapping[str, Any]) -> bool:
         """Process one event; returning False keeps ansible-runner from storing it as well."""
-        said = COLOUR_CODES.sub("", str(raw.get("stdout") or "")).replace("\r\n", "\n")
-        if said:
-            self._log.write(f"{said}\n")
+        output = COLOUR_CODES.sub("", str(raw.get("stdout") or "")).replace("\r\n", "\n")
+        if output:
+            self._log.write(f"{output}\n")
             self._log.flush()
         if raw.get("event") in {"verbose", "error", "warning"}:
-            self.words += [line for line in said.splitlines() if line.strip()]
+            self.words += [line for line in output.splitlines() if line.strip()]
         for event in parse_events(raw):
             self.state = apply_event(self.state, event)
             self._tell(self.state, event)

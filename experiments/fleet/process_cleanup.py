@@ -88,20 +88,15 @@ def read_process_table() -> dict[int, int]:
     with subprocess.Popen(
         ["ps", "-A", *columns], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True
     ) as listing:
-        said, _ = listing.communicate(timeout=LISTED_WITHIN_S)
-    rows = (line.split() for line in said.splitlines())
+        output, _ = listing.communicate(timeout=LISTED_WITHIN_S)
+    rows = (line.split() for line in output.splitlines())
     found = {int(pid): int(parent) for pid, parent, state, *_ in rows if not state.startswith("Z")}
     found.pop(listing.pid, None)
     return found
 
 
 def find_descendants(parents: Mapping[int, int], roots: AbstractSet[int]) -> set[int]:
-    """Return all descendants of ``roots``, without the roots.
-
-    Args:
-        parents: Parent's id by process id.
-        roots: Process ids to start from.
-    """
+    """Return all descendants of the process ids ``roots``, without the roots, given each process's parent."""
     found, layer = set[int](), set(roots)
     while layer:
         layer = {pid for pid, parent in parents.items() if parent in layer} - found - roots

@@ -61,15 +61,9 @@ FLOWER_PATHS = ("./.flwr", "./app")
 
 
 def send_bundle(server: ServerConnection, packed: bytes, name: str) -> str:
-    """Unpack a bundle into a new folder on the server.
+    """Unpack a tar of ``pack_experiment`` into a new folder on the server; return the folder's absolute path.
 
-    Args:
-        server: The fleet's server.
-        packed: Tar archive of ``pack_experiment``.
-        name: The experiment's name, part of the folder's.
-
-    Returns:
-        The absolute path of the job's folder on the server.
+    ``name`` is part of the folder's name.
 
     Raises:
         RunFailed: If ssh cannot be started, the server refuses, or the copy takes longer than ``COPY_WITHIN_S``.
@@ -83,24 +77,17 @@ def send_bundle(server: ServerConnection, packed: bytes, name: str) -> str:
         raise RunFailed(f"{command[0]} cannot be started ({error.strerror}); install openssh-client") from error
     if done.returncode != 0:
         raise RunFailed(explain_failure(server, done.returncode, done.stderr.decode("utf-8", "replace")))
-    told = done.stdout.decode("utf-8", "replace").split("\n")
-    job = next((line for line in reversed(told) if line.startswith("/")), None)
+    lines = done.stdout.decode("utf-8", "replace").split("\n")
+    job = next((line for line in reversed(lines) if line.startswith("/")), None)
     if job is None:
-        raise RunFailed(f"{server.name} does not say where it put the experiment; what it said: {told[:3]}")
+        raise RunFailed(f"{server.name} does not say where it put the experiment; what it said: {lines[:3]}")
     return job
 
 
 def follow_run(server: ServerConnection, job: str, variables: Mapping[str, str], say: Callable[[str], None]) -> int:
-    """Run a job's experiment on the server with its output on this terminal.
+    """Run a job's experiment on the server with its output on this terminal; return the exit code of ``fedge run``.
 
-    Args:
-        server: The fleet's server.
-        job: The job's folder on the server.
-        variables: Additional environment variables of the run.
-        say: Called with a line when the run is being stopped.
-
-    Returns:
-        The exit code of ``fedge run``.
+    ``say`` is called with a line when the run is being stopped.
 
     Raises:
         KeyboardInterrupt: After Ctrl-C or a signal; the run on the server is interrupted and its clients are cancelled.
@@ -164,13 +151,7 @@ def prepare_folder(folder: Path) -> None:
 
 
 def fetch_folder(server: ServerConnection, job: str, folder: Path, left_out: Sequence[str] = FLOWER_PATHS) -> bool:
-    """Copy the run folder from the server; it appears complete or not at all.
-
-    Args:
-        server: The fleet's server.
-        job: The job's folder on the server.
-        folder: Local path of the copy.
-        left_out: Paths within the run folder that are not copied.
+    """Copy the run folder from the server, without the paths ``left_out``; it appears complete or not at all.
 
     Returns:
         False if the run did not create a folder.

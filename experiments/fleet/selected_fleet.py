@@ -25,8 +25,6 @@ class FleetOptions:
     """Files of a fleet.
 
     Attributes:
-        inventory: The inventory file.
-        playbooks: The folder of the playbooks.
         limit: Ansible host pattern, or None for all hosts.
     """
 
@@ -40,8 +38,6 @@ class SelectedFleet:
     """A fleet with its inventory.
 
     Attributes:
-        options: Its files.
-        inventory: The inventory.
         hosts: Names of the hosts within the limit.
     """
 

@@ -43,9 +43,7 @@ class ServerConnection:
     """How to run commands on the fleet's server.
 
     Attributes:
-        name: The server's name in the inventory.
         command_prefix: Argument list that precedes one shell command.
-        runs: Folder of runs on the server.
         environment: Path of the virtual environment on the server.
         user: The SuperLink's user, under which commands run.
         port: The SuperLink's port on the server's loopback.
@@ -59,11 +57,8 @@ class ServerConnection:
     port: int = 8000
 
     def command(self, *words: str, variables: Mapping[str, str] | None = None) -> list[str]:
-        """Build the argument list that runs ``words`` on the server as the SuperLink's user.
-
-        Args:
-            words: The program and its arguments; quoted for the remote shell.
-            variables: Additional environment variables.
+        """Build the argument list that runs ``words``, quoted for the remote shell, as the SuperLink's user on the
+        server.
         """
         env = {"PATH": f"{self.environment}/bin:/usr/bin:/bin", "HOME": LINK_HOME, **(variables or {})}
         pairs = [f"{key}={value}" for key, value in env.items()]
@@ -126,19 +121,13 @@ def _split_options(member: InventoryHost, key: str) -> list[str]:
 
 
 def explain_failure(server: ServerConnection, code: int, stderr: str) -> str:
-    """Explain why a command failed on the server, with a remedy.
-
-    Args:
-        server: The fleet's server.
-        code: Exit code; 255 is ssh's own failure.
-        stderr: Error output of the command.
-    """
+    """Explain why a command failed on the server, with a remedy; exit code 255 is ssh's own failure."""
     lines = stderr.strip().splitlines()
     # Of a traceback, only the last line (the reason) is shown.
-    said = " ".join((lines[-1] if TRACEBACK in stderr else stderr).split()) or f"exit code {code} and not a word"
+    reason = " ".join((lines[-1] if TRACEBACK in stderr else stderr).split()) or f"exit code {code} and not a word"
     if code == SSH_FAILED:
         by_hand = shlex.join(["ssh", *(word for word in server.command_prefix[1 + len(CONNECTION) :] if word != "--")])
-        return f"{server.name}: {said}; try `{by_hand}` by hand: it has to work without any question"
-    fitting = (cure for pattern, cure in CURES if re.search(pattern, said, re.IGNORECASE))
+        return f"{server.name}: {reason}; try `{by_hand}` by hand: it has to work without any question"
+    fitting = (cure for pattern, cure in CURES if re.search(pattern, reason, re.IGNORECASE))
     cure = next(fitting, "`fedge fleet provision` puts everything there that is needed")
-    return f"{server.name}: {said}; {cure.format(user=server.user)}"
+    return f"{server.name}: {reason}; {cure.format(user=server.user)}"

@@ -26,9 +26,6 @@ class ChartFrame:
     """One view of a chart with a slider or menu.
 
     Attributes:
-        label: Its entry in the slider or menu.
-        data: Plotly traces.
-        layout: Plotly layout.
         summary: Text beside the control; the label if empty.
     """
 
@@ -44,11 +41,7 @@ class Chart:
 
     Attributes:
         key: Identifier, unique in the page.
-        title: Heading.
         caption: How to read it.
-        data: Plotly traces.
-        layout: Plotly layout.
-        height_px: Height, in pixels.
         frames: Views selected by a slider or menu; the last one is shown first.
     """
 
@@ -329,9 +322,7 @@ def row_axis(names: Sequence[str]) -> dict[str, Any]:
 def spread_range(values: Sequence[float], least_share: float = 0.1) -> list[float]:
     """Return an axis range around positive values that does not magnify small differences.
 
-    Args:
-        values: What is drawn, with the ends of its error bars.
-        least_share: Least length of the range, as a share of the largest value.
+    It is at least ``least_share`` of the largest value long. The values include the ends of error bars.
     """
     low, high = min(values), max(values)
     length = max(1.16 * (high - low), least_share * high)

@@ -30,9 +30,7 @@ class ConfidenceInterval:
     """A mean with its confidence interval.
 
     Attributes:
-        mean: Mean of the values.
         half_width: Half the interval's width, in the unit of the mean; None for a single value.
-        n: Number of values.
     """
 
     mean: float
@@ -58,14 +56,7 @@ class ConfidenceInterval:
 
 
 def mean_interval(values: Sequence[float | None]) -> ConfidenceInterval | None:
-    """Return the mean and interval of the known values.
-
-    Args:
-        values: One value per seed; None and non-finite values are ignored.
-
-    Returns:
-        The interval, or None if no value is known.
-    """
+    """Return the mean and interval of the known, finite values, one per seed; None if there is none."""
     known = [value for value in values if value is not None and math.isfinite(value)]
     n = len(known)
     if not n:
@@ -78,16 +69,9 @@ def mean_interval(values: Sequence[float | None]) -> ConfidenceInterval | None:
 
 
 def paired_interval(ours: Mapping[int, float | None], theirs: Mapping[int, float | None]) -> ConfidenceInterval | None:
-    """Return the interval of the paired difference ``ours - theirs``.
+    """Return the interval of the paired difference ``ours - theirs`` over the seeds known in both, or None without one.
 
     Runs with the same seed have the same boards, data shares and noise, so the seed's effect cancels out.
-
-    Args:
-        ours: Value by seed.
-        theirs: Value by seed.
-
-    Returns:
-        The interval over the seeds known in both, or None without one.
     """
     pairs = [(ours[seed], theirs[seed]) for seed in ours if seed in theirs]
     return mean_interval([None if a is None or b is None else a - b for a, b in pairs])

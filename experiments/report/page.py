@@ -29,9 +29,6 @@ class Section:
     """A section of a page: heading, introduction and charts, side by side if there is room.
 
     Attributes:
-        title: Heading.
-        lead: Introduction.
-        charts: Charts.
         html: Tables and legends below the charts.
         min_width: Least width of a chart, as CSS; chosen by the number of charts if empty.
     """
@@ -57,8 +54,6 @@ class Card:
     """A headline figure.
 
     Attributes:
-        name: What it is.
-        value: The figure with its unit.
         remark: Reference or explanation.
         wide: Whether it spans the full width on a phone.
     """
@@ -70,14 +65,7 @@ class Card:
 
 
 def render_page(title: str, head: Markup, sections: Sequence[Section], foot: str | Markup) -> str:
-    """Render a page.
-
-    Args:
-        title: Title of the browser's window.
-        head: Heading, headline figures and provenance.
-        sections: The sections.
-        foot: Footer.
-    """
+    """Render a page; ``head`` has its heading, headline figures and provenance."""
     from plotly.offline import get_plotlyjs
 
     charts = [to_json_value(_chart_data(chart)) for section in sections for chart in section.charts]

@@ -51,12 +51,7 @@ def to_csv(heads: Sequence[str], rows: Sequence[Sequence[CopyableCell]]) -> str:
     """Encode a table as CSV.
 
     Numbers are unrounded with their unit in the heading, half widths of intervals get a column of their own, and
-    unknown
-    values are empty. Text that a spreadsheet would run as a formula is prefixed with an apostrophe.
-
-    Args:
-        heads: Column headings.
-        rows: Rows of cells, as long as ``heads``.
+    unknown values are empty. Text that a spreadsheet would run as a formula is prefixed with an apostrophe.
     """
     columns = [[row[i] for row in rows] for i in range(len(heads))]
     halved = [any(cell.half_interval is not None for cell in column) for column in columns]
@@ -98,13 +93,7 @@ def _guard_formula(text: str) -> str:
 
 
 def to_latex(heads: Sequence[str], numeric: Sequence[bool], rows: Sequence[Sequence[str]]) -> str:
-    """Encode a table as a LaTeX tabular with booktabs rules.
-
-    Args:
-        heads: Column headings.
-        numeric: Whether each column is right-aligned.
-        rows: Rows of plain text.
-    """
+    """Encode a table of plain text as a LaTeX tabular with booktabs rules; ``numeric`` columns are right-aligned."""
     columns = "".join("r" if right else "l" for right in numeric)
     return "\n".join(
         (

@@ -26,9 +26,7 @@ class Cell:
     Attributes:
         content: What is shown; text is escaped, ``Markup`` is not.
         numeric: Whether it is right-aligned.
-        best: Whether it is highlighted as the column's best.
         value: The unrounded number in ``unit``, for CSV.
-        unit: Unit of ``value``.
         half_interval: Half the width of the number's confidence interval.
         words: Plain text; None derives it from ``content``.
     """
@@ -55,8 +53,6 @@ class Table:
 
     Attributes:
         key: File name for exports, without suffix.
-        heads: Column headings.
-        rows: Rows of cells, as long as ``heads``.
         title: Title in a terminal; a page has headings of its own.
     """
 

@@ -137,11 +137,11 @@ def import_plugins(experiment: Experiment) -> None:
         path, where = Path(plugin), f"plugins[{i}]"
         if not path.is_file() or path.suffix != ".py":
             raise BadInput(where, plugin, "the path of an existing Python file")
-        found = importlib.util.find_spec(path.stem)
-        if found is None:
+        module_spec = importlib.util.find_spec(path.stem)
+        if module_spec is None:
             sys.path.append(str(path.parent))
             importlib.invalidate_caches()
-        elif not found.origin or Path(found.origin).resolve() != path.resolve():
+        elif not module_spec.origin or Path(module_spec.origin).resolve() != path.resolve():
             raise BadInput(where, plugin, f"a file of another name: there is a module {path.stem!r} already")
         _import_plugin(path.stem, where, plugin)
 
@@ -159,9 +159,9 @@ def _format_error(error: Exception) -> str:
 
 
 def _check_callable(where: str, name: str, table: Mapping[str, str]) -> None:
-    found = registry.load_named(where, name, table)
-    if not callable(found):
-        raise BadInput(where, repr(name), f"a function or a class, not a {type(found).__name__}")
+    plugin = registry.load_named(where, name, table)
+    if not callable(plugin):
+        raise BadInput(where, repr(name), f"a function or a class, not a {type(plugin).__name__}")
 
 
 def _check_predictor(experiment: Experiment) -> None:
@@ -277,10 +277,9 @@ def _try_step(experiment: Experiment, task: LearningTask) -> None:
 
 
 def _check_data(experiment: Experiment) -> tuple[int, ...]:
-    """Load the data set, which stays cached in this process, and check that it suffices for the fleet.
+    """Load the data set, check that it suffices for the fleet, and return the number of samples of each board.
 
-    Returns:
-        The number of samples of each board, in the order of the fleet.
+    The data set stays cached in this process.
     """
     name = experiment.workload.task
     try:
@@ -363,8 +362,8 @@ def _check_presence(spec: AvailabilitySpec, names: Sequence[str], where: str) ->
     if spec.on_s is not None or spec.off_s is not None:
         raise BadInput(f"{where}.trace", repr(spec.trace), "a trace, or on_s and off_s, not both")
     with _prefix_errors(f"{where}.trace"):
-        told = read_availability_trace(Path(spec.trace))
-        absent = [name for name in names if name not in told]
+        traced = read_availability_trace(Path(spec.trace))
+        absent = [name for name in names if name not in traced]
         if absent:
             raise BadInput(spec.trace, f"no line of {absent[0]}", "a line for every board of the entry")
 
@@ -379,9 +378,7 @@ def _check_presets(experiment: Experiment, preset: str) -> None:
 def _check_limits(experiment: Experiment, samples: Sequence[int]) -> None:
     """Compare the energy and time limits of a round with the minimum of the work alone, without network or waiting.
 
-    Args:
-        experiment: The experiment.
-        samples: Number of samples of each board. If partial work counts, one step is enough to meet a deadline.
+    If partial work counts, one step is enough to meet a deadline.
     """
     policy = experiment.policy
     if policy.round_energy_j is None and policy.deadline_s is None:
@@ -403,11 +400,7 @@ def _check_limits(experiment: Experiment, samples: Sequence[int]) -> None:
 def _check_reachable(where: str, limit: float, unit: str, least: Mapping[str, float]) -> None:
     """Raise ``BadInput`` for a limit that no board can meet; one that only some miss is allowed.
 
-    Args:
-        where: The limit's field.
-        limit: Its value.
-        unit: Its unit.
-        least: Minimum need per fleet entry, for the average board of its kind.
+    ``least`` is the minimum need per fleet entry, for the average board of its kind.
     """
     if limit < min(least.values()):
         figures = ", ".join(f"{name} {needed:.2f} {unit}" for name, needed in least.items())
@@ -449,17 +442,17 @@ def build_labels(experiment: Experiment, recorded: Collection[str] = ()) -> dict
         By the common prefix of the entry's board names, the labels ``truth``, ``prior`` etc. with ``label`` and
         ``source``.
     """
-    told = {
+    labels = {
         name: _build_label(board, build_kind(board, experiment.workload), load_references(board, experiment.workload))
         | memory_label(experiment, board, build_kind(board, experiment.workload).spec)
         for name, board in reversed(_first_boards(experiment).items())
     }
     if experiment.backend != FLEET_BACKEND:
-        return told
+        return labels
     folders = {name.rpartition("-")[0] for name in recorded}
     return {
         name: label | {"truth": RECORDED_FOLDER if name in folders else MEASURED_ON_BOARD}
-        for name, label in told.items()
+        for name, label in labels.items()
     }
 
 

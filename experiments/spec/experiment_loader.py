@@ -50,11 +50,7 @@ _EXPECTED_BY_ERROR = {
 
 
 def load_experiment(path: Path, overrides: Sequence[str] = ()) -> Experiment:
-    """Load an experiment from YAML.
-
-    Args:
-        path: The YAML file.
-        overrides: ``key=value`` pairs, see ``apply_override``.
+    """Load an experiment from YAML, with overrides as in ``apply_override``.
 
     Raises:
         BadInput: For the first error, naming file and field.
@@ -103,13 +99,13 @@ class _UniqueKeyLoader(yaml.SafeLoader):
     """YAML's safe loader, but duplicate keys are rejected instead of silently overwritten."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: set[str] = set()
+        keys: set[str] = set()
         for key, _ in node.value:
-            if key.value in seen:
+            if key.value in keys:
                 raise yaml.constructor.ConstructorError(
                     None, None, f"the key {key.value!r} stands here twice", key.start_mark
                 )
-            seen.add(str(key.value))
+            keys.add(str(key.value))
         return super().construct_mapping(node, deep)
 
 
@@ -169,11 +165,7 @@ def _parse_index(node: list[Any], name: str, where: str) -> int:
 
 
 def resolve_experiment(raw: Mapping[str, Any], path: Path) -> Experiment:
-    """Validate the mapping and make its relative paths absolute.
-
-    Args:
-        raw: The mapping of the YAML file.
-        path: The YAML file, for messages; relative paths start in its folder.
+    """Validate the mapping and make its paths, which are relative to the folder of ``path``, absolute.
 
     Raises:
         BadInput: For the first invalid field.

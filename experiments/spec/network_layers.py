@@ -12,9 +12,7 @@ from fedge.experiment import Experiment
 def add_network_layers(experiment: Experiment, where: str) -> Experiment:
     """Return the experiment with its network's layers filled in; unchanged without a network or if they are present.
 
-    Args:
-        experiment: The experiment.
-        where: The file, for messages.
+    An error names the file ``where``.
 
     Raises:
         BadInput: If the network cannot be loaded or has operators without a counting rule.
@@ -38,8 +36,8 @@ def add_network_layers(experiment: Experiment, where: str) -> Experiment:
         )
     if not network.flop:
         raise BadInput(f"{field}.model", f"{spec.model}, which computes nothing", "a network with layers")
-    told = spec.model_copy(update={"layers": format_layers(network), "input": network.input_shape})
-    return experiment.model_copy(update={"workload": experiment.workload.model_copy(update={"network": told})})
+    counted = spec.model_copy(update={"layers": format_layers(network), "input": network.input_shape})
+    return experiment.model_copy(update={"workload": experiment.workload.model_copy(update={"network": counted})})
 
 
 def _check_cost_name(cost: str, model: str, where: str) -> None:

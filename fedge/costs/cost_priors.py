@@ -30,10 +30,9 @@ from fedge.types import DeviceSpec, Workload
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PriorSources:
-    """Profiles and measurements from which priors may be derived.
+    """Profiles and measurements from which priors may be derived; ``training_profiles`` are rescaled to the workload.
 
     Attributes:
-        training_profiles: Training profiles of other workloads, to be rescaled to the wanted workload.
         rate_profiles: Profiles to which the GPU rates of the layer estimate are fitted; empty if there is no such
             estimate.
         timed_steps: Further GPU times for the same fit; empty if there is no such estimate.
@@ -51,11 +50,6 @@ class PriorSources:
 
 def find_workload_cost(device: DeviceSpec, work: Workload, specs: Mapping[str, DeviceSpec]) -> CostProfile:
     """Return the cost profile of a measured workload at its batch size, or a network's estimate from its layers.
-
-    Args:
-        device: The board.
-        work: The workload; its layers must be known unless a profile of it was measured at its batch size.
-        specs: Data sheets by board name.
 
     Raises:
         UnknownName: No board has a profile of the workload, and its layers are unknown.
@@ -236,7 +230,6 @@ def _rescale_prior(prior: CostProfile, batch_size: int, longer: float) -> CostPr
 
 
 def _maxn_step_s(profile: CostProfile, device: DeviceSpec) -> float:
-    """Return the time per step at the top clocks, in seconds."""
     return float(compute_step_s(profile.coefficients, device.maxn, stack_modes([device.maxn]))[0])
 
 

@@ -27,12 +27,8 @@ class CalibrationEvidence:
     """The measured table behind a calibrated profile, and how well the model fits it.
 
     Attributes:
-        table: File name of the table.
-        sha256: SHA-256 of the table's file, in hex.
-        rows: Number of rows.
         time_p95_ape: 95th percentile of the absolute relative error of time over the rows (0.1 is 10 %).
         power_p95_ape: The same for power.
-        origin: Where the table comes from.
         time_rows_off: Rows whose time is more than ``OUTLIER_SHARE`` off the fit; not recorded for training.
         power_rows_off: The same for power.
     """
@@ -52,18 +48,12 @@ class CostProfile:
     """Coefficients of the time and power model for a workload at one batch size on one board.
 
     Attributes:
-        device: Name of the board.
-        workload: Name of the workload.
-        batch_size: Samples per step.
         coefficients: The model's log-parameters.
-        label: ``calibrated`` or ``estimated``.
-        source: Description of the profile's origin.
         time_mape: Mean absolute relative error of time over all rows of the table (0.1 is 10 %); None for estimates.
         power_mape: The same for power.
         residual_time_sd_log: Standard deviation of log time about the model.
         residual_power_sd_log: Standard deviation of log power about the model.
         evidence: The table behind a calibrated profile; None for estimates.
-        kind: Training or inference.
     """
 
     device: str
@@ -80,12 +70,7 @@ class CostProfile:
     kind: WorkloadKind = "train"
 
     def as_estimate(self, source: str, **changes: Any) -> CostProfile:
-        """Return a changed profile, labelled ``estimated``, without errors or evidence.
-
-        Args:
-            source: Description of the estimate's origin.
-            changes: Fields to replace.
-        """
+        """Return a changed profile, labelled ``estimated`` with this source, without errors or evidence."""
         return replace(
             self, label="estimated", source=source, time_mape=None, power_mape=None, evidence=None, **changes
         )
@@ -137,14 +122,7 @@ def profile_file_name(profile: CostProfile) -> str:
 
 
 def write_profile(profile: CostProfile, folder: Path) -> Path:
-    """Write a calibrated profile as YAML.
-
-    Args:
-        profile: The profile; its table and errors must be known.
-        folder: Folder to write to, created if missing; the file is named by ``profile_file_name``.
-
-    Returns:
-        The path of the file.
+    """Write a calibrated profile with known table and errors as YAML, named by ``profile_file_name``; return its path.
 
     Raises:
         BadInput: The profile is an estimate.

@@ -26,30 +26,17 @@ def board_distance(a: DeviceSpec, b: DeviceSpec) -> float:
 def find_nearest_profile(
     profiles: Sequence[CostProfile], device: DeviceSpec, specs: Mapping[str, DeviceSpec]
 ) -> CostProfile:
-    """Return the profile whose board is most similar to a device.
-
-    Args:
-        profiles: The candidates, at least one; the first wins a tie.
-        device: The board to be close to.
-        specs: Data sheets by board name; must contain the boards of all profiles.
-    """
+    """Return the profile whose board is most similar to a device; the first wins a tie."""
     return min(profiles, key=lambda profile: board_distance(specs[profile.device], device))
 
 
 def scale_to_board(profile: CostProfile, of: DeviceSpec, device: DeviceSpec) -> CostProfile:
-    """Rescale a profile from one board to another by data-sheet ratios.
+    """Rescale a profile from the board ``of`` to another by data-sheet ratios, as an estimate without errors or
+    evidence.
 
     The GPU term follows peak GFLOP/s, the memory term bandwidth, and all CPU terms the speed of a core; preprocessing
     also follows the number of cores. Idle power follows the boards' idle power, busy power the range between idle and
     maximum power.
-
-    Args:
-        profile: The profile to rescale.
-        of: Data sheet of the profile's board.
-        device: Data sheet of the target board.
-
-    Returns:
-        The rescaled profile, labelled ``estimated``, without errors or evidence.
     """
     cpu = of.cpu_score.value / device.cpu_score.value
     beta = math.exp(profile.coefficients.time[TIME_NAMES.index("prep_core_exponent")])
@@ -76,17 +63,7 @@ def scale_to_board(profile: CostProfile, of: DeviceSpec, device: DeviceSpec) -> 
 
 
 def scale_to_workload(profile: CostProfile, workload: str, batch_size: int, time_ratio: float) -> CostProfile:
-    """Return a profile as an estimate for another workload.
-
-    Args:
-        profile: The profile to rescale.
-        workload: Name of the other workload.
-        batch_size: Its samples per step.
-        time_ratio: Factor for all times; power stays.
-
-    Returns:
-        The rescaled profile, labelled ``estimated``, without errors or evidence.
-    """
+    """Return a profile as an estimate for another workload: ``time_ratio`` scales all times, power stays."""
     seconds = {name: time_ratio for name in TIME_NAMES if name.endswith("_s")}
     time = profile.coefficients.time + _log_ratios(TIME_NAMES, seconds)
     return profile.as_estimate(
@@ -124,9 +101,6 @@ def find_cost_profile(
         workload: Name of the workload.
         specs: Data sheets by board name. Profiles of boards that are not among them are ignored.
         calibrated: The profiles to choose from; None for those shipped with fedge.
-
-    Returns:
-        The profile, labelled ``calibrated`` or ``estimated``.
 
     Raises:
         UnknownName: No board has a profile of the workload.

@@ -59,10 +59,6 @@ class RateObservation:
     """GPU time of one minibatch at the top clocks.
 
     Attributes:
-        device: Name of the board.
-        network: Name of the network.
-        counted: FLOP, bytes and operators of its layers.
-        batch_size: Samples in the minibatch.
         training: Whether it is a training step.
         seconds: GPU time in seconds; not used in predictions.
         mixed: Whether it is computed in mixed precision.
@@ -81,12 +77,10 @@ class RateObservation:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GpuRates:
-    """Fitted efficiencies and factors.
+    """Fitted efficiencies and factors, with the boards' and networks' names in the order of their factors.
 
     Attributes:
         logs: Natural logarithms of the efficiencies, then of the boards' and the networks' factors.
-        boards: Names of the boards, in the order of their factors.
-        networks: Names of the networks, in the order of their factors.
     """
 
     logs: Floats
@@ -94,11 +88,7 @@ class GpuRates:
     networks: tuple[str, ...]
 
     def predict_s(self, wanted: RateObservation, spec: DeviceSpec) -> float:
-        """Return the predicted GPU time of a minibatch at the top clocks, in seconds.
-
-        Args:
-            wanted: The minibatch; its ``seconds`` are ignored.
-            spec: Data sheet of its board.
+        """Return the predicted GPU time of a minibatch at the top clocks, in seconds; its own ``seconds`` are ignored.
         """
         terms, factors = _build_terms(wanted, spec, len(self.logs)), _build_factors(wanted, self.boards, self.networks)
         total = np.exp(terms.exponents @ self.logs) @ terms.sizes

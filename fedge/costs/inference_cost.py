@@ -45,13 +45,6 @@ def estimate_inference_cost(
     Estimates are interpolated between calibrated batch sizes, extrapolated by at most a factor of
     ``MAX_EXTRAPOLATION``, or scaled from the nearest board that has the workload.
 
-    Args:
-        device: The board.
-        workload: Name of the workload.
-        batch_size: Samples per batch.
-        specs: Data sheets by board name.
-        calibrated: The inference profiles to use; None for those shipped with fedge.
-
     Raises:
         UnknownName: No board has a profile of the workload.
         BadInput: The batch size is too far outside the calibrated range.
@@ -138,11 +131,7 @@ def _find_closest_batch_size(those: Sequence[CostProfile], batch_size: int) -> C
 
 
 def cost_at_batch_size(those: Sequence[CostProfile], batch_size: int) -> CostProfile:
-    """Return the cost at a batch size, from the calibrated profiles of one board and workload.
-
-    Args:
-        those: The calibrated profiles, ascending in batch size.
-        batch_size: Samples per batch.
+    """Return the cost at a batch size, from one board's calibrated profiles of a workload, ascending in batch size.
 
     Raises:
         BadInput: The size is more than a factor of ``MAX_EXTRAPOLATION`` outside the calibrated range.

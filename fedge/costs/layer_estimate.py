@@ -120,12 +120,6 @@ def rescale_to_batch_size(
 ) -> CostProfile:
     """Rescale a profile to another batch size by the ratio of the layer estimates at the two sizes.
 
-    Args:
-        profile: A profile for ``device``.
-        work: The workload at the wanted batch size; its layers must be known unless the sizes are equal.
-        device: The board.
-        specs: Data sheets by board name.
-
     Raises:
         BadInput: The layers are unknown and the batch sizes differ.
     """

@@ -16,13 +16,7 @@ from fedge.types import LayerWork, Workload
 
 @dataclass(frozen=True, slots=True)
 class LayeredBatch:
-    """A minibatch whose cost is estimated from its layers.
-
-    Attributes:
-        layers: Sums over the network's layers, and how its samples are loaded.
-        size: Samples in the minibatch.
-        kind: Training or inference.
-    """
+    """A minibatch whose cost is estimated from its layers."""
 
     layers: LayerWork
     size: int
@@ -31,12 +25,7 @@ class LayeredBatch:
 
 @lru_cache(maxsize=64)
 def find_known_layers(workload: str, kind: WorkloadKind = "train") -> LayerWork | None:
-    """Return the layers of a known workload, or None if its network is not known.
-
-    Args:
-        workload: Name of the workload.
-        kind: Training or inference; inference has no loading and no mixed precision.
-    """
+    """Return the layers of a known workload, or None; for inference without loading and mixed precision."""
     network, training = find_known_network(workload), load_workload_sizes().get(workload)
     if network is None:
         return None
@@ -69,10 +58,6 @@ def build_workload(entry: FleetEntry, workload: WorkloadSpec) -> Workload:
 
     An entry with its own ``cost`` replays a measured table at that workload's batch size. Layers are set only where
     they are needed: for an experiment's own network, and for a known workload at an unusual batch size.
-
-    Args:
-        entry: The fleet entry.
-        workload: The experiment's workload.
 
     Raises:
         UnknownName: The entry's own ``cost`` is not a known workload.

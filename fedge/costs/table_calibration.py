@@ -40,16 +40,8 @@ class TableCalibration:
     """Coefficients fitted to a table, with their errors.
 
     Attributes:
-        device: Name of the board.
-        workload: Name of the workload.
-        batch_size: Samples per step.
         coefficients: The fitted log-parameters.
         maxn: The board's top mode, to which the coefficients refer.
-        time: Errors of the step time.
-        power: Errors of the power.
-        rows: Number of rows of the table.
-        table: File name of the table.
-        sha256: SHA-256 of the table's file, in hex.
     """
 
     device: str
@@ -65,12 +57,7 @@ class TableCalibration:
 
 
 def calibrate_table(table: ProfileTable, maxn: PowerMode | None = None) -> TableCalibration:
-    """Fit the physical model to a measured table.
-
-    Args:
-        table: The measured table.
-        maxn: The board's top mode; None for the table's.
-    """
+    """Fit the physical model to a measured table; the top mode is the table's unless given."""
     top = maxn or table.maxn
     return _build_calibration(table, top, fit_table(table.modes, top, table.step_s, table.power_w))
 
@@ -78,14 +65,10 @@ def calibrate_table(table: ProfileTable, maxn: PowerMode | None = None) -> Table
 def calibrate_table_series(
     tables: Sequence[ProfileTable], maxn: PowerMode | None = None
 ) -> tuple[TableCalibration, ...]:
-    """Fit the physical model jointly to the tables of one workload at several batch sizes (``physics.batch_series``).
+    """Fit the physical model jointly to tables of one workload, ascending in batch size (``physics.batch_series``).
 
-    Args:
-        tables: The tables, ascending in batch size.
-        maxn: The board's top mode; None for the largest value of every knob over all tables.
-
-    Returns:
-        One calibration per table, in the same order.
+    Returns one calibration per table. Without ``maxn``, the top mode has the largest value of every knob over all
+    tables.
     """
     top = maxn or _largest_mode([table.maxn for table in tables])
     fitted = fit_series(tables, top)
@@ -116,12 +99,7 @@ def _build_calibration(table: ProfileTable, top: PowerMode, coefficients: Coeffi
 
 
 def compute_fit_errors(modelled: Floats, seen: Floats) -> FitErrors:
-    """Return the errors of modelled values over all rows.
-
-    Args:
-        modelled: Modelled values, shape (n,), above 0.
-        seen: Measured values, shape (n,), above 0.
-    """
+    """Return the errors of modelled values over all rows, both of shape (n,) and above 0."""
     ape = np.abs(modelled - seen) / seen
     residual = np.log(seen) - np.log(modelled)
     mad = float(np.median(np.abs(residual - np.median(residual))))

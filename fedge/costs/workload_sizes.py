@@ -22,15 +22,10 @@ class WorkloadSize:
     """Size of a workload's training step.
 
     Attributes:
-        name: Name of the workload.
-        description: One line for readers.
-        batch_size: Samples per step.
         gflop_per_step: GFLOP of one step.
         gbyte_per_step: GB moved in one step.
-        source: Origin of the figures.
         network: Name of the network, whatever data it is trained on.
         mixed: Whether it is computed in mixed precision.
-        loading: How samples are loaded.
         image_mpixel: Megapixels of a stored image; matters only for inline loading.
     """
 
@@ -62,12 +57,7 @@ def size_distance(a: WorkloadSize, b: WorkloadSize) -> float:
 
 
 def size_ratio(wanted: WorkloadSize, known: WorkloadSize) -> float:
-    """Return the geometric mean of the GFLOP ratio and the GB ratio of two workloads.
-
-    Args:
-        wanted: The numerator.
-        known: The denominator.
-    """
+    """Return the geometric mean of the GFLOP ratio and the GB ratio of two workloads."""
     flop, byte = wanted.gflop_per_step / known.gflop_per_step, wanted.gbyte_per_step / known.gbyte_per_step
     return math.sqrt(flop * byte)
 
@@ -77,11 +67,8 @@ class ForwardSize:
     """Size of a workload's forward pass.
 
     Attributes:
-        name: Name of the workload.
-        gflop: GFLOP per sample.
         sample_mb: MB of activations moved per sample.
         weights_mb: MB of weights read per batch.
-        source: Origin of the figures.
         network: Name of the network, whatever data it is applied to.
     """
 
@@ -101,12 +88,7 @@ def load_forward_sizes() -> Mapping[str, ForwardSize]:
 
 
 def forward_size_of_batch(size: ForwardSize, batch_size: int) -> WorkloadSize:
-    """Return the size of inferring one batch, comparable with that of a training step.
-
-    Args:
-        size: The forward pass of one sample.
-        batch_size: Samples per batch.
-    """
+    """Return the size of inferring one batch, comparable with that of a training step."""
     gbyte = (batch_size * size.sample_mb + size.weights_mb) / 1e3
     return WorkloadSize(
         size.name,

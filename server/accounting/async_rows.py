@@ -23,11 +23,9 @@ from server.accounting.settlement import RoundSettlement, settle_round
 
 @dataclass(frozen=True, slots=True)
 class TaskStart:
-    """State of a client at the start of a task.
+    """State of a client at the start of a task; times are simulated.
 
     Attributes:
-        at_s: Simulated time at which the task starts.
-        idle_w: Idle power of the client's board, in watts.
         leaves_s: Simulated time at which the client becomes unavailable; infinity if never.
         charge: The battery, or None for a mains-powered board.
         waited_s: Seconds since the client's last row.
@@ -47,8 +45,6 @@ class TaskBooking:
     """Accounting of one task.
 
     Attributes:
-        row: The task's row.
-        events: Events to store with it.
         charge: The battery at the end of the task, or None for a mains-powered board.
         traces: Power trace over the whole time of the row; empty if there is none.
     """
@@ -62,12 +58,8 @@ class TaskBooking:
 def compute_task_end_s(start: TaskStart, answer: ReplyMessage, retry_s: float) -> float:
     """Return the simulated time at which a task ends.
 
-    It ends with the reply, or earlier if the client becomes unavailable or its battery runs empty.
-
-    Args:
-        start: State of the client when the task started.
-        answer: The client's reply.
-        retry_s: Seconds after which a task without a report is over.
+    It ends with the reply, ``retry_s`` after its start if there is no report, or earlier if the client becomes
+    unavailable or its battery runs empty.
     """
     if answer.report is None:
         return start.at_s + retry_s
@@ -78,12 +70,6 @@ def book_finished_task(version: int, start: TaskStart, answer: ReplyMessage, end
     """Build the row of a task that ended while model ``version`` was being made.
 
     A task without a report counts as failed; its board is assumed to have idled until ``end_s``.
-
-    Args:
-        version: Number of the model that is being made.
-        start: State of the client when the task started.
-        answer: The client's reply.
-        end_s: Simulated time at which the task ended; used only if the reply has no report.
     """
     settled = _settle_task(version, start, answer)
     row, events, charge = settled.clients[0], settled.events, settled.charges.get(answer.board)
@@ -98,13 +84,8 @@ def book_finished_task(version: int, start: TaskStart, answer: ReplyMessage, end
 
 
 def book_cancelled_task(version: int, start: TaskStart, answer: ReplyMessage, at_s: float) -> TaskBooking:
-    """Build the row of a task that is still running when the run ends, with the time and energy it used until then.
-
-    Args:
-        version: Number of the last model.
-        start: State of the client when the task started.
-        answer: The client's reply.
-        at_s: Simulated time at which the run ends.
+    """Build the row of a task that is still running when the run ends at ``at_s``, with the time and energy it used
+    until then.
     """
     if answer.report is None:
         return book_finished_task(version, start, answer, at_s)

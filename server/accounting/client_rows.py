@@ -26,8 +26,6 @@ class RoundStart:
     """State of the fleet at the start of a round.
 
     Attributes:
-        round: Number of the round, from 1.
-        start_s: Simulated time at which the round starts.
         deadline_s: Planned length of the round in seconds, or None without a deadline.
         idle_w: Last known idle power of each client, in watts.
         wanted: Number of replies that are enough, or None if all are awaited.
@@ -49,10 +47,7 @@ class ClientPart:
     """One client's part in a settled round.
 
     Attributes:
-        status: Outcome of the client in this round.
-        error: Reason for a status other than ``done``.
         until_s: End of the client's booked time, in seconds from the start of the round.
-        round_s: Length of the round in seconds.
         whole: True if the booked energy covers all of the requested work, so that it is comparable with MAXN.
         flat: True if the battery ran empty, so that the board draws nothing after ``until_s``.
     """
@@ -68,15 +63,11 @@ class ClientPart:
 def client_row(opening: RoundStart, part: ClientPart, maxn_s: float | None, report: RoundReport) -> ClientRow:
     """Build the row of a client that reported.
 
-    Args:
-        opening: State of the fleet at the start of the round.
-        part: The client's part in the settled round.
-        maxn_s: Length of the round if every client ran at MAXN, in seconds; None if a truth is unknown.
-        report: The client's report.
+    ``maxn_s`` is the length of the round if every client ran at MAXN; None if a truth is unknown.
     """
     spent = compute_completed_work(report, part.until_s)
     done = part.status == "done"
-    heard = done or (part.status == "late" and part.whole)
+    has_result = done or (part.status == "late" and part.whole)
     known_s = max(part.until_s, part.round_s) if not part.flat else part.until_s
     energy_j = spent.work_j + spent.radio_j + report.idle_w * (known_s - spent.work_s)
     return ClientRow(
@@ -92,8 +83,8 @@ def client_row(opening: RoundStart, part: ClientPart, maxn_s: float | None, repo
         idle_w=report.idle_w,
         energy_j=available_energy_j(energy_j, known_s, opening.charges.get(report.board)),
         samples=report.samples,
-        loss=report.loss if heard else None,
-        accuracy=report.accuracy if heard else None,
+        loss=report.loss if has_result else None,
+        accuracy=report.accuracy if has_result else None,
         temperature_c=report.temperature_c,
         throttled=any(measured.throttled for measured in report.parts),
         prior_time_ape=report.prior_time_ape,
@@ -113,11 +104,7 @@ def client_row(opening: RoundStart, part: ClientPart, maxn_s: float | None, repo
 def failed_row(opening: RoundStart, round_s: float, answer: ReplyMessage, status: Status = "failed") -> ClientRow:
     """Build the row of a client that did not report; its board is assumed to have idled for the whole round.
 
-    Args:
-        opening: State of the fleet at the start of the round.
-        round_s: Length of the round in seconds.
-        answer: The reply without a report.
-        status: ``failed``, or ``late`` or ``cancelled`` for a real board that was cut off.
+    ``status`` is ``late`` or ``cancelled`` for a real board that was cut off.
     """
     idle_w = opening.idle_w.get(answer.board, 0.0)
     empty = {field.name: None for field in dataclasses.fields(ClientRow)}
@@ -179,9 +166,7 @@ class CompletedWork:
 def compute_completed_work(report: RoundReport, until_s: float) -> CompletedWork:
     """Return the time and energy that a client had spent ``until_s`` seconds into the round.
 
-    Args:
-        report: The client's report of the whole round; its parts are taken to run one after the other.
-        until_s: Seconds from the start of the round.
+    The parts of the report are taken to run one after the other.
     """
     link = report.link
     down_s = min(link.down_s, until_s)
@@ -228,10 +213,6 @@ def service_columns(report: RoundReport, spent: CompletedWork) -> dict[str, Any]
     """Return the columns on the board's inference service during the started parts; empty without a service.
 
     A part that was cut short counts with the service statistics of the whole part, since they are not split by time.
-
-    Args:
-        report: The client's report of the whole round.
-        spent: The work that was completed.
     """
     begun = [part for part, done in zip(report.parts, spent.parts, strict=True) if done.work_s > 0]
     use, last = merge_all_service_uses([part.service for part in begun]), report.measured.service

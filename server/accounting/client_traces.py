@@ -51,36 +51,22 @@ NO_PRIOR_WAIT = (0.0, 0.0)
 
 
 def book_traces(rows: Iterable[ClientRow], answers: Mapping[str, ReplyMessage]) -> BookedTraces:
-    """Build the traces of all clients of a round.
-
-    Args:
-        rows: The client rows of the round.
-        answers: Reply of every client that has a row, by client name.
-
-    Returns:
-        The traces in the order of the rows, and the events found while checking them.
-    """
+    """Build the traces of all clients of a round, in the order of the rows, and the events of checking them."""
     each = [book_trace(row, answers[row.board]) for row in rows]
     return BookedTraces(tuple(t for one in each for t in one.traces), tuple(e for one in each for e in one.events))
 
 
 def book_trace(row: ClientRow, answer: ReplyMessage, before: tuple[float, float] = NO_PRIOR_WAIT) -> BookedTraces:
-    """Build the trace of one client.
-
-    Args:
-        row: The client's row of the round.
-        answer: The client's reply, with or without a trace.
-        before: Seconds and joules of a wait before the round that the row includes.
-    """
+    """Build the trace of one client; ``before`` is a wait that the row includes, in seconds and joules."""
     booked_s = _booked_work_s(row) if answer.report is not None else row.wait_s
-    seen, events = _read_sent_trace(row, answer)
-    part = clip_trace(seen, 0.0, booked_s) if len(seen) else _build_trace_from_row(row)
+    sent_trace, events = _read_sent_trace(row, answer)
+    part = clip_trace(sent_trace, 0.0, booked_s) if len(sent_trace) else _build_trace_from_row(row)
     waited_s, waited_j = before
     wait = make_constant_trace(-waited_s, waited_s, waited_j / waited_s) if waited_s > 0 else EMPTY_TRACE
     trace = join_traces([wait, part, _wait_after(row, answer, part)])
     if not len(trace):
         return BookedTraces((), events)
-    events = (*events, *_compare_energy(row, answer, part)) if len(seen) else events
+    events = (*events, *_compare_energy(row, answer, part)) if len(sent_trace) else events
     return BookedTraces((RoundTrace(row.round, row.board, shift_trace(trace, row.start_s)),), events)
 
 

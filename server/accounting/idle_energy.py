@@ -19,9 +19,7 @@ class ClockAdvance:
     """The fleet at a time at which a client is available.
 
     Attributes:
-        fleet: The clients, with clock and batteries advanced.
         waited_j: Energy that all boards drew while none was available, in joules.
-        events: An event about the wait, if there was one.
     """
 
     fleet: FleetState
@@ -30,12 +28,7 @@ class ClockAdvance:
 
 
 def advance_to_available(availability: FleetAvailability, fleet: FleetState, number: int) -> ClockAdvance:
-    """Move the clock to the first time at which a client is available.
-
-    Args:
-        availability: Availability of the clients that are not busy.
-        fleet: The clients before the round.
-        number: Number of the round.
+    """Move the clock to the first time at which a client is available; ``availability`` is of those that are not busy.
 
     Raises:
         RunFailed: No client will ever be available.
@@ -58,12 +51,6 @@ def charge_idle_clients(
     A board draws the idle power that it last reported, even while it is unreachable. A board with an empty battery
     draws at most its charging power.
 
-    Args:
-        availability: Availability of the fleet.
-        fleet: The clients before the idle time.
-        names: The idle clients.
-        until_s: Simulated time at which the idle time ends.
-
     Returns:
         The clients at ``until_s`` with updated batteries, and the energy that the idle ones drew in joules.
     """
@@ -82,11 +69,8 @@ def charge_idle_clients(
 
 
 def available_energy_j(wanted_j: float, seconds: float, charge: BatteryCharge | None) -> float:
-    """Return the energy that a board can draw, limited by its battery.
+    """Return the energy that a board can draw in ``seconds``, limited by its battery, which is charged meanwhile.
 
-    Args:
-        wanted_j: Energy that the work needs, in joules.
-        seconds: Duration, during which the battery is charged.
-        charge: The battery, or None for a mains-powered board.
+    A ``charge`` of None means mains power.
     """
     return wanted_j if charge is None else min(wanted_j, charge.left_j + charge.spec.charging_w * seconds)

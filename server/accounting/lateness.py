@@ -16,7 +16,6 @@ class Completion:
 
     Attributes:
         at_s: Seconds from the start of the round; infinity for a real board that was cut off before it was done.
-        error: Reason if the part ended without a reply.
     """
 
     at_s: float
@@ -32,12 +31,7 @@ class RoundVerdict:
 
 
 def compute_cutoff_s(late: LateReplySpec, deadline_s: float | None) -> float | None:
-    """Return the seconds after which a round continues without unfinished clients, or None if it waits for all.
-
-    Args:
-        late: The experiment's rule for late replies.
-        deadline_s: Planned length of the round in seconds, or None.
-    """
+    """Return the seconds after which a round continues without unfinished clients, or None if it waits for all."""
     waits = late.action in ("accept", "partial")
     return None if deadline_s is None or waits else deadline_with_grace_s(late, deadline_s)
 
@@ -63,13 +57,7 @@ NO_CUTOFF = RealCutoff()
 
 
 def compute_real_cutoff(late: LateReplySpec, deadline_s: float | None, wanted: int | None) -> RealCutoff:
-    """Return when a round of real boards continues without unfinished clients.
-
-    Args:
-        late: The experiment's rule for late replies.
-        deadline_s: Planned length of the round in seconds, or None.
-        wanted: Number of replies that are enough if more clients were asked, or None.
-    """
+    """Return when a round of real boards continues without unfinished clients."""
     counts_s = compute_cutoff_s(late, deadline_s)
     if deadline_s is None or late.action == "partial" or (late.action == "accept" and wanted is None):
         return RealCutoff(None, None, wanted, counts_s)
@@ -80,9 +68,7 @@ def compute_real_cutoff(late: LateReplySpec, deadline_s: float | None, wanted: i
 def has_enough_replies(cut: RealCutoff, replied_s: Iterable[float]) -> bool:
     """Return True if a round of real boards can continue.
 
-    Args:
-        cut: Limits of the round.
-        replied_s: Seconds from the start of the round at which each reply was ready.
+    ``replied_s`` are the times at which the replies were ready, in seconds from the start of the round.
     """
     latest_s = math.inf if cut.counts_s is None else cut.counts_s
     return cut.wanted is not None and sum(at_s <= latest_s for at_s in replied_s) >= cut.wanted

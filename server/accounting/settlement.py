@@ -25,11 +25,8 @@ class RoundSettlement:
     """The end of a round and its rows, before aggregation. Times are simulated times in seconds.
 
     Attributes:
-        start_s: Start of the round.
-        end_s: End of the round.
         accepted: Clients whose results may be aggregated.
         clients: One row per client asked.
-        events: Events of the round.
         maxn_round_s: Length of the round if every client that reported ran at MAXN; None if a truth is unknown.
         joining: Late clients whose reply joins a later round.
         until_s: When each client that reported was done or was stopped.
@@ -58,11 +55,6 @@ def settle_round(opening: RoundStart, answers: Mapping[str, ReplyMessage], late:
     """Classify every client of a round and build its row.
 
     Lateness follows from the reported durations, never from when a message arrived, so that it is reproducible.
-
-    Args:
-        opening: State of the fleet at the start of the round.
-        answers: Reply of every client asked, by client name.
-        late: The experiment's rule for late replies.
     """
     reports = {board: answer.report for board, answer in sorted(answers.items()) if answer.report is not None}
     endings = {board: _find_completion(opening, report) for board, report in reports.items()}

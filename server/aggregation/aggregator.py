@@ -41,11 +41,8 @@ class Contribution:
     """One client's result, as it enters the aggregation.
 
     Attributes:
-        board: Name of the client.
         arrays: Trained arrays by name; may be the leading part of the model (a narrow network).
         samples: Number of training samples, the client's weight before the discount.
-        loss: Training loss.
-        accuracy: Training accuracy, 0 to 1.
         steps: Number of SGD steps; 0 if unknown.
         discount: Factor on the weight, below 1 for a late result.
     """
@@ -75,11 +72,7 @@ class _SelectedNodes:
 
 
 def build_strategy(spec: StrategySpec, where: str = "strategy") -> Strategy:
-    """Build the strategy that the experiment names.
-
-    Args:
-        spec: Name and options of the strategy, and of the strategy that it wraps.
-        where: Field of the experiment, for error messages.
+    """Build the strategy that the experiment names; errors name its field ``where``.
 
     Raises:
         BadInput: The class or an option is unknown, or an option has an invalid value.
@@ -104,11 +97,6 @@ class Aggregator:
 
     The strategy only sees trainable arrays. ``buffers`` (batch-norm statistics) are averaged by samples instead, since
     momentum or noise could make a variance negative. For integer arrays (step counters) the maximum is used.
-
-    Args:
-        strategy: The Flower strategy.
-        seed: The experiment's seed.
-        buffers: Names of arrays that are not trained.
     """
 
     def __init__(self, strategy: Strategy, seed: int, buffers: Collection[str] = ()) -> None:
@@ -117,12 +105,7 @@ class Aggregator:
         self._buffers = frozenset(buffers)
 
     def configure(self, round_number: int, arrays: NamedArrays, clients: int) -> tuple[NamedArrays, dict[str, float]]:
-        """Return what the strategy sends to every client of a round.
-
-        Args:
-            round_number: Number of the round, from 1.
-            arrays: The global model, by array name.
-            clients: Number of clients in the round.
+        """Return what the strategy sends to each of the ``clients`` clients of a round.
 
         Returns:
             The arrays to send, and the strategy's numeric settings, such as ``proximal-mu``.
@@ -146,15 +129,10 @@ class Aggregator:
         return _cast_like(arrays, from_array_record(sent)), numbers
 
     def aggregate(self, round_number: int, arrays: NamedArrays, contributions: Sequence[Contribution]) -> NamedArrays:
-        """Return the new global model, with the data types of the old one.
+        """Return the new global model, with the data types of ``arrays``, the one that was sent.
 
-        Contributions are aggregated in the order of client names, and those of one client in the order given, so that
-        the result does not depend on the order of arrival.
-
-        Args:
-            round_number: Number of the round, from 1.
-            arrays: The global model that was sent, by array name.
-            contributions: Results with the shapes of the model; at least one.
+        Contributions, at least one and each with the shapes of the model, are aggregated in the order of client names,
+        and those of one client in the order given, so that the result does not depend on the order of arrival.
 
         Raises:
             FedgeError: The strategy gives no model.
@@ -194,11 +172,9 @@ class Aggregator:
 
 
 def check_arrays(arrays: NamedArrays, contribution: Contribution) -> None:
-    """Check that a contribution fits the model; Flower would silently broadcast some mismatched shapes.
+    """Check that a contribution fits the model, or the leading part of it that the client trained.
 
-    Args:
-        arrays: The model, or the leading part of it that the client trained.
-        contribution: The client's result.
+    Flower would silently broadcast some mismatched shapes.
 
     Raises:
         ArrayMismatch: Names or shapes differ, or a value is not finite.

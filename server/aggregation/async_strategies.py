@@ -35,9 +35,6 @@ class AsyncResult:
     Attributes:
         arrays: Output of ``prepare_upload``, by array name.
         staleness: Number of models that were made since the one it was trained from.
-        samples: Number of training samples.
-        loss: Training loss.
-        accuracy: Training accuracy, 0 to 1.
     """
 
     arrays: NamedArrays
@@ -201,12 +198,6 @@ def prepare_upload(
 ) -> NamedArrays:
     """Return the part of a result that is kept until it is merged.
 
-    Args:
-        strategy: The strategy that will merge it.
-        base: The model that the client started from, by array name.
-        trained: The client's result, by array name.
-        buffers: Names of arrays that are not trained.
-
     Returns:
         ``trained`` itself, or, for a strategy with ``uses_changes``, the change of its trainable arrays.
     """
@@ -222,18 +213,11 @@ def merge_results(
     results: Sequence[AsyncResult],
     buffers: Collection[str] = (),
 ) -> NamedArrays:
-    """Merge results into the model.
+    """Merge results, at least one and in the order of completion, into model ``version``.
 
     A strategy that averages models also averages ``buffers`` (batch-norm statistics). A strategy that applies changes
     replaces them by the mean of the results, weighted by s(tau). For integer arrays (step counters) the maximum is
     used.
-
-    Args:
-        strategy: The asynchronous strategy.
-        version: Number of the new model, from 1.
-        arrays: The current model, by array name.
-        results: Results in the order of completion; at least one.
-        buffers: Names of arrays that are not trained.
 
     Returns:
         The new model, with the order, shapes and types of ``arrays``.
@@ -281,7 +265,6 @@ class _EmptyGrid:
 
 
 def _list_trainable(strategy: AsyncStrategy, arrays: NamedArrays, buffers: Collection[str]) -> tuple[str, ...]:
-    """Return the names of the arrays that the strategy moves."""
     floats = [name for name, value in arrays.items() if np.issubdtype(value.dtype, np.floating)]
     return tuple(name for name in floats if not strategy.uses_changes or name not in buffers)
 

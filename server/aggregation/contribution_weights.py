@@ -45,10 +45,6 @@ def gradient_norm(steps: int, sgd: LocalSgd) -> float:
     proximal term (1 - (1 - eta mu)^steps) / (eta mu). Computed by running SGD on ``steps`` gradients of one, which
     covers these cases and their combination.
 
-    Args:
-        steps: Number of SGD steps, at least 0.
-        sgd: Momentum and proximal pull.
-
     References:
         Wang et al. 2020, arXiv 2007.07481, section 4.
     """
@@ -64,13 +60,8 @@ def normalise_contributions(
 ) -> tuple[Contribution, ...]:
     """Replace each result x_i by x + d_i tau_eff / a_i, so that any averaging strategy computes FedNova.
 
-    Contributions are returned unchanged, bit for bit, if all clients ran the same number of steps.
-
-    Args:
-        arrays: The model that was sent, by array name.
-        learnt: Names of the trainable arrays; only these are scaled.
-        contributions: Results of the clients.
-        sgd: Parameters of the clients' SGD.
+    Only the trainable arrays ``learnt`` are scaled. Contributions are returned unchanged, bit for bit, if all clients
+    ran the same number of steps.
     """
     if len({contribution.steps for contribution in contributions}) <= 1:
         return tuple(contributions)
@@ -93,12 +84,9 @@ def _scale_change(arrays: NamedArrays, learnt: Collection[str], result: NamedArr
 
 
 def compute_change(arrays: NamedArrays, learnt: Collection[str], result: NamedArrays) -> NamedArrays:
-    """Return the change d_i of the trainable arrays, in their own type, and the other arrays as they are.
+    """Return the change d_i of the trainable arrays ``learnt``, in their own type, and the other arrays as they are.
 
-    Args:
-        arrays: The model that was sent; for a narrow result, its leading part is used.
-        learnt: Names of the trainable arrays.
-        result: The client's result, by array name.
+    ``arrays`` is the model that was sent; a narrow result is compared with its leading part.
     """
     arrays = take_leading_part(arrays, result)
     return {
@@ -108,12 +96,9 @@ def compute_change(arrays: NamedArrays, learnt: Collection[str], result: NamedAr
 
 
 def apply_change(arrays: NamedArrays, learnt: Collection[str], changes: NamedArrays) -> NamedArrays:
-    """Return the current model plus the changes d_i of an earlier round.
+    """Return the current model plus ``changes``, the output of ``compute_change`` in an earlier round.
 
-    Args:
-        arrays: The current model; for a narrow result, its leading part is used.
-        learnt: Names of the trainable arrays.
-        changes: Output of ``compute_change``.
+    For a narrow result, the leading part of the model is taken.
     """
     arrays = take_leading_part(arrays, changes)
     return {

@@ -37,10 +37,6 @@ def expand_contributions(arrays: NamedArrays, contributions: Sequence[Contributi
     """Expand contributions to the size of the model, ready to be averaged.
 
     Contributions are returned unchanged, bit for bit, if all have the shapes of the model.
-
-    Args:
-        arrays: The model that was sent, by array name.
-        contributions: Results, full or narrow.
     """
     results = expand_results(arrays, [c.arrays for c in contributions], [c.weight for c in contributions])
     return tuple(dataclasses.replace(c, arrays=result) for c, result in zip(contributions, results, strict=True))

@@ -35,10 +35,8 @@ class MergedModel:
     """The outcome of aggregating a round.
 
     Attributes:
-        arrays: The new model, by array name.
         pending: Late results that join a later round.
         stale: Number of late results that were merged.
-        events: Events of the aggregation.
     """
 
     arrays: NamedArrays
@@ -60,15 +58,6 @@ def merge_replies(
     """Merge the accepted results of a round, and the pending late results that have arrived by its end.
 
     The model is unchanged if there is no result.
-
-    Args:
-        experiment: The experiment, with its rule for late replies.
-        aggregator: The experiment's strategy.
-        task: The round's training task, with the model that was sent.
-        settled: The settled round.
-        replies: Reply of every client asked, by client name.
-        pending: Late results of earlier rounds.
-        others_at_work: True if clients are still working on an earlier round.
 
     Raises:
         RunFailed: No client reported and none is working on an earlier round, or the strategy fails.
@@ -107,11 +96,7 @@ def _rebase_late_result(
 
 @contextmanager
 def report_strategy_errors(experiment: Experiment, number: int) -> Iterator[None]:
-    """Convert any exception of the strategy, which is user code, to ``RunFailed`` with the strategy's name.
-
-    Raises:
-        RunFailed: The block raised an exception.
-    """
+    """Convert any exception of the strategy, which is user code, to ``RunFailed`` with the strategy's name."""
     try:
         yield
     except Exception as error:
@@ -150,11 +135,7 @@ def _build_joined_event(task: RoundTask, settled: RoundSettlement, one: PendingR
 def _build_empty_event(
     task: RoundTask, settled: RoundSettlement, replies: Mapping[str, IncomingReply], others_at_work: bool
 ) -> EventRow:
-    """Return the event of a round without a result.
-
-    Raises:
-        RunFailed: Every client failed and none is working on an earlier round.
-    """
+    """Return the event of a round without a result; fail if every client failed and none works on an earlier round."""
     reasons = describe_failures({row.board: row.error for row in settled.clients if row.error}) or "no board replied"
     failed = all(reply.answer.report is None and not reply.answer.cut for reply in replies.values())
     if failed and not others_at_work:

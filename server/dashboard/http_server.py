@@ -51,13 +51,7 @@ logger = logging.getLogger(__name__)
 
 
 class ViewFeed:
-    """The source's view for many readers; the source is not polled while there are none.
-
-    Args:
-        source: The source.
-        period_s: Seconds between polls.
-        now_s: Monotonic clock in seconds.
-    """
+    """The source's view for many readers; the source is not polled while there are none. ``now_s`` is monotonic."""
 
     def __init__(
         self, source: ViewSource, period_s: float = PERIOD_S, now_s: Callable[[], float] = time.monotonic
@@ -260,13 +254,9 @@ def _config(app: Any) -> uvicorn.Config:
 
 
 def serve(app: Any, listening: socket.socket, feed: ViewFeed, beside: tuple[Any, socket.socket] | None = None) -> None:
-    """Serve until SIGINT or SIGTERM.
+    """Serve ``app``, and ``beside`` (another application with its own socket), until SIGINT or SIGTERM.
 
-    Args:
-        app: The ASGI application.
-        listening: Its socket.
-        feed: The feed, whose streams are ended first.
-        beside: Another application with its own socket, or None.
+    The streams of the feed are ended first.
     """
     page = _SignalledServer(_config(app), feed.close)
     try:

@@ -98,12 +98,7 @@ def make_exposition(now_s: Callable[[], float] = time.time) -> Callable[[FleetVi
 
 
 def build_families(view: FleetView, now_s: float) -> list[MetricFamily]:
-    """Build every metric of a view; unknown and infinite values are left out.
-
-    Args:
-        view: The view.
-        now_s: Unix time in seconds.
-    """
+    """Build every metric of a view at unix time ``now_s``; unknown and infinite values are left out."""
     return [
         *_build_run_families(view, now_s),
         *_build_round_families(view),

@@ -35,13 +35,7 @@ class _NoRedirect(HTTPRedirectHandler):
 
 
 class RelaySource:
-    """Shows the view of another dashboard.
-
-    Args:
-        url: Address of the other dashboard.
-        token: Its access token, or None.
-        now_s: Monotonic clock in seconds.
-    """
+    """Shows the view of another dashboard; ``now_s`` is a monotonic clock."""
 
     def __init__(self, url: str, token: str | None = None, now_s: Callable[[], float] = time.monotonic) -> None:
         self._url, self._token, self._now_s = url.rstrip("/"), token, now_s

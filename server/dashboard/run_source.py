@@ -50,13 +50,10 @@ class LoadedRows:
     """The rows of a run, as far as the dashboard needs them.
 
     Attributes:
-        rounds: Rows of all rounds.
         last: Newest row of every board.
         settled: Last finished round; its client rows are final.
         settled_j: Energy of every board before round ``settled``, in joules.
         open_j: Energy of every board from round ``settled`` on, in joules.
-        points: The rounds as points of the charts.
-        summary: Figures of the whole fleet.
     """
 
     rounds: list[RoundRow] = field(default_factory=list)
@@ -76,11 +73,9 @@ class LoadedRows:
 
 
 def read_new_rows(folder: Path, before: LoadedRows) -> LoadedRows:
-    """Update rows from the store; only those since the last finished round are read.
+    """Update the rows read so far from the store; only those since the last finished round are read.
 
-    Args:
-        folder: The run folder.
-        before: The rows read so far. They are discarded if the run was resumed from an earlier round.
+    ``before`` is discarded if the run was resumed from an earlier round.
     """
     tail = read_rows(folder, RoundRow, since_round=before.latest_round)
     if before.rounds and (not tail or tail[0] != before.rounds[-1]):

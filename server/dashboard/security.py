@@ -41,7 +41,6 @@ class Access:
 
     Attributes:
         token: The token; None lets everybody read who can connect.
-        names: Host names that the dashboard answers to.
         any_address: True if it answers to any IP address, not only to loopback addresses.
         cookie: Name of the cookie that replaces the token in browsers.
         secure: True if browsers connect over HTTPS, through a proxy.
@@ -74,13 +73,9 @@ class Access:
 
 
 def build_access(host: str, port: int, token: str | None, extra_names: tuple[str, ...] = ()) -> Access:
-    """Build the access rules of a dashboard.
+    """Build the access rules of a dashboard that is bound to ``host`` and also answers to ``extra_names``.
 
-    Args:
-        host: Address or name that the dashboard is bound to.
-        port: Its port, part of the cookie's name.
-        token: The access token; None lets everybody read who can connect.
-        extra_names: Further host names that it answers to.
+    The port becomes part of the name of the cookie.
     """
     wide = not is_loopback(host)
     own = {socket.gethostname().lower(), socket.getfqdn().lower()} if wide else set()
@@ -117,9 +112,6 @@ def generate_token() -> str:
 
 def read_or_create_token(path: Path) -> str:
     """Read the token from a file, or create the file with a new token that only its owner can read.
-
-    Args:
-        path: The token file.
 
     Raises:
         BadInput: The file is readable by everybody, cannot be read or created, or has an invalid token.

@@ -88,15 +88,7 @@ class BoardMessage:
 
 
 class TelemetryIngest:
-    """Converts messages to rows and updates the boards' ledgers. Thread-safe.
-
-    Args:
-        folder: Folder of the store and the ledgers.
-        tables: The store.
-        books: The ledgers.
-        limits: Retention limits.
-        wall_s: Clock in unix seconds.
-    """
+    """Converts messages to rows and updates the boards' ledgers. Thread-safe. ``wall_s`` returns unix time."""
 
     def __init__(
         self, folder: Path, tables: SampleSink, books: Intake, limits: RetentionLimits, wall_s: Callable[[], float]
@@ -108,14 +100,7 @@ class TelemetryIngest:
         self._failing = False
 
     def accept_all(self, messages: Sequence[BoardMessage]) -> list[IngestReply]:
-        """Process messages and append their rows to the store together.
-
-        Args:
-            messages: At most one message of each board.
-
-        Returns:
-            One reply per message, in order.
-        """
+        """Process messages, at most one of each board, and append their rows to the store together; reply in order."""
         parsed = [_parse_message(message) for message in messages]
         now_s = self._wall_s()
         with self._turn:
@@ -212,12 +197,7 @@ def _parse_message(message: BoardMessage) -> TelemetryBatch | tuple[intake.Kind,
 def open_ingest(
     folder: Path, limits: RetentionLimits | None = None, wall_s: Callable[[], float] = time.time
 ) -> TelemetryIngest:
-    """Open the ingest in the state in which it was left.
-
-    Args:
-        folder: Folder of the store and the ledgers, created if missing.
-        limits: Retention limits; None for the defaults.
-        wall_s: Clock in unix seconds.
+    """Open the ingest in the state in which it was left; the folder is created if missing.
 
     Raises:
         BadInput: The folder has a store of another kind.

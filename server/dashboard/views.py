@@ -47,11 +47,6 @@ class RunInfo:
     """Description of a run.
 
     Attributes:
-        name: Name of the run.
-        policy: Name of the policy.
-        backend: Name of the backend.
-        state: Phase of the run.
-        rounds: Planned number of rounds.
         changed_at_s: Unix time of the last row, in seconds.
         real: True for real boards, which can fall silent.
     """
@@ -70,20 +65,12 @@ class Summary:
     """Figures of the whole fleet; None if unknown.
 
     Attributes:
-        round: Last finished round.
-        accuracy: Accuracy of the model on the test set, 0 to 1.
-        loss: Loss of the model on the test set.
-        round_s: Length of the last round in seconds.
-        deadline_s: Deadline of the last round in seconds.
         clock_s: Simulated time in seconds.
         energy_j: Energy of the clients in their rounds, in joules.
         resting_energy_j: Energy of idle clients, in joules.
         saving: Share of energy saved against working and waiting at MAXN.
         saving_parked: Share of energy saved against working at MAXN and waiting in the lowest mode.
         compared: Number of rounds over which the savings are computed.
-        late: Number of late results.
-        failed: Number of failed results.
-        cancelled: Number of cancelled results.
     """
 
     round: int = 0
@@ -127,21 +114,13 @@ class BoardView:
     """One board's tile.
 
     Attributes:
-        name: Name of the board.
-        device: Device name of the catalogue.
         state: Activity, or outcome in the last round.
         mark: Problem to highlight, if any.
         round: Round of the newest information.
-        mode: Power mode.
-        power_w: Power in watts.
-        temperature_c: Temperature in degrees Celsius.
         progress: Share of the round's steps that is done, 0 to 1.
-        steps_done: Number of steps done.
-        steps: Number of steps in the round.
         energy_j: Energy of all rounds so far, in joules.
         seen_at_s: Unix time of its last sample or progress report, in seconds.
         told_s: Simulated time of its last row, in seconds.
-        error: Error message.
         refused: Number of refused telemetry messages by reason.
     """
 
@@ -187,14 +166,10 @@ class TileInputs(NamedTuple):
     """Everything that a board's tile depends on; a tuple, which is the fastest to compare.
 
     Attributes:
-        name: Name of the board.
         device: Kind of board, used if it has no row.
-        row: Its newest row, or None.
-        progress: Its last progress report, or None.
         silent: True if a real board has stopped reporting.
         latest: Number of the last finished round.
         energy_j: Energy of all rounds so far, in joules.
-        refused: Number of telemetry messages by outcome.
     """
 
     name: str
@@ -323,12 +298,8 @@ class BoardHistory:
     """One board's own page.
 
     Attributes:
-        board: The board's tile.
-        rounds: The board's rounds.
-        curve: Power and temperature over time.
         sampled: True if the curve consists of sensor samples, False if it is derived from round reports.
         clock: Whether the curve's times are simulated time (``fleet``) or unix time.
-        events: The board's events.
     """
 
     board: BoardView
@@ -359,13 +330,7 @@ def parse_fleet(record: Mapping[str, Any]) -> dict[str, str]:
 
 
 def run_info(record: Mapping[str, Any], state: RunPhase, changed_at_s: float | None) -> RunInfo:
-    """Build the description of a run.
-
-    Args:
-        record: Content of the run's YAML file.
-        state: Phase of the run.
-        changed_at_s: Unix time of the last row, in seconds; None if there is none.
-    """
+    """Build the description of a run from the content of its YAML file."""
     policy, rounds = record.get("policy"), record.get("rounds")
     return RunInfo(
         name=str(record.get("name") or ""),
@@ -524,12 +489,7 @@ def _build_curve(points: Sequence[tuple[float, float, float, float | None]]) -> 
 
 
 def thin_curve(curve: PowerCurve, points: int = CURVE_POINTS) -> PowerCurve:
-    """Merge neighbouring samples; energy is preserved, and temperature is the maximum.
-
-    Args:
-        curve: The curve.
-        points: Maximum number of samples in the result.
-    """
+    """Merge neighbouring samples down to at most ``points``; energy is preserved, and temperature is the maximum."""
     count = len(curve.at_s)
     if count <= points:
         return curve

@@ -65,13 +65,7 @@ def _problem(status: int, text: str, headers: dict[str, str] | None = None) -> R
 
 
 def build_dashboard_app(feed: ViewFeed, access: Access, exposition: Exposition | None = None) -> FastAPI:
-    """Build the application.
-
-    Args:
-        feed: The feed of views.
-        access: Access rules.
-        exposition: Renders ``/metrics``; None omits it.
-    """
+    """Build the application; it has ``/metrics`` if there is an ``exposition`` to render it."""
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
     app.add_middleware(AccessGuard, access=access)
     app.get("/")(_index)

@@ -50,14 +50,9 @@ def to_yaml(experiment: Experiment) -> str:
 
 
 def collect_labels(experiment: Experiment, recorded: Collection[str] = ()) -> dict[str, Label]:
-    """Return the label of each fleet entry's figures: measured, calibrated or estimated.
+    """Return the label of each fleet entry's figures, by its name: measured, calibrated or estimated.
 
-    Args:
-        experiment: The resolved experiment.
-        recorded: Names of real boards that are recorded folders, on which nothing is measured.
-
-    Returns:
-        Label by the name of the fleet entry.
+    ``recorded`` names real boards that are recorded folders, on which nothing is measured.
     """
     labels: dict[str, Label] = {}
     for board in list_boards(experiment):

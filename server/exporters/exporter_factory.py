@@ -19,11 +19,7 @@ FIXED_ARGUMENTS = 2
 
 
 def check_exporter(spec: ExporterSpec, where: str) -> None:
-    """Check that an exporter can be constructed.
-
-    Args:
-        spec: Name and options of the exporter.
-        where: Field of the experiment, for error messages.
+    """Check that an exporter can be constructed; errors name the experiment's field ``where``.
 
     Raises:
         BadInput: The name or an option is unknown, an option is missing or invalid, or a package is not installed.

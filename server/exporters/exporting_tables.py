@@ -25,11 +25,8 @@ logger = logging.getLogger(__name__)
 class ExportingTables:
     """Stores rows and passes them on to the exporters, which are constructed with the first rows.
 
-    Use it as a context manager, or close it when the run is over.
-
-    Args:
-        tables: The store.
-        makers: Function that constructs each exporter, keyed by its name in events.
+    Use it as a context manager, or close it when the run is over. ``makers`` has the function that constructs each
+    exporter, by its name in events.
     """
 
     def __init__(self, tables: RowSink, makers: Mapping[str, Callable[[], Exporter]]) -> None:

@@ -122,7 +122,6 @@ class MLflow:
                     self._set_label_tags()
 
     def _mark_running(self) -> None:
-        """Open the MLflow run and mark it as running."""
         self._open()
         if not self._going:
             self._client.update_run(self._run, status="RUNNING")

@@ -39,14 +39,8 @@ class BoardFigures:
     """Figures of one board that are shown; None or an empty mode means no new value.
 
     Attributes:
-        board: Name of the board.
-        device: Device name of the catalogue.
         energy_j: Energy over the run so far, in joules.
-        power_w: Power in watts.
-        round_s: Duration of the last round, in seconds.
         progress: Share of the steps that is done, 0 to 1.
-        temperature_c: Temperature in degrees Celsius.
-        mode: Power mode.
         live: True if reported between two replies.
     """
 
@@ -76,8 +70,6 @@ class ActorLayout:
     """How boards are distributed over actors.
 
     Attributes:
-        run: Name of the run.
-        devices: Device name of every board.
         titles: Title of every device.
         own_actors: Maximum number of boards that each get an actor; above it there is one actor per device.
     """

@@ -43,12 +43,7 @@ class MirrorState:
         self._fleet: FleetFigures | None = None
 
     def apply_rows(self, rows: Iterable[Row], at_s: float) -> None:
-        """Apply stored rows.
-
-        Args:
-            rows: New rows of the store.
-            at_s: Unix time of the rows in seconds; older progress is ignored from then on.
-        """
+        """Apply rows stored at unix time ``at_s``; older progress is ignored from then on."""
         for row in rows:
             if isinstance(row, ClientRow) and row.board in self._shown:
                 self._known_s[row.board] = at_s
@@ -113,13 +108,7 @@ class ActorLink(Protocol):
 
 
 class ActorProcess:
-    """The actors' driver as a separate process.
-
-    Args:
-        address: Address of the Ray cluster.
-        cast: How boards are distributed over actors.
-        log: Log file of the process.
-    """
+    """The actors' driver as a separate process."""
 
     def __init__(self, address: str, cast: ActorLayout, log: Path) -> None:
         self._log = log

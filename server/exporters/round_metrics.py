@@ -22,9 +22,7 @@ class RoundMetrics:
     """Metrics of a round.
 
     Attributes:
-        round: Number of the round.
         end_s: Simulated time at which it ended, in seconds from the start of the run.
-        figures: Values by metric name.
     """
 
     round: int

@@ -52,12 +52,7 @@ class AsyncCoordinator:
 
     Attributes:
         experiment: The experiment; ``experiment.rounds`` is the number of models.
-        strategy: The asynchronous strategy.
-        port: Connection to the clients.
-        task: The learning task, which evaluates the model.
-        tables: Where rows are stored.
         selector: Chooses the clients of the next tasks among those that are free and available.
-        availability: Availability of the fleet.
         checkpoints: Folder of the checkpoints; None keeps nothing on disk.
         on_round: Called with the number of every new model.
     """
@@ -73,10 +68,7 @@ class AsyncCoordinator:
     on_round: Callable[[int], None] = lambda _: None
 
     def run(self, checkpointed: RunState | None = None) -> RunState:
-        """Make all remaining models.
-
-        Args:
-            checkpointed: The state from a checkpoint; None starts the run.
+        """Make all models, or those that remain after the state of a checkpoint.
 
         Raises:
             RunFailed: No further result can arrive.

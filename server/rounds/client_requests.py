@@ -27,9 +27,6 @@ class RoundTask:
     """The training task of a round.
 
     Attributes:
-        round: Number of the round, from 1.
-        start_s: Simulated time at which the round starts.
-        arrays: The arrays to train, by name.
         proximal_mu: Coefficient of the proximal term; 0 for none.
         cut: When the round continues without unfinished real boards.
     """
@@ -46,8 +43,6 @@ class FleetRequests:
     """Sends the requests of one experiment through ``port``.
 
     Attributes:
-        experiment: The experiment.
-        port: Connection to the clients.
         narrow: Shapes of narrow networks by width; None if no client may train one.
     """
 
@@ -56,11 +51,7 @@ class FleetRequests:
     narrow: NarrowShapes | None = None
 
     def request_fronts(self, names: Iterable[str], arrays: NamedArrays) -> Mapping[str, IncomingReply]:
-        """Request each client's Pareto front, before any round.
-
-        Args:
-            names: The clients to ask.
-            arrays: The initial model, whose size determines the transfer time.
+        """Request each client's Pareto front, before any round; the size of ``arrays`` determines the transfer time.
 
         Returns:
             A reply for every client, with ``error`` if it failed.
@@ -71,12 +62,7 @@ class FleetRequests:
     def request_training(
         self, task: RoundTask, goals: Mapping[str, RoundGoal], states: Mapping[str, ClientState]
     ) -> Mapping[str, IncomingReply]:
-        """Request one round of training.
-
-        Args:
-            task: The round's training task.
-            goals: Goal of every client to ask.
-            states: What each client remembers; missing for a client without earlier rounds.
+        """Request one round of training from every client that has a goal.
 
         Returns:
             A reply for every client; arrays that do not fit the model turn it into a reply with ``error``.
@@ -150,12 +136,6 @@ def validate_reply(
     board: str, reply: IncomingReply, arrays: NamedArrays, narrow: NarrowShapes | None = None
 ) -> IncomingReply:
     """Check a reply's arrays against the model, or against the narrow shapes that the reply declares.
-
-    Args:
-        board: Name of the client.
-        reply: The client's reply.
-        arrays: The model that was sent.
-        narrow: Shapes of narrow networks by width; None if no client may train one.
 
     Returns:
         The reply, or one with ``error`` if its arrays do not fit.

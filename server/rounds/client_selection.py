@@ -28,7 +28,6 @@ class ClientSelection:
 
     Attributes:
         boards: Selected clients, in the order of the fleet.
-        result: The selector's own result, with its reason.
         available: Number of clients that could have been selected.
         wanted: Number of replies that are enough; None if all are awaited.
     """
@@ -42,13 +41,7 @@ class ClientSelection:
 def select_round_clients(
     experiment: Experiment, availability: FleetAvailability, fleet: FleetState, state: RunState
 ) -> ClientSelection:
-    """Select the clients of the next synchronous round among those that are available now. Pure.
-
-    Args:
-        experiment: The experiment.
-        availability: Availability of the clients that are not busy.
-        fleet: The clients at the start of the round.
-        state: The run before the round.
+    """Select the clients of the next synchronous round among those that are available now and not busy. Pure.
 
     Raises:
         RunFailed: The selector chose a client that is not available, or, without an energy budget, no client.

@@ -40,10 +40,7 @@ class RoundOpening:
 
     Attributes:
         number: Number of the round, from 1.
-        fleet: The clients at the start of the round.
         pending: Late results of earlier rounds.
-        selection: The selected clients.
-        plan: The planner's goals.
         waited_j: Energy that all boards drew before the round while no client was available, in joules.
     """
 
@@ -60,9 +57,6 @@ class RoundRecord:
     """A finished round, from which ``next_state`` makes the state of the run.
 
     Attributes:
-        opening: The round as it was planned.
-        settled: The settled round.
-        merged: The new model, and the late results that join a later round.
         memory: The strategy's state.
         fleet: The clients at the end of the round.
     """
@@ -93,10 +87,6 @@ class Coordinator:
     """Runs a synchronous experiment.
 
     Attributes:
-        experiment: The experiment.
-        port: Connection to the clients.
-        task: The learning task, which evaluates the model.
-        tables: Where rows are stored.
         checkpoints: Folder of the checkpoints; None keeps nothing on disk.
         on_round: Called with the number of every finished round.
         overdue: Replies of real boards that the server stopped waiting for.
@@ -111,10 +101,7 @@ class Coordinator:
     overdue: OverdueReplies = NO_OVERDUE_REPLIES
 
     def run(self, state: RunState | None = None) -> RunState:
-        """Run all remaining rounds.
-
-        Args:
-            state: The state from a checkpoint; None starts the run.
+        """Run all rounds, or those that remain after the state of a checkpoint.
 
         Returns:
             The state after the last round, or before the round that would exceed the energy budget.
@@ -206,7 +193,7 @@ class Coordinator:
         busy = self.overdue.busy_boards()
         free = availability.exclude(busy)
         if not free.boards:
-            working = "; ".join(f"{name} is still at work on round {asked}" for name, asked in sorted(busy.items()))
+            working = "; ".join(f"{name} is still at work on round {earlier}" for name, earlier in sorted(busy.items()))
             waited = f"none came within {self.experiment.reply_timeout_s:.0f} s (reply_timeout_s)"
             raise RunFailed(f"round {number}: {working}; {waited}; `fedge resume` goes on once they are done")
         return free

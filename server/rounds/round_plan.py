@@ -68,14 +68,7 @@ def complete_goals(experiment: Experiment, plan: FleetPlan, number: int) -> dict
 
 
 def find_budget_event(experiment: Experiment, state: RunState, fleet: FleetState, plan: FleetPlan) -> EventRow | None:
-    """Return an event if the planned round would exceed the run's energy budget, else None.
-
-    Args:
-        experiment: The experiment.
-        state: The run before the round.
-        fleet: The clients at the start of the round.
-        plan: The plan, with a goal for every selected client.
-    """
+    """Return an event if the planned round would exceed the run's energy budget, else None."""
     policy, number = experiment.policy, state.round + 1
     if policy.name != BUDGET_POLICY or policy.budget_j is None:
         return None

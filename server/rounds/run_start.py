@@ -25,12 +25,6 @@ class RowSink(Protocol):
 def start_run(requests: FleetRequests, task: LearningTask, tables: RowSink, names: Sequence[str]) -> RunState:
     """Build the state of a run before its first round; a client that fails is stored as an event.
 
-    Args:
-        requests: Sends the requests.
-        task: The learning task, which gives the initial model.
-        tables: Where rows are stored.
-        names: All clients of the fleet.
-
     Raises:
         RunFailed: All clients fail.
     """

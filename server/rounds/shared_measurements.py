@@ -49,12 +49,7 @@ BoardKindKey = tuple[str, ...]
 
 
 def find_kinds(boards: Iterable[FleetBoard], cost: str) -> dict[str, BoardKindKey]:
-    """Return the board kind of every board.
-
-    Args:
-        boards: The boards of the fleet.
-        cost: Workload that determines the step cost of boards whose entry names none.
-    """
+    """Return the board kind of every board; ``cost`` is the workload of entries that name none."""
     names = catalogue.aliases()
     return {
         board.name: (
@@ -73,17 +68,12 @@ def share_measurements(
     asked: Collection[str],
     limit: int = MAX_SHARED,
 ) -> dict[str, tuple[Measurement, ...]]:
-    """Select measurements of peers for each client.
+    """Select at most ``limit`` measurements of peers for each client of ``asked``.
 
     They are taken in turn from at most ``MAX_DONORS`` consistent boards: first modes that the client has not measured,
-    then modes that few other donors have contributed, then recent ones. Throttled and invalid measurements are not
-    shared. The result depends neither on the order of boards nor on which other clients are asked.
-
-    Args:
-        kinds: Board kind of every client.
-        states: State of every client, with its own measurements, oldest first.
-        asked: The clients to select for.
-        limit: Maximum number of measurements per client.
+    then modes that few other donors have contributed, then recent ones (the measurements of a state are oldest first).
+    Throttled and invalid measurements are not shared. The result depends neither on the order of boards nor on which
+    other clients are asked.
 
     Returns:
         For each client of ``asked``, measurements with their ``board`` set, newest last.
@@ -143,8 +133,8 @@ def _select_for_board(own: _KnownModes, others: Iterator[_KnownModes], limit: in
             picked.append(donor.pop(mode))
             shared[mode] += 1
         left = [donor for donor in left if donor]
-    picked.sort(key=lambda seen: (-seen.ago, str(seen.measurement.board), seen.measurement.mode))
-    return tuple(seen.measurement for seen in picked)
+    picked.sort(key=lambda candidate: (-candidate.ago, str(candidate.measurement.board), candidate.measurement.mode))
+    return tuple(candidate.measurement for candidate in picked)
 
 
 def _are_consistent(own: _KnownModes, other: _KnownModes) -> bool:

@@ -31,14 +31,7 @@ class AsyncRunState:
     times in seconds.
 
     Attributes:
-        availability: Availability of the fleet.
-        boards: Fleet entry of every board, by name.
         version: Number of models made so far.
-        clock_s: Current time.
-        arrays: The current model, by array name.
-        states: What each client remembers.
-        fronts: Newest Pareto front of each client.
-        histories: Each client's part in the run.
         selection: The selector's own state.
         spent_j: Energy used up to the current model, in joules.
         model_ready_s: When the current model was ready.
@@ -146,10 +139,9 @@ class AsyncRunState:
         return done
 
     def cancel_in_flight(self) -> float:
-        """Book the tasks that are running when the run ends.
+        """Book the tasks that are running when the run ends; return the energy in joules of all idle boards.
 
-        Returns:
-            The energy in joules that all boards drew while idle since their last rows.
+        It covers the time since their last rows.
         """
         for _, board in sorted(self.end_times):
             pending = self.in_flight[board]

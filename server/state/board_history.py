@@ -21,12 +21,6 @@ def update_histories(
     A client that is done has reported everything. One that was stopped keeps what it had measured by then. Of one that
     failed, during the round or after it, only the time since which it is idle is known; a client whose reply is still
     to come is not updated.
-
-    Args:
-        fleet: The clients at the start of the round.
-        number: Number of the round.
-        settled: The settled round.
-        answers: Reply of every client asked, by client name.
     """
     states, fronts, histories = dict(fleet.states), dict(fleet.fronts), dict(fleet.histories)
     for row in settled.clients:
@@ -54,11 +48,7 @@ def apply_late_reports(
 ) -> FleetState:
     """Apply the states, fronts and reports of late replies.
 
-    Args:
-        fleet: The clients before the replies arrived.
-        pending: The late replies.
-        after_s: Only replies that arrived after this simulated time are applied.
-        until_s: Only replies that arrived no later than this simulated time are applied.
+    Only those that arrived after ``after_s`` and no later than ``until_s`` (simulated times) are applied.
     """
     states, fronts, histories = dict(fleet.states), dict(fleet.fronts), dict(fleet.histories)
     for late in pending:
@@ -109,10 +99,10 @@ def _truncate_answer(answer: ReplyMessage, before: ClientState | None, until_s: 
     if state is None:
         return ReplyMessage(answer.board)
     pairs = zip(report.parts, compute_completed_work(report, until_s).parts, strict=True)
-    seen = tuple(dataclasses.replace(part, steps=done.steps) for part, done in pairs if done.steps > 0)
+    completed = tuple(dataclasses.replace(part, steps=done.steps) for part, done in pairs if done.steps > 0)
     kept = dataclasses.replace(
         state,
-        measurements=(*(() if before is None else before.measurements), *seen),
+        measurements=(*(() if before is None else before.measurements), *completed),
         rested_at_s=state.rested_at_s - max(0.0, report.busy_s - until_s),
     )
-    return ReplyMessage(answer.board, answer.front if len(seen) == len(report.parts) else None, state=kept)
+    return ReplyMessage(answer.board, answer.front if len(completed) == len(report.parts) else None, state=kept)

@@ -31,9 +31,6 @@ class ClientHistory:
     """A client's part in the run, for client selection; None if not known yet.
 
     Attributes:
-        samples: Number of training samples.
-        loss: Training loss of the last report.
-        accuracy: Training accuracy of the last report, 0 to 1.
         busy_s: Duration of the last work, in seconds.
         last_round: Last round in which the client was asked.
         rounds: Number of rounds in which it was asked.
@@ -57,14 +54,7 @@ UNKNOWN_CLIENT = ClientHistory()
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FleetState:
-    """What the server knows of all clients at one simulated time; each mapping is by client name.
-
-    Attributes:
-        clock_s: Simulated time in seconds.
-        states: What each client remembers.
-        fronts: Newest Pareto front of each client.
-        histories: Each client's part in the run.
-    """
+    """What the server knows of all clients at one simulated time; each mapping is by client name."""
 
     clock_s: float
     states: Mapping[str, ClientState] = field(default_factory=dict)
@@ -80,7 +70,6 @@ class PendingResult:
         round: Round in which it was requested.
         start_s: Simulated time at which the work started.
         end_s: Simulated time at which the reply arrives.
-        answer: The reply.
         trained: The result. For a late reply, its arrays are the output of ``compute_change`` in
             ``contribution_weights``, because the model that it started from is not kept.
     """
@@ -98,8 +87,6 @@ class RunState:
 
     Attributes:
         round: Number of finished rounds (models in an asynchronous run).
-        fleet: The clients at the end of the last round.
-        arrays: The global model, by array name.
         memory: The strategy's state.
         selection: The selector's own state.
         spent_j: Energy of all clients asked so far, in joules.
@@ -118,14 +105,9 @@ class RunState:
 
 
 def save(folder: Path, state: RunState) -> Path:
-    """Write a checkpoint and delete all but the newest ``MAX_CHECKPOINTS``.
+    """Write a checkpoint, delete all but the newest ``MAX_CHECKPOINTS``, and return the path of the new file.
 
-    Args:
-        folder: Folder of the checkpoints, created if missing.
-        state: The state to save.
-
-    Returns:
-        The path of the new file.
+    The folder is created if missing.
     """
     from safetensors.numpy import save_file
 
@@ -145,13 +127,7 @@ def save(folder: Path, state: RunState) -> Path:
 
 
 def load_latest(folder: Path) -> RunState | None:
-    """Read the newest checkpoint that is not damaged.
-
-    Args:
-        folder: Folder of the checkpoints.
-
-    Returns:
-        The state, or None if there is no checkpoint.
+    """Read the newest checkpoint that is not damaged; None if there is no checkpoint.
 
     Raises:
         BadInput: There are checkpoints but none can be read; names the newest.

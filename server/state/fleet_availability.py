@@ -20,7 +20,6 @@ class FleetAvailability:
 
     Attributes:
         boards: Fleet entries in the order of the YAML file.
-        presences: Availability of each board, by name.
     """
 
     boards: tuple[FleetBoard, ...]

@@ -38,7 +38,6 @@ class ClaimTerms:
 
     Attributes:
         run: Name of the run, the same after it is resumed.
-        timeout_s: Seconds that the server waits for a reply.
     """
 
     run: str

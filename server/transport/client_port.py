@@ -15,7 +15,6 @@ class OutgoingRequest:
     """A request to one client.
 
     Attributes:
-        ask: The message.
         arrays: The global model if the client is to train, else None.
         within_s: Seconds of the client's own time after which a round continues without it; None if the round waits.
     """
@@ -43,9 +42,6 @@ class LateReply:
     """A reply that arrived after the server had stopped waiting for it.
 
     Attributes:
-        board: Name of the client.
-        question: The request that it answers.
-        reply: The reply.
         spare: True if the round continued because enough other clients were done.
     """
 
@@ -76,11 +72,7 @@ class OverdueReplies(Protocol):
         ...
 
     def wait(self, timeout_s: float) -> None:
-        """Wait until a client is free if all connected ones are busy.
-
-        Args:
-            timeout_s: Maximum wait in seconds of wall time.
-        """
+        """Wait until a client is free if all connected ones are busy, at most ``timeout_s`` of wall time."""
         ...
 
 
@@ -120,11 +112,7 @@ class ClientPort(Protocol):
 
 
 class LocalPort:
-    """Calls clients in this process, one after the other.
-
-    Args:
-        respond: Function that answers a request, by client name.
-    """
+    """Calls clients in this process, one after the other; ``respond`` maps each client's name to its function."""
 
     def __init__(self, respond: Mapping[str, Callable[[OutgoingRequest], IncomingReply]]) -> None:
         self._respond = respond

@@ -146,7 +146,6 @@ class GridPort:
             logger.warning("the boards could not be told that the run is over, their claims will end: %s", error)
 
     def _refresh_nodes(self) -> None:
-        """Update which nodes are connected."""
         self._roll.up = {node.node_id: node.last_activated_at for node in self._grid.get_nodes()}
 
     def _has_free_board(self) -> bool:
@@ -158,8 +157,8 @@ class GridPort:
         """Return an error reply for a board that cannot be asked; None if it can."""
         absence = self._roll.explain_absence(board, ask.round, self._clock.now_s())
         if absence is not None:
-            told = absence if self._roll.find_address(board) else self._add_advice(board, absence)
-            return IncomingReply(ReplyMessage(board, error=told))
+            error = absence if self._roll.find_address(board) else self._add_advice(board, absence)
+            return IncomingReply(ReplyMessage(board, error=error))
         busy = self.busy_boards()
         return (
             IncomingReply(ReplyMessage(board, error=f"still at work on round {busy[board]}")) if board in busy else None
@@ -175,8 +174,10 @@ class GridPort:
         self, questions: Mapping[str, OutgoingRequest], timeout_s: float, enough: ReplyPredicate
     ) -> dict[str, IncomingReply]:
         """Return a reply of every board; requests without a reply by the end become outstanding."""
-        began_s, seen = self._clock.now_s(), tuple(self._overheads_s)
-        within_s = min((reply_wait_s(timeout_s, each.within_s, seen) for each in questions.values()), default=timeout_s)
+        began_s, overheads_s = self._clock.now_s(), tuple(self._overheads_s)
+        within_s = min(
+            (reply_wait_s(timeout_s, each.within_s, overheads_s) for each in questions.values()), default=timeout_s
+        )
         seats = self._roll.list_addresses()
         nodes = {seats[board].node: question for board, question in questions.items()}
         done = self._exchange(nodes, within_s, GIVE_UP_FACTOR * timeout_s, enough)
@@ -266,15 +267,15 @@ class GridPort:
         """Send requests; return error replies for those that the SuperLink refused, and the sent ones by message id."""
         if not questions:
             return {}, {}
-        asked = {
+        requests = {
             node: question if self._claiming is None else self._claiming.add_to_request(question)
             for node, question in questions.items()
         }
-        ids = list(self._grid.push_messages([encode_request(node, question) for node, question in asked.items()]))
-        ids += [""] * (len(asked) - len(ids))  # Flower returns no ids if the whole push is too large
+        ids = list(self._grid.push_messages([encode_request(node, question) for node, question in requests.items()]))
+        ids += [""] * (len(requests) - len(ids))  # Flower returns no ids if the whole push is too large
         refused: dict[int, IncomingReply] = {}
         sent: dict[str, SentRequest] = {}
-        for message_id, (node, question) in zip(ids, asked.items(), strict=True):
+        for message_id, (node, question) in zip(ids, requests.items(), strict=True):
             board = self._roll.board_at(node)
             if message_id:
                 seat = NodeAddress(node, self._roll.up.get(node, ""))

@@ -28,11 +28,7 @@ def encode_request(node: int, question: OutgoingRequest) -> Message:
 
 
 def decode_reply(board: str, reply: Message) -> IncomingReply:
-    """Decode a Flower message.
-
-    Args:
-        board: Name of the client that was asked; a reply in another name is rejected.
-        reply: The message.
+    """Decode a Flower message; a reply in the name of another client than ``board`` is rejected.
 
     Returns:
         The reply, with ``error`` if Flower reports an error or the content is invalid.

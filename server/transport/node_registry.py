@@ -26,7 +26,6 @@ class NodeAddress:
     """Address of a board.
 
     Attributes:
-        node: Flower's node id.
         since: Flower's mark of when the node last connected; it changes with every reconnect.
     """
 
@@ -55,7 +54,6 @@ class NodeRegistry:
     """The nodes that are connected, and the boards of the fleet that they have identified themselves as.
 
     Attributes:
-        boards: Names of all boards of the fleet.
         up: Connected nodes, with Flower's mark of when each connected.
     """
 
@@ -117,17 +115,13 @@ class NodeRegistry:
     def record_hellos(self, asked: Collection[int], answers: Mapping[int, ReplyMessage], now_s: float) -> None:
         """Record the replies of nodes that were asked for their board name.
 
-        A board that reconnected through another node is known by the new one. A second node with the name of a
-        connected board is treated as a stranger: two boards share one settings file.
-
-        Args:
-            asked: The nodes that were asked.
-            answers: Replies by node; a missing node stays unidentified.
-            now_s: Wall time in seconds.
+        A node without a reply stays unidentified. A board that reconnected through another node is known by the new
+        one. A second node with the name of a connected board is treated as a stranger: two boards share one settings
+        file.
         """
-        told = {node: answer for node, answer in answers.items() if _is_identified(answer)}
-        self._pause_nodes(set(asked) - set(told), now_s)
-        for node, answer in told.items():
+        identified = {node: answer for node, answer in answers.items() if _is_identified(answer)}
+        self._pause_nodes(set(asked) - set(identified), now_s)
+        for node, answer in identified.items():
             if answer.board in self.boards and self.find_address(answer.board) is None:
                 self._node_of[answer.board] = node
                 self.record_foreign_claim(answer, now_s)

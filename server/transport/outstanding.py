@@ -21,13 +21,9 @@ MAX_OVERHEADS = 100
 
 
 def reply_allowance_s(overheads_s: Sequence[float]) -> float:
-    """Return the seconds to allow beyond a board's work.
-
-    Args:
-        overheads_s: Overheads of earlier replies in seconds, oldest first.
-    """
-    seen = overheads_s[-MAX_OVERHEADS:]
-    return max(MIN_ALLOWANCE_S, ALLOWANCE_FACTOR * max(seen)) if seen else INITIAL_ALLOWANCE_S
+    """Return the seconds to allow beyond a board's work, given the overheads of earlier replies, oldest first."""
+    recent_s = overheads_s[-MAX_OVERHEADS:]
+    return max(MIN_ALLOWANCE_S, ALLOWANCE_FACTOR * max(recent_s)) if recent_s else INITIAL_ALLOWANCE_S
 
 
 def reply_wait_s(timeout_s: float, within_s: float | None, overheads_s: Sequence[float]) -> float:
@@ -52,9 +48,6 @@ class SentRequest:
     """A request that was sent.
 
     Attributes:
-        address: The node that it was sent to.
-        board: Name of the client at that node.
-        question: The request.
         at_s: Wall time at which it was sent.
         until_s: Wall time at which it is dropped.
         spare: True if its round continued because enough other clients were done.
@@ -80,9 +73,6 @@ class OutstandingRequests:
 
         A node handles one message after the other, so another request would only queue behind it. A board that has
         reconnected since, through the same or another node, has lost the request and is free.
-
-        Args:
-            seats: Addresses of all connected boards.
         """
         rounds: dict[str, int] = {}
         for each in self.sent.values():

@@ -13,8 +13,8 @@ pytest.importorskip("flwr", reason="the fleet meets on Flower's SuperLink")
 pytest.importorskip("ansible", reason="the playbooks need ansible-core")
 
 from fleet.faulty_run import FaultyRun, faulty_run, slowed
+from fleet.fleet_view import until_told
 from fleet.hosts import Hosts
-from fleet.told import until_told
 
 pytestmark = [pytest.mark.fleet, pytest.mark.slow, pytest.mark.xdist_group("hosts")]
 GONE = ("the board was lost", "no reply within", "connection lost")

@@ -14,8 +14,8 @@ import yaml
 pytest.importorskip("flwr", reason="the fleet meets on Flower's SuperLink")
 pytest.importorskip("ansible", reason="the playbooks need ansible-core")
 
+from fleet.fleet_view import view
 from fleet.hosts import Hosts
-from fleet.told import view
 
 from fedge.telemetry.store_reader import read_rows
 from fedge.telemetry.store_records import ClientRow

@@ -10,8 +10,8 @@ import pytest
 pytest.importorskip("flwr", reason="the fleet meets on Flower's SuperLink")
 pytest.importorskip("ansible", reason="the playbooks need ansible-core")
 
+from fleet.fleet_view import findings_of, until_told
 from fleet.hosts import Host, Hosts
-from fleet.told import findings_of, until_told
 
 from experiments.backends.fleet_backend import connection_toml
 from fedge.experiment import SuperlinkSpec

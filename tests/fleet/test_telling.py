@@ -16,8 +16,8 @@ from cryptography import x509
 pytest.importorskip("flwr", reason="the fleet meets on Flower's SuperLink")
 pytest.importorskip("ansible", reason="the playbooks need ansible-core")
 
+from fleet.fleet_view import PYTHON, findings_of, view
 from fleet.hosts import INSTALLED, Host, Hosts
-from fleet.told import PYTHON, findings_of, view
 
 from experiments.fleet.certificates import BOARD_DAYS, encode_certificate, make_board, parse_request
 from experiments.fleet.key_folder import read_signer

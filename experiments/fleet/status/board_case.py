@@ -35,7 +35,6 @@ class SharedFacts:
         own: Versions and protocols of the control node.
         nodes: Nodes registered at the SuperLink; None if the server did not report.
         server_clock: The server's clock offset against the control node.
-        server_flwr: Flower's version on the server.
         twins: For each board, the other boards with the same name or key.
     """
 
@@ -53,9 +52,6 @@ class BoardCase:
     """A board that replied, as the rules see it.
 
     Attributes:
-        name: Name in the inventory.
-        facts: The facts that the board reported.
-        common: Facts shared by all boards.
         node: Its node at the SuperLink, if registered.
         clock: Its clock offset against the server.
     """

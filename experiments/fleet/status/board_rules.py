@@ -81,13 +81,13 @@ def check_protocols(case: BoardCase) -> Iterator[HostFinding]:
             as_number(case.part(part).get("protocol")),
             as_number(case.part("client").get(f"{part}_protocol")),
         )
-        heard = clients if theirs is None else theirs
+        protocol = clients if theirs is None else theirs
         if theirs is not None and clients is not None and theirs != clients:
             what = f"half upgraded: {who} speaks protocol {theirs:g}, the client {clients:g}"
             yield make_problem(what, case.cure_command("upgrade"))
-        elif heard is not None and heard != mine:
+        elif protocol is not None and protocol != mine:
             yield make_problem(
-                f"{who} speaks protocol {heard:g}, this control node {mine}", case.cure_command("upgrade")
+                f"{who} speaks protocol {protocol:g}, this control node {mine}", case.cure_command("upgrade")
             )
 
 
@@ -119,16 +119,16 @@ def check_fedge_version(case: BoardCase) -> Iterator[HostFinding]:
 def check_sockets(case: BoardCase) -> Iterator[HostFinding]:
     """Find a power daemon or worker that refuses the training user or does not respond."""
     for part, who, unit in PROGRAMS:
-        kind, said = error_kind(case.part(part)), case.part(part).get("text")
+        kind, reason = error_kind(case.part(part)), case.part(part).get("text")
         if kind == "denied":
             # A restart recreates the socket with the right group.
             yield make_problem(
-                f"fedge-app may not ask the {who}: {said}",
+                f"fedge-app may not ask the {who}: {reason}",
                 f"{case.cure_command('down')}, then {case.cure_command('up')}",
             )
         elif kind and case.service(unit).get("state") in ("active", None):
             cure = f"on the board: journalctl -u {unit}; then {case.cure_command('up')}"
-            yield make_problem(f"the {who} does not answer: {said}", cure)
+            yield make_problem(f"the {who} does not answer: {reason}", cure)
 
 
 def check_supernode_refusal(case: BoardCase) -> Iterator[HostFinding]:
@@ -189,12 +189,7 @@ def check_disk(case: BoardCase) -> Iterator[HostFinding]:
 
 
 def find_full_folders(free_mb: Facts, cure: str) -> Iterator[HostFinding]:
-    """Yield a problem for each folder with less than ``LEAST_FREE_MB`` free.
-
-    Args:
-        free_mb: Free space by folder, in MB.
-        cure: Remedy to report.
-    """
+    """Yield a problem for each folder with less than ``LEAST_FREE_MB`` free."""
     for folder, value in free_mb.items():
         free = as_number(value)
         if free is not None and free < LEAST_FREE_MB:

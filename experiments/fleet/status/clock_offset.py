@@ -11,12 +11,7 @@ UNITS = ((86400.0, "days"), (3600.0, "h"), (60.0, "min"))
 
 @dataclass(frozen=True, slots=True)
 class ClockOffset:
-    """Bounds on how far one clock is ahead of another.
-
-    Attributes:
-        least_s: Lower bound, in seconds.
-        most_s: Upper bound, in seconds.
-    """
+    """Lower and upper bound on how far one clock is ahead of another, in seconds."""
 
     least_s: float
     most_s: float

@@ -43,13 +43,13 @@ def assess_fleet(fleet: FleetHosts, told: Mapping[str, Any], own: ControlNode, l
         own: Versions and protocols of the control node.
         lost: Reason for each host that could not be reached.
     """
-    server_told = as_mapping(told.get(fleet.server)) if fleet.server is not None else {}
-    server = as_mapping(server_told.get("facts"))
+    server_record = as_mapping(told.get(fleet.server)) if fleet.server is not None else {}
+    server = as_mapping(server_record.get("facts"))
     nodes = SuperlinkNodes.from_server(server) if server.get("kind") == "server" else None
     common = SharedFacts(
         own,
         nodes=nodes,
-        server_clock=measure_offset(server_told),
+        server_clock=measure_offset(server_record),
         server_flwr=as_text(server.get("flwr")),
         twins=find_twins(told, fleet.asked),
         ages_s=_read_ages_s(server),
@@ -58,7 +58,8 @@ def assess_fleet(fleet: FleetHosts, told: Mapping[str, Any], own: ControlNode, l
     if fleet.server is None or (fleet.server not in told and fleet.server not in lost):
         return FleetStatus(boards)
     return FleetStatus(
-        boards, _assess_server(fleet.server, told=server_told, fleet=fleet, nodes=nodes, lost=lost.get(fleet.server))
+        boards,
+        _assess_server(fleet.server, record=server_record, fleet=fleet, nodes=nodes, lost=lost.get(fleet.server)),
     )
 
 
@@ -93,10 +94,10 @@ def _make_unreachable(name: str, lost: str | None) -> HostFinding:
     return make_problem(f"cannot be reached by ssh{why}", cure)
 
 
-def _assess_board(name: str, told: Facts, common: SharedFacts, lost: str | None) -> BoardStatus:
-    facts = as_mapping(told.get("facts"))
+def _assess_board(name: str, record: Facts, common: SharedFacts, lost: str | None) -> BoardStatus:
+    facts = as_mapping(record.get("facts"))
     kind = facts.get("kind")
-    if not told:
+    if not record:
         return BoardStatus(name, "unreachable", (_make_unreachable(name, lost),))
     if kind == "bare":
         return BoardStatus(
@@ -110,7 +111,7 @@ def _assess_board(name: str, told: Facts, common: SharedFacts, lost: str | None)
     nodes, key = common.nodes, parse_public_key(as_text(facts.get("public_key")))
     node = nodes.find_board_node(name, key) if nodes is not None else None
     case = BoardCase(
-        name, facts=facts, common=common, node=node, clock=subtract_offset(measure_offset(told), common.server_clock)
+        name, facts=facts, common=common, node=node, clock=subtract_offset(measure_offset(record), common.server_clock)
     )
     return _build_board_status(case, tuple(finding for rule in board_rules.BOARD_RULES for finding in rule(case)))
 
@@ -151,7 +152,7 @@ def _list_services(case: BoardCase) -> tuple[str, ...]:
 def _list_versions(case: BoardCase) -> dict[str, str]:
     """Return the known versions of the programs on a board, by program."""
     worker = case.part("worker")
-    told = {
+    reported = {
         "fedge": case.facts.get("fedge"),
         "python": case.facts.get("python"),
         "flwr": case.part("client").get("flwr"),
@@ -159,20 +160,20 @@ def _list_versions(case: BoardCase) -> dict[str, str]:
         "powerd": case.part("powerd").get("version"),
         "worker": worker.get("version"),
     }
-    return {name: version for name, version in told.items() if isinstance(version, str)}
+    return {name: version for name, version in reported.items() if isinstance(version, str)}
 
 
 def _assess_server(
-    name: str, told: Facts, fleet: FleetHosts, nodes: SuperlinkNodes | None, lost: str | None
+    name: str, record: Facts, fleet: FleetHosts, nodes: SuperlinkNodes | None, lost: str | None
 ) -> ServerStatus:
-    facts = as_mapping(told.get("facts"))
-    if not told:
+    facts = as_mapping(record.get("facts"))
+    if not record:
         return ServerStatus(name, "unreachable", (_make_unreachable(name, lost),))
     if facts.get("kind") != "server":
         bare = facts.get("kind") == "bare"
-        said = "it has no Python" if bare else as_text(facts.get("text")) or NO_FACTS
-        found = make_problem(f"could not be asked: {said}", f"fedge fleet provision --limit {name}")
-        return ServerStatus(name, "bare" if bare else "failed", (found,))
+        reason = "it has no Python" if bare else as_text(facts.get("text")) or NO_FACTS
+        problem = make_problem(f"could not be asked: {reason}", f"fedge fleet provision --limit {name}")
+        return ServerStatus(name, "bare" if bare else "failed", (problem,))
     case = ServerCase(name, facts, fleet, nodes)
     services = case.part("services")
     return ServerStatus(

@@ -33,7 +33,6 @@ class FleetAnswers:
     """Facts collected from the hosts.
 
     Attributes:
-        fleet: Names in the inventory.
         answers: Collected record by host.
         unreachable: Reason by host without a record.
     """
@@ -44,12 +43,7 @@ class FleetAnswers:
 
 
 def inspect_fleet(options: FleetOptions, log: Path, console: Console) -> FleetStatus:
-    """Query every host of a fleet and assess the answers; nothing is changed.
-
-    Args:
-        options: The fleet.
-        log: File for Ansible's output.
-        console: Console for the progress line.
+    """Query every host of a fleet and assess the answers; nothing is changed. ``log`` gets Ansible's output.
 
     Raises:
         BadInput: If the inventory is invalid.
@@ -67,14 +61,7 @@ def local_versions() -> ControlNode:
 def query_hosts(
     fleet: SelectedFleet, log: Path, console: Console, run: PlaybookRunner = execute_playbook
 ) -> FleetAnswers:
-    """Run the status playbook and read the records it wrote; unreachable hosts do not make it fail.
-
-    Args:
-        fleet: The fleet.
-        log: File for Ansible's output.
-        console: Console for the progress line.
-        run: Runs the playbook.
-    """
+    """Run the status playbook and read the records it wrote; unreachable hosts do not make it fail."""
     server = fleet.inventory.server.name
     unreachable: set[str] = set()
     with tempfile.TemporaryDirectory(prefix="fedge-status-") as temporary:

@@ -20,14 +20,7 @@ DAY_S = 86400.0
 
 @dataclass(frozen=True, slots=True)
 class ServerCase:
-    """A server that replied, as the rules see it.
-
-    Attributes:
-        name: Name in the inventory.
-        facts: The facts that the server reported.
-        fleet: Names in the inventory.
-        nodes: Nodes registered at the SuperLink.
-    """
+    """A server that replied, as the rules see it."""
 
     name: str
     facts: Facts

@@ -52,12 +52,7 @@ def check_board_service(unit: str, has: Facts, board: str) -> Iterator[HostFindi
 
 
 def check_server_services(services: Facts, server: str) -> Iterator[HostFinding]:
-    """Yield the findings on the server's services.
-
-    Args:
-        services: Reported facts by systemd unit.
-        server: The server's name in the inventory, for the remedies.
-    """
+    """Yield the findings on the server's services, given the reported facts by systemd unit."""
     for unit, effect in (SERVER_SERVICES | OPTIONAL_SERVER_SERVICES).items():
         has = as_mapping(services.get(unit))
         state = has.get("state")

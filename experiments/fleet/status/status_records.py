@@ -15,8 +15,6 @@ class HostFinding:
     """A finding on a host.
 
     Attributes:
-        severity: How serious it is.
-        what: Description for people.
         cure: The command or action that fixes it; empty if there is none.
     """
 
@@ -50,7 +48,6 @@ class FleetHosts:
     """Host names in the inventory.
 
     Attributes:
-        boards: All boards.
         asked: The boards that were queried this time.
         server: The server, if it is in the inventory.
     """
@@ -65,11 +62,7 @@ class BoardStatus:
     """Status of one board; unknown values are None.
 
     Attributes:
-        node_id: Its node id at the SuperLink.
         node: The node's state at the SuperLink.
-        services: State by systemd unit.
-        powerd: State of the power daemon.
-        worker: State of the worker.
         mode: Current power mode, value by knob.
         holder: Program that holds the power mode.
         free_mb: Smallest free disk space, in MB.

@@ -18,9 +18,7 @@ class SuperlinkNode:
     """One registered node.
 
     Attributes:
-        node_id: Flower's id of the node.
         name: Name under which it was registered, if known.
-        status: Flower's status of the node.
         key: Point of its public key, see ``parse_public_key``.
     """
 
@@ -49,8 +47,8 @@ class SuperlinkNodes:
     def from_server(cls, server: Facts) -> SuperlinkNodes:
         if not isinstance(server.get("nodes"), list):
             return cls(None)
-        told = (SuperlinkNode.from_row(row) for row in as_rows(server["nodes"]))
-        return cls(tuple(node for node in told if node.status not in GONE_STATES))
+        nodes = (SuperlinkNode.from_row(row) for row in as_rows(server["nodes"]))
+        return cls(tuple(node for node in nodes if node.status not in GONE_STATES))
 
     @property
     def has_names(self) -> bool:

@@ -36,8 +36,8 @@ def list_last_start_lines(log: Sequence[str]) -> list[str]:
     """Return the log lines since the SuperNode's last start, or all of them if no start is logged."""
     starts = [number for number, line in enumerate(log) if START_LINE in line]
     # An attempt that has only just begun has logged nothing useful yet, so the one before it counts as well.
-    told = [number for number in starts if len(log) - number > START_LINES]
-    return list(log[told[-1] :]) if told else list(log)
+    settled = [number for number in starts if len(log) - number > START_LINES]
+    return list(log[settled[-1] :]) if settled else list(log)
 
 
 def _explain_wrong_name(case: BoardCase) -> HostFinding:
@@ -105,18 +105,18 @@ def _explain_bad_signature(case: BoardCase) -> HostFinding | None:
 
 def _explain_unreachable(case: BoardCase) -> HostFinding:
     """The SuperNode cannot connect; only the status probe's own attempt shows why."""
-    way, host = case.part("way"), case.superlink_host
-    kind = error_kind(way)
+    attempt, host = case.part("way"), case.superlink_host
+    kind = error_kind(attempt)
     if kind == "unresolved":
         cure = f"an address in supernode_superlink, or a line for {host} in the board's /etc/hosts"
         return make_problem(f"it does not know the name {host}", cure)
     if kind == "refused":
         cure = "fedge fleet up --limit server; is supernode_superlink the port of the proxy?"
         return make_problem(f"nobody listens at {case.superlink}: the proxy before the SuperLink is down", cure)
-    if way.get("ok") is True:
+    if attempt.get("ok") is True:
         what = f"its SuperNode could not connect to {case.superlink} a while ago; it can be reached now"
         return make_note(what, "wait a minute, then ask again")
-    what = f"it does not reach {case.superlink}" + (f" ({way.get('text')})" if kind else "")
+    what = f"it does not reach {case.superlink}" + (f" ({attempt.get('text')})" if kind else "")
     from_board = f"from the board: nc -vz {case.superlink.replace(':', ' ')}"
     return make_problem(what, f"the network between them, the server's firewall; {from_board}")
 

@@ -111,14 +111,20 @@ def _describe_limits(advice: InterleavingAdvice) -> str:
 
 
 def _describe_simulation(advice: InterleavingAdvice, played: SimulatedChoice) -> Iterator[LabelledLine]:
-    seen, coming = played.simulation, ARRIVAL_WORDS.get(advice.options.arrivals, f"{advice.options.arrivals} arrivals")
-    yield "Checked", f"simulation of {seen.seconds:.0f} s with {coming}:"
-    for one in seen.services:
-        quantiles = f"p50 {one.p50_s:.3f}, p95 {one.p95_s:.3f}, p99 {one.p99_s:.3f} s"
-        yield "", f"{one.name}: {quantiles}, {one.violations:.2f} % of {one.requests} requests late or dropped"
-    if seen.steps_per_s > 0:
+    simulation, coming = (
+        played.simulation,
+        ARRIVAL_WORDS.get(advice.options.arrivals, f"{advice.options.arrivals} arrivals"),
+    )
+    yield "Checked", f"simulation of {simulation.seconds:.0f} s with {coming}:"
+    for service in simulation.services:
+        quantiles = f"p50 {service.p50_s:.3f}, p95 {service.p95_s:.3f}, p99 {service.p99_s:.3f} s"
+        yield (
+            "",
+            f"{service.name}: {quantiles}, {service.violations:.2f} % of {service.requests} requests late or dropped",
+        )
+    if simulation.steps_per_s > 0:
         run_over = " (a step may run past its window if the budget allows)" if not advice.has_several_services else ""
-        yield "", f"{seen.steps_per_s:.2f} training steps per second{run_over}"
+        yield "", f"{simulation.steps_per_s:.2f} training steps per second{run_over}"
     if advice.first is not None and played.holds:
         yield (
             "",

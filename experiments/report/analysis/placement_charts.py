@@ -137,19 +137,19 @@ def _chosen_trace(advice: PlacementAdvice) -> Trace:
 
 def placement_fit_chart(advice: PlacementAdvice) -> Chart:
     """Plot predicted over measured images per second for every measured row."""
-    seen = [row.images_per_s for row in advice.measured]
-    found = predict_images_per_s(
+    measured = [row.images_per_s for row in advice.measured]
+    predicted = predict_images_per_s(
         advice.board_fitted, advice.network, [row.placement for row in advice.measured]
     ).tolist()
-    low, high = _log_range([*seen, *found])
+    low, high = _log_range([*measured, *predicted])
     ends = [10**low, 10**high]
     texts = [
         f"<b>{escape(str(row.placement))}</b><br>measured {a:.1f}, predicted {b:.1f} images/s"
-        for row, a, b in zip(advice.measured, seen, found, strict=True)
+        for row, a, b in zip(advice.measured, measured, predicted, strict=True)
     ]
     data = [
         line_trace("equal", ends, ends, colour=GREY, width=1, markers=False),
-        scatter_trace("rows", seen, found, marker={"color": COLOURS[0], "size": 9}, hover=texts),
+        scatter_trace("rows", measured, predicted, marker={"color": COLOURS[0], "size": 9}, hover=texts),
     ]
     layout = {
         "xaxis": axis("measured images/s", type="log", range=[low, high], **log_ticks(low, high)),

@@ -36,9 +36,6 @@ class _RooflineAxis:
     """One of the two rooflines.
 
     Attributes:
-        key: Identifier in the page.
-        title: Heading.
-        unit: Unit of the vertical axis.
         roof: Attainable value of a mode at an intensity (FLOP per byte).
         balance: A mode's balance point, in FLOP per byte.
     """
@@ -133,8 +130,8 @@ def _list_menu_modes(found: RooflineAnalysis) -> list[tuple[str, int]]:
     """Return the menu's modes: the chosen one, the requested one, MAXN, the presets and part of the front."""
     spec, modes = found.basis.spec, found.basis.modes
     rows: dict[int, str] = {}
-    asked = [("requested", found.shown_row)] if found.options.mode is not None else []
-    for word, row in (*asked, ("chosen", found.choice.row), ("MAXN", found.choice.maxn_row)):
+    requested = [("requested", found.shown_row)] if found.options.mode is not None else []
+    for word, row in (*requested, ("chosen", found.choice.row), ("MAXN", found.choice.maxn_row)):
         rows.setdefault(row, word)
     for name, preset in spec.presets.items():
         hits = np.flatnonzero((np.abs(modes.knobs - [*_mode_knobs(preset)]) < 1e-6).all(axis=1))
@@ -180,9 +177,9 @@ def _mode_frame(found: RooflineAnalysis, side: _RooflineAxis, kind: str, row: in
 
 def _intensity_range(found: RooflineAnalysis, line: Roofline) -> tuple[float, float]:
     """Return a range of intensities that covers every layer, the network and the balance point."""
-    seen = [at for layer in found.network.layers if (at := _layer_intensity(found, layer)) > 0]
-    seen += [batch_to_work(found.batch).intensity, line.balance, line.energy_balance]
-    return 0.6 * max(min(seen), 1e-2), 1.8 * max(seen)
+    intensities = [at for layer in found.network.layers if (at := _layer_intensity(found, layer)) > 0]
+    intensities += [batch_to_work(found.batch).intensity, line.balance, line.energy_balance]
+    return 0.6 * max(min(intensities), 1e-2), 1.8 * max(intensities)
 
 
 def _height_range(found: RooflineAnalysis, side: _RooflineAxis, low: float, high: float) -> tuple[float, float]:

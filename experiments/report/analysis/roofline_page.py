@@ -102,4 +102,4 @@ def _sources_table(found: RooflineAnalysis) -> Table:
         ("peak arithmetic", f"{spec.gpu_gflops.value:g} GFLOP/s; {spec.gpu_gflops.label}: {spec.gpu_gflops.source}"),
         ("peak memory", f"{spec.mem_gbps.value:g} GB/s; {spec.mem_gbps.label}: {spec.mem_gbps.source}"),
     ]
-    return Table("sources", ("what", "source"), tuple((text_cell(word), text_cell(said)) for word, said in rows))
+    return Table("sources", ("what", "source"), tuple((text_cell(word), text_cell(source)) for word, source in rows))

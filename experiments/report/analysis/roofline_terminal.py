@@ -39,20 +39,20 @@ def print_analysis(console: Console, analysis: RooflineAnalysis) -> None:
 def describe_constants(analysis: RooflineAnalysis) -> str:
     """Describe the constants' source, label and errors."""
     constants = analysis.basis.constants
-    said = (
+    text = (
         f"Constants are {analysis.lines.label}, fitted to {constants.source}, within "
         f"{percent(constants.time_sd_log)} in time and {percent(constants.power_sd_log)} in power (robust spread)."
     )
     if not is_fitted(constants, activation_intensity(analysis.network)):
         near = " and ".join(f"{one.network} ({one.intensity:.3g})" for one in constants.networks)
         mine = activation_intensity(analysis.network)
-        said += (
+        text += (
             f" This network, of {mine:.3g} FLOP per byte, was not among them; it is assumed "
             f"to use the board like {near}, with unknown error."
         )
     if len(analysis.network.layers) == 1:
-        said += " Its layers are unknown, so its time does not include launching them."
-    return said
+        text += " Its layers are unknown, so its time does not include launching them."
+    return text
 
 
 def list_shown_rows(analysis: RooflineAnalysis) -> list[tuple[str, int]]:

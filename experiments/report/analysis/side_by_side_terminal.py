@@ -23,21 +23,14 @@ LINE_EVERY_S = 5.0
 
 
 class SideBySideProgress:
-    """Show the progress of a turn; may be called with a new outcome as often as desired.
-
-    Args:
-        title: Heading of the display.
-        seconds: Planned duration of the turn.
-        console: Console to write to.
-        now_s: Monotonic clock, in seconds.
-    """
+    """Show the progress of a turn of ``seconds``; may be called with a new outcome as often as desired."""
 
     def __init__(
         self, title: str, seconds: float, console: Console, now_s: Callable[[], float] = time.monotonic
     ) -> None:
         self._title, self._seconds, self._console, self._now_s = title, seconds, console, now_s
         self._live: Live | None = None
-        self._told_s = now_s()
+        self._printed_s = now_s()
 
     def __enter__(self) -> Self:
         if self._console.is_terminal:
@@ -58,8 +51,8 @@ class SideBySideProgress:
         """Show the outcome so far."""
         if self._live is not None:
             self._live.update(self._view(outcome), refresh=True)
-        elif self._now_s() - self._told_s >= LINE_EVERY_S:
-            self._told_s = self._now_s()
+        elif self._now_s() - self._printed_s >= LINE_EVERY_S:
+            self._printed_s = self._now_s()
             text = f"{outcome.approach}  {outcome.seconds:.0f}/{self._seconds:.0f} s  {format_outcome(outcome)}"
             self._console.print(text, soft_wrap=True, highlight=False, markup=False)
 
@@ -82,25 +75,20 @@ class SideBySideProgress:
 def format_outcome(outcome: SideBySideOutcome) -> str:
     """Format the results of a turn in one line: requests, latencies in ms, violations, training throughput."""
     training = f"training {outcome.minibatches_hz:.1f} steps/s"
-    told = outcome.service
-    if told is None:
+    service = outcome.service
+    if service is None:
         return training
     latencies = "/".join(format_milliseconds(outcome.percentile_s(q)) for q in (50, 95, 99))
-    lost = "" if not told.dropped else f"  dropped {told.dropped}"
+    dropped = "" if not service.dropped else f"  dropped {service.dropped}"
     return (
-        f"requests {told.requests}  p50/p95/p99 {latencies} ms  violations "
-        f"{format_percent(outcome.violation_share)}{lost}"
-        f"  waiting {told.waiting}  {training}"
+        f"requests {service.requests}  p50/p95/p99 {latencies} ms  violations "
+        f"{format_percent(outcome.violation_share)}{dropped}"
+        f"  waiting {service.waiting}  {training}"
     )
 
 
 def format_histogram(histogram: LatencyHistogram, width: int = STRIP_WIDTH) -> str:
-    """Draw a latency histogram as one line of bars on a logarithmic scale, with the budget marked.
-
-    Args:
-        histogram: Counts by latency bin, with the latency budget.
-        width: Number of characters.
-    """
+    """Draw a latency histogram as one line of bars on a logarithmic scale, with the budget marked."""
     budget = bin_index(histogram.budget_s)
     first, last = min(*histogram.bins, budget), max(*histogram.bins, budget)
     step = max(1, -(-(last - first + 1) // width))
@@ -120,12 +108,7 @@ OUTCOME_HEADS = ("approach", "steps/s", "requests", "p50, ms", "p95, ms", "p99, 
 
 
 def build_outcome_table(outcomes: list[SideBySideOutcome], latency_s: float) -> Table:
-    """Build a table of all turns.
-
-    Args:
-        outcomes: One outcome per turn.
-        latency_s: The latency budget, in seconds.
-    """
+    """Build a table of all turns, one outcome each; ``latency_s`` is the latency budget."""
     serves = any(one.service is not None for one in outcomes)
     title = f"latency budget {format_milliseconds(latency_s)} ms" if serves else ""
     rows = tuple(
@@ -140,17 +123,17 @@ def build_outcome_table(outcomes: list[SideBySideOutcome], latency_s: float) -> 
 
 
 def _service_cells(outcome: SideBySideOutcome) -> list[Cell]:
-    told = outcome.service
-    if told is None:
+    service = outcome.service
+    if service is None:
         return [number_cell(UNKNOWN)] * 7
     latencies_s = [outcome.percentile_s(quantile) for quantile in (50, 95, 99)]
-    size = told.served / told.batches if told.batches else None
+    size = service.served / service.batches if service.batches else None
     late = outcome.violation_share
     return [
-        number_cell(str(told.requests), told.requests),
+        number_cell(str(service.requests), service.requests),
         *(number_cell(format_milliseconds(one), None if one is None else 1e3 * one, "ms") for one in latencies_s),
         number_cell(format_percent(late), None if late is None else 100.0 * late, "%"),
-        number_cell(str(told.dropped), told.dropped),
+        number_cell(str(service.dropped), service.dropped),
         number_cell(UNKNOWN if size is None else f"{size:.1f}", size),
     ]
 

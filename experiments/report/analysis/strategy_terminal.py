@@ -21,9 +21,7 @@ class StrategyColumn:
     """A column of figures.
 
     Attributes:
-        heading: Column heading.
         value: Reads the figure from a row; None if the row has none.
-        digits: Digits after the decimal point.
     """
 
     heading: str

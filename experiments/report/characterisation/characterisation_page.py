@@ -47,10 +47,7 @@ MAX_SOURCES, MAX_NAMES = 3, 6
 
 
 def write_report(result: SweepResult) -> list[Path]:
-    """Write ``report.html`` and ``findings.json`` into the sweep's folder, each atomically.
-
-    Returns:
-        The paths of both files.
+    """Write ``report.html`` and ``findings.json`` into the sweep's folder, each atomically; return both paths.
 
     Raises:
         BadInput: If the sweep's files cannot be read or the reports cannot be written.
@@ -66,23 +63,14 @@ def write_report(result: SweepResult) -> list[Path]:
 
 
 def write_page(summary: CharacterisationSummary, out: Path) -> None:
-    """Write the page, replacing ``out`` atomically.
-
-    Args:
-        summary: The sweep's results.
-        out: The HTML file.
-    """
+    """Write the page, replacing ``out`` atomically."""
     plan = summary.result.plan
     foot = f"Folder: {summary.result.folder}. Seed {plan.seed}."
     write_text(out, render_page(f"{plan.name}: characterisation", build_head(summary), build_sections(summary), foot))
 
 
 def build_sections(summary: CharacterisationSummary) -> list[Section]:
-    """Build the page's sections, from the findings to the tables behind them.
-
-    Args:
-        summary: The sweep's results.
-    """
+    """Build the page's sections, from the findings to the tables behind them."""
     names = point_table.name_points(summary, make_short_names(summary.settings))
     points = len(summary.stats)
     return [
@@ -204,7 +192,6 @@ def _describe_labels(summary: CharacterisationSummary) -> Iterator[str | Markup]
 
 
 def _group_sources(summary: CharacterisationSummary, field: str) -> dict[str, list[str]]:
-    """Return the distinct sources of every label."""
     sources: dict[str, list[str]] = {}
     for one in summary.result.points:
         label = getattr(one, field)

@@ -23,8 +23,6 @@ class EpochPart:
 
     Attributes:
         field: Name of the field in the records, in seconds.
-        name: Name on the page.
-        colour: Colour in every chart.
     """
 
     field: str
@@ -49,12 +47,9 @@ LINE_COLOURS = ("#009E73", "#D55E00", "#8C8C1A", "#8b4a2b", "#117a8b", "#c2185b"
 
 
 def make_error_bars(amounts: Sequence[Estimate | None], per: float = 1.0, colour: str = GREY) -> dict[str, Any]:
-    """Return Plotly's ``error_x`` or ``error_y`` for 95 % intervals, which are not drawn below zero.
+    """Return Plotly's ``error_x`` or ``error_y`` for 95 % intervals, divided by ``per`` and not drawn below zero.
 
-    Args:
-        amounts: Estimates; None and unbounded ones have no bar.
-        per: Divisor of all values, to convert units.
-        colour: Colour of the bars.
+    None and unbounded estimates have no bar.
     """
     bounded = [one if one is not None and one.is_bounded else None for one in amounts]
     if all(one is None for one in bounded):

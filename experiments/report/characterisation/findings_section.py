@@ -28,10 +28,7 @@ QUANTITY_TITLES = {"e2e_s": "time per epoch", "energy_j": "energy per epoch"}
 def build_findings_section(findings: Sequence[SweepFinding], names: Mapping[str, str], points: int) -> Section:
     """Build the section of findings.
 
-    Args:
-        findings: All findings.
-        names: Short names of the points by key.
-        points: Number of finished points.
+    ``names`` are the short names of the points by key, ``points`` is the number of finished ones.
     """
     title = "Findings"
     if not points:
@@ -57,13 +54,9 @@ class _AdviceCard:
     """A change of a knob at one setting, and at the other settings where it helps as well.
 
     Attributes:
-        turn: The knob and its values.
-        saving: What it saves.
         figures: Present, expected value and interval of each quantity.
-        why: The reason.
         elsewhere: Places and savings of the other settings.
         more: Number of further settings.
-        label: Provenance.
         place: Workload, board and kind.
         point: Key of the setting to start from.
     """
@@ -82,10 +75,7 @@ class _AdviceCard:
 def build_advice_section(advice: Sequence[TuningAdvice], names: Mapping[str, str], points: int) -> Section:
     """Build the section of advice, the largest saving first, with one card per change of a knob wherever it helps.
 
-    Args:
-        advice: All advice.
-        names: Short names of the points by key.
-        points: Number of finished points.
+    ``names`` are the short names of the points by key, ``points`` is the number of finished ones.
     """
     title = "Advice"
     if not advice:
@@ -130,7 +120,6 @@ def _describe_place(one: TuningAdvice) -> str:
 
 
 def _describe_savings(advice: Sequence[TuningAdvice]) -> str:
-    """Describe the savings of time and energy."""
     return ", ".join(
         f"{percent(abs(one.saving))} {'less' if one.saving >= 0 else 'more'} {QUANTITY_TITLES.get(one.quantity, '')}"
         for one in advice

@@ -74,8 +74,6 @@ class ChartQuantity:
 
     Attributes:
         field: A field of ``PointStats``.
-        title: Name of the quantity.
-        unit: SI unit.
         per_epoch: Whether it refers to an epoch or a number of samples.
     """
 
@@ -112,9 +110,7 @@ FIRST_EPOCH = (
 def build_knob_section(settings: Sequence[SettingSummary], *, metered: bool) -> Section:
     """Build the section with a chart per varied knob, or with one of all settings if no knob was varied.
 
-    Args:
-        settings: All settings, at least one.
-        metered: Whether the power of any point was metered.
+    There is at least one setting. ``metered`` says whether the power of any point was metered.
     """
     axes = find_axes(settings)
     charts = tuple(_build_knob_chart(settings, one, metered=metered) for one in axes) or (_build_plain_chart(settings),)

@@ -120,14 +120,7 @@ def format_setting(point: SweepPoint) -> str:
 
 
 def preset_names(board: str) -> dict[PowerMode, str]:
-    """Return the names of a board's preset modes.
-
-    Args:
-        board: The board's name.
-
-    Returns:
-        The first name of each mode; empty for a board that is not in the catalogue.
-    """
+    """Return the first name of each preset mode of a board; empty for a board that is not in the catalogue."""
     from fedge.devices.catalogue import find
 
     try:

@@ -139,8 +139,7 @@ def _format_position(setting: SettingSummary, knob: str) -> str:
 def describe_stall(families: Sequence[SettingFamily]) -> str:
     """Describe the stall's share of an epoch at both ends of a numeric axis, else at its maximum and minimum.
 
-    Args:
-        families: Families of one axis, nearest to the reference first; the one with the largest range is described.
+    The families are of one axis, nearest to the reference first; the one with the largest range is described.
     """
     family = max(
         families[:MAX_DESCRIBED_FAMILIES], key=lambda one: _value_range([each.stall_share for each in one.settings])

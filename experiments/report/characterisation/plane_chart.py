@@ -52,11 +52,7 @@ class _PlaneStyle:
 
 
 def build_plane_section(settings: Sequence[SettingSummary]) -> Section | None:
-    """Build the plane with a menu of workload, board and kind; None if no power was metered.
-
-    Args:
-        settings: All settings.
-    """
+    """Build the plane with a menu of workload, board and kind; None if no power was metered."""
     groups: dict[PlaneGroup, list[SettingSummary]] = {}
     for one in settings:
         if one.get_mean("energy_j") is not None:
@@ -117,7 +113,6 @@ def _setting_time_s(setting: SettingSummary, basis: FigureBasis) -> float:
 
 
 def _mark_settings(settings: Sequence[SettingSummary], style: _PlaneStyle) -> dict[str, Any]:
-    """Return positions, hover texts and keys of settings."""
     places = [style.locate(one) for one in settings]
     return {
         "x": [x for x, _ in places],

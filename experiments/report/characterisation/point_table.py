@@ -32,12 +32,7 @@ MAX_NOTE_CHARS = 40
 
 
 def name_points(summary: CharacterisationSummary, short: Mapping[str, str]) -> dict[str, str]:
-    """Name every finished point by its setting's short name, with the repeat if there are several.
-
-    Args:
-        summary: The sweep's results.
-        short: Short names of settings by key.
-    """
+    """Name every finished point by its setting's short name, with the repeat if there are several."""
     return {
         one.key: short[setting.key] + (f", repeat {one.point.repeat + 1}" if len(setting.repeats) > 1 else "")
         for setting in summary.settings

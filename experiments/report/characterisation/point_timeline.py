@@ -50,9 +50,6 @@ class SensorStrip:
 
     Attributes:
         field: A field of ``SensorTrace``.
-        name: Name on the page.
-        unit: Unit on the page.
-        colour: Colour of the line.
         factor: Multiplies the field's values to give this unit.
     """
 
@@ -78,13 +75,7 @@ def build_point_section(
 ) -> Section:
     """Build the section of step times and sensors over time with a menu of points each, the typical one first.
 
-    Args:
-        settings: The settings to choose from.
-        finished: Finished points by key.
-        discard: Number of first epochs that are shaded because they are not counted.
-
-    Returns:
-        The section, which lists points whose files cannot be read.
+    The first ``discard`` epochs are shaded because they are not counted. Points whose files cannot be read are listed.
     """
     steps, lost_steps = _collect_frames(
         settings, MAX_TIMELINE_POINTS, lambda label, key: _make_step_frame(label, finished[key], discard)

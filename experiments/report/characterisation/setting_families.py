@@ -105,12 +105,7 @@ def _differs_in_several_parts(group: Sequence[SettingSummary]) -> bool:
 
 
 def build_families(settings: Sequence[SettingSummary], axis: str) -> tuple[SettingFamily, ...]:
-    """Build all families along an axis with at least two values, the nearest to the reference first.
-
-    Args:
-        settings: All settings.
-        axis: One of ``KNOB_AXES``.
-    """
+    """Build all families along an axis of ``KNOB_AXES`` with two or more values, the nearest to the reference first."""
     compared = [
         name for name in ("workload", "board", "kind") if len({getattr(one.point, name) for one in settings}) > 1
     ]
@@ -126,7 +121,6 @@ def build_families(settings: Sequence[SettingSummary], axis: str) -> tuple[Setti
 
 
 def _list_knobs_off_reference(setting: SettingSummary, axis: str) -> tuple[str, ...]:
-    """Return the knobs that differ from the reference."""
     knobs = {name: value for name, value in collect_knobs(setting.point).items() if name not in _axis_knobs(axis)}
     return tuple(
         name for name, value in knobs.items() if name not in COMPARED_KNOBS and value != setting.reference[name]
@@ -151,11 +145,7 @@ def _family_rank(family: SettingFamily) -> tuple[int, int, bool, str]:
 
 
 def split_by_scale(families: Sequence[SettingFamily]) -> tuple[tuple[SettingFamily, ...], ...]:
-    """Split families by workload if their epochs differ so much that one axis would hide some of them.
-
-    Args:
-        families: Families of one axis.
-    """
+    """Split the families of one axis by workload if epochs differ so much that one axis would hide some of them."""
     if len({family.settings[0].point.workload for family in families}) < 2 or families[0].axis == "workload":
         return (tuple(families),)
     longest = [max(one.stats.e2e_s.value for one in family.settings) for family in families]
@@ -193,9 +183,7 @@ def _order_settings(group: Sequence[SettingSummary], axis: str) -> tuple[Setting
 def describe_fixed_knobs(family: SettingFamily, settings: Sequence[SettingSummary]) -> str:
     """Describe the values of the knobs that are not compared, in one line.
 
-    Args:
-        family: The family.
-        settings: All settings; optional knobs that have their usual value in all of them are left out.
+    Optional knobs that have their usual value in all ``settings`` are left out.
     """
     first = family.settings[0]
     skipped = {family.axis, *COMPARED_KNOBS, *(MODE_PARTS if family.axis == "mode" else ())}
@@ -209,14 +197,7 @@ def describe_fixed_knobs(family: SettingFamily, settings: Sequence[SettingSummar
 
 
 def make_short_names(settings: Sequence[SettingSummary]) -> dict[str, str]:
-    """Name each setting by the knobs that vary among the settings, else by workload and board.
-
-    Args:
-        settings: All settings.
-
-    Returns:
-        Names by key.
-    """
+    """Return a name by each setting's key: the knobs that vary among the settings, else workload and board."""
     every = [collect_knobs(one.point) for one in settings]
     varied = [name for name in (every[0] if every else {}) if len({knobs[name] for knobs in every}) > 1]
     modes = [name for name in varied if name in MODE_PARTS]

@@ -64,10 +64,7 @@ def summarise_settings(
 ) -> tuple[SettingSummary, ...]:
     """Summarise settings in the order in which they first occur.
 
-    Args:
-        stats: Statistics of all points.
-        base: The plan's base, a value per knob.
-        points: The result of ``pool_repeats``, if known already.
+    ``base`` is the plan's, a value per knob; ``points`` is the result of ``pool_repeats``, if known already.
     """
     by_key = {one.key: one for one in stats}
     points = pool_repeats(stats) if points is None else points
@@ -151,11 +148,9 @@ MAX_UNSETTLED = 2
 
 
 def choose_settings(settings: Sequence[SettingSummary], most: int) -> list[tuple[SettingSummary, str]]:
-    """Choose settings for a menu: all if there are few, else a typical one, the extremes, and evenly spaced ones.
+    """Choose at most ``most`` settings for a menu.
 
-    Args:
-        settings: All settings.
-        most: Maximum number to choose.
+    All if there are few, else a typical one, the extremes, and evenly spaced ones.
 
     Returns:
         Settings with the reason in a word or two; empty for those chosen by spacing.

@@ -27,11 +27,7 @@ NO_REPEATS_TEXT = Markup(
 
 
 def build_variability_section(variability: Sequence[Variability]) -> Section:
-    """Build a chart of deviations from the mean for repeats and for boards, and a table of the largest.
-
-    Args:
-        variability: All variations.
-    """
+    """Build a chart of deviations from the mean for repeats and for boards, and a table of the largest."""
     if not variability:
         return Section("Variability", NO_REPEATS_TEXT)
     charts = tuple(

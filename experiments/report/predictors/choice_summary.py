@@ -17,9 +17,6 @@ class ChoiceColumn:
     """A column of a table.
 
     Attributes:
-        heading: Column heading.
-        field: Field of the rows.
-        digits: Digits after the decimal point.
         worst: Selects the worst seed's value, or None to show only the mean.
         factor: Factor from the field's unit to the heading's.
         is_whole_number: Whether single values are whole numbers; the worst is then shown without decimals.
@@ -103,18 +100,20 @@ def select_baseline(rows: Sequence[FigureRow], prefix: str) -> list[FigureRow]:
 
 def describe_infeasible_limits(rows: Sequence[FigureRow]) -> list[str]:
     """Return a sentence per policy whose limits even the oracle cannot meet in some rounds."""
-    told = []
+    sentences = []
     for (policy,), group in group_rows(rows, "policy").items():
         beyond, played = (sum(int(row.get(key) or 0) for row in group) for key in ("limits_out_of_reach", "rounds"))
         if beyond:
             rounds = f"{beyond} of {played} round{'s' * (played > 1)}"
-            told.append(f"{policy}: in {rounds} even the oracle exceeds the limits, so gap and share are not reported.")
-    return told
+            sentences.append(
+                f"{policy}: in {rounds} even the oracle exceeds the limits, so gap and share are not reported."
+            )
+    return sentences
 
 
 def group_rows(rows: Sequence[FigureRow], *keys: str) -> dict[tuple[object, ...], list[FigureRow]]:
     """Group rows by the values of ``keys``, in the order of first occurrence."""
-    found: dict[tuple[object, ...], list[FigureRow]] = {}
+    groups: dict[tuple[object, ...], list[FigureRow]] = {}
     for row in rows:
-        found.setdefault(tuple(row[key] for key in keys), []).append(row)
-    return found
+        groups.setdefault(tuple(row[key] for key in keys), []).append(row)
+    return groups

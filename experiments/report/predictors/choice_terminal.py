@@ -29,14 +29,7 @@ COLUMNS_NOTE = "Saved: energy, against MAXN. From 10 on: from round 10 on."
 
 
 def print_mode_choice(console: Console, table: ProfileTable, steps: int, choices: Sequence[ModeChoiceResult]) -> None:
-    """Print the mode-choice study: regret, saving, missed deadlines and explored modes.
-
-    Args:
-        console: Console to write to.
-        table: The measured table that served as truth.
-        steps: SGD steps per round.
-        choices: All runs.
-    """
+    """Print the mode-choice study: regret, saving, missed deadlines and explored modes."""
     rows: list[FigureRow] = [choice.row for choice in choices]
     title = f"{table.device}/{table.workload}: {steps} steps per round"
     mode_choice_table(rows, title).print(console)

@@ -95,8 +95,10 @@ def _error_chart(key: str, title: str, field: str, rows: Sequence[PredictionRow]
     data: list[Trace] = []
     for place, method in enumerate(methods):
         shift = 10 ** (METHOD_SHIFT_DECADES * (place - (len(methods) - 1) / 2))
-        found = {n: list_known_values([r for r in rows if r.method == method and r.modes == n], field) for n in counts}
-        known = {n: values for n, values in found.items() if values}
+        values_by_count = {
+            n: list_known_values([r for r in rows if r.method == method and r.modes == n], field) for n in counts
+        }
+        known = {n: values for n, values in values_by_count.items() if values}
         means = [sum(values) / len(values) for values in known.values()]
         data.append(
             line_trace(
@@ -213,9 +215,9 @@ def _points_trace(
 
 def _select_rows(count: int, profiled: Sequence[int]) -> list[int]:
     """Return the rows to draw, the same for every method except for the modes it profiled."""
-    seen = {*profiled}
-    order = np.random.default_rng(0).permutation(count)[: MAX_SCATTER_POINTS + len(seen)].tolist()
-    return [row for row in order if row not in seen][:MAX_SCATTER_POINTS]
+    excluded = {*profiled}
+    order = np.random.default_rng(0).permutation(count)[: MAX_SCATTER_POINTS + len(excluded)].tolist()
+    return [row for row in order if row not in excluded][:MAX_SCATTER_POINTS]
 
 
 def _diagonal_trace(reach: Sequence[float]) -> Trace:

@@ -72,7 +72,7 @@ def write_evaluation_page(study: PredictionStudy, outcomes: Sequence[CellResult]
 def _render_head(study: PredictionStudy, rows: Sequence[PredictionRow]) -> Markup:
     facts = (
         f"{len(study.targets)} table{'s' * (len(study.targets) > 1)}",
-        Markup(", ").join(Markup("<b>{}</b>").format(way.method) for way in study.setups),
+        Markup(", ").join(Markup("<b>{}</b>").format(setup.method) for setup in study.setups),
         f"{', '.join(map(str, study.modes))} modes profiled",
         f"{study.seeds} seed{'s' * (study.seeds > 1)}",
     )
@@ -86,14 +86,14 @@ def _render_head(study: PredictionStudy, rows: Sequence[PredictionRow]) -> Marku
 
 
 def _methods_table(study: PredictionStudy) -> Table:
-    colour = assign_colours([way.method for way in study.setups])
+    colour = assign_colours([setup.method for setup in study.setups])
     rows = tuple(
         (
-            swatch_cell(colour[way.method], way.method),
-            text_cell(way.explorer),
-            text_cell(f"{way.choice}: {CHOICE_DESCRIPTIONS[way.choice]}"),
+            swatch_cell(colour[setup.method], setup.method),
+            text_cell(setup.explorer),
+            text_cell(f"{setup.choice}: {CHOICE_DESCRIPTIONS[setup.choice]}"),
         )
-        for way in study.setups
+        for setup in study.setups
     )
     return Table("methods", ("method", "explorer", "mode choice"), rows)
 

@@ -25,9 +25,6 @@ class EvaluationColumn:
     """A column of a table.
 
     Attributes:
-        heading: Column heading.
-        field: Field of the rows.
-        digits: Digits after the decimal point.
         worst: Selects the worst seed's value, or None to show only the mean.
         factor: Factor from the field's unit to the heading's.
     """
@@ -57,17 +54,17 @@ class EvaluationColumn:
 
 def list_known_values(rows: Sequence[PredictionRow], field: str) -> list[float]:
     """Return the values of a field that are not None."""
-    found = [getattr(row, field) for row in rows]
-    return [float(value) for value in found if value is not None]
+    values = [getattr(row, field) for row in rows]
+    return [float(value) for value in values if value is not None]
 
 
 def group_seeds(rows: Sequence[PredictionRow]) -> dict[EvaluationKey, list[PredictionRow]]:
     """Group rows that differ only in the seed, in the order of the rows."""
     names = name_targets(rows)
-    found: dict[EvaluationKey, list[PredictionRow]] = {}
+    groups: dict[EvaluationKey, list[PredictionRow]] = {}
     for row in rows:
-        found.setdefault((names[row.target], row.method, row.modes), []).append(row)
-    return found
+        groups.setdefault((names[row.target], row.method, row.modes), []).append(row)
+    return groups
 
 
 def name_targets(rows: Sequence[PredictionRow]) -> dict[str, str]:

@@ -73,8 +73,8 @@ def _describe_truths(experiment: Experiment) -> Markup:
     labels: Counter[str] = Counter(
         build_kind(board, experiment.workload).truth_label for board in list_boards(experiment)
     )
-    told = (Markup("{} for {}").format(render_badge(label), labels[label]) for label in LABELS if labels[label])
-    return Markup("{} of the {} boards").format(Markup(", ").join(told), sum(labels.values()))
+    parts = (Markup("{} for {}").format(render_badge(label), labels[label]) for label in LABELS if labels[label])
+    return Markup("{} of the {} boards").format(Markup(", ").join(parts), sum(labels.values()))
 
 
 def _list_policies(runs: Sequence[FleetRun]) -> tuple[str, ...]:
@@ -85,8 +85,8 @@ def _render_tables(runs: Sequence[FleetRun]) -> Markup:
     rows: list[FigureRow] = [run.row for run in runs]
     shown, saved, others = build_fleet_tables(rows)
     notes = ("Gap: to the oracle's objective. Saved: energy, against MAXN.", *describe_infeasible_limits(rows))
-    told = Markup().join(render_paragraph(sentence, "caption") for sentence in notes)
-    return shown.html + saved.html + told + others.html
+    captions = Markup().join(render_paragraph(sentence, "caption") for sentence in notes)
+    return shown.html + saved.html + captions + others.html
 
 
 def _plane_chart(runs: Sequence[FleetRun]) -> Chart:

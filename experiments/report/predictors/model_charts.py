@@ -42,19 +42,15 @@ class _CostAxis:
 
 
 COST_AXES = {
-    "power": _CostAxis("power", "W", lambda point: point.power_w, lambda seen: seen.power_w),
-    "energy": _CostAxis("energy", "J", lambda point: point.energy_j, lambda seen: seen.step_s * seen.power_w),
+    "power": _CostAxis("power", "W", lambda point: point.power_w, lambda measurement: measurement.power_w),
+    "energy": _CostAxis(
+        "energy", "J", lambda point: point.energy_j, lambda measurement: measurement.step_s * measurement.power_w
+    ),
 }
 
 
 def front_chart(front: ModeFront, facts: ModelSummary, predictions: Predictions) -> Chart:
-    """Plot time over cost: all modes, the front with intervals, the measurements, MAXN and the knee.
-
-    Args:
-        front: The predicted front.
-        facts: The model's summary, with its measurements.
-        predictions: Predictions of every candidate mode.
-    """
+    """Plot time over cost: all modes, the front with intervals, the measurements, MAXN and the knee."""
     cost = COST_AXES[front.against]
     points = front.points
     near = _cut_tail(points, cost)
@@ -177,11 +173,12 @@ def _error_bars(intervals: Sequence[PredictionInterval], factor: float) -> dict[
 def _measurement_trace(measurements: Sequence[Measurement], cost: _CostAxis, word: str) -> Trace:
     return scatter_trace(
         word,
-        [1e3 * seen.step_s for seen in measurements],
-        [cost.measured_value(seen) for seen in measurements],
+        [1e3 * measurement.step_s for measurement in measurements],
+        [cost.measured_value(measurement) for measurement in measurements],
         marker={"symbol": "circle-open", "size": 9, "color": COLOURS[2], "line": {"width": 2}},
         hover=[
-            f"<b>{seen.mode}</b><br>{word}: {1e3 * seen.step_s:.4g} ms, {seen.power_w:.3g} W" for seen in measurements
+            f"<b>{measurement.mode}</b><br>{word}: {1e3 * measurement.step_s:.4g} ms, {measurement.power_w:.3g} W"
+            for measurement in measurements
         ],
     )
 

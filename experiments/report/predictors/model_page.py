@@ -37,14 +37,7 @@ MAX_PAGE_ROWS = 60
 
 
 def write_front_page(front: ModeFront, facts: ModelSummary, predictions: Predictions, out: Path) -> None:
-    """Write the page atomically.
-
-    Args:
-        front: The predicted front.
-        facts: The model's summary.
-        predictions: Predictions of every candidate mode.
-        out: The HTML file.
-    """
+    """Write the page atomically."""
     about = facts.about
     sections = [
         Section("Pareto front", _describe_front(front, facts), (model_charts.front_chart(front, facts, predictions),)),

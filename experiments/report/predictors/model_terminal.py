@@ -59,10 +59,10 @@ def measured_table(facts: ModelSummary) -> Table:
         title += f". The {MAX_TABLE_ROWS} of {len(rows)} with the largest errors; --json has all."
     lines = []
     for row in range(len(rows)) if few else rows[:MAX_TABLE_ROWS]:
-        seen, known = facts.measurements[row], facts.predicted[row]
-        pairs = ((1e3 * seen.step_s, 1e3 * known.step_s, "ms"), (seen.power_w, known.power_w, "W"))
+        measured, predicted = facts.measurements[row], facts.predicted[row]
+        pairs = ((1e3 * measured.step_s, 1e3 * predicted.step_s, "ms"), (measured.power_w, predicted.power_w, "W"))
         cells = [cell for value, guess, unit in pairs for cell in _error_cells(value, guess, unit)]
-        lines.append((text_cell("/".join(format_knobs(seen.mode))), *cells))
+        lines.append((text_cell("/".join(format_knobs(measured.mode))), *cells))
     heads = (MODE_HEADING, "ms", "predicted", "error", "W", "predicted", "error")
     return Table("measured", heads, tuple(lines), title)
 
@@ -157,11 +157,7 @@ def _pair_quantities(
 
 
 def nvpmodel_lines(values: Mapping[str, int]) -> Iterator[str]:
-    """Yield the lines of an nvpmodel file for the four knobs.
-
-    Args:
-        values: Knob values as returned by ``saved_model.to_control_values``.
-    """
+    """Yield the lines of an nvpmodel file for the four knobs, as returned by ``saved_model.to_control_values``."""
     yield f"CPU_ONLINE   cores 0 to {values['cpu_online'] - 1}: 1, all others: 0"
     yield f"CPU MAX_FREQ {values['cpu_max_freq_khz']} (kHz, every cluster)"
     yield f"GPU MAX_FREQ {values['gpu_max_freq_hz']} (Hz)"
@@ -177,7 +173,7 @@ def describe_facts(facts: ModelSummary) -> Iterator[tuple[str, str]]:
     if origin.sha256:
         yield "", f"sha256 {origin.sha256[:12]}"
     yield "profiling", f"{duration(origin.profiling_s)}, {energy(origin.profiling_j)}"
-    throttled = sum(seen.throttled for seen in facts.measurements)
+    throttled = sum(measurement.throttled for measurement in facts.measurements)
     if throttled:
         yield "throttled", f"{throttled} of the measurements, which have a low weight"
     yield "prior", _describe_prior(about) if facts.meaning else f"none that {about.method} uses"
@@ -198,14 +194,14 @@ def describe_facts(facts: ModelSummary) -> Iterator[tuple[str, str]]:
 
 
 def _describe_prior(about: ModelInfo) -> str:
-    seen = about.prior_tables
-    if not seen:
+    names = about.prior_tables
+    if not names:
         return "none"
-    timed = sum(name.endswith(" timed steps") for name in seen)
-    tables = len(seen) - timed
+    timed = sum(name.endswith(" timed steps") for name in names)
+    tables = len(names) - timed
     counted = f"{tables} table{'s' * (tables != 1)} of other workloads (calibrated)"
     besides = f" and the timed steps of {timed} network{'s' * (timed != 1)}" if timed else ""
-    return f"from {counted}{besides}: {', '.join(seen)}"
+    return f"from {counted}{besides}: {', '.join(names)}"
 
 
 def _describe_spread(spread: PredictionSpread) -> str:
@@ -226,8 +222,8 @@ def _describe_error(about: ModelInfo) -> str:
 
 def _log_error(facts: ModelSummary, row: int) -> float:
     """Return the larger absolute log error of time and power at a measurement."""
-    seen, known = facts.measurements[row], facts.predicted[row]
-    return max(abs(math.log(known.step_s / seen.step_s)), abs(math.log(known.power_w / seen.power_w)))
+    measured, predicted = facts.measurements[row], facts.predicted[row]
+    return max(abs(math.log(predicted.step_s / measured.step_s)), abs(math.log(predicted.power_w / measured.power_w)))
 
 
 def _part_cells(parts: Sequence[ModelTerm], i: int, factor: float) -> tuple[Cell, Cell]:

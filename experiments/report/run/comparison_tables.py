@@ -30,11 +30,7 @@ class RunColumn:
     """A column of the table that compares runs.
 
     Attributes:
-        heading: Column heading.
-        value: The column's value of a run.
-        format: Formats a value.
         find_best: Selects the best value (``max`` or ``min``), or None.
-        unit: Unit of the value.
     """
 
     heading: str

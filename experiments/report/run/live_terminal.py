@@ -30,12 +30,6 @@ class LiveView:
     """Live table on a terminal, or one plain line per round otherwise.
 
     ``refresh`` may be called as often as desired; the store is read again only after it changed.
-
-    Args:
-        folder: The run folder.
-        experiment: The experiment.
-        console: Console to write to; standard output by default.
-        now_s: Monotonic clock, in seconds.
     """
 
     def __init__(
@@ -81,10 +75,10 @@ class LiveView:
 
     def _read(self) -> bool:
         """Read the store if there is a new round, whose row is written after its clients' rows."""
-        seen = compute_store_stamp(self._folder, RoundRow)
-        if seen == self._stamp:
+        stamp = compute_store_stamp(self._folder, RoundRow)
+        if stamp == self._stamp:
             return False
-        self._stamp = seen
+        self._stamp = stamp
         self._rounds = read_rows(self._folder, RoundRow)
         self._clients = _read_round_clients(self._folder, self._rounds[-1].round) if self._rounds else []
         return True
@@ -109,7 +103,6 @@ def _read_round_clients(folder: Path, number_: int) -> list[ClientRow]:
 
 
 def _format_round(row: RoundRow, rounds: int, spent_j: float) -> Text:
-    """Format one round in one line, for logs."""
     deadline = "" if row.deadline_s is None else f" of {duration(row.deadline_s)}"
     trouble = "".join(f"  {count} {word}" for count, word in _count_losses(row))
     return Text(
@@ -128,14 +121,7 @@ def _count_losses(row: RoundRow) -> tuple[tuple[int, str], ...]:
 def render_fleet(
     experiment: Experiment, rounds: Sequence[RoundRow], clients: Sequence[ClientRow], elapsed_s: float
 ) -> RenderableType:
-    """Render the fleet's line and the table of boards after the last round.
-
-    Args:
-        experiment: The experiment.
-        rounds: All finished rounds.
-        clients: Client rows of the last round.
-        elapsed_s: Wall time since the start, in seconds.
-    """
+    """Render the fleet's line and the table of boards after the last round, whose rows are ``clients``."""
     done = rounds[-1].round if rounds else 0
     head = Table.grid(padding=(0, 2))
     title = Text.assemble(

@@ -30,13 +30,9 @@ class LoadedRun:
     """One run.
 
     Attributes:
-        folder: The run folder.
         name: Display name, unique among the loaded runs.
         group_name: Display name of the runs that differ from this one only in the seed.
-        experiment: The experiment.
-        rounds: Finished rounds.
         clients: Client rows of finished rounds; ``device`` is filled in for all of them.
-        events: All events.
         summary: The stored summary, or one computed from the rows.
         labels: Provenance of costs and priors.
         device_by_board: Device by board name, in the order of the fleet.

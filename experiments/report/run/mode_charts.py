@@ -90,11 +90,13 @@ def _knob_maxima(run: LoadedRun, knob: str) -> dict[str, float]:
     """Return the knob's maximum per kind of board: the catalogue's, otherwise the largest observed value."""
     tops = {}
     for device in run.devices:
-        seen = [value for row in run.clients if row.device == device and (value := _knob_value(row, knob)) is not None]
+        observed = [
+            value for row in run.clients if row.device == device and (value := _knob_value(row, knob)) is not None
+        ]
         try:
             maxn = catalogue.find(device).maxn
         except FedgeError:
-            tops[device] = max(seen, default=1.0)
+            tops[device] = max(observed, default=1.0)
         else:
             tops[device] = float(getattr(maxn, knob))
     return tops

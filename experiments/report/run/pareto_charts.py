@@ -32,7 +32,6 @@ class RunPoint:
     """A run or group in the time-energy plane.
 
     Attributes:
-        name: Display name.
         time: Seconds, with the interval over seeds.
         energy: Joules, with the interval over seeds.
     """

@@ -46,7 +46,6 @@ class PowerCurves:
 
     Attributes:
         begin_s: Start of the first cell, in seconds.
-        cell_s: Length of a cell, in seconds.
         boards: Watts per cell by board name; None for a cell without samples.
     """
 
@@ -84,7 +83,6 @@ def read_power_curves(run: LoadedRun) -> PowerCurves | None:
 def _build_curves(
     run: LoadedRun, binned: Mapping[str, list[Any]], cells: int, cell_s: float
 ) -> dict[str, list[float | None]]:
-    """Assemble the curves in the order of the fleet."""
     lines: dict[str, list[float | None]] = {}
     for board, cell, joules in zip(binned["board"], binned["cell"], binned["joules"], strict=True):
         if joules is not None:

@@ -68,7 +68,6 @@ class ErrorsBySamples:
 
     Attributes:
         samples: The range of the board's own measurements, as text.
-        rows: Number of rows.
         worked_time: Error of time in the modes used, against measurements.
         worked_power: Error of power in the modes used, against measurements.
         every_time: Error of time over all modes, against the truth.
@@ -88,9 +87,9 @@ def errors_by_samples(run: LoadedRun) -> tuple[ErrorsBySamples, ...]:
     rows = [row for row in run.clients if row.own_samples is not None]
     errors = []
     for low, above in pairwise((*SAMPLE_BINS, math.inf)):
-        here = [row for row in rows if low <= (row.own_samples or 0) < above]
-        if here:
-            errors.append(_summarize_errors(_format_range(low, above), here))
+        binned = [row for row in rows if low <= (row.own_samples or 0) < above]
+        if binned:
+            errors.append(_summarize_errors(_format_range(low, above), binned))
     return tuple(errors)
 
 

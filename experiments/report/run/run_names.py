@@ -19,7 +19,6 @@ class RunName:
     """Names of a run.
 
     Attributes:
-        run: Name of the run, unique in the page.
         group: Name of the runs that differ from it only in the seed.
     """
 
@@ -28,12 +27,7 @@ class RunName:
 
 
 def name_runs(experiments: Sequence[Experiment], folders: Sequence[Path]) -> list[RunName]:
-    """Name runs by the fields in which their experiments differ; runs with several seeds add the seed.
-
-    Args:
-        experiments: The runs' experiments.
-        folders: Their folders, as many.
-    """
+    """Name runs by the fields in which their experiments differ; runs with several seeds add the seed."""
     by_folder = _name_by_folder(folders)
     by_key: dict[str, list[int]] = {}
     for i, experiment in enumerate(experiments):

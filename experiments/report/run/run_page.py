@@ -38,10 +38,6 @@ MODES_LEAD = Markup(
 def write_report(folders: Sequence[Path], out: Path) -> None:
     """Write the report of one run folder, or a comparison of several, atomically.
 
-    Args:
-        folders: One or more run folders.
-        out: The HTML file.
-
     Raises:
         BadInput: If a folder is not a run folder, or has no finished round.
     """
@@ -56,14 +52,9 @@ def write_report(folders: Sequence[Path], out: Path) -> None:
 
 
 def write_report_tables(folders: Sequence[Path], out: Path) -> tuple[Path, ...]:
-    """Write all tables of a report, as NAME.csv and NAME.tex.
+    """Write all tables of a report, as NAME.csv and NAME.tex, and return their paths.
 
-    Args:
-        folders: One or more run folders.
-        out: The folder to write to; existing files are replaced atomically.
-
-    Returns:
-        The files written.
+    Existing files are replaced atomically.
 
     Raises:
         BadInput: If a folder is not a run folder.

@@ -82,13 +82,6 @@ def summarise_run(
 ) -> dict[str, Any]:
     """Compute the summary of a run.
 
-    Args:
-        experiment: The experiment.
-        rounds: Finished rounds.
-        clients: Client rows of these rounds.
-        wall_s: Wall time of the run, in seconds.
-        events: Events of the run.
-
     Returns:
         Values by name for ``summary.json``. Times other than ``wall_s`` are simulated; unknown values are None.
     """

@@ -49,12 +49,7 @@ def _origin_cell(origin: Mapping[str, str] | None) -> Cell:
 
 
 def last_round_table(run: LoadedRun, most: int | None = None) -> Table:
-    """Build a table of the boards in the last round, with the reason for each mode.
-
-    Args:
-        run: The run.
-        most: Maximum number of boards, or None for all.
-    """
+    """Build a table of the boards in the last round, all or at most ``most``, with the reason for each mode."""
     last = run.rounds[-1].round
     rows = [row for row in run.clients if row.round == last]
     colour = assign_colours(run.devices)
@@ -91,12 +86,7 @@ def render_last_round(run: LoadedRun) -> Markup:
 
 
 def events_table(run: LoadedRun, most: int = 0) -> Table:
-    """Build a table of the run's events, latest last.
-
-    Args:
-        run: The run.
-        most: Maximum number of events, the latest ones; 0 for all.
-    """
+    """Build a table of the latest ``most`` events of a run (0: all), latest last."""
     rows = tuple(
         (
             number_cell(str(event.round), event.round),

@@ -60,11 +60,8 @@ class HeadlineFigure:
     """A figure by which groups are compared.
 
     Attributes:
-        heading: Column heading.
-        figure: The figure's value of a run.
         unit: Unit in which the interval is shown.
         per: Divisor from the figure's unit to ``unit``.
-        more_is_better: Whether larger values are better.
     """
 
     heading: str

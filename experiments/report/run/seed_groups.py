@@ -14,12 +14,7 @@ RunFigure = Callable[[LoadedRun], float | None]
 
 @dataclass(frozen=True, slots=True)
 class SeedGroup:
-    """Runs of one experiment with several seeds; if a seed was run twice, the first run counts.
-
-    Attributes:
-        name: Display name.
-        by_seed: The run of each seed.
-    """
+    """Runs of one experiment with several seeds; if a seed was run twice, the first run counts."""
 
     name: str
     by_seed: Mapping[int, LoadedRun]

@@ -42,12 +42,7 @@ def build_serving_sections(run: LoadedRun) -> tuple[Section, ...]:
 
 
 def serving_table(run: LoadedRun, most: int = 0) -> Table:
-    """Build a table of each service's results per round and board.
-
-    Args:
-        run: The run.
-        most: Maximum number of rows, the latest ones; 0 for all.
-    """
+    """Build a table of each service's results per round and board; only the latest ``most`` rows (0: all)."""
     heads = ("round", "board", "requests", "late", "dropped", "budget", "median", "95 %", "99 %", "worst", "batch")
     colour = assign_colours(run.devices)
     rows = tuple(_serving_row(row, colour[run.device_by_board[row.board]]) for row in _list_serving_rows(run)[-most:])

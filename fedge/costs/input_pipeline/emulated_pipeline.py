@@ -23,7 +23,6 @@ class PipelineBoardKind:
     """Storage, speed and variation of the emulated boards of one kind.
 
     Attributes:
-        storage: Name of the storage.
         between_time: Spread of epoch times between boards of the kind: (largest - smallest) / mean, as printed by the
             characterisation paper (doi 10.1145/3570604).
         between_energy: The same for epoch energies.
@@ -46,7 +45,6 @@ class SampleFormat:
 
     Attributes:
         mpixel: Megapixels of the stored image.
-        elements: Elements of the tensor (channels x height x width).
         in_memory: Whether the data set is held in memory, so that nothing is read or decoded.
         kb: Mean file size in kB; None for the usual size of a JPEG with that many pixels.
     """
@@ -79,10 +77,6 @@ def load_storages() -> Mapping[str, Storage]:
 def find_storage(name: str, where: str = "storage") -> Storage:
     """Return the emulated storage with a given name.
 
-    Args:
-        name: Name of the storage.
-        where: The configuration field to name in the error.
-
     Raises:
         UnknownName: There is no such storage.
     """
@@ -106,12 +100,7 @@ def load_launch_counts() -> Mapping[str, int]:
 
 
 def page_cache_mb(ram_gb: float, training_mb: float) -> float:
-    """Return the size of the page cache, in MB: the memory left by the system and the training process.
-
-    Args:
-        ram_gb: The board's memory in GB.
-        training_mb: Memory of the training process in MB.
-    """
+    """Return the size of the page cache, in MB: the memory left by the system and the training process."""
     return max(0.0, 1e3 * ram_gb * (1.0 - float(_load_file()["system_share"])) - training_mb)
 
 
@@ -122,14 +111,6 @@ def build_pipeline(
 
     Core time of the pinning thread beside workers is not modelled. Without workers, training pins each batch itself,
     which adds to collating.
-
-    Args:
-        fed: Format of the samples.
-        batch_size: Samples per step.
-        loader: Workers, prefetching and pinning.
-        stored: The storage.
-        cpu_score: Speed of a core relative to the AGX Orin's.
-        cores: Number of active cores.
     """
     file, core_s = _load_file(), 1.0 / cpu_score
     each, batch, host = file["samples"], file["batch"], file["host"]
@@ -187,10 +168,7 @@ def cache_hit_share(cache_mb: float, dataset_mb: float, reached: float = 1.0, pa
 
 
 def ever_read_share(parts: int, part: float) -> float:
-    """Return the expected share of a data set that was read at least once.
-
-    Args:
-        parts: Number of epochs so far.
-        part: Share of the data set that each epoch reads at random, from 0 to 1.
+    """Return the expected share of a data set that was read at least once after ``parts`` epochs, each reading a share
+    at random.
     """
     return 1.0 - (1.0 - min(part, 1.0)) ** parts

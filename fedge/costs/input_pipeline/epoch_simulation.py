@@ -39,17 +39,12 @@ class SimulationClock:
     """Simulated time of processes that share cores and a storage.
 
     Attributes:
-        now_s: Simulated time in seconds.
         busy_s: Core seconds used until now, without the background.
     """
 
     def __init__(self, host: HostCores, served: float, most: int) -> None:
-        """Start at time 0.
-
-        Args:
-            host: The cores.
-            served: Readers that the storage serves at once (``count_served_readers``).
-            most: Largest number of processes that are active at once.
+        """Start at time 0 with at most ``most`` processes active and ``served`` readers at once
+        (``count_served_readers``).
         """
         self.now_s = 0.0
         self.busy_s = 0.0
@@ -68,12 +63,7 @@ class SimulationClock:
         self._unread_s: dict[int, float] = {}
 
     def begin(self, process: int, does: Activity, seconds: float) -> None:
-        """Start an activity of a process.
-
-        Args:
-            process: Number of the process.
-            does: The activity, which must not be ``WAITS``.
-            seconds: Its duration without contention, in seconds.
+        """Start an activity of a process, with its duration without contention; ``WAITS`` is not allowed.
 
         Raises:
             ValueError: The activity has no end of its own.
@@ -89,10 +79,7 @@ class SimulationClock:
             raise ValueError(f"{does!r} has no end of its own")
 
     def advance_to_next_end(self) -> list[int]:
-        """Advance to the next completion.
-
-        Returns:
-            The numbers of the processes that completed, ascending.
+        """Advance to the next completion; return the numbers of the completed processes, ascending.
 
         Raises:
             RuntimeError: No process is active.
@@ -132,7 +119,6 @@ class SimulationClock:
 
 
 def _pop_done(ends: list[tuple[float, int]], now_s: float) -> list[int]:
-    """Pop all completed entries from a heap."""
     done = []
     while ends and ends[0][0] - now_s <= _DONE:
         done.append(heappop(ends)[1])
@@ -153,8 +139,6 @@ class Jitter:
 
     Attributes:
         fetch: Of reading, from the page cache and from the storage.
-        preprocess: Of preprocessing.
-        compute: Of computing.
     """
 
     fetch: Floats
@@ -163,24 +147,12 @@ class Jitter:
 
 
 def build_unit_jitter(steps: int) -> Jitter:
-    """Return a jitter that leaves every minibatch at its usual duration.
-
-    Args:
-        steps: Number of minibatches.
-    """
+    """Return a jitter that leaves every minibatch at its usual duration."""
     return Jitter(np.ones(steps), np.ones(steps), np.ones(steps))
 
 
 def simulate_epoch(pipeline: InputPipeline, steps: int, jitter: Jitter | None = None) -> SimulatedEpoch:
     """Simulate an epoch from its start; starting the workers is part of the first minibatch's stall.
-
-    Args:
-        pipeline: The pipeline, with all times in the present power mode.
-        steps: Number of minibatches.
-        jitter: Relative durations of the minibatches; None for none.
-
-    Returns:
-        Times of every minibatch.
 
     Raises:
         ValueError: There are no steps, or workers may not prefetch any batch.

@@ -29,9 +29,6 @@ class LoaderMeans:
     """Mean times per minibatch in the steady state, measured with one loader setting.
 
     Attributes:
-        workers: Number of worker processes.
-        prefetch: Batches that each worker prepares ahead.
-        batch_size: Samples per minibatch.
         fetch_s: Reading the batch, in seconds of whichever process loads it.
         preprocess_s: Preprocessing the batch, likewise.
         stall_s: Waiting of training for the batch, in seconds.
@@ -66,7 +63,7 @@ def fit_pipeline(
     cached: float = 1.0,
     crowding: float | None = None,
 ) -> InputPipeline:
-    """Fit the pipeline of a workload at one batch size in one power mode.
+    """Fit the pipeline of a workload at one batch size in one power mode, with the loader of the first setting.
 
     If nothing was measured without workers, their times are corrected for the modelled contention.
 
@@ -78,9 +75,6 @@ def fit_pipeline(
         storage: Storage of the files that are not cached.
         cached: Share of the reads that the page cache answers, from 0 to 1.
         crowding: Slow-down of fully busy cores if it was measured; None to fit it.
-
-    Returns:
-        The pipeline, with the loader of the first setting.
 
     Raises:
         ValueError: ``seen`` is empty.
@@ -128,15 +122,10 @@ def _fit_worker_costs(base: InputPipeline, fewest: LoaderMeans) -> InputPipeline
 
 
 def _fit_handover(step: StepCost, beside: LoaderMeans, slower: float) -> StepCost:
-    """Add to ``step`` the cost of a worker's batch to training.
+    """Add to ``step`` the cost of a worker's batch to training, whose work on a core takes ``slower`` times as long.
 
     Without workers the overhead includes collating; if it is the larger one, the difference is the time that workers
     save.
-
-    Args:
-        step: Cost of a step without workers.
-        beside: Measured means with workers.
-        slower: Slow-down of the training's work on a core beside the workers.
     """
     alone_s = step.collate_s + step.overhead_s
     taken_s = beside.overhead_s / slower - alone_s
@@ -153,13 +142,7 @@ def _fit_handover(step: StepCost, beside: LoaderMeans, slower: float) -> StepCos
 
 
 def with_loader(pipeline: InputPipeline, workers: int, prefetch: int | None = None) -> InputPipeline:
-    """Return the pipeline with another number of workers.
-
-    Args:
-        pipeline: The pipeline to change.
-        workers: Number of worker processes.
-        prefetch: Batches that each worker prepares ahead; None to keep the pipeline's.
-    """
+    """Return the pipeline with another number of workers, and of batches that each prepares ahead if given."""
     kept = pipeline.loader.prefetch if prefetch is None else prefetch
     return dataclasses.replace(pipeline, loader=dataclasses.replace(pipeline.loader, workers=workers, prefetch=kept))
 

@@ -17,12 +17,8 @@ class Storage:
     """Storage of the samples. Reading a file takes ``latency_s + mb / mb_per_s`` without other readers.
 
     Attributes:
-        name: Name of the storage.
-        mb_per_s: Throughput in MB/s.
         latency_s: Seconds to find and open a file that is not cached, with one reader.
         at_once: Number of readers whose latencies overlap without waiting.
-        label: Whether the figures are measured or estimated.
-        source: Origin of the figures.
     """
 
     name: str
@@ -71,7 +67,6 @@ class StepCost:
     Attributes:
         compute_s: Forward, backward and update; for inference the forward pass alone.
         host_share: Share of ``compute_s`` in which the device waits for the host (launches); 1 if the host computes.
-        copy_s: Copying from host to device memory.
         collate_s: Stacking the samples to a batch, by whichever process loads.
         handover_s: Taking a ready batch from a worker; unused without workers.
         overhead_s: Everything else in the loop: metrics, logging.
@@ -94,7 +89,6 @@ class HostCores:
     """The cores that loading and training share.
 
     Attributes:
-        cores: Number of active cores.
         background: Permanent load of other processes, in cores.
         crowding: Relative slow-down of each core if all are busy, from shared caches and memory: 0.3 means 1.3 times
             the time.
@@ -112,12 +106,6 @@ class InputPipeline:
     """An input pipeline in one power mode.
 
     Attributes:
-        batch_size: Samples per step.
-        loader: Settings of the data loader.
-        storage: Storage of the samples.
-        samples: Host cost of a sample.
-        step: Cost of a step.
-        host: The cores.
         cached: Share of the reads that the page cache answers, from 0 to 1.
         start_s: Core seconds to start one worker process at the beginning of an epoch.
     """
@@ -177,7 +165,6 @@ class SteadyState:
     Attributes:
         stall_s: Waiting of training for its batch, in seconds.
         compute_s: Forward, backward and update, in seconds.
-        step_s: Time from start to start, in seconds.
         slower_loading: Slow-down of a worker's work on a core beside the other processes.
         slower_training: Slow-down of the training's work on a core beside the other processes.
     """

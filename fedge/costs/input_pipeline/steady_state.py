@@ -39,12 +39,9 @@ _ALONE = 1e-9
 
 
 def compute_slowdowns(cores: Floats, host: HostCores, running: float) -> Floats:
-    """Return the slow-down of work on a core beside other work, shape (n,).
+    """Return the slow-down of work on ``cores`` active cores, shape (n,), with ``running`` tasks at once.
 
-    Args:
-        cores: Numbers of active cores, shape (n,).
-        host: Background load and crowding; its ``cores`` are ignored.
-        running: Tasks at once, including the work itself but not the background.
+    ``running`` includes the work itself but not the background; the host's own number of cores is ignored.
     """
     at_once = max(running + host.background, 1.0)
     shared = np.minimum(1.0, (at_once - 1.0) / np.maximum(cores - 1.0, 1.0))
@@ -53,12 +50,7 @@ def compute_slowdowns(cores: Floats, host: HostCores, running: float) -> Floats:
 
 
 def compute_slowdown(host: HostCores, running: float) -> float:
-    """Return the slow-down of work on one of the host's own cores.
-
-    Args:
-        host: The cores.
-        running: Tasks at once, including the work itself but not the background.
-    """
+    """Return the slow-down of work on the host's own cores, with ``running`` tasks as in ``compute_slowdowns``."""
     return float(compute_slowdowns(np.array([host.cores]), host, running)[0])
 
 
@@ -68,12 +60,7 @@ def file_read_s(storage: Storage, file_mb: float) -> float:
 
 
 def count_served_readers(storage: Storage, file_mb: float) -> float:
-    """Return the number of readers that the storage serves at once, at least 1 and not necessarily whole.
-
-    Args:
-        storage: The storage.
-        file_mb: MB of each file.
-    """
+    """Return the number of readers that the storage serves at once, at least 1 and not necessarily whole."""
     alone_s = file_read_s(storage, file_mb)
     moving = file_mb / storage.mb_per_s / alone_s if alone_s > 0 else 0.0
     return max(1.0, min(storage.at_once, 1.0 / max(moving, _ALONE)))
@@ -99,7 +86,6 @@ class BatchNeeds:
         load_s: Loading work on cores (k).
         train_s: The training's own work on a core (h).
         device_s: The training's wait for the device (d).
-        cores: Numbers of active cores.
     """
 
     read_s: Floats
@@ -129,14 +115,7 @@ class SteadyStates:
 
 
 def solve_steady_states(needs: BatchNeeds, workers: int, readers: float, host: HostCores) -> SteadyStates:
-    """Compute the steady state for every row of needs.
-
-    Args:
-        needs: Resource needs of a minibatch, shape (n,) each, with the numbers of cores.
-        workers: Number of worker processes.
-        readers: Readers that the storage serves at once.
-        host: Background load, crowding and spinning; its ``cores`` are ignored.
-    """
+    """Compute the steady state for every row of needs; the host's own number of cores is ignored."""
     beside = _slowdowns_by_others(needs.cores, host, workers + 1)
     nobody, alone = np.zeros_like(needs.read_s), beside[0]
     train_s = needs.train_s * alone + needs.device_s
@@ -230,7 +209,6 @@ class ClockShares:
     """A power mode relative to the top mode.
 
     Attributes:
-        cores: Number of active cores.
         cpu: CPU clock as a share of the highest.
         mem: Memory clock as a share of the highest.
     """
@@ -241,11 +219,8 @@ class ClockShares:
 
 
 def compute_host_factor(cpu: Floats, mem: Floats) -> Floats:
-    """Return the slow-down of work on a core relative to the top clocks, shape (n,).
-
-    Args:
-        cpu: CPU clocks as shares of the highest, shape (n,).
-        mem: Memory clocks as shares of the highest, shape (n,).
+    """Return the slow-down of work on a core relative to the top clocks, from clocks as shares of the highest, shape
+    (n,).
     """
     factor: Floats = (1.0 - MEMORY_SHARE) / cpu + MEMORY_SHARE / mem
     return factor

@@ -132,11 +132,6 @@ def count_pooling_sides(name: str) -> int:
 
 
 def expand_per_side(value: int | Iterable[int], dimensions: int) -> tuple[int, ...]:
-    """Expand a setting to one number per spatial dimension.
-
-    Args:
-        value: One number for all dimensions, or one for each.
-        dimensions: Number of spatial dimensions.
-    """
+    """Expand a setting, one number or one per spatial dimension, to one number per dimension."""
     numbers = (value,) if isinstance(value, int) else tuple(value)
     return numbers * dimensions if len(numbers) == 1 else numbers

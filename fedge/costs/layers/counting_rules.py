@@ -68,10 +68,9 @@ class Operation:
 
 @dataclass(frozen=True, slots=True)
 class OperationCount:
-    """Counts of one operator.
+    """Counts of one operator, FLOP per sample.
 
     Attributes:
-        flop: FLOP per sample.
         read: Activation elements read per sample.
         written: Elements written per sample.
         weight: Weight elements read per batch.
@@ -145,10 +144,9 @@ def build_recurrent_rule(gates: int, gate_flop: int) -> CountingRule:
 
 
 def build_elementwise_rule(flop: float) -> CountingRule:
-    """Return the rule of an element-wise operator; every input that is not a weight is read in full, broadcast or not.
+    """Return the rule of an element-wise operator, with FLOP per element written.
 
-    Args:
-        flop: FLOP per element written.
+    Every input that is not a weight is read in full, broadcast or not.
     """
 
     def rule(operation: Operation) -> OperationCount:
@@ -159,11 +157,7 @@ def build_elementwise_rule(flop: float) -> CountingRule:
 
 
 def build_per_input_rule(flop: float) -> CountingRule:
-    """Return the rule of a reduction or normalisation.
-
-    Args:
-        flop: FLOP per element of the first input.
-    """
+    """Return the rule of a reduction or normalisation, with FLOP per element of its first input."""
 
     def rule(operation: Operation) -> OperationCount:
         first = (*operation.activations, *operation.weights)[0]
@@ -202,8 +196,7 @@ def count_gather(operation: Operation) -> OperationCount:
 def build_scatter_rule(flop: float) -> CountingRule:
     """Return the rule of writing elements into a larger tensor, which is not read or written as a whole.
 
-    Args:
-        flop: FLOP per element: 0 to replace, 1 to add.
+    ``flop`` is per element: 0 to replace, 1 to add.
     """
 
     def rule(operation: Operation) -> OperationCount:

@@ -21,11 +21,7 @@ def build_layer_cost(
 ) -> LayerCost:
     """Count the cost of one operator; inputs that depend on no sample move once per batch, as weights do.
 
-    Args:
-        name: Name of the layer.
-        operation: The operator as executed.
-        parameters: Learnt parameters that no earlier layer has used.
-        convolution: Geometry of a convolution.
+    ``parameters`` are the learnt ones that no earlier layer has used.
 
     Raises:
         KeyError: There is no rule for the operator's kind.
@@ -51,13 +47,7 @@ def build_layer_cost(
 
 
 def build_folded_layer_cost(name: str, operation: Operation, parameters: int) -> LayerCost:
-    """Return the cost of a folded batch normalisation: one weight per channel, and nothing else.
-
-    Args:
-        name: Name of the layer.
-        operation: The batch normalisation.
-        parameters: Learnt parameters that no earlier layer has used.
-    """
+    """Return the cost of a folded batch normalisation: one weight per channel, and nothing else."""
     output = operation.outputs[0]
     return LayerCost(
         name=name,
@@ -76,12 +66,6 @@ def build_convolution(operation: Operation, stride: Shape, padding: Shape, dilat
     """Return the geometry of a two-dimensional convolution, or None for one or three dimensions.
 
     The padding is the one that yields the output's size with the undilated kernel, also for dilated convolutions.
-
-    Args:
-        operation: The convolution.
-        stride: Stride per side.
-        padding: Padding per side.
-        dilation: Dilation per side.
     """
     if len(operation.window) != 2:
         return None

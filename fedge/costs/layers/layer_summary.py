@@ -13,16 +13,7 @@ StepKind = Literal["train", "infer"]
 
 @dataclass(frozen=True, slots=True)
 class LayerCostRow:
-    """Cost of one or several layers for one step.
-
-    Attributes:
-        name: Layer or kind.
-        kind: Kind of operator.
-        layers: Number of layers.
-        flop: Floating-point operations.
-        bytes: Bytes moved.
-        output: Output shape of a single layer.
-    """
+    """Cost of one layer (with its output shape) or of all layers of a kind, for one step."""
 
     name: str
     kind: str
@@ -37,9 +28,6 @@ class LayerSummary:
     """A network's cost for one step.
 
     Attributes:
-        network: The network.
-        batch_size: Samples per step.
-        kind: Training or inference.
         by_kind: Cost by kind of operator, most bytes first, without free operators.
         costliest: The layers that move most bytes, in this order.
     """
@@ -52,14 +40,7 @@ class LayerSummary:
 
 
 def count_network(model: str, input_shape: str | None, batch_size: int, kind: StepKind, top: int) -> LayerSummary:
-    """Load a network and summarise its cost.
-
-    Args:
-        model: The network, as ``load_network_cost`` takes it.
-        input_shape: Shape of one sample, such as ``3x224x224``; None for the network's own.
-        batch_size: Samples per step.
-        kind: Training or inference.
-        top: Number of costliest layers.
+    """Load a network (see ``load_network_cost``) and summarise its cost, with its ``top`` costliest layers.
 
     Raises:
         BadInput: If the network or the shape is invalid.
@@ -80,13 +61,7 @@ def summarize_layers(network: NetworkCost, batch_size: int, kind: StepKind, top:
 
 
 def cost_by_kind(network: NetworkCost, batch_size: int, kind: StepKind) -> list[LayerCostRow]:
-    """Return the cost by kind of operator, most bytes first, without free operators.
-
-    Args:
-        network: The network.
-        batch_size: Samples per step.
-        kind: Training or inference.
-    """
+    """Return the cost by kind of operator, most bytes first, without free operators."""
     kinds = dict.fromkeys(layer.kind for layer in network.layers)
     rows = [
         _sum_layers(name, [layer for layer in network.layers if layer.kind == name], batch_size, kind) for name in kinds

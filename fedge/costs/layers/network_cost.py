@@ -34,13 +34,7 @@ class Convolution:
     """Geometry of a convolution. For a kernel or image that is not square, sides are those of the square of equal area.
 
     Attributes:
-        in_channels: Input channels.
-        out_channels: Output channels.
-        kernel: Kernel side.
         padding: Padding at either end.
-        stride: Stride.
-        groups: Groups.
-        input_size: Input side.
     """
 
     in_channels: int
@@ -65,15 +59,12 @@ class LayerCost:
     Attributes:
         name: Position in the network, such as ``layer1.0.conv1``.
         kind: The rule that counted it, such as ``conv``.
-        flop: FLOP per sample.
         read_bytes: Activation bytes read per sample.
         written_bytes: Activation bytes written per sample.
         weight_bytes: Weight bytes read per batch.
-        parameters: Learnt parameters.
         activations: Elements written per sample.
         inputs: Input shapes for a batch of one.
         output: Output shape for a batch of one.
-        convolution: Geometry of a convolution over images.
     """
 
     name: str
@@ -91,12 +82,7 @@ class LayerCost:
 
 @dataclass(frozen=True, slots=True)
 class BatchWork:
-    """Work of one minibatch.
-
-    Attributes:
-        flop: FLOP.
-        bytes: Bytes moved between processor and memory.
-    """
+    """FLOP of one minibatch, and bytes moved between processor and memory."""
 
     flop: float
     bytes: float
@@ -112,9 +98,7 @@ class NetworkCost:
     """A network's layers in order of execution.
 
     Attributes:
-        name: Name of the network.
         input_shape: Shape of one sample, without the batch.
-        layers: Costs of the layers.
         source: Description of how they were counted.
         unknown: Names of operators without a counting rule.
     """
@@ -156,12 +140,7 @@ class NetworkCost:
         return tuple(layer.convolution for layer in self.layers if layer.convolution is not None)
 
     def batch_work(self, batch_size: int, kind: Literal["train", "infer"] = "infer") -> BatchWork:
-        """Return the work of one minibatch.
-
-        Args:
-            batch_size: Samples in the minibatch.
-            kind: ``infer`` for a forward pass, ``train`` for a training step.
-        """
+        """Return the work of one minibatch: of a forward pass, or of a training step for ``train``."""
         times = TRAINING_PASSES if kind == "train" else 1.0
         flop = batch_size * self.flop
         return BatchWork(times * flop, times * (self.weight_bytes + batch_size * self.activation_bytes))
@@ -216,11 +195,7 @@ DENSE_KINDS = frozenset({"conv", "conv_transpose", "linear"})
 
 
 def narrow_network(network: NetworkCost, width: float) -> NetworkCost:
-    """Return the cost of a network with a share of every layer's channels.
-
-    Args:
-        network: The full network.
-        width: Share of the channels to keep, above 0 to 1; 1 returns the network itself.
+    """Return the cost of a network with a share of every layer's channels, above 0 to 1; 1 returns the network itself.
     """
     if width == 1.0:
         return network

@@ -57,10 +57,6 @@ def convolution_to_list(convolution: Convolution | None) -> list[float] | None:
 def network_from_dict(data: Any, where: str) -> NetworkCost:
     """Convert the data of ``network_to_dict`` back to costs.
 
-    Args:
-        data: The data read from a file.
-        where: The file to name in the error.
-
     Raises:
         BadInput: A field is missing or invalid; the message names it.
     """
@@ -100,11 +96,7 @@ def _layer_from_dict(data: Any, where: str) -> LayerCost:
 
 
 def convolution_from_list(data: Any, where: str) -> Convolution | None:
-    """Convert numbers in the order of ``CONVOLUTION_COLUMNS`` to a convolution.
-
-    Args:
-        data: The numbers, or None for no convolution.
-        where: The field to name in the error.
+    """Convert numbers in the order of ``CONVOLUTION_COLUMNS`` to a convolution; None for none.
 
     Raises:
         BadInput: The data are of another form.

@@ -37,11 +37,7 @@ MAX_SUGGESTIONS = 3
 
 
 def load_network_cost(model: str, input_shape: Shape | None = None) -> NetworkCost:
-    """Load the costs of the network that MODEL names.
-
-    Args:
-        model: A name, ``module:function`` or file, as in the module's docstring.
-        input_shape: Shape of one sample without the batch; None for the network's own. Files accept None only.
+    """Load the costs of the network that MODEL names; files accept no other input shape than their own.
 
     Raises:
         BadInput: The name, file or shape is invalid.
@@ -67,14 +63,7 @@ def load_network_cost(model: str, input_shape: Shape | None = None) -> NetworkCo
 
 
 def build_module(model: str, input_shape: Shape | None = None) -> tuple[nn.Module, Shape]:
-    """Build the module that MODEL names, with newly initialised weights.
-
-    Args:
-        model: A name or ``module:function``; files hold no module.
-        input_shape: Shape of one sample without the batch; None for the network's own.
-
-    Returns:
-        The module, and the shape of one sample.
+    """Build the module that MODEL names, with newly initialised weights; return it and the shape of one sample.
 
     Raises:
         BadInput: The name or shape is invalid, or MODEL is a file.

@@ -32,10 +32,7 @@ FIXED_SIZES_HINT = "a network exported with fixed sizes; only the batch may be l
 
 
 def read_onnx(path: Path) -> NetworkCost:
-    """Read the cost per sample of the network in an ONNX file.
-
-    Args:
-        path: The file; its network has one input and fixed sizes, except for the batch.
+    """Read the cost per sample of the network in an ONNX file; sizes are fixed, except for the batch.
 
     Raises:
         BadInput: The file cannot be read, has several inputs or open sizes, or the package ``onnx`` is not installed.
@@ -111,8 +108,7 @@ def _infer_shapes(model: ModelProto, path: Path) -> ModelProto:
 def _fold_computed_sizes(graph: GraphProto) -> int:
     """Replace nodes that compute sizes from known sizes by their results, which shape inference does only in part.
 
-    Returns:
-        The number of replaced nodes; each may make further shapes known.
+    Returns the number of replaced nodes; each may make further shapes known.
     """
     from onnx import numpy_helper
     from onnx.reference import ReferenceEvaluator

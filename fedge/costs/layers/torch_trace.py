@@ -26,14 +26,9 @@ from fedge.errors import BadInput
 
 
 def trace_module(module: nn.Module, input_shape: Shape, name: str, *, fold_batch_norm: bool = True) -> NetworkCost:
-    """Trace the cost of a module in evaluation mode; the module is left unchanged.
+    """Trace the cost of a module with one input in evaluation mode; the module is left unchanged.
 
-    Args:
-        module: The module; it takes one tensor.
-        input_shape: Shape of one sample, without the batch.
-        name: Name of the network, also in errors.
-        fold_batch_norm: Whether to fold a batch normalisation after a convolution into it; False counts it as an
-            operator of its own, as in training.
+    Without ``fold_batch_norm``, batch normalisation counts as an operator of its own, as in training.
 
     Raises:
         BadInput: The module needs more than one input, or fails for this one.
@@ -96,9 +91,6 @@ class OperatorRecorder:
     """Recorder of the layers of one forward pass.
 
     Attributes:
-        module: The module to run.
-        fold: Whether batch normalisation is folded.
-        layers: The recorded layers, in order of execution.
         unknown: Names of operators without a counting rule.
         quiet: Above 0 inside a function that is counted as a whole.
     """
@@ -175,12 +167,7 @@ class OperatorRecorder:
         return _storage_id(tensor) not in self._constant
 
     def mark_tensors(self, tensors: Sequence[Tensor], *, constant: bool) -> None:
-        """Record whether new tensors depend on the sample.
-
-        Args:
-            tensors: The new tensors.
-            constant: Whether they depend on no sample.
-        """
+        """Record whether new tensors are constant, i.e. depend on no sample."""
         for tensor in tensors:
             self._kept.append(tensor)
             (self._constant.add if constant else self._constant.discard)(_storage_id(tensor))
@@ -192,14 +179,7 @@ class OperatorRecorder:
     def add_operation(
         self, operation: Operation, used: Sequence[Tensor], out: Tensor, shape: Convolution | None = None
     ) -> None:
-        """Record an operator as a layer.
-
-        Args:
-            operation: The operator as executed.
-            used: Tensors that it read.
-            out: Tensor that it wrote.
-            shape: Geometry of a convolution.
-        """
+        """Record an operator as a layer, with the tensors it read and the one it wrote."""
         parameters = self.claim_parameters(used)
         name = self._layer_name(operation.kind)
         maker = self._made_by.get(_storage_id(used[0])) if used else None
@@ -271,7 +251,6 @@ class _DispatchMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _find_tensors(values: Any) -> list[Tensor]:
-    """Return all tensors in nested arguments or results."""
     return [leaf for leaf in tree_leaves(values) if isinstance(leaf, Tensor)]
 
 

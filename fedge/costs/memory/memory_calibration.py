@@ -41,16 +41,7 @@ NUMBER_FIELDS = ("floor_mb", "ceiling_mb", "memory_sd_log", "launch_ms", "step_s
 
 @dataclass(frozen=True, slots=True)
 class MemoryCalibration:
-    """Both models of a board, with their spreads on networks that were left out of the fit.
-
-    Attributes:
-        board: Name of the board.
-        memory: The memory model.
-        time: The time model.
-        memory_sd_log: Spread of log memory on networks left out.
-        step_sd_log: Spread of log time on networks left out.
-        source: Description of the measurements.
-    """
+    """Both models of a board, with the spreads of log memory and log time on networks that were left out of the fit."""
 
     board: str
     memory: MemoryModel
@@ -61,12 +52,7 @@ class MemoryCalibration:
 
 
 def fit_memory_calibration(tables: Sequence[StepTable], board: str, source: str) -> MemoryCalibration:
-    """Fit both models to all steps; the spreads come from leaving out each network in turn.
-
-    Args:
-        tables: Measured steps, one table per network.
-        board: Name of the board.
-        source: Description of the measurements.
+    """Fit both models to all steps, one table per network; the spreads come from leaving out each network in turn.
 
     Raises:
         BadInput: There are fewer than ``MIN_NETWORKS`` networks.
@@ -129,10 +115,6 @@ def memory_calibration_to_dict(calibration: MemoryCalibration) -> dict[str, Any]
 
 def memory_calibration_from_dict(data: object, where: str) -> MemoryCalibration:
     """Convert the data of ``memory_calibration_to_dict`` back to a calibration.
-
-    Args:
-        data: The data read from a file.
-        where: The file to name in the error.
 
     Raises:
         BadInput: A field is missing or invalid.

@@ -33,12 +33,7 @@ FOREST_TREES = 300
 
 
 def fit_forest(features: Floats, target: Floats, seed: int) -> ExtraTreesRegressor:
-    """Fit extremely randomised trees.
-
-    Args:
-        features: Raw features, shape (n, 56).
-        target: Raw target, shape (n,).
-        seed: Seed of the trees.
+    """Fit extremely randomised trees to raw features, shape (n, 56), and a raw target, shape (n,).
 
     Raises:
         BadInput: scikit-learn is not installed.
@@ -65,12 +60,9 @@ class MemoryErrorRow:
     """One error of the comparison.
 
     Attributes:
-        method: Name of the method.
-        network: The evaluated network.
         split: ``within`` the network's pruning levels, or with the network ``left-out``.
         target: ``memory`` or ``latency``.
         mape: Mean absolute relative error in percent.
-        n: Number of evaluated steps.
     """
 
     method: str
@@ -86,10 +78,8 @@ class MeasuredSteps:
     """Measured steps of several networks with all their terms.
 
     Attributes:
-        network: Name of the network, shape (n,).
         level: Pruning level in percent, shape (n,).
         batch: Batch size, shape (n,).
-        layers: Number of convolutions, shape (n,).
         measured: Memory in MB and latency in ms, shape (n,); NaN where the step ran out of memory.
         terms: Features and model terms by name, shape (n, terms).
     """
@@ -119,13 +109,7 @@ PredictionMethod = Callable[[MeasuredSteps, MeasuredSteps, TargetName, StudySpli
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MemoryStudy:
-    """A comparison of methods on measured steps.
-
-    Attributes:
-        tables: Measured steps, one table per network.
-        methods: Names of the methods.
-        left_out: Whether to evaluate on networks left out of the fit as well.
-        seed: Seed of the methods.
+    """A comparison of methods on measured steps, one table per network, also on networks left out of the fit.
 
     Raises:
         UnknownName: There is no such method.
@@ -175,13 +159,7 @@ class MemoryStudy:
 
 
 def read_memory_study(data: Path, methods: str, *, left_out: bool, seed: int = 0) -> MemoryStudy:
-    """Read the measured steps of a study.
-
-    Args:
-        data: Folder with measured steps.
-        methods: Names of the methods, separated by commas.
-        left_out: Whether to evaluate on networks left out of the fit as well.
-        seed: Seed of the methods.
+    """Read the measured steps of a study for the methods named, separated by commas.
 
     Raises:
         BadInput: The names, the folder or a table are invalid, or there is no network to leave out.
@@ -245,17 +223,9 @@ def _evaluate_cell(
 def predict_perf4sight(
     learn: MeasuredSteps, judge: MeasuredSteps, target: TargetName, split: StudySplit, seed: int
 ) -> Floats:
-    """Predict as perf4sight does; within a network it is trained on that network alone.
+    """Predict m steps of one network as perf4sight does, in MB or ms, shape (m,).
 
-    Args:
-        learn: Steps to learn from.
-        judge: Steps to predict, m of one network.
-        target: ``memory`` or ``latency``.
-        split: Whether ``learn`` holds steps of the same network.
-        seed: Seed of the trees.
-
-    Returns:
-        MB or ms, shape (m,).
+    Within a network it is trained on that network alone.
     """
     if split == "within":
         learn = learn[learn.network == judge.network[0]]
@@ -267,18 +237,7 @@ def predict_perf4sight(
 def predict_fedge(
     learn: MeasuredSteps, judge: MeasuredSteps, target: TargetName, split: StudySplit, seed: int
 ) -> Floats:
-    """Predict by fedge's terms, and by a smooth process of their residuals.
-
-    Args:
-        learn: Steps to learn from.
-        judge: Steps to predict, m of one network.
-        target: ``memory`` or ``latency``.
-        split: Whether ``learn`` holds steps of the same network.
-        seed: Unused; the method is deterministic.
-
-    Returns:
-        MB or ms, shape (m,).
-    """
+    """Predict m steps of one network by fedge's terms and a smooth process of their residuals; the seed is unused."""
     way = {
         ("within", "memory"): _predict_own_memory,
         ("within", "latency"): _predict_own_time,

@@ -63,7 +63,6 @@ class SmoothProcess:
     """A process fitted to n steps of one network.
 
     Attributes:
-        scales: Its standard deviations and lengths.
         points: Level and log batch size, shape (n, 2).
         weights: Weights of the steps, shape (n,).
     """
@@ -79,13 +78,8 @@ class SmoothProcess:
 
 
 def list_scale_candidates(noise: float, offset: float, batch: float, batch_length: float) -> Iterator[ProcessScales]:
-    """Yield the scales among which the likelihood selects. The grid is a default; a finer one takes longer.
-
-    Args:
-        noise: Standard deviation of a single step, log units.
-        offset: Standard deviation of the whole network, log units.
-        batch: Standard deviation of the curve over the batch size, log units.
-        batch_length: Its correlation length in log batch size.
+    """Yield the scales, in log units, among which the likelihood selects. The grid is a default; a finer one takes
+    longer.
     """
     for own in (0.003, 0.03, 0.06, 0.1, 0.15):
         for length in (0.1, 0.2, 0.4):

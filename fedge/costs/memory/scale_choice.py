@@ -37,8 +37,6 @@ class MemoryBelief:
     Attributes:
         log_factor: Mean log ratio of true to predicted memory.
         precision: Its precision; 0 without observations.
-        peaks: Number of measured peaks.
-        failures: Number of out-of-memory failures.
         failed_mb: Uncorrected prediction for the smallest failed step, in MB; None if no step failed.
         limit_mb: Memory that was available to it, in MB; None if no step failed.
     """
@@ -52,12 +50,9 @@ class MemoryBelief:
 
 
 def update_with_peak(belief: MemoryBelief, predicted_mb: float, peak_mb: float) -> MemoryBelief:
-    """Return the belief after a step that fitted; it cancels a failure of a step of the same size or smaller.
+    """Return the belief after a step that fitted, from the uncorrected prediction and the measured peak.
 
-    Args:
-        belief: The belief before.
-        predicted_mb: The model's uncorrected prediction in MB.
-        peak_mb: The measured peak in MB.
+    The step cancels a failure of a step of the same size or smaller.
 
     Raises:
         ValueError: A figure is not finite or not above 0.
@@ -69,12 +64,7 @@ def update_with_peak(belief: MemoryBelief, predicted_mb: float, peak_mb: float) 
 
 
 def update_with_failure(belief: MemoryBelief, predicted_mb: float, limit_mb: float) -> MemoryBelief:
-    """Return the belief after a step that ran out of memory.
-
-    Args:
-        belief: The belief before.
-        predicted_mb: The model's uncorrected prediction in MB.
-        limit_mb: The memory that was available, in MB.
+    """Return the belief after a step of this uncorrected prediction ran out of the memory that was available.
 
     Raises:
         ValueError: A figure is not finite or not above 0.
@@ -88,12 +78,7 @@ def update_with_failure(belief: MemoryBelief, predicted_mb: float, limit_mb: flo
 
 
 def correct_need(belief: MemoryBelief, need: StepNeed) -> StepNeed:
-    """Correct a predicted need by the board's history: memory and its spread; time is unchanged.
-
-    Args:
-        belief: The board's history.
-        need: The model's uncorrected prediction.
-    """
+    """Correct a predicted need by the board's history: memory and its spread; time is unchanged."""
     prior = 1.0 / max(need.memory_sd_log, MIN_MODEL_SD_LOG) ** 2
     total = belief.precision + prior
     factor = math.exp(belief.log_factor * belief.precision / total)
@@ -136,7 +121,6 @@ class ScaleChoice:
     """A training scale with its predicted need.
 
     Attributes:
-        scale: Batch size and width.
         need: The need, corrected by the board's history.
         uncorrected_mb: The model's own prediction in MB, which the history is compared with.
         fits: Whether the need plus margin is within the limit.
@@ -247,17 +231,8 @@ def extend_history(seen: Sequence[MemoryObservation], more: MemoryObservation) -
 def describe_scaling(
     asked: TrainingScale, used: TrainingScale, predicted_mb: float, limit_mb: float, margin: float
 ) -> str:
-    """Describe what was reduced and why, e.g. ``batch 16 -> 8: 1,910 MB predicted, 1,500 MB allowed``.
-
-    Args:
-        asked: The requested scale.
-        used: The scale in use.
-        predicted_mb: Predicted need of the requested scale in MB.
-        limit_mb: Allowed memory in MB.
-        margin: Safety margin relative to the need.
-
-    Returns:
-        The description; empty if nothing was reduced.
+    """Describe what was reduced and why, e.g. ``batch 16 -> 8: 1,910 MB predicted, 1,500 MB allowed``; empty if nothing
+    was.
     """
     spare = f" and {margin:.0%} to spare" if predicted_mb <= limit_mb else ""
     lowered = []

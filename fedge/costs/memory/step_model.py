@@ -73,11 +73,8 @@ class TimeModel:
     launch_ms: float
 
     def step_ms(self, terms: Floats, layers: Floats) -> Floats:
-        """Return the time of steps in ms, shape (n,).
-
-        Args:
-            terms: Terms of the steps, shape (n, terms).
-            layers: Number of launched layers, shape (n,).
+        """Return the time of steps in ms, shape (n,), from their terms, shape (n, terms), and numbers of launched
+        layers, (n,).
         """
         computing, launching = terms @ self.coefficients, self.launch_ms * layers
         step: Floats = (computing**BLEND_EXPONENT + launching**BLEND_EXPONENT) ** (1.0 / BLEND_EXPONENT)
@@ -85,24 +82,13 @@ class TimeModel:
 
 
 def find_unbounded_steps(memory_mb: Floats, floor_mb: float | Floats, ceiling_mb: float) -> np.ndarray:
-    """Return which steps show their own need, neither at the floor nor where the board is full, shape (n,).
-
-    Args:
-        memory_mb: Measured memory in MB, shape (n,).
-        floor_mb: Floor in MB, scalar or shape (n,).
-        ceiling_mb: Ceiling in MB.
-    """
+    """Return which steps show their own need, neither at the floor nor where the board is full, shape (n,)."""
     shows: np.ndarray = (memory_mb > floor_mb + ABOVE_FLOOR_MB) & (memory_mb < ceiling_mb - BELOW_CEILING_MB)
     return shows
 
 
 def estimate_floor_mb(memory_mb: Floats, networks: np.ndarray) -> float:
-    """Return the median, over networks, of their lowest memory in MB.
-
-    Args:
-        memory_mb: Measured memory in MB, shape (n,).
-        networks: Name of each step's network, shape (n,).
-    """
+    """Return the median, over networks, of their lowest memory in MB."""
     return float(np.median([np.quantile(memory_mb[networks == name], FLOOR_SHARE) for name in np.unique(networks)]))
 
 

@@ -44,11 +44,6 @@ class StepNeed:
 
     Attributes:
         memory_mb: Peak memory of the training process in MB: memory in use on the board minus that when idle.
-        step_s: Seconds per step.
-        memory_sd_log: Standard deviation of log memory.
-        step_sd_log: Standard deviation of log time.
-        label: ``calibrated`` or ``estimated``.
-        source: Description of the prediction's origin.
     """
 
     memory_mb: float
@@ -61,11 +56,6 @@ class StepNeed:
 
 def predict_step_need(network: NetworkCost, device: DeviceSpec, batch_size: int) -> StepNeed:
     """Predict the need of a step: calibrated on the TX2, estimated for every other board.
-
-    Args:
-        network: Costs of the network's layers.
-        device: The board.
-        batch_size: Samples per step, at least 1.
 
     Raises:
         ValueError: The batch size is below 1.

@@ -34,10 +34,7 @@ class StepTable:
     """Measured steps of a network, arrays of shape (n,); NaN where a step ran out of memory.
 
     Attributes:
-        network: Name of the network.
         pruned_pct: Pruning level in percent of the parameters.
-        batch_size: Samples per step.
-        step_ms: Milliseconds per step.
         memory_mb: Peak memory in MB.
         layers: Convolutions by pruning level, as rows of ``GEOMETRY_COLUMNS``, shape (layers, 7).
         dropped: Number of rows left out because the geometry of their level is unknown.
@@ -68,10 +65,7 @@ def read_step_tables(folder: Path) -> tuple[StepTable, ...]:
 
 
 def read_step_table(geometry: Path) -> StepTable:
-    """Read one network.
-
-    Args:
-        geometry: The file ``NETWORK.layers.json``; ``NETWORK.csv`` is expected in the same folder.
+    """Read one network from ``NETWORK.layers.json`` and the ``NETWORK.csv`` beside it.
 
     Raises:
         BadInput: A file cannot be read or is invalid.

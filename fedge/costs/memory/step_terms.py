@@ -31,18 +31,7 @@ WINOGRAD_TILES = ((4, 3), (3, 2))
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ConvolutionGeometry:
-    """Geometry of convolutions against batch sizes; every array broadcasts to (batches, layers).
-
-    Attributes:
-        b: Batch size.
-        n: Input channels.
-        m: Output channels.
-        k: Kernel side.
-        p: Padding.
-        s: Stride.
-        g: Groups.
-        i: Input side.
-    """
+    """Geometry of convolutions against batch sizes, symbols as above; every array broadcasts to (batches, layers)."""
 
     b: Floats
     n: Floats
@@ -66,26 +55,14 @@ class ConvolutionGeometry:
 
 
 def build_geometry(layers: Floats, batch_size: Floats) -> ConvolutionGeometry:
-    """Combine layers with batch sizes.
-
-    Args:
-        layers: Convolutions as rows of ``step_table.GEOMETRY_COLUMNS``, shape (layers, 7).
-        batch_size: Batch sizes, shape (batches,).
+    """Combine layers, rows of ``step_table.GEOMETRY_COLUMNS``, shape (layers, 7), with batch sizes, shape (batches,).
     """
     n, m, k, p, s, g, i = layers.T[:, None, :]
     return ConvolutionGeometry(np.asarray(batch_size, dtype=np.float64)[:, None], n=n, m=m, k=k, p=p, s=s, g=g, i=i)
 
 
 def compute_features(layers: Floats, batch_size: Floats) -> Floats:
-    """Compute the features of one network at several batch sizes.
-
-    Args:
-        layers: Convolutions as rows of ``step_table.GEOMETRY_COLUMNS``, shape (layers, 7).
-        batch_size: Batch sizes, shape (batches,).
-
-    Returns:
-        Features, shape (batches, 56).
-    """
+    """Compute the features of one network, shape (batches, 56), from its geometry as in ``build_geometry``."""
     at = build_geometry(layers, batch_size)
     groups = (_tensor_features(at), _im2col_features(at), _gemm_features(at), _fft_memory(at), _fft_operations(at))
     winograd = [f(at, t, r) for f in (_winograd_memory, _winograd_operations) for t, r in WINOGRAD_TILES]
@@ -166,16 +143,9 @@ TILE, SMALL_TILE, WIDE_TILE = 64, 32, 128
 
 
 def compute_memory_terms(layers: Floats, batch_size: Floats) -> Floats:
-    """Compute memory by term.
+    """Compute memory in MB by term, shape (batches, 6), in the order of ``MEMORY_TERMS``.
 
     ``base`` is 1, since its coefficient is in MB; the coefficients of the other terms are dimensionless.
-
-    Args:
-        layers: Convolutions as rows of ``step_table.GEOMETRY_COLUMNS``, shape (layers, 7).
-        batch_size: Batch sizes, shape (batches,).
-
-    Returns:
-        MB in the order of ``MEMORY_TERMS``, shape (batches, 6).
     """
     a = build_geometry(layers, batch_size)
     outputs, inputs = a.b * a.m * a.o**2, a.b * a.n * a.i**2
@@ -194,10 +164,6 @@ def compute_memory_terms(layers: Floats, batch_size: Floats) -> Floats:
 
 def compute_own_time_terms(layers: Floats, batch_size: Floats) -> Floats:
     """Compute work by term, for a model fitted to one network's own steps.
-
-    Args:
-        layers: Convolutions as rows of ``step_table.GEOMETRY_COLUMNS``, shape (layers, 7).
-        batch_size: Batch sizes, shape (batches,).
 
     Returns:
         FLOP or elements in the order of ``OWN_TIME_TERMS``, shape (batches, 9); ``base`` is 1 and ``image`` the batch
@@ -220,10 +186,6 @@ def compute_own_time_terms(layers: Floats, batch_size: Floats) -> Floats:
 
 def compute_time_terms(layers: Floats, batch_size: Floats) -> Floats:
     """Compute work by term, for a model that transfers to other networks.
-
-    Args:
-        layers: Convolutions as rows of ``step_table.GEOMETRY_COLUMNS``, shape (layers, 7).
-        batch_size: Batch sizes, shape (batches,).
 
     Returns:
         FLOP or elements in the order of ``TIME_TERMS``, shape (batches, 6); ``base`` is 1 and ``image`` the batch size.

@@ -31,23 +31,23 @@ function head() {
 }
 
 function summary() {
-  const told = view.summary, run = view.run, none = !told.round;
-  write("s-accuracy", percent(told.accuracy));
-  write("s-loss", none ? "" : `loss ${number(told.loss)}`);
-  write("s-round", run.rounds ? `${told.round} of ${run.rounds}` : `${told.round}`);
-  $("s-progress").value = run.rounds ? told.round / run.rounds : 0;
-  write("s-time", duration(told.round_s));
-  const lost = [["late", told.late], ["failed", told.failed], ["cancelled", told.cancelled]].filter(([, many]) => many).map(([word, many]) => `${many.toLocaleString("en-US")} ${word}`);
+  const figures = view.summary, run = view.run, none = !figures.round;
+  write("s-accuracy", percent(figures.accuracy));
+  write("s-loss", none ? "" : `loss ${number(figures.loss)}`);
+  write("s-round", run.rounds ? `${figures.round} of ${run.rounds}` : `${figures.round}`);
+  $("s-progress").value = run.rounds ? figures.round / run.rounds : 0;
+  write("s-time", duration(figures.round_s));
+  const lost = [["late", figures.late], ["failed", figures.failed], ["cancelled", figures.cancelled]].filter(([, many]) => many).map(([word, many]) => `${many.toLocaleString("en-US")} ${word}`);
   write("s-lost", none ? "" : lost.join(" · ") || "none late, none failed");
-  write("s-deadline", none ? "" : told.deadline_s === null ? "no deadline" : `deadline ${duration(told.deadline_s)}`);
-  write("s-clock", none ? "–" : duration(told.clock_s));
-  write("s-energy", none ? "–" : energy(told.energy_j));
-  write("s-resting", told.resting_energy_j ? `and ${energy(told.resting_energy_j)} resting` : none ? "" : `${energy(told.energy_j / Math.max(1, view.rounds.length))} per round`);
-  write("s-saving", percent(told.saving));
-  write("s-parked", told.saving === null ? "unknown" : `${percent(told.saving_parked)} vs MAXN, low idle`);
-  const part = told.compared && told.compared < view.rounds.length;
-  write("s-saved", part ? `Saved, ${told.compared} of ${view.rounds.length} rounds` : "Saved vs MAXN");
-  $("s-saved").title = part ? `vs MAXN, over ${told.compared} of ${view.rounds.length} rounds: those that can be compared, without late boards` : "";
+  write("s-deadline", none ? "" : figures.deadline_s === null ? "no deadline" : `deadline ${duration(figures.deadline_s)}`);
+  write("s-clock", none ? "–" : duration(figures.clock_s));
+  write("s-energy", none ? "–" : energy(figures.energy_j));
+  write("s-resting", figures.resting_energy_j ? `and ${energy(figures.resting_energy_j)} resting` : none ? "" : `${energy(figures.energy_j / Math.max(1, view.rounds.length))} per round`);
+  write("s-saving", percent(figures.saving));
+  write("s-parked", figures.saving === null ? "unknown" : `${percent(figures.saving_parked)} vs MAXN, low idle`);
+  const part = figures.compared && figures.compared < view.rounds.length;
+  write("s-saved", part ? `Saved, ${figures.compared} of ${view.rounds.length} rounds` : "Saved vs MAXN");
+  $("s-saved").title = part ? `vs MAXN, over ${figures.compared} of ${view.rounds.length} rounds: those that can be compared, without late boards` : "";
 }
 
 function changedAgo() {
@@ -93,25 +93,25 @@ function place(boards) {
 }
 
 // One update from the server, measured: what it takes is in the browser's own performance timeline.
-function apply(told, whole) {
+function apply(changes, whole) {
   const start = performance.now(), now = seconds();
-  for (const key of ["run", "summary", "origins", "refused", "problem"]) if (told[key] !== null && told[key] !== undefined) view[key] = told[key];
-  if (whole) { view.rounds = told.rounds; view.boards = new Map(told.boards.map(board => [board.name, board])); }
-  else { view.rounds.push(...told.rounds); for (const board of told.boards) view.boards.set(board.name, board); }
+  for (const key of ["run", "summary", "origins", "refused", "problem"]) if (changes[key] !== null && changes[key] !== undefined) view[key] = changes[key];
+  if (whole) { view.rounds = changes.rounds; view.boards = new Map(changes.boards.map(board => [board.name, board])); }
+  else { view.rounds.push(...changes.rounds); for (const board of changes.boards) view.boards.set(board.name, board); }
   $("main").hidden = false;
   $("login").hidden = true;
   head();
-  if (whole || told.summary || told.run) summary();
+  if (whole || changes.summary || changes.run) summary();
   changedAgo();
-  if (whole) place(told.boards.length);
-  if (whole) tiles.all(told.boards, now); else tiles.some(told.boards, now);
-  if (whole || told.rounds.length) charts();
+  if (whole) place(changes.boards.length);
+  if (whole) tiles.all(changes.boards, now); else tiles.some(changes.boards, now);
+  if (whole || changes.rounds.length) charts();
   timeline.update(view.run, view.rounds, view.boards.values());
-  if (whole || told.origins || told.refused) about();
-  if (!whole) say(told.rounds);
+  if (whole || changes.origins || changes.refused) about();
+  if (!whole) say(changes.rounds);
   panel.know(view.run, view.origins);
-  if (!begun) { begun = true; panel.begin(now); } else panel.update(told.boards, now);
-  performance.measure(whole ? "board-snapshot" : "board-update", { start, detail: told.boards.length });
+  if (!begun) { begun = true; panel.begin(now); } else panel.update(changes.boards, now);
+  performance.measure(whole ? "board-snapshot" : "board-update", { start, detail: changes.boards.length });
   if (++measures > MEASURES_KEPT) { performance.clearMeasures(); measures = 0; }
 }
 

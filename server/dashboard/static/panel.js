@@ -23,10 +23,10 @@ function card(title, text, aside = "", wide = false) {
 
 // Of which kind this board's figures are: a board is called after its entry in the run's fleet.
 function origin(board) {
-  const entry = board.name.replace(/-[^-]*$/, ""), told = origins.find(one => one.entry === entry);
-  if (!told) return [run?.real ? "real board" : "emulated", run?.state === "finished" ? "source of its figures unknown" : "the source of its figures is shown when the run is over"];
-  const how = run?.real ? `reported by ${told.source || "the board"}` : `emulated from ${told.truth} figures${told.source ? ` (${told.source})` : ""}`;
-  return [told.truth || "unknown", `${how}${told.prior ? `; predictions start from ${told.prior} ones` : ""}`];
+  const entry = board.name.replace(/-[^-]*$/, ""), match = origins.find(one => one.entry === entry);
+  if (!match) return [run?.real ? "real board" : "emulated", run?.state === "finished" ? "source of its figures unknown" : "the source of its figures is shown when the run is over"];
+  const how = run?.real ? `reported by ${match.source || "the board"}` : `emulated from ${match.truth} figures${match.source ? ` (${match.source})` : ""}`;
+  return [match.truth || "unknown", `${how}${match.prior ? `; predictions start from ${match.prior} ones` : ""}`];
 }
 
 function now(board, seconds) {
@@ -143,8 +143,8 @@ export function open(board, seconds) {
   panel.scrollTop = 0;
   $("p-name").textContent = board;
   tiles.mark(board, true);
-  const told = tiles.board(board);
-  if (told) now(told, seconds);
+  const shown = tiles.board(board);
+  if (shown) now(shown, seconds);
   for (const id of ["p-power", "p-temperature", "p-step", "p-watts"]) $(id).replaceChildren();
   $("p-rounds").replaceChildren();
   $("p-service").hidden = true;
@@ -169,10 +169,10 @@ export function close() {
 // Called with every update: the head at once, the curves when there is a new round, or live samples every few seconds.
 export function update(changed, seconds) {
   if (!name) return;
-  const told = changed.find(board => board.name === name);
-  if (!told) return;
-  now(told, seconds);
-  if (told.told_s !== readRound || (told.seen_at_s !== null && seconds - readAt > 5)) read(seconds).catch(() => {});
+  const changedBoard = changed.find(board => board.name === name);
+  if (!changedBoard) return;
+  now(changedBoard, seconds);
+  if (changedBoard.told_s !== readRound || (changedBoard.seen_at_s !== null && seconds - readAt > 5)) read(seconds).catch(() => {});
 }
 
 export function know(run_, origins_) { run = run_; origins = origins_; }

@@ -96,9 +96,9 @@ export function tick(now) {
 export const board = name => tiles.get(name)?.board ?? null;
 
 function fill(select, every, found) {
-  const told = found.join("\n");
-  if (select.dataset.told === told) return;
-  select.dataset.told = told;
+  const listing = found.join("\n");
+  if (select.dataset.told === listing) return;
+  select.dataset.told = listing;
   const chosen = select.value;
   const options = [["", every], ...found.map(value => [value, value])].map(([value, text]) => new Option(text, value));
   select.replaceChildren(...options);
@@ -121,9 +121,9 @@ function filter() {
   const text = search.value.trim().toLowerCase();
   let shown = 0;
   for (const [name, tile] of tiles) {
-    const told = tile.board;
-    const fits = name.toLowerCase().includes(text) && (!kind.value || told.device === kind.value)
-      && (!state.value || told.state === state.value || told.mark === state.value);
+    const shownBoard = tile.board;
+    const fits = name.toLowerCase().includes(text) && (!kind.value || shownBoard.device === kind.value)
+      && (!state.value || shownBoard.state === state.value || shownBoard.mark === state.value);
     if (tile.item.hidden === fits) tile.item.hidden = !fits;
     shown += fits;
   }

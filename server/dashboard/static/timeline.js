@@ -61,7 +61,7 @@ function lane(bar, place) {
 }
 
 function goingLane(board, place) {
-  const made = document.createElement("div"), who = document.createElement("span"), track = document.createElement("span"), told = document.createElement("b");
+  const made = document.createElement("div"), who = document.createElement("span"), track = document.createElement("span"), label = document.createElement("b");
   made.className = `lane g-${board.state}${board.state === "failed" ? " l-failed" : ""}`;
   made.setAttribute("role", "listitem");
   made.style.top = `${place * LANE}px`;
@@ -71,10 +71,10 @@ function goingLane(board, place) {
   track.className = "track open";
   part(track, "work", 0, board.progress ?? 0, 1);
   const steps = board.steps ? `${(board.steps_done ?? 0).toLocaleString("en-US")} of ${board.steps.toLocaleString("en-US")}` : "";
-  told.textContent = board.state === "failed" ? `failed${board.error ? `: ${board.error}` : ""}` : [board.state, steps].filter(Boolean).join(" · ");
-  made.title = `${board.name}: ${told.textContent}${steps && board.state !== "failed" ? " steps" : ""}`;
+  label.textContent = board.state === "failed" ? `failed${board.error ? `: ${board.error}` : ""}` : [board.state, steps].filter(Boolean).join(" · ");
+  made.title = `${board.name}: ${label.textContent}${steps && board.state !== "failed" ? " steps" : ""}`;
   made.setAttribute("aria-label", made.title);
-  made.append(who, track, told);
+  made.append(who, track, label);
   return made;
 }
 

@@ -32,9 +32,7 @@ class RegistrationPlan:
     """Planned changes of the registration.
 
     Attributes:
-        register: Boards to register.
         unregister: Names of the boards to unregister, by node id.
-        notes: Messages for the operator.
     """
 
     register: tuple[str, ...]
@@ -47,10 +45,7 @@ def plan_registration(
 ) -> RegistrationPlan:
     """Plan the changes after which each board can connect with its own key only.
 
-    Args:
-        nodes: Registered nodes.
-        keys: Public keys by board.
-        known: Boards of the inventory.
+    ``keys`` are the public keys by board, ``known`` the boards of the inventory.
     """
     owners = {node.public_key: node for node in nodes}
     active = [node for node in nodes if node.status != GONE]

@@ -95,10 +95,7 @@ def main(argv: Sequence[str]) -> int:
 def run_in_fork(arguments: Sequence[str], path: str, own: str) -> int:
     """Run the program in a fork of the server and return its exit code; without a server, replace this process by it.
 
-    Args:
-        arguments: Arguments of the program.
-        path: Path of the server's socket.
-        own: Path of Flower's own program.
+    ``path`` is that of the server's socket, ``own`` that of Flower's own program.
     """
     link = None if INSTALLS in arguments else _hand_over(arguments, path)
     if link is None:
@@ -183,11 +180,8 @@ class ForkServer:
     """The process that waits for requests and forks for each.
 
     Attributes:
-        listener: The listening socket.
-        run: Called in each forked process.
         most: Upper limit of forked processes.
         children: The requesting connection by process id; None once it has closed.
-        stops: Whether a signal to end was received.
     """
 
     def __init__(self, listener: socket.socket, run: Callable[[], object], most: int) -> None:

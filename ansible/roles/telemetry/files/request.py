@@ -32,12 +32,7 @@ was switched off for weeks.
 def renewal_reason(certificate: bytes | None, public: bytes, ca: bytes, board: str, now: datetime) -> str | None:
     """Return why a new certificate is needed; None if the present one is valid.
 
-    Args:
-        certificate: The present certificate as PEM, if any.
-        public: The board's public key as DER.
-        ca: The CA's certificate as PEM.
-        board: Name of the board.
-        now: Present time, in UTC.
+    Certificates are PEM, ``public`` is the board's public key as DER, ``now`` is in UTC.
     """
     if certificate is None:
         return "there is none"
