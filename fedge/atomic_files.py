@@ -35,3 +35,12 @@ def write_text(path: Path, text: str) -> None:
     """Replace a file by UTF-8 text, with line ends as they are."""
     with replace_file(path) as part:
         part.write_text(text, encoding="utf-8", newline="")
+
+
+def sync_folder(folder: Path) -> None:
+    """Sync a folder, because a new file's name is on disk only after its folder has been synced."""
+    opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)

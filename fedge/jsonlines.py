@@ -93,12 +93,3 @@ def replay_lines(path: Path, raw: bytes, take: Callable[[int, Any], None], right
         except (ValueError, KeyError, TypeError) as error:
             raise BadInput(f"{path}: line {number}", "a line that makes no sense", right) from error
     return whole
-
-
-def sync_folder(folder: Path) -> None:
-    """Sync a folder, because a new file's name is on disk only after its folder has been synced."""
-    opened = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(opened)
-    finally:
-        os.close(opened)

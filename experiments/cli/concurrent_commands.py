@@ -121,7 +121,7 @@ class _RunDisplay:
     def report_start(self, jobs: SideBySideJobs, device: str) -> None:
         """Show the jobs, the device and the threads."""
         from experiments.report.analysis.side_by_side_terminal import format_milliseconds
-        from fedge.serving.concurrent_run import count_cores
+        from fedge.child_processes import count_cores
         from fedge.serving.side_by_side import ALONE
 
         options = self._options

@@ -6,10 +6,10 @@ import sys
 import webbrowser
 from contextlib import suppress
 
+from experiments.backends.simulation import find_free_port
 from experiments.fleet import selected_fleet
 from experiments.fleet.dashboard_tunnel import (
     find_dashboard_address,
-    find_free_port,
     no_page_error,
     open_tunnel,
     probe_page,

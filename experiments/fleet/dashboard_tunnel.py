@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import http.client
-import socket
 import subprocess
 import tempfile
 import time
@@ -56,13 +55,6 @@ def tunnel_command(server: ServerConnection, page: DashboardAddress, port: int) 
     # A connection of its own: a shared (multiplexed) one would keep the port open after this command.
     alone = ("-N", "-o", "ExitOnForwardFailure=yes", "-o", "ControlPath=none")
     return ["ssh", *CONNECTION, *alone, "-L", f"{LOOPBACK}:{port}:{host}:{page.port}", *destination]
-
-
-def find_free_port() -> int:
-    """Return a port of the local loopback that is free at the moment."""
-    with socket.socket() as one:
-        one.bind((LOOPBACK, 0))
-        return int(one.getsockname()[1])
 
 
 @contextmanager

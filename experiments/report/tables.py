@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -155,3 +155,9 @@ def number_cell(shown: str, value: float | None = None, unit: str = "") -> Cell:
 def swatch_cell(colour: str, name: str) -> Cell:
     """Create a cell with a name and a swatch of its colour in the charts."""
     return Cell(Markup('<i class="swatch" style="background:{}"></i>{}').format(colour, name))
+
+
+def print_lines(console: Console, lines: Iterable[str]) -> None:
+    """Print lines literally and without wrapping."""
+    for line in lines:
+        console.print(line, highlight=False, markup=False, soft_wrap=True)

@@ -17,6 +17,7 @@ from fedge.telemetry.live_records import BoardProgress
 from fedge.telemetry.progress_reporter import ProgressReporter
 from fedge.types import NamedArrays, TrainResult
 from fedge.wire import ReplyMessage, RequestMessage
+from fedge.worker.refusal import iter_causes
 
 
 @contextmanager
@@ -90,14 +91,8 @@ def answer_request(
 def explain_error(error: BaseException, settings: NodeSettings) -> str:
     """Return the message of an error; a full disk is named as such, whatever was being written."""
     full = next(
-        (each for each in _iter_causes(error) if isinstance(each, OSError) and each.errno in DISK_FULL_ERRNOS), None
+        (each for each in iter_causes(error) if isinstance(each, OSError) and each.errno in DISK_FULL_ERRNOS), None
     )
     if full is not None:
         return f"no space left on {settings.board} ({full.filename or settings.state_dir}): free some"
     return str(error) if isinstance(error, FedgeError) else f"{type(error).__name__}: {error}"
-
-
-def _iter_causes(error: BaseException | None) -> Iterator[BaseException]:
-    while error is not None:
-        yield error
-        error = error.__cause__

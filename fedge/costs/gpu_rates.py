@@ -88,8 +88,7 @@ class GpuRates:
     networks: tuple[str, ...]
 
     def predict_s(self, wanted: RateObservation, spec: DeviceSpec) -> float:
-        """Return the predicted GPU time of a minibatch at the top clocks, in seconds; its own ``seconds`` are ignored.
-        """
+        """Return the GPU time of a minibatch at the top clocks, in seconds; ``wanted.seconds`` is ignored."""
         terms, factors = _build_terms(wanted, spec, len(self.logs)), _build_factors(wanted, self.boards, self.networks)
         total = np.exp(terms.exponents @ self.logs) @ terms.sizes
         return float(total * np.exp(factors @ self.logs))

@@ -10,6 +10,7 @@ import numpy as np
 
 from fedge.physics.batch_series import fit_series
 from fedge.physics.model_fit import fit_table
+from fedge.physics.robust_fit import robust_sd
 from fedge.physics.time_power_model import Coefficients, compute_power_w, compute_step_s
 from fedge.types import Floats, PowerMode, ProfileTable
 
@@ -102,5 +103,5 @@ def compute_fit_errors(modelled: Floats, seen: Floats) -> FitErrors:
     """Return the errors of modelled values over all rows, both of shape (n,) and above 0."""
     ape = np.abs(modelled - seen) / seen
     residual = np.log(seen) - np.log(modelled)
-    mad = float(np.median(np.abs(residual - np.median(residual))))
-    return FitErrors(float(ape.mean()), float(np.quantile(ape, 0.95)), 1.4826 * mad, int((ape > OUTLIER_SHARE).sum()))
+    sd = robust_sd(residual - np.median(residual))
+    return FitErrors(float(ape.mean()), float(np.quantile(ape, 0.95)), sd, int((ape > OUTLIER_SHARE).sum()))

@@ -14,9 +14,7 @@ name can improve an old file, and opening a file from elsewhere executes nothing
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -26,6 +24,7 @@ from numpy.typing import NDArray
 from pydantic import Field, TypeAdapter, ValidationError
 
 from fedge import __version__
+from fedge.atomic_files import replace_file
 from fedge.errors import BadInput, FedgeError, UnknownName
 from fedge.physics.prior_knowledge import PriorKnowledge
 from fedge.physics.time_power_model import POWER_NAMES, TIME_NAMES, Coefficients
@@ -201,18 +200,11 @@ def save_model(path: Path, model: BoardModel) -> None:
         _build_arrays(model),
         metadata={METADATA_KEY: TypeAdapter(_ModelHeader).dump_json(_build_header(model)).decode()},
     )
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        with part.open("wb") as handle:
-            handle.write(content)
-            handle.flush()
-            os.fsync(handle.fileno())
-        part.replace(path)
+        with replace_file(path) as part:
+            part.write_bytes(content)
     except OSError as error:
         raise BadInput(str(path), f"a file that cannot be written ({error.strerror})", "a writable file") from error
-    finally:
-        with suppress(OSError):
-            part.unlink(missing_ok=True)
 
 
 def _build_arrays(model: BoardModel) -> dict[str, NDArray[Any]]:

@@ -25,12 +25,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fedge.physics.matern import Float32Array, matern5_single
 from fedge.physics.robust_fit import STUDENT_DEGREES, GaussianPrior, fit_curve
 from fedge.types import Floats
 
-Float32Array = NDArray[np.float32]
 KnobCurve = Callable[[Floats, Floats], tuple[Floats, Floats]]
 """Parameters (k,) and shares (n, 4) -> log values (n,) and derivatives (k, n)."""
 
@@ -219,21 +218,9 @@ def misfit_correlation(x: Floats, seen: Floats) -> Float32Array:
         which = np.searchsorted(values, x[:, knob])
         apart = (np.square(np.log(values)[:, None] - np.log(seen[:, knob])) / length**2).astype(np.float32)
         squared += apart[which]
-        single += _matern(apart)[which]
-    alike = _matern(squared)
+        single += matern5_single(apart)[which]
+    alike = matern5_single(squared)
     alike *= np.float32(1.0 - SINGLE_KNOB_SHARE)
     single *= np.float32(SINGLE_KNOB_SHARE / len(LENGTH_SCALES))
     alike += single
     return alike
-
-
-def _matern(squared: Float32Array) -> Float32Array:
-    """Return the Matern-5/2 correlation at squared distances."""
-    d = np.sqrt(np.float32(5.0) * squared)
-    correlation: Float32Array = d * d
-    correlation /= np.float32(3.0)
-    correlation += d
-    correlation += np.float32(1.0)
-    np.negative(d, out=d)
-    correlation *= np.exp(d, out=d)
-    return correlation

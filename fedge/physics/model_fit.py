@@ -10,8 +10,8 @@ import numpy as np
 from fedge.errors import BadInput
 from fedge.physics import log_derivatives
 from fedge.physics.call_cache import cache_last_call
+from fedge.physics.matern import Float32Array
 from fedge.physics.misfit_process import (
-    Float32Array,
     KnobCurve,
     QuantityPosterior,
     QuantityRows,

@@ -18,6 +18,8 @@ Curve = Callable[[Floats], tuple[Floats, Floats]]
 """Parameters (k,) -> values (n,) and derivatives (k, n)."""
 
 STUDENT_DEGREES = 4.0
+SD_OF_MAD = 1.4826
+"""Standard deviation of a normal distribution divided by its median absolute deviation."""
 _LONGEST_STEP = 1.0
 """Largest change of a log-parameter in one iteration; larger steps leave the region where the linearisation holds."""
 _STEPS = 80
@@ -97,6 +99,11 @@ def student_weights(z: Floats) -> Floats:
     """Return the weights of standardised residuals under Student-t noise, of the same shape as ``z``."""
     weights: Floats = (STUDENT_DEGREES + 1.0) / (STUDENT_DEGREES + z * z)
     return weights
+
+
+def robust_sd(deviations: Floats) -> float:
+    """Return the standard deviation of normal deviations by their median size, which outliers do not move."""
+    return SD_OF_MAD * float(np.median(np.abs(deviations)))
 
 
 def _compute_step(

@@ -16,8 +16,8 @@ from typing import Self
 import numpy as np
 
 from fedge.errors import BadInput
+from fedge.physics.matern import Float32Array
 from fedge.physics.misfit_process import (
-    Float32Array,
     KnobCurve,
     QuantityPosterior,
     QuantityRows,

@@ -17,6 +17,7 @@ from typing import Self
 
 import numpy as np
 
+from fedge.physics.matern import matern5
 from fedge.physics.prior_knowledge import PriorKnowledge
 from fedge.predictors.measurement_columns import collect_columns
 from fedge.seeds import make_generator
@@ -140,7 +141,7 @@ def log_posterior(h: Floats, x: Floats, y: Floats) -> tuple[float, Floats]:
     z, squares = _scaled_distances(h, x, x)
     bend = np.exp(2 * h[0])
     slope = np.empty(6)
-    slope[0] = np.sum(change * 2 * bend * _matern(z))
+    slope[0] = np.sum(change * 2 * bend * matern5(z))
     # dM/d ln l_d = 5/3 (1 + z) e^-z ((x_d - x'_d) / l_d)^2
     shared = change * bend * (5 / 3) * (1 + z) * np.exp(-z)
     slope[1:5] = [np.sum(shared * squares[d]) for d in range(4)]
@@ -187,13 +188,8 @@ def _scaled_distances(h: Floats, a: Floats, b: Floats) -> tuple[Floats, Floats]:
     return np.sqrt(5 * squares.sum(axis=0)), squares
 
 
-def _matern(z: Floats) -> Floats:
-    value: Floats = (1 + z + z * z / 3) * np.exp(-z)
-    return value
-
-
 def _kernel(h: Floats, a: Floats, b: Floats) -> Floats:
-    value: Floats = CONSTANT_SD**2 + SLOPE_SD**2 * a @ b.T + np.exp(2 * h[0]) * _matern(_scaled_distances(h, a, b)[0])
+    value: Floats = CONSTANT_SD**2 + SLOPE_SD**2 * a @ b.T + np.exp(2 * h[0]) * matern5(_scaled_distances(h, a, b)[0])
     return value
 
 

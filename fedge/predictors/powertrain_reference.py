@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedge.atomic_files import replace_file
 from fedge.errors import BadInput
 from fedge.predictors.network_pair import LAYERS, init_pair, view_pair
 from fedge.predictors.network_training import Scaler, TrainedNetworks, TrainingRows, train_pair
@@ -170,12 +170,5 @@ def _write_reference(trained: TrainedNetworks, train_s: float, path: Path, key: 
         "mape": trained.validation_mape,
     }
     content = save(arrays, {"key": key, "train_s": f"{train_s:.3f}"})
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.stem, suffix=".part")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+    with replace_file(path) as part:
+        part.write_bytes(content)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import math
-import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
+from fedge.child_processes import count_cores
 from fedge.errors import BadInput, RunFailed, UnknownName
 from fedge.serving import batch_sizing, side_by_side
 from fedge.serving.private_workers import WorkerSettings, start_workers
@@ -135,11 +135,6 @@ def run_concurrent_jobs(options: ConcurrentRunOptions, observer: ConcurrentRunOb
     except (KeyboardInterrupt, RunFailed) as error:
         ended = error
     return ConcurrentRunResult(options, jobs, tuple(outcomes), ended)
-
-
-def count_cores() -> int:
-    """Return the number of cores available to this program; torch uses as many threads if they are physical cores."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def concurrent_run_to_dict(result: ConcurrentRunResult) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from fedge.knowledge.table_background import find_board_spec, resolve_maxn
 from fedge.physics import time_power_model
 from fedge.physics.model_fit import fit_table
+from fedge.physics.robust_fit import robust_sd
 from fedge.serving.job_pair import JobPair, ModeKey, list_mode_keys, select_pair_modes
 from fedge.types import Floats, Modes, PowerMode, ProfileTable
 
@@ -44,7 +45,7 @@ def find_plausible_rows(table: ProfileTable, maxn: PowerMode) -> NDArray[np.bool
 
 
 def _find_outliers(residuals: Floats, near: list[list[int]]) -> NDArray[np.bool_]:
-    sd = 1.4826 * float(np.median(np.abs(residuals - np.median(residuals))))
+    sd = robust_sd(residuals - np.median(residuals))
     far = (np.abs(residuals) > OUTLIER_LOG) & (np.abs(residuals) > OUTLIER_SD * sd)
     for row in np.flatnonzero(far):
         around = float(np.median(residuals[near[row]])) if near[row] else 0.0

@@ -8,10 +8,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 
+from fedge.child_processes import count_cores
 from fedge.clock import RealClock
 from fedge.devices.tables.table_checks import list_table_notes
 from fedge.studies.prediction_cells import CellResult, MethodSetup, PredictionCell, PredictionTarget, run_cell, warm_up
-from fedge.studies.process_pool import count_cores, run_in_processes
+from fedge.studies.process_pool import run_in_processes
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
 """Read by numeric libraries when they are loaded; each uses one thread, because the cells fill the cores."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import multiprocessing
-import os
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -13,15 +12,11 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TypeVar
 
+from fedge.child_processes import count_cores, exit_with_parent
 from fedge.errors import FedgeError, RunFailed
 
 J = TypeVar("J")
 R = TypeVar("R")
-
-
-def count_cores() -> int:
-    """Return the number of cores that this process may use."""
-    return len(os.sched_getaffinity(0))
 
 
 def run_jobs(
@@ -139,13 +134,6 @@ def _ignore_interrupts() -> Iterator[None]:
 
 def _start_worker(prepare: Callable[[], None] | None) -> None:
     """Initialise a worker process that ends with its parent."""
-    threading.Thread(target=_exit_with_parent, daemon=True).start()
+    exit_with_parent()
     if prepare is not None:
         prepare()
-
-
-def _exit_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedge.atomic_files import write_text
+from fedge.atomic_files import sync_folder, write_text
 from fedge.errors import BadInput
 from fedge.telemetry import store_files, wal
 from fedge.telemetry.file_lock import FileLock
@@ -71,7 +71,7 @@ class TableWriter:
         path = store_files.numbered_path(self._where, self._number, store_files.WAL)
         self._bytes = wal.append(path, data, self._bytes, sync)
         if new:
-            store_files.sync_folder(self._where)
+            sync_folder(self._where)
         if sync:
             self._synced_s = self._now_s()
         self._frames += len(slices)
@@ -129,11 +129,11 @@ class RunTables:
         version = store_files.read_store_version(folder)
         if version is None:  # the version first, so that a reader who finds tables finds it too
             _write_version(folder)
-            store_files.sync_folder(folder)
+            sync_folder(folder)
         elif version < VERSION:
             _convert_version_1(folder)
         self._writers = {table: TableWriter(folder, table, now_s) for table in TABLES}
-        store_files.sync_folder(folder / STORE)
+        sync_folder(folder / STORE)
         self._rounds = read_rows(folder, RoundRow)
 
     def append(self, rows: Iterable[Row]) -> None:
@@ -221,4 +221,4 @@ def _convert_version_1(folder: Path) -> None:
 def _write_version(folder: Path) -> None:
     path = folder / STORE / store_files.VERSION_FILE
     write_text(path, json.dumps({"version": VERSION}) + "\n")
-    store_files.sync_folder(path.parent)
+    sync_folder(path.parent)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedge.atomic_files import replace_file
+from fedge.atomic_files import replace_file, sync_folder
 from fedge.errors import BadInput
 from fedge.telemetry import wal
 from fedge.telemetry.run_folder import STORE
@@ -250,12 +250,3 @@ def wal_rows_to_table(table: StoreTable, contents: wal.WalContents) -> Any:
     if not contents.batches:
         return make_empty_table(table)
     return fit_to_schema(table, pa.Table.from_batches(contents.batches, contents.schema))
-
-
-def sync_folder(path: Path) -> None:
-    """Wait until the folder's entries are on disk."""
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

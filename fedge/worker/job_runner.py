@@ -6,14 +6,14 @@ import os
 import time
 import traceback
 from pathlib import Path
-from typing import Any, Callable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from fedge.worker import builtin_tasks
 from fedge.worker.inference_interleaver import TimeBreakdown
 from fedge.worker.inference_services import InferenceServices, parse_arrival_times, parse_service, parse_training_share
 from fedge.worker.job_slot import Reply, WorkerJob
 from fedge.worker.peak_memory import PeakMemoryMeter
-from fedge.worker.refusal import JobStopped, Refusal, error_reply
+from fedge.worker.refusal import JobStopped, Refusal, error_reply, iter_causes
 from fedge.worker.request_fields import BadField, NoTaskLoaded, get_count, get_number, get_object, get_seconds, get_text
 from fedge.worker.sources import BadSource, compute_stamp, find_strays
 from fedge.worker.tasks import data_shape
@@ -128,7 +128,7 @@ class JobRunner:
         if self._parts.is_oom(error):
             text = f"{verb} ran out of memory: {describe_error(error)}; a smaller batch or model needs less"
             return error_reply("oom", text)
-        if any(_mentions_any(one, BROKEN_CONTEXT) for one in _iter_causes(error)):
+        if any(_mentions_any(one, BROKEN_CONTEXT) for one in iter_causes(error)):
             self.broken = describe_error(error)
         if not isinstance(error, Refusal):
             return error_reply("failed", describe_error(error))
@@ -323,13 +323,6 @@ def describe_error(error: BaseException) -> str:
     place = traceback.extract_tb(error.__traceback__)[-1:]
     where = "".join(f" ({Path(one.filename).name}:{one.lineno} in {one.name})" for one in place)
     return f"{type(error).__name__}: {str(error)[:2000]}{where}"
-
-
-def _iter_causes(error: Optional[BaseException]) -> Iterator[BaseException]:
-    """Yield an exception and its chain of causes."""
-    while error is not None:
-        yield error
-        error = error.__cause__
 
 
 def _mentions_any(error: BaseException, phrases: Sequence[str]) -> bool:

@@ -1,6 +1,6 @@
 """Refused requests and their kinds on the wire: what was got, what would be right, what to do."""
 
-from typing import Any, Dict, Tuple
+from typing import Any, Dict, Iterator, Optional, Tuple
 
 KINDS = {
     "bad-request": "the request cannot be meant so, or is no frame",
@@ -44,3 +44,10 @@ def error_reply(kind: str, text: str) -> Tuple[Dict[str, Any], Dict[str, Any]]:
         text: Description of the error; cut to ``LONGEST_TEXT`` characters.
     """
     return {"ok": False, "error": {"kind": kind if kind in KINDS else "failed", "text": text[:LONGEST_TEXT]}}, {}
+
+
+def iter_causes(error: Optional[BaseException]) -> Iterator[BaseException]:
+    """Yield an exception and its chain of causes."""
+    while error is not None:
+        yield error
+        error = error.__cause__

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import socket
 import subprocess
 import time
 import urllib.error
@@ -19,16 +18,12 @@ from typing import TypeVar
 
 import pytest
 
+from experiments.backends.simulation import find_free_port
+
 PROGRAM = shutil.which("prometheus", path=f"{os.environ.get('PATH', '')}:/usr/bin")
 needs_prometheus = pytest.mark.skipif(PROGRAM is None, reason="the distribution's package prometheus is not here")
 LIMIT_S = 60.0
 T = TypeVar("T")
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
 
 
 def until(ask: Callable[[], T | None], what: str, limit_s: float = LIMIT_S) -> T:
@@ -89,7 +84,7 @@ def prometheus(folder: Path, targets: Mapping[str, str]) -> Iterator[Prometheus]
     config = {"global": {"scrape_interval": "1s", "scrape_timeout": "1s"}, "scrape_configs": jobs}
     # JSON is YAML too.
     (folder / "prometheus.yml").write_text(json.dumps(config), encoding="utf-8")
-    port = free_port()
+    port = find_free_port()
     command = [
         str(PROGRAM),
         f"--config.file={folder / 'prometheus.yml'}",

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from experiments.report.quantities import number
-from experiments.report.tables import Cell, Table, number_cell, text_cell
+from experiments.report.tables import Cell, Table, number_cell, print_lines, text_cell
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -19,15 +19,10 @@ AIM_WORDS = {"throughput": "most images per second", "latency": "least latency",
 
 def print_placement_advice(console: Console, advice: PlacementAdvice) -> None:
     """Print the whole plan."""
-    _print_lines(console, _describe_choice(advice))
+    print_lines(console, _describe_choice(advice))
     instances_table(advice).print(console)
     combinations_table(advice).print(console)
-    _print_lines(console, _describe_sources(advice))
-
-
-def _print_lines(console: Console, lines: Iterator[str]) -> None:
-    for line in lines:
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
+    print_lines(console, _describe_sources(advice))
 
 
 def _describe_choice(advice: PlacementAdvice) -> Iterator[str]:

@@ -22,7 +22,7 @@ from experiments.report.page import (
     render_paragraph,
 )
 from experiments.report.quantities import number
-from experiments.report.tables import Cell, Table, number_cell, text_cell
+from experiments.report.tables import Cell, Table, number_cell, print_lines, text_cell
 from fedge.analysis.topology.channel_plan import LayerCut, NetworkVariant
 from fedge.analysis.topology.variant_files import TrainingCheck
 from fedge.analysis.topology.variant_search import StepLimits, VariantFit
@@ -99,20 +99,20 @@ def select_layers(variant: NetworkVariant) -> list[tuple[str, LayerCut]]:
 def print_topology(result: TopologyResult, folders: Sequence[Path], training: TrainingCheck | None) -> None:
     """Print the whole result."""
     console = _make_console()
-    _print_lines(console, describe_request(result))
+    print_lines(console, describe_request(result))
     variants_table("variants", "Variants that fit", result.variants, result.limits).print(console)
     title = "Other batch sizes: non-dominated largest variants that fit"
     variants_table("batches", title, result.front, result.limits).print(console)
-    _print_lines(console, describe_limitations(result))
+    print_lines(console, describe_limitations(result))
     if folders:
-        _print_lines(console, [f"Written: {', '.join(str(folder) for folder in folders)}"])
+        print_lines(console, [f"Written: {', '.join(str(folder) for folder in folders)}"])
     if training is not None:
         name = result.variants[0].variant.name
         grown = "" if training.grown_mb is None else f"; its memory grew by {number(training.grown_mb)} MB"
         losses = f"{training.losses[0]:.4g} -> {training.losses[-1]:.4g}"
         steps = f"{len(training.losses)} steps of {training.batch_size} synthetic samples"
         where = "measured on this machine, not on the board"
-        _print_lines(console, [f"Trained {name} for {steps}: loss {losses}{grown} ({where})"])
+        print_lines(console, [f"Trained {name} for {steps}: loss {losses}{grown} ({where})"])
 
 
 def print_variant(variant: NetworkVariant, *, every_layer: bool) -> None:
@@ -124,11 +124,11 @@ def print_variant(variant: NetworkVariant, *, every_layer: bool) -> None:
         f"{100 * variant.flop_share:.1f} % of the FLOP ({variant.cost.flop / 1e9:.3g} GFLOP per sample), "
         f"{100 * variant.channel_share:.1f} % of the channels"
     )
-    _print_lines(console, [f"{variant.model} for samples of {shape}, channels ranked by {variant.method}", shares])
+    print_lines(console, [f"{variant.model} for samples of {shape}, channels ranked by {variant.method}", shares])
     shown = list(variant.plan.items()) if every_layer else select_layers(variant)
     layers_table(shown).print(console)
     if len(shown) < len(variant.plan):
-        _print_lines(console, [f"and {len(variant.plan) - len(shown)} more layers (--all)"])
+        print_lines(console, [f"and {len(variant.plan) - len(shown)} more layers (--all)"])
 
 
 def describe_request(result: TopologyResult) -> list[str]:
@@ -158,11 +158,6 @@ def describe_limitations(result: TopologyResult) -> list[str]:
         f"Predictions are {need.label} ({need.source}); one standard deviation: {spread}.",
         AT_MAXN_NOTE,
     ]
-
-
-def _print_lines(console: Console, lines: Sequence[str]) -> None:
-    for line in lines:
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
 def _format_millions(variant: NetworkVariant) -> str:

@@ -17,7 +17,7 @@ from experiments.report.predictors.choice_summary import (
     group_rows,
     select_baseline,
 )
-from experiments.report.tables import Table, number_cell, swatch_cell, text_cell
+from experiments.report.tables import Table, number_cell, print_lines, swatch_cell, text_cell
 from fedge.studies.fleet import FleetRun
 from fedge.studies.mode_choice_study import ModeChoiceResult
 from fedge.types import ProfileTable
@@ -33,7 +33,7 @@ def print_mode_choice(console: Console, table: ProfileTable, steps: int, choices
     rows: list[FigureRow] = [choice.row for choice in choices]
     title = f"{table.device}/{table.workload}: {steps} steps per round"
     mode_choice_table(rows, title).print(console)
-    _print_lines(console, (COLUMNS_NOTE, _describe_seeds(rows)))
+    print_lines(console, (COLUMNS_NOTE, _describe_seeds(rows)))
 
 
 def mode_choice_table(rows: Sequence[FigureRow], title: str = "") -> Table:
@@ -57,7 +57,7 @@ def print_fleet_study(console: Console, runs: Sequence[FleetRun]) -> None:
     for table in build_fleet_tables(rows):
         table.print(console)
     gap = "Gap: to the oracle's objective. Share: of the oracle's saving."
-    _print_lines(console, (gap, COLUMNS_NOTE, _describe_seeds(rows), *describe_infeasible_limits(rows)))
+    print_lines(console, (gap, COLUMNS_NOTE, _describe_seeds(rows), *describe_infeasible_limits(rows)))
 
 
 def build_fleet_tables(rows: Sequence[FigureRow]) -> tuple[Table, Table, Table]:
@@ -91,8 +91,3 @@ def build_fleet_tables(rows: Sequence[FigureRow]) -> tuple[Table, Table, Table]:
 def _describe_seeds(rows: Sequence[FigureRow]) -> str:
     seeds = len({row["seed"] for row in rows})
     return f"Mean of {seeds} seeds, the worst seed in brackets." if seeds > 1 else "One seed."
-
-
-def _print_lines(console: Console, lines: Sequence[str]) -> None:
-    for line in lines:
-        console.print(line, highlight=False, markup=False, soft_wrap=True)

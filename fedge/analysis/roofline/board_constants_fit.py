@@ -30,7 +30,7 @@ from fedge.analysis.roofline.roofline_model import (
 )
 from fedge.costs.layers.network_cost import NetworkCost
 from fedge.errors import BadInput
-from fedge.physics.robust_fit import GaussianPrior, fit_curve
+from fedge.physics.robust_fit import GaussianPrior, fit_curve, robust_sd
 from fedge.physics.time_power_model import knob_shares
 from fedge.types import DeviceSpec, Floats, Label, PowerMode, ProfileTable
 
@@ -267,14 +267,14 @@ def _fit_values_and_factors(  # noqa: PLR0917 - one caller, twice
         best = fit_curve(curve, data=seen, noise_sd=own_noise, prior=prior, start=best.parameters, tolerance=_TOLERANCE)
     values, factors = split(best.parameters)
     off = best.residuals - np.median(best.residuals)
-    return values, factors, 1.4826 * float(np.median(np.abs(off)))
+    return values, factors, robust_sd(off)
 
 
 def _estimate_row_noise(
     residuals: Floats, tables: np.ndarray[tuple[int], np.dtype[np.intp]], least_sd: float
 ) -> Floats:
     """Return every row's noise, the robust deviation of its table's residuals but at least ``least_sd``."""
-    spreads = [1.4826 * float(np.median(np.abs(residuals[tables == i]))) for i in range(tables.max() + 1)]
+    spreads = [robust_sd(residuals[tables == i]) for i in range(tables.max() + 1)]
     noise: Floats = np.maximum(spreads, least_sd)[tables]
     return noise
 

@@ -14,10 +14,11 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from fedge.atomic_files import sync_folder
 from fedge.characterisation.profiling.mode_measurement import SettledMode
 from fedge.characterisation.profiling.stability import StabilityVerdict
 from fedge.errors import BadInput
-from fedge.jsonlines import JsonLines, open_locked, replay_lines, sync_folder
+from fedge.jsonlines import JsonLines, open_locked, replay_lines
 from fedge.types import PowerMode
 
 VERSION = 1

@@ -195,8 +195,7 @@ DENSE_KINDS = frozenset({"conv", "conv_transpose", "linear"})
 
 
 def narrow_network(network: NetworkCost, width: float) -> NetworkCost:
-    """Return the cost of a network with a share of every layer's channels, above 0 to 1; 1 returns the network itself.
-    """
+    """Return the cost of a network with a share of every layer's channels, above 0 and at most 1."""
     if width == 1.0:
         return network
     dense = [place for place, layer in enumerate(network.layers) if _is_dense(layer)]

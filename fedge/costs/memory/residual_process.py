@@ -7,23 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fedge.physics.matern import matern3, matern5
 from fedge.types import Floats
 
-
-def matern3(distance: Floats) -> Floats:
-    """Return the Matern-3/2 correlation at distances in correlation lengths, any shape."""
-    scaled = np.sqrt(3.0) * distance
-    alike: Floats = (1.0 + scaled) * np.exp(-scaled)
-    return alike
-
-
-def matern5(distance: Floats) -> Floats:
-    """Return the Matern-5/2 correlation at distances in correlation lengths, any shape."""
-    scaled = np.sqrt(5.0) * distance
-    alike: Floats = (1.0 + scaled + scaled**2 / 3.0) * np.exp(-scaled)
-    return alike
-
-
+ROOT3, ROOT5 = np.sqrt(3.0), np.sqrt(5.0)
 SMOOTH_OUTLIER_SDS = 2.0
 """Noise standard deviations beyond which a residual is down-weighted."""
 SMOOTH_ROUNDS = 3
@@ -109,7 +96,7 @@ def fit_smooth_process(at: Floats, residual: Floats, scales: Iterable[ProcessSca
 
 def _fit_scales(scales: ProcessScales, at: Floats, residual: Floats) -> tuple[float, SmoothProcess]:
     same_level = at[:, None, 0] == at[None, :, 0]
-    near = matern3(_distances(at[:, 1], at[:, 1]) / scales.own_length)
+    near = matern3(ROOT3 * (_distances(at[:, 1], at[:, 1]) / scales.own_length))
     covariance = _shared_covariance(scales, at, at) + np.where(same_level, scales.own**2 * near, 0.0)
     noise = np.full(len(at), scales.noise**2)
     weights = _solve_weights(covariance, noise, residual)[1]
@@ -128,11 +115,13 @@ def _solve_weights(covariance: Floats, noise: Floats, residual: Floats) -> tuple
 
 
 def _shared_covariance(scales: ProcessScales, one: Floats, other: Floats) -> Floats:
-    level = matern5(_distances(one[:, 0], other[:, 0]) / scales.level_length)
+    level = matern5(ROOT5 * (_distances(one[:, 0], other[:, 0]) / scales.level_length))
     batch = _distances(one[:, 1], other[:, 1])
-    both = level * matern3(batch / scales.both_length)
+    both = level * matern3(ROOT3 * (batch / scales.both_length))
     shared: Floats = (
-        scales.offset**2 + scales.batch**2 * matern3(batch / scales.batch_length) + scales.level**2 * (level + both)
+        scales.offset**2
+        + scales.batch**2 * matern3(ROOT3 * (batch / scales.batch_length))
+        + scales.level**2 * (level + both)
     )
     return shared
 
@@ -197,5 +186,5 @@ def fit_transfer_process(at: Floats, residual: Floats) -> TransferProcess:
 def _transfer_covariance(one: Floats, other: Floats) -> Floats:
     distance = np.sqrt((((one[:, None, :] - other[None, :, :]) / TRANSFER_LENGTHS) ** 2).sum(axis=2))
     batch = np.abs(one[:, None, 0] - other[None, :, 0]) / TRANSFER_BATCH_LENGTH
-    covariance: Floats = CURVE**2 * matern5(distance) + BATCH**2 * matern3(batch)
+    covariance: Floats = CURVE**2 * matern5(ROOT5 * distance) + BATCH**2 * matern3(ROOT3 * batch)
     return covariance

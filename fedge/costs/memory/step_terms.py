@@ -55,8 +55,7 @@ class ConvolutionGeometry:
 
 
 def build_geometry(layers: Floats, batch_size: Floats) -> ConvolutionGeometry:
-    """Combine layers, rows of ``step_table.GEOMETRY_COLUMNS``, shape (layers, 7), with batch sizes, shape (batches,).
-    """
+    """Combine rows of ``step_table.GEOMETRY_COLUMNS``, shape (layers, 7), with batch sizes, shape (batches,)."""
     n, m, k, p, s, g, i = layers.T[:, None, :]
     return ConvolutionGeometry(np.asarray(batch_size, dtype=np.float64)[:, None], n=n, m=m, k=k, p=p, s=s, g=g, i=i)
 

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from fedge.errors import BadInput
 from fedge.physics import log_derivatives
+from fedge.physics.matern import Float32Array
 from fedge.physics.misfit_process import (
-    Float32Array,
     KnobCurve,
     QuantityPosterior,
     QuantityRows,

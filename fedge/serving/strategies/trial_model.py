@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedge.physics.misfit_process import Float32Array
+from fedge.physics.matern import Float32Array
 from fedge.serving.serving_problems import ServingProblem
 from fedge.serving.strategies import SearchContext
 from fedge.serving.strategies.expected_gain import (

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -15,6 +14,7 @@ import pytest
 from contracts.live_server import post, wait_for
 
 from experiments.backends.dashboard_target import find_run_folder, parse_address, read_settings
+from experiments.backends.simulation import find_free_port
 from experiments.cli.dashboard_view import DashboardOptions, serve_dashboard
 from fedge.errors import BadInput
 from fedge.telemetry.board_messages import encode_batch
@@ -136,7 +136,9 @@ def test_the_page_ends_at_once_and_without_a_word(number: int, tmp_path: Path) -
 @pytest.mark.slow
 def test_a_fleets_service_that_is_stopped_has_kept_everything(tmp_path: Path) -> None:
     settings = tmp_path / "board.yaml"
-    settings.write_text(f"store: {tmp_path}/fleet\ningest: {tmp_path}/i.sock\nport: {free_port()}\n", encoding="utf-8")
+    settings.write_text(
+        f"store: {tmp_path}/fleet\ningest: {tmp_path}/i.sock\nport: {find_free_port()}\n", encoding="utf-8"
+    )
     command = [sys.executable, "-m", "experiments.cli.main", "board", "--serve", str(settings)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -157,9 +159,3 @@ def _posted(path: Path, body: bytes) -> int:
         return post(path, body, "a")[0]
     except OSError:
         return 0
-
-
-def free_port() -> int:
-    with socket.socket() as trial:
-        trial.bind(("127.0.0.1", 0))
-        return int(trial.getsockname()[1])

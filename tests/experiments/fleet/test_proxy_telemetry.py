@@ -24,6 +24,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.x509.oid import NameOID
 
+from experiments.backends.simulation import find_free_port
 from experiments.fleet.certificates import Signer, encode_certificate, encode_key, make_board, make_ca, new_key
 from experiments.fleet.key_folder import create_keys, read_signer
 from experiments.fleet.nginx_proxy import NginxProxy, build_configuration
@@ -98,12 +99,6 @@ def serving(server: socketserver.BaseServer) -> Iterator[None]:
         thread.join(LIMIT_S)
 
 
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
-
-
 @contextmanager
 def nginx(folder: Path, port: int) -> Iterator[None]:
     main = folder / "nginx.conf"
@@ -144,7 +139,7 @@ def front(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Front]:
     superlink.socket = context.wrap_socket(superlink.socket, server_side=True)
     # The path of a Unix socket is short.
     ingest = folder / "i.sock"
-    port = free_port()
+    port = find_free_port()
     text = build_configuration(
         NginxProxy(
             folder / "keys",

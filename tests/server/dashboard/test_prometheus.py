@@ -12,8 +12,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from contracts.prometheus import LIMIT_S, Prometheus, free_port, got, needs_prometheus, prometheus, until
+from contracts.prometheus import LIMIT_S, Prometheus, got, needs_prometheus, prometheus, until
 
+from experiments.backends.simulation import find_free_port
 from fedge.telemetry import open_run
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -67,7 +68,7 @@ def going(found: Prometheus) -> float | None:
 
 def test_promql_gives_the_fleets_energy_as_the_store_has_it(tmp_path: Path) -> None:
     (tmp_path / "exp.yaml").write_text(YAML, encoding="utf-8")
-    run, port = tmp_path / "run", free_port()
+    run, port = tmp_path / "run", find_free_port()
     page = f"http://127.0.0.1:{port}"
     with (
         fedge(tmp_path / "board.log", "board", str(run), "--port", str(port)),

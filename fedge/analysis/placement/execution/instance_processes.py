@@ -6,7 +6,6 @@ import multiprocessing
 import os
 import signal
 import statistics
-import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING
 
 from fedge.analysis.placement.execution.inference_jobs import BatchJob, InstanceTask, build_job
+from fedge.child_processes import exit_with_parent
 from fedge.errors import BadInput, FedgeError, RunFailed
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ def run_instances(tasks: Sequence[InstanceTask], seconds: float, build: JobBuild
 
 def run_instance_process(task: InstanceTask, seconds: float, build: JobBuilder, pipe: Connection) -> None:
     """Run one instance's process: send ``ready``, wait for ``go``, run, and send the result."""
-    threading.Thread(target=_exit_with_parent, daemon=True).start()
+    exit_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # ending instances is left to the process that started them
     try:
         job = build(task)
@@ -172,11 +172,3 @@ class _single_thread:  # noqa: N801 - used as a statement
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
-
-
-def _exit_with_parent() -> None:
-    """End this process when its parent ends."""
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)

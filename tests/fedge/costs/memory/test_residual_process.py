@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import pytest
 
@@ -12,25 +10,7 @@ from fedge.costs.memory.residual_process import (
     fit_smooth_process,
     fit_transfer_process,
     list_scale_candidates,
-    matern3,
-    matern5,
 )
-
-
-def test_correlations_fall_from_one_towards_zero() -> None:
-    apart = np.linspace(0.0, 12.0, 50)
-    for matern in (matern3, matern5):
-        alike = matern(apart)
-        assert alike[0] == 1.0
-        assert (np.diff(alike) < 0).all()
-        assert 0.0 < alike[-1] < 1e-6
-
-
-def test_correlations_at_one_length_by_hand() -> None:
-    one, three, five = np.array([1.0]), math.sqrt(3.0), math.sqrt(5.0)
-    assert matern3(one)[0] == pytest.approx((1 + three) * math.exp(-three))
-    assert matern5(one)[0] == pytest.approx((1 + five + 5 / 3) * math.exp(-five))
-
 
 SCALES = (0.02, 0.05, 0.05, 0.5)
 
