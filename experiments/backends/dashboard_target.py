@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import urlsplit
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fedge.errors import BadInput
 from fedge.telemetry import run_folder
 from fedge.telemetry.store_files import read_store_version
+from fedge.yaml_files import read_yaml
 
 LOOPBACK = "127.0.0.1"
 
@@ -89,12 +89,9 @@ def read_settings(path: Path) -> DashboardSettings:
     Raises:
         BadInput: In one line that names the field.
     """
-    try:
-        content: Any = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise BadInput(str(path), "no such file", "the settings of the service (docs/board-page.md)") from error
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise BadInput(str(path), "an unreadable file", " ".join(str(error).split())) from error
+    if not path.exists():
+        raise BadInput(str(path), "no such file", "the settings of the service (docs/board-page.md)")
+    content = read_yaml(path)
     if not isinstance(content, dict):
         raise BadInput(str(path), "a file without settings", "at least 'store: FOLDER' (docs/board-page.md)")
     try:

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-import yaml
-
 from experiments.backends import launcher
 from experiments.backends.run_export import export_rounds
 from experiments.spec import experiment_checks
 from fedge.errors import BadInput, FedgeError, RunFailed
 from fedge.experiment import ExporterSpec
+from fedge.yaml_files import parse_yaml
 
 OptionValue = bool | int | float | str
 
@@ -48,10 +47,7 @@ def _parse_option(text: str) -> tuple[str, OptionValue]:
     key, sign, value = text.partition("=")
     if not sign or not key.strip():
         raise BadInput("--option", repr(text), "key=value, for example --option tracking_uri=http://127.0.0.1:5000")
-    try:
-        parsed = yaml.safe_load(value)
-    except yaml.YAMLError as error:
-        raise BadInput(f"--option {key}", repr(value), "a value as in YAML") from error
+    parsed = parse_yaml(value, f"--option {key}")
     if not isinstance(parsed, OptionValue):
         raise BadInput(f"--option {key}", repr(value), "a number, text, true or false")
     return key.strip(), parsed

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from experiments.spec.experiment_loader import format_value
 from experiments.spec.loader_checks import check_loader, loader_label
 from experiments.spec.memory_checks import check_memory, memory_label
 from experiments.spec.serving_checks import check_serving, serving_label
@@ -51,6 +50,7 @@ from fedge.seeds import make_generator
 from fedge.types import DeviceSpec, Modes, ProfileTable, TrainOptions
 from fedge.workloads import load_experiment_task
 from fedge.workloads.partitions import split_samples
+from fedge.yaml_files import format_value
 
 POLICY_OPTIONS: dict[str, tuple[str, ...]] = {
     "maxn": (),

@@ -8,12 +8,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
 from pydantic import BaseModel, ValidationError
 
 from experiments.spec.network_layers import add_network_layers
 from fedge.errors import BadInput
 from fedge.experiment import Experiment, FleetEntry
+from fedge.yaml_files import format_value, parse_yaml, read_yaml_mapping
 
 NAME_ONLY_KEYS = ("policy", "strategy", "selection")
 """Keys whose value may be a bare name instead of a mapping with ``name``."""
@@ -23,7 +23,6 @@ NAME_ONLY_LISTS = {"fleet": "device", "exporters": "name"}
 """Keys of lists whose items may be bare names, with the field that the name stands for."""
 NETWORK_FIELDS = {"workload.network", "workload.network.model", "workload.network.input"}
 """Overriding one of these invalidates the stored layers of the experiment's network."""
-MAX_VALUE_LENGTH = 60
 """Longest part of an invalid value that a message quotes, in characters."""
 _EXPECTED_BY_ERROR = {
     "int_parsing": "a whole number",
@@ -55,33 +54,11 @@ def load_experiment(path: Path, overrides: Sequence[str] = ()) -> Experiment:
     Raises:
         BadInput: For the first error, naming file and field.
     """
-    raw = read_yaml(path)
+    raw = read_yaml_mapping(path, "a mapping of keys such as fleet, policy, rounds")
     for override in overrides:
         _drop_stale_layers(raw, override)
         apply_override(raw, override)
     return add_network_layers(resolve_experiment(raw, path), str(path))
-
-
-def read_yaml(path: Path) -> dict[str, Any]:
-    """Read the mapping in a YAML file.
-
-    Raises:
-        BadInput: If the file cannot be read, is not YAML, repeats a key or holds no mapping.
-    """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise BadInput(str(path), "a file that cannot be read", f"a readable YAML file ({reason})") from error
-    try:
-        raw = yaml.load(text, Loader=_UniqueKeyLoader)  # noqa: S506 -- a SafeLoader
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f"{path}: line {mark.line + 1}" if mark else str(path)
-        raise BadInput(where, "text that is not YAML", str(getattr(error, "problem", error))) from error
-    if not isinstance(raw, dict):
-        raise BadInput(str(path), type(raw).__name__, "a mapping of keys such as fleet, policy, rounds")
-    return raw
 
 
 def _drop_stale_layers(raw: Mapping[str, Any], override: str) -> None:
@@ -93,20 +70,6 @@ def _drop_stale_layers(raw: Mapping[str, Any], override: str) -> None:
     network.pop("layers", None)
     if workload.get("cost") == Path(str(network.get("model"))).stem:
         del workload["cost"]
-
-
-class _UniqueKeyLoader(yaml.SafeLoader):
-    """YAML's safe loader, but duplicate keys are rejected instead of silently overwritten."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        keys: set[str] = set()
-        for key, _ in node.value:
-            if key.value in keys:
-                raise yaml.constructor.ConstructorError(
-                    None, None, f"the key {key.value!r} stands here twice", key.start_mark
-                )
-            keys.add(str(key.value))
-        return super().construct_mapping(node, deep)
 
 
 def apply_override(raw: dict[str, Any], override: str) -> None:
@@ -122,10 +85,7 @@ def apply_override(raw: dict[str, Any], override: str) -> None:
     key, sign, text = override.partition("=")
     if not sign or not key.strip():
         raise BadInput("--set", repr(override), "key=value, for example --set policy=maxn or --set fleet.0.count=4")
-    try:
-        value = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise BadInput(f"--set {key}", repr(text), "a YAML value") from error
+    value = parse_yaml(text, f"--set {key}")
     node: Any = raw
     *parents, last = key.strip().split(".")
     for depth, name in enumerate(parents):
@@ -215,14 +175,6 @@ def _to_bad_input(path: Path, raw: Mapping[str, Any], error: ValidationError) ->
         return BadInput(where, got, f"{bare}a mapping with some of {', '.join(_find_record(location).model_fields)}")
     plain = first["msg"][:1].lower() + first["msg"][1:]
     return BadInput(where, got, _EXPECTED_BY_ERROR.get(first["type"], plain).format(**first.get("ctx", {})))
-
-
-def format_value(value: object) -> str:
-    """Format a value as the user wrote it, truncated to ``MAX_VALUE_LENGTH``."""
-    if value is None:
-        return "nothing"
-    text = str(value).lower() if isinstance(value, bool) else repr(value)
-    return text if len(text) <= MAX_VALUE_LENGTH else text[: MAX_VALUE_LENGTH - 3] + "..."
 
 
 def _trim_location(location: Sequence[int | str], raw: Any) -> tuple[int | str, ...]:

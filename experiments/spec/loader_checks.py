@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from experiments.spec.experiment_loader import format_value
 from fedge.costs.input_pipeline.emulated_pipeline import find_storage
 from fedge.devices.board_kinds import TABLE_PREFIX
 from fedge.errors import BadInput
 from fedge.experiment import Experiment, FleetBoard, LoaderSpec
+from fedge.yaml_files import format_value
 
 
 def check_loader(experiment: Experiment) -> None:

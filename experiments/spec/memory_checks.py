@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from experiments.spec.experiment_loader import format_value
 from fedge.client.emulated_memory import build_board_scaling, explain_narrowing_failure
 from fedge.client.memory_scaling import AVERAGING_STRATEGIES, ScalingContext, can_narrow_clients
 from fedge.devices.board_kinds import build_kind
@@ -10,6 +9,7 @@ from fedge.errors import BadInput
 from fedge.experiment import Experiment, FleetBoard
 from fedge.types import DeviceSpec
 from fedge.workloads import load_experiment_task
+from fedge.yaml_files import format_value
 
 MEMORY_FIELD = "workload.memory"
 

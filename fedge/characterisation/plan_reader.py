@@ -37,12 +37,12 @@ from fedge.characterisation.sweep_plan import (
 )
 from fedge.errors import BadInput, UnknownName
 from fedge.types import DeviceSpec, PowerMode
+from fedge.yaml_files import format_value, read_yaml_mapping
 
 ALL = "all"
 MAX_POINTS = 20_000
 """Upper limit of a sweep's points, a default that catches crossed knobs by mistake: at a minute per point, 20 000
 points take two weeks."""
-MAX_SHOWN_CHARS = 60
 """Maximum length of a wrong value that a message repeats."""
 INTEGER_KNOBS = {"batch_size": (1, 65_536), "workers": (0, 64), "prefetch": (1, 1024)}
 """Least and largest value."""
@@ -190,47 +190,7 @@ def _list_keys(record: type[BaseModel], location: Sequence[Any]) -> str:
     return ", ".join([*(("like", "count") if record is _WorkloadRecord else ()), *record.model_fields])
 
 
-def format_value(value: object) -> str:
-    """Format a value for a message, shortened to ``MAX_SHOWN_CHARS`` characters."""
-    if value is None:
-        return "nothing"
-    text = str(value).lower() if isinstance(value, bool) else repr(value)
-    return text if len(text) <= MAX_SHOWN_CHARS else text[: MAX_SHOWN_CHARS - 3] + "..."
-
-
 # Files ----------------------------------------------------------------------------------------------------------------
-
-
-def _read_yaml(path: Path) -> dict[str, Any]:
-    """Read the mapping in a YAML file."""
-    try:
-        raw = yaml.load(path.read_text(encoding="utf-8"), Loader=_UniqueKeys)  # noqa: S506 -- a SafeLoader
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise BadInput(str(path), "a file that cannot be read", f"a plan's YAML file ({reason})") from error
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f"{path}: line {mark.line + 1}" if mark else str(path)
-        problem = getattr(error, "problem", None) or " ".join(str(error).split())
-        raise BadInput(where, "text that is not YAML", problem) from error
-    if not isinstance(raw, dict):
-        got = "an empty file" if raw is None else f"a {type(raw).__name__}"
-        raise BadInput(str(path), got, f"a mapping with some of {', '.join(_PlanRecord.model_fields)}")
-    return raw
-
-
-class _UniqueKeys(yaml.SafeLoader):
-    """A safe YAML loader that rejects duplicate keys, of which the standard loader silently takes the last."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        keys: set[str] = set()
-        for key, _ in node.value:
-            if str(key.value) in keys:
-                raise yaml.constructor.ConstructorError(
-                    None, None, f"the key {key.value!r} stands here twice", key.start_mark
-                )
-            keys.add(str(key.value))
-        return super().construct_mapping(node, deep)
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,7 +222,7 @@ def read_resolved_plan(path: Path) -> ResolvedPlan:
     Raises:
         BadInput: The file cannot be read, is not YAML, or a field is wrong; the message names the file and the field.
     """
-    return resolve_plan(_read_yaml(path), path)
+    return resolve_plan(read_yaml_mapping(path, f"a mapping with some of {', '.join(_PlanRecord.model_fields)}"), path)
 
 
 def resolve_plan(raw: Mapping[str, Any], path: Path, spec_of: SpecLookup = load_board_spec) -> ResolvedPlan:

@@ -43,7 +43,8 @@ def estimate_inference_cost(
     """Return the cost of inferring one batch on a board: calibrated if available, otherwise a labelled estimate.
 
     Estimates are interpolated between calibrated batch sizes, extrapolated by at most a factor of
-    ``MAX_EXTRAPOLATION``, or scaled from the nearest board that has the workload.
+    ``MAX_EXTRAPOLATION``, or scaled from the nearest board that has the workload. ``calibrated`` defaults to the
+    profiles shipped with fedge.
 
     Raises:
         UnknownName: No board has a profile of the workload.

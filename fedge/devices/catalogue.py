@@ -9,7 +9,6 @@ import math
 from collections.abc import Mapping
 from functools import lru_cache
 from importlib import resources
-from importlib.resources.abc import Traversable
 from itertools import pairwise
 from pathlib import Path
 from types import MappingProxyType
@@ -20,6 +19,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from fedge.errors import BadInput, UnknownName
 from fedge.types import DeviceSpec, Label, LabelledValue, PowerMode
+from fedge.yaml_files import read_yaml_mapping
 
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 """libyaml's loader if available: a client reads all files for every message, and the pure Python loader is ten times
@@ -173,29 +173,22 @@ def load_spec(path: Path | str) -> DeviceSpec:
     Raises:
         BadInput: The file is invalid; names the file and the field.
     """
-    return _build_spec(_read_board_file(Path(path)), str(path))
+    content = read_yaml_mapping(Path(path), "a mapping of a board's fields (docs/devices.md)")
+    return _build_spec(_validate_board(content, str(path)), str(path))
 
 
 @lru_cache(maxsize=1)
 def _load_stock() -> tuple[Mapping[str, DeviceSpec], Mapping[str, str]]:
     folder = resources.files("fedge.devices") / "catalogue"
     files = [file for file in folder.iterdir() if file.name.endswith(".yaml")]
-    boards = sorted(((_read_board_file(file), file.name) for file in files), key=lambda pair: pair[0].name)
+    contents = ((yaml.load(file.read_text(encoding="utf-8"), _LOADER), file.name) for file in files)  # noqa: S506 -- safe
+    boards = sorted(((_validate_board(*one), one[1]) for one in contents), key=lambda pair: pair[0].name)
     specs = {board.name: _build_spec(board, where) for board, where in boards}
     others = {alias: board.name for board, _ in boards for alias in board.aliases}
     return MappingProxyType(specs), MappingProxyType(others)
 
 
-def _read_board_file(file: Traversable | Path) -> _Board:
-    where = str(file) if isinstance(file, Path) else file.name
-    try:
-        content = yaml.load(file.read_text(encoding="utf-8"), _LOADER)  # noqa: S506 -- a safe loader
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadInput(where, "an unreadable file", f"a board's YAML file ({error})") from error
-    except yaml.YAMLError as error:
-        raise BadInput(where, "broken YAML", " ".join(str(error).split())) from error
-    if not isinstance(content, dict):
-        raise BadInput(where, type(content).__name__, "a mapping of a board's fields (docs/devices.md)")
+def _validate_board(content: Any, where: str) -> _Board:
     try:
         return _Board.model_validate(content)
     except ValidationError as error:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fedge.devices.local_board import BoardLocation
 from fedge.errors import BadInput
 from fedge.powerd.powerd_client import SOCKET as POWER_SOCKET
 from fedge.worker.worker_client import SOCKET as WORKER_SOCKET
+from fedge.yaml_files import read_yaml
 
 SETTINGS_PATH = Path("/etc/fedge/node.yaml")
 """Default path of the settings file on a board."""
@@ -99,12 +99,9 @@ def read_settings(path: Path = SETTINGS_PATH) -> NodeSettings:
     Raises:
         BadInput: The file is missing or invalid; names the field.
     """
-    try:
-        content: Any = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise BadInput(str(path), "no such file", EXPECTED_SETTINGS) from error
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise BadInput(str(path), "an unreadable file", " ".join(str(error).split())) from error
+    if not path.exists():
+        raise BadInput(str(path), "no such file", EXPECTED_SETTINGS)
+    content = read_yaml(path)
     if not isinstance(content, dict) or "board" not in content:
         raise BadInput(str(path), "a file that does not name the board", EXPECTED_SETTINGS)
     try:

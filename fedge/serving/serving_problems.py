@@ -14,9 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-import yaml
-
 from fedge.errors import BadInput
+from fedge.yaml_files import read_yaml
 
 ProblemFamily = Literal["train", "infer", "concurrent"]
 FAMILIES: tuple[ProblemFamily, ...] = ("train", "infer", "concurrent")
@@ -87,17 +86,9 @@ def read_problems(path: Path, family: ProblemFamily) -> tuple[ServingProblem, ..
         BadInput: If the file is invalid.
     """
     right = "a YAML or JSON file that can be read: a list of problems"
-    try:
-        text = path.read_text(encoding="utf-8")
-        # Reject YAML aliases: a few lines of them can expand beyond any memory.
-        if any(isinstance(token, yaml.AliasToken) for token in yaml.scan(text)):
-            raise BadInput("--problems", f"{path}: an alias (*name)", f"{right}, each written out")
-        entries = yaml.safe_load(text)
-    except OSError as error:
-        raise BadInput("--problems", str(path), f"`default`, or {right} ({error.strerror})") from error
-    except (UnicodeDecodeError, yaml.YAMLError, RecursionError) as error:
-        why = "too deeply nested" if isinstance(error, RecursionError) else " ".join(str(error).split())[:120]
-        raise BadInput("--problems", f"{path}: {why}", right) from error
+    if not path.is_file():
+        raise BadInput("--problems", str(path), f"`default`, or {right}")
+    entries = read_yaml(path)
     if not isinstance(entries, list):
         what = {type(None): "an empty file", dict: "a mapping"}.get(type(entries), f"a {type(entries).__name__}")
         raise BadInput("--problems", f"{path}: {what}", f"{right}, e.g. - {{power_w: 30, latency_s: 1, rate_hz: 60}}")

@@ -109,8 +109,8 @@ def build_pipeline(
 ) -> InputPipeline:
     """Build a board's pipeline at its top clocks, without compute time and with all files in the page cache.
 
-    Core time of the pinning thread beside workers is not modelled. Without workers, training pins each batch itself,
-    which adds to collating.
+    ``cpu_score`` is the speed of a core relative to the AGX Orin's. Core time of the pinning thread beside workers is
+    not modelled. Without workers, training pins each batch itself, which adds to collating.
     """
     file, core_s = _load_file(), 1.0 / cpu_score
     each, batch, host = file["samples"], file["batch"], file["host"]

@@ -82,7 +82,10 @@ class TimeModel:
 
 
 def find_unbounded_steps(memory_mb: Floats, floor_mb: float | Floats, ceiling_mb: float) -> np.ndarray:
-    """Return which steps show their own need, neither at the floor nor where the board is full, shape (n,)."""
+    """Return which steps show their own need, neither at the floor nor where the board is full, shape (n,).
+
+    Memory is measured per step, shape (n,), as is the floor unless it is one number.
+    """
     shows: np.ndarray = (memory_mb > floor_mb + ABOVE_FLOOR_MB) & (memory_mb < ceiling_mb - BELOW_CEILING_MB)
     return shows
 

@@ -228,8 +228,8 @@ def test_a_folder_and_bytes_are_no_table(refused: Refusals, tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ("", "got NoneType; a mapping of keys such as fleet, policy, rounds"),
-        ("- nano\n", "got list; a mapping of keys"),
+        ("", "got an empty file; a mapping of keys such as fleet, policy, rounds"),
+        ("- nano\n", "got a list; a mapping of keys"),
         ("fleet: [nano\nrounds: 2\n", "line 2: got text that is not YAML; "),
         ("fleet:\n\tcount: 1\n", "line 2: got text that is not YAML; "),
         ("rounds: 2\n", "fleet: got nothing; this key is needed"),
@@ -257,7 +257,7 @@ def test_a_missing_file_a_folder_and_bytes_are_no_experiment(fedge: Launcher, tm
         ("fleet.7.count=1", "--set fleet.7: got '7'; a place from 0 to 1"),
         ("fleet.x.count=1", "--set fleet.x: got 'x'; a place from 0 to 1"),
         ("rounds.x=1", "--set rounds.x: got int; a mapping or a list to go into"),
-        ("rounds=[", "--set rounds: got '['; a YAML value"),
+        ("rounds=[", "--set rounds: got text that is not YAML; "),
     ],
 )
 def test_an_override_that_fits_nowhere_is_refused(refused: Refusals, override: str, message: str) -> None:

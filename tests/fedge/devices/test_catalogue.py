@@ -165,7 +165,7 @@ def test_a_bad_board_file_is_refused_in_one_line_with_file_and_field(
 
 
 @pytest.mark.parametrize(
-    ("content", "text"), [("- a\n- b\n", "got list"), ("a: [", "broken YAML"), ("", "got NoneType")]
+    ("content", "text"), [("- a\n- b\n", "got a list"), ("a: [", "text that is not YAML"), ("", "got an empty file")]
 )
 def test_a_file_that_is_no_board_is_refused_in_one_line(content: str, text: str, tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
@@ -177,7 +177,7 @@ def test_a_file_that_is_no_board_is_refused_in_one_line(content: str, text: str,
 
 
 def test_a_missing_file_is_refused_with_its_path(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match=r"nowhere\.yaml: got an unreadable file"):
+    with pytest.raises(BadInput, match=r"nowhere\.yaml: got a file that cannot be read"):
         find(str(tmp_path / "nowhere.yaml"))
 
 

@@ -1,0 +1,149 @@
+"""YAML that users write: one reader, which bounds size, depth and aliases and refuses a key that stands twice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from fedge.errors import BadInput
+
+MAX_BYTES = 2_000_000
+"""Largest file. A fleet of 1,000 boards, each with an entry of its own, has a tenth of it."""
+MAX_DEPTH = 40
+"""Deepest nesting of lists and mappings. Experiments have 6 levels."""
+MAX_NODES = 200_000
+"""Most values, keys included, once every alias is written out: a few lines of aliases can stand for billions."""
+MAX_VALUE_LENGTH = 60
+"""Characters of a wrong value that a message shows."""
+
+
+def read_yaml_mapping(path: Path, right: str) -> dict[str, Any]:
+    """Read the mapping in a YAML file.
+
+    Args:
+        path: The file.
+        right: Description of the mapping for messages.
+
+    Raises:
+        BadInput: See ``read_yaml``, or the file holds no mapping.
+    """
+    content = read_yaml(path)
+    if not isinstance(content, dict):
+        got = "an empty file" if content is None else f"a {type(content).__name__}"
+        raise BadInput(str(path), got, right)
+    return content
+
+
+def read_yaml(path: Path) -> Any:
+    """Read a YAML file.
+
+    Raises:
+        BadInput: The file cannot be read, is larger than ``MAX_BYTES``, or is refused by ``parse_yaml``.
+    """
+    try:
+        with path.open("rb") as file:
+            text = file.read(MAX_BYTES + 1)
+        if len(text) > MAX_BYTES:
+            raise BadInput(str(path), "a larger file", f"a YAML file of at most {MAX_BYTES // 1_000_000} MB")
+        return parse_yaml(text.decode("utf-8"), str(path))
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise BadInput(str(path), "a file that cannot be read", f"a readable YAML file ({reason})") from error
+
+
+def parse_yaml(text: str, where: str) -> Any:
+    """Parse one YAML document.
+
+    Args:
+        text: The document.
+        where: The file or option, for messages.
+
+    Raises:
+        BadInput: The text is not YAML, has a value that its form promises but that does not exist (``2024-13-45``),
+            repeats a key, has a list or mapping as a key, or exceeds ``MAX_DEPTH`` or ``MAX_NODES``.
+    """
+    try:
+        loader = _BoundedLoader(text)
+        node = loader.get_single_node()
+        if node is None:
+            return None
+        _measure_node(node, {}, MAX_DEPTH)
+        return loader.construct_document(node)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        at = f"{where}: line {mark.line + 1}" if mark and "\n" in text else where
+        raise BadInput(at, "text that is not YAML", getattr(error, "problem", None) or _join_words(error)) from error
+    except RecursionError as error:
+        raise BadInput(where, "deeply nested lists or mappings", f"at most {MAX_DEPTH} levels") from error
+
+
+def format_value(value: object) -> str:
+    """Format a value for a message as the user wrote it, shortened to ``MAX_VALUE_LENGTH`` characters."""
+    if value is None:
+        return "nothing"
+    text = str(value).lower() if isinstance(value, bool) else repr(value)
+    return text if len(text) <= MAX_VALUE_LENGTH else text[: MAX_VALUE_LENGTH - 3] + "..."
+
+
+class _BoundedLoader(yaml.SafeLoader):
+    """YAML's safe loader with the line in every error; of a repeated key it would silently take the last value."""
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        try:
+            return super().construct_object(node, deep)
+        except (ValueError, OverflowError, KeyError, IndexError) as error:  # of int(), datetime() and such
+            kind = node.tag.rpartition(":")[2]
+            raise _problem(f"{format_value(node.value)} is no {kind} ({_join_words(error)})", node) from error
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        keys: set[str] = set()
+        for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                raise _problem("a list or mapping stands where a key is wanted", key)
+            if key.value in keys:
+                raise _problem(f"the key {key.value!r} stands here twice", key)
+            keys.add(str(key.value))
+        return super().construct_mapping(node, deep)
+
+
+def _problem(text: str, node: yaml.Node) -> yaml.constructor.ConstructorError:
+    return yaml.constructor.ConstructorError(None, None, text, node.start_mark)
+
+
+def _join_words(error: Exception) -> str:
+    return " ".join(str(error).split())
+
+
+def _measure_node(node: yaml.Node, sizes: dict[int, int | None], depth: int) -> int:
+    """Return the number of values in a node with its aliases written out.
+
+    Args:
+        node: The node.
+        sizes: Known sizes by the identity of the node; None while a node is being measured.
+        depth: Levels that may still follow.
+    """
+    if isinstance(node, yaml.ScalarNode):
+        return 1
+    if id(node) in sizes:
+        known = sizes[id(node)]
+        if known is None:
+            raise _problem("an alias stands inside of what it names", node)
+        return known
+    if depth == 0:
+        raise _problem(f"more than {MAX_DEPTH} levels of lists and mappings", node)
+    sizes[id(node)] = None
+    total = 1 + sum(_measure_node(part, sizes, depth - 1) for part in _list_parts(node))
+    if total > MAX_NODES:
+        raise _problem(f"aliases that stand for more than {MAX_NODES:,} values, or as many values", node)
+    sizes[id(node)] = total
+    return total
+
+
+def _list_parts(node: yaml.Node) -> Iterable[yaml.Node]:
+    if isinstance(node, yaml.MappingNode):
+        return (part for pair in node.value for part in pair)
+    parts: Iterable[yaml.Node] = node.value
+    return parts

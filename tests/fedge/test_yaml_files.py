@@ -1,0 +1,103 @@
+"""YAML that users write: what is refused, with which line, and that reading it is bounded."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedge.errors import BadInput
+from fedge.yaml_files import MAX_BYTES, MAX_DEPTH, MAX_NODES, parse_yaml, read_yaml, read_yaml_mapping
+
+BOMB = "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
+    f"{name}: &{name} [{', '.join([f'*{before}'] * 10)}]\n" for before, name in zip("abcdefgh", "bcdefghi", strict=True)
+)
+SCALARS = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False), st.text(max_size=8))
+VALUES = st.recursive(
+    SCALARS,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=4),
+    max_leaves=20,
+)
+
+
+@contextmanager
+def _one_line_about(where: str) -> Iterator[None]:
+    try:
+        yield
+    except BadInput as error:
+        if not str(error).startswith(where) or "\n" in str(error):
+            raise AssertionError(str(error)) from error
+        raise
+
+
+@given(VALUES)
+def test_what_yaml_writes_is_read_as_it_was(value: Any) -> None:
+    assert parse_yaml(yaml.safe_dump(value), "x") == value
+
+
+@given(st.text(alphabet="ab01:-[]{}&*!?|>#'\"\n ,._x~<%@\\\t", max_size=60))
+def test_any_text_is_a_value_or_one_line_that_names_the_file(text: str) -> None:
+    with suppress(BadInput), _one_line_about("plan.yaml"):
+        parse_yaml(text, "plan.yaml")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a: 1\nseed: 2024-13-45\n", "line 2: got text that is not YAML; '2024-13-45' is no timestamp"),
+        ("seed: 0x_", "plan.yaml: got .*'0x_' is no int"),
+        ("seed: !!int abc", "plan.yaml: got .*'abc' is no int"),
+        ("? [x, y]\n: 1\n", "line 1: .*a list or mapping stands where a key is wanted"),
+        ("{[]: 2}\n", "a list or mapping stands where a key is wanted"),
+        ("a: 1\nb: 2\na: 3\n", "line 3: .*the key 'a' stands here twice"),
+        ("a: !!python/object:os.system x\n", "line 1: .*could not determine a constructor"),
+        ("a: [1\nb: 2\n", "line 2: got text that is not YAML"),
+        ("&a [*a]\n", "an alias stands inside of what it names"),
+        ("[" * 3000 + "]" * 3000, "levels"),
+        ("[" * (MAX_DEPTH + 1) + "]" * (MAX_DEPTH + 1), f"more than {MAX_DEPTH} levels"),
+        (BOMB, f"more than {MAX_NODES:,} values"),
+    ],
+)
+def test_a_wrong_document_is_one_line_with_its_place(text: str, message: str) -> None:
+    with pytest.raises(BadInput, match=message) as refused:
+        parse_yaml(text, "plan.yaml")
+    assert "\n" not in str(refused.value)
+
+
+def test_aliases_and_merges_are_understood() -> None:
+    text = "base: &base {device: nano, count: 2}\nfleet: [*base, {<<: *base, count: 3}]\n"
+    assert parse_yaml(text, "x")["fleet"] == [{"device": "nano", "count": 2}, {"device": "nano", "count": 3}]
+
+
+def test_a_file_that_is_too_large_is_not_read(tmp_path: Path) -> None:
+    large = tmp_path / "large.yaml"
+    with large.open("wb") as file:
+        file.truncate(1000 * MAX_BYTES)
+    began_s = time.process_time()
+    with pytest.raises(BadInput, match="got a larger file; a YAML file of at most 2 MB"):
+        read_yaml(large)
+    assert time.process_time() - began_s < 1.0
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"\xff\xfe", "it is not UTF-8 text"),
+        (b"", "got an empty file; a mapping of keys"),
+        (b"- 1\n", "got a list; a mapping of keys"),
+        (None, "No such file"),
+    ],
+)
+def test_a_file_without_a_mapping_is_refused(tmp_path: Path, content: bytes | None, message: str) -> None:
+    path = tmp_path / "a.yaml"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(BadInput, match=message):
+        read_yaml_mapping(path, "a mapping of keys")
