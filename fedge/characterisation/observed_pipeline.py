@@ -1,8 +1,7 @@
 """A workload's input pipeline at a board's top clocks, fitted to observations in any modes, with any loaders.
 
-The time of a sample on a core is the observed one, divided by the slow-down of its mode
-(``fedge.costs.input_pipeline.steady_state``) and by that of shared cores
-(``fedge.costs.input_pipeline.steady_state``). The geometric mean over observations is taken, of those without
+The time of a sample on a core is the observed one, divided by the slow-down of its mode and by that of shared cores
+(both: ``fedge.costs.input_pipeline.steady_state``). The geometric mean over observations is taken, of those without
 workers if there are any. Crowding of the cores and background load come from a grid search: with the best pair, the
 observations agree most closely on what a sample, and computing at equal clocks, takes alone. The cost of reading from a
 storage is what fetching takes beyond fetching from the page cache.
