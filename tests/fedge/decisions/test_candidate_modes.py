@@ -10,9 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedge import modes as mode_tables
-from fedge.decisions.candidate_modes import FLOOR_CORES, FLOOR_CPU_MHZ, MAX_CANDIDATES, mask_candidates
+from fedge.decisions.candidate_modes import (
+    FLOOR_CORES,
+    FLOOR_CPU_MHZ,
+    MAX_CANDIDATES,
+    mask_candidates,
+    mask_candidates_and_presets,
+)
 from fedge.devices import catalogue
-from fedge.types import Modes
+from fedge.types import Modes, PowerMode
 
 
 @pytest.mark.parametrize("device", sorted(catalogue.load_catalogue()))
@@ -46,3 +52,12 @@ def test_thinning_ends_at_the_limit_or_at_nothing_but_ends(sizes: tuple[int, ...
 
 def test_a_board_below_the_floor_in_every_mode_keeps_them_all() -> None:
     assert mask_candidates(Modes(np.array([[1, 300.0, 300.0, 800.0], [2, 300.0, 300.0, 800.0]]))).all()
+
+
+def test_presets_of_the_table_are_candidates_also_below_the_floor() -> None:
+    modes = Modes(np.array([[1, 300.0, 300.0, 800.0], [1, 900.0, 300.0, 800.0], [2, 900.0, 300.0, 800.0]]))
+    stranger = PowerMode(4, 900.0, 300.0, 800.0)
+
+    assert mask_candidates(modes).tolist() == [False, False, True]
+    assert mask_candidates_and_presets(modes, [modes[1], stranger]).tolist() == [False, True, True]
+    assert mask_candidates_and_presets(modes, []).tolist() == [False, False, True]

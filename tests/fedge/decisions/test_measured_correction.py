@@ -134,11 +134,14 @@ def test_what_is_far_off_its_prediction_counts_once_it_is_seen_again() -> None:
     assert found.step_s[1] == pytest.approx(1.8 * STEP_S[1], rel=0.02)
 
 
-def test_one_wild_repeat_among_many_changes_little() -> None:
-    calm, wild = (correct_with_measurements(predicted(), [*[seen(1, 1.1)] * 6, seen(1, off)]) for off in (1.1, 1.6))
+def test_one_wild_repeat_among_many_changes_little_and_no_more_the_wilder_it_is() -> None:
+    calm, wild, wilder = (
+        correct_with_measurements(predicted(), [*[seen(1, 1.1)] * 6, seen(1, off)]) for off in (1.1, 1.3, 1.6)
+    )
 
     assert wild.step_s[1] == pytest.approx(calm.step_s[1], rel=0.02)
     assert wild.power_w[1] == pytest.approx(calm.power_w[1], rel=0.02)
+    np.testing.assert_allclose(columns(wilder), columns(wild))
 
 
 def test_a_mode_outside_the_table_and_no_measurement_change_nothing() -> None:

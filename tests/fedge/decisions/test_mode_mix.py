@@ -7,7 +7,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fedge.decisions.mode_mix import find_best_split, least_energy_per_step
@@ -32,6 +32,7 @@ def brute(
 
 
 @given(TABLES, st.integers(1, 9), st.floats(0.1, 30.0), st.floats(0.0, 0.5), st.floats(0.0, 0.5))
+@example([(1.0, 5.0), (2.0, 3.0)], 4, 7.0, 0.0, 0.0)  # all steps but one in the slower mode
 def test_no_pair_of_modes_and_no_split_needs_less(
     table: list[tuple[float, float]], steps: int, room_s: float, switch_s: float, switch_j: float
 ) -> None:

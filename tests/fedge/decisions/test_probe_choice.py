@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+from statistics import NormalDist
 
 import numpy as np
 import pytest
@@ -12,11 +13,21 @@ from contracts.boards import MAXN, another_workload, grid
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedge.decisions import probe_choice
 from fedge.decisions.mode_mix import least_energy_per_step
-from fedge.decisions.probe_choice import ProbeBudget, count_probe_steps, find_most_saving_mode, list_informative_modes
+from fedge.decisions.probe_choice import (
+    MIN_EXPECTED_SAVING,
+    SPREAD_FACTOR,
+    TEACHING_SLOWDOWN,
+    ProbeBudget,
+    count_probe_steps,
+    find_most_saving_mode,
+    is_probe_safe,
+    list_informative_modes,
+)
 from fedge.pareto import front_mask
 from fedge.physics.time_power_model import compute_power_w, compute_step_s
-from fedge.types import Floats, Modes, Predictions
+from fedge.types import Floats, Modes, PowerMode, Predictions
 
 GRID = Modes(np.array([[c, 1000.0, g, 1600.0] for c in (2, 4) for g in (300.0, 600.0, 900.0)]))
 IDLE_W = 2.0
@@ -50,6 +61,8 @@ rooms = st.builds(
     margin_z=st.sampled_from([0.0, 1.0, 2.0]),
     allowed_s=st.lists(st.floats(0.1, 4.0), min_size=1, max_size=3).map(tuple),
     foresight=st.sampled_from([0.0, 0.5, 6.0]),
+    switch_s=st.sampled_from([0.0, 0.3]),
+    warm_up=st.sampled_from([0.0, 1.0]),
 )
 
 
@@ -68,7 +81,7 @@ def worst_end_s(predictions: Predictions, row: int, room: ProbeBudget) -> float:
     """The latest end over all outcomes within the margin: the trial in ``row``, the rest in whatever is fastest then.
 
     Brute force: every mode is as slow as its margin allows, as expected, or as fast as it allows, the rest goes to the
-    mode that is fastest if all are at their slowest.
+    mode that is fastest if all are at their slowest. The trial is warmed up to, and the mode is changed twice.
     """
     steps = max(1, math.ceil(room.probe_s / predictions.step_s[row]))
     slowest = predictions.step_s * np.exp(room.margin_z * predictions.step_s_sd_log)
@@ -79,7 +92,8 @@ def worst_end_s(predictions: Predictions, row: int, room: ProbeBudget) -> float:
         trial_s, rest_s = (
             predictions.step_s[r] * math.exp(off[r] * room.margin_z * predictions.step_s_sd_log[r]) for r in (row, rest)
         )
-        ends.append(steps * trial_s + (room.steps - steps) * rest_s)
+        rest_steps = room.steps - room.warm_up - steps
+        ends.append((steps + room.warm_up) * trial_s + rest_steps * rest_s + 2 * room.switch_s)
     return max(ends)
 
 
@@ -93,6 +107,18 @@ def test_whatever_comes_out_within_the_margin_the_rest_of_the_round_ends_in_time
     room = dataclasses.replace(room, left_s=left_s)
     for row in proposals(predictions, min(known, len(predictions.modes)), room):
         assert worst_end_s(predictions, row, room) <= room.left_s * (1 + 1e-9)
+
+
+@given(tables(), st.integers(0, 5), rooms, st.sampled_from([0.999, 1.001]))
+def test_a_trial_is_safe_just_if_it_ends_in_time_at_worst_and_is_at_most_half_of_what_is_left(
+    predictions: Predictions, place: int, room: ProbeBudget, tight: float
+) -> None:
+    row = place % len(predictions.modes)
+    room = dataclasses.replace(room, left_s=tight * worst_end_s(predictions, row, room))
+    half = 2 * count_probe_steps(predictions.step_s, room)[row] <= room.steps
+
+    assert is_probe_safe(predictions, predictions.modes[row], room) is bool(tight > 1 and half)
+    assert not is_probe_safe(predictions, PowerMode(6, 1000.0, 300.0, 1600.0), PLENTY)
 
 
 @given(tables(), st.integers(1, 3), rooms)
@@ -175,6 +201,42 @@ def test_of_two_modes_that_are_better_the_one_that_saves_more_is_proposed() -> N
     assert find_most_saving_mode(exact, IDLE_W, [GRID[0]], PLENTY) == GRID[2]
 
 
+@given(st.sampled_from([0.9, 1.1]), st.integers(1, 6), st.sampled_from([0.0, 0.5, 6.0]))
+def test_the_least_saving_that_is_worth_a_trial_is_a_share_of_one_round_however_many_are_seen(
+    least: float, rounds: int, foresight: float
+) -> None:
+    saving = least * MIN_EXPECTED_SAVING
+    exact = table([1.0, 1.0], [IDLE_W + 10.0, IDLE_W + 10.0 * (1.0 - saving)], [0.0, 0.0])
+    room = dataclasses.replace(PLENTY, allowed_s=(2.0,) * rounds, foresight=foresight)
+
+    assert (find_most_saving_mode(exact, IDLE_W, [GRID[0]], room) is not None) == (least > 1.0)
+
+
+@given(st.floats(0.05, 0.3))
+def test_an_unsure_power_is_worth_the_mean_of_what_it_may_save(sd: float) -> None:
+    """Against a mode that saves a little less for sure, and one that saves a little more."""
+    normal = NormalDist()
+    drawn_w = [12.0 * math.exp(SPREAD_FACTOR * sd * normal.inv_cdf((i + 0.5) / 1000)) for i in range(1000)]
+    saving = float(np.mean([max(0.0, 1.0 - (watts - IDLE_W) / 10.0) for watts in drawn_w]))
+
+    for factor, row in ((0.7, 1), (1.3, 2)):
+        unsure = dataclasses.replace(
+            table([1.0, 1.0, 1.0], [12.0, 12.0, 12.0 - 10.0 * factor * saving], [0.0, 0.0, 0.0]),
+            power_w_sd_log=np.array([0.0, sd, 0.0]),
+        )
+        assert find_most_saving_mode(unsure, IDLE_W, [GRID[0]], PLENTY) == GRID[row]
+
+
+def test_where_not_all_modes_are_evaluated_those_are_that_may_save_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    unsure = dataclasses.replace(
+        table([1.0, 1.0, 1.0], [20.0, 18.0, 17.5], [0.0, 0.0, 0.0]), power_w_sd_log=np.array([0.0, 0.3, 0.0])
+    )
+
+    for limit in (2, 1):
+        monkeypatch.setattr(probe_choice, "MAX_CANDIDATES", limit)
+        assert find_most_saving_mode(unsure, IDLE_W, [GRID[0]], PLENTY) == GRID[1]
+
+
 def test_the_deadlines_that_a_board_has_decide_what_is_worth_trying() -> None:
     """The faster one saves little, the slower one saves much, but only where there is time for it."""
     exact = table([1.0, 1.1, 1.9], [20.0, 14.0, 4.0], [0.0, 0.0, 0.0])
@@ -216,7 +278,7 @@ def board(seed: int) -> Predictions:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_telling_modes_lie_near_the_front_and_are_few(seed: int) -> None:
+def test_telling_modes_are_those_of_the_front_and_near_it_that_are_quick_and_are_few(seed: int) -> None:
     """Of each there is a mode no slower that is not much cheaper; idle 3 W."""
     predictions, known = board(seed), [MAXN]
     fastest_s = float(predictions.step_s.min())
@@ -228,7 +290,8 @@ def test_telling_modes_lie_near_the_front_and_are_few(seed: int) -> None:
     front = front_mask(predictions.step_s, joules)
     rows = [list(predictions.modes).index(mode) for mode in told]
     assert 0 < len(rows) < len(predictions.modes) / 2
-    assert {row for row in np.flatnonzero(front) if predictions.modes[int(row)] != MAXN} & set(rows)
+    quick = front & (predictions.step_s <= TEACHING_SLOWDOWN * fastest_s)
+    assert {int(row) for row in np.flatnonzero(quick) if predictions.modes[int(row)] != MAXN} <= set(rows)
     for row in rows:
         no_slower = predictions.step_s <= predictions.step_s[row]
         assert joules[row] <= 1.25 * joules[no_slower].min()

@@ -69,7 +69,9 @@ def test_the_fan_is_put_back_up_or_down_where_a_change_told_its_speed(machine, b
     board.set_fan(100)
     assert board.put_back(board.snapshot()) == []  # of one that was never told, nothing is known
     assert machine.read(FAN) == str(FAN_FULL_PWM)
-    assert refused(board.set_fan, 101).kind == "bad-request"
+    board.set_fan(0)
+    assert machine.read(FAN) == "0"
+    assert {refused(board.set_fan, percent).kind for percent in (-1, 101)} == {"bad-request"}
 
 
 def test_a_fan_that_cannot_be_read_is_not_set_and_one_that_is_gone_is_told(machine, board) -> None:

@@ -42,6 +42,11 @@ def test_an_empty_file_is_all_defaults_with_every_extra_off() -> None:
     assert (Config().floor_cores, Config().floor_cpu_khz, Config().group) == (2, 400000, "fedge")
 
 
+@pytest.mark.parametrize("limit_c", [40, 110])
+def test_both_ends_of_the_permitted_temperatures_are_taken(limit_c) -> None:
+    assert parse(json.dumps({"hottest_c": limit_c})).hottest_c == limit_c
+
+
 @pytest.mark.parametrize(
     ("text", "word"),
     [
@@ -53,7 +58,8 @@ def test_an_empty_file_is_all_defaults_with_every_extra_off() -> None:
         ('{"emc": "off"}', '"lock"'),
         ('{"emc_table_hz": [2, 1]}', "rise"),
         ('{"emc_table_hz": 2}', "list"),
-        ('{"hottest_c": 30}', "from 40 to 110"),
+        ('{"hottest_c": 39.5}', "from 40 to 110"),
+        ('{"hottest_c": 110.5}', "from 40 to 110"),
         ('{"hottest_c": NaN}', "from 40 to 110"),
         ('{"hottest_c": "95"}', "from 40 to 110"),
         ('{"needed_zones": [""]}', "needed_zones[0]"),

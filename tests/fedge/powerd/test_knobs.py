@@ -5,6 +5,7 @@ import pytest
 from fedge.powerd import knobs
 from fedge.powerd.config import Config
 from fedge.powerd.machine import Machine
+from fedge.powerd.write_plan import EmcFiles, LimitSpan
 
 BPMP, OVERRIDE = "/sys/kernel/debug/bpmp/debug", "/sys/kernel/debug/clk/override.emc"
 
@@ -53,6 +54,16 @@ def test_gpus_are_told_by_their_device_tree_name_and_thors_are_described_only(tm
         files[f"/sys/class/devfreq/{name}/available_frequencies"] = "306000000 612000000"
     found = knobs.find_gpus(machine_with(tmp_path, files))
     assert [(gpu.name, gpu.table) for gpu in found] == [("17000000.gpu", (306000000, 612000000)), ("gpu-gpc-0", ())]
+
+
+@pytest.mark.parametrize("span", [LimitSpan(0, 0), LimitSpan(306000000, 612000000)])
+def test_limits_that_a_thor_does_not_show_are_0(tmp_path, span) -> None:
+    folder = f"{knobs.DEVFREQ}/gpu-gpc-0"
+    shown = {f"{folder}/{name}_freq": str(hz) for name, hz in (("min", span.low), ("max", span.high)) if hz}
+    machine = machine_with(tmp_path, {**shown, f"{folder}/device/of_node/name": "gpu"})
+    gpus = knobs.find_gpus(machine)
+    hardware = knobs.Hardware({}, cpu_khz=(), gpus=gpus, emc="none", emc_files=EmcFiles(), emc_hz=())
+    assert knobs.read_state(machine, hardware).gpus == {"gpu-gpc-0": span}
 
 
 def test_a_policy_without_a_core_that_is_on_does_not_count(tmp_path) -> None:

@@ -3,10 +3,10 @@
 import pytest
 
 from fedge.powerd import nvpmodel
-from fedge.powerd.knobs import Hardware, KnobState
+from fedge.powerd.knobs import CpufreqPolicy, Hardware, KnobState
 from fedge.powerd.machine import Machine
 from fedge.powerd.mode_records import PowerdRefusal
-from fedge.powerd.write_plan import EmcFiles, EmcState
+from fedge.powerd.write_plan import EmcFiles, EmcState, LimitFiles, LimitSpan
 
 CONF = """
 # Copyright
@@ -127,3 +127,13 @@ def test_a_core_that_is_on_against_the_preset_is_named() -> None:
     hardware = Hardware({}, cpu_khz=(), gpus=(), emc="none", emc_files=EmcFiles(), emc_hz=())
     for on, unmet in ((False, ("core 1 online", 1)), (True, None)):
         assert nvpmodel.find_unmet(nvpmodel.PresetCaps({1: on}, {}, None, None), state, hardware) == unmet
+
+
+@pytest.mark.parametrize(
+    ("caps", "table"), [({}, (400, 800)), ({0: 400}, ()), ({0: nvpmodel.UNCAPPED}, ()), ({0: 800}, (400, 800))]
+)
+def test_a_clock_without_a_cap_or_a_table_is_as_the_preset_has_it(caps, table) -> None:
+    policy = CpufreqPolicy("policy0", core=0, files=LimitFiles("low", "high"), span=LimitSpan(400, 800), table=table)
+    state = KnobState({0: True}, (policy,), {}, EmcState())
+    hardware = Hardware({}, cpu_khz=table, gpus=(), emc="none", emc_files=EmcFiles(), emc_hz=())
+    assert nvpmodel.find_unmet(nvpmodel.PresetCaps({}, caps, None, None), state, hardware) is None

@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("hypothesis", reason="property tests need hypothesis")
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fedge.powerd import write_plan
@@ -121,6 +121,8 @@ def test_a_capped_memory_is_not_locked(files, found: EmcState, cap_hz: int) -> N
     assert (kernel.emc().cap_hz, kernel.emc().locked) == (cap_hz, False)
 
 
+@example(BPMP, EmcState(RATES[0], RATES[0], locked=True), [(False, RATES[1])])
+@example(NANO, EmcState(RATES[0], RATES[0], locked=True), [(False, RATES[1])])
 @given(kinds, emcs, st.lists(st.tuples(st.booleans(), rates), max_size=3))
 def test_the_memory_comes_back_as_it_was_after_any_changes(files, found: EmcState, changes) -> None:
     kernel = EmcKernel(files, found)

@@ -415,3 +415,14 @@ def test_a_file_that_vanishes_is_told_by_name_and_all_else_is_put_back(emc, what
     assert "NOT put back" in refusal.text
     assert "/".join(path.split("/")[-2:]) in refusal.text.split("NOT put back")[1]
     assert others(now, path, one.truth) == others(one.before, path, one.truth)
+
+
+def test_a_rate_that_the_kernel_chose_itself_is_left_to_it_where_releasing_its_lock_failed_once(roots):
+    one = Capped("agx-orin-jp6", roots, emc="lock")
+    one.machine.drift()
+    found, lock = one.board.snapshot(), files(one.truth, "lock")
+    one.board.set_mode(Mode(emc_hz=one.truth.emc_hz[0]))
+    one.machine.plant(Fault("refuse", lock, "EBUSY", times=1))
+
+    assert one.board.put_back(found) == []
+    assert one.machine.number(lock) == 0

@@ -200,6 +200,7 @@ def test_changed_tells_of_the_daemons_own_changes_alone(bench) -> None:
         ("set", {"mode": HALF, "token": "old"}, "not-holder", "ended"),
         ("restore", {"token": "old"}, "not-holder", "ended"),
         ("hold", {"seconds": 5}, "bad-request", "name"),
+        ("hold", {"name": "", "seconds": 5}, "bad-request", "1 to 64"),
         ("hold", {"name": "a\nb", "seconds": 5}, "bad-request", "printable"),
         ("hold", {"name": "a" * 65, "seconds": 5}, "bad-request", "64"),
         ("hold", {"name": "ann"}, "bad-request", "seconds"),

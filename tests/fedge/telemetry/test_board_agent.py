@@ -18,10 +18,17 @@ import yaml
 from contracts import jetsons
 from contracts.live_server import ROOT, LiveServer, Proxy, heard, live_server, make_keys, wait_for
 
+from fedge.clock import SimulatedClock
+from fedge.devices.node_settings import NodeSettings, TelemetrySettings
+from fedge.protocols import Clock
+from fedge.telemetry.board_agent import AgentEnvironment, TelemetryAgent
 from fedge.telemetry.live_records import BoardProgress
 from fedge.telemetry.progress_files import write_progress
+from fedge.telemetry.sensor_stretches import BufferedSensor
 from fedge.telemetry.store_reader import read_rows
 from fedge.telemetry.store_records import SampleRow
+from fedge.telemetry.uplink import HttpsUplink
+from fedge.types import SensorSample
 
 BOARD = "nano-1"
 
@@ -100,6 +107,34 @@ def rows_in(server: LiveServer) -> list[SampleRow]:
 def ordered_once(rows: list[SampleRow]) -> bool:
     """Whether no time is told twice, and the rows came in their order."""
     return all(b.at_s >= a.at_s + a.span_s - 1e-3 for a, b in pairwise(rows))
+
+
+class SteadySensor:
+    """A ``PowerSensor`` that reads 5 W at whatever time its clock shows."""
+
+    total_power = "VDD_IN"
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+
+    def read(self) -> SensorSample:
+        return SensorSample(self._clock.now_s(), 5.0)
+
+
+def test_seconds_that_cannot_be_dated_are_counted_once(tmp_path: Path) -> None:
+    clock, file = SimulatedClock(500.0), tmp_path / "none"
+    telemetry = TelemetrySettings(
+        url="https://localhost/telemetry", ca=file, certificate=file, key=file, spool_dir=tmp_path / "spool"
+    )
+    world = AgentEnvironment(clock, wall_s=clock.now_s, random=lambda: 0.0, link=HttpsUplink(telemetry))
+    agent = TelemetryAgent(NodeSettings(board=BOARD, root=str(tmp_path)), telemetry, "s", world)
+    sensor = BufferedSensor(SteadySensor(clock))
+    sensor.read()
+    for second in range(1, 6):
+        clock.sleep_s(1.0)
+        sensor.read()
+        agent._collect(sensor)
+        assert agent._outbox.lost_stretches == second
 
 
 @pytest.mark.slow

@@ -105,6 +105,12 @@ def test_a_plan_and_the_columns_may_be_asked_for(run: Path) -> None:
         assert opened.query("describe samples").to_pylist()[3]["column_name"] == "board"
 
 
+def test_sql_neither_installs_nor_loads_an_extension_by_itself(run: Path) -> None:
+    sql = "select current_setting('autoinstall_known_extensions') a, current_setting('autoload_known_extensions') b"
+    with open_run(run) as opened:
+        assert opened.query(sql).to_pylist() == [{"a": False, "b": False}]
+
+
 def test_a_folder_that_is_no_run_and_a_table_that_is_none_are_refused(run: Path) -> None:
     with pytest.raises(BadInput, match="none: got no such folder; the folder of a run"):
         open_run(run / "none")

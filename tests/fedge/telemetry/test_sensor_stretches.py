@@ -11,7 +11,14 @@ from hypothesis import strategies as st
 
 from fedge.devices.node_settings import NodeSettings
 from fedge.telemetry.live_records import BoardProgress
-from fedge.telemetry.sensor_stretches import SHOW_END_S, STALE_S, SensorStretches, describe_progress, find_board_spec
+from fedge.telemetry.sensor_stretches import (
+    CLOCK_SET_S,
+    SHOW_END_S,
+    STALE_S,
+    SensorStretches,
+    describe_progress,
+    find_board_spec,
+)
 from fedge.types import SensorSample, Trace
 
 T0 = 1_790_000_000.0
@@ -43,12 +50,15 @@ def watched(
     return [trace for trace in found if trace]
 
 
-def test_every_second_is_told_once_with_its_energy() -> None:
+def test_every_second_is_told_once_with_its_energy_while_the_clock_is_slewed() -> None:
     clocks = Clocks()
     stretches, samples = SensorStretches(clocks.now_s, clocks.wall_s), [SensorSample(500.0, 5.0 + 500 % 3)]
-    found = watched(clocks, stretches, samples, 60.0)
+    found = []
+    for slew_s in (0.0, 0.5 * CLOCK_SET_S, -CLOCK_SET_S):
+        clocks.ahead_s += slew_s
+        found += watched(clocks, stretches, samples, 20.0)
     starts = [start for trace in found for start in trace.start_s]
-    assert starts == pytest.approx([T0 + i for i in range(len(starts))])
+    assert starts == pytest.approx([T0 + i for i in range(len(starts))], abs=1e-3)
     assert len(starts) >= 59
     told_j = sum(trace.energy_j for trace in found)
     assert told_j == pytest.approx(sum(5.0 + (500 + k / 10) % 3 for k in range(600)) / 10, rel=0.05)

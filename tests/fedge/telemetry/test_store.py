@@ -184,6 +184,17 @@ def test_a_crash_while_forgetting_is_mended_by_forgetting_again(
     assert every_crash(monkeypatch, work, check) > 3 * 10
 
 
+def test_a_run_of_version_1_is_taken_over_with_all_its_rows_and_no_empty_part(tmp_path: Path) -> None:
+    old_run(tmp_path, [1, 2, 3])
+    RunTables(tmp_path)
+
+    assert read_rows(tmp_path, RoundRow) == [round_row(number) for number in (1, 2, 3)]
+    assert read_rows(tmp_path, ClientRow) == [client_row(number) for number in (1, 2, 3)]
+    assert read_rows(tmp_path, EventRow) == [event_row(number) for number in (1, 2, 3)]
+    assert names_of(tmp_path, "samples") == []
+    assert not list(tmp_path.glob("*.parquet"))
+
+
 @pytest.mark.slow
 def test_a_run_of_version_1_is_taken_over_whenever_that_stops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for how in ("before", "half", "after"):

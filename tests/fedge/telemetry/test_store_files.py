@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 from contracts.store_rows import round_row, sample_row
 
 from fedge.errors import BadInput
 from fedge.telemetry import store
 from fedge.telemetry.store import RunTables
-from fedge.telemetry.store_files import forget_old
+from fedge.telemetry.store_files import forget_after, forget_old
 from fedge.telemetry.store_reader import read_rows
 from fedge.telemetry.store_records import RoundRow, SampleRow
 
@@ -69,6 +70,20 @@ def test_a_store_goes_on_after_its_parts_went(fleet_store: Path) -> None:
 def test_a_damaged_part_is_no_obstacle_to_forgetting_others(fleet_store: Path) -> None:
     (fleet_store / "store/samples/000001.parquet").write_bytes(b"PAR1 not at all")
     assert forget_old(fleet_store, "samples", MANY, max_age_s=5.0, now_s=10.0) == 1
+
+
+def test_a_part_without_statistics_is_written_again_only_where_it_has_later_rounds(tmp_path: Path) -> None:
+    tables = RunTables(tmp_path)
+    tables.append([round_row(1), round_row(2)])
+    tables.close()
+    part = tmp_path / "store/rounds/000001.parquet"
+    pq.write_table(pq.read_table(part, partitioning=None), part, write_statistics=False)
+    before = part.read_bytes()
+
+    forget_after(part.parent, last_round=2)
+    assert part.read_bytes() == before
+    forget_after(part.parent, last_round=1)
+    assert [row.round for row in read_rows(tmp_path, RoundRow)] == [1]
 
 
 def test_a_table_that_is_not_there_has_nothing_to_forget(tmp_path: Path) -> None:

@@ -129,6 +129,9 @@ def test_samples_become_stretches_with_the_joules_of_the_integral(
     assert math.fsum(trace.span_s) == pytest.approx(end_s - start_s, abs=1e-6)
     assert len(trace) <= math.ceil((end_s - start_s) / period_s) + 1
     assert None not in (*trace.temperature_c, *trace.rails_w["GPU"])
+    for place, column in ((1, trace.temperature_c), (2, trace.rails_w["GPU"])):
+        read = [step[place] for step in steps]
+        assert all(min(read) - 1e-6 <= value <= max(read) + 1e-6 for value in column)
     assert set(trace.cpu_load) == {None}
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
+import pytest
 from contracts.live_server import wait_for
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedge.devices.node_settings import TelemetrySettings
 from fedge.telemetry.board_messages import decode_batch
 from fedge.telemetry.live_records import BoardProgress, TelemetryBatch
 from fedge.telemetry.outbox import Outbox
@@ -17,6 +19,7 @@ from fedge.telemetry.uplink import (
     FIRST_PAUSE_S,
     LONGEST_PAUSE_S,
     Delivery,
+    HttpsUplink,
     TelemetrySender,
     classify_status,
     retry_pause_s,
@@ -40,6 +43,18 @@ class FakeLink:
         if isinstance(outcome, Exception):
             raise outcome
         return outcome
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class BrokenConnection:
+    """A connection over which no request goes."""
+
+    closed = False
+
+    def request(self, *args: object, **more: object) -> None:
+        raise OSError("no route")
 
     def close(self) -> None:
         self.closed = True
@@ -91,8 +106,25 @@ def test_a_message_that_nobody_will_ever_take_does_not_hold_up_the_others(tmp_pa
 
 def test_only_a_final_answer_gives_a_message_up() -> None:
     assert classify_status(200) == "taken"
-    assert {classify_status(status) for status in (400, 413)} == {"refused"}
+    assert {classify_status(status) for status in (400, 413, 422)} == {"refused"}
     assert {classify_status(status) for status in (301, 403, 404, 503)} == {"again"}
+
+
+def test_a_connection_that_fails_is_closed_and_its_message_goes_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[BrokenConnection] = []
+
+    def open_broken() -> BrokenConnection:
+        opened.append(BrokenConnection())
+        return opened[-1]
+
+    url, file = "https://localhost/telemetry", tmp_path / "none"
+    link = HttpsUplink(TelemetrySettings(url=url, ca=file, certificate=file, key=file))
+    assert link.send(b"{}") == "again", "without certificates there is no connection"
+    monkeypatch.setattr(link, "_open_connection", open_broken)
+    assert [link.send(b"{}") for _ in range(2)] == ["again", "again"]
+    assert [connection.closed for connection in opened] == [True, True]
 
 
 def test_it_ends_when_told_to_and_closes_its_link(tmp_path: Path) -> None:

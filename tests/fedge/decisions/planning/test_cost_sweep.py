@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedge.decisions.planning import cost_sweep
-from fedge.decisions.planning.cost_sweep import CostSteps, find_first_within, find_least
+from fedge.decisions.planning.cost_sweep import CostSteps, build_cost_steps, find_first_within, find_least
+from fedge.decisions.planning.front_columns import build_columns
 
 places = st.lists(st.tuples(st.integers(1, 60), st.integers(-12, 6)), max_size=60)
 
@@ -46,6 +47,12 @@ class TestSweep:
             assert find_first_within(steps, limit) == (kept[0] if kept else None)
 
         check()
+
+
+def test_no_board_at_all_costs_nothing_from_the_start() -> None:
+    steps = build_cost_steps(build_columns({}), np.zeros(0), 0.0)
+    assert find_least(steps) == (0.0, 0.0)
+    assert find_first_within(steps, 0.0) == 0.0
 
 
 def test_a_hundred_thousand_points_give_the_same_answer_binned_or_sorted(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -149,9 +149,20 @@ def test_fastest_under_both_limits_keeps_both_and_is_no_shorter_than_possible(
 
 
 def test_boards_trade_watts_for_joules_where_one_alone_would_break_a_limit() -> None:
-    fronts = {b: a_front([(10.0, 9.0), (10.0, 5.0), (10.0, 7.0)], 1.0) for b in ("a", "b")}
-    found = plan("fastest", fronts, round_energy_j=150.0, fleet_power_w=12.0)
-    assert (found.feasible, found.deadline_s) == (True, 10.0)
+    """The least energy draws 18 W, the least power takes 140 J; between them 15 W and 132 J."""
+    fronts = {"a": a_front([(4.0, 10.0), (7.0, 7.0), (10.0, 6.0)], 1.0), "b": a_front([(10.0, 8.0)], 1.0)}
+    found = plan("fastest", fronts, round_energy_j=135.0, fleet_power_w=15.2)
+    assert (found.feasible, found.deadline_s, found.energy_j) == (True, 10.0, pytest.approx(132.0))
+    assert plan("fastest", fronts, round_energy_j=135.0, fleet_power_w=14.9).feasible is False
+    assert plan("fastest", fronts, round_energy_j=131.0, fleet_power_w=15.2).feasible is False
+
+
+def test_a_point_that_exceeds_its_share_of_the_watts_by_rounding_alone_is_within_it() -> None:
+    most_w = 4.0 * (1.0 + 1e-9)
+    fronts = {"a": a_front([(0.25, most_w), (1.0, 2.0)], 0.0), "b": a_front([(1.0, 2.0)], 0.0)}
+    found = plan("fastest", fronts, fleet_power_w=8.0)
+    assert {board: goal.limits["power_w"] for board, goal in found.goals.items()} == {"a": 4.0, "b": 4.0}
+    assert found.energy_j == pytest.approx(1.0 + 2.0)
 
 
 @given(fleets(some_front), CONFIDENCES, st.sampled_from([0.0, 0.5]))
@@ -169,6 +180,7 @@ def test_energy_budget_no_round_is_cheaper(fronts: Fleet, confidence: float, wei
 def test_a_budget_that_is_used_up_is_not_feasible_and_time_has_no_weight_then() -> None:
     fronts = {"a": a_front([(10.0, 20.0), (20.0, 5.0)])}
     assert plan("energy-budget", fronts, budget_j=500.0, spent_j=100.0, time_weight=1.0).deadline_s == 10.0
+    assert plan("energy-budget", fronts, budget_j=500.0, spent_j=100.0).deadline_s == 20.0
     short = plan("energy-budget", fronts, budget_j=500.0, spent_j=350.0, time_weight=1.0)
     assert (short.deadline_s, short.feasible) == (20.0, True)
     assert not plan("energy-budget", fronts, budget_j=500.0, spent_j=450.0).feasible
@@ -253,9 +265,10 @@ def test_a_confidence_outside_0_and_1_is_refused(policy: str) -> None:
         plan(policy, {"a": a_front([(1.0, 2.0)])}, confidence=1.0)
 
 
-def test_weight_on_time_alone_plans_the_shortest_round_and_on_energy_alone_the_cheapest() -> None:
+def test_weight_on_time_alone_plans_the_shortest_round_on_energy_alone_the_cheapest_on_both_one_between() -> None:
     fronts = {"a": a_front([(10.0, 20.0), (12.0, 10.0), (20.0, 4.0)])}
     assert plan("balanced", fronts, time_weight=1.0, max_slowdown=99.0).deadline_s == 10.0
+    assert plan("balanced", fronts, time_weight=0.5, max_slowdown=99.0).deadline_s == 12.0
     assert plan("balanced", fronts, time_weight=0.0, max_slowdown=99.0).deadline_s == 20.0
     assert plan("balanced", fronts, time_weight=0.0, max_slowdown=1.3).deadline_s == 12.0
 

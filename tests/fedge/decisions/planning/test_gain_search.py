@@ -19,12 +19,25 @@ from fedge.types import Front
 
 Fleet = dict[str, Front]
 COUNTS = st.sampled_from([None, 1, 2, 3])
-PRICES = st.sampled_from([(0.0, 1.0), (1.0, 0.0), (1.0, 0.1), (0.2, 1.0)])
+PRICES = st.sampled_from([(0.0, 1.0), (1.0, 0.0), (1.0, 0.1), (0.2, 1.0), (4.0, 1.0)])
+
+
+def a_saving_front(savings: list[tuple[int, int]], idle_w: float) -> Front:
+    """20 J in 4 s, and with every (quarters of a second, quarters of a joule) longer and cheaper."""
+    ends = [(4.0 + sum(t for t, _ in savings[:k]) / 4, 20.0 - sum(j for _, j in savings[:k]) / 4) for k in range(5)]
+    return a_front([(t, j / t) for t, j in ends[: len(savings) + 1]], idle_w)
+
+
+saving_fronts = st.builds(
+    a_saving_front,
+    st.lists(st.tuples(st.integers(1, 6), st.integers(1, 12)), min_size=1, max_size=4),
+    st.sampled_from([0.25, 0.5, 1.0]),
+)
 
 
 @st.composite
 def fleets_with_gains(draw: st.DrawFn) -> tuple[Fleet, dict[str, float]]:
-    fronts = draw(fleets(some_front))
+    fronts = draw(fleets(some_front) | fleets(saving_fronts))
     return fronts, {board: draw(st.integers(0, 8)) / 2 for board in fronts}
 
 
@@ -74,12 +87,22 @@ def consistent(found: GainPlan, fronts: Fleet, z: float) -> bool:
     return found.energy_j == pytest.approx(total_j)
 
 
-@given(fleets_with_gains(), COUNTS, PRICES, st.sampled_from([0.0, 1.0]))
-@settings(max_examples=150, deadline=None)
-def test_no_set_at_any_deadline_gains_more_per_price(
-    asked: tuple[Fleet, dict[str, float]], count: int | None, prices: tuple[float, float], z: float
+@pytest.mark.parametrize(("start", "exact"), [(12, 4096), (1, 4096), (1, 3), (1, 1)])
+def test_no_set_at_any_deadline_gains_more_per_price(monkeypatch: pytest.MonkeyPatch, start: int, exact: int) -> None:
+    monkeypatch.setattr(gain_search, "START_DEADLINES", start)
+    monkeypatch.setattr(gain_search, "MAX_EXACT_DEADLINES", exact)
+
+    @given(fleets_with_gains(), COUNTS, PRICES, st.sampled_from([0.0, 1.0]))
+    @settings(max_examples=150, deadline=None)
+    def check(asked: tuple[Fleet, dict[str, float]], count: int | None, prices: tuple[float, float], z: float) -> None:
+        assert_no_set_gains_more(*asked, count=count, prices=prices, z=z)
+
+    check()
+
+
+def assert_no_set_gains_more(
+    fronts: Fleet, gains: dict[str, float], count: int | None, prices: tuple[float, float], z: float
 ) -> None:
-    fronts, gains = asked
     found = planned(fronts, gains, count=count, time_price=prices[0], energy_price=prices[1], z=z)
     tried = list(every(fronts, gains, count, z))
     if not tried:
@@ -120,6 +143,15 @@ def test_an_allowance_is_kept_where_it_can_be_and_what_is_gained_is_near_the_mos
     assert found.energy_j <= allowance_j * (1 + 1e-9)
     single = max((total for total, _, total_j in every(fronts, gains, 1, 0.0) if total_j <= allowance_j), default=0)
     assert single <= gained(found, gains) <= max(kept) + 1e-9
+
+
+def test_an_allowance_buys_the_set_of_most_gain_that_it_pays_also_later_and_what_fits_beside_it() -> None:
+    """The single board of most gain would leave nothing for others."""
+    rows = {"fast": (2.0, 1.0), "slow": (10.0, 1.0), "dear": (10.0, 1.5), "small": (10.0, 0.2)}
+    fronts = {name: a_front([row], 0.0) for name, row in rows.items()}
+    worth = {"fast": 2.0, "slow": 7.0, "dear": 8.0, "small": 0.5}
+    assert planned(fronts, worth).boards == ("fast",)
+    assert planned(fronts, worth, allowance_j=15.0) == GainPlan(("fast", "slow", "small"), 10.0, pytest.approx(14.0))
 
 
 def test_with_all_seats_taken_an_allowance_still_buys_a_slower_board_of_more_gain() -> None:

@@ -64,15 +64,16 @@ class TestEnergyAware(SelectorContract):
             assert drawn_w == min(watts)
             assert answer.why.startswith(f"No board keeps {power_w:g} W by itself")
 
-    def test_when_no_board_is_fit_the_fullest_goes_alone_and_it_says_why(self) -> None:
+    def test_when_no_board_is_fit_the_fullest_and_then_the_coolest_goes_alone_and_it_says_why(self) -> None:
         told = [
             ClientStatus("a", charge=0.1),
             ClientStatus("b", charge=0.15),
             ClientStatus("c", charge=0.9, temperature_c=95.0),
+            ClientStatus("d", charge=0.9, temperature_c=90.0),
         ]
         answer = chosen(self.name, told, SelectionContext(1, 2))
 
-        assert answer.boards == ("c",)
+        assert answer.boards == ("d",)
         assert answer.why == "No board is fit (above 80 degrees; below 20% charge): the fullest goes alone."
 
     def test_a_battery_that_holds_less_than_the_round_takes_is_spared(self) -> None:

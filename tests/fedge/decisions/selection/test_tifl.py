@@ -77,6 +77,12 @@ class TestTifl(SelectorContract):
         assert update_tiers(seen, np.array([0.7, 0.4]), 1.0).probability == pytest.approx([0.0, 1.0])
         assert update_tiers(seen, np.array([0.7, 0.4]), None).probability == pytest.approx([0.5, 0.5])
 
+    def test_the_last_tier_of_a_fleet_that_has_fewer_tiers_now_did_not_stall(self) -> None:
+        seen = TierState(np.ones(2), np.array([0.5, 0.5]), np.array([0.6, 0.4]))
+
+        for last in (2.0, 3.0):
+            assert update_tiers(seen, np.array([0.6, 0.4]), last).probability == pytest.approx([0.5, 0.5])
+
     def test_a_stalled_fleet_turns_to_its_weakest_tier(self) -> None:
         told = [dataclasses.replace(c, accuracy=0.2 if i >= 6 else 0.9, last_round=1) for i, c in enumerate(EIGHT)]
         memory = {"tier": 0.0, "accuracy:0": 0.9}
