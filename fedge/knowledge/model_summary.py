@@ -180,7 +180,7 @@ def _find_coefficients(predictor: Predictor) -> Coefficients | None:
         return predictor.posteriors_[int(np.argmax(predictor.weights_))].coefficients
     if isinstance(predictor, BlendedPredictor):
         # For a candidate with a reference, the reference's weight follows the physical parameters.
-        time, power = predictor.time_.posteriors[0].best, predictor.power_.posteriors[0].best
+        time, power = predictor.time_.best, predictor.power_.best
         return Coefficients(time[: len(TIME_NAMES)], power[: len(POWER_NAMES)])
     return None
 

@@ -21,17 +21,19 @@ References:
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedge.physics.matern import Float32Array, matern5_single
 from fedge.physics.robust_fit import STUDENT_DEGREES, GaussianPrior, fit_curve
 from fedge.types import Floats
 
 KnobCurve = Callable[[Floats, Floats], tuple[Floats, Floats]]
-"""Parameters (k,) and shares (n, 4) -> log values (n,) and derivatives (k, n)."""
+"""Parameters (..., k) and shares (n, 4) -> log values (..., n) and derivatives (..., k, n)."""
 
 FIT_TOLERANCE = 1e-3
 """Relative decrease of the objective at which a fit to few measurements stops. The objective counts squared standard
@@ -77,20 +79,20 @@ class QuantityRows:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class QuantityPosterior:
-    """Linearised posterior of log time or log power; symbols as in the module's docstring.
+    """Linearised posterior of log time or log power, or several with leading axes; symbols as above.
 
     Attributes:
-        best: Parameters at the best fit th*, shape (k,).
-        shift: mu - th*, shape (k,).
-        prior_cov: S, shape (k, k).
+        best: Parameters at the best fit th*, shape (..., k).
+        shift: mu - th*, shape (..., k).
+        prior_cov: S, shape (..., k, k).
         rows: The n rows that were fitted.
-        slopes: J(X), shape (k, n).
-        gain: (K(X, X) + noise)^-1 (y - ...), shape (n,).
-        whitener: Inverse of the lower Cholesky factor of K(X, X) + noise, shape (n, n).
-        misfit_sd: Standard deviation of the misfit, log units.
+        slopes: J(X), shape (..., k, n).
+        gain: (K(X, X) + noise)^-1 (y - ...), shape (..., n).
+        whitener: Inverse of the lower Cholesky factor of K(X, X) + noise, shape (..., n, n).
+        misfit_sd: Standard deviation of the misfit, log units, shape (...).
         noise_sd: Noise of the next measurement, log units.
-        log_evidence: Log probability density of the rows under the prior, up to a constant.
-        scale: Factor of the spread.
+        log_evidence: Log probability density of the rows under the prior, up to a constant, shape (...).
+        scale: Factor of the spread, shape (...).
     """
 
     best: Floats
@@ -100,28 +102,42 @@ class QuantityPosterior:
     slopes: Floats
     gain: Floats
     whitener: Floats
-    misfit_sd: float
+    misfit_sd: Floats
     noise_sd: float
-    log_evidence: float
-    scale: float
+    log_evidence: Floats
+    scale: Floats
+
+    def select(self, members: NDArray[np.int64]) -> QuantityPosterior:
+        """Return some of several posteriors."""
+        return dataclasses.replace(self, **{name: getattr(self, name)[members] for name in _MEMBER_FIELDS})
+
+
+_MEMBER_FIELDS = ("best", "shift", "prior_cov", "slopes", "gain", "whitener", "misfit_sd", "log_evidence", "scale")
 
 
 def fit_quantity(
-    curve: KnobCurve, rows: QuantityRows, prior: GaussianPrior, misfit_sd: float, noise_sd: float, alike: Float32Array
+    curve: KnobCurve,
+    rows: QuantityRows,
+    prior: GaussianPrior,
+    misfit_sd: Floats | float,
+    noise_sd: float,
+    alike: Float32Array,
 ) -> QuantityPosterior:
-    """Fit the posterior of one quantity.
+    """Fit the posterior of one quantity under one prior, or under several at once.
 
     Args:
         curve: Log values and derivatives at parameters and shares.
         rows: The measurements; may be empty.
-        prior: Prior over the parameters.
-        misfit_sd: Standard deviation of the misfit, log units.
+        prior: Prior over the parameters, or B priors; the posterior has the same leading axis.
+        misfit_sd: Standard deviation of the misfit, log units, scalar or shape (B,).
         noise_sd: Noise of the next measurement, log units.
         alike: Correlation of the rows' misfits, shape (n, n): ``misfit_correlation(rows.x, rows.x)`` for a single
             board.
     """
     covariance = np.asarray(np.linalg.inv(prior.precision), dtype=np.float64)
-    loose: Floats = np.sqrt(rows.noise_sd**2 + misfit_sd**2 + np.diag(rows.offset))
+    misfit = np.square(np.asarray(misfit_sd, dtype=np.float64))
+    apart = np.diag(rows.offset)
+    loose: Floats = np.sqrt(rows.noise_sd**2 + misfit[..., None] + apart)
     fitted = fit_curve(
         lambda th: curve(th, rows.x),
         data=rows.log,
@@ -133,68 +149,74 @@ def fit_quantity(
     _, slopes = curve(fitted.parameters, rows.x)
     shift = prior.mean - fitted.parameters
     weights = np.minimum(fitted.weights, 1.0)
-    noise = loose**2 / weights - misfit_sd**2 - np.diag(rows.offset)
-    kernel = slopes.T @ covariance @ slopes + misfit_sd**2 * alike + rows.offset
-    factor = np.asarray(np.linalg.cholesky(kernel + np.diag(noise)), dtype=np.float64)
+    noise = loose**2 / weights - misfit[..., None] - apart
+    kernel = slopes.swapaxes(-1, -2) @ covariance @ slopes + misfit[..., None, None] * alike + rows.offset
+    factor = np.asarray(np.linalg.cholesky(_add_diagonal(kernel, noise)), dtype=np.float64)
     whitener = np.asarray(np.linalg.inv(factor), dtype=np.float64)
-    off: Floats = fitted.residuals - slopes.T @ shift
-    whitened: Floats = whitener @ off
-    explained_away = 0.5 * STUDENT_DEGREES * (np.log(weights) + 1.0 - weights).sum()
-    evidence = float(-0.5 * whitened @ whitened - np.log(np.diag(factor)).sum() + explained_away)
-    plain = np.linalg.solve(np.linalg.cholesky(kernel + np.diag(rows.noise_sd**2)), off)
-    scale = float(
-        np.sqrt((SPREAD_PRIOR_ROWS + np.minimum(plain**2, OUTLIER_SD**2).sum()) / (SPREAD_PRIOR_ROWS + len(plain)))
-    )
-    gain: Floats = whitener.T @ whitened
+    off: Floats = fitted.residuals - np.einsum("...kn,...k->...n", slopes, shift)
+    whitened: Floats = np.einsum("...nm,...m->...n", whitener, off)
+    explained_away = 0.5 * STUDENT_DEGREES * (np.log(weights) + 1.0 - weights).sum(axis=-1)
+    spans = np.log(np.diagonal(factor, axis1=-2, axis2=-1)).sum(axis=-1)
+    plain = np.linalg.solve(np.linalg.cholesky(_add_diagonal(kernel, rows.noise_sd**2)), off[..., None])[..., 0]
+    count = SPREAD_PRIOR_ROWS + len(rows.log)
     return QuantityPosterior(
         best=fitted.parameters,
         shift=shift,
         prior_cov=covariance,
         rows=rows,
         slopes=slopes,
-        gain=gain,
+        gain=np.einsum("...nm,...n->...m", whitener, whitened),
         whitener=whitener,
-        misfit_sd=misfit_sd,
+        misfit_sd=np.sqrt(misfit),
         noise_sd=noise_sd,
-        log_evidence=evidence,
-        scale=scale,
+        log_evidence=explained_away - 0.5 * np.square(whitened).sum(axis=-1) - spans,
+        scale=np.sqrt((SPREAD_PRIOR_ROWS + np.minimum(plain**2, OUTLIER_SD**2).sum(axis=-1)) / count),
     )
 
 
+def _add_diagonal(matrix: Floats, diagonal: Floats) -> Floats:
+    """Return matrices (..., n, n) with ``diagonal`` (..., n) added to their diagonals."""
+    total: Floats = matrix + diagonal[..., None] * np.eye(matrix.shape[-1])
+    return total
+
+
 def predict_mean_log(side: QuantityPosterior, values: Floats, slopes: Floats, alike: Float32Array) -> Floats:
-    """Return the mean log value of each mode, shape (n,).
+    """Return the mean log value of each mode, shape (..., n).
 
     Args:
-        side: The posterior, fitted to m rows.
-        values: The curve at ``side.best``, shape (n,).
-        slopes: Its derivatives, shape (k, n).
+        side: One posterior, or several with leading axes, fitted to m rows.
+        values: The curve at ``side.best``, shape (..., n).
+        slopes: Its derivatives, shape (..., k, n).
         alike: Correlation of the misfits of modes and rows, shape (n, m).
     """
+    gain = side.gain[..., None]
+    moved = side.shift[..., None] + side.prior_cov @ (side.slopes @ gain)
     mean: Floats = (
         values
-        + slopes.T @ (side.shift + side.prior_cov @ (side.slopes @ side.gain))
-        + side.misfit_sd**2 * (alike @ side.gain.astype(np.float32))
-        + side.rows.offset_here @ side.gain
+        + (slopes.swapaxes(-1, -2) @ moved)[..., 0]
+        + np.square(side.misfit_sd)[..., None] * (alike @ gain.astype(np.float32))[..., 0]
+        + side.gain @ side.rows.offset_here[:, None]
     )
     return mean
 
 
 def predict_sd_log(side: QuantityPosterior, slopes: Floats, alike: Float32Array) -> Floats:
-    """Return the standard deviation of the next measurement's log in each mode, shape (n,).
+    """Return the standard deviation of the next measurement's log in each mode, shape (..., n).
 
     Args:
-        side: The posterior, fitted to m rows.
-        slopes: Derivatives of the curve at ``side.best``, shape (k, n).
+        side: One posterior, or several with leading axes, fitted to m rows.
+        slopes: Derivatives of the curve at ``side.best``, shape (..., k, n).
         alike: Correlation of the misfits of modes and rows, shape (n, m).
     """
     moved = side.prior_cov @ slopes
-    across = np.float32(side.misfit_sd**2) * alike
-    across += moved.T.astype(np.float32) @ side.slopes.astype(np.float32)
+    misfit = np.square(side.misfit_sd)[..., None]
+    across = misfit[..., None].astype(np.float32) * alike
+    across += moved.swapaxes(-1, -2).astype(np.float32) @ side.slopes.astype(np.float32)
     across += side.rows.offset_here.astype(np.float32)
-    known = across @ side.whitener.T.astype(np.float32)
-    before = np.einsum("kn,kn->n", slopes, moved) + side.misfit_sd**2 + side.rows.offset_sd**2
-    variance = np.maximum(before - np.einsum("nm,nm->n", known, known), 0.0)
-    sd: Floats = side.scale * np.sqrt(variance + side.noise_sd**2)
+    known = across @ side.whitener.swapaxes(-1, -2).astype(np.float32)
+    before = np.einsum("...kn,...kn->...n", slopes, moved) + misfit + side.rows.offset_sd**2
+    variance = np.maximum(before - np.einsum("...nm,...nm->...n", known, known), 0.0)
+    sd: Floats = side.scale[..., None] * np.sqrt(variance + side.noise_sd**2)
     return sd
 
 

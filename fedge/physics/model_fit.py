@@ -385,7 +385,7 @@ def _covariance(sd: Floats, scale_sd: float, names: Sequence[str], unit: str) ->
 
 def log_evidence(posterior: Posterior) -> float:
     """Return the log probability density of the measurements under the prior, up to a constant shared by all priors."""
-    return posterior.time.log_evidence + posterior.power.log_evidence
+    return float(posterior.time.log_evidence + posterior.power.log_evidence)
 
 
 def idle_w_at_maxn(coefficients: Coefficients) -> float:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 
@@ -57,7 +58,8 @@ class PriorCandidate:
     """A prior over one quantity.
 
     Attributes:
-        curve: Log values and derivatives at parameters and shares.
+        curve: Log values and derivatives at parameters and shares; the same object for candidates of one form, so that
+            they can be fitted together.
         prior: Gaussian prior over the parameters.
         log_credibility: Log prior weight among the candidates, relative to the first.
         misfit: Share of the usual misfit's standard deviation that the curve leaves.
@@ -123,8 +125,9 @@ def raise_to_idle_w(coefficients: Coefficients, idle_w: float) -> Coefficients:
 
 def iterate_time_candidates(found: tuple[PriorSource, ...]) -> Iterator[PriorCandidate]:
     """Yield the candidates for log time: every source with every prior width."""
+    curve_of = _join_residuals(log_derivatives.evaluate_log_time, TIME)
     for source in found:
-        yield from _iterate_candidates(source, TIME, log_derivatives.evaluate_log_time, build_time_prior)
+        yield from _iterate_candidates(source, curve_of(source.reference), build_time_prior)
 
 
 def iterate_power_candidates(found: tuple[PriorSource, ...], time: Floats) -> Iterator[PriorCandidate]:
@@ -134,13 +137,13 @@ def iterate_power_candidates(found: tuple[PriorSource, ...], time: Floats) -> It
         found: The sources (``list_prior_sources``).
         time: Log time parameters, shape (11,), which determine how busy each part is.
     """
-    curve = make_power_curve(time)
+    curve_of = _join_residuals(make_power_curve(time), POWER)
     for source in found:
-        yield from _iterate_candidates(source, POWER, curve, build_power_prior)
+        yield from _iterate_candidates(source, curve_of(source.reference), build_power_prior)
 
 
 def _iterate_candidates(
-    source: PriorSource, quantity: int, curve: KnobCurve, gaussian: Callable[[Prior], GaussianPrior]
+    source: PriorSource, curve: KnobCurve, gaussian: Callable[[Prior], GaussianPrior]
 ) -> Iterator[PriorCandidate]:
     about = gaussian(build_prior(source.coefficients))
     for width in PRIOR_WIDTHS:
@@ -149,23 +152,25 @@ def _iterate_candidates(
         if source.reference is None:
             yield PriorCandidate(curve, prior, credibility)
         else:
-            yield PriorCandidate(
-                _add_residuals(curve, source.reference, quantity),
-                _append_residual_weight(prior),
-                credibility,
-                RESIDUAL_MISFIT_SHARE,
-            )
+            yield PriorCandidate(curve, _append_residual_weight(prior), credibility, RESIDUAL_MISFIT_SHARE)
 
 
-def _add_residuals(curve: KnobCurve, reference: ReferenceFit, quantity: int) -> KnobCurve:
-    """Return the curve plus the reference's residuals, weighted by an additional last parameter."""
+def _join_residuals(curve: KnobCurve, quantity: int) -> Callable[[ReferenceFit | None], KnobCurve]:
+    """Return a function from a reference to the curve with its residuals, weighted by a further last parameter."""
 
-    def joined(parameters: Floats, x: Floats) -> tuple[Floats, Floats]:
-        values, by = curve(parameters[:-1], x)
-        left = reference.residuals(x)[quantity]
-        return values + parameters[-1] * left, np.vstack([by, left])
+    @cache
+    def curve_of(reference: ReferenceFit | None) -> KnobCurve:
+        if reference is None:
+            return curve
 
-    return joined
+        def joined(parameters: Floats, x: Floats) -> tuple[Floats, Floats]:
+            values, by = curve(parameters[..., :-1], x)
+            left = np.broadcast_to(reference.residuals(x)[quantity], values.shape)
+            return values + parameters[..., -1:] * left, np.concatenate([by, left[..., None, :]], axis=-2)
+
+        return joined
+
+    return curve_of
 
 
 def _append_residual_weight(prior: GaussianPrior) -> GaussianPrior:

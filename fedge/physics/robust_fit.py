@@ -1,8 +1,8 @@
-"""Levenberg-Marquardt fit of a curve with a Gaussian prior and Student-t noise, robust against outliers.
+"""Levenberg-Marquardt fits of curves with Gaussian priors and Student-t noise, robust against outliers.
 
-Symbols: p parameters, y data (n,), v(p) curve with derivatives J (k, n), r = y - v, s noise scale (n,), N(mu,
-precision^-1) the prior, nu degrees of freedom. Minimised: sum (nu + 1) log(1 + (r/s)^2 / nu) + (p - mu)' precision (p -
-mu).
+Symbols: B fits that advance together, p parameters (B, k), y data (n,), v(p) curves (B, n) with derivatives J
+(B, k, n), r = y - v, s noise scale (B, n), N(mu, precision^-1) the priors, nu degrees of freedom. Minimised by each
+fit, which has its own damping and ends by itself: sum (nu + 1) log(1 + (r/s)^2 / nu) + (p - mu)' precision (p - mu).
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedge.types import Floats
 
 Curve = Callable[[Floats], tuple[Floats, Floats]]
-"""Parameters (k,) -> values (n,) and derivatives (k, n)."""
+"""Parameters (..., k) -> values (..., n) and derivatives (..., k, n)."""
 
 STUDENT_DEGREES = 4.0
 SD_OF_MAD = 1.4826
@@ -28,11 +29,11 @@ _TRIES = 10
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GaussianPrior:
-    """A Gaussian prior over parameters.
+    """Gaussian priors over parameters, one or several.
 
     Attributes:
-        mean: Mean, shape (k,).
-        precision: Inverse covariance, shape (k, k).
+        mean: Mean, shape (..., k).
+        precision: Inverse covariance, shape (..., k, k).
     """
 
     mean: Floats
@@ -41,17 +42,17 @@ class GaussianPrior:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CurveFit:
-    """Result of a fit.
+    """Result of one fit, or of several with the leading axes of their priors.
 
     Attributes:
-        parameters: Parameters at the optimum, shape (k,).
-        objective: The minimised objective.
-        residuals: Data minus curve, shape (n,).
-        weights: Robust weight of each row, shape (n,); small far from the curve.
+        parameters: Parameters at the optimum, shape (..., k).
+        objective: The minimised objective, shape (...).
+        residuals: Data minus curve, shape (..., n).
+        weights: Robust weight of each row, shape (..., n); small far from the curve.
     """
 
     parameters: Floats
-    objective: float
+    objective: Floats
     residuals: Floats
     weights: Floats
 
@@ -59,40 +60,29 @@ class CurveFit:
 def fit_curve(
     curve: Curve, data: Floats, noise_sd: Floats | float, prior: GaussianPrior, start: Floats, tolerance: float = 1e-7
 ) -> CurveFit:
-    """Fit a curve's parameters by Levenberg-Marquardt steps.
+    """Fit a curve's parameters by Levenberg-Marquardt steps, for one prior or for several at once.
 
     Args:
-        curve: Values (n,) and derivatives (k, n) at parameters (k,).
+        curve: Values and derivatives at parameters; with several priors it must accept a leading axis.
         data: Data, shape (n,); without rows the fit converges to the prior's mean.
-        noise_sd: Scale of the noise, scalar or shape (n,).
-        prior: Prior over the parameters.
-        start: Starting point, shape (k,).
-        tolerance: Relative decrease of the objective at which the fit stops.
+        noise_sd: Scale of the noise, scalar, shape (n,) or, by prior, (B, n).
+        prior: Prior over the parameters, or B priors.
+        start: Starting point, shape (k,) or (B, k).
+        tolerance: Relative decrease of the objective at which a fit stops.
     """
-    here = start
-    values, slopes = curve(here)
-    best = _objective(data - values, noise_sd, prior, here)
-    damping = 1e-2
-    for _ in range(_STEPS):
-        moved = None
-        for _ in range(_TRIES):
-            there = here + _compute_step(
-                data - values, slopes=slopes, noise_sd=noise_sd, prior=prior, here=here, damping=damping
-            )
-            moved = curve(there)
-            objective = _objective(data - moved[0], noise_sd, prior, there)
-            if objective < best:
-                break
-            damping, moved = damping * 5.0, None
-        if moved is None:
-            break
-        gain, best = best - objective, objective
-        here, (values, slopes) = there, moved
-        damping = max(damping / 5.0, 1e-8)
-        if gain < tolerance * (1.0 + abs(best)):
-            break
-    residuals = data - values
-    return CurveFit(here, best, residuals, student_weights(residuals / noise_sd))
+    if start.ndim == 1:
+        one = GaussianPrior(prior.mean[None], prior.precision[None])
+        fitted = _fit_curves(
+            lambda th: tuple(part[None] for part in curve(th[0])),  # type: ignore[arg-type,return-value]
+            data=data,
+            noise_sd=np.broadcast_to(noise_sd, (1, len(data))),
+            prior=one,
+            start=start[None],
+            tolerance=tolerance,
+        )
+        return CurveFit(fitted.parameters[0], fitted.objective[0], fitted.residuals[0], fitted.weights[0])
+    noise = np.broadcast_to(noise_sd, (len(start), len(data)))
+    return _fit_curves(curve, data=data, noise_sd=noise, prior=prior, start=start, tolerance=tolerance)
 
 
 def student_weights(z: Floats) -> Floats:
@@ -106,21 +96,92 @@ def robust_sd(deviations: Floats) -> float:
     return SD_OF_MAD * float(np.median(np.abs(deviations)))
 
 
+@dataclass(slots=True, eq=False)
+class _RunningFits:
+    """The state of B fits: parameters, values, derivatives and objective at the best point so far, and the damping."""
+
+    here: Floats
+    values: Floats
+    slopes: Floats
+    best: Floats
+    damping: Floats
+    steps: NDArray[np.int64]
+    tries: NDArray[np.int64]
+
+    def accept(self, rows: NDArray[np.int64], there: Floats, at: tuple[Floats, Floats], objective: Floats) -> None:
+        """Move the fits ``rows`` to a better point."""
+        self.here[rows], self.best[rows] = there, objective
+        self.values[rows], self.slopes[rows] = at
+        self.damping[rows] = np.maximum(self.damping[rows] / 5.0, 1e-8)
+        self.steps[rows] += 1
+        self.tries[rows] = 0
+
+    def reject(self, rows: NDArray[np.int64]) -> None:
+        """Let the fits ``rows`` try a shorter step."""
+        self.damping[rows] *= 5.0
+        self.tries[rows] += 1
+
+
+def _fit_curves(
+    curve: Curve, data: Floats, noise_sd: Floats, prior: GaussianPrior, start: Floats, tolerance: float
+) -> CurveFit:
+    values, slopes = curve(start)
+    count = len(start)
+    fits = _RunningFits(
+        start.copy(),
+        values=values.copy(),
+        slopes=slopes.copy(),
+        best=_objective(data - values, noise_sd, prior, start),
+        damping=np.full(count, 1e-2),
+        steps=np.zeros(count, dtype=np.int64),
+        tries=np.zeros(count, dtype=np.int64),
+    )
+    running = np.arange(count)
+    while len(running):
+        some = GaussianPrior(prior.mean[running], prior.precision[running])
+        noise = noise_sd[running]
+        step = _compute_step(
+            data - fits.values[running],
+            slopes=fits.slopes[running],
+            noise_sd=noise,
+            prior=some,
+            here=fits.here[running],
+            damping=fits.damping[running],
+        )
+        there = fits.here[running] + step
+        moved = curve(there)
+        objective = _objective(data - moved[0], noise, some, there)
+        better = objective < fits.best[running]
+        won = running[better]
+        small = fits.best[won] - objective[better] < tolerance * (1.0 + np.abs(objective[better]))
+        fits.accept(won, there[better], (moved[0][better], moved[1][better]), objective[better])
+        fits.reject(running[~better])
+        ended = (fits.steps[running] >= _STEPS) | (fits.tries[running] >= _TRIES)
+        ended[better] |= small
+        running = running[~ended]
+    residuals = data - fits.values
+    return CurveFit(fits.here, fits.best, residuals, student_weights(residuals / noise_sd))
+
+
 def _compute_step(
-    residuals: Floats, slopes: Floats, noise_sd: Floats | float, prior: GaussianPrior, here: Floats, damping: float
+    residuals: Floats, slopes: Floats, noise_sd: Floats, prior: GaussianPrior, here: Floats, damping: Floats
 ) -> Floats:
-    weighted: Floats = slopes * (student_weights(residuals / noise_sd) / np.square(noise_sd))
-    curvature = weighted @ slopes.T + prior.precision
-    uphill = weighted @ residuals - prior.precision @ (here - prior.mean)
-    step = np.asarray(np.linalg.solve(curvature + damping * np.diag(np.diag(curvature)), uphill), dtype=np.float64)
-    shrink = min(1.0, _LONGEST_STEP / max(float(np.abs(step).max()), 1e-12))
-    scaled: Floats = step * shrink
+    """Return the damped Gauss-Newton step of every fit, shape (B, k)."""
+    weighted: Floats = slopes * (student_weights(residuals / noise_sd) / np.square(noise_sd))[:, None, :]
+    curvature = weighted @ slopes.swapaxes(-1, -2) + prior.precision
+    uphill = weighted @ residuals[..., None] - prior.precision @ (here - prior.mean)[..., None]
+    diagonal = np.arange(curvature.shape[-1])
+    curvature[:, diagonal, diagonal] *= 1.0 + damping[:, None]
+    step = np.asarray(np.linalg.solve(curvature, uphill)[..., 0], dtype=np.float64)
+    longest = np.maximum(np.abs(step).max(axis=-1, keepdims=True), 1e-12)
+    scaled: Floats = step * np.minimum(1.0, _LONGEST_STEP / longest)
     return scaled
 
 
-def _objective(residuals: Floats, noise_sd: Floats | float, prior: GaussianPrior, here: Floats) -> float:
-    """Return the objective; infinite where the curve is not finite, so that such steps are rejected."""
-    misfit = (STUDENT_DEGREES + 1.0) * np.log1p(np.square(residuals / noise_sd) / STUDENT_DEGREES).sum()
+def _objective(residuals: Floats, noise_sd: Floats, prior: GaussianPrior, here: Floats) -> Floats:
+    """Return every fit's objective; infinite where the curve is not finite, so that such steps are rejected."""
+    misfit = (STUDENT_DEGREES + 1.0) * np.log1p(np.square(residuals / noise_sd) / STUDENT_DEGREES).sum(axis=-1)
     off = here - prior.mean
-    total = float(misfit + off @ prior.precision @ off)
-    return total if np.isfinite(total) else float("inf")
+    total = misfit + np.einsum("bi,bij,bj->b", off, prior.precision, off)
+    objective: Floats = np.where(np.isfinite(total), total, np.inf)
+    return objective

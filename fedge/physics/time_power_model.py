@@ -31,6 +31,7 @@ P = static + c F (cores_idle + cores_busy u_C) + host_busy u_D F
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -86,7 +87,7 @@ class Coefficients:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StepParts:
-    """A step's time and its parts in seconds, arrays of shape (n,); symbols as in the module's docstring.
+    """A step's time and its parts in seconds, arrays of shape (..., n); symbols as in the module's docstring.
 
     Attributes:
         total_s: t.
@@ -121,15 +122,29 @@ def knob_shares(maxn: PowerMode, modes: Modes) -> Floats:
     return x
 
 
+def split_parameters(logs: Floats) -> Iterator[Floats]:
+    """Return an iterator over parameters given as logs of shape (..., k): k arrays of shape (..., 1)."""
+    values = np.exp(logs)[..., None]
+    return (values[..., place, :] for place in range(logs.shape[-1]))
+
+
+def split_knobs(x: Floats) -> Iterator[Floats]:
+    """Return an iterator over the knobs of modes of shape (..., n, 4): four arrays of shape (..., n)."""
+    return (x[..., knob] for knob in range(x.shape[-1]))
+
+
 def compute_time_parts(time: Floats, x: Floats) -> StepParts:
     """Compute the parts of the step time.
 
     Args:
-        time: Log time parameters, shape (11,).
-        x: Knobs as shares of the top mode, shape (n, 4).
+        time: Log time parameters, shape (..., 11).
+        x: Knobs as shares of the top mode, shape (..., n, 4).
+
+    Returns:
+        Parts of shape (..., n); the leading axes of both arguments are broadcast.
     """
-    c, f, g, m = x.T
-    a, b, q1, k, beta, kappa, delta, w, q2, d, e = np.exp(time)
+    c, f, g, m = split_knobs(x)
+    a, b, q1, k, beta, kappa, delta, w, q2, d, e = split_parameters(time)
     math_s, mem_s = a / g, b / m
     gpu_s = q_norm(1.0 + q1, math_s, mem_s)
     prep_s = k * c**-beta * (1.0 / f + delta / (c * f * f) + kappa / m)
@@ -148,30 +163,28 @@ def compute_time_parts(time: Floats, x: Floats) -> StepParts:
 
 
 def compute_power_terms(power: Floats, parts: StepParts, x: Floats) -> Floats:
-    """Compute the terms of module power in watts, shape (9, n): the four idle terms, then the five busy ones.
+    """Compute the terms of module power in watts, shape (9, ..., n): the four idle terms, then the five busy ones.
 
     Args:
-        power: Log power parameters, shape (13,).
+        power: Log power parameters, shape (..., 13).
         parts: Parts of the step time at the same modes.
-        x: Knobs as shares of the top mode, shape (n, 4).
+        x: Knobs as shares of the top mode, shape (..., n, 4).
     """
-    c, f, g, m = x.T
-    static, cores, cores_use, host, af, gpu, gpu_use, math, r, ag, mem, mem_use, am = np.exp(power)
+    c, f, g, m = split_knobs(x)
+    static, cores, cores_use, host, af, gpu, gpu_use, math, r, ag, mem, mem_use, am = split_parameters(power)
     cpu_on, gpu_on = f ** (1.0 + af), g ** (1.0 + ag)
     t = parts.total_s
-    terms: Floats = np.stack(
-        [
-            np.full(len(x), static),
-            cores * c * cpu_on,
-            gpu * gpu_on,
-            mem * m ** (1.0 + am),
-            cores_use * c * cpu_on * (parts.prep_s / t),
-            host * cpu_on * ((parts.launch_s + parts.host_s) / t),
-            gpu_use * gpu_on * (parts.gpu_s / t) ** r,
-            math * gpu_on * (parts.math_s / t),
-            mem_use * m * (parts.mem_s / t),
-        ]
+    busy = (
+        cores_use * c * cpu_on * (parts.prep_s / t),
+        host * cpu_on * ((parts.launch_s + parts.host_s) / t),
+        gpu_use * gpu_on * (parts.gpu_s / t) ** r,
+        math * gpu_on * (parts.math_s / t),
+        mem_use * m * (parts.mem_s / t),
     )
+    idle = (static, cores * c * cpu_on, gpu * gpu_on, mem * m ** (1.0 + am))
+    terms = np.empty((len(idle) + len(busy), *busy[0].shape))
+    for row, term in zip(terms, (*idle, *busy), strict=True):
+        row[...] = term
     return terms
 
 
@@ -215,7 +228,7 @@ def compute_idle_ratio(coefficients: Coefficients, maxn: PowerMode, modes: Modes
     return shape
 
 
-def q_norm(q: float, *terms: Floats) -> Floats:
+def q_norm(q: Floats | float, *terms: Floats) -> Floats:
     """Return the ``q``-norm of positive terms, computed without overflow for large q.
 
     Args:

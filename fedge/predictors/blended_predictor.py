@@ -40,6 +40,7 @@ from fedge.physics.prior_candidates import (
     list_prior_sources,
 )
 from fedge.physics.prior_knowledge import PriorKnowledge
+from fedge.physics.robust_fit import GaussianPrior
 from fedge.physics.time_power_model import TIME_NAMES, knob_shares
 from fedge.types import Floats, Measurement, Modes, Predictions
 
@@ -51,18 +52,40 @@ MIN_RELATIVE_WEIGHT = 0.05
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class CandidateBlend:
-    """The remaining candidates of one quantity, the most probable first.
+class CandidateGroup:
+    """The remaining candidates of one curve.
 
     Attributes:
-        curves: Curve of each candidate.
-        posteriors: Posterior of each candidate.
-        weights: Posterior probabilities of the candidates, summing to 1.
+        curve: Their curve.
+        posterior: Their g posteriors, with a leading axis.
+        weights: Their probabilities among all candidates, shape (g,).
     """
 
-    curves: tuple[KnobCurve, ...]
-    posteriors: tuple[QuantityPosterior, ...]
+    curve: KnobCurve
+    posterior: QuantityPosterior
     weights: Floats
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CandidateBlend:
+    """The remaining candidates of one quantity.
+
+    Attributes:
+        groups: The candidates by their curve; the most probable candidate is the first of the first group.
+    """
+
+    groups: tuple[CandidateGroup, ...]
+
+    @property
+    def best(self) -> Floats:
+        """Return the parameters of the most probable candidate."""
+        best: Floats = self.groups[0].posterior.best[0]
+        return best
+
+    @property
+    def rows(self) -> QuantityRows:
+        """Return the rows that were fitted."""
+        return self.groups[0].posterior.rows
 
     def predict(self, x: Floats, alike: Float32Array) -> tuple[Floats, Floats]:
         """Return mean and spread of the log values.
@@ -74,13 +97,17 @@ class CandidateBlend:
         Returns:
             Two arrays of shape (n,), log units.
         """
-        at = [curve(side.best, x) for curve, side in zip(self.curves, self.posteriors, strict=True)]
-        each = np.stack([predict_mean_log(side, *here, alike) for side, here in zip(self.posteriors, at, strict=True)])
-        mean: Floats = self.weights @ each
-        spreading = len(self.posteriors) if len(self.posteriors[0].gain) <= MAX_ROWS_FOR_ALL_SPREADS else 1
-        known = np.stack([predict_sd_log(self.posteriors[k], at[k][1], alike) for k in range(spreading)])
-        shares = self.weights[:spreading] / self.weights[:spreading].sum()
-        sd: Floats = np.sqrt(shares @ np.square(known) + self.weights @ np.square(each - mean))
+        at = [group.curve(group.posterior.best, x) for group in self.groups]
+        each = [predict_mean_log(group.posterior, *here, alike) for group, here in zip(self.groups, at, strict=True)]
+        weights, means = np.concatenate([group.weights for group in self.groups]), np.concatenate(each)
+        mean: Floats = weights @ means
+        if len(self.rows.log) <= MAX_ROWS_FOR_ALL_SPREADS:
+            known = [predict_sd_log(group.posterior, by, alike) for group, (_, by) in zip(self.groups, at, strict=True)]
+            own = weights @ np.square(np.concatenate(known))
+        else:
+            first = self.groups[0].posterior.select(np.array([0]))
+            own = np.square(predict_sd_log(first, at[0][1][:1], alike)[0])
+        sd: Floats = np.sqrt(own + weights @ np.square(means - mean))
         return mean, sd
 
 
@@ -112,7 +139,7 @@ class BlendedPredictor:
             misfit_sd=MISFIT_TIME_SD,
             noise_sd=NOISE_TIME_SD,
         )
-        busy = self.time_.posteriors[0].best[: len(TIME_NAMES)]
+        busy = self.time_.best[: len(TIME_NAMES)]
         powers = iterate_power_candidates(found, busy)
         self.power_ = _blend_candidates(
             powers, rows=seen.power, alike=seen.correlation, misfit_sd=MISFIT_POWER_SD, noise_sd=NOISE_POWER_SD
@@ -122,7 +149,7 @@ class BlendedPredictor:
     def predict(self, modes: Modes) -> Predictions:
         """Predict step time and power of every mode; requires ``fit``."""
         x = knob_shares(self.knowledge.maxn, modes)
-        alike = correlate_with_rows(self.time_.posteriors[0].rows, x)
+        alike = correlate_with_rows(self.time_.rows, x)
         log_s, time_sd = self.time_.predict(x, alike)
         log_w, power_sd = self.power_.predict(x, alike)
         return Predictions(
@@ -133,23 +160,37 @@ class BlendedPredictor:
 def _blend_candidates(
     candidates: Iterable[PriorCandidate], rows: QuantityRows, alike: Float32Array, misfit_sd: float, noise_sd: float
 ) -> CandidateBlend:
-    tried = [
-        (
-            c,
-            fit_quantity(
-                c.curve, rows=rows, prior=c.prior, misfit_sd=c.misfit * misfit_sd, noise_sd=noise_sd, alike=alike
+    by_curve: dict[KnobCurve, list[PriorCandidate]] = {}
+    for candidate in candidates:
+        by_curve.setdefault(candidate.curve, []).append(candidate)
+    posteriors = [
+        fit_quantity(
+            curve,
+            rows=rows,
+            prior=GaussianPrior(
+                np.stack([member.prior.mean for member in members]),
+                np.stack([member.prior.precision for member in members]),
             ),
+            misfit_sd=misfit_sd * np.array([member.misfit for member in members]),
+            noise_sd=noise_sd,
+            alike=alike,
         )
-        for c in candidates
+        for curve, members in by_curve.items()
     ]
-    logs = np.array([candidate.log_credibility + side.log_evidence for candidate, side in tried])
-    logs[~np.isfinite(logs)] = -np.inf
-    if not np.isfinite(logs).any():
+    logs = [
+        posterior.log_evidence + np.array([member.log_credibility for member in members])
+        for posterior, members in zip(posteriors, by_curve.values(), strict=True)
+    ]
+    finite = np.concatenate(logs)
+    finite = finite[np.isfinite(finite)]
+    if not len(finite):
         raise BadInput("the predictor's prior", "coefficients that give no finite prediction", "finite ones")
-    weights = np.exp(logs - logs.max())
-    kept = [i for i in np.argsort(-weights, kind="stable") if weights[i] >= MIN_RELATIVE_WEIGHT]
-    return CandidateBlend(
-        tuple(tried[i][0].curve for i in kept),
-        tuple(tried[i][1] for i in kept),
-        weights[kept] / weights[kept].sum(),
-    )
+    weights = [np.where(np.isfinite(one), np.exp(one - finite.max()), 0.0) for one in logs]
+    total = sum(one[one >= MIN_RELATIVE_WEIGHT].sum() for one in weights)
+    groups = list[CandidateGroup]()
+    for curve, posterior, own in zip(by_curve, posteriors, weights, strict=True):
+        order = np.argsort(-own, kind="stable")
+        kept = order[own[order] >= MIN_RELATIVE_WEIGHT]
+        if len(kept):
+            groups.append(CandidateGroup(curve, posterior.select(kept), own[kept] / total))
+    return CandidateBlend(tuple(sorted(groups, key=lambda group: -group.weights[0])))

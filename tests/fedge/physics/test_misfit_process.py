@@ -127,7 +127,10 @@ def conditioned(whole: Joint, noise_var: Floats, log: Floats) -> tuple[Floats, F
 
 
 def predicted(side: QuantityPosterior) -> tuple[Floats, Floats]:
-    values, slopes = line(side.best, X[ASKED])
+    return predicted_from(side, *line(side.best, X[ASKED]))
+
+
+def predicted_from(side: QuantityPosterior, values: Floats, slopes: Floats) -> tuple[Floats, Floats]:
     alike = correlate_with_rows(side.rows, X[ASKED])
     return predict_mean_log(side, values, slopes, alike), predict_sd_log(side, slopes, alike)
 
@@ -309,3 +312,28 @@ def test_modes_that_share_a_knob_stay_a_little_alike_however_far_the_others_are(
 
     assert misfit_correlation(same_gpu, np.ones((1, 4)))[0, 0] == pytest.approx(SINGLE_KNOB_SHARE / 4, abs=0.01)
     assert misfit_correlation(nothing_shared, np.ones((1, 4)))[0, 0] < 0.01
+
+
+@given(case=CASES, seed=st.integers(0, 99))
+@settings(max_examples=20)
+def test_several_priors_at_once_give_what_each_gives_alone(case: Case, seed: int) -> None:
+    rows, alike = case.rows(drawn(case, seed)), misfit_correlation(X[list(case.modes)], X[list(case.modes)])
+    widths, misfits = np.array([1.0, 2.0, 4.0]), np.array([0.04, 0.04, 0.02])
+    priors = GaussianPrior(np.tile(PRIOR.mean, (3, 1)), PRIOR.precision / widths[:, None, None] ** 2)
+
+    def straight(th: Floats, x: Floats) -> tuple[Floats, Floats]:
+        by = line(PRIOR.mean, x)[1]
+        return th @ by, np.broadcast_to(by, (*th.shape[:-1], *by.shape))
+
+    together = fit_quantity(straight, rows, priors, misfits, NOISE_SD, alike)
+    values, slopes = straight(together.best, X[ASKED])
+    means, sds = predicted_from(together, values, slopes)
+
+    for i, misfit_sd in enumerate(misfits):
+        prior = GaussianPrior(priors.mean[i], priors.precision[i])
+        alone = fit_quantity(straight, rows, prior, misfit_sd, NOISE_SD, alike)
+        mean, sd = predicted_from(alone, *straight(alone.best, X[ASKED]))
+        np.testing.assert_allclose(together.log_evidence[i], alone.log_evidence, rtol=1e-6, atol=1e-6)
+        np.testing.assert_allclose(means[i], mean, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(sds[i], sd, rtol=1e-3)
+        np.testing.assert_array_equal(together.select(np.array([i])).gain[0], together.gain[i])

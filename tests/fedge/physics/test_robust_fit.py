@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from fedge.physics.log_derivatives import evaluate_log_time
 from fedge.physics.robust_fit import GaussianPrior, fit_curve, student_weights
+from fedge.physics.time_power_model import TIME_NAMES
 from fedge.types import Floats
 
 X = np.linspace(0.0, 1.0, 50)
@@ -43,6 +47,26 @@ def test_a_curve_that_leaves_the_numbers_is_not_followed() -> None:
     fitted = fit_curve(cliff, np.array([-3.0]), 0.1, GaussianPrior(np.ones(1), np.eye(1) * 1e-6), np.ones(1))
 
     np.testing.assert_allclose(fitted.parameters, np.exp(-3.0), rtol=0.01)
+
+
+@given(seed=st.integers(0, 999), rows=st.integers(0, 12), count=st.integers(1, 6))
+@settings(max_examples=40)
+def test_fits_that_advance_together_are_those_that_are_fitted_alone(seed: int, rows: int, count: int) -> None:
+    rng = np.random.default_rng(seed)
+    x, data = rng.uniform(0.1, 1.0, (rows, 4)), rng.normal(-2.0, 1.0, rows)
+    means = np.log(rng.uniform(0.05, 2.0, (count, len(TIME_NAMES))))
+    precisions = np.eye(len(TIME_NAMES)) * rng.uniform(0.3, 30.0, (count, 1, 1))
+    noise_sd = rng.uniform(0.01, 0.3, (count, rows))
+
+    def curve(th: Floats) -> tuple[Floats, Floats]:
+        return evaluate_log_time(th, x)
+
+    together = fit_curve(curve, data, noise_sd, GaussianPrior(means, precisions), means, 1e-3)
+
+    for i in range(count):
+        alone = fit_curve(curve, data, noise_sd[i], GaussianPrior(means[i], precisions[i]), means[i], 1e-3)
+        for field in ("parameters", "objective", "residuals", "weights"):
+            np.testing.assert_allclose(getattr(together, field)[i], getattr(alone, field), rtol=1e-6, atol=1e-8)
 
 
 def test_weights_fall_with_the_distance() -> None:

@@ -154,10 +154,13 @@ def test_weights_sum_to_one_the_most_probable_first_whatever_was_measured(
     predictor = BlendedPredictor(known).fit(measurements)
 
     for blend in (predictor.time_, predictor.power_):
-        assert blend.weights.sum() == pytest.approx(1.0)
-        assert (np.diff(blend.weights) <= 0).all()
-        assert blend.weights.min() >= MIN_RELATIVE_WEIGHT * blend.weights.max()
-        assert len(blend.weights) == len(blend.posteriors) == len(blend.curves)
+        weights = np.concatenate([group.weights for group in blend.groups])
+        assert weights.sum() == pytest.approx(1.0)
+        assert weights.min() >= MIN_RELATIVE_WEIGHT * weights.max()
+        assert weights.max() == weights[0]
+        for group in blend.groups:
+            assert (np.diff(group.weights) <= 0).all()
+            assert len(group.weights) == len(group.posterior.best)
     for column in columns(predictor.predict(MODES)):
         assert np.isfinite(column).all()
         assert (column > 0).all()
