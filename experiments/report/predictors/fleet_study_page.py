@@ -9,7 +9,16 @@ from pathlib import Path
 
 from markupsafe import Markup
 
-from experiments.report.chart import LEGEND, Chart, Trace, axis, line_trace, round_axis, scatter_trace
+from experiments.report.chart import (
+    LEGEND,
+    Chart,
+    Trace,
+    axis,
+    legend_layout,
+    line_trace,
+    round_axis,
+    scatter_trace,
+)
 from experiments.report.page import LABELS, Section, render_badge, render_head, render_page, render_paragraph
 from experiments.report.palette import ALARM, COLOURS, GREY, assign_colours, assign_symbols
 from experiments.report.predictors.choice_summary import BASELINE_NAMES, FigureRow, describe_infeasible_limits
@@ -104,11 +113,11 @@ def _plane_chart(runs: Sequence[FleetRun]) -> Chart:
     layout = {
         "xaxis": axis("mean round (% of MAXN)", rangemode="normal"),
         "yaxis": axis("mean energy (% of MAXN)", rangemode="normal"),
-        "legend": {"orientation": "v", "x": 1.02, "y": 1.0, "xanchor": "left"},
+        "legend": legend_layout(len(data), [trace["name"] for trace in data]),
         "hovermode": "closest",
     }
     caption = f"One mark per seed; boards and partitions differ between seeds. All {len(runs[0].rounds)} rounds."
-    return Chart("plane", title="Round time and energy", caption=caption, data=data, layout=layout, height_px=380)
+    return Chart("plane", title="Round time and energy", caption=caption, data=data, layout=layout, height_px=420)
 
 
 def _has_implausible_modes(rows: Mapping[str, Sequence[FigureRow]]) -> bool:
