@@ -75,7 +75,7 @@ def test_settings_are_read(tmp_path: Path) -> None:
         ("runs: x", "store: got nothing"),
         ("store: x\nport: 0", "port: got 0"),
         ("store: x\nhost_name: y", "host_name"),
-        ("store: [", "unreadable"),
+        ("store: [", "text that is not YAML"),
         ("- store", "without settings"),
     ],
 )

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import yaml
 
+from experiments.backends.simulation import find_free_port
 from experiments.fleet import dashboard_tunnel
 from experiments.fleet.dashboard_tunnel import DashboardAddress, find_dashboard_address, tunnel_command
 from experiments.fleet.inventory import InventoryHost
@@ -98,7 +99,7 @@ def put_ssh(folder: Path, broken: int = 0) -> dict[str, str]:
 
 def test_the_tunnel_lasts_as_long_as_its_block(tmp_path: Path, port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", put_ssh(tmp_path)["PATH"])
-    here = dashboard_tunnel.find_free_port()
+    here = find_free_port()
     with dashboard_tunnel.open_tunnel(
         ServerConnection("hub", build_command_prefix(InventoryHost("hub", {}))), DashboardAddress(port=port), here
     ):
@@ -111,11 +112,11 @@ def test_where_no_page_answers_it_is_said_what_to_ask(tmp_path: Path, monkeypatc
     monkeypatch.setenv("PATH", put_ssh(tmp_path)["PATH"])
     server, nobody = (
         ServerConnection("hub", build_command_prefix(InventoryHost("hub", {}))),
-        DashboardAddress(port=dashboard_tunnel.find_free_port()),
+        DashboardAddress(port=find_free_port()),
     )
     with (
         pytest.raises(RunFailed, match="no page answers there; `fedge fleet status`"),
-        dashboard_tunnel.open_tunnel(server, nobody, dashboard_tunnel.find_free_port()),
+        dashboard_tunnel.open_tunnel(server, nobody, find_free_port()),
     ):
         pass
 
@@ -127,7 +128,7 @@ def test_an_ssh_that_ends_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         dashboard_tunnel.open_tunnel(
             ServerConnection("hub", build_command_prefix(InventoryHost("hub", {}))),
             DashboardAddress(),
-            dashboard_tunnel.find_free_port(),
+            find_free_port(),
         ),
     ):
         pass
