@@ -70,7 +70,7 @@ def parse_yaml(text: str, where: str) -> Any:
         node = loader.get_single_node()
         if node is None:
             return None
-        _measure_node(node, {}, MAX_DEPTH)
+        _measure_node(node, {})
         return loader.construct_document(node)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
@@ -117,29 +117,28 @@ def _join_words(error: Exception) -> str:
     return " ".join(str(error).split())
 
 
-def _measure_node(node: yaml.Node, sizes: dict[int, int | None], depth: int) -> int:
-    """Return the number of values in a node with its aliases written out.
+def _measure_node(node: yaml.Node, known: dict[int, tuple[int, int] | None]) -> tuple[int, int]:
+    """Return the numbers of values and of levels in a node with its aliases written out.
 
     Args:
         node: The node.
-        sizes: Known sizes by the identity of the node; None while a node is being measured.
-        depth: Levels that may still follow.
+        known: Results by the identity of the node; None while a node is being measured.
     """
     if isinstance(node, yaml.ScalarNode):
-        return 1
-    if id(node) in sizes:
-        known = sizes[id(node)]
-        if known is None:
-            raise _problem("an alias stands inside of what it names", node)
-        return known
-    if depth == 0:
-        raise _problem(f"more than {MAX_DEPTH} levels of lists and mappings", node)
-    sizes[id(node)] = None
-    total = 1 + sum(_measure_node(part, sizes, depth - 1) for part in _list_parts(node))
-    if total > MAX_NODES:
-        raise _problem(f"aliases that stand for more than {MAX_NODES:,} values, or as many values", node)
-    sizes[id(node)] = total
-    return total
+        return 1, 0
+    if id(node) not in known:
+        known[id(node)] = None
+        parts = [_measure_node(part, known) for part in _list_parts(node)]
+        values, levels = 1 + sum(size for size, _ in parts), 1 + max((below for _, below in parts), default=0)
+        if values > MAX_NODES:
+            raise _problem(f"more than {MAX_NODES:,} values, with aliases written out", node)
+        if levels > MAX_DEPTH:
+            raise _problem(f"more than {MAX_DEPTH} levels of lists and mappings", node)
+        known[id(node)] = values, levels
+    measured = known[id(node)]
+    if measured is None:
+        raise _problem("an alias stands inside of what it names", node)
+    return measured
 
 
 def _list_parts(node: yaml.Node) -> Iterable[yaml.Node]:

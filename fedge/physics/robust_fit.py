@@ -71,15 +71,14 @@ def fit_curve(
         tolerance: Relative decrease of the objective at which a fit stops.
     """
     if start.ndim == 1:
+
+        def lifted(th: Floats) -> tuple[Floats, Floats]:
+            values, slopes = curve(th[0])
+            return values[None], slopes[None]
+
         one = GaussianPrior(prior.mean[None], prior.precision[None])
-        fitted = _fit_curves(
-            lambda th: tuple(part[None] for part in curve(th[0])),  # type: ignore[arg-type,return-value]
-            data=data,
-            noise_sd=np.broadcast_to(noise_sd, (1, len(data))),
-            prior=one,
-            start=start[None],
-            tolerance=tolerance,
-        )
+        noise = np.broadcast_to(noise_sd, (1, len(data)))
+        fitted = _fit_curves(lifted, data=data, noise_sd=noise, prior=one, start=start[None], tolerance=tolerance)
         return CurveFit(fitted.parameters[0], fitted.objective[0], fitted.residuals[0], fitted.weights[0])
     noise = np.broadcast_to(noise_sd, (len(start), len(data)))
     return _fit_curves(curve, data=data, noise_sd=noise, prior=prior, start=start, tolerance=tolerance)

@@ -110,7 +110,7 @@ def test_whatever_comes_out_within_the_margin_the_rest_of_the_round_ends_in_time
 
 
 @given(tables(), st.integers(0, 5), rooms, st.sampled_from([0.999, 1.001]))
-def test_a_trial_is_safe_just_if_it_ends_in_time_at_worst_and_is_at_most_half_of_what_is_left(
+def test_a_probe_is_safe_if_it_ends_in_time_at_worst_and_is_at_most_half_of_what_is_left(
     predictions: Predictions, place: int, room: ProbeBudget, tight: float
 ) -> None:
     row = place % len(predictions.modes)
@@ -122,7 +122,7 @@ def test_a_trial_is_safe_just_if_it_ends_in_time_at_worst_and_is_at_most_half_of
 
 
 @given(tables(), st.integers(1, 3), rooms)
-def test_a_trial_is_of_a_new_mode_and_at_most_half_of_what_is_left(
+def test_a_probe_is_of_a_new_mode_and_at_most_half_of_what_is_left(
     predictions: Predictions, known: int, room: ProbeBudget
 ) -> None:
     known = min(known, len(predictions.modes))
@@ -133,7 +133,7 @@ def test_a_trial_is_of_a_new_mode_and_at_most_half_of_what_is_left(
 
 
 @given(st.floats(0.01, 5.0), st.floats(0.0, 3.0))
-def test_a_trial_lasts_as_long_as_asked_in_as_few_whole_minibatches_as_that_takes(step: float, probe_s: float) -> None:
+def test_a_probe_lasts_as_long_as_asked_in_as_few_whole_steps_as_that_takes(step: float, probe_s: float) -> None:
     count = float(count_probe_steps(np.array([step]), dataclasses.replace(PLENTY, probe_s=probe_s))[0])
 
     assert count == int(count) >= 1
@@ -202,7 +202,7 @@ def test_of_two_modes_that_are_better_the_one_that_saves_more_is_proposed() -> N
 
 
 @given(st.sampled_from([0.9, 1.1]), st.integers(1, 6), st.sampled_from([0.0, 0.5, 6.0]))
-def test_the_least_saving_that_is_worth_a_trial_is_a_share_of_one_round_however_many_are_seen(
+def test_the_least_saving_that_is_worth_a_probe_is_a_share_of_one_round_however_many_are_seen(
     least: float, rounds: int, foresight: float
 ) -> None:
     saving = least * MIN_EXPECTED_SAVING
@@ -278,7 +278,7 @@ def board(seed: int) -> Predictions:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_telling_modes_are_those_of_the_front_and_near_it_that_are_quick_and_are_few(seed: int) -> None:
+def test_informative_modes_are_those_of_the_front_and_near_it_that_are_quick_and_are_few(seed: int) -> None:
     """Of each there is a mode no slower that is not much cheaper; idle 3 W."""
     predictions, known = board(seed), [MAXN]
     fastest_s = float(predictions.step_s.min())
@@ -307,7 +307,7 @@ def test_few_modes_are_tried_for_what_they_teach_alone(seed: int) -> None:
     assert len(list_informative_modes(predictions, 3.0, [*several, MAXN], room)) == 0
 
 
-def test_where_no_trial_is_safe_none_is_told_or_proposed() -> None:
+def test_where_no_probe_is_safe_none_is_proposed() -> None:
     predictions = board(1)
     hurried = ProbeBudget(steps=500.0, left_s=499.0 * float(predictions.step_s.min()), probe_s=0.5, margin_z=1.0)
 

@@ -50,7 +50,7 @@ def watched(
     return [trace for trace in found if trace]
 
 
-def test_every_second_is_told_once_with_its_energy_while_the_clock_is_slewed() -> None:
+def test_every_second_is_reported_once_with_its_energy_while_the_clock_is_slewed() -> None:
     clocks = Clocks()
     stretches, samples = SensorStretches(clocks.now_s, clocks.wall_s), [SensorSample(500.0, 5.0 + 500 % 3)]
     found = []
@@ -66,7 +66,7 @@ def test_every_second_is_told_once_with_its_energy_while_the_clock_is_slewed() -
 
 
 @given(st.lists(st.tuples(st.floats(1, 8), st.floats(-5, 5)), max_size=8))
-def test_no_time_is_told_twice_however_the_clock_is_set(story: list[tuple[float, float]]) -> None:
+def test_no_time_is_reported_twice_however_the_clock_is_set(story: list[tuple[float, float]]) -> None:
     clocks = Clocks()
     stretches, samples = SensorStretches(clocks.now_s, clocks.wall_s), [SensorSample(500.0, 5.0)]
     found = []
@@ -77,7 +77,7 @@ def test_no_time_is_told_twice_however_the_clock_is_set(story: list[tuple[float,
     assert all(b[0] >= a[0] + a[1] - 2e-3 for a, b in pairwise(times))
 
 
-def test_a_clock_that_was_never_set_tells_nothing_and_says_how_much() -> None:
+def test_a_clock_that_was_never_set_reports_nothing_but_how_much_was_lost() -> None:
     clocks = Clocks()
     clocks.ahead_s = 0.0
     stretches, samples = SensorStretches(clocks.now_s, clocks.wall_s), [SensorSample(500.0, 5.0)]
@@ -87,7 +87,7 @@ def test_a_clock_that_was_never_set_tells_nothing_and_says_how_much() -> None:
     assert watched(clocks, stretches, samples, 3.0)
 
 
-def test_while_the_sensor_is_lost_nothing_is_told_of_that_time() -> None:
+def test_while_the_sensor_is_lost_nothing_is_reported_of_that_time() -> None:
     clocks = Clocks()
     stretches, samples = SensorStretches(clocks.now_s, clocks.wall_s), [SensorSample(500.0, 5.0)]
     before = watched(clocks, stretches, samples, 5.0)
