@@ -32,8 +32,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 from figures import build_parser, report_progress
 
 from fedge.client import emulated
+from fedge.client.emulated import ClientTask
 from fedge.devices.emulated_board import find_top_mode
-from fedge.experiment import Experiment, FleetBoard, list_boards
+from fedge.experiment import Experiment, list_boards
 from fedge.modes import find_mode_index
 from fedge.studies.process_pool import run_jobs
 from fedge.telemetry.store import MemoryTables
@@ -143,13 +144,14 @@ def build_experiment(task: AccuracyTask, variant: RunVariant, seed: int, rounds:
 
 def build_local_port(experiment: Experiment) -> LocalPort:
     """Return the boards, called in this process."""
+    index = {board.name: board.index for board in list_boards(experiment)}
 
-    def respond(board: FleetBoard, question: OutgoingRequest) -> IncomingReply:
-        return IncomingReply(*emulated.answer_request(experiment, board.index, question.ask, question.arrays))
+    def respond(questions: Mapping[str, OutgoingRequest]) -> dict[str, IncomingReply]:
+        tasks = [ClientTask(experiment, index[name], asked.ask, asked.arrays) for name, asked in questions.items()]
+        answers = emulated.answer_together(tasks)
+        return {name: IncomingReply(*answer) for name, answer in zip(questions, answers, strict=True)}
 
-    return LocalPort(
-        {board.name: lambda question, board=board: respond(board, question) for board in list_boards(experiment)}
-    )
+    return LocalPort(respond)
 
 
 def run_variant(job: RunJob) -> AccuracyRun:

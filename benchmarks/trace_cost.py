@@ -16,13 +16,14 @@ import logging
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import server.rounds.coordinator
 from experiments.spec.experiment_loader import load_experiment
 from fedge.client import emulated
+from fedge.client.emulated import ClientTask
 from fedge.experiment import list_boards
 from fedge.telemetry.store import Row, RunTables
 from fedge.telemetry.store_records import RoundTrace
@@ -84,20 +85,27 @@ def main(count: int, rounds: int, epochs: float) -> None:
     experiment = load_experiment(QUICKSTART, wanted)
     timed, traces = FunctionTimer(), list[tuple[int, int]]()
 
-    def respond(index: int, question: OutgoingRequest) -> IncomingReply:
-        answer, trained = emulated.answer_request(experiment, index, question.ask, question.arrays)
-        if index % 50 == 0 and len(answer.trace):
-            traces.append((len(answer.trace), len(to_json(answer.trace))))
-        return IncomingReply(answer, trained)
+    index = {board.name: board.index for board in list_boards(experiment)}
+
+    def respond(questions: Mapping[str, OutgoingRequest]) -> dict[str, IncomingReply]:
+        tasks = [ClientTask(experiment, index[name], asked.ask, asked.arrays) for name, asked in questions.items()]
+        answers = dict(zip(questions, emulated.answer_together(tasks), strict=True))
+        for name, (answer, _) in answers.items():
+            if index[name] % 50 == 0 and len(answer.trace):
+                traces.append((len(answer.trace), len(to_json(answer.trace))))
+        return {name: IncomingReply(*answer) for name, answer in answers.items()}
 
     emulated.build_emulated_trace = timed.wrap("make", emulated.build_emulated_trace)  # type: ignore[attr-defined]
     coordinator = server.rounds.coordinator
     coordinator.book_traces = timed.wrap("book", coordinator.book_traces)  # type: ignore[attr-defined]
-    port = LocalPort({b.name: lambda question, i=b.index: respond(i, question) for b in list_boards(experiment)})
     with tempfile.TemporaryDirectory() as folder:
         tables = SeparateTraceTables(Path(folder), timed)
         build_coordinator(
-            experiment, port=port, tables=tables, checkpoints=Path(folder) / "checkpoints", on_round=timed.end_round
+            experiment,
+            port=LocalPort(respond),
+            tables=tables,
+            checkpoints=Path(folder) / "checkpoints",
+            on_round=timed.end_round,
         ).run()
     print_report(timed.rounds[1:], traces)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
@@ -32,7 +33,7 @@ def train(message: Message, context: Context) -> Message:
 
 
 def _build_reply(message: Message, context: Context) -> Message:
-    experiment = Experiment.model_validate_json(str(context.run_config["experiment"]))
+    experiment = _parse_experiment(str(context.run_config["experiment"]))
     ask = from_json(RequestMessage, str(message.content.config_records["fedge"]["ask"]))
     records = message.content.array_records
     arrays = {name: array.numpy() for name, array in records["arrays"].items()} if "arrays" in records else None
@@ -45,6 +46,11 @@ def _build_reply(message: Message, context: Context) -> Message:
         content["arrays"] = ArrayRecord({name: Array(value) for name, value in trained.arrays.items()})
         content["metrics"] = MetricRecord({"loss": trained.loss, "accuracy": trained.accuracy})
     return Message(content=content, reply_to=message)
+
+
+@lru_cache(maxsize=4)
+def _parse_experiment(text: str) -> Experiment:
+    return Experiment.model_validate_json(text)
 
 
 def _compute_answer(

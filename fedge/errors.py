@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
 
 class FedgeError(Exception):
     """Base class of the errors that fedge raises deliberately; the text is meant for the user."""
@@ -76,3 +81,11 @@ class WorkerFailed(BoardError):
     def __init__(self, kind: str, text: str) -> None:
         self.kind = kind
         super().__init__(text)
+
+
+def try_call(call: Callable[[], T]) -> T | Exception:
+    """Return a call's result, or the exception that it raised: one client's failure must not end another's work."""
+    try:
+        return call()
+    except Exception as error:  # noqa: BLE001  whatever it is, the caller hands it to the client that it belongs to
+        return error

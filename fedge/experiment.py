@@ -6,6 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from fedge.call_cache import cache_last_call
+
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
@@ -293,6 +295,8 @@ class Experiment(_SpecModel):
     seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = 1
     rounds: Annotated[int, Field(ge=1, le=100_000)] = 10
     backend: Literal["local", "sim", "fleet"] = "sim"
+    jobs: Annotated[int, Field(ge=1, le=256)] | None = None
+    """Processes that share the clients of the ``local`` backend; by default one per core if that is worth it."""
     superlink: SuperlinkSpec = SuperlinkSpec()
     """Address of a fleet of real boards; unused by the other backends."""
     fleet: Annotated[tuple[FleetEntry, ...], Field(min_length=1)]
@@ -323,7 +327,10 @@ class FleetBoard(_SpecModel):
 
 def list_boards(experiment: Experiment) -> tuple[FleetBoard, ...]:
     """Return every board in the order of the YAML; a board's index is also that of its data partition."""
-    named = [
-        (f"{entry.name or entry.device}-{i}", entry) for entry in experiment.fleet for i in range(1, entry.count + 1)
-    ]
+    return _name_boards(experiment.fleet)
+
+
+@cache_last_call
+def _name_boards(fleet: tuple[FleetEntry, ...]) -> tuple[FleetBoard, ...]:
+    named = [(f"{entry.name or entry.device}-{i}", entry) for entry in fleet for i in range(1, entry.count + 1)]
     return tuple(FleetBoard(name=name, index=index, entry=entry) for index, (name, entry) in enumerate(named))

@@ -59,6 +59,10 @@ def snap_to_spec(spec: DeviceSpec, mode: PowerMode) -> PowerMode:
 
 def find_mode_index(modes: Modes, mode: PowerMode) -> int | None:
     """Return the index of the first row equal to ``mode``, or None."""
+    return modes.look_up(_search_equal_row, mode)
+
+
+def _search_equal_row(modes: Modes, mode: PowerMode) -> int | None:
     knobs = np.array([mode.cores, mode.cpu_mhz, mode.gpu_mhz, mode.mem_mhz])
     hits = np.flatnonzero((np.abs(modes.knobs - knobs) < CLOCK_TOLERANCE_MHZ).all(axis=1))
     return int(hits[0]) if len(hits) else None

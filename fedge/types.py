@@ -6,7 +6,7 @@ at once; this file itself needs the standard library only.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
@@ -45,13 +45,25 @@ class Modes:
     """
 
     knobs: Floats
+    _rows: dict[int, PowerMode] = field(default_factory=dict, init=False, repr=False)
+    _found: dict[tuple[str, PowerMode], int | None] = field(default_factory=dict, init=False, repr=False)
 
     def __len__(self) -> int:
         return len(self.knobs)
 
     def __getitem__(self, i: int) -> PowerMode:
-        cores, cpu_mhz, gpu_mhz, mem_mhz = (float(v) for v in self.knobs[i])
-        return PowerMode(int(cores), cpu_mhz, gpu_mhz, mem_mhz)
+        mode = self._rows.get(i)
+        if mode is None:
+            cores, cpu_mhz, gpu_mhz, mem_mhz = (float(v) for v in self.knobs[i])
+            mode = self._rows[i] = PowerMode(int(cores), cpu_mhz, gpu_mhz, mem_mhz)
+        return mode
+
+    def look_up(self, search: Callable[[Modes, PowerMode], int | None], mode: PowerMode) -> int | None:
+        """Return ``search(self, mode)``; kept, because a client asks for the same few of thousands of modes."""
+        key = search.__name__, mode
+        if key not in self._found:
+            self._found[key] = search(self, mode)
+        return self._found[key]
 
     def __iter__(self) -> Iterator[PowerMode]:
         return (self[i] for i in range(len(self)))
@@ -470,6 +482,16 @@ class Predictions:
     power_w: Floats
     step_s_sd_log: Floats
     power_w_sd_log: Floats
+
+    def select_rows(self, rows: Sequence[int] | NDArray[np.intp]) -> Predictions:
+        """Return the given rows, in their order."""
+        return Predictions(
+            Modes(self.modes.knobs[rows]),
+            step_s=self.step_s[rows],
+            power_w=self.power_w[rows],
+            step_s_sd_log=self.step_s_sd_log[rows],
+            power_w_sd_log=self.power_w_sd_log[rows],
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
@@ -113,7 +114,14 @@ def _adapter(record: type[Any]) -> Any:
 
 def to_json(value: object) -> str:
     """Return the JSON text of a record of this file or of ``fedge.types``."""
-    return json.dumps(dataclasses.asdict(value), separators=(",", ":"))  # type: ignore[call-overload]
+    return json.dumps(value, default=_list_fields, separators=(",", ":"))
+
+
+def _list_fields(value: Any) -> dict[str, Any]:
+    """Return a record's fields by name; unlike ``dataclasses.asdict`` without copying what is in them."""
+    if isinstance(value, Mapping):
+        return dict(value)
+    return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
 
 
 def from_json(record: type[R], text: str) -> R:

@@ -15,7 +15,15 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("fedge", "clients", "server", "experiments")
 
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("fedge.types", "fedge.errors", "fedge.atomic_files", "fedge.child_processes", "fedge.yaml_files", "fedge"),
+    (
+        "fedge.types",
+        "fedge.errors",
+        "fedge.atomic_files",
+        "fedge.call_cache",
+        "fedge.child_processes",
+        "fedge.yaml_files",
+        "fedge",
+    ),
     ("fedge.seeds", "fedge.experiment", "fedge.clock", "fedge.modes", "fedge.jsonlines"),
     ("fedge.protocols",),
     ("fedge.pareto", "fedge.registry", "fedge.wire"),

@@ -1,16 +1,15 @@
-"""The ``local`` backend: clients are called one after the other in this process, on the simulated clock."""
+"""The ``local`` backend: clients are called in this process and its workers, on the simulated clock."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
-from fedge.client import emulated
-from fedge.experiment import Experiment, FleetBoard, list_boards
+from experiments.backends.client_workers import open_clients
+from fedge.experiment import Experiment
 from server.run import run_experiment
-from server.transport.client_port import IncomingReply, LocalPort, OutgoingRequest
+from server.transport.client_port import LocalPort
 
 
 def run_local(experiment: Experiment, folder: Path, on_round: Callable[[], None]) -> None:
@@ -21,12 +20,5 @@ def run_local(experiment: Experiment, folder: Path, on_round: Callable[[], None]
     """
     # Flower's strategies log every aggregation to the terminal, which belongs to the launcher.
     logging.getLogger("flwr").setLevel(logging.ERROR)
-    port = LocalPort({board.name: partial(_respond, experiment, folder, board) for board in list_boards(experiment)})
-    run_experiment(experiment, port, folder, lambda _: on_round())
-
-
-def _respond(experiment: Experiment, folder: Path, board: FleetBoard, question: OutgoingRequest) -> IncomingReply:
-    answer, trained = emulated.answer_request(
-        experiment, index=board.index, request=question.ask, arrays=question.arrays, folder=folder
-    )
-    return IncomingReply(answer, trained)
+    with open_clients(experiment, folder) as clients:
+        run_experiment(experiment, LocalPort(clients.respond), folder, lambda _: on_round())

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +13,7 @@ from numpy.typing import NDArray
 from experiments.spec import experiment_checks
 from experiments.spec.experiment_loader import load_experiment
 from fedge.client import emulated
+from fedge.client.emulated import ClientTask
 from fedge.devices.board_kinds import TABLE_PREFIX
 from fedge.devices.mode_surface import ModeSurface
 from fedge.errors import BadInput
@@ -152,7 +152,16 @@ def run_study_fleet(
     logging.getLogger("flwr").setLevel(logging.ERROR)
     seats = {b.name: fleet.build_board_experiment(experiment, b, steps[b.name]) for b in list_boards(experiment)}
     reports: Reports = {}
-    respond = {b.name: partial(_respond, seats[b.name], b, reports) for b in list_boards(experiment)}
+    index = {b.name: b.index for b in list_boards(experiment)}
+
+    def respond(questions: Mapping[str, OutgoingRequest]) -> Mapping[str, IncomingReply]:
+        tasks = [ClientTask(seats[name], index[name], asked.ask, asked.arrays) for name, asked in questions.items()]
+        answers = dict(zip(questions, emulated.answer_together(tasks), strict=True))
+        for name, (reply, _) in answers.items():
+            if reply.report is not None:
+                reports.setdefault(questions[name].ask.round, {})[name] = reply.report
+        return {name: IncomingReply(*answer) for name, answer in answers.items()}
+
     tables = MemoryTables()
     Coordinator(experiment, LocalPort(respond), fleet.NullTask(), tables, on_round=report).run()
     rows = [row for row in tables.rows if isinstance(row, RoundRow)]
@@ -172,13 +181,6 @@ def count_explored_modes(reports: Reports, rounds: Sequence[int]) -> tuple[float
             explored.setdefault(board, set()).update(part.mode for part in report.parts)
         means.append(sum(len(modes) for modes in explored.values()) / len(explored))
     return tuple(means)
-
-
-def _respond(experiment: Experiment, board: FleetBoard, reports: Reports, question: OutgoingRequest) -> IncomingReply:
-    answer, trained = emulated.answer_request(experiment, board.index, question.ask, question.arrays)
-    if answer.report is not None:
-        reports.setdefault(question.ask.round, {})[board.name] = answer.report
-    return IncomingReply(answer, trained)
 
 
 def _build_truth(experiment: Experiment, board: FleetBoard) -> BoardTruth:

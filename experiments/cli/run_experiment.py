@@ -45,13 +45,16 @@ def run(
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a field; may be repeated.")
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Run folder; by default runs/<name>-<time>.")] = None,
+    jobs: Annotated[
+        int | None, typer.Option(help="Processes of the local backend; by default one per core in longer runs.")
+    ] = None,
     *,
     ray_dashboard: RayDashboard = False,
     ray_dashboard_port: RayPort = None,
     as_json: AsJson = False,
 ) -> None:
     """Run an experiment and write its run folder."""
-    given = {"backend": backend, "seed": seed}
+    given = {"backend": backend, "seed": seed, "jobs": jobs}
     extra = [f"{key}={value}" for key, value in given.items() if value is not None]
     start_run(
         config,

@@ -26,6 +26,7 @@ from fedge.devices import catalogue
 from fedge.errors import BadInput
 from fedge.modes import stack_modes
 from fedge.physics import time_power_model
+from fedge.physics.knob_table import as_knob_table
 from fedge.types import DeviceSpec, Floats, LayerWork, PowerMode, Workload
 
 WORKER_MB = 180.0
@@ -121,6 +122,7 @@ class EmulatedCosts:
         training = played.copy_s + played.compute_s + played.overhead_s
         loading_cores = np.maximum(0.0, played.cpu_busy - training / step_s)
         parts = time_power_model.StepParts(
+            as_knob_table(np.repeat(shares, len(step_s), axis=0)),
             total_s=step_s,
             overlapped_s=step_s,
             gpu_s=np.minimum(does.gpu_s, played.compute_s),
@@ -130,10 +132,7 @@ class EmulatedCosts:
             launch_s=np.minimum(does.launch_s * played.compute_s / does.compute_s, played.compute_s) + played.copy_s,
             host_s=played.overhead_s,
         )
-        terms = time_power_model.compute_power_terms(
-            self.profile.coefficients.power, parts, np.repeat(shares, len(step_s), axis=0)
-        )
-        watts: Floats = terms.sum(axis=0)
+        watts: Floats = time_power_model.compute_power_terms(self.profile.coefficients.power, parts).sum(axis=0)
         return watts
 
 

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from fedge import workloads
 from fedge.client.client_setup import ClientSetup
-from fedge.client.corrections import CachedPredictor
 from fedge.client.inference_service import ExpectedService, average_inference_costs, build_demand
 from fedge.client.memory_scaling import build_scaling_context
+from fedge.client.prediction_requests import CachedPredictor
 from fedge.client.step_accounting import count_steps
 from fedge.client.worker_training import STRETCH_LIMIT_S, load_worker_task
 from fedge.costs.layered_work import build_workload

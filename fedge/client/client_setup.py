@@ -24,11 +24,12 @@ from fedge.client.memory_scaling import (
     measurement_scale,
     previous_scale,
 )
+from fedge.client.prediction_requests import Asking
 from fedge.client.round import begin_round
 from fedge.client.round_context import RoundContext, no_time_limit
 from fedge.client.round_state import RoundState
 from fedge.client.step_accounting import warm_up_steps
-from fedge.decisions.policies import choose_waiting_mode, load_policy
+from fedge.decisions.policies import choose_waiting_mode, is_pinned, load_policy
 from fedge.devices.network_link import NetworkLink
 from fedge.experiment import ExplorationSpec, FleetBoard
 from fedge.physics.prior_knowledge import PriorKnowledge
@@ -164,6 +165,7 @@ def build_round(
         corrections=conditions.corrections,
         scale=scale,
         lost_s=conditions.lost_s,
+        learns=not is_pinned(request.policy),
         reporter=reporter,
         time_left_s=time_left_s,
     )
@@ -209,11 +211,11 @@ def _comparable_step_budgets_s(setup: ClientSetup, conditions: RoundConditions) 
 
 def begin_requested_round(
     setup: ClientSetup, request: RequestMessage, context: RoundContext, training: Training
-) -> RoundState:
+) -> Asking[RoundState]:
     """Begin the round of a training request."""
     steps = setup.steps_at(context.scale)
     goal = dataclasses.replace(request.goal or RoundGoal(request.policy, steps), steps=steps)
-    return begin_round(
+    state = yield from begin_round(
         context,
         goal=goal,
         measurements=request.state.measurements,
@@ -221,19 +223,21 @@ def begin_requested_round(
         training=training,
         peer_measurements=request.shared,
     )
+    return state
 
 
 def build_first_front(
     setup: ClientSetup, request: RequestMessage, attempt: ScaleAttempt | None, open_device: DeviceOpener
-) -> Front:
+) -> Asking[Front]:
     """Build the front that a client offers before a round, from what the request knows of it."""
     conditions = plan_conditions(setup, request, attempt)
     context = build_round(setup, conditions, open_device(conditions))
     own_measurements = request.state.measurements
-    _, front = build_offer(
+    peers = yield from select_consistent_peers(context, own_measurements, request.shared)
+    _, front = yield from build_offer(
         context,
         own_measurements=own_measurements,
-        peer_measurements=select_consistent_peers(context, own_measurements, request.shared),
+        peer_measurements=peers,
         steps=setup.steps_at(context.scale) + warm_up_steps(own_measurements),
         link=setup.link.transfer(request.model_bytes),
     )

@@ -7,7 +7,7 @@ service, loader stalls, training scale. Measurements pass it in this order, pred
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Protocol, Self
 
 from fedge.protocols import Predictor
@@ -34,29 +34,6 @@ class Correction(Protocol):
         ...
 
 
-class CachedPredictor:
-    """A ``Predictor`` that keeps its last predictions: a round begins with the fit at which the previous one ended.
-
-    Args:
-        build: Builds the predictor that is fitted.
-    """
-
-    def __init__(self, build: Callable[[], Predictor]) -> None:
-        self._build = build
-        self._measurements: tuple[Measurement, ...] = ()
-        self._last: tuple[Modes, tuple[Measurement, ...], Predictions] | None = None
-
-    def fit(self, measurements: Sequence[Measurement]) -> Self:
-        self._measurements = tuple(measurements)
-        return self
-
-    def predict(self, modes: Modes) -> Predictions:
-        if self._last is None or self._last[0] is not modes or self._last[1] != self._measurements:
-            predictions = self._build().fit(self._measurements).predict(modes)
-            self._last = modes, self._measurements, predictions
-        return self._last[2]
-
-
 def to_reference(
     corrections: Sequence[Correction], measurements: Sequence[Measurement]
 ) -> tuple[list[Correction], Sequence[Measurement]]:
@@ -78,6 +55,11 @@ def predict_corrected(
     """Predict ``modes`` in the conditions of the round from measurements in theirs."""
     fitted, reference = to_reference(corrections, measurements)
     predictions = predictor.fit(reference).predict(modes)
+    return from_reference(fitted, predictions)
+
+
+def from_reference(fitted: Sequence[Correction], predictions: Predictions) -> Predictions:
+    """Convert predictions from the reference condition to the round's, by corrections that are fitted."""
     for correction in reversed(fitted):
         predictions = correction.from_reference(predictions)
     return predictions

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from pathlib import Path
@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedge import pareto, workloads
+from fedge.call_cache import cache_last_call
 from fedge.client.client_setup import (
     ClientSetup,
     RoundConditions,
@@ -25,7 +26,6 @@ from fedge.client.client_setup import (
     build_round,
     plan_conditions,
 )
-from fedge.client.corrections import CachedPredictor
 from fedge.client.emulated_loader import EmulatedLoader, build_loader
 from fedge.client.emulated_memory import MemoryLimitedTraining, build_board_scaling, true_peak_mb
 from fedge.client.emulated_service import (
@@ -40,6 +40,7 @@ from fedge.client.evidence import fit_and_predict
 from fedge.client.inference_service import ExpectedService, RoundService
 from fedge.client.memory_attempts import Answer, first_attempt, run_attempts
 from fedge.client.memory_scaling import ScaleAttempt, build_train_options
+from fedge.client.prediction_requests import Asking, CachedPredictor, run_alone, run_together
 from fedge.client.progress import open_emulated_reporter
 from fedge.client.round import finish_round
 from fedge.client.round_context import RoundContext
@@ -60,13 +61,15 @@ from fedge.protocols import Training
 from fedge.seeds import derive_seed, make_generator
 from fedge.telemetry.live_records import BoardProgress
 from fedge.telemetry.progress_reporter import ProgressReporter
-from fedge.types import Front, Modes, NamedArrays, Predictions, TrainingScale
+from fedge.types import Front, Modes, NamedArrays, PowerMode, Predictions, TrainingScale, TrainResult
 from fedge.wire import ReplyMessage, RequestMessage
 from fedge.workloads.partitions import split_samples
 
 logger = logging.getLogger(__name__)
 MAX_CACHED_CLIENTS = 256
 # Clients that a process keeps in memory, about 1 MB each; others are rebuilt on every request.
+MAX_CLIENTS_TOGETHER = 64
+# Clients whose rounds are computed together: fits in larger batches are hardly faster.
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -81,6 +84,7 @@ class EmulatedClient:
         share: Indices of its training samples, shape (samples,).
         serving: Standing service over all modes; None without one.
         loader: Data loader over all modes; None without one.
+        true_fronts: Fronts of the truth that were built before, by their conditions.
     """
 
     setup: ClientSetup
@@ -91,6 +95,7 @@ class EmulatedClient:
     serving: EmulatedService | None = None
     loader: EmulatedLoader | None = None
     _surfaces: dict[TrainingScale, ModeSurface] = field(default_factory=dict)
+    true_fronts: dict[tuple[object, ...], Front] = field(default_factory=dict)
 
     @property
     def truth(self) -> ModeSurface:
@@ -113,7 +118,12 @@ class EmulatedClient:
 
 def load_client(experiment: Experiment, index: int) -> EmulatedClient:
     """Return the emulated client of board number ``index``; cached per process."""
-    return _cached_client(experiment.model_dump_json(), index)
+    return _cached_client(_dump_experiment(experiment), index)
+
+
+@cache_last_call
+def _dump_experiment(experiment: Experiment) -> str:
+    return experiment.model_dump_json()
 
 
 @lru_cache(maxsize=MAX_CACHED_CLIENTS)
@@ -133,10 +143,10 @@ def _partition_samples(experiment_json: str) -> tuple[NDArray[np.int64], ...]:
 def _build_client(experiment: Experiment, board: FleetBoard, share: NDArray[np.int64]) -> EmulatedClient:
     kind = build_kind(board, experiment.workload)
     surface = build_surface(board, kind, experiment.seed)
-    mask = mask_candidates_and_presets(surface.modes, kind.spec.presets.values())
+    mask, candidates = _select_candidates(surface.modes, tuple(kind.spec.presets.values()))
     serving, loader = build_service(board, kind, experiment.seed), build_loader(board, kind, surface, experiment)
     surface = surface if loader is None else loader.surface
-    candidates, fastest_mode = Modes(surface.modes.knobs[mask]), find_top_mode(surface)
+    fastest_mode = find_top_mode(surface)
     idle_w = float(surface.idle_w[surface.find_row(fastest_mode)])
     knowledge = build_knowledge(kind, load_references(board, experiment.workload), idle_w)
     setup = ClientSetup(
@@ -160,11 +170,39 @@ def _build_client(experiment: Experiment, board: FleetBoard, share: NDArray[np.i
     )
 
 
+@lru_cache(maxsize=64)
+def _select_candidates(modes: Modes, presets: tuple[PowerMode, ...]) -> tuple[NDArray[np.bool_], Modes]:
+    """Return mask and table of the candidates, one object for all boards of a kind."""
+    mask = mask_candidates_and_presets(modes, presets)
+    return mask, Modes(modes.knobs[mask])
+
+
 def _expect_service(
     serving: EmulatedService, kind: BoardKind, candidates: Modes, mask: NDArray[np.bool_]
 ) -> ExpectedService:
     inference = expected_inference_costs(serving, candidates, mask)
     return ExpectedService(serving.demand, inference, idle_w=kind.average.idle_w[mask])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ClientTask:
+    """A request to an emulated client.
+
+    Attributes:
+        experiment: The resolved experiment.
+        index: Index of the board.
+        request: The request.
+        arrays: Global model by name; needed for a training request.
+        folder: Folder of the run for progress records, which do not affect the answer; None disables them.
+        wall_s: Returns Unix time in seconds.
+    """
+
+    experiment: Experiment
+    index: int
+    request: RequestMessage
+    arrays: NamedArrays | None = None
+    folder: Path | None = None
+    wall_s: Callable[[], float] = time.time
 
 
 def answer_request(
@@ -175,32 +213,40 @@ def answer_request(
     folder: Path | None = None,
     wall_s: Callable[[], float] = time.time,
 ) -> Answer:
-    """Answer a request as board number ``index``.
-
-    Args:
-        experiment: The resolved experiment.
-        index: Index of the board.
-        request: The request.
-        arrays: Global model by name; needed for a training request.
-        folder: Folder of the run for progress records, which do not affect the answer; None disables them.
-        wall_s: Returns Unix time in seconds.
+    """Answer one request; the arguments are those of ``ClientTask``.
 
     Returns:
         The reply and, after training, its result. An error on the board is a reply with ``error``.
     """
-    name = list_boards(experiment)[index].name
+    return run_alone(_ask_answer(ClientTask(experiment, index, request, arrays, folder=folder, wall_s=wall_s)))
+
+
+def answer_together(tasks: Sequence[ClientTask]) -> list[Answer]:
+    """Answer requests to different clients, who predict together; each as ``answer_request`` would."""
+    answers = list[Answer]()
+    for first in range(0, len(tasks), MAX_CLIENTS_TOGETHER):
+        answers += run_together([_ask_answer(task) for task in tasks[first : first + MAX_CLIENTS_TOGETHER]])
+    return answers
+
+
+def _ask_answer(task: ClientTask) -> Asking[Answer]:
+    experiment, request = task.experiment, task.request
+    boards = list_boards(experiment)
+    name = boards[task.index].name
     try:
         if request.kind == "hello":
             return ReplyMessage(name), None
-        client = load_client(experiment, index)
+        client = load_client(experiment, task.index)
         setup, open_device = client.setup, partial(open_board, client, experiment.seed)
         if request.kind == "front":
-            front = build_first_front(setup, request, first_attempt(setup, request.state), open_device)
+            front = yield from build_first_front(setup, request, first_attempt(setup, request.state), open_device)
             return ReplyMessage(name, front=front, samples=setup.samples), None
         begun = BoardProgress(name, 0.0, "fetching", device=setup.spec.name, round=request.round, steps=setup.steps)
-        with open_emulated_reporter(folder, begun, wall_s) as reporter:
-            running = _EmulatedRound(experiment, client=client, request=request, arrays=arrays or {}, reporter=reporter)
-            return run_attempts(setup, request, running.run_attempt, open_device)
+        with open_emulated_reporter(task.folder, begun, task.wall_s, len(boards)) as reporter:
+            running = _EmulatedRound(
+                experiment, client=client, request=request, arrays=task.arrays or {}, reporter=reporter
+            )
+            return (yield from run_attempts(setup, request, running.run_attempt, open_device))
     except Exception as error:
         logger.warning("%s failed in round %s", name, request.round, exc_info=error)
         reason = str(error) if isinstance(error, FedgeError) else f"{type(error).__name__}: {error}"
@@ -242,7 +288,7 @@ class _EmulatedRound:
     arrays: NamedArrays
     reporter: ProgressReporter
 
-    def run_attempt(self, setup: ClientSetup, attempt: ScaleAttempt | None) -> Answer:
+    def run_attempt(self, setup: ClientSetup, attempt: ScaleAttempt | None) -> Asking[Answer]:
         """Run the round at one training scale.
 
         Raises:
@@ -258,9 +304,11 @@ class _EmulatedRound:
             peak_mb = true_peak_mb(setup.scaling, attempt.scale, setup.board.name, seed)
         prior_apes: tuple[float, float] | tuple[None, None] = (None, None)
         if not request.state.measurements:
-            prior_apes = _mean_errors(fit_and_predict(context, (), ()), truth)
+            prior = yield from fit_and_predict(context, (), ())
+            prior_apes = _mean_errors(prior, truth)
         training = self._start_training(context, board.surface, peak_mb)
-        result = finish_round(begin_requested_round(setup, request, context, training))
+        state = yield from begin_requested_round(setup, request, context, training)
+        result = yield from finish_round(state)
         reply, report = build_reply(
             setup,
             conditions,
@@ -287,11 +335,40 @@ class _EmulatedRound:
         steps = setup.steps_at(context.scale)
         options = build_train_options(experiment.workload, steps, scale, self.request.proximal_mu)
         seed = derive_seed(experiment.seed, setup.board.name, self.request.round, "train")
-        training = workloads.load_experiment_task(experiment).start(self.arrays, self.client.share, seed, options)
+
+        def start() -> Training:
+            task = workloads.load_experiment_task(experiment)
+            return task.start(self.arrays, self.client.share, seed, options)
+
+        training = DeferredTraining(start)
         if setup.scaling is None or peak_mb is None:
             return training
         lost_s = (1.0 + WARM_UP_STEPS) * float(surface.step_s[surface.find_row(setup.fastest_mode)])
         return MemoryLimitedTraining(training, peak_mb, setup.scaling.limit_mb, lost_s)
+
+
+class DeferredTraining:
+    """A ``fedge.protocols.Training`` that runs all its steps when its result is asked for.
+
+    On an emulated board the steps do not change what is measured. So the clients that are computed together need not
+    hold a model each.
+
+    Args:
+        start: Begins the training.
+    """
+
+    def __init__(self, start: Callable[[], Training]) -> None:
+        self._start = start
+        self._stretches: list[int] = []
+
+    def advance(self, steps: int) -> None:
+        self._stretches.append(steps)
+
+    def result(self) -> TrainResult:
+        training = self._start()
+        for steps in self._stretches:
+            training.advance(steps)
+        return training.result()
 
 
 def _candidate_truth(client: EmulatedClient, surface: ModeSurface, service: RoundService | None) -> ModeSurface:
@@ -309,26 +386,30 @@ def _build_true_front(
     It includes every mode above the floor, also those outside the candidates, waits in the cheapest mode whatever the
     policy does, and with a service uses only modes that sustain it.
     """
-    truth, idle_w = _oracle_surface(client, surface)
-    steps, link = client.setup.steps_at(context.scale), client.setup.link.transfer(request.model_bytes)
-    none = np.zeros(len(truth.modes))
-    known = Predictions(
-        truth.modes,
-        step_s=truth.step_s * ((steps + WARM_UP_STEPS) / steps),
-        power_w=truth.power_w,
-        step_s_sd_log=none,
-        power_w_sd_log=none,
-    )
-    return pareto.build_front(
-        known,
-        steps=steps,
-        idle_w=idle_w,
-        link_s=link.down_s + link.up_s,
-        maxn=context.fastest_mode,
-        maxn_idle_w=context.device.idle_w(context.fastest_mode),
-        limit=None,
-        power=context.includes_low_power,
-    )
+    link = client.setup.link.transfer(request.model_bytes)
+    link_s, maxn_idle_w = link.down_s + link.up_s, context.device.idle_w(context.fastest_mode)
+    conditions = context.scale, link_s, maxn_idle_w, context.includes_low_power
+    if conditions not in client.true_fronts:
+        truth, idle_w = _oracle_surface(client, surface)
+        steps, none = client.setup.steps_at(context.scale), np.zeros(len(truth.modes))
+        known = Predictions(
+            truth.modes,
+            step_s=truth.step_s * ((steps + WARM_UP_STEPS) / steps),
+            power_w=truth.power_w,
+            step_s_sd_log=none,
+            power_w_sd_log=none,
+        )
+        client.true_fronts[conditions] = pareto.build_front(
+            known,
+            steps=steps,
+            idle_w=idle_w,
+            link_s=link_s,
+            maxn=context.fastest_mode,
+            maxn_idle_w=maxn_idle_w,
+            limit=None,
+            power=context.includes_low_power,
+        )
+    return client.true_fronts[conditions]
 
 
 def _oracle_surface(client: EmulatedClient, surface: ModeSurface) -> tuple[ModeSurface, float]:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+import statistics
 from collections.abc import Sequence
 
 import numpy as np
 
 from fedge import pareto
-from fedge.client.corrections import normalize, predict_corrected
+from fedge.client.corrections import normalize
+from fedge.client.prediction_requests import Asking, PredictionRequest
 from fedge.client.round_context import RoundContext
 from fedge.client.step_accounting import mode_switch_s
 from fedge.decisions.measured_correction import correct_with_measurements
@@ -24,7 +27,7 @@ PEER_DISAGREEMENT_LOG = 0.05
 
 def select_consistent_peers(
     context: RoundContext, own_measurements: Sequence[Measurement], peer_measurements: Sequence[Measurement]
-) -> tuple[Measurement, ...]:
+) -> Asking[tuple[Measurement, ...]]:
     """Return ``peer_measurements``, or nothing if a fit that includes it contradicts the board's own measurements.
 
     A contradiction means that a peer measures wrongly or that this board differs from its kind; its own measurements
@@ -38,21 +41,23 @@ def select_consistent_peers(
     usual = [
         measurement for measurement in normalize(context.corrections, own_measurements) if not measurement.throttled
     ]
+    if not context.learns:
+        return ()
     if not peer_measurements or not usual:
         return tuple(peer_measurements)
-    predictions = fit_and_predict(context, own_measurements, peer_measurements)
+    predictions = yield from fit_and_predict(context, own_measurements, peer_measurements)
     rows = {mode: nearest_prediction(predictions, mode) for mode in {measurement.mode for measurement in usual}}
-    time = np.median([abs(np.log(rows[m.mode].step_s / m.step_s)) for m in usual])
-    power = np.median([abs(np.log(rows[m.mode].power_w / m.power_w)) for m in usual])
+    time = statistics.median(abs(math.log(rows[m.mode].step_s / m.step_s)) for m in usual)
+    power = statistics.median(abs(math.log(rows[m.mode].power_w / m.power_w)) for m in usual)
     return () if max(time, power) > PEER_DISAGREEMENT_LOG else tuple(peer_measurements)
 
 
 def fit_and_predict(
     context: RoundContext, own_measurements: Sequence[Measurement], peer_measurements: Sequence[Measurement]
-) -> Predictions:
+) -> Asking[Predictions]:
     """Fit the predictor to all measurements and predict every candidate, without correcting measured modes."""
-    measurements = [*own_measurements, *peer_measurements]
-    return predict_corrected(context.predictor, context.corrections, context.candidates, measurements)
+    measurements = (*own_measurements, *peer_measurements) if context.learns else ()
+    return (yield PredictionRequest(context.predictor, context.corrections, context.candidates, measurements))
 
 
 def build_offer(
@@ -61,7 +66,7 @@ def build_offer(
     peer_measurements: Sequence[Measurement],
     steps: float,
     link: LinkUse,
-) -> tuple[Predictions, Front]:
+) -> Asking[tuple[Predictions, Front]]:
     """Build predictions and front from the measurements so far; modes that the board measured are corrected by them.
 
     Args:
@@ -71,9 +76,8 @@ def build_offer(
         steps: Steps of the share, including warm-up in units of steps.
         link: Transfer times of the model.
     """
-    predictions = correct_with_measurements(
-        fit_and_predict(context, own_measurements, peer_measurements), normalize(context.corrections, own_measurements)
-    )
+    fitted = yield from fit_and_predict(context, own_measurements, peer_measurements)
+    predictions = correct_with_measurements(fitted, normalize(context.corrections, own_measurements))
     return predictions, build_front(
         context, predictions=predictions, own_measurements=own_measurements, steps=steps, link=link
     )
@@ -105,12 +109,12 @@ def find_known_modes(
     predictions: Predictions, own_measurements: Sequence[Measurement], peer_measurements: Sequence[Measurement]
 ) -> frozenset[PowerMode]:
     """Return the modes that need no probe: those the board measured, and those of peers with a reliable prediction."""
-    rows = (
-        (mode, nearest_prediction(predictions, mode))
-        for mode in {measurement.mode for measurement in peer_measurements}
-    )
-    sure = {mode for mode, row in rows if max(row.step_s_sd_log, row.power_w_sd_log) <= KNOWN_MODE_SD_LOG}
-    return frozenset(measurement.mode for measurement in own_measurements) | sure
+    modes = list({measurement.mode for measurement in peer_measurements})
+    rows = np.array([pareto.find_nearest_row(predictions.modes, mode) for mode in modes], dtype=np.intp)
+    sure = np.maximum(predictions.step_s_sd_log[rows], predictions.power_w_sd_log[rows]) <= KNOWN_MODE_SD_LOG
+    return frozenset(measurement.mode for measurement in own_measurements) | {
+        mode for mode, known in zip(modes, sure.tolist(), strict=True) if known
+    }
 
 
 def nearest_prediction(predictions: Predictions, mode: PowerMode) -> Prediction:

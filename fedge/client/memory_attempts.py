@@ -15,6 +15,7 @@ from fedge.client.memory_scaling import (
     rechoose_attempt,
     will_change_scale,
 )
+from fedge.client.prediction_requests import Asking
 from fedge.errors import NarrowingRefused, OutOfMemory
 from fedge.types import TrainResult
 from fedge.wire import ClientState, ReplyMessage, RequestMessage
@@ -31,9 +32,9 @@ def first_attempt(setup: ClientSetup, state: ClientState) -> ScaleAttempt | None
 def run_attempts(
     setup: ClientSetup,
     request: RequestMessage,
-    run_attempt: Callable[[ClientSetup, ScaleAttempt | None], Answer],
+    run_attempt: Callable[[ClientSetup, ScaleAttempt | None], Asking[Answer]],
     open_device: DeviceOpener,
-) -> Answer:
+) -> Asking[Answer]:
     """Run a round at the first scale that does not run out of memory.
 
     Args:
@@ -49,7 +50,7 @@ def run_attempts(
     attempt = first_attempt(setup, request.state)
     while True:
         try:
-            answer, trained = run_attempt(setup, attempt)
+            answer, trained = yield from run_attempt(setup, attempt)
         except NarrowingRefused:
             setup, attempt = _rule_out_narrowing(setup, attempt)
         except OutOfMemory as error:
@@ -60,7 +61,8 @@ def run_attempts(
                 return _answer_out_of_memory(setup, request, attempt, error), None
             attempt = following
         else:
-            return _update_front(setup, request, attempt, answer=answer, open_device=open_device), trained
+            updated = yield from _update_front(setup, request, attempt, answer=answer, open_device=open_device)
+            return updated, trained
 
 
 def _rule_out_narrowing(setup: ClientSetup, attempt: ScaleAttempt | None) -> tuple[ClientSetup, ScaleAttempt]:
@@ -86,7 +88,7 @@ def _update_front(
     attempt: ScaleAttempt | None,
     answer: ReplyMessage,
     open_device: DeviceOpener,
-) -> ReplyMessage:
+) -> Asking[ReplyMessage]:
     """Return the reply with a front at the scale of the next round's first attempt."""
     if setup.scaling is None or attempt is None or answer.front is None or answer.state is None:
         return answer
@@ -94,4 +96,5 @@ def _update_front(
         return answer
     following = choose_first_attempt(setup.scaling, answer.state)
     request = dataclasses.replace(request, state=answer.state)
-    return dataclasses.replace(answer, front=build_first_front(setup, request, following, open_device))
+    front = yield from build_first_front(setup, request, following, open_device)
+    return dataclasses.replace(answer, front=front)

@@ -13,7 +13,9 @@ from fedge.telemetry.progress_reporter import ProgressReporter
 from fedge.telemetry.run_folder import LIVE
 
 REPORT_PERIOD_S = 0.2
-# Default: emulated rounds may take milliseconds, and writing the file takes a tenth of one.
+REPORT_PERIOD_PER_CLIENT_S = 0.1
+# Emulated rounds may take milliseconds, and a file system may take three for each file: of a hundred clients each is
+# reported every ten seconds.
 MAX_REMEMBERED_BOARDS = 4096
 
 _last_report_s: OrderedDict[tuple[Path, str], float] = OrderedDict()
@@ -22,7 +24,7 @@ _last_report_s: OrderedDict[tuple[Path, str], float] = OrderedDict()
 
 @contextmanager
 def open_emulated_reporter(
-    run_folder: Path | None, begun: BoardProgress, wall_s: Callable[[], float]
+    run_folder: Path | None, begun: BoardProgress, wall_s: Callable[[], float], clients: int = 1
 ) -> Iterator[ProgressReporter]:
     """Open the reporter of one round, which ends with the state ``done`` or ``failed``.
 
@@ -30,6 +32,7 @@ def open_emulated_reporter(
         run_folder: Folder of the run; None disables reporting.
         begun: Initial progress.
         wall_s: Returns Unix time in seconds.
+        clients: Number of clients of the run.
     """
     if run_folder is None:
         yield ProgressReporter(None, begun, wall_s)
@@ -37,7 +40,8 @@ def open_emulated_reporter(
     key = run_folder, begun.board
     begun = replace(begun, run=run_folder.name)
     last_s = _last_report_s.get(key, float("-inf"))
-    reporter = ProgressReporter(run_folder / LIVE, begun, wall_s, REPORT_PERIOD_S, states_at_once=False, last_s=last_s)
+    period_s = max(REPORT_PERIOD_S, REPORT_PERIOD_PER_CLIENT_S * clients)
+    reporter = ProgressReporter(run_folder / LIVE, begun, wall_s, period_s, states_at_once=False, last_s=last_s)
     try:
         yield reporter
         reporter.finish("done")

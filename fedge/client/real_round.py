@@ -19,6 +19,7 @@ from fedge.client.client_setup import (
 from fedge.client.installed_service import InstalledService, ServiceReplies, install_service
 from fedge.client.memory_attempts import Answer, first_attempt, run_attempts
 from fedge.client.memory_scaling import ScaleAttempt, build_train_options
+from fedge.client.prediction_requests import Asking, run_alone
 from fedge.client.round import finish_round
 from fedge.client.round_context import RoundContext, RoundResult
 from fedge.client.round_report import build_reply
@@ -50,7 +51,9 @@ def answer_front(session: BoardSession, request: RequestMessage) -> Answer:
     with session.here.board.hold():
         setup = session.build_setup()
         attempt = first_attempt(setup, request.state)
-        front = build_first_front(setup, request, attempt, lambda conditions: _open_device(session, conditions))
+        front = run_alone(
+            build_first_front(setup, request, attempt, lambda conditions: _open_device(session, conditions))
+        )
     return ReplyMessage(session.board.name, front=front, samples=session.samples, recorded=session.recorded), None
 
 
@@ -69,8 +72,9 @@ def answer_round(
     """
     running = _RealRound(session, request=request, arrays=arrays, reporter=reporter, started_s=time.monotonic())
     with session.here.board.hold():
-        return run_attempts(
-            session.build_setup(), request, running.run_attempt, lambda conditions: _open_device(session, conditions)
+        setup = session.build_setup()
+        return run_alone(
+            run_attempts(setup, request, running.run_attempt, lambda conditions: _open_device(session, conditions))
         )
 
 
@@ -100,7 +104,7 @@ class _RealRound:
     reporter: ProgressReporter
     started_s: float
 
-    def run_attempt(self, setup: ClientSetup, attempt: ScaleAttempt | None) -> Answer:
+    def run_attempt(self, setup: ClientSetup, attempt: ScaleAttempt | None) -> Asking[Answer]:
         """Run the round at one training scale.
 
         Raises:
@@ -114,7 +118,7 @@ class _RealRound:
         context = build_round(setup, conditions, device, self.reporter, self._time_left_s)
         training = _RoundTraining()
         try:
-            result = self._train(setup, conditions, context, device=device, training=training)
+            result = yield from self._train(setup, conditions, context, device=device, training=training)
         except WorkerFailed as error:
             if training.watchdog.is_over:
                 logger.info("%s was cancelled in round %s: %s", self.session.board.name, self.request.round, error)
@@ -144,7 +148,7 @@ class _RealRound:
         context: RoundContext,
         device: TracingDevice,
         training: _RoundTraining,
-    ) -> RoundResult:
+    ) -> Asking[RoundResult]:
         worker, work = self.session.worker, self.session.experiment.workload
         scale = conditions.scale or TrainingScale(work.batch_size)
         options = build_train_options(work, setup.steps_at(context.scale), scale, self.request.proximal_mu)
@@ -161,8 +165,8 @@ class _RealRound:
                 hear=ignore_reply if replies is None else replies.add_reply,
             )
             cancellable = CancellableTraining(training.worker, training.watchdog)
-            training.state = begin_requested_round(setup, self.request, context, cancellable)
-            return finish_round(training.state)
+            training.state = yield from begin_requested_round(setup, self.request, context, cancellable)
+            return (yield from finish_round(training.state))
 
     def _build_reply(
         self,

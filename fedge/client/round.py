@@ -9,6 +9,7 @@ import numpy as np
 
 from fedge.client.corrections import to_reference
 from fedge.client.evidence import build_offer, fit_and_predict, nearest_prediction, select_consistent_peers
+from fedge.client.prediction_requests import Asking, run_alone
 from fedge.client.round_context import RoundContext, RoundResult
 from fedge.client.round_snapshot import RoundSnapshot, observe_round
 from fedge.client.round_state import RoundState, step_budget_s
@@ -71,10 +72,19 @@ def run_round(
     peer_measurements: Sequence[Measurement] = (),
 ) -> RoundResult:
     """Run a whole round: ``begin_round``, then ``finish_round``."""
-    state = begin_round(
-        context, goal=goal, measurements=measurements, link=link, training=training, peer_measurements=peer_measurements
-    )
-    return finish_round(state)
+
+    def ask() -> Asking[RoundResult]:
+        state = yield from begin_round(
+            context,
+            goal=goal,
+            measurements=measurements,
+            link=link,
+            training=training,
+            peer_measurements=peer_measurements,
+        )
+        return (yield from finish_round(state))
+
+    return run_alone(ask())
 
 
 def begin_round(
@@ -84,7 +94,7 @@ def begin_round(
     link: LinkUse,
     training: Training,
     peer_measurements: Sequence[Measurement] = (),
-) -> RoundState:
+) -> Asking[RoundState]:
     """Begin a round.
 
     Args:
@@ -95,40 +105,40 @@ def begin_round(
         training: Training of the client's share.
         peer_measurements: Measurements of other boards of the same kind.
     """
-    peers = select_consistent_peers(context, measurements, peer_measurements)
+    peers = yield from select_consistent_peers(context, measurements, peer_measurements)
     return RoundState(context, goal=goal, link=link, training=training, earlier=tuple(measurements), shared=peers)
 
 
-def finish_round(state: RoundState) -> RoundResult:
+def finish_round(state: RoundState) -> Asking[RoundResult]:
     """Probe modes while the deadline allows, then run the remaining steps in the mode or two modes of the decision.
 
     Returns:
         The training result, all measurements, the decision and the front for the next round. If the work raises, the
         parts that were measured before are in ``state.parts``.
     """
-    predictions = fit_and_predict(state.context, state.earlier, state.shared)
+    predictions = yield from fit_and_predict(state.context, state.earlier, state.shared)
     if not state.earlier:
         state.prior_step_s = nearest_prediction(predictions, state.context.fastest_mode).step_s
     snapshot = observe_round(state, predictions)
     while not state.stopped and (probe := next_probe(state, snapshot)) is not None:
         state.run_probe(*probe)
-        predictions = fit_and_predict(state.context, state.own_measurements, state.shared)
+        predictions = yield from fit_and_predict(state.context, state.own_measurements, state.shared)
         snapshot = observe_round(state, predictions)
     while not state.stopped and snapshot.decision.mix is not None and state.can_run_slow_part(snapshot.decision.mix):
         state.run_slow_part(snapshot.decision.mix)
         snapshot = observe_round(state, predictions)  # no new fit: correcting the current mode suffices
     if not state.stopped:
         state.run_remaining_steps(snapshot.decision.mode)
-    return _summarize_round(state, snapshot)
+    return (yield from _summarize_round(state, snapshot))
 
 
-def _summarize_round(state: RoundState, snapshot: RoundSnapshot) -> RoundResult:
+def _summarize_round(state: RoundState, snapshot: RoundSnapshot) -> Asking[RoundResult]:
     state.context.reporter.report("sending")
     *before, last = state.parts
     mixed = state.slow_part if state.slow_part is not last else None
     mix = None if mixed is None else ModeMix(mixed.mode, mixed.steps)
     steps = state.goal.steps + warm_up_steps(state.own_measurements)
-    _, next_front = build_offer(
+    _, next_front = yield from build_offer(
         state.context,
         own_measurements=state.own_measurements,
         peer_measurements=state.shared,

@@ -48,6 +48,8 @@ class RoundContext:
         corrections: Differences between this round and the predictor's reference condition, the outermost first.
         scale: Training scale of the round's measurements; None for the requested one.
         lost_s: Seconds of this round that attempts which ran out of memory took before it.
+        learns: Whether predictions are fitted to measurements; otherwise they stay those of the prior, corrected where
+            the board measured.
         time_left_s: Returns the seconds of wall time for which the reply still counts, or None without a limit.
         reporter: Receives the progress of the round.
     """
@@ -67,6 +69,7 @@ class RoundContext:
     corrections: tuple[Correction, ...] = ()
     scale: TrainingScale | None = None
     lost_s: float = 0.0
+    learns: bool = True
     time_left_s: Callable[[], float | None] = no_time_limit
     reporter: ProgressReporter = SILENT_REPORTER
 

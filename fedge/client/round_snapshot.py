@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Collection
 from dataclasses import dataclass
 
 from fedge.client.corrections import normalize
@@ -12,7 +11,7 @@ from fedge.client.evidence import build_front, find_known_modes
 from fedge.client.round_state import RoundState, compute_probe_budget, remaining_goal
 from fedge.decisions.measured_correction import correct_with_measurements, find_rows
 from fedge.decisions.probe_choice import ProbeBudget
-from fedge.types import Decision, Front, ModeMix, Modes, PowerMode, Predictions, RoundGoal
+from fedge.types import Decision, Front, ModeMix, PowerMode, Predictions, RoundGoal
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -77,7 +76,8 @@ def _decide(
     context, exploration = state.context, state.context.exploration
     probes_first = exploration.modes is not None and exploration.share > 0 and exploration.probes > 0
     if probes_first and known and goal.deadline_s is not None:
-        decision = context.policy(_select_modes(predictions, known), front, goal, context.device.spec)
+        rows = sorted(find_rows(predictions.modes, known).values())
+        decision = context.policy(predictions.select_rows(rows), front, goal, context.device.spec)
         if decision.feasible or (context.fastest_mode in known and "power_w" not in goal.limits):
             return _subtract_warm_up(decision, state.warm_up_steps_left)
     return _subtract_warm_up(context.policy(predictions, front, goal, context.device.spec), state.warm_up_steps_left)
@@ -90,15 +90,3 @@ def _subtract_warm_up(decision: Decision, warm_up: float) -> Decision:
         return decision
     steps = mix.steps - math.ceil(warm_up)
     return dataclasses.replace(decision, mix=ModeMix(mix.mode, steps) if steps > 0 else None)
-
-
-def _select_modes(predictions: Predictions, modes: Collection[PowerMode]) -> Predictions:
-    """Return the rows of ``modes`` only."""
-    rows = sorted(find_rows(predictions.modes, modes).values())
-    return Predictions(
-        Modes(predictions.modes.knobs[rows]),
-        step_s=predictions.step_s[rows],
-        power_w=predictions.power_w[rows],
-        step_s_sd_log=predictions.step_s_sd_log[rows],
-        power_w_sd_log=predictions.power_w_sd_log[rows],
-    )

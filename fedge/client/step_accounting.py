@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import statistics
 from collections.abc import Sequence
-
-import numpy as np
 
 from fedge.serving import standing_service
 from fedge.types import Measurement
@@ -24,13 +23,13 @@ def count_steps(samples: int, batch_size: int, local_epochs: float) -> int:
 def warm_up_steps(measurements: Sequence[Measurement]) -> float:
     """Return the median warm-up time of the measured rounds in units of steps, or 0 if none was measured."""
     warm_ups = [m.warm_up_s / m.step_s for m in measurements if m.warm_up_s > 0]
-    return float(np.median(warm_ups)) if warm_ups else 0.0
+    return statistics.median(warm_ups) if warm_ups else 0.0
 
 
 def mode_switch_s(measurements: Sequence[Measurement]) -> float:
     """Return the median time of a mode change in seconds, or ``DEFAULT_MODE_SWITCH_S`` if none was measured."""
     switches_s = [m.switch_s for m in measurements if m.switch_s is not None]
-    return float(np.median(switches_s)) if switches_s else DEFAULT_MODE_SWITCH_S
+    return statistics.median(switches_s) if switches_s else DEFAULT_MODE_SWITCH_S
 
 
 def merge_consecutive(first: Measurement, more: Measurement) -> Measurement:

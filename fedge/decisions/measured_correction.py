@@ -9,6 +9,7 @@ is the excess of the squares of all repeats about their medians over e_i^2, R th
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -50,7 +51,7 @@ class _Repeats:
 
 def _excess_squares(x: Floats, errors: Floats, expected_sd: float) -> float:
     """Return the sum of squares about the median beyond the standard errors; outliers count as ``OUTLIER_SD``."""
-    excess = np.square(x - np.median(x)) - np.square(errors)
+    excess = np.square(x - statistics.median(x.tolist())) - np.square(errors)
     return float(np.clip(excess, 0.0, (OUTLIER_SD * expected_sd) ** 2).sum()) if len(x) > 1 else 0.0
 
 
@@ -94,7 +95,7 @@ def _correct_values(
         variances = seen.spread**2 + np.square(errors)
         if len(x) == 1 and abs(x[0] - expected) > OUTLIER_SD * np.sqrt(sd**2 + variances[0]):
             continue
-        kept = np.abs(x - np.median(x)) <= OUTLIER_SD * np.sqrt(variances)
+        kept = np.abs(x - statistics.median(x.tolist())) <= OUTLIER_SD * np.sqrt(variances)
         precision = 1.0 / sd**2 + (1.0 / variances)[kept].sum()
         new[row] = np.exp((expected / sd**2 + (x / variances)[kept].sum()) / precision)
         new_sd[row] = 1.0 / np.sqrt(precision)

@@ -152,7 +152,7 @@ def explain_model(model: BoardModel, predictor: Predictor) -> PhysicalBreakdown 
         "fixed": parts.total_s - parts.overlapped_s - parts.host_s,
         "together": parts.total_s,
     }
-    watts = dict(zip(_POWER_TERM_NAMES, compute_power_terms(coefficients.power, parts, x), strict=True))
+    watts = dict(zip(_POWER_TERM_NAMES, compute_power_terms(coefficients.power, parts), strict=True))
     watts["together"] = sum(watts.values(), np.zeros(1))
     return PhysicalBreakdown(
         tuple(ModelTerm(name, float(value[0])) for name, value in seconds.items()),

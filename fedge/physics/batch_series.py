@@ -8,11 +8,12 @@ table does not determine are thus taken from its neighbours, and between two siz
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
-from fedge.physics import log_derivatives
+from fedge.physics.log_derivatives import linearize_log_time
+from fedge.physics.misfit_process import fix_shares
 from fedge.physics.model_fit import (
     MISFIT_POWER_SD,
     MISFIT_TIME_SD,
@@ -50,14 +51,14 @@ def fit_series(tables: Sequence[ProfileTable], maxn: PowerMode, seed: int = 0) -
     sizes = np.array([table.batch_size for table in tables], dtype=np.float64)
     at = [knob_shares(maxn, table.modes) for table in tables]
     seconds = _fit_sizes(
-        [_bind_shares(log_derivatives.evaluate_log_time, x) for x in at],
+        [fix_shares(linearize_log_time, x) for x in at],
         data=[np.log(table.step_s) for table in tables],
         prior=_brownian_prior(guess_time_parameters(float(tables[0].step_s.min())), DRIFT, sizes),
         noise_sd=MISFIT_TIME_SD,
         rng=rng,
     )
     watts = _fit_sizes(
-        [_bind_shares(make_power_curve(time), x) for time, x in zip(seconds, at, strict=True)],
+        [fix_shares(make_power_curve(time), x) for time, x in zip(seconds, at, strict=True)],
         data=[np.log(table.power_w) for table in tables],
         prior=_brownian_prior(
             guess_power_parameters(float(tables[-1].power_w.max())), np.zeros(len(POWER_NAMES)), sizes
@@ -66,10 +67,6 @@ def fit_series(tables: Sequence[ProfileTable], maxn: PowerMode, seed: int = 0) -
         rng=rng,
     )
     return tuple(Coefficients(time, power) for time, power in zip(seconds, watts, strict=True))
-
-
-def _bind_shares(curve: Callable[[Floats, Floats], tuple[Floats, Floats]], x: Floats) -> Curve:
-    return lambda th: curve(th, x)
 
 
 def _brownian_prior(first: Floats, drift: Floats, sizes: Floats) -> GaussianPrior:

@@ -1,99 +1,124 @@
-"""Closed-form derivatives of log time and log power by the log-parameters; symbols as in ``time_power_model``."""
+"""Log time and log power with closed-form derivatives by the log-parameters; symbols as in ``time_power_model``."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
-from fedge.physics.time_power_model import (
-    StepParts,
-    compute_power_terms,
-    compute_time_parts,
-    split_knobs,
-    split_parameters,
-)
+from fedge.physics.knob_table import KnobTable
+from fedge.physics.matern import Float32Array
+from fedge.physics.time_power_model import StepParts, compute_power_terms, join_time_parts, split_parameters
 from fedge.types import Floats
 
 
-def evaluate_log_time(time: Floats, x: Floats) -> tuple[Floats, Floats]:
-    """Evaluate the log of the step time and its derivatives.
+@dataclass(frozen=True, slots=True, eq=False)
+class LinearizedCurve:
+    """A curve at some parameters: its log values and, computed only on demand, its derivatives by the k parameters.
+
+    Thousands of modes times a dozen parameters times several candidates do not fit a processor's cache, so a mean,
+    which needs one direction only, is computed without the whole matrix.
+
+    Attributes:
+        values: Log values, shape (..., n).
+        iterate_rows: Returns an iterator over the derivatives by each parameter, k arrays that broadcast to (..., n).
+    """
+
+    values: Floats
+    iterate_rows: Callable[[], Iterator[Floats]]
+
+    def stack_slopes(self) -> Floats:
+        """Return the derivatives, shape (..., k, n)."""
+        rows = [np.broadcast_to(row, self.values.shape) for row in self.iterate_rows()]
+        return np.stack(rows, axis=-2)
+
+    def stack_slopes_single(self, count: int) -> Float32Array:
+        """Return the derivatives by ``count`` parameters in single precision, shape (..., k, n)."""
+        stacked = np.empty((*self.values.shape[:-1], count, self.values.shape[-1]), dtype=np.float32)
+        for place, row in enumerate(self.iterate_rows()):
+            stacked[..., place, :] = row
+        return stacked
+
+    def slope_along(self, direction: Floats) -> Floats:
+        """Return the derivative along a direction of shape (..., k), an array of shape (..., n)."""
+        parts = (direction[..., place, None] * row for place, row in enumerate(self.iterate_rows()))
+        total = np.zeros_like(self.values)
+        for part in parts:
+            total += part
+        return total
+
+    def select(self, members: NDArray[np.intp]) -> LinearizedCurve:
+        """Return some of several curves with a leading axis."""
+        return LinearizedCurve(
+            self.values[members],
+            lambda: (np.broadcast_to(row, self.values.shape)[members] for row in self.iterate_rows()),
+        )
+
+
+def linearize_log_time(time: Floats, x: Floats | KnobTable) -> LinearizedCurve:
+    """Linearize the log of the step time.
 
     Args:
         time: Log time parameters, shape (..., 11).
-        x: Knobs as shares of the top mode, shape (..., n, 4).
-
-    Returns:
-        Log seconds, shape (..., n), and derivatives by the parameters, shape (..., 11, n).
+        x: Knobs as shares of the top mode, shape (..., n, 4), or their table.
     """
-    parts = compute_time_parts(time, x)
-    c, f, _, m = split_knobs(x)
+    joined = join_time_parts(time, x)
+    parts, stages = joined.parts, joined.stages
+    host, gpu = parts.knobs.host, parts.knobs.gpu
     _, _, q1, k, beta, kappa, delta, _, q2, _, e = split_parameters(time)
-    t, overlapped = parts.total_s, parts.overlapped_s
-    by_math, by_mem, by_q1 = _differentiate_norm(1.0 + q1, parts.gpu_s, parts.math_s, parts.mem_s)
-    by_gpu, by_prep, by_launch, by_q2 = _differentiate_norm(
-        1.0 + q2, overlapped, parts.gpu_s, parts.prep_s, parts.launch_s
-    )
-    per_prep = k * c**-beta / parts.prep_s
-    rows = [
-        by_gpu * by_math,
-        by_gpu * by_mem,
-        by_gpu * by_q1 * q1,
-        by_prep,
-        by_prep * -beta * np.log(c),
-        by_prep * per_prep * kappa / m,
-        by_prep * per_prep * delta / (c * f * f),
-        by_launch,
-        by_q2 * q2,
-        parts.host_s / overlapped,
-        e / overlapped,
-    ]
-    return np.log(t), _scale_rows(rows, overlapped / t)
+
+    def iterate_rows() -> Iterator[Floats]:
+        c, f, _, m = host.split()
+        log_c = np.log(c)
+        overlap = parts.overlapped_s / parts.total_s
+        by_gpu, by_prep, by_launch = (share * overlap for share in stages.shares)
+        by_math, by_mem = joined.gpu.shares
+        per_prep = k * np.exp(-beta * log_c) / parts.prep_s
+        yield by_gpu * gpu.expand(by_math)
+        yield by_gpu * gpu.expand(by_mem)
+        yield by_gpu * gpu.expand(joined.gpu.by_q * q1)
+        yield by_prep
+        yield by_prep * host.expand(-beta * log_c)
+        yield by_prep * host.expand(per_prep * kappa / m)
+        yield by_prep * host.expand(per_prep * delta / (c * f * f))
+        yield by_launch
+        yield stages.by_q * q2 * overlap
+        yield host.expand(parts.host_s) / parts.total_s
+        yield e / parts.total_s
+
+    return LinearizedCurve(np.log(parts.total_s), iterate_rows)
 
 
-def evaluate_log_power(power: Floats, parts: StepParts, x: Floats) -> tuple[Floats, Floats]:
-    """Evaluate the log of module power and its derivatives.
+def linearize_log_power(power: Floats, parts: StepParts) -> LinearizedCurve:
+    """Linearize the log of module power.
 
     Args:
         power: Log power parameters, shape (..., 13).
-        parts: Parts of the step time at the same modes.
-        x: Knobs as shares of the top mode, shape (..., n, 4).
-
-    Returns:
-        Log watts, shape (..., n), and derivatives by the parameters, shape (..., 13, n).
+        parts: Parts of the step time.
     """
-    _, f, g, m = split_knobs(x)
-    _, _, _, _, af, _, _, _, r, ag, _, _, am = split_parameters(power)
-    static, cores, gpu, mem, cores_use, host, gpu_use, math, mem_use = terms = compute_power_terms(power, parts, x)
+    terms = compute_power_terms(power, parts)
     total = terms.sum(axis=0)
-    rows = [
-        static,
-        cores,
-        cores_use,
-        host,
-        (cores + cores_use + host) * np.log(f) * af,
-        gpu,
-        gpu_use,
-        math,
-        gpu_use * np.log(parts.gpu_s / parts.total_s) * r,
-        (gpu + gpu_use + math) * np.log(g) * ag,
-        mem,
-        mem_use,
-        mem * np.log(m) * am,
-    ]
-    return np.log(total), _scale_rows(rows, 1.0 / total)
+    terms /= total
 
+    def iterate_rows() -> Iterator[Floats]:
+        host, gpu_side = parts.knobs.host, parts.knobs.gpu
+        log_f, log_g, log_m = np.log(host.split()[1]), np.log(gpu_side.split()[2]), np.log(gpu_side.split()[3])
+        _, _, _, _, af, _, _, _, r, ag, _, _, am = split_parameters(power)
+        static, cores, gpu, mem, cores_use, host_use, gpu_use, math, mem_use = terms
+        yield static
+        yield cores
+        yield cores_use
+        yield host_use
+        yield (cores + cores_use + host_use) * host.expand(log_f * af)
+        yield gpu
+        yield gpu_use
+        yield math
+        yield gpu_use * np.log(gpu_side.expand(parts.gpu_s) / parts.total_s) * r
+        yield (gpu + gpu_use + math) * gpu_side.expand(log_g * ag)
+        yield mem
+        yield mem_use
+        yield mem * gpu_side.expand(log_m * am)
 
-def _scale_rows(rows: Sequence[Floats], factor: Floats) -> Floats:
-    """Return k rows (..., n) times a factor (..., n), joined to shape (..., k, n)."""
-    scaled = np.empty((*factor.shape[:-1], len(rows), factor.shape[-1]))
-    for place, row in enumerate(rows):
-        np.multiply(row, factor, out=scaled[..., place, :])
-    return scaled
-
-
-def _differentiate_norm(q: Floats | float, joined: Floats, *terms: Floats) -> list[Floats]:
-    """Return the derivatives of log ``joined`` (a q-norm) by the log of each term, then by q itself."""
-    by_term = [(term / joined) ** q for term in terms]
-    by_q = sum((s * np.log(term / joined) for s, term in zip(by_term, terms, strict=True)), np.zeros_like(joined)) / q
-    return [*by_term, by_q]
+    return LinearizedCurve(np.log(total), iterate_rows)

@@ -22,18 +22,24 @@ References:
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedge.physics.knob_table import KnobTable
+from fedge.physics.log_derivatives import LinearizedCurve
 from fedge.physics.matern import Float32Array, matern5_single
-from fedge.physics.robust_fit import STUDENT_DEGREES, GaussianPrior, fit_curve
+from fedge.physics.robust_fit import STUDENT_DEGREES, Curve, CurveFit, GaussianPrior, fit_curves
 from fedge.types import Floats
 
-KnobCurve = Callable[[Floats, Floats], tuple[Floats, Floats]]
-"""Parameters (..., k) and shares (n, 4) -> log values (..., n) and derivatives (..., k, n)."""
+KnobCurve = Callable[[Floats, Floats | KnobTable], LinearizedCurve]
+"""Parameters (..., k) and shares (..., n, 4), or their table -> curve of log values with derivatives."""
+MemberKnobCurves = Callable[[Floats, NDArray[np.intp]], LinearizedCurve]
+"""Parameters (r, k) and the boards (r,) that they belong to -> curves of r fits."""
+CurveBinding = Callable[[Floats], MemberKnobCurves]
+"""Shares (B, n, 4) of the rows of B boards -> their curves."""
 
 FIT_TOLERANCE = 1e-3
 """Relative decrease of the objective at which a fit to few measurements stops. The objective counts squared standard
@@ -47,6 +53,8 @@ from the residuals of the calibrated tables."""
 SPREAD_PRIOR_ROWS = 8.0
 """Rows that the expected size of the misfit counts as (nu above). Default; smaller values adapt the spread to fewer
 rows."""
+ROW_PADDING = 8
+"""Rows of a fit are padded to a multiple of this, so that boards with about as many rows are fitted together."""
 OUTLIER_SD = 4.0
 """Standard deviations at which a row is clipped when the spread is scaled. Default; larger values let outliers widen
 it."""
@@ -115,6 +123,31 @@ class QuantityPosterior:
 _MEMBER_FIELDS = ("best", "shift", "prior_cov", "slopes", "gain", "whitener", "misfit_sd", "log_evidence", "scale")
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class QuantityProblem:
+    """One board's fit of a quantity under K priors.
+
+    Attributes:
+        rows: The measurements; may be empty.
+        alike: Correlation of the rows' misfits, shape (n, n): ``misfit_correlation(rows.x, rows.x)`` for a single
+            board.
+        prior: K priors over the parameters.
+        prior_cov: Their covariances, shape (K, k, k).
+        misfit_sd: Standard deviations of the misfit, log units, shape (K,).
+    """
+
+    rows: QuantityRows
+    alike: Float32Array
+    prior: GaussianPrior
+    prior_cov: Floats
+    misfit_sd: Floats
+
+    @property
+    def padded_rows(self) -> int:
+        """Return the number of rows to which the problem is padded, so that few sizes occur."""
+        return -(-len(self.rows.log) // ROW_PADDING) * ROW_PADDING
+
+
 def fit_quantity(
     curve: KnobCurve,
     rows: QuantityRows,
@@ -123,55 +156,171 @@ def fit_quantity(
     noise_sd: float,
     alike: Float32Array,
 ) -> QuantityPosterior:
-    """Fit the posterior of one quantity under one prior, or under several at once.
+    """Fit the posterior of one quantity of one board under one prior, or under several at once.
 
     Args:
         curve: Log values and derivatives at parameters and shares.
         rows: The measurements; may be empty.
-        prior: Prior over the parameters, or B priors; the posterior has the same leading axis.
-        misfit_sd: Standard deviation of the misfit, log units, scalar or shape (B,).
+        prior: Prior over the parameters, or K priors; the posterior has the same leading axis.
+        misfit_sd: Standard deviation of the misfit, log units, scalar or shape (K,).
         noise_sd: Noise of the next measurement, log units.
-        alike: Correlation of the rows' misfits, shape (n, n): ``misfit_correlation(rows.x, rows.x)`` for a single
-            board.
+        alike: Correlation of the rows' misfits, shape (n, n).
     """
-    covariance = np.asarray(np.linalg.inv(prior.precision), dtype=np.float64)
-    misfit = np.square(np.asarray(misfit_sd, dtype=np.float64))
-    apart = np.diag(rows.offset)
-    loose: Floats = np.sqrt(rows.noise_sd**2 + misfit[..., None] + apart)
-    fitted = fit_curve(
-        lambda th: curve(th, rows.x),
-        data=rows.log,
-        noise_sd=loose,
+    leading = GaussianPrior(np.atleast_2d(prior.mean), prior.precision.reshape(-1, *prior.precision.shape[-2:]))
+    problem = QuantityProblem(
+        rows,
+        alike=alike,
+        prior=leading,
+        prior_cov=np.asarray(np.linalg.inv(leading.precision), dtype=np.float64),
+        misfit_sd=np.broadcast_to(np.asarray(misfit_sd, dtype=np.float64), len(leading.mean)),
+    )
+    posterior = fit_quantities(bind_curve(curve), [problem], noise_sd)[0]
+    return posterior if prior.mean.ndim == 2 else posterior.select(np.array(0))
+
+
+def bind_curve(curve: KnobCurve) -> CurveBinding:
+    """Return the binding of a curve that is the same for every board."""
+    return lambda x: lambda th, boards: curve(th, x[boards])
+
+
+def fix_shares(curve: KnobCurve, x: Floats) -> Curve:
+    """Return a curve's values and derivatives at shares of shape (n, 4)."""
+
+    def linearize(th: Floats) -> tuple[Floats, Floats]:
+        linear = curve(th, x)
+        return linear.values, linear.stack_slopes()
+
+    return linearize
+
+
+def fit_quantities(bind: CurveBinding, problems: Sequence[QuantityProblem], noise_sd: float) -> list[QuantityPosterior]:
+    """Fit the posteriors of B boards together. No board affects the result of another, not even in its last bit.
+
+    Args:
+        bind: Binds the curves to the padded rows.
+        problems: The boards' problems, with one number of priors and one ``padded_rows``.
+        noise_sd: Noise of the next measurement, log units.
+
+    Returns:
+        The boards' posteriors, each with a leading axis of K.
+    """
+    rows = _pad_rows(problems)
+    priors = len(problems[0].misfit_sd)
+    owner = np.repeat(np.arange(len(problems)), priors)
+    prior = GaussianPrior(
+        np.concatenate([problem.prior.mean for problem in problems]),
+        np.concatenate([problem.prior.precision for problem in problems]),
+    )
+    misfit = np.square(np.concatenate([problem.misfit_sd for problem in problems]))[:, None]
+    spread = misfit + np.diagonal(rows.offset, axis1=-2, axis2=-1)[owner]
+    curves = bind(rows.x)
+
+    def linearize(th: Floats, fits: NDArray[np.intp]) -> tuple[Floats, Floats]:
+        linear = curves(th, owner[fits])
+        return linear.values, linear.stack_slopes()
+
+    fitted = fit_curves(
+        linearize,
+        data=rows.log[owner],
+        noise_sd=np.sqrt(rows.noise_sd[owner] ** 2 + spread),
         prior=prior,
         start=prior.mean,
         tolerance=FIT_TOLERANCE,
     )
-    _, slopes = curve(fitted.parameters, rows.x)
-    shift = prior.mean - fitted.parameters
-    weights = np.minimum(fitted.weights, 1.0)
-    noise = loose**2 / weights - misfit[..., None] - apart
-    kernel = slopes.swapaxes(-1, -2) @ covariance @ slopes + misfit[..., None, None] * alike + rows.offset
+    covariance = np.concatenate([problem.prior_cov for problem in problems])
+    together = _condition_on_rows(
+        fitted, prior.mean, covariance=covariance, rows=rows.select(owner), misfit=misfit, spread=spread
+    )
+    return [
+        _build_posterior(problem.rows, noise_sd, {name: values[owner == place] for name, values in together.items()})
+        for place, problem in enumerate(problems)
+    ]
+
+
+def _build_posterior(rows: QuantityRows, noise_sd: float, fields: dict[str, Floats]) -> QuantityPosterior:
+    """Build a board's posterior from ``_condition_on_rows``, without the rows that pad."""
+    n = len(rows.log)
+    for name in ("slopes", "gain"):
+        fields[name] = fields[name][..., :n]
+    return QuantityPosterior(**fields | {"whitener": fields["whitener"][..., :n, :n]}, rows=rows, noise_sd=noise_sd)
+
+
+def _condition_on_rows(
+    fitted: CurveFit, expected: Floats, *, covariance: Floats, rows: _PaddedRows, misfit: Floats, spread: Floats
+) -> dict[str, Floats]:
+    """Condition the linearised curves and their misfits on the rows, as the module's docstring says.
+
+    Args:
+        fitted: B best fits.
+        expected: mu, shape (B, k).
+        covariance: S, shape (B, k, k).
+        rows: The rows of each fit.
+        misfit: Variance of the misfit, shape (B, 1).
+        spread: The same plus that of the boards' offsets, shape (B, n).
+
+    Returns:
+        The fields of ``QuantityPosterior`` that have a leading axis.
+    """
+    real = rows.real
+    slopes, weights = fitted.slopes * real[:, None, :], np.minimum(fitted.weights, 1.0)
+    shift = expected - fitted.parameters
+    kernel = slopes.swapaxes(-1, -2) @ covariance @ slopes + misfit[..., None] * rows.alike + rows.offset
+    with np.errstate(invalid="ignore"):  # infinite noise minus itself
+        noise = np.where(real > 0.0, (rows.noise_sd**2 + spread) / weights - spread, 1.0)
     factor = np.asarray(np.linalg.cholesky(_add_diagonal(kernel, noise)), dtype=np.float64)
     whitener = np.asarray(np.linalg.inv(factor), dtype=np.float64)
-    off: Floats = fitted.residuals - np.einsum("...kn,...k->...n", slopes, shift)
-    whitened: Floats = np.einsum("...nm,...m->...n", whitener, off)
+    off: Floats = real * (fitted.residuals - (slopes.swapaxes(-1, -2) @ shift[..., None])[..., 0])
+    whitened: Floats = (whitener @ off[..., None])[..., 0]
     explained_away = 0.5 * STUDENT_DEGREES * (np.log(weights) + 1.0 - weights).sum(axis=-1)
     spans = np.log(np.diagonal(factor, axis1=-2, axis2=-1)).sum(axis=-1)
-    plain = np.linalg.solve(np.linalg.cholesky(_add_diagonal(kernel, rows.noise_sd**2)), off[..., None])[..., 0]
-    count = SPREAD_PRIOR_ROWS + len(rows.log)
-    return QuantityPosterior(
-        best=fitted.parameters,
-        shift=shift,
-        prior_cov=covariance,
-        rows=rows,
-        slopes=slopes,
-        gain=np.einsum("...nm,...n->...m", whitener, whitened),
-        whitener=whitener,
-        misfit_sd=np.sqrt(misfit),
-        noise_sd=noise_sd,
-        log_evidence=explained_away - 0.5 * np.square(whitened).sum(axis=-1) - spans,
-        scale=np.sqrt((SPREAD_PRIOR_ROWS + np.minimum(plain**2, OUTLIER_SD**2).sum(axis=-1)) / count),
+    exact = _add_diagonal(kernel, np.where(real > 0.0, np.square(rows.noise_sd), 1.0))
+    plain = np.linalg.solve(np.linalg.cholesky(exact), off[..., None])[..., 0]
+    surprise = SPREAD_PRIOR_ROWS + np.minimum(plain**2, OUTLIER_SD**2).sum(axis=-1)
+    return {
+        "best": fitted.parameters,
+        "shift": shift,
+        "prior_cov": covariance,
+        "slopes": slopes,
+        "gain": (whitener.swapaxes(-1, -2) @ whitened[..., None])[..., 0],
+        "whitener": whitener,
+        "misfit_sd": np.sqrt(misfit[:, 0]),
+        "log_evidence": explained_away - 0.5 * np.square(whitened).sum(axis=-1) - spans,
+        "scale": np.sqrt(surprise / (SPREAD_PRIOR_ROWS + real.sum(axis=-1))),
+    }
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _PaddedRows:
+    """The rows of B boards with a leading axis; rows that pad have infinite noise and correlate with nothing."""
+
+    x: Floats
+    log: Floats
+    noise_sd: Floats
+    offset: Floats
+    alike: Float32Array
+    real: Floats
+
+    def select(self, boards: NDArray[np.intp]) -> _PaddedRows:
+        """Return the rows of the given boards."""
+        return _PaddedRows(*(getattr(self, field.name)[boards] for field in dataclasses.fields(self)))
+
+
+def _pad_rows(problems: Sequence[QuantityProblem]) -> _PaddedRows:
+    shape = len(problems), problems[0].padded_rows
+    padded = _PaddedRows(
+        np.ones((*shape, problems[0].rows.x.shape[-1])),
+        log=np.zeros(shape),
+        noise_sd=np.full(shape, np.inf),
+        offset=np.zeros((*shape, shape[1])),
+        alike=np.zeros((*shape, shape[1]), dtype=np.float32),
+        real=np.zeros(shape),
     )
+    for place, problem in enumerate(problems):
+        rows, n = problem.rows, len(problem.rows.log)
+        padded.x[place, :n], padded.log[place, :n], padded.noise_sd[place, :n] = rows.x, rows.log, rows.noise_sd
+        padded.offset[place, :n, :n], padded.alike[place, :n, :n] = rows.offset, problem.alike
+        padded.real[place, :n] = 1.0
+    return padded
 
 
 def _add_diagonal(matrix: Floats, diagonal: Floats) -> Floats:
@@ -180,43 +329,53 @@ def _add_diagonal(matrix: Floats, diagonal: Floats) -> Floats:
     return total
 
 
-def predict_mean_log(side: QuantityPosterior, values: Floats, slopes: Floats, alike: Float32Array) -> Floats:
+def predict_mean_log(side: QuantityPosterior, curve: LinearizedCurve, alike: Float32Array) -> Floats:
     """Return the mean log value of each mode, shape (..., n).
 
     Args:
         side: One posterior, or several with leading axes, fitted to m rows.
-        values: The curve at ``side.best``, shape (..., n).
-        slopes: Its derivatives, shape (..., k, n).
+        curve: The curve at ``side.best``.
         alike: Correlation of the misfits of modes and rows, shape (n, m).
     """
     gain = side.gain[..., None]
-    moved = side.shift[..., None] + side.prior_cov @ (side.slopes @ gain)
+    moved = side.shift + (side.prior_cov @ (side.slopes @ gain))[..., 0]
+    misfit = (alike @ gain.astype(np.float32))[..., 0]
     mean: Floats = (
-        values
-        + (slopes.swapaxes(-1, -2) @ moved)[..., 0]
-        + np.square(side.misfit_sd)[..., None] * (alike @ gain.astype(np.float32))[..., 0]
+        curve.values
+        + curve.slope_along(moved)
+        + np.square(side.misfit_sd)[..., None] * misfit
         + side.gain @ side.rows.offset_here[:, None]
     )
     return mean
 
 
-def predict_sd_log(side: QuantityPosterior, slopes: Floats, alike: Float32Array) -> Floats:
+def predict_sd_log(side: QuantityPosterior, curve: LinearizedCurve, alike: Float32Array) -> Floats:
     """Return the standard deviation of the next measurement's log in each mode, shape (..., n).
+
+    The parameters' covariance after the rows is subtracted in double precision and is small, so the many modes can be
+    computed in single precision: with a = R + B of modes and rows and C = K(X, X) + noise, the variance is
+    J' (S - S J(X) C^-1 J(X)' S) J - 2 J' S J(X) C^-1 a + R + B - a' C^-1 a.
 
     Args:
         side: One posterior, or several with leading axes, fitted to m rows.
-        slopes: Derivatives of the curve at ``side.best``, shape (..., k, n).
+        curve: The curve at ``side.best``.
         alike: Correlation of the misfits of modes and rows, shape (n, m).
     """
-    moved = side.prior_cov @ slopes
-    misfit = np.square(side.misfit_sd)[..., None]
-    across = misfit[..., None].astype(np.float32) * alike
-    across += moved.swapaxes(-1, -2).astype(np.float32) @ side.slopes.astype(np.float32)
-    across += side.rows.offset_here.astype(np.float32)
-    known = across @ side.whitener.swapaxes(-1, -2).astype(np.float32)
-    before = np.einsum("...kn,...kn->...n", slopes, moved) + misfit + side.rows.offset_sd**2
-    variance = np.maximum(before - np.einsum("...nm,...nm->...n", known, known), 0.0)
-    sd: Floats = side.scale[..., None] * np.sqrt(variance + side.noise_sd**2)
+    seen = side.whitener @ (side.slopes.swapaxes(-1, -2) @ side.prior_cov)
+    after = side.prior_cov - seen.swapaxes(-1, -2) @ seen
+    misfit = np.square(side.misfit_sd)
+    near = np.ascontiguousarray(alike.T)
+    far = side.rows.offset_here[:, None].astype(np.float32)
+    slopes = curve.stack_slopes_single(side.best.shape[-1])
+    variance = np.empty(curve.values.shape)
+    for member in np.ndindex(misfit.shape):  # one after the other: together they would not fit the processor's cache
+        known = side.whitener[member].astype(np.float32) @ (near * np.float32(misfit[member]) + far)
+        moved = after[member].astype(np.float32) @ slopes[member]
+        moved -= (2.0 * seen[member].T).astype(np.float32) @ known
+        moved *= slopes[member]
+        np.square(known, out=known)
+        variance[member] = misfit[member] + side.rows.offset_sd**2 + moved.sum(axis=0) - known.sum(axis=0)
+    sd: Floats = side.scale[..., None] * np.sqrt(np.maximum(variance, 0.0) + side.noise_sd**2)
     return sd
 
 

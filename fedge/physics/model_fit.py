@@ -2,26 +2,37 @@
 
 from __future__ import annotations
 
+import math
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from fedge.call_cache import cache_last_call
 from fedge.errors import BadInput
 from fedge.physics import log_derivatives
-from fedge.physics.call_cache import cache_last_call
+from fedge.physics.knob_table import KnobTable
 from fedge.physics.matern import Float32Array
 from fedge.physics.misfit_process import (
     KnobCurve,
     QuantityPosterior,
     QuantityRows,
     fit_quantity,
+    fix_shares,
     misfit_correlation,
     predict_mean_log,
     predict_sd_log,
 )
 from fedge.physics.robust_fit import CurveFit, GaussianPrior, fit_curve
-from fedge.physics.time_power_model import POWER_NAMES, TIME_NAMES, Coefficients, compute_time_parts, knob_shares
+from fedge.physics.time_power_model import (
+    POWER_NAMES,
+    TIME_NAMES,
+    Coefficients,
+    StepParts,
+    compute_time_parts,
+    knob_shares,
+)
 from fedge.types import Floats, Measurement, Modes, PowerMode, Predictions
 
 MISFIT_TIME_SD = 0.04
@@ -126,7 +137,7 @@ def fit_table(modes: Modes, maxn: PowerMode, step_s: Floats, power_w: Floats, se
     rng = np.random.default_rng(seed)
     x = knob_shares(maxn, modes)
     time = _fit_wide(
-        log_derivatives.evaluate_log_time,
+        log_derivatives.linearize_log_time,
         x=x,
         data=np.log(step_s),
         guess=guess_time_parameters(float(step_s.min())),
@@ -173,7 +184,7 @@ def fit_pooled(prior: Prior, maxn: PowerMode, seen: PooledMeasurements) -> Poste
     """
     time_prior, power_prior = build_time_prior(prior), build_power_prior(prior)
     time = fit_quantity(
-        log_derivatives.evaluate_log_time,
+        log_derivatives.linearize_log_time,
         rows=seen.time,
         prior=time_prior,
         misfit_sd=MISFIT_TIME_SD,
@@ -226,21 +237,25 @@ def predict_many(posteriors: Sequence[Posterior], modes: Modes) -> list[Predicti
 
 def _predict_one(posterior: Posterior, modes: Modes, x: Floats, alike: Float32Array) -> Predictions:
     time, power = posterior.time, posterior.power
-    seconds, by_time = log_derivatives.evaluate_log_time(time.best, x)
-    watts, by_power = make_power_curve(time.best)(power.best, x)
+    seconds = log_derivatives.linearize_log_time(time.best, x)
+    watts = make_power_curve(time.best)(power.best, x)
     return Predictions(
         modes,
-        step_s=np.exp(predict_mean_log(time, seconds, by_time, alike)),
-        power_w=np.exp(predict_mean_log(power, watts, by_power, alike)),
-        step_s_sd_log=predict_sd_log(time, by_time, alike),
-        power_w_sd_log=predict_sd_log(power, by_power, alike),
+        step_s=np.exp(predict_mean_log(time, seconds, alike)),
+        power_w=np.exp(predict_mean_log(power, watts, alike)),
+        step_s_sd_log=predict_sd_log(time, seconds, alike),
+        power_w_sd_log=predict_sd_log(power, watts, alike),
     )
 
 
 def make_power_curve(time: Floats) -> KnobCurve:
     """Return the curve of log power for given log time parameters (11,), which determine how busy each part is."""
-    parts = cache_last_call(lambda x: compute_time_parts(time, x))
-    return lambda th, x: log_derivatives.evaluate_log_power(th, parts(x), x)
+
+    @cache_last_call
+    def parts(x: Floats | KnobTable) -> StepParts:
+        return compute_time_parts(time, x)
+
+    return lambda th, x: log_derivatives.linearize_log_power(th, parts(x))
 
 
 def _fit_wide(
@@ -251,12 +266,12 @@ def _fit_wide(
     some = rng.permutation(len(x))[:_ROWS_PER_START]
     starts = [guess, *(guess + 0.7 * rng.standard_normal((_STARTS - 1, len(guess))))]
     tries = [
-        fit_curve(lambda th: curve_at(th, x[some]), data=data[some], noise_sd=noise_sd, prior=prior, start=start)
+        fit_curve(fix_shares(curve_at, x[some]), data=data[some], noise_sd=noise_sd, prior=prior, start=start)
         for start in starts
     ]
     best: CurveFit = min(tries, key=lambda fitted: fitted.objective)
     return fit_curve(
-        lambda th: curve_at(th, x), data=data, noise_sd=noise_sd / 2, prior=prior, start=best.parameters
+        fix_shares(curve_at, x), data=data, noise_sd=noise_sd / 2, prior=prior, start=best.parameters
     ).parameters
 
 
@@ -344,8 +359,8 @@ def pool_measurements(measurements: Sequence[Measurement], maxn: PowerMode) -> P
             here=here,
         )
 
-    seconds = [float(np.median([np.log(m.step_s) for m in group])) for group in kept]
-    watts = [float(np.median([np.log(m.power_w) for m in group])) for group in kept]
+    seconds = [statistics.median(math.log(m.step_s) for m in group) for group in kept]
+    watts = [statistics.median(math.log(m.power_w) for m in group) for group in kept]
     return PooledMeasurements(
         rows(seconds, NOISE_TIME_SD, OFFSET_TIME_SD),
         rows(watts, NOISE_POWER_SD, OFFSET_POWER_SD),

@@ -7,15 +7,17 @@ for every workload. rho ~ N(0.8, 0.3^2), from the calibrated tables of one board
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import itertools
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
 
 import numpy as np
 
 from fedge.errors import BadInput
 from fedge.physics import log_derivatives
-from fedge.physics.misfit_process import KnobCurve
+from fedge.physics.knob_table import KnobTable, as_knob_table
+from fedge.physics.log_derivatives import LinearizedCurve
+from fedge.physics.misfit_process import CurveBinding, KnobCurve, MemberKnobCurves, bind_curve
 from fedge.physics.model_fit import (
     Prior,
     build_power_prior,
@@ -28,7 +30,7 @@ from fedge.physics.model_fit import (
 from fedge.physics.prior_knowledge import PriorKnowledge
 from fedge.physics.reference_fit import ReferenceFit, fit_reference
 from fedge.physics.robust_fit import GaussianPrior
-from fedge.physics.time_power_model import Coefficients
+from fedge.physics.time_power_model import Coefficients, compute_time_parts
 from fedge.types import Floats
 
 TIME, POWER = 0, 1
@@ -58,17 +60,35 @@ class PriorCandidate:
     """A prior over one quantity.
 
     Attributes:
-        curve: Log values and derivatives at parameters and shares; the same object for candidates of one form, so that
-            they can be fitted together.
+        reference: Reference table whose residuals are added to the curve, weighted by a last parameter; None for none.
         prior: Gaussian prior over the parameters.
         log_credibility: Log prior weight among the candidates, relative to the first.
         misfit: Share of the usual misfit's standard deviation that the curve leaves.
     """
 
-    curve: KnobCurve
+    reference: ReferenceFit | None
     prior: GaussianPrior
     log_credibility: float
     misfit: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PriorGroup:
+    """The candidates with one reference, which are fitted together.
+
+    Attributes:
+        reference: The reference; None for none.
+        prior: Their K priors.
+        prior_cov: Covariances of the priors, shape (K, k, k).
+        log_credibility: Shape (K,).
+        misfit: Shape (K,).
+    """
+
+    reference: ReferenceFit | None
+    prior: GaussianPrior
+    prior_cov: Floats
+    log_credibility: Floats
+    misfit: Floats
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -123,54 +143,102 @@ def raise_to_idle_w(coefficients: Coefficients, idle_w: float) -> Coefficients:
     return with_idle_w(coefficients, max(idle_w, idle_w_at_maxn(coefficients)))
 
 
-def iterate_time_candidates(found: tuple[PriorSource, ...]) -> Iterator[PriorCandidate]:
-    """Yield the candidates for log time: every source with every prior width."""
-    curve_of = _join_residuals(log_derivatives.evaluate_log_time, TIME)
-    for source in found:
-        yield from _iterate_candidates(source, curve_of(source.reference), build_time_prior)
+def list_time_candidates(sources: Sequence[PriorSource]) -> list[PriorCandidate]:
+    """Return the candidates for log time: every source with every prior width."""
+    return [candidate for source in sources for candidate in _iterate_widths(source, build_time_prior)]
 
 
-def iterate_power_candidates(found: tuple[PriorSource, ...], time: Floats) -> Iterator[PriorCandidate]:
-    """Yield the candidates for log power: every source with every prior width.
-
-    Args:
-        found: The sources (``list_prior_sources``).
-        time: Log time parameters, shape (11,), which determine how busy each part is.
-    """
-    curve_of = _join_residuals(make_power_curve(time), POWER)
-    for source in found:
-        yield from _iterate_candidates(source, curve_of(source.reference), build_power_prior)
+def list_power_candidates(sources: Sequence[PriorSource]) -> list[PriorCandidate]:
+    """Return the candidates for log power: every source with every prior width."""
+    return [candidate for source in sources for candidate in _iterate_widths(source, build_power_prior)]
 
 
-def _iterate_candidates(
-    source: PriorSource, curve: KnobCurve, gaussian: Callable[[Prior], GaussianPrior]
-) -> Iterator[PriorCandidate]:
+def group_candidates(candidates: Sequence[PriorCandidate]) -> tuple[PriorGroup, ...]:
+    """Return the candidates by their reference, in the order of the first of each group."""
+    grouped: dict[ReferenceFit | None, list[PriorCandidate]] = {}
+    for candidate in candidates:
+        grouped.setdefault(candidate.reference, []).append(candidate)
+    groups = []
+    for reference, members in grouped.items():
+        precision = np.stack([member.prior.precision for member in members])
+        groups.append(
+            PriorGroup(
+                reference,
+                GaussianPrior(np.stack([member.prior.mean for member in members]), precision),
+                prior_cov=np.asarray(np.linalg.inv(precision), dtype=np.float64),
+                log_credibility=np.array([member.log_credibility for member in members]),
+                misfit=np.array([member.misfit for member in members]),
+            )
+        )
+    return tuple(groups)
+
+
+def _iterate_widths(source: PriorSource, gaussian: Callable[[Prior], GaussianPrior]) -> Iterator[PriorCandidate]:
     about = gaussian(build_prior(source.coefficients))
     for width in PRIOR_WIDTHS:
         prior = GaussianPrior(about.mean, about.precision / width**2)
         credibility = source.log_credibility - WIDTH_LOSS * float(np.log(width))
         if source.reference is None:
-            yield PriorCandidate(curve, prior, credibility)
+            yield PriorCandidate(None, prior, credibility)
         else:
-            yield PriorCandidate(curve, _append_residual_weight(prior), credibility, RESIDUAL_MISFIT_SHARE)
+            yield PriorCandidate(source.reference, _append_residual_weight(prior), credibility, RESIDUAL_MISFIT_SHARE)
 
 
-def _join_residuals(curve: KnobCurve, quantity: int) -> Callable[[ReferenceFit | None], KnobCurve]:
-    """Return a function from a reference to the curve with its residuals, weighted by a further last parameter."""
+def make_time_curve(reference: ReferenceFit | None) -> KnobCurve:
+    """Return the curve of log time of the candidates with a reference."""
+    return _join_residuals(log_derivatives.linearize_log_time, reference, TIME)
 
-    @cache
-    def curve_of(reference: ReferenceFit | None) -> KnobCurve:
-        if reference is None:
-            return curve
 
-        def joined(parameters: Floats, x: Floats) -> tuple[Floats, Floats]:
-            values, by = curve(parameters[..., :-1], x)
-            left = np.broadcast_to(reference.residuals(x)[quantity], values.shape)
-            return values + parameters[..., -1:] * left, np.concatenate([by, left[..., None, :]], axis=-2)
+def make_power_curve_with(reference: ReferenceFit | None, time: Floats) -> KnobCurve:
+    """Return the curve of log power of the candidates with a reference.
 
-        return joined
+    Args:
+        reference: The reference; None for none.
+        time: Log time parameters, shape (11,), which determine how busy each part is.
+    """
+    return _join_residuals(make_power_curve(time), reference, POWER)
 
-    return curve_of
+
+def bind_time_curves(reference: ReferenceFit | None) -> CurveBinding:
+    """Return ``make_time_curve`` for the rows of several boards."""
+    return _bind_residuals(bind_curve(log_derivatives.linearize_log_time), reference, TIME)
+
+
+def bind_power_curves(reference: ReferenceFit | None, times: Floats) -> CurveBinding:
+    """Return ``make_power_curve_with`` for the rows of B boards, whose log time parameters have the shape (B, 11)."""
+
+    def bind(x: Floats) -> MemberKnobCurves:
+        parts = compute_time_parts(times, x)
+        return lambda th, boards: log_derivatives.linearize_log_power(th, parts.select(boards))
+
+    return _bind_residuals(bind, reference, POWER)
+
+
+def _join_residuals(curve: KnobCurve, reference: ReferenceFit | None, quantity: int) -> KnobCurve:
+    if reference is None:
+        return curve
+
+    def evaluate(parameters: Floats, x: Floats | KnobTable) -> LinearizedCurve:
+        left = reference.residuals(as_knob_table(x).x)[quantity]
+        return _add_residuals(curve(parameters[..., :-1], x), parameters[..., -1:], left)
+
+    return evaluate
+
+
+def _bind_residuals(binding: CurveBinding, reference: ReferenceFit | None, quantity: int) -> CurveBinding:
+    if reference is None:
+        return binding
+
+    def bind(x: Floats) -> MemberKnobCurves:
+        curves, left = binding(x), reference.residuals(x.reshape(-1, x.shape[-1]))[quantity].reshape(x.shape[:-1])
+        return lambda th, boards: _add_residuals(curves(th[:, :-1], boards), th[:, -1:], left[boards])
+
+    return bind
+
+
+def _add_residuals(curve: LinearizedCurve, weight: Floats, left: Floats) -> LinearizedCurve:
+    """Add a reference's residuals (..., n), weighted by a further last parameter (..., 1)."""
+    return LinearizedCurve(curve.values + weight * left, lambda: itertools.chain(curve.iterate_rows(), (left,)))
 
 
 def _append_residual_weight(prior: GaussianPrior) -> GaussianPrior:

@@ -9,7 +9,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from fedge.physics.call_cache import cache_last_call
+from fedge.call_cache import cache_last_call
 from fedge.physics.model_fit import fit_table
 from fedge.physics.time_power_model import Coefficients, compute_power_w, compute_step_s, knob_shares
 from fedge.types import Floats, Modes, PowerMode, ProfileTable

@@ -1,12 +1,13 @@
 """Levenberg-Marquardt fits of curves with Gaussian priors and Student-t noise, robust against outliers.
 
-Symbols: B fits that advance together, p parameters (B, k), y data (n,), v(p) curves (B, n) with derivatives J
+Symbols: B fits that advance together, p parameters (B, k), y data (B, n), v(p) curves (B, n) with derivatives J
 (B, k, n), r = y - v, s noise scale (B, n), N(mu, precision^-1) the priors, nu degrees of freedom. Minimised by each
 fit, which has its own damping and ends by itself: sum (nu + 1) log(1 + (r/s)^2 / nu) + (p - mu)' precision (p - mu).
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -16,7 +17,9 @@ from numpy.typing import NDArray
 from fedge.types import Floats
 
 Curve = Callable[[Floats], tuple[Floats, Floats]]
-"""Parameters (..., k) -> values (..., n) and derivatives (..., k, n)."""
+"""Parameters (k,) -> values (n,) and derivatives (k, n)."""
+MemberCurves = Callable[[Floats, NDArray[np.intp]], tuple[Floats, Floats]]
+"""Parameters (r, k) of the r fits with the given indices -> values (r, n) and derivatives (r, k, n)."""
 
 STUDENT_DEGREES = 4.0
 SD_OF_MAD = 1.4826
@@ -42,46 +45,95 @@ class GaussianPrior:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CurveFit:
-    """Result of one fit, or of several with the leading axes of their priors.
+    """Result of one fit, or of several with a leading axis.
 
     Attributes:
         parameters: Parameters at the optimum, shape (..., k).
         objective: The minimised objective, shape (...).
         residuals: Data minus curve, shape (..., n).
+        slopes: Derivatives of the curve, shape (..., k, n).
         weights: Robust weight of each row, shape (..., n); small far from the curve.
     """
 
     parameters: Floats
     objective: Floats
     residuals: Floats
+    slopes: Floats
     weights: Floats
 
 
 def fit_curve(
     curve: Curve, data: Floats, noise_sd: Floats | float, prior: GaussianPrior, start: Floats, tolerance: float = 1e-7
 ) -> CurveFit:
-    """Fit a curve's parameters by Levenberg-Marquardt steps, for one prior or for several at once.
+    """Fit a curve's parameters by Levenberg-Marquardt steps.
 
     Args:
-        curve: Values and derivatives at parameters; with several priors it must accept a leading axis.
+        curve: Values and derivatives at parameters.
         data: Data, shape (n,); without rows the fit converges to the prior's mean.
-        noise_sd: Scale of the noise, scalar, shape (n,) or, by prior, (B, n).
-        prior: Prior over the parameters, or B priors.
-        start: Starting point, shape (k,) or (B, k).
+        noise_sd: Scale of the noise, scalar or shape (n,).
+        prior: Prior over the parameters.
+        start: Starting point, shape (k,).
         tolerance: Relative decrease of the objective at which a fit stops.
     """
-    if start.ndim == 1:
 
-        def lifted(th: Floats) -> tuple[Floats, Floats]:
-            values, slopes = curve(th[0])
-            return values[None], slopes[None]
+    def curves(th: Floats, _: NDArray[np.intp]) -> tuple[Floats, Floats]:
+        values, slopes = curve(th[0])
+        return values[None], slopes[None]
 
-        one = GaussianPrior(prior.mean[None], prior.precision[None])
-        noise = np.broadcast_to(noise_sd, (1, len(data)))
-        fitted = _fit_curves(lifted, data=data, noise_sd=noise, prior=one, start=start[None], tolerance=tolerance)
-        return CurveFit(fitted.parameters[0], fitted.objective[0], fitted.residuals[0], fitted.weights[0])
-    noise = np.broadcast_to(noise_sd, (len(start), len(data)))
-    return _fit_curves(curve, data=data, noise_sd=noise, prior=prior, start=start, tolerance=tolerance)
+    one = GaussianPrior(prior.mean[None], prior.precision[None])
+    noise = np.broadcast_to(noise_sd, (1, len(data)))
+    fitted = fit_curves(curves, data=data[None], noise_sd=noise, prior=one, start=start[None], tolerance=tolerance)
+    return CurveFit(*(getattr(fitted, field.name)[0] for field in dataclasses.fields(CurveFit)))
+
+
+def fit_curves(
+    curves: MemberCurves, data: Floats, noise_sd: Floats, prior: GaussianPrior, start: Floats, tolerance: float
+) -> CurveFit:
+    """Fit B curves that advance together; each has its own damping and ends by itself, so none affects another.
+
+    Args:
+        curves: Values and derivatives of some of the fits.
+        data: Data, shape (B, n).
+        noise_sd: Scale of the noise, shape (B, n); rows with infinite noise do not count.
+        prior: B priors over the parameters.
+        start: Starting points, shape (B, k).
+        tolerance: Relative decrease of the objective at which a fit stops.
+    """
+    running = np.arange(len(start))
+    values, slopes = curves(start, running)
+    fits = _RunningFits(
+        start.copy(),
+        values=values.copy(),
+        slopes=slopes.copy(),
+        best=_objective(data - values, noise_sd, prior, start),
+        damping=np.full(len(start), 1e-2),
+        steps=np.zeros(len(start), dtype=np.int64),
+        tries=np.zeros(len(start), dtype=np.int64),
+    )
+    while len(running):
+        some = GaussianPrior(prior.mean[running], prior.precision[running])
+        noise, aim = noise_sd[running], data[running]
+        step = _compute_step(
+            aim - fits.values[running],
+            slopes=fits.slopes[running],
+            noise_sd=noise,
+            prior=some,
+            here=fits.here[running],
+            damping=fits.damping[running],
+        )
+        there = fits.here[running] + step
+        moved = curves(there, running)
+        objective = _objective(aim - moved[0], noise, some, there)
+        better = objective < fits.best[running]
+        won = running[better]
+        small = fits.best[won] - objective[better] < tolerance * (1.0 + np.abs(objective[better]))
+        fits.accept(won, there[better], (moved[0][better], moved[1][better]), objective[better])
+        fits.reject(running[~better])
+        ended = (fits.steps[running] >= _STEPS) | (fits.tries[running] >= _TRIES)
+        ended[better] |= small
+        running = running[~ended]
+    residuals = data - fits.values
+    return CurveFit(fits.here, fits.best, residuals, fits.slopes, student_weights(residuals / noise_sd))
 
 
 def student_weights(z: Floats) -> Floats:
@@ -121,47 +173,6 @@ class _RunningFits:
         self.tries[rows] += 1
 
 
-def _fit_curves(
-    curve: Curve, data: Floats, noise_sd: Floats, prior: GaussianPrior, start: Floats, tolerance: float
-) -> CurveFit:
-    values, slopes = curve(start)
-    count = len(start)
-    fits = _RunningFits(
-        start.copy(),
-        values=values.copy(),
-        slopes=slopes.copy(),
-        best=_objective(data - values, noise_sd, prior, start),
-        damping=np.full(count, 1e-2),
-        steps=np.zeros(count, dtype=np.int64),
-        tries=np.zeros(count, dtype=np.int64),
-    )
-    running = np.arange(count)
-    while len(running):
-        some = GaussianPrior(prior.mean[running], prior.precision[running])
-        noise = noise_sd[running]
-        step = _compute_step(
-            data - fits.values[running],
-            slopes=fits.slopes[running],
-            noise_sd=noise,
-            prior=some,
-            here=fits.here[running],
-            damping=fits.damping[running],
-        )
-        there = fits.here[running] + step
-        moved = curve(there)
-        objective = _objective(data - moved[0], noise, some, there)
-        better = objective < fits.best[running]
-        won = running[better]
-        small = fits.best[won] - objective[better] < tolerance * (1.0 + np.abs(objective[better]))
-        fits.accept(won, there[better], (moved[0][better], moved[1][better]), objective[better])
-        fits.reject(running[~better])
-        ended = (fits.steps[running] >= _STEPS) | (fits.tries[running] >= _TRIES)
-        ended[better] |= small
-        running = running[~ended]
-    residuals = data - fits.values
-    return CurveFit(fits.here, fits.best, residuals, student_weights(residuals / noise_sd))
-
-
 def _compute_step(
     residuals: Floats, slopes: Floats, noise_sd: Floats, prior: GaussianPrior, here: Floats, damping: Floats
 ) -> Floats:
@@ -181,6 +192,6 @@ def _objective(residuals: Floats, noise_sd: Floats, prior: GaussianPrior, here: 
     """Return every fit's objective; infinite where the curve is not finite, so that such steps are rejected."""
     misfit = (STUDENT_DEGREES + 1.0) * np.log1p(np.square(residuals / noise_sd) / STUDENT_DEGREES).sum(axis=-1)
     off = here - prior.mean
-    total = misfit + np.einsum("bi,bij,bj->b", off, prior.precision, off)
+    total = misfit + (off * (prior.precision @ off[..., None])[..., 0]).sum(axis=-1)
     objective: Floats = np.where(np.isfinite(total), total, np.inf)
     return objective

@@ -31,11 +31,15 @@ P = static + c F (cores_idle + cores_busy u_C) + host_busy u_D F
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
+from numpy.typing import NDArray
 
+from fedge.physics.knob_table import KnobTable, as_knob_table, tabulate_shares
 from fedge.types import Floats, Modes, PowerMode
 
 TIME_NAMES = (
@@ -86,20 +90,37 @@ class Coefficients:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class StepParts:
-    """A step's time and its parts in seconds, arrays of shape (..., n); symbols as in the module's docstring.
+class JoinedTerms:
+    """A q-norm of positive terms T_i, arrays of one shape.
 
     Attributes:
-        total_s: t.
-        overlapped_s: Joint time of G, C and W.
-        gpu_s: G.
+        log: Logarithm of the norm N.
+        shares: (T_i / N)^q of each term, which add up to 1: also the derivatives of log N by log T_i.
+        by_q: Derivative of log N by q.
+    """
+
+    log: Floats
+    shares: tuple[Floats, ...]
+    by_q: Floats
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StepParts:
+    """A step's time and its parts in seconds; symbols as in the module's docstring.
+
+    Attributes:
+        knobs: The n modes.
+        total_s: t, shape (..., n).
+        overlapped_s: Joint time of G, C and W, shape (..., n).
+        gpu_s: G by combination of the GPU's knobs, like the next two.
         math_s: a/g.
         mem_s: b/m.
-        prep_s: C.
+        prep_s: C by combination of the host's knobs, like the next two.
         launch_s: W.
         host_s: d/f.
     """
 
+    knobs: KnobTable
     total_s: Floats
     overlapped_s: Floats
     gpu_s: Floats
@@ -108,6 +129,26 @@ class StepParts:
     prep_s: Floats
     launch_s: Floats
     host_s: Floats
+
+    def select(self, members: NDArray[np.intp]) -> StepParts:
+        """Return some of several boards' parts; their modes must be their own combinations (``as_knob_table``)."""
+        seconds = (getattr(self, field.name)[members] for field in dataclasses.fields(self)[1:])
+        return StepParts(as_knob_table(self.knobs.x[members]), *seconds)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class JoinedParts:
+    """The parts of a step and how they join.
+
+    Attributes:
+        parts: The parts.
+        gpu: a/g and b/m, joined to G, by combination of the GPU's knobs.
+        stages: G, C and W, joined, arrays of shape (..., n).
+    """
+
+    parts: StepParts
+    gpu: JoinedTerms
+    stages: JoinedTerms
 
 
 def knob_shares(maxn: PowerMode, modes: Modes) -> Floats:
@@ -122,66 +163,84 @@ def knob_shares(maxn: PowerMode, modes: Modes) -> Floats:
     return x
 
 
+@lru_cache(maxsize=64)
+def tabulate_modes(maxn: PowerMode, modes: Modes) -> KnobTable:
+    """Return ``knob_shares`` as a table; cached, because a client predicts the same modes again and again."""
+    return tabulate_shares(knob_shares(maxn, modes))
+
+
 def split_parameters(logs: Floats) -> Iterator[Floats]:
     """Return an iterator over parameters given as logs of shape (..., k): k arrays of shape (..., 1)."""
     values = np.exp(logs)[..., None]
     return (values[..., place, :] for place in range(logs.shape[-1]))
 
 
-def split_knobs(x: Floats) -> Iterator[Floats]:
-    """Return an iterator over the knobs of modes of shape (..., n, 4): four arrays of shape (..., n)."""
-    return (x[..., knob] for knob in range(x.shape[-1]))
-
-
-def compute_time_parts(time: Floats, x: Floats) -> StepParts:
+def compute_time_parts(time: Floats, x: Floats | KnobTable) -> StepParts:
     """Compute the parts of the step time.
 
     Args:
         time: Log time parameters, shape (..., 11).
-        x: Knobs as shares of the top mode, shape (..., n, 4).
+        x: Knobs as shares of the top mode, shape (..., n, 4), or their table.
 
     Returns:
-        Parts of shape (..., n); the leading axes of both arguments are broadcast.
+        Parts; the leading axes of both arguments are broadcast.
     """
-    c, f, g, m = split_knobs(x)
+    return join_time_parts(time, x).parts
+
+
+def join_time_parts(time: Floats, x: Floats | KnobTable) -> JoinedParts:
+    """Compute the parts of the step time, as ``compute_time_parts``, and how they join."""
+    knobs = as_knob_table(x)
     a, b, q1, k, beta, kappa, delta, w, q2, d, e = split_parameters(time)
+    _, _, g, m = knobs.gpu.split()
     math_s, mem_s = a / g, b / m
-    gpu_s = q_norm(1.0 + q1, math_s, mem_s)
-    prep_s = k * c**-beta * (1.0 / f + delta / (c * f * f) + kappa / m)
+    gpu = join_terms(1.0 + q1, np.log(math_s), np.log(mem_s))
+    c, f, _, m = knobs.host.split()
+    prep_s = k * np.exp(-beta * np.log(c)) * (1.0 / f + delta / (c * f * f) + kappa / m)
     launch_s, host_s = w / f, d / f
-    overlapped_s = q_norm(1.0 + q2, gpu_s, prep_s, launch_s)
-    return StepParts(
-        overlapped_s + host_s + e,
+    expand = knobs.host.expand
+    stages = join_terms(1.0 + q2, knobs.gpu.expand(gpu.log), expand(np.log(prep_s)), expand(np.log(launch_s)))
+    overlapped_s = np.exp(stages.log)
+    parts = StepParts(
+        knobs,
+        total_s=overlapped_s + expand(host_s) + e,
         overlapped_s=overlapped_s,
-        gpu_s=gpu_s,
+        gpu_s=np.exp(gpu.log),
         math_s=math_s,
         mem_s=mem_s,
         prep_s=prep_s,
         launch_s=launch_s,
         host_s=host_s,
     )
+    return JoinedParts(parts, gpu, stages)
 
 
-def compute_power_terms(power: Floats, parts: StepParts, x: Floats) -> Floats:
+def compute_power_terms(power: Floats, parts: StepParts) -> Floats:
     """Compute the terms of module power in watts, shape (9, ..., n): the four idle terms, then the five busy ones.
 
     Args:
         power: Log power parameters, shape (..., 13).
-        parts: Parts of the step time at the same modes.
-        x: Knobs as shares of the top mode, shape (..., n, 4).
+        parts: Parts of the step time.
     """
-    c, f, g, m = split_knobs(x)
-    static, cores, cores_use, host, af, gpu, gpu_use, math, r, ag, mem, mem_use, am = split_parameters(power)
-    cpu_on, gpu_on = f ** (1.0 + af), g ** (1.0 + ag)
+    host, gpu_side = parts.knobs.host, parts.knobs.gpu
+    c, f, _, _ = host.split()
+    _, _, g, m = gpu_side.split()
+    static, cores, cores_use, host_use, af, gpu, gpu_use, math, r, ag, mem, mem_use, am = split_parameters(power)
+    cpu_on, gpu_on = np.exp((1.0 + af) * np.log(f)), np.exp((1.0 + ag) * np.log(g))
     t = parts.total_s
     busy = (
-        cores_use * c * cpu_on * (parts.prep_s / t),
-        host * cpu_on * ((parts.launch_s + parts.host_s) / t),
-        gpu_use * gpu_on * (parts.gpu_s / t) ** r,
-        math * gpu_on * (parts.math_s / t),
-        mem_use * m * (parts.mem_s / t),
+        host.expand(cores_use * c * cpu_on * parts.prep_s) / t,
+        host.expand(host_use * cpu_on * (parts.launch_s + parts.host_s)) / t,
+        gpu_side.expand(gpu_use * gpu_on) * np.exp(r * np.log(gpu_side.expand(parts.gpu_s) / t)),
+        gpu_side.expand(math * gpu_on * parts.math_s) / t,
+        gpu_side.expand(mem_use * m * parts.mem_s) / t,
     )
-    idle = (static, cores * c * cpu_on, gpu * gpu_on, mem * m ** (1.0 + am))
+    idle = (
+        static,
+        host.expand(cores * c * cpu_on),
+        gpu_side.expand(gpu * gpu_on),
+        gpu_side.expand(mem * np.exp((1.0 + am) * np.log(m))),
+    )
     terms = np.empty((len(idle) + len(busy), *busy[0].shape))
     for row, term in zip(terms, (*idle, *busy), strict=True):
         row[...] = term
@@ -208,7 +267,7 @@ def compute_power_w(coefficients: Coefficients, maxn: PowerMode, modes: Modes) -
         modes: The n modes.
     """
     x = knob_shares(maxn, modes)
-    total: Floats = compute_power_terms(coefficients.power, compute_time_parts(coefficients.time, x), x).sum(axis=0)
+    total: Floats = compute_power_terms(coefficients.power, compute_time_parts(coefficients.time, x)).sum(axis=0)
     return total
 
 
@@ -221,22 +280,32 @@ def compute_idle_ratio(coefficients: Coefficients, maxn: PowerMode, modes: Modes
         modes: The n modes.
     """
     x = np.vstack([np.ones(4), knob_shares(maxn, modes)])
-    idle_w = compute_power_terms(coefficients.power, compute_time_parts(coefficients.time, x), x)[:IDLE_TERMS].sum(
-        axis=0
-    )
+    idle_w = compute_power_terms(coefficients.power, compute_time_parts(coefficients.time, x))[:IDLE_TERMS].sum(axis=0)
     shape: Floats = idle_w[1:] / idle_w[0]
     return shape
 
 
-def q_norm(q: Floats | float, *terms: Floats) -> Floats:
-    """Return the ``q``-norm of positive terms, computed without overflow for large q.
+def join_terms(q: Floats | float, *logs: Floats) -> JoinedTerms:
+    """Join positive terms by their ``q``-norm, without overflow for large q.
 
     Args:
-        q: Exponent, at least 1: the sum of the terms for 1, their maximum in the limit.
-        *terms: Arrays of one shape, above 0.
+        q: Exponent, at least 1: the norm is the sum of the terms for 1, their maximum in the limit.
+        *logs: Logarithms of the terms, arrays of one shape.
     """
-    largest = terms[0]
-    for term in terms[1:]:
-        largest = np.maximum(largest, term)
-    joined: Floats = largest * sum((term / largest) ** q for term in terms) ** (1.0 / q)
+    largest = logs[0]
+    for log in logs[1:]:
+        largest = np.maximum(largest, log)
+    exponents = [q * (log - largest) for log in logs]
+    shares = [np.exp(exponent) for exponent in exponents]
+    total = sum(shares[1:], start=shares[0])
+    log_total = np.log(total)
+    shares = [share / total for share in shares]
+    spread = sum((share * exponent for share, exponent in zip(shares, exponents, strict=True)), start=-log_total)
+    return JoinedTerms(largest + log_total / q, tuple(shares), spread / q**2)
+
+
+def q_norm(q: Floats | float, *terms: Floats) -> Floats:
+    """Return the ``q``-norm of terms of one shape, 0 or above (see ``join_terms``)."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        joined: Floats = np.exp(join_terms(q, *(np.log(term) for term in terms)).log)
     return joined

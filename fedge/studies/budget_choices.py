@@ -14,7 +14,7 @@ from fedge.predictors.prediction_accuracy import check_predictions
 from fedge.predictors.table_board import TableBoard
 from fedge.protocols import Predictor
 from fedge.studies.power_budgets import BudgetCost, filter_solvable_budgets, score_budget_choices
-from fedge.types import Measurement, Modes, Predictions
+from fedge.types import Measurement, Predictions
 
 CHOICE_RULES = ("plain", "margin", "verified")
 MARGIN_CONFIDENCE = 0.84
@@ -67,7 +67,7 @@ def _choose_mode(choice: str, learner: RefittingLearner, rows: NDArray[np.intp],
     """Return the chosen one of ``rows`` (its place among them) and the number of modes measured for it."""
     if choice == "verified":
         return _choose_verified(learner, rows, budget_w)
-    predictions = _select_rows(learner.predict_after(()), rows)
+    predictions = learner.predict_after(()).select_rows(rows)
     if choice == "margin":
         return find_fastest_within_power(predictions, budget_w, compute_margin_z(MARGIN_CONFIDENCE)).row, 0
     return find_largest_power_within(predictions, budget_w).row, 0
@@ -77,20 +77,10 @@ def _choose_verified(learner: RefittingLearner, rows: NDArray[np.intp], budget_w
     board = learner.board
     may = {*rows.tolist()}
     found = choose_verified_within_power(
-        _select_rows(learner.predict_after(()), rows),
+        learner.predict_after(()).select_rows(rows),
         limit_w=budget_w,
         measure=board.measure,
-        learn=lambda measurements: _select_rows(learner.predict_after(measurements), rows),
+        learn=lambda measurements: learner.predict_after(measurements).select_rows(rows),
         seen=board.measure_rows(row for row in learner.profiled if row in may),
     )
     return int(np.searchsorted(rows, board.find_row(found.mode))), len(found.extra)
-
-
-def _select_rows(predictions: Predictions, rows: NDArray[np.intp]) -> Predictions:
-    return Predictions(
-        Modes(predictions.modes.knobs[rows]),
-        step_s=predictions.step_s[rows],
-        power_w=predictions.power_w[rows],
-        step_s_sd_log=predictions.step_s_sd_log[rows],
-        power_w_sd_log=predictions.power_w_sd_log[rows],
-    )

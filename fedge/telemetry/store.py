@@ -134,7 +134,7 @@ class RunTables:
             _convert_version_1(folder)
         self._writers = {table: TableWriter(folder, table, now_s) for table in TABLES}
         sync_folder(folder / STORE)
-        self._rounds = read_rows(folder, RoundRow)
+        self._rounds = [] if version is None else read_rows(folder, RoundRow)
 
     def append(self, rows: Iterable[Row]) -> None:
         """Append rows.

@@ -112,12 +112,16 @@ class ClientPort(Protocol):
 
 
 class LocalPort:
-    """Calls clients in this process, one after the other; ``respond`` maps each client's name to its function."""
+    """Asks clients in this process.
 
-    def __init__(self, respond: Mapping[str, Callable[[OutgoingRequest], IncomingReply]]) -> None:
+    Args:
+        respond: Answers the requests, given and returned by client name.
+    """
+
+    def __init__(self, respond: Callable[[Mapping[str, OutgoingRequest]], Mapping[str, IncomingReply]]) -> None:
         self._respond = respond
 
     def ask(
         self, questions: Mapping[str, OutgoingRequest], timeout_s: float, enough: ReplyPredicate = never_enough
     ) -> Mapping[str, IncomingReply]:
-        return {board: self._respond[board](question) for board, question in questions.items()}
+        return self._respond(questions)

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from fedge.devices.catalogue import find, load_catalogue
 from fedge.modes import build_grid, find_mode_index, snap_to_spec, stack_modes
-from fedge.types import PowerMode
+from fedge.pareto import find_nearest_row
+from fedge.types import Modes, PowerMode
 
 KNOB = st.floats(min_value=0.1, max_value=4000)
 
@@ -82,3 +83,41 @@ def test_a_mode_that_the_table_lacks_has_no_row() -> None:
     absent = dataclasses.replace(modes[0], gpu_mhz=400.0)
     assert find_mode_index(modes, absent) is None
     assert find_mode_index(stack_modes([]), modes[0]) is None
+
+
+SMALL = build_grid(find("orin-nano"), cpu_mhz=(115.2, 729.6, 1510.4), gpu_mhz=(306.0, 624.75))
+
+
+@given(st.lists(st.tuples(st.integers(0, len(SMALL) - 1), st.sampled_from([0.0, 0.4, 1e-9])), max_size=20))
+def test_a_row_that_was_looked_up_before_is_the_row_that_a_search_finds(asked: list[tuple[int, float]]) -> None:
+    """Of modes in the table, modes next to one, and modes within the tolerance of one, some of them twice."""
+    modes = Modes(SMALL.knobs)
+    for row, more in [*asked, *asked]:
+        mode = dataclasses.replace(SMALL[row], gpu_mhz=SMALL[row].gpu_mhz + more)
+        fresh = Modes(SMALL.knobs)
+
+        assert find_mode_index(modes, mode) == find_mode_index(fresh, mode) == (None if more == 0.4 else row)
+        assert find_nearest_row(modes, mode) == find_nearest_row(fresh, mode) == row
+
+
+def test_a_mode_is_searched_for_once_also_where_it_has_no_row() -> None:
+    modes, searched = Modes(SMALL.knobs), list[PowerMode]()
+
+    def search(among: Modes, mode: PowerMode) -> int | None:
+        assert among is modes
+        searched.append(mode)
+        return None if mode.cores == 0 else 3
+
+    absent = dataclasses.replace(SMALL[0], cores=0)
+    found = [modes.look_up(search, mode) for mode in (SMALL[0], absent, SMALL[0], absent)]
+
+    assert found == [3, None, 3, None]
+    assert searched == [SMALL[0], absent]
+
+
+def test_what_was_found_in_one_table_is_not_the_answer_of_another() -> None:
+    whole, rest = Modes(SMALL.knobs), Modes(SMALL.knobs[1:])
+
+    assert [find_mode_index(modes, SMALL[1]) for modes in (whole, rest)] == [1, 0]
+    assert [find_mode_index(modes, SMALL[0]) for modes in (whole, rest)] == [0, None]
+    assert whole[1] is whole[1] == rest[0]

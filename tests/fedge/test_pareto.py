@@ -51,6 +51,37 @@ def test_the_front_is_what_brute_force_finds_with_ties_kept_once(rows: list[tupl
     assert front_mask(a, b).tolist() == expected
 
 
+ANY_COST = st.one_of(
+    st.sampled_from([0.0, 1.0, 1.5, 2.0, np.inf, -np.inf, np.nan]), st.floats(-1e6, 1e6, allow_subnormal=False)
+)
+
+
+@given(st.lists(st.tuples(ANY_COST, ANY_COST), max_size=25), st.lists(st.integers(0, 24), max_size=10))
+def test_the_front_of_any_costs_is_what_brute_force_finds_among_the_finite_rows(
+    rows: list[tuple[float, float]], copied: list[int]
+) -> None:
+    a, b = np.array([*rows, *(rows[i] for i in copied if i < len(rows))], dtype=np.float64).reshape(-1, 2).T
+    finite = np.flatnonzero(np.isfinite(a) & np.isfinite(b))
+
+    expected = {int(row) for i, row in enumerate(finite) if not beaten(a[finite], b[finite], i)}
+
+    assert set(np.flatnonzero(front_mask(a, b)).tolist()) == expected
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_front_of_hundreds_of_modes_is_what_brute_force_finds(seed: int) -> None:
+    """Time and energy as of a board: one falls about as the other rises, and clocks make ties of some."""
+    rng = np.random.default_rng(seed)
+    a = np.round(rng.uniform(0.05, 1.0, 400), 2 if seed % 2 else 6)
+    b = np.round((rng.uniform(0.5, 3.0) * a + 1.0 / a) * rng.uniform(1.0, 1.2, 400), 1 if seed % 2 else 6)
+    a[rng.integers(0, 400, 5)] = np.inf
+
+    at_most = (a[:, None] <= a) & (b[:, None] <= b)
+    better = at_most & ((a[:, None] < a) | (b[:, None] < b) | (np.arange(400)[:, None] < np.arange(400)))
+
+    np.testing.assert_array_equal(front_mask(a, b), np.isfinite(a) & ~better.any(axis=0))
+
+
 @given(costs.filter(len), st.randoms(use_true_random=False))
 def test_the_front_s_values_do_not_depend_on_the_order_of_the_rows(rows: list[tuple[int, int]], random: object) -> None:
     shuffled = list(rows)
@@ -77,6 +108,17 @@ def test_the_nearest_row_is_the_mode_itself_when_it_is_there() -> None:
 def test_the_nearest_row_weighs_every_knob_by_its_range() -> None:
     modes = Modes(np.array([[2, 1000.0, 500.0, 3000.0], [8, 1000.0, 500.0, 2900.0]]))
     assert find_nearest_row(modes, PowerMode(8, 1000.0, 500.0, 3000.0)) == 1
+
+
+@given(st.lists(st.builds(PowerMode, st.integers(0, 9), *[st.floats(0.0, 3000.0)] * 3), max_size=12))
+def test_the_nearest_row_that_is_kept_is_the_one_that_is_searched_for(asked: list[PowerMode]) -> None:
+    modes = random_table(50).modes
+    largest = modes.knobs.max(axis=0)
+
+    for mode in [*asked, *asked[::-1]]:
+        knobs = np.array([mode.cores, mode.cpu_mhz, mode.gpu_mhz, mode.mem_mhz])
+        row = np.argmin((np.abs(modes.knobs - knobs) / largest).sum(axis=1))
+        assert find_nearest_row(modes, mode) == row
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -19,7 +19,7 @@ def test_a_run_whose_rows_are_gone_does_not_go_on(tmp_path: Path) -> None:
     checkpoint.save(tmp_path / "checkpoints", state)
 
     with pytest.raises(BadInput, match=r"store/rounds: got no row of round 1; the rows of the 3 rounds played"):
-        run_experiment(Experiment(fleet=(FleetEntry(device="nano"),)), LocalPort({}), tmp_path)
+        run_experiment(Experiment(fleet=(FleetEntry(device="nano"),)), LocalPort(lambda _: {}), tmp_path)
 
 
 def test_a_run_claims_its_boards_by_one_name_that_no_other_run_has(tmp_path: Path) -> None:

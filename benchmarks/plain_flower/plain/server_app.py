@@ -18,9 +18,10 @@ def main(grid: Grid, context: Context) -> None:
     """Run all rounds with one phase of messages each, since the server evaluates the model, as in fedge."""
     config = context.run_config
     name, folder = str(config["model"]), Path(str(config["samples"]))
+    shape = int(config["channels"]), int(config["size"])
 
     def evaluate(_: int, arrays: ArrayRecord) -> MetricRecord:
-        model = network(name)
+        model = network(name, *shape)
         model.load_state_dict(arrays.to_torch_state_dict())
         return MetricRecord(test(model, folder))
 
@@ -28,7 +29,7 @@ def main(grid: Grid, context: Context) -> None:
     strategy = FedAvg(fraction_evaluate=0.0, min_train_nodes=nodes, min_available_nodes=nodes)
     strategy.start(
         grid=grid,
-        initial_arrays=ArrayRecord(network(name).state_dict()),
+        initial_arrays=ArrayRecord(network(name, *shape).state_dict()),
         num_rounds=int(config["rounds"]),
         evaluate_fn=evaluate,
     )

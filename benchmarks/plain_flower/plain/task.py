@@ -13,13 +13,13 @@ from fedge.worker.architectures import MODELS
 from fedge.worker.task_shape import Shape
 
 
-def network(name: str) -> nn.Module:
-    """Return one of fedge's own networks for CIFAR's images, so that both sides train the same."""
-    return MODELS[name](Shape(3, 32, 10))
+def network(name: str, channels: int, size: int) -> nn.Module:
+    """Return one of fedge's own networks for square images of ten classes, so that both sides train the same."""
+    return MODELS[name](Shape(channels, size, 10))
 
 
 def images(folder: Path, part: str) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return images (n, 3, 32, 32) from -1 to 1, and labels (n,)."""
+    """Return images (n, channels, size, size) from -1 to 1, and labels (n,)."""
     x, y = (np.load(folder / f"{part}_{axis}.npy") for axis in "xy")
     return torch.from_numpy(x).float() / 127.5 - 1.0, torch.from_numpy(y)
 

@@ -21,9 +21,11 @@ from fedge.physics.misfit_process import misfit_correlation
 from fedge.physics.model_fit import MISFIT_POWER_SD, MISFIT_TIME_SD, NOISE_POWER_SD, NOISE_TIME_SD
 from fedge.physics.prior_candidates import (
     PriorCandidate,
-    iterate_power_candidates,
-    iterate_time_candidates,
+    list_power_candidates,
     list_prior_sources,
+    list_time_candidates,
+    make_power_curve_with,
+    make_time_curve,
 )
 from fedge.physics.prior_knowledge import PriorKnowledge
 from fedge.physics.time_power_model import TIME_NAMES, knob_shares
@@ -117,20 +119,16 @@ def _iterate_covariances(
     for source in list_prior_sources(knowledge)[:MAX_SOURCES]:
         weight = float(np.exp(source.log_credibility))
         for draw in range(DRAWS_PER_SOURCE):
-            time = next(iterate_time_candidates((source,)))
+            time = list_time_candidates((source,))[0]
             seconds = _draw_parameters(time, rng, draw)
-            yield (
-                weight,
-                _compute_covariance(time, seconds, x, (time.misfit * MISFIT_TIME_SD) ** 2 * alike),
-                NOISE_TIME_SD**2,
-            )
-            power = next(iterate_power_candidates((source,), seconds[: len(TIME_NAMES)]))
+            slopes = make_time_curve(time.reference)(seconds, x).stack_slopes()
+            misfit = (time.misfit * MISFIT_TIME_SD) ** 2 * alike
+            yield weight, _compute_covariance(time, slopes, misfit), NOISE_TIME_SD**2
+            power = list_power_candidates((source,))[0]
             watts = _draw_parameters(power, rng, draw)
-            yield (
-                weight,
-                _compute_covariance(power, watts, x, (power.misfit * MISFIT_POWER_SD) ** 2 * alike),
-                NOISE_POWER_SD**2,
-            )
+            curve = make_power_curve_with(power.reference, seconds[: len(TIME_NAMES)])
+            misfit = (power.misfit * MISFIT_POWER_SD) ** 2 * alike
+            yield weight, _compute_covariance(power, curve(watts, x).stack_slopes(), misfit), NOISE_POWER_SD**2
 
 
 def _draw_parameters(candidate: PriorCandidate, rng: np.random.Generator, draw: int) -> Floats:
@@ -143,7 +141,6 @@ def _draw_parameters(candidate: PriorCandidate, rng: np.random.Generator, draw: 
     )
 
 
-def _compute_covariance(candidate: PriorCandidate, parameters: Floats, x: Floats, misfit: Floats) -> Floats:
-    _, by = candidate.curve(parameters, x)
-    covariance: Floats = by.T @ np.linalg.solve(candidate.prior.precision, by) + misfit
+def _compute_covariance(candidate: PriorCandidate, slopes: Floats, misfit: Floats) -> Floats:
+    covariance: Floats = slopes.T @ np.linalg.solve(candidate.prior.precision, slopes) + misfit
     return covariance

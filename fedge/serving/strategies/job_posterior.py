@@ -19,6 +19,8 @@ from numpy.typing import NDArray
 
 from fedge.errors import BadInput
 from fedge.physics import log_derivatives
+from fedge.physics.knob_table import KnobTable
+from fedge.physics.log_derivatives import LinearizedCurve
 from fedge.physics.matern import Float32Array
 from fedge.physics.misfit_process import (
     KnobCurve,
@@ -168,7 +170,7 @@ class _PriorCandidate:
 def _time_candidates(job: JobModel) -> Iterator[_PriorCandidate]:
     for rank in range(job.prior_count):
         priors = [build_time_prior(build_prior(knowledge.priors[rank])) for knowledge in job.knowledge]
-        yield from _iter_widths(job, rank, [log_derivatives.evaluate_log_time] * len(priors), priors)
+        yield from _iter_widths(job, rank, [log_derivatives.linearize_log_time] * len(priors), priors)
 
 
 def _power_candidates(job: JobModel, busy: Floats | None) -> Iterator[_PriorCandidate]:
@@ -192,14 +194,18 @@ def _iter_widths(
 def _join_curves(curves: Sequence[KnobCurve]) -> KnobCurve:
     """Join the batch sizes' curves: a point's value depends only on the parameters of its own batch size."""
 
-    def curve(parameters: Floats, x: Floats) -> tuple[Floats, Floats]:
-        own = parameters.reshape(len(curves), -1)
-        values, by = np.empty(len(x)), np.zeros((own.size, len(x)))
+    def curve(parameters: Floats, x: Floats | KnobTable) -> LinearizedCurve:
+        assert isinstance(x, np.ndarray)
+        own, points = parameters.reshape(len(curves), -1), x.reshape(-1, x.shape[-1])
+        values, by = np.zeros(len(points)), np.zeros((own.size, len(points)))
         for place, one in enumerate(curves):
-            here = np.flatnonzero(x[:, 4] == place)
+            here = np.flatnonzero(points[:, 4] == place)
             if len(here):
-                values[here], by[place * own.shape[1] : (place + 1) * own.shape[1], here] = one(own[place], x[here, :4])
-        return values, by
+                linear = one(own[place], points[here, :4])
+                values[here] = linear.values
+                by[place * own.shape[1] : (place + 1) * own.shape[1], here] = linear.stack_slopes()
+        batch = x.shape[:-2]
+        return LinearizedCurve(values.reshape(*batch, -1), lambda: iter(by.reshape(own.size, *batch, -1)))
 
     return curve
 
@@ -250,8 +256,9 @@ def _mix_candidates(
 
 def _joint_moments(job: JobModel, curve: KnobCurve, side: QuantityPosterior, points: Points) -> tuple[Floats, Floats]:
     """Return mean and covariance of all points under one candidate."""
-    values, by = curve(side.best, job.x)
-    mean = predict_mean_log(side, values, by, job.misfit_likeness[:, points])
+    linear = curve(side.best, job.x)
+    by = linear.stack_slopes()
+    mean = predict_mean_log(side, linear, job.misfit_likeness[:, points])
     moved = by.T @ side.prior_cov
     known = (moved @ side.slopes + side.misfit_sd**2 * job.misfit_likeness[:, points]) @ side.whitener.T
     covariance: Floats = side.scale**2 * (moved @ by + side.misfit_sd**2 * job.misfit_likeness - known @ known.T)
@@ -259,9 +266,10 @@ def _joint_moments(job: JobModel, curve: KnobCurve, side: QuantityPosterior, poi
 
 
 def _prior_belief(job: JobModel, candidate: _PriorCandidate, misfit_sd: float, noise_sd: float) -> JobBelief:
-    values, by = candidate.curve(candidate.mean, job.x)
+    linear = candidate.curve(candidate.mean, job.x)
+    by = linear.stack_slopes()
     covariance: Floats = by.T @ candidate.covariance @ by + (job.roughness * misfit_sd) ** 2 * job.misfit_likeness
-    return JobBelief(values, covariance.astype(np.float32), job.roughness * noise_sd)
+    return JobBelief(linear.values, covariance.astype(np.float32), job.roughness * noise_sd)
 
 
 MIN_VARIANCE = 1e-8

@@ -1,4 +1,4 @@
-"""Corrections pass measurements from outside to inside and predictions back; the last predictions are kept."""
+"""Corrections pass measurements from outside to inside and predictions back."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from contracts.rounds import MAXN, MODES, seen
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedge.client.corrections import CachedPredictor, normalize, predict_corrected, to_reference
+from fedge.client.corrections import normalize, predict_corrected, to_reference
 from fedge.types import Measurement, Modes, Predictions
 
 
@@ -75,19 +75,3 @@ def test_every_correction_is_fitted_to_the_measurements_that_reach_it() -> None:
     fitted, _ = to_reference([Slower(2.0), Slower(3.0)], [seen(MAXN)] * 3)
 
     assert fitted == [Slower(2.0, fitted_to=3), Slower(3.0, fitted_to=3)]
-
-
-def test_the_same_measurements_are_fitted_once() -> None:
-    built = list[MeanPredictor]()
-
-    def build() -> MeanPredictor:
-        built.append(MeanPredictor())
-        return built[-1]
-
-    cached = CachedPredictor(build)
-    first = cached.fit([seen(MAXN)]).predict(MODES)
-
-    assert cached.fit((seen(MAXN),)).predict(MODES) is first
-    assert len(built) == 1
-    assert cached.fit([]).predict(MODES) is not first
-    assert len(built) == 2

@@ -8,10 +8,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from contracts.rounds import Counted
 
 from fedge import workloads
 from fedge.client import emulated
 from fedge.client.client_setup import plan_conditions
+from fedge.client.emulated import ClientTask, DeferredTraining
+from fedge.client.memory_attempts import Answer
 from fedge.devices.emulated_board import MODE_SWITCH_S, WARM_UP_STEPS
 from fedge.errors import BadInput
 from fedge.experiment import Experiment, ExplorationSpec, FleetEntry, PolicySpec, WorkloadSpec, list_boards
@@ -345,3 +348,163 @@ def test_a_board_that_measures_wrongly_is_not_believed_against_own_measurements(
     assert (right.shared_samples, wrong.shared_samples) == (20, 0)
     assert wrong.time_ape is not None
     assert wrong.time_ape < 0.3
+
+
+# Several clients at once
+
+MIXED = Experiment.model_validate({
+    "fleet": [
+        {"device": "nano", "count": 2},
+        {"device": "orin-nano"},
+        {"device": "agx-xavier", "loader": {"workers": 1, "image_mpixel": 1.0}},
+        {"device": "agx-orin-64gb", "serving": {"cost": "resnet50-imagenet", "rate_hz": 60, "latency_s": 0.8}},
+        {"device": "xavier-nx", "memory_mb": 1500.0},
+    ],
+    "workload": {"local_epochs": 0.25, "batch_size": 16, "memory": {}},
+    "data": {"partition": "iid"},
+})  # fmt: skip
+
+
+def fresh_clients(name: str) -> Experiment:
+    """The mixed experiment with clients of its own, so that none finds predictions that were kept before."""
+    return MIXED.model_copy(update={"name": name})
+
+
+def assert_same_answers(answers: list[Answer], expected: list[Answer]) -> None:
+    for (reply, trained), (reply_alone, trained_alone) in zip(answers, expected, strict=True):
+        assert reply == reply_alone
+        assert (trained is None) == (trained_alone is None)
+        if trained is not None and trained_alone is not None:
+            assert (trained.loss, trained.accuracy) == (trained_alone.loss, trained_alone.accuracy)
+            assert list(trained.arrays) == list(trained_alone.arrays)
+            for key, array in trained.arrays.items():
+                assert (array.dtype, array.shape) == (trained_alone.arrays[key].dtype, trained_alone.arrays[key].shape)
+                assert array.tobytes() == trained_alone.arrays[key].tobytes()
+
+
+def answer_both(requests: dict[int, RequestMessage], arrays: NamedArrays, name: str) -> tuple[list[Answer], ...]:
+    """The answers of clients together, and of each alone."""
+    together, alone = fresh_clients(f"{name}-together"), fresh_clients(f"{name}-alone")
+    tasks = [ClientTask(together, index, request, arrays) for index, request in requests.items()]
+    return emulated.answer_together(tasks), [
+        emulated.answer_request(alone, index, request, arrays) for index, request in requests.items()
+    ]
+
+
+def test_clients_together_answer_every_round_as_each_alone_to_the_last_byte(arrays: NamedArrays) -> None:
+    """Fronts, then two rounds of training, the second from what the first left and with measurements of a peer."""
+    boards = range(len(list_boards(MIXED)))
+    fronts, fronts_alone = answer_both({index: ask_of("front") for index in boards}, arrays, "fronts")
+    assert_same_answers(fronts, fronts_alone)
+    goals = {
+        index: RoundGoal("balanced", 0, 2.0 * (reply.front.link_s + reply.front.maxn.work_s))
+        for index, (reply, _) in zip(boards, fronts, strict=True)
+        if reply.front is not None
+    }
+    assert list(goals) == list(boards)
+
+    first, first_alone = answer_both({index: ask_of(goal=goals[index]) for index in boards}, arrays, "first")
+    assert_same_answers(first, first_alone)
+    assert all(reply.error is None and trained is not None for reply, trained in first)
+    assert any(reply.report.probes for reply, _ in first if reply.report is not None)
+    requests = {
+        index: ask_of(number=2, start_s=300.0, state=reply.state, goal=goals[index])
+        for index, (reply, _) in zip(boards, first, strict=True)
+    }
+    peer = first[1][0]
+    assert peer.state is not None
+    told = tuple(dataclasses.replace(seen, board=peer.board) for seen in peer.state.measurements)
+    requests[0] = dataclasses.replace(requests[0], shared=told)
+
+    assert_same_answers(*answer_both(requests, arrays, "second"))
+
+
+def test_requests_of_different_kinds_are_answered_together_as_each_alone(arrays: NamedArrays) -> None:
+    requests = {
+        5: ask_of(policy="maxn"),
+        0: RequestMessage("hello"),
+        2: ask_of("front", policy="maxn"),
+        1: ask_of(goal=planned(6.0, MIXED, 1)),
+        3: ask_of("front"),
+    }
+
+    together, alone = answer_both(requests, arrays, "kinds")
+
+    assert_same_answers(together, alone)
+    assert [reply.board for reply, _ in together] == [list_boards(MIXED)[index].name for index in requests]
+
+
+@pytest.mark.parametrize("broken", [0, 2, 4])
+def test_a_client_whose_prediction_fails_answers_with_the_error_and_leaves_the_others_as_they_are(
+    arrays: NamedArrays, broken: int
+) -> None:
+    mode = emulated.load_client(MIXED, broken).setup.fastest_mode
+    spoilt = ClientState((Measurement(mode, 40, float("nan"), 5.0),))
+    requests = {index: ask_of() for index in (0, 1, 2, 4)}
+    requests[3] = ask_of("front")
+    requests[broken] = dataclasses.replace(requests[broken], state=spoilt)
+
+    together, alone = answer_both(requests, arrays, f"broken-{broken}")
+
+    assert_same_answers(together, alone)
+    failed = {index for index, (reply, _) in zip(requests, together, strict=True) if reply.error is not None}
+    assert failed == {broken}
+    reply, trained = together[list(requests).index(broken)]
+    assert (reply.state, reply.front, reply.report, trained) == (None, None, None, None)
+
+
+def test_a_client_whose_training_fails_leaves_the_others_as_they_are(arrays: NamedArrays) -> None:
+    requests = {index: ask_of() for index in range(3)}
+    together = fresh_clients("untrained")
+    tasks = [
+        ClientTask(together, index, request, {"w": np.zeros(3)} if index == 1 else arrays)
+        for index, request in requests.items()
+    ]
+
+    answers = emulated.answer_together(tasks)
+
+    error = answers[1][0].error
+    assert error is not None
+    assert error.startswith("model arrays: got arrays called w; ")
+    _, alone = answer_both({index: requests[index] for index in (0, 2)}, arrays, "trained")
+    assert_same_answers([answers[0], answers[2]], alone)
+
+
+def test_more_clients_than_are_computed_together_are_answered_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(emulated, "MAX_CLIENTS_TOGETHER", 2)
+    requests = {index: ask_of("front") for index in (4, 1, 0, 3, 2)}
+
+    assert_same_answers(*answer_both(requests, {}, "parts"))
+
+
+def test_deferred_training_runs_all_its_steps_when_its_result_is_asked_for() -> None:
+    started = list[Counted]()
+
+    def start() -> Counted:
+        started.append(Counted())
+        return started[-1]
+
+    training = DeferredTraining(start)
+    training.advance(3)
+    training.advance(4)
+    assert started == []
+
+    assert training.result().arrays["w"].tolist() == [7.0]
+    assert [one.parts for one in started] == [[3, 4]]
+
+
+@pytest.mark.parametrize("scatter", [1.0, 1.1, 1.25])
+@pytest.mark.parametrize("policy", ["maxn", "balanced"])
+def test_a_front_follows_what_the_board_measured_also_far_from_the_prior(policy: str, scatter: float) -> None:
+    """Two measurements of the top mode, a tenth of its expected time, that scatter as on a board with other load."""
+    seat = emulated.load_client(EXPERIMENT, 0)
+    before = emulated.answer_request(EXPERIMENT, 0, ask_of("front", policy=policy), None)[0].front
+    assert before is not None
+    step_s = 0.1 * before.maxn.work_s / seat.setup.steps
+    own = tuple(Measurement(seat.setup.fastest_mode, 40, step_s * factor, 5.0) for factor in (1.0, scatter))
+
+    ask = ask_of("front", number=3, policy=policy, state=ClientState(own))
+    front = emulated.answer_request(EXPERIMENT, 0, ask, None)[0].front
+
+    assert front is not None
+    assert front.maxn.work_s == pytest.approx(seat.setup.steps * step_s, rel=0.25)

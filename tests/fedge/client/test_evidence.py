@@ -28,6 +28,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedge.client.evidence import KNOWN_MODE_SD_LOG, PEER_DISAGREEMENT_LOG, find_known_modes, select_consistent_peers
+from fedge.client.prediction_requests import run_alone
 from fedge.experiment import ExplorationSpec
 from fedge.types import Measurement, Predictions
 
@@ -97,13 +98,15 @@ def test_other_boards_are_believed_unless_half_of_the_own_measurements_lie_off_w
     kept = [(abs(t), abs(w)) for t, w, h in zip(time_off, power_off, hot, strict=True) if not h]
     miss = np.median(kept, axis=0).max() if kept else 0.0
 
-    assert select_consistent_peers(Bench().player, own, told) == (() if miss > PEER_DISAGREEMENT_LOG else tuple(told))
+    peers = run_alone(select_consistent_peers(Bench().player, own, told))
+
+    assert peers == (() if miss > PEER_DISAGREEMENT_LOG else tuple(told))
 
 
 def test_nothing_is_there_to_doubt_where_nothing_is_told_or_nothing_was_measured() -> None:
     bench = Bench()
-    assert select_consistent_peers(bench.player, ALL, []) == ()
-    assert select_consistent_peers(bench.player, [], ALL) == tuple(ALL)
+    assert run_alone(select_consistent_peers(bench.player, ALL, [])) == ()
+    assert run_alone(select_consistent_peers(bench.player, [], ALL)) == tuple(ALL)
     assert bench.predictor.learnt == [], "no fit is made for it"
 
 

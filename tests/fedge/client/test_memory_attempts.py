@@ -19,6 +19,7 @@ from fedge.client import board_session, emulated, real
 from fedge.client.client_setup import ClientSetup
 from fedge.client.memory_attempts import Answer, run_attempts
 from fedge.client.memory_scaling import ScaleAttempt
+from fedge.client.prediction_requests import Asking, run_alone
 from fedge.devices.idle_power import IdlePowerStore
 from fedge.devices.local_board import open_local_board
 from fedge.errors import NarrowingRefused, OutOfMemory
@@ -198,13 +199,17 @@ def test_a_client_that_is_cancelled_after_a_smaller_attempt_still_knows_what_did
     assert {seen.peak_mb for seen in answer.state.memory} == {None}
 
 
-def attempts_of(
-    what: Experiment, run_attempt: Callable[[ClientSetup, ScaleAttempt | None], Answer]
-) -> tuple[ReplyMessage, TrainResult | None]:
+def attempts_of(what: Experiment, answer: Callable[[ScaleAttempt], Answer]) -> tuple[ReplyMessage, TrainResult | None]:
     """Run a round's attempts on the client of an emulated board with the same network."""
     client = emulated.load_client(what, 0)
     ask = RequestMessage("train", 1, 0.0, "maxn", model_bytes=24_000)
-    return run_attempts(client.setup, ask, run_attempt, partial(emulated.open_board, client, 3))
+
+    def run_attempt(_: ClientSetup, attempt: ScaleAttempt | None) -> Asking[Answer]:
+        yield from ()
+        assert attempt is not None
+        return answer(attempt)
+
+    return run_alone(run_attempts(client.setup, ask, run_attempt, partial(emulated.open_board, client, 3)))
 
 
 def built_in(memory_mb: float = 50_000.0, **memory: object) -> Experiment:
@@ -216,8 +221,7 @@ def built_in(memory_mb: float = 50_000.0, **memory: object) -> Experiment:
 def test_a_network_that_cannot_be_narrowed_is_tried_at_full_width_from_then_on() -> None:
     tried = list[TrainingScale]()
 
-    def refuse_narrow(_: ClientSetup, attempt: ScaleAttempt | None) -> Answer:
-        assert attempt is not None
+    def refuse_narrow(attempt: ScaleAttempt) -> Answer:
         tried.append(attempt.scale)
         if attempt.scale.width < 1.0:
             raise NarrowingRefused("not this network")
@@ -236,8 +240,7 @@ def test_a_network_that_cannot_be_narrowed_is_tried_at_full_width_from_then_on()
 def test_a_worker_that_died_is_not_tried_again_in_the_same_round() -> None:
     tried = list[TrainingScale]()
 
-    def die(_: ClientSetup, attempt: ScaleAttempt | None) -> Answer:
-        assert attempt is not None
+    def die(attempt: ScaleAttempt) -> Answer:
         tried.append(attempt.scale)
         raise OutOfMemory("killed", 2.0, "the trainer was killed", can_retry=False)
 

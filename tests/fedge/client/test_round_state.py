@@ -32,6 +32,7 @@ from contracts.rounds import (
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedge.client.prediction_requests import run_alone
 from fedge.client.round import begin_round, finish_round, run_round
 from fedge.experiment import ExplorationSpec
 from fedge.types import Measurement, TrainingScale, Workload
@@ -126,12 +127,19 @@ def test_the_mode_found_is_restored_when_metering_fails(fails_at: int, history: 
 
 def test_a_round_that_fails_keeps_the_parts_that_were_measured() -> None:
     bench = Bench(training=Counted(fails_at=30), exploration=WITHOUT_SLACK)
-    state = begin_round(
-        bench.player, goal=goal_of(60, 1.5), measurements=ALL, link=LINK, training=bench.training, peer_measurements=()
+    state = run_alone(
+        begin_round(
+            bench.player,
+            goal=goal_of(60, 1.5),
+            measurements=ALL,
+            link=LINK,
+            training=bench.training,
+            peer_measurements=(),
+        )
     )
 
     with pytest.raises(RuntimeError):
-        finish_round(state)
+        run_alone(finish_round(state))
 
     assert state.parts == bench.device.measured
     assert sum(part.steps for part in state.parts) == sum(bench.training.parts) < 30

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,17 +10,22 @@ from functools import cache
 
 import numpy as np
 import pytest
-from contracts.boards import MAXN, grid
+from contracts.boards import MAXN, another_workload, grid
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedge.physics.log_derivatives import LinearizedCurve, linearize_log_time
+from fedge.physics.matern import Float32Array
 from fedge.physics.misfit_process import (
     LENGTH_SCALES,
     OUTLIER_SD,
     SINGLE_KNOB_SHARE,
     SPREAD_PRIOR_ROWS,
     QuantityPosterior,
+    QuantityProblem,
     QuantityRows,
+    bind_curve,
+    fit_quantities,
     fit_quantity,
     misfit_correlation,
     predict_mean_log,
@@ -37,10 +43,11 @@ MISFIT_SD, NOISE_SD, OFFSET_SD = 0.04, 0.012, 0.05
 PRIOR = GaussianPrior(np.array([-2.0, -0.7, 0.3]), np.diag([4.0, 9.0, 6.25]) + 0.5)
 
 
-def line(th: Floats, x: Floats) -> tuple[Floats, Floats]:
+def line(th: Floats, x: Floats) -> LinearizedCurve:
     """A curve that is straight in its parameters, so that linearising it changes nothing."""
-    by = np.stack([np.ones(len(x)), np.log(x[:, 1]), np.log(x[:, 2])])
-    return th @ by, by
+    by = np.ones(x.shape[:-1]), np.log(x[..., 1]), np.log(x[..., 2])
+    values = th[..., :1] * by[0] + th[..., 1:2] * by[1] + th[..., 2:] * by[2]
+    return LinearizedCurve(values, lambda: iter(by))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -67,16 +74,13 @@ class Case:
         pairs = itertools.product(self.boards, repeat=2)
         return np.array([a == b for a, b in pairs], dtype=np.float64).reshape(n, n)
 
-    def settled(self, log: Floats) -> QuantityPosterior:
+    @property
+    def alike(self) -> Float32Array:
         x = X[list(self.modes)]
-        return fit_quantity(
-            line,
-            self.rows(log),
-            PRIOR,
-            MISFIT_SD,
-            NOISE_SD,
-            misfit_correlation(x, x) * np.where(self.same, 1.0, KIND_CORRELATION).astype(np.float32),
-        )
+        return misfit_correlation(x, x) * np.where(self.same, 1.0, KIND_CORRELATION).astype(np.float32)
+
+    def settled(self, log: Floats) -> QuantityPosterior:
+        return fit_quantity(line, self.rows(log), prior=PRIOR, misfit_sd=MISFIT_SD, noise_sd=NOISE_SD, alike=self.alike)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -92,7 +96,8 @@ def joint(case: Case) -> Joint:
     """Parameters, a misfit per mode and an offset per board, all independent, joined by one matrix; no noise."""
     modes = [*case.modes, *ASKED]
     boards = [*case.boards, *[None] * len(ASKED)]
-    mean, by = line(PRIOR.mean, X[modes])
+    linear = line(PRIOR.mean, X[modes])
+    mean, by = linear.values, linear.stack_slopes()
     covariance = by.T @ np.linalg.inv(PRIOR.precision) @ by
     for i, j in itertools.product(range(len(modes)), repeat=2):
         kin = 1.0 if boards[i] == boards[j] else KIND_CORRELATION
@@ -127,12 +132,8 @@ def conditioned(whole: Joint, noise_var: Floats, log: Floats) -> tuple[Floats, F
 
 
 def predicted(side: QuantityPosterior) -> tuple[Floats, Floats]:
-    return predicted_from(side, *line(side.best, X[ASKED]))
-
-
-def predicted_from(side: QuantityPosterior, values: Floats, slopes: Floats) -> tuple[Floats, Floats]:
-    alike = correlate_with_rows(side.rows, X[ASKED])
-    return predict_mean_log(side, values, slopes, alike), predict_sd_log(side, slopes, alike)
+    linear, alike = line(side.best, X[ASKED]), correlate_with_rows(side.rows, X[ASKED])
+    return predict_mean_log(side, linear, alike), predict_sd_log(side, linear, alike)
 
 
 def whitened_square(whole: Joint, noise_var: Floats, log: Floats) -> float:
@@ -162,7 +163,7 @@ def drawn(case: Case, seed: int, loudness: float = 1.0) -> Floats:
 
 def robust_noise(case: Case, side: QuantityPosterior) -> Floats:
     """The noise variance of each row after the robust fit: larger the further it lies off the curve."""
-    values, _ = line(side.best, side.rows.x)
+    values = line(side.best, side.rows.x).values
     loose = np.square(case.noise_sd) + MISFIT_SD**2 + (OFFSET_SD**2 if case.shared else 0.0)
     weights = np.minimum(student_weights((side.rows.log - values) / np.sqrt(loose)), 1.0)
     widened: Floats = np.square(case.noise_sd) + loose * (1.0 / weights - 1.0)
@@ -190,7 +191,7 @@ def test_predictions_are_those_of_brute_force_conditioning(case: Case, seed: int
 
 def test_rows_on_the_curve_keep_their_own_noise() -> None:
     case = Case([3, 90, 400, 611], [None] * 4, np.array([0.01, 0.02, 0.03, 0.04]))
-    log = line(PRIOR.mean + 0.1, X[[3, 90, 400, 611]])[0]
+    log = line(PRIOR.mean + 0.1, X[[3, 90, 400, 611]]).values
 
     mean, sd = predicted(case.settled(log))
 
@@ -210,9 +211,10 @@ def test_without_rows_the_prior_is_the_prediction(shared: bool) -> None:
     side = fit_quantity(line, rows, PRIOR, MISFIT_SD, NOISE_SD, misfit_correlation(rows.x, rows.x))
     mean, sd = predicted(side)
 
-    values, by = line(PRIOR.mean, X[ASKED])
+    linear = line(PRIOR.mean, X[ASKED])
+    by = linear.stack_slopes()
     variance = np.diag(by.T @ np.linalg.inv(PRIOR.precision) @ by) + MISFIT_SD**2 + apart**2 + NOISE_SD**2
-    np.testing.assert_allclose(mean, values, atol=1e-6)
+    np.testing.assert_allclose(mean, linear.values, atol=1e-6)
     np.testing.assert_allclose(sd, np.sqrt(variance), rtol=1e-4)
     assert side.log_evidence == 0.0
     assert side.scale == 1.0
@@ -220,7 +222,7 @@ def test_without_rows_the_prior_is_the_prediction(shared: bool) -> None:
 
 @given(case=CASES)
 def test_the_evidence_of_rows_on_the_curve_is_their_normal_density_but_for_a_constant(case: Case) -> None:
-    log = line(PRIOR.mean, X[list(case.modes)])[0]
+    log = line(PRIOR.mean, X[list(case.modes)]).values
     whole = joint(case)
     n = whole.rows
 
@@ -232,24 +234,26 @@ def test_the_evidence_of_rows_on_the_curve_is_their_normal_density_but_for_a_con
 
 @given(case=CASES.filter(lambda case: len(case.modes) > 0), move=st.floats(-0.06, 0.06))
 def test_moving_the_prior_changes_the_evidence_as_the_normal_density_says(case: Case, move: float) -> None:
-    log = line(PRIOR.mean + move, X[list(case.modes)])[0]
+    log = line(PRIOR.mean + move, X[list(case.modes)]).values
     whole, noise_var = joint(case), np.square(case.noise_sd)
 
-    difference = case.settled(log).log_evidence - case.settled(line(PRIOR.mean, X[list(case.modes)])[0]).log_evidence
+    difference = (
+        case.settled(log).log_evidence - case.settled(line(PRIOR.mean, X[list(case.modes)]).values).log_evidence
+    )
 
     assert difference == pytest.approx(-0.5 * whitened_square(whole, noise_var, log), abs=1e-3, rel=1e-3)
 
 
 def test_a_prior_that_explains_rows_has_more_evidence_than_one_that_does_not() -> None:
     case = Case([0, 77, 300, 500, 629], [None] * 5, np.full(5, 0.01))
-    near, far = (case.settled(line(PRIOR.mean + move, X[list(case.modes)])[0]).log_evidence for move in (0.05, 2.0))
+    near, far = (case.settled(line(PRIOR.mean + move, X[list(case.modes)]).values).log_evidence for move in (0.05, 2.0))
 
     assert near > far + 2
 
 
 def test_the_further_rows_lie_off_the_wider_is_the_spread() -> None:
     case = Case([0, 77, 300, 500, 629], [None] * 5, np.full(5, 0.01))
-    log = line(PRIOR.mean, X[list(case.modes)])[0]
+    log = line(PRIOR.mean, X[list(case.modes)]).values
     zigzag = np.array([1.0, -1.0, 1.0, -1.0, 1.0])
 
     scales = [case.settled(log + size * zigzag).scale for size in (0.0, 0.03, 0.06)]
@@ -261,7 +265,7 @@ def test_the_further_rows_lie_off_the_wider_is_the_spread() -> None:
 def test_a_wild_row_hardly_moves_the_others() -> None:
     modes = [*range(0, 630, 40)]
     case = Case(modes, [None] * len(modes), np.full(len(modes), 0.012))
-    log = line(PRIOR.mean + 0.05, X[modes])[0]
+    log = line(PRIOR.mean + 0.05, X[modes]).values
     wild = log.copy()
     wild[7] += 1.0
 
@@ -321,19 +325,90 @@ def test_several_priors_at_once_give_what_each_gives_alone(case: Case, seed: int
     widths, misfits = np.array([1.0, 2.0, 4.0]), np.array([0.04, 0.04, 0.02])
     priors = GaussianPrior(np.tile(PRIOR.mean, (3, 1)), PRIOR.precision / widths[:, None, None] ** 2)
 
-    def straight(th: Floats, x: Floats) -> tuple[Floats, Floats]:
-        by = line(PRIOR.mean, x)[1]
-        return th @ by, np.broadcast_to(by, (*th.shape[:-1], *by.shape))
-
-    together = fit_quantity(straight, rows, priors, misfits, NOISE_SD, alike)
-    values, slopes = straight(together.best, X[ASKED])
-    means, sds = predicted_from(together, values, slopes)
+    together = fit_quantity(line, rows, priors, misfits, NOISE_SD, alike)
+    means, sds = predicted(together)
 
     for i, misfit_sd in enumerate(misfits):
         prior = GaussianPrior(priors.mean[i], priors.precision[i])
-        alone = fit_quantity(straight, rows, prior, misfit_sd, NOISE_SD, alike)
-        mean, sd = predicted_from(alone, *straight(alone.best, X[ASKED]))
+        alone = fit_quantity(line, rows, prior, misfit_sd, NOISE_SD, alike)
+        mean, sd = predicted(alone)
         np.testing.assert_allclose(together.log_evidence[i], alone.log_evidence, rtol=1e-6, atol=1e-6)
         np.testing.assert_allclose(means[i], mean, rtol=1e-5, atol=1e-6)
         np.testing.assert_allclose(sds[i], sd, rtol=1e-3)
         np.testing.assert_array_equal(together.select(np.array([i])).gain[0], together.gain[i])
+
+
+# Several boards at once
+
+POSTERIOR_FIELDS = (
+    "best", "shift", "prior_cov", "slopes", "gain", "whitener", "misfit_sd", "log_evidence", "scale",
+)  # fmt: skip
+
+
+def nonlinear_problem(seed: int, count: int, shared: bool) -> QuantityProblem:
+    """One board's log times in ``count`` modes under three priors, some of the rows of two other boards."""
+    rng = np.random.default_rng(seed)
+    truth = another_workload(rng)
+    modes = rng.permutation(len(X))[:count]
+    case = Case(modes.tolist(), [None] * count, rng.uniform(0.01, 0.05, count))
+    if shared:
+        case = dataclasses.replace(case, boards=[(None, "a", "b")[row % 3] for row in range(count)])
+    log = linearize_log_time(truth.time, X[modes]).values + 0.05 * rng.standard_normal(count)
+    log[rng.uniform(size=count) < 0.1] += 1.0
+    means = np.stack([another_workload(rng).time for _ in range(3)])
+    precision = np.eye(means.shape[1]) * np.array([4.0, 1.0, 0.25])[:, None, None]
+    return QuantityProblem(
+        case.rows(log),
+        alike=case.alike,
+        prior=GaussianPrior(means, precision),
+        prior_cov=np.linalg.inv(precision),
+        misfit_sd=np.array([0.04, 0.04, 0.02]),
+    )
+
+
+@given(
+    seed=st.integers(0, 9999),
+    counts=st.sampled_from([(0, 0, 0), (1, 7, 8), (8, 1, 5, 8), (9, 16, 12), (20, 17, 24, 18, 21)]),
+    shared=st.booleans(),
+    data=st.data(),
+)
+@settings(max_examples=40)
+def test_boards_that_are_fitted_together_have_the_bits_of_each_alone(
+    seed: int, counts: tuple[int, ...], shared: bool, data: st.DataObject
+) -> None:
+    order = data.draw(st.permutations(range(len(counts))))
+    problems = [nonlinear_problem(seed + place, count, shared) for place, count in enumerate(counts)]
+    bind = bind_curve(linearize_log_time)
+
+    together = fit_quantities(bind, [problems[place] for place in order], NOISE_SD)
+
+    for place, posterior in zip(order, together, strict=True):
+        alone = fit_quantities(bind, [problems[place]], NOISE_SD)[0]
+        assert posterior.rows is alone.rows is problems[place].rows
+        for field in POSTERIOR_FIELDS:
+            np.testing.assert_array_equal(getattr(posterior, field), getattr(alone, field), err_msg=field)
+
+
+@pytest.mark.parametrize("count", [0, 1, 7, 8, 9, 20])
+def test_rows_that_pad_a_fit_leave_no_trace_in_its_posterior(count: int) -> None:
+    """The posterior has the sizes of its own rows, and its gain and whitener are those of the plain matrices."""
+    problem = nonlinear_problem(count, count, shared=True)
+
+    posterior = fit_quantities(bind_curve(linearize_log_time), [problem], NOISE_SD)[0]
+
+    assert posterior.gain.shape == (3, count)
+    assert posterior.whitener.shape == (3, count, count)
+    assert posterior.slopes.shape == (3, 11, count)
+    for member in range(3):
+        linear = linearize_log_time(posterior.best[member], problem.rows.x)
+        slopes, misfit = linear.stack_slopes(), problem.misfit_sd[member] ** 2
+        kernel = slopes.T @ problem.prior_cov[member] @ slopes + misfit * problem.alike + problem.rows.offset
+        loose = problem.rows.noise_sd**2 + misfit + np.diag(problem.rows.offset)
+        weights = np.minimum(student_weights((problem.rows.log - linear.values) / np.sqrt(loose)), 1.0)
+        noise = loose / weights - misfit - np.diag(problem.rows.offset)
+        off = problem.rows.log - linear.values - posterior.shift[member] @ slopes
+        gain = np.linalg.solve(kernel + np.diag(noise), off)
+        np.testing.assert_allclose(posterior.slopes[member], slopes, rtol=1e-9, atol=1e-12)
+        np.testing.assert_allclose(posterior.gain[member], gain, rtol=1e-6, atol=1e-6)
+        whitener = posterior.whitener[member]
+        np.testing.assert_allclose(whitener.T @ whitener @ (kernel + np.diag(noise)), np.eye(count), atol=1e-6)

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedge.errors import BadInput
+from fedge.physics.misfit_process import KnobCurve
 from fedge.physics.model_fit import idle_w_at_maxn
 from fedge.physics.prior_candidates import (
     MAX_PRIORS_WITH_RESIDUALS,
@@ -20,9 +21,11 @@ from fedge.physics.prior_candidates import (
     WEIGHT,
     WEIGHT_SD,
     PriorCandidate,
-    iterate_power_candidates,
-    iterate_time_candidates,
+    list_power_candidates,
     list_prior_sources,
+    list_time_candidates,
+    make_power_curve_with,
+    make_time_curve,
 )
 from fedge.physics.prior_knowledge import PriorKnowledge
 from fedge.physics.reference_fit import fit_reference
@@ -50,12 +53,21 @@ def knowledge(priors: int, references: int, idle_w: float | None = None) -> Prio
 
 def candidates(known: PriorKnowledge) -> tuple[list[PriorCandidate], list[PriorCandidate]]:
     found = list_prior_sources(known)
-    return list(iterate_time_candidates(found)), list(iterate_power_candidates(found, PRIORS[0].time))
+    return list_time_candidates(found), list_power_candidates(found)
 
 
-def differences(candidate: PriorCandidate, parameters: Floats) -> Floats:
+def curves(known: PriorKnowledge) -> list[list[tuple[PriorCandidate, KnobCurve]]]:
+    """Every candidate for time and for power with its curve."""
+    times, powers = candidates(known)
+    return [
+        [(time, make_time_curve(time.reference)) for time in times],
+        [(power, make_power_curve_with(power.reference, PRIORS[0].time)) for power in powers],
+    ]
+
+
+def differences(curve: KnobCurve, parameters: Floats) -> Floats:
     return np.stack([
-        (candidate.curve(parameters + step, X)[0] - candidate.curve(parameters - step, X)[0]) / (2 * STEP)
+        (curve(parameters + step, X).values - curve(parameters - step, X).values) / (2 * STEP)
         for step in STEP * np.eye(len(parameters))
     ])  # fmt: skip
 
@@ -121,20 +133,22 @@ def test_every_source_is_held_in_every_width_and_the_wider_is_less_credible() ->
 
 
 def test_a_prior_alone_predicts_its_workload() -> None:
-    time, power = (listed[0] for listed in candidates(knowledge(1, 0)))
+    (time, time_curve), (power, power_curve) = (listed[0] for listed in curves(knowledge(1, 0)))
     modes = Modes(grid().knobs[::23])
 
-    np.testing.assert_allclose(np.exp(time.curve(time.prior.mean, X)[0]), compute_step_s(PRIORS[0], MAXN, modes))
-    np.testing.assert_allclose(np.exp(power.curve(power.prior.mean, X)[0]), compute_power_w(PRIORS[0], MAXN, modes))
+    step_s, power_w = (np.exp(curve(x.prior.mean, X).values) for x, curve in ((time, time_curve), (power, power_curve)))
+
+    np.testing.assert_allclose(step_s, compute_step_s(PRIORS[0], MAXN, modes))
+    np.testing.assert_allclose(power_w, compute_power_w(PRIORS[0], MAXN, modes))
 
 
 def test_a_reference_adds_its_weighted_residuals() -> None:
-    time, power = (listed[0] for listed in candidates(knowledge(0, 1)))
+    time, power = (listed[0] for listed in curves(knowledge(0, 1)))
     left = fit_reference(REFERENCES[0], MAXN).residuals(X)
 
-    for candidate, residuals in ((time, left[0]), (power, left[1])):
+    for (candidate, curve), residuals in ((time, left[0]), (power, left[1])):
         none, full = (np.append(candidate.prior.mean[:-1], weight) for weight in (0.0, 1.0))
-        np.testing.assert_allclose(candidate.curve(full, X)[0] - candidate.curve(none, X)[0], residuals, atol=1e-12)
+        np.testing.assert_allclose(curve(full, X).values - curve(none, X).values, residuals, atol=1e-12)
         assert np.abs(residuals).max() > 0.05
 
 
@@ -153,25 +167,25 @@ def test_the_weight_of_residuals_has_a_prior_of_its_own() -> None:
 @given(seed=st.integers(0, 1000), place=st.integers(0, 11))
 @settings(max_examples=20)
 def test_the_slopes_of_every_candidate_are_its_differences(seed: int, place: int) -> None:
-    for listed in candidates(knowledge(1, 1)):
-        candidate = listed[place % len(listed)]
+    for listed in curves(knowledge(1, 1)):
+        candidate, curve = listed[place % len(listed)]
         parameters = candidate.prior.mean + 0.3 * np.random.default_rng(seed).standard_normal(len(candidate.prior.mean))
 
-        _, by = candidate.curve(parameters, X)
+        by = curve(parameters, X).stack_slopes()
 
-        np.testing.assert_allclose(by, differences(candidate, parameters), atol=1e-6)
+        np.testing.assert_allclose(by, differences(curve, parameters), atol=1e-6)
 
 
 def test_a_curve_that_is_asked_at_other_modes_in_between_answers_as_before() -> None:
-    for listed in candidates(knowledge(1, 1)):
-        for candidate in listed:
-            first = candidate.curve(candidate.prior.mean, X)
-            elsewhere = candidate.curve(candidate.prior.mean, X[::-1].copy())
-            again = candidate.curve(candidate.prior.mean, X)
+    for listed in curves(knowledge(1, 1)):
+        for candidate, curve in listed:
+            first = curve(candidate.prior.mean, X)
+            elsewhere = curve(candidate.prior.mean, X[::-1].copy())
+            again = curve(candidate.prior.mean, X)
 
-            np.testing.assert_array_equal(again[0], first[0])
-            np.testing.assert_array_equal(again[1], first[1])
-            np.testing.assert_allclose(elsewhere[0][::-1], first[0], rtol=1e-12)
+            np.testing.assert_array_equal(again.values, first.values)
+            np.testing.assert_array_equal(again.stack_slopes(), first.stack_slopes())
+            np.testing.assert_allclose(elsewhere.values[::-1], first.values, rtol=1e-12)
 
 
 def test_power_is_believed_at_the_time_parameters_that_are_given() -> None:
@@ -179,8 +193,8 @@ def test_power_is_believed_at_the_time_parameters_that_are_given() -> None:
     modes = Modes(grid().knobs[::23])
 
     for time in (PRIORS[0].time, coefficients().time):
-        candidate = next(iterate_power_candidates(found, time))
+        candidate = list_power_candidates(found)[0]
 
-        said = np.exp(candidate.curve(candidate.prior.mean, X)[0])
+        said = np.exp(make_power_curve_with(candidate.reference, time)(candidate.prior.mean, X).values)
 
         np.testing.assert_allclose(said, compute_power_w(Coefficients(time, PRIORS[0].power), MAXN, modes))

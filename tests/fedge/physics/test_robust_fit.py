@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedge.physics.log_derivatives import evaluate_log_time
-from fedge.physics.robust_fit import GaussianPrior, fit_curve, student_weights
+from fedge.physics.log_derivatives import linearize_log_time
+from fedge.physics.robust_fit import GaussianPrior, fit_curve, fit_curves, student_weights
 from fedge.physics.time_power_model import TIME_NAMES
 from fedge.types import Floats
 
@@ -59,9 +59,17 @@ def test_fits_that_advance_together_are_those_that_are_fitted_alone(seed: int, r
     noise_sd = rng.uniform(0.01, 0.3, (count, rows))
 
     def curve(th: Floats) -> tuple[Floats, Floats]:
-        return evaluate_log_time(th, x)
+        linear = linearize_log_time(th, x)
+        return linear.values, linear.stack_slopes()
 
-    together = fit_curve(curve, data, noise_sd, GaussianPrior(means, precisions), means, 1e-3)
+    together = fit_curves(
+        lambda th, _: curve(th),
+        data=np.tile(data, (count, 1)),
+        noise_sd=noise_sd,
+        prior=GaussianPrior(means, precisions),
+        start=means,
+        tolerance=1e-3,
+    )
 
     for i in range(count):
         alone = fit_curve(curve, data, noise_sd[i], GaussianPrior(means[i], precisions[i]), means[i], 1e-3)

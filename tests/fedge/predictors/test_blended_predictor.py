@@ -20,10 +20,11 @@ from fedge.devices.tables.mode_table import read_mode_table
 from fedge.errors import BadInput
 from fedge.knowledge.table_background import build_background
 from fedge.modes import find_mode_index
+from fedge.physics.misfit_process import QuantityRows
 from fedge.physics.prior_knowledge import PriorKnowledge
 from fedge.physics.time_power_model import TIME_NAMES, Coefficients, compute_power_w, compute_step_s, knob_shares
 from fedge.predictors import DEFAULT_PREDICTOR, load_predictor
-from fedge.predictors.blended_predictor import MIN_RELATIVE_WEIGHT, BlendedPredictor
+from fedge.predictors.blended_predictor import MIN_RELATIVE_WEIGHT, BlendedPredictor, CandidateBlend
 from fedge.predictors.explorers.active_explorer import ActiveExplorer
 from fedge.protocols import Predictor
 from fedge.types import Floats, Measurement, Modes, PowerMode, Predictions, ProfileTable
@@ -511,6 +512,84 @@ def test_ten_boards_of_three_modes_each_come_close_to_one_board_of_thirty() -> N
     assert (mean["shared"] < mean["ten"]).all()
     assert (mean["shared"] < 1.35 * mean["thirty"]).all()
     assert (mean["shared"] < 0.75 * mean["three"]).all()
+
+
+# Several boards at once
+
+
+def seen_by(seed: int, count: int, with_peers: bool = False) -> list[Measurement]:
+    """A board's own measurements of ``count`` modes; of its peers, half as many in other modes."""
+    truth, rows = board(seed, kind=0), some(seed, 2 * count)
+    own = truth.seen(rows[:count])
+    if not with_peers:
+        return own
+    return [*own, *by("b", truth, rows[count::4], slower=1.05), *by("c", truth, rows[count + 1 :: 4], hungrier=0.95)]
+
+
+SEVERAL = [
+    (known, seen_by(600 + place, count, with_peers))
+    for place, (known, count, with_peers) in enumerate(
+        (known, count, with_peers)
+        for known in (KNOWN, with_reference(REFERENCE), PriorKnowledge(MAXN, references=(REFERENCE,)))
+        for count in (0, 1, 7, 8, 9, 20)
+        for with_peers in (False, True)
+    )
+]
+"""What boards know and measured: with and without a reference table, with and without peers."""
+
+
+def assert_same_blend(one: CandidateBlend, other: CandidateBlend) -> None:
+    assert len(one.groups) == len(other.groups)
+    for first, second in zip(one.groups, other.groups, strict=True):
+        assert np.array_equal(first.weights, second.weights)
+        for field in dataclasses.fields(first.posterior):
+            values = getattr(first.posterior, field.name), getattr(second.posterior, field.name)
+            if field.name != "rows":
+                assert np.array_equal(*values), field.name
+                continue
+            for column in dataclasses.fields(QuantityRows):
+                assert np.array_equal(*(getattr(rows, column.name) for rows in values)), column.name
+
+
+@given(st.lists(st.integers(0, len(SEVERAL) - 1), min_size=2, max_size=8))
+@settings(max_examples=20)
+def test_boards_that_are_fitted_together_believe_to_the_last_bit_what_each_believes_alone(places: list[int]) -> None:
+    boards = [SEVERAL[place] for place in places]
+    together = [BlendedPredictor(known) for known, _ in boards]
+
+    BlendedPredictor.fit_together(together, [seen for _, seen in boards])
+
+    for predictor, (known, seen) in zip(together, boards, strict=True):
+        alone = BlendedPredictor(known).fit(seen)
+        assert_same_blend(predictor.time_, alone.time_)
+        assert_same_blend(predictor.power_, alone.power_)
+        for first, second in zip(columns(predictor.predict(MODES)), columns(alone.predict(MODES)), strict=True):
+            assert np.array_equal(first, second)
+
+
+def test_all_boards_of_a_mixed_fleet_fitted_at_once_have_the_bits_of_each_alone() -> None:
+    together = [BlendedPredictor(known) for known, _ in SEVERAL]
+
+    BlendedPredictor.fit_together(together, [seen for _, seen in SEVERAL])
+
+    for predictor, (known, seen) in zip(together, SEVERAL, strict=True):
+        alone = BlendedPredictor(known).fit(seen)
+        assert_same_blend(predictor.time_, alone.time_)
+        assert_same_blend(predictor.power_, alone.power_)
+
+
+def test_a_predictor_that_was_fitted_together_can_be_fitted_again() -> None:
+    predictors = [BlendedPredictor(KNOWN), BlendedPredictor(KNOWN)]
+    BlendedPredictor.fit_together(predictors, [seen_by(1, 3), seen_by(2, 9)])
+    BlendedPredictor.fit_together(predictors, [seen_by(3, 9), seen_by(4, 2)])
+
+    for predictor, seen in zip(predictors, (seen_by(3, 9), seen_by(4, 2)), strict=True):
+        assert_same_blend(predictor.time_, BlendedPredictor(KNOWN).fit(seen).time_)
+
+
+def test_one_board_without_prior_and_reference_is_bad_input_for_all() -> None:
+    with pytest.raises(BadInput, match="at least one calibrated workload or one reference table"):
+        BlendedPredictor.fit_together([BlendedPredictor(KNOWN), BlendedPredictor(PriorKnowledge(MAXN))], [[], []])
 
 
 # Measured boards

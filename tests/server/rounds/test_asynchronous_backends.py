@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
@@ -54,7 +55,12 @@ def _stop_at(version: int, made: int) -> None:
 
 
 def _port(experiment: Experiment) -> LocalPort:
-    def respond(index: int, question: OutgoingRequest) -> IncomingReply:
-        return IncomingReply(*answer_request(experiment, index, question.ask, question.arrays))
+    index = {board.name: board.index for board in list_boards(experiment)}
 
-    return LocalPort({board.name: partial(respond, board.index) for board in list_boards(experiment)})
+    def respond(questions: Mapping[str, OutgoingRequest]) -> dict[str, IncomingReply]:
+        return {
+            name: IncomingReply(*answer_request(experiment, index[name], question.ask, question.arrays))
+            for name, question in questions.items()
+        }
+
+    return LocalPort(respond)

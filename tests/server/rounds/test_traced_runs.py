@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
@@ -48,12 +49,16 @@ def experiment(**changes: object) -> Experiment:
     return Experiment(**{"fleet": FLEET, "rounds": 2, "workload": work, "data": data} | changes)
 
 
-def respond(asked: Experiment, index: int, question: OutgoingRequest) -> IncomingReply:
-    return IncomingReply(*answer_request(asked, index, question.ask, question.arrays))
+def respond(asked: Experiment, questions: Mapping[str, OutgoingRequest]) -> dict[str, IncomingReply]:
+    index = {board.name: board.index for board in list_boards(asked)}
+    return {
+        name: IncomingReply(*answer_request(asked, index[name], question.ask, question.arrays))
+        for name, question in questions.items()
+    }
 
 
 def port_of(asked: Experiment) -> LocalPort:
-    return LocalPort({board.name: partial(respond, asked, board.index) for board in list_boards(asked)})
+    return LocalPort(partial(respond, asked))
 
 
 def played(asked: Experiment) -> MemoryTables:
