@@ -4,25 +4,22 @@
 
 Every side trains scikit-learn's digits with the same small CNN, samples, minibatches and one torch thread per process,
 and tests the global model on the server after every round. Plain Flower is an app as Flower's quickstart makes it
-(``plain_flower/``) under the same private SuperLink and Ray that the ``sim`` backend starts. Only fedge decides on power
-modes, emulates boards and stores rows.
+(``plain_flower/``) under the same private SuperLink and Ray that the ``sim`` backend starts. Only fedge decides on
+power modes, emulates boards and stores rows.
 
-Each block runs every side once with 2 rounds and once with all rounds, one after the other. Printed are medians over the
-blocks: the wall time of the whole command, its start-up (what does not grow with the rounds), the time of a round, and
-the processor time of all its processes; then the ratios to plain Flower. Other work on the machine changes all sides:
-compare within one call only.
+Each block runs every side once with 2 rounds and once with all rounds, one after the other. Printed are medians over
+the blocks: the wall time of the whole command, its start-up (what does not grow with the rounds) and the time of a
+round; then the ratios to plain Flower. Other work on the machine changes all sides: compare within one call only.
 """
 
 from __future__ import annotations
 
 import os
-import resource
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -55,14 +52,6 @@ simulate(Path(app), Path(run), config, int(nodes))
 """
 
 
-@dataclass(frozen=True, slots=True)
-class RunTime:
-    """Wall and processor time of a whole command, in seconds."""
-
-    wall_s: float
-    cpu_s: float
-
-
 def main() -> None:
     """Run all blocks and print the table."""
     parser = build_parser(__doc__, clients=100, rounds=10, blocks=3)
@@ -75,8 +64,10 @@ def main() -> None:
         sides = {"plain Flower": partial(time_plain, folder, options.clients, steps)}
         for backend in ("local", "sim"):
             for policy in policies:
-                sides[f"fedge {backend}, {policy}"] = partial(time_fedge, folder, options.clients, backend, policy)
-        found: dict[str, list[tuple[RunTime, RunTime]]] = {name: [] for name in sides}
+                sides[f"fedge {backend}, {policy}"] = partial(
+                    time_fedge, folder, options.clients, backend=backend, policy=policy
+                )
+        found: dict[str, list[tuple[float, float]]] = {name: [] for name in sides}
         for _ in range(options.blocks):
             for name, run in sides.items():
                 found[name].append((run(SHORT_ROUNDS), run(options.rounds)))
@@ -102,7 +93,7 @@ def write_samples(folder: Path, clients: int) -> int:
     return -(-len(shares[0]) // BATCH)
 
 
-def time_plain(folder: Path, clients: int, steps: int, rounds: int) -> RunTime:
+def time_plain(folder: Path, clients: int, steps: int, rounds: int) -> float:
     """Run the plain Flower app once."""
     run, app = folder / f"plain-{time.time_ns()}", Path(__file__).with_name("plain_flower")
     text = PLAIN.format(model=MODEL, batch=BATCH, rate=RATE)
@@ -110,7 +101,7 @@ def time_plain(folder: Path, clients: int, steps: int, rounds: int) -> RunTime:
     return time_command([sys.executable, "-c", text, *arguments], folder / "plain.log")
 
 
-def time_fedge(folder: Path, clients: int, backend: str, policy: str, rounds: int) -> RunTime:
+def time_fedge(folder: Path, clients: int, rounds: int, *, backend: str, policy: str) -> float:
     """Run ``fedge run`` once."""
     counts = [len(share) for share in np.array_split(np.arange(clients), len(KINDS))]
     fleet = ", ".join(f"{{device: {kind}, count: {count}}}" for kind, count in zip(KINDS, counts, strict=True) if count)
@@ -123,35 +114,34 @@ def time_fedge(folder: Path, clients: int, backend: str, policy: str, rounds: in
     return time_command(command, folder / "fedge.log")
 
 
-def time_command(command: list[str], log: Path) -> RunTime:
-    """Run a command to its end; exits with the end of its output if it fails."""
+def time_command(command: list[str], log: Path) -> float:
+    """Run a command to its end and return its wall time in seconds; exits with the end of its output if it fails."""
     env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    before, begun_s = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
+    begun_s = time.monotonic()
     with log.open("wb") as output:
         code = subprocess.run(command, stdout=output, stderr=output, cwd=ROOT, env=env, check=False).returncode
-    wall_s, after = time.monotonic() - begun_s, resource.getrusage(resource.RUSAGE_CHILDREN)
     if code != 0:
         sys.exit(f"{command[0]} ... ended with {code}\n{log.read_text('utf-8', 'replace')[-3000:]}")
-    return RunTime(wall_s, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+    return time.monotonic() - begun_s
 
 
-def print_table(found: dict[str, list[tuple[RunTime, RunTime]]], rounds: int, clients: int) -> None:
+def print_table(found: dict[str, list[tuple[float, float]]], rounds: int, clients: int) -> None:
     """Print medians over the blocks and the ratios to plain Flower."""
-    print(
-        f"{clients} clients, {rounds} rounds, {len(next(iter(found.values())))} blocks, {os.cpu_count()} cores; medians"
-    )
-    print(f"{'':24s} {'whole run':>10s} {'start-up':>9s} {'a round':>8s} {'CPU':>8s} {'ms/client-round':>16s}")
-    baseline: tuple[float, float] | None = None
-    for name, blocks in found.items():
-        whole_s = statistics.median(long.wall_s for _, long in blocks)
-        round_s = statistics.median((long.wall_s - short.wall_s) / (rounds - SHORT_ROUNDS) for short, long in blocks)
-        cpu_s = statistics.median(long.cpu_s for _, long in blocks)
-        start_s = whole_s - rounds * round_s
-        baseline = baseline or (whole_s, round_s)
-        print(
-            f"{name:24s} {whole_s:8.1f} s {start_s:7.1f} s {round_s:6.2f} s {cpu_s:6.1f} s {round_s / clients * 1e3:14.1f}"
-            f"   plain Flower takes {baseline[0] / whole_s:.2f} x whole, {baseline[1] / round_s:.2f} x a round"
+    blocks = len(found["plain Flower"])
+    print(f"{clients} clients, {rounds} rounds, {blocks} blocks, {os.cpu_count()} cores; medians")
+    print(f"{'':24s} {'whole run':>10s} {'start-up':>9s} {'a round':>8s}   plain Flower takes")
+    medians = {
+        name: (
+            statistics.median(long_s for _, long_s in times),
+            statistics.median((long_s - short_s) / (rounds - SHORT_ROUNDS) for short_s, long_s in times),
         )
+        for name, times in found.items()
+    }
+    plain_s, plain_round_s = medians["plain Flower"]
+    for name, (whole_s, round_s) in medians.items():
+        start_s = whole_s - rounds * round_s
+        ratios = f"{plain_s / whole_s:.2f} x whole, {plain_round_s / round_s:.2f} x a round"
+        print(f"{name:24s} {whole_s:8.1f} s {start_s:7.1f} s {round_s:6.2f} s   {ratios}")
 
 
 if __name__ == "__main__":

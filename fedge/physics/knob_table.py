@@ -48,11 +48,13 @@ class KnobTable:
         x: Shares of cores, CPU, GPU and memory, shape (n, 4).
         host: Combinations of cores, CPU and memory.
         gpu: Combinations of GPU and memory.
+        axes: For each knob its values in ascending order, and the place of each mode's value among them, shape (n,).
     """
 
     x: Floats
     host: KnobCombinations
     gpu: KnobCombinations
+    axes: tuple[tuple[Floats, NDArray[np.intp]], ...] = ()
 
 
 def as_knob_table(x: Floats | KnobTable) -> KnobTable:
@@ -65,7 +67,14 @@ def as_knob_table(x: Floats | KnobTable) -> KnobTable:
 
 def tabulate_shares(x: Floats) -> KnobTable:
     """Return shares of shape (n, 4) as a table of their combinations."""
-    return KnobTable(x, _combine_knobs(x, (CORES, CPU, MEM)), _combine_knobs(x, (GPU, MEM)))
+    axes = tuple(split_axis(knob) for knob in x.T)
+    return KnobTable(x, _combine_knobs(x, (CORES, CPU, MEM)), _combine_knobs(x, (GPU, MEM)), axes)
+
+
+def split_axis(knob: Floats) -> tuple[Floats, NDArray[np.intp]]:
+    """Return a knob's distinct values in ascending order, and the place of each mode's value among them."""
+    values, which = np.unique(knob, return_inverse=True)
+    return values, which.reshape(-1)
 
 
 def _combine_knobs(x: Floats, knobs: Sequence[int]) -> KnobCombinations:

@@ -28,7 +28,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedge.physics.knob_table import KnobTable
+from fedge.physics.knob_table import KnobTable, as_knob_table, split_axis
 from fedge.physics.log_derivatives import LinearizedCurve
 from fedge.physics.matern import Float32Array, matern5_single
 from fedge.physics.robust_fit import STUDENT_DEGREES, Curve, CurveFit, GaussianPrior, fit_curves
@@ -379,25 +379,25 @@ def predict_sd_log(side: QuantityPosterior, curve: LinearizedCurve, alike: Float
     return sd
 
 
-def misfit_correlation(x: Floats, seen: Floats) -> Float32Array:
+def misfit_correlation(x: Floats | KnobTable, seen: Floats) -> Float32Array:
     """Return the correlation of misfits between modes: Matern-5/2 over all knobs jointly and over each knob.
 
     Boards have few values per knob, so distances are looked up rather than computed. Single precision halves the time
-    of a prediction, which is dominated by this function and ``predict_sd_log``, and changes it by less than 1e-5.
+    of a prediction and changes it by less than 1e-5.
 
     Args:
-        x: Knobs as shares of the top mode, shape (n, 4).
+        x: Knobs as shares of the top mode, shape (n, 4), or their table.
         seen: The same of the measured rows, shape (m, 4).
 
     Returns:
         Correlations from 0 to 1, shape (n, m).
     """
-    squared = np.zeros((len(x), len(seen)), dtype=np.float32)
-    single = np.zeros_like(squared)
-    for knob, length in enumerate(LENGTH_SCALES):
-        values = np.unique(x[:, knob])
-        which = np.searchsorted(values, x[:, knob])
-        apart = (np.square(np.log(values)[:, None] - np.log(seen[:, knob])) / length**2).astype(np.float32)
+    table = as_knob_table(x)
+    axes = table.axes or tuple(split_axis(knob) for knob in table.x.T)
+    shape = len(axes[0][1]), len(seen)
+    squared, single = np.zeros(shape, dtype=np.float32), np.zeros(shape, dtype=np.float32)
+    for (values, which), rows, length in zip(axes, seen.T, LENGTH_SCALES, strict=True):
+        apart = (np.square(np.log(values)[:, None] - np.log(rows)) / length**2).astype(np.float32)
         squared += apart[which]
         single += matern5_single(apart)[which]
     alike = matern5_single(squared)

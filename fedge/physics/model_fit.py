@@ -368,12 +368,12 @@ def pool_measurements(measurements: Sequence[Measurement], maxn: PowerMode) -> P
     )
 
 
-def correlate_with_rows(rows: QuantityRows, x: Floats) -> Float32Array:
+def correlate_with_rows(rows: QuantityRows, x: Floats | KnobTable) -> Float32Array:
     """Return the correlation of this board's misfit with that of the rows, some of which may be of other boards.
 
     Args:
         rows: The m measured rows.
-        x: Knobs as shares of the top mode, shape (n, 4).
+        x: Knobs as shares of the top mode, shape (n, 4), or their table.
 
     Returns:
         Correlations, shape (n, m).

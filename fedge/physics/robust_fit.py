@@ -28,6 +28,8 @@ _LONGEST_STEP = 1.0
 """Largest change of a log-parameter in one iteration; larger steps leave the region where the linearisation holds."""
 _STEPS = 80
 _TRIES = 10
+_NO_STEP = 1e-12
+"""Change of a log-parameter that no longer matters: without rows, the prior's mean is the optimum already."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -129,7 +131,9 @@ def fit_curves(
         small = fits.best[won] - objective[better] < tolerance * (1.0 + np.abs(objective[better]))
         fits.accept(won, there[better], (moved[0][better], moved[1][better]), objective[better])
         fits.reject(running[~better])
-        ended = (fits.steps[running] >= _STEPS) | (fits.tries[running] >= _TRIES)
+        ended = (
+            (fits.steps[running] >= _STEPS) | (fits.tries[running] >= _TRIES) | (np.abs(step).max(axis=-1) < _NO_STEP)
+        )
         ended[better] |= small
         running = running[~ended]
     residuals = data - fits.values

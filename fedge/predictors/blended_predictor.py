@@ -201,7 +201,7 @@ class BlendedPredictor:
     def predict(self, modes: Modes) -> Predictions:
         """Predict step time and power of every mode; requires ``fit``."""
         x = tabulate_modes(self.knowledge.maxn, modes)
-        alike = correlate_with_rows(self.time_.rows, x.x)
+        alike = correlate_with_rows(self.time_.rows, x)
         log_s, time_sd = self.time_.predict(x, alike)
         log_w, power_sd = self.power_.predict(x, alike)
         return Predictions(
