@@ -46,7 +46,7 @@ class Modes:
 
     knobs: Floats
     _rows: dict[int, PowerMode] = field(default_factory=dict, init=False, repr=False)
-    _found: dict[tuple[str, PowerMode], int | None] = field(default_factory=dict, init=False, repr=False)
+    _found: dict[tuple[object, PowerMode], int | None] = field(default_factory=dict, init=False, repr=False)
 
     def __len__(self) -> int:
         return len(self.knobs)
@@ -60,7 +60,7 @@ class Modes:
 
     def look_up(self, search: Callable[[Modes, PowerMode], int | None], mode: PowerMode) -> int | None:
         """Return ``search(self, mode)``; kept, because a client asks for the same few of thousands of modes."""
-        key = search.__name__, mode
+        key = search, mode
         if key not in self._found:
             self._found[key] = search(self, mode)
         return self._found[key]

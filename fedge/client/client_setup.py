@@ -29,7 +29,8 @@ from fedge.client.round import begin_round
 from fedge.client.round_context import RoundContext, no_time_limit
 from fedge.client.round_state import RoundState
 from fedge.client.step_accounting import warm_up_steps
-from fedge.decisions.policies import choose_waiting_mode, is_pinned, load_policy
+from fedge.decisions.planning import is_pinned
+from fedge.decisions.policies import choose_waiting_mode, load_policy
 from fedge.devices.network_link import NetworkLink
 from fedge.experiment import ExplorationSpec, FleetBoard
 from fedge.physics.prior_knowledge import PriorKnowledge

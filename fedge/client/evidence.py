@@ -55,8 +55,11 @@ def select_consistent_peers(
 def fit_and_predict(
     context: RoundContext, own_measurements: Sequence[Measurement], peer_measurements: Sequence[Measurement]
 ) -> Asking[Predictions]:
-    """Fit the predictor to all measurements and predict every candidate, without correcting measured modes."""
-    measurements = (*own_measurements, *peer_measurements) if context.learns else ()
+    """Fit the predictor to all measurements and predict every candidate, without correcting measured modes.
+
+    Where the mode is pinned, the board's first measurement suffices: all others are of the same mode.
+    """
+    measurements = (*own_measurements, *peer_measurements) if context.learns else tuple(own_measurements[:1])
     return (yield PredictionRequest(context.predictor, context.corrections, context.candidates, measurements))
 
 

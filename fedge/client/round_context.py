@@ -48,8 +48,7 @@ class RoundContext:
         corrections: Differences between this round and the predictor's reference condition, the outermost first.
         scale: Training scale of the round's measurements; None for the requested one.
         lost_s: Seconds of this round that attempts which ran out of memory took before it.
-        learns: Whether predictions are fitted to measurements; otherwise they stay those of the prior, corrected where
-            the board measured.
+        learns: Whether predictions are fitted to all measurements; otherwise only to the board's first one.
         time_left_s: Returns the seconds of wall time for which the reply still counts, or None without a limit.
         reporter: Receives the progress of the round.
     """

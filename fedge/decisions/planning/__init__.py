@@ -8,7 +8,7 @@ from fedge.registry import load_named
 BUDGET_POLICY = "energy-budget"
 """The policy with an energy budget for the whole run, which ends before the round that would exceed ``budget_j``."""
 PINNED_POLICIES = ("maxn", "preset")
-"""Policies under which a board does not choose its mode: it is counted as at MAXN."""
+"""Policies under which a board does not choose its mode: it is counted as at MAXN, and fits its predictor once."""
 PLANNERS = {
     "balanced": "fedge.decisions.planning.fleet_planners:plan_balanced",
     "least-energy": "fedge.decisions.planning.fleet_planners:plan_least_energy",
@@ -16,6 +16,11 @@ PLANNERS = {
     "fastest": "fedge.decisions.planning.fleet_planners:plan_fastest",
 }
 """The planner of each policy's rounds, by policy name. Rounds of all other policies are not planned."""
+
+
+def is_pinned(policy: str) -> bool:
+    """Return whether a policy, by its full name such as ``preset:15W``, is one of ``PINNED_POLICIES``."""
+    return policy.partition(":")[0] in PINNED_POLICIES
 
 
 def load_planner(policy: str) -> Planner | None:

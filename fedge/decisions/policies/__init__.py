@@ -35,11 +35,6 @@ def load_policy(name: str, where: str = "policy") -> Policy:
     return policy
 
 
-def is_pinned(name: str) -> bool:
-    """Return whether a policy fixes the mode, so that nothing need be predicted to choose it."""
-    return name == "maxn" or name.startswith("preset:")
-
-
 def choose_waiting_mode(name: str, spec: DeviceSpec, candidates: Modes) -> PowerMode:
     """Return the mode in which a board waits for the round's end, one of ``candidates``.
 

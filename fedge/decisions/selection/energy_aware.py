@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from fedge.decisions.planning import PINNED_POLICIES
+from fedge.decisions.planning import is_pinned
 from fedge.decisions.selection.client_figures import (
     clamp_count,
     fill_unknown,
@@ -107,7 +107,7 @@ def _compute_front_w(front: Front, call: SelectionContext) -> float:
 
 
 def _list_points(front: Front, call: SelectionContext) -> tuple[FrontPoint, ...]:
-    pinned = call.policy.partition(":")[0] in PINNED_POLICIES
+    pinned = is_pinned(call.policy)
     return (front.maxn,) if pinned else (front.maxn, *front.points)
 
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from fedge.decisions.limits import compute_margin_z
-from fedge.decisions.planning import BUDGET_POLICY, PINNED_POLICIES
+from fedge.decisions.planning import BUDGET_POLICY, is_pinned
 from fedge.decisions.planning.fleet_planners import CONFIDENCE, TIME_WEIGHT
 from fedge.decisions.planning.front_columns import FrontColumns, build_columns
 from fedge.decisions.planning.gain_search import find_best_gain
@@ -101,7 +101,7 @@ def compute_allowance_j(limits: Mapping[str, float]) -> float | None:
 
 def _restrict_front(front: Front, policy: str) -> Front:
     """Return the front to plan with: MAXN alone if there is nothing else or the policy pins the mode."""
-    if policy.partition(":")[0] in PINNED_POLICIES:
+    if is_pinned(policy):
         return replace(front, points=(front.maxn,), idle_w=front.maxn_idle_w)
     return front if front.points else replace(front, points=(front.maxn,))
 
