@@ -4,13 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedge.physics.knob_table import KnobTable
 from fedge.physics.matern import Float32Array
-from fedge.physics.time_power_model import StepParts, compute_power_terms, join_time_parts, split_parameters
+from fedge.physics.time_power_model import (
+    POWER_NAMES,
+    TIME_NAMES,
+    StepParts,
+    compute_power_terms,
+    join_time_parts,
+    split_parameters,
+)
 from fedge.types import Floats
 
 
@@ -23,20 +31,26 @@ class LinearizedCurve:
 
     Attributes:
         values: Log values, shape (..., n).
+        count: Number k of parameters.
         iterate_rows: Returns an iterator over the derivatives by each parameter, k arrays that broadcast to (..., n).
     """
 
     values: Floats
+    count: int
     iterate_rows: Callable[[], Iterator[Floats]]
 
     def stack_slopes(self) -> Floats:
         """Return the derivatives, shape (..., k, n)."""
-        rows = [np.broadcast_to(row, self.values.shape) for row in self.iterate_rows()]
-        return np.stack(rows, axis=-2)
+        stacked: Floats = self._fill(np.empty((*self.values.shape[:-1], self.count, self.values.shape[-1])))
+        return stacked
 
-    def stack_slopes_single(self, count: int) -> Float32Array:
-        """Return the derivatives by ``count`` parameters in single precision, shape (..., k, n)."""
-        stacked = np.empty((*self.values.shape[:-1], count, self.values.shape[-1]), dtype=np.float32)
+    def stack_slopes_single(self) -> Float32Array:
+        """Return the derivatives in single precision, shape (..., k, n)."""
+        shape = (*self.values.shape[:-1], self.count, self.values.shape[-1])
+        stacked: Float32Array = self._fill(np.empty(shape, dtype=np.float32))
+        return stacked
+
+    def _fill(self, stacked: NDArray[Any]) -> NDArray[Any]:
         for place, row in enumerate(self.iterate_rows()):
             stacked[..., place, :] = row
         return stacked
@@ -53,6 +67,7 @@ class LinearizedCurve:
         """Return some of several curves with a leading axis."""
         return LinearizedCurve(
             self.values[members],
+            self.count,
             lambda: (np.broadcast_to(row, self.values.shape)[members] for row in self.iterate_rows()),
         )
 
@@ -88,7 +103,7 @@ def linearize_log_time(time: Floats, x: Floats | KnobTable) -> LinearizedCurve:
         yield host.expand(parts.host_s) / parts.total_s
         yield e / parts.total_s
 
-    return LinearizedCurve(np.log(parts.total_s), iterate_rows)
+    return LinearizedCurve(np.log(parts.total_s), len(TIME_NAMES), iterate_rows)
 
 
 def linearize_log_power(power: Floats, parts: StepParts) -> LinearizedCurve:
@@ -121,4 +136,4 @@ def linearize_log_power(power: Floats, parts: StepParts) -> LinearizedCurve:
         yield mem_use
         yield mem * gpu_side.expand(log_m * am)
 
-    return LinearizedCurve(np.log(total), iterate_rows)
+    return LinearizedCurve(np.log(total), len(POWER_NAMES), iterate_rows)

@@ -366,7 +366,7 @@ def predict_sd_log(side: QuantityPosterior, curve: LinearizedCurve, alike: Float
     misfit = np.square(side.misfit_sd)
     near = np.ascontiguousarray(alike.T)
     far = side.rows.offset_here[:, None].astype(np.float32)
-    slopes = curve.stack_slopes_single(side.best.shape[-1])
+    slopes = curve.stack_slopes_single()
     variance = np.empty(curve.values.shape)
     for member in np.ndindex(misfit.shape):  # one after the other: together they would not fit the processor's cache
         known = side.whitener[member].astype(np.float32) @ (near * np.float32(misfit[member]) + far)

@@ -238,7 +238,8 @@ def _bind_residuals(binding: CurveBinding, reference: ReferenceFit | None, quant
 
 def _add_residuals(curve: LinearizedCurve, weight: Floats, left: Floats) -> LinearizedCurve:
     """Add a reference's residuals (..., n), weighted by a further last parameter (..., 1)."""
-    return LinearizedCurve(curve.values + weight * left, lambda: itertools.chain(curve.iterate_rows(), (left,)))
+    values = curve.values + weight * left
+    return LinearizedCurve(values, curve.count + 1, lambda: itertools.chain(curve.iterate_rows(), (left,)))
 
 
 def _append_residual_weight(prior: GaussianPrior) -> GaussianPrior:

@@ -205,7 +205,7 @@ def _join_curves(curves: Sequence[KnobCurve]) -> KnobCurve:
                 values[here] = linear.values
                 by[place * own.shape[1] : (place + 1) * own.shape[1], here] = linear.stack_slopes()
         batch = x.shape[:-2]
-        return LinearizedCurve(values.reshape(*batch, -1), lambda: iter(by.reshape(own.size, *batch, -1)))
+        return LinearizedCurve(values.reshape(*batch, -1), own.size, lambda: iter(by.reshape(own.size, *batch, -1)))
 
     return curve
 

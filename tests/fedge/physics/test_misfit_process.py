@@ -47,7 +47,7 @@ def line(th: Floats, x: Floats) -> LinearizedCurve:
     """A curve that is straight in its parameters, so that linearising it changes nothing."""
     by = np.ones(x.shape[:-1]), np.log(x[..., 1]), np.log(x[..., 2])
     values = th[..., :1] * by[0] + th[..., 1:2] * by[1] + th[..., 2:] * by[2]
-    return LinearizedCurve(values, lambda: iter(by))
+    return LinearizedCurve(values, len(by), lambda: iter(by))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
