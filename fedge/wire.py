@@ -6,6 +6,7 @@ import dataclasses
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Literal, TypeVar
 
 from fedge.errors import FedgeError
@@ -121,7 +122,12 @@ def _list_fields(value: Any) -> dict[str, Any]:
     """Return a record's fields by name; unlike ``dataclasses.asdict`` without copying what is in them."""
     if isinstance(value, Mapping):
         return dict(value)
-    return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    return {name: getattr(value, name) for name in _field_names(type(value))}
+
+
+@cache
+def _field_names(record: type[Any]) -> tuple[str, ...]:
+    return tuple(field.name for field in dataclasses.fields(record))
 
 
 def from_json(record: type[R], text: str) -> R:
