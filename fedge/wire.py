@@ -6,7 +6,6 @@ import dataclasses
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
 from typing import Any, Literal, TypeVar
 
 from fedge.errors import FedgeError
@@ -118,16 +117,17 @@ def to_json(value: object) -> str:
     return json.dumps(value, default=_list_fields, separators=(",", ":"))
 
 
+_field_names: dict[type[Any], tuple[str, ...]] = {}
+
+
 def _list_fields(value: Any) -> dict[str, Any]:
     """Return a record's fields by name; unlike ``dataclasses.asdict`` without copying what is in them."""
     if isinstance(value, Mapping):
         return dict(value)
-    return {name: getattr(value, name) for name in _field_names(type(value))}
-
-
-@cache
-def _field_names(record: type[Any]) -> tuple[str, ...]:
-    return tuple(field.name for field in dataclasses.fields(record))
+    kind = type(value)
+    if kind not in _field_names:
+        _field_names[kind] = tuple(field.name for field in dataclasses.fields(value))
+    return {name: getattr(value, name) for name in _field_names[kind]}
 
 
 def from_json(record: type[R], text: str) -> R:
