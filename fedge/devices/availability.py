@@ -59,7 +59,6 @@ class AlternatingAvailability:
     Args:
         on_s: Mean duration of on intervals, in seconds.
         off_s: Mean duration of off intervals, in seconds.
-        rng: The board's own generator.
     """
 
     def __init__(self, on_s: float, off_s: float, rng: np.random.Generator) -> None:
@@ -124,11 +123,6 @@ def build_availabilities(experiment: Experiment, boards: Iterable[FleetBoard]) -
 def build_availability(spec: AvailabilitySpec | None, board: str, seed: int) -> Availability:
     """Build the availability of one board; a board that its trace does not contain is never available.
 
-    Args:
-        spec: The availability in the board's fleet entry; None means always.
-        board: Name of the board.
-        seed: The experiment's seed.
-
     Raises:
         BadInput: The trace is invalid; see ``read_availability_trace``.
     """
@@ -146,9 +140,6 @@ def read_availability_trace(path: Path) -> Mapping[str, tuple[OnInterval, ...]]:
     """Read an availability trace, a CSV file with the columns ``board,on_s,off_s``; each file is read once per process.
 
     Intervals of a board may be in any order and may touch, but not overlap. An empty ``off_s`` means no end.
-
-    Args:
-        path: The CSV file, in UTF-8.
 
     Returns:
         The intervals of each board, ascending, with touching ones merged.

@@ -150,10 +150,6 @@ def aliases() -> Mapping[str, str]:
 def find(name: str, where: str = "--device") -> DeviceSpec:
     """Find a board by name, by alias, or by the path of a YAML file.
 
-    Args:
-        name: Name, alias or path.
-        where: Field or option that the name came from, for error messages.
-
     Raises:
         UnknownName: No stock board has this name; lists the known names.
         BadInput: The YAML file is invalid.

@@ -40,8 +40,6 @@ class FitRequest:
     """The settings of a training.
 
     Attributes:
-        method: Name of the predictor.
-        seed: Seed of random choices.
         explorer: Name of the explorer; None uses all rows.
         modes: Number of modes to profile; None for the default.
         cost_s: Limit on the profiling time in seconds, settling included; None for no limit.
@@ -58,10 +56,6 @@ class FitRequest:
 
 def train_model(source: ProfilingSource, request: FitRequest) -> tuple[BoardModel, Predictor]:
     """Profile, fit and score a model.
-
-    Args:
-        source: Table or board to learn from.
-        request: Settings of the training.
 
     Returns:
         The model and its fitted predictor.

@@ -27,7 +27,6 @@ class TableBackground:
     """The prior knowledge for one table and its sources.
 
     Attributes:
-        knowledge: Priors, references and top mode.
         prior_tables: Calibrated tables behind the priors, as ``device/workload sha256[:12]``, for inference
             ``device/workload infer b16 sha256[:12]``, and ``device/network timed steps``.
         references: Given references, as ``file sha256[:12]``.

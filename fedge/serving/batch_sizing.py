@@ -29,28 +29,13 @@ def service_load(batch_size: int, batch_s: float, rate_hz: float) -> float:
 
 
 def is_sustainable(batch_size: int, batch_s: float, step_s: float, rate_hz: float, latency_s: float) -> bool:
-    """Return whether a batch size meets the latency budget and the limit on the load.
-
-    Args:
-        batch_size: Requests per batch.
-        batch_s: Seconds per batch.
-        step_s: Seconds per training step.
-        rate_hz: Arrivals per second.
-        latency_s: Latency budget in seconds.
-    """
+    """Return whether a batch size meets the latency budget and the limit on the load."""
     in_time = peak_latency_s(batch_size, batch_s, step_s, rate_hz) <= latency_s
     return in_time and service_load(batch_size, batch_s, rate_hz) <= MAX_LOAD
 
 
 def find_largest_batch(batch_s: Mapping[int, float], step_s: float, rate_hz: float, latency_s: float) -> int | None:
-    """Return the largest sustainable batch size, or None.
-
-    Args:
-        batch_s: Seconds per batch by batch size.
-        step_s: Seconds per training step.
-        rate_hz: Arrivals per second.
-        latency_s: Latency budget in seconds.
-    """
+    """Return the largest sustainable batch size, or None."""
     return max(
         (
             b

@@ -40,9 +40,6 @@ class MeasuredServiceDemand:
     """A service with measured batch costs.
 
     Attributes:
-        name: Name of the service.
-        rate_hz: Requests per second.
-        latency_s: Latency budget.
         batch_sizes: The k batch sizes.
         infer_s: Seconds per batch, shape (k, n).
         infer_w: Power during a batch in watts, shape (k, n).

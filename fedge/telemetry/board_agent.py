@@ -55,10 +55,8 @@ class AgentEnvironment:
     """The service's environment, replaced in tests.
 
     Attributes:
-        clock: Monotonic clock of the sensor.
         wall_s: Unix time in seconds.
         random: Random numbers from 0 to 1.
-        link: Connection to the server.
     """
 
     clock: Clock

@@ -16,7 +16,6 @@ class NewestRows:
     """Newest rows and energies by board.
 
     Attributes:
-        rows: The requested columns of the newest row.
         before_j: Energy in joules before a round.
         from_j: Energy in joules from that round on.
     """

@@ -120,15 +120,7 @@ class SensorStretches:
 def describe_progress(
     report: BoardProgress | None, board: str, device: str, sample: SensorSample | None, now_s: float
 ) -> BoardProgress:
-    """Combine a run's last report, while it is recent, with the sensor's newest values; otherwise the board is idle.
-
-    Args:
-        report: The run's last report, if any.
-        board: Name of the board.
-        device: Kind of board.
-        sample: The newest sample, if any.
-        now_s: Unix time.
-    """
+    """Combine a run's last report, while it is recent, with the sensor's newest values; otherwise the board is idle."""
     idle = BoardProgress(board, now_s, "idle", device)
     limit_s = SHOW_END_S if report is not None and report.state in {"done", "failed"} else STALE_S
     base = (

@@ -35,8 +35,6 @@ class TableSnapshot:
     """A table at one moment.
 
     Attributes:
-        table: The table.
-        parts: Paths of its parts.
         recent: Write-ahead rows as an Arrow table.
         notes: Descriptions of damaged files.
     """
@@ -75,11 +73,6 @@ def read_snapshot(folder: Path, table: StoreTable) -> TableSnapshot:
 def read_rows(folder: Path, kind: type[R], since_round: int | None = None) -> list[R]:
     """Read the rows of one table in the order in which they were written.
 
-    Args:
-        folder: The run's folder.
-        kind: Record type of the table.
-        since_round: First round to read; None: all.
-
     Returns:
         The rows; empty if nothing was stored.
 
@@ -102,9 +95,7 @@ def read_rows(folder: Path, kind: type[R], since_round: int | None = None) -> li
 def compute_store_stamp(folder: Path, *kinds: type) -> tuple[tuple[str, int, int], ...]:
     """Return names, sizes in bytes and modification times in ns of the tables' files; it changes when rows are added.
 
-    Args:
-        folder: The run's folder.
-        *kinds: Record types of the tables; none: all tables.
+    ``kinds`` are the record types of the tables; none: all tables.
     """
     tables = [BY_ROW[kind] for kind in kinds] or list(TABLES)
     paths = [folder / OLD_FILES[table] for table in tables if table in OLD_FILES]

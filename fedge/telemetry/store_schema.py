@@ -24,8 +24,6 @@ class StoreTable:
     """One table.
 
     Attributes:
-        name: Name of the table.
-        row: Its record type.
         time: Column, in seconds, that gives a row's age.
         coded: Columns that parts store with a dictionary.
     """
@@ -54,9 +52,7 @@ BY_ROW: dict[type, StoreTable] = {table.row: table for table in TABLES}
 def arrow_schema(table: StoreTable, coded: bool = False) -> Any:
     """Return the columns in the record's order.
 
-    Args:
-        table: The table.
-        coded: Whether to use dictionaries, as parts do; write-ahead frames have none.
+    Parts use dictionaries for the ``coded`` columns; write-ahead frames have none.
     """
     import pyarrow as pa
 

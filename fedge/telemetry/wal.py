@@ -31,10 +31,8 @@ class WalContents:
     """Content of a write-ahead file.
 
     Attributes:
-        batches: Arrow record batches.
         schema: Their schema; None in an empty file.
         good_bytes: End of the last complete frame.
-        total_bytes: Size of the file.
         damaged: Whether complete frames follow an incomplete one.
     """
 
@@ -72,13 +70,8 @@ def batch_frame(batch: Any) -> bytes:
 def append(path: Path, data: bytes, good_bytes: int, sync: bool) -> int:
     """Write ``data`` after the first ``good_bytes`` bytes.
 
-    When it returns, the operating system has the bytes; with ``sync`` they are on disk.
-
-    Args:
-        path: The file, created if ``good_bytes`` is 0.
-        data: Complete frames.
-        good_bytes: End of the valid content.
-        sync: Whether to sync the file.
+    When it returns, the operating system has the bytes; with ``sync`` they are on disk. The file is created if
+    ``good_bytes``, the end of its valid content, is 0.
 
     Returns:
         The new end of the valid content.

@@ -84,9 +84,6 @@ def dirichlet(alpha: float) -> Partition:
 def shards(per_client: int) -> Partition:
     """Return a partition that sorts samples by label, cuts them into equal shards and deals them to the clients.
 
-    Args:
-        per_client: Shards per client.
-
     Raises:
         BadInput: If ``per_client`` is below 1; the partition raises it if there are fewer samples than shards.
 
@@ -122,12 +119,6 @@ def split_samples(
     settings: PartitionSettings, labels: Indices, n_clients: int, rng: np.random.Generator
 ) -> list[Indices]:
     """Return the sample indices of every client under the experiment's partition.
-
-    Args:
-        settings: Name and parameters of the partition.
-        labels: Labels of the training samples, shape (n,).
-        n_clients: Number of clients.
-        rng: Random generator.
 
     Raises:
         UnknownName: If the partition is unknown.

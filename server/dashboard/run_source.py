@@ -50,7 +50,6 @@ class LoadedRows:
     """The rows of a run, as far as the dashboard needs them.
 
     Attributes:
-        last: Newest row of every board.
         settled: Last finished round; its client rows are final.
         settled_j: Energy of every board before round ``settled``, in joules.
         open_j: Energy of every board from round ``settled`` on, in joules.
@@ -100,9 +99,7 @@ class RunSource:
 
     Args:
         folder: The run folder; None if there is no run.
-        progress: Returns the boards' progress; None reads it from the run folder.
         refused: Returns the number of refused telemetry messages by board and reason.
-        now_s: Clock in unix seconds.
         real: True for real boards, which can fall silent.
     """
 

@@ -44,9 +44,6 @@ class _Window:
     """The samples of a window: those inside or on its ends, and the nearest ones outside.
 
     Attributes:
-        start_s: Start of the window.
-        end_s: End of the window.
-        inside: Samples inside or on its ends.
         before: Last sample before the start; None if a sample is on the start.
         after: First sample after the end; None if a sample is on the end.
     """
@@ -77,15 +74,8 @@ def integrate_energy(
     shorter than a period may contain no sample: its energy is then interpolated, and ``samples`` is 0. A gap counts
     with its whole length even if part of it is outside. ``throttled`` means that a throttle counter increased between
     the last sample not after the start and the first one not before the end. ``power_se_log`` is ``UNKNOWN_SE_LOG`` for
-    fewer than two samples inside.
-
-    Args:
-        samples: Samples in the order of their times.
-        start_s: Start of the window, on the samples' clock.
-        end_s: End of the window, after its start.
-        period_s: Sampling period in seconds.
-        total_power: Formula of the rails that the power consists of.
-        mode_changes: Times of mode changes; those strictly inside the window are counted.
+    fewer than two samples inside. ``samples`` are in the order of time. Mode changes strictly inside the window are
+    counted.
 
     Raises:
         SensorLost: The nearest sample is more than ``GAP_PERIODS`` periods away from the window.
@@ -117,9 +107,6 @@ def account_for_gaps(energy: Energy) -> Energy:
 
     The total length of gaps is bounded by their number times the longest.
 
-    Args:
-        energy: The energy of a window.
-
     Raises:
         SensorLost: More than a tenth of the window is in gaps, of which one is longer than a second.
     """
@@ -135,11 +122,7 @@ def account_for_gaps(energy: Energy) -> Energy:
 
 
 def join_windows(parts: Sequence[Energy]) -> Energy:
-    """Combine adjacent windows; a gap across a border counts in both.
-
-    Args:
-        parts: Adjacent windows in order, at least one.
-    """
+    """Combine adjacent windows; a gap across a border counts in both."""
     first, last = parts[0], parts[-1]
     if len(parts) == 1:
         return first
@@ -171,9 +154,6 @@ def mean_power_se_log(watts: Sequence[float]) -> float:
     It is ``s / (m sqrt(n'))`` with ``n' = n (1 - r) / (1 + r)`` effectively independent samples, since power samples
     are correlated. ``r`` is the correlation of neighbours plus ``(1 + 3 r) / n``, its bias in a short series, and at
     least 0, so that an alternating series gains nothing. A drift counts as scatter.
-
-    Args:
-        watts: Power samples in watts.
 
     Returns:
         The standard error; ``UNKNOWN_SE_LOG`` for fewer than two samples.

@@ -38,9 +38,7 @@ class Sampler:
     Args:
         sensor: The sensor; if its ``interval_s`` is longer than a period, it is used as the period when gaps are
             judged.
-        clock: Wall clock.
         hz: Sampling rate, 1 to 20 Hz.
-        keep_s: Seconds for which samples are kept.
 
     Raises:
         BadInput: The rate is out of range.
@@ -92,10 +90,6 @@ class Sampler:
 
     def energy_between(self, start_s: float, end_s: float) -> Energy:
         """Integrate energy over [start_s, end_s]; waits for a limited time for a sample at or after the end.
-
-        Args:
-            start_s: Start on the clock.
-            end_s: End on the clock, after the start.
 
         Raises:
             SensorLost: No sample covers the period, or the sensor was lost more than three periods before its end and

@@ -36,16 +36,10 @@ class TegrastatsLine:
     """Content of one line; None or absent if the line does not have it.
 
     Attributes:
-        ram_used_mb: Used RAM in MB.
-        ram_total_mb: Total RAM in MB.
-        swap_used_mb: Used swap in MB.
-        swap_total_mb: Total swap in MB.
         cores: CPU cores; None for a core that is off.
         mem_load: Share of memory bandwidth in use, 0 to 1.
-        mem_mhz: Memory clock in MHz.
         gpu_load: GPU load, 0 to 1.
         gpu_mhz: Clock of the fastest GPU cluster, in MHz.
-        temperatures_c: Temperature by sensor, in degrees Celsius.
         rails_w: Present power by rail in watts, not tegrastats' mean.
     """
 

@@ -36,9 +36,7 @@ class CsvSheet:
 def read_bytes(path: Path, right: str) -> bytes:
     """Read a file.
 
-    Args:
-        path: The file.
-        right: Description of the expected content, for error messages.
+    ``right`` describes the expected content in error messages.
 
     Raises:
         BadInput: The file is missing or unreadable.
@@ -55,11 +53,6 @@ def read_bytes(path: Path, right: str) -> bytes:
 def decode_text(where: str, raw: bytes, right: str = "a CSV file in UTF-8") -> str:
     """Decode UTF-8 with or without a byte order mark.
 
-    Args:
-        where: The file, for error messages.
-        raw: Its content.
-        right: Description of the expected content, for error messages.
-
     Raises:
         BadInput: The content is not UTF-8.
     """
@@ -72,12 +65,8 @@ def decode_text(where: str, raw: bytes, right: str = "a CSV file in UTF-8") -> s
 def parse_sheet(where: str, text: str, needed: Sequence[str]) -> CsvSheet:
     """Parse a CSV file separated by commas, semicolons or tabs.
 
-    With semicolons or tabs, a decimal comma is read as a point.
-
-    Args:
-        where: The file, for error messages.
-        text: Its content.
-        needed: Required columns in lower case; others are allowed, in any order.
+    With semicolons or tabs, a decimal comma is read as a point. Columns beside the ``needed`` ones (lower case) are
+    allowed, in any order.
 
     Raises:
         BadInput: A column is missing or repeated, or a line is not CSV or longer than the header.
@@ -98,12 +87,6 @@ def parse_sheet(where: str, text: str, needed: Sequence[str]) -> CsvSheet:
 
 def parse_number(where: str, column: str, text: str, whole: bool = False) -> float:
     """Parse a finite number above 0.
-
-    Args:
-        where: File and line, for error messages.
-        column: Name of the column, for error messages.
-        text: The cell.
-        whole: True if the number must be whole.
 
     Raises:
         BadInput: The cell is not such a number.

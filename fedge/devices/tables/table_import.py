@@ -26,19 +26,7 @@ LOG_IMPORTERS = {"tegrastats": tegrastats_log.import_tegrastats_log, "jtop": jto
 
 @dataclass(frozen=True, slots=True)
 class TableImport:
-    """Outcome of an import.
-
-    Attributes:
-        table: Path of the written table.
-        format: Format of the source.
-        device: The table's board.
-        workload: The table's workload.
-        rows: Number of rows.
-        modes: Number of different power modes.
-        batch_sizes: Batch sizes in the table.
-        repeated: Number of repeated measurements.
-        notes: Sentences on what was assumed or omitted.
-    """
+    """Outcome of an import."""
 
     table: str
     format: str
@@ -58,14 +46,7 @@ def import_table(
 
     Board and workload come from the path of ``out`` (``.../<board>/train/<workload>.csv``); for a board of the
     catalogue, the total power and the core count follow its definition. An existing file is kept unless it is the same
-    table.
-
-    Args:
-        source: Log, file or folder.
-        layout: Format of the source.
-        out: The table to write.
-        steps: For logs, the file with the times of each mode's steps.
-        batch_size: Batch size, if the source does not state it.
+    table. ``steps`` is the file with the times of each mode's steps, which logs need.
 
     Raises:
         BadInput: If the source is invalid, the format is unknown, or ``out`` holds something else.

@@ -104,12 +104,6 @@ def build_job_model(
 ) -> JobModel:
     """Build the model of a job.
 
-    Args:
-        known: Prior knowledge, one per batch size.
-        batch_sizes: The k batch sizes.
-        modes: The n modes.
-        infers: Whether the job is inference.
-
     Raises:
         BadInput: If there is no prior for a batch size.
     """
@@ -132,11 +126,7 @@ def build_job_model(
 def compute_posteriors(job: JobModel, points: Points, log_s: Floats, log_w: Floats) -> tuple[JobBelief, JobBelief]:
     """Compute the posteriors of time and power.
 
-    Args:
-        job: The job.
-        points: Measured points, each at most once, shape (m,).
-        log_s: Logarithms of the measured seconds, shape (m,).
-        log_w: Logarithms of the measured watts, shape (m,).
+    Points are measured at most once; ``log_s`` and ``log_w`` are logarithms of seconds and watts, shape (m,).
     """
     misfit_s, noise_s = job.roughness * MISFIT_TIME_SD, job.roughness * NOISE_TIME_SD
     seconds, best = _mix_candidates(

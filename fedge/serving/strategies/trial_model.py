@@ -33,11 +33,7 @@ from fedge.types import Floats
 def deal_trials(modes: int, batches: int, count: int, rng: np.random.Generator) -> list[Trial]:
     """Draw random trials whose modes are distributed evenly over the batch sizes.
 
-    Args:
-        modes: Number of modes; no mode repeats before all were drawn once.
-        batches: Number of batch sizes; 0 without inference.
-        count: Number of trials; fewer are returned if there are fewer combinations.
-        rng: Random generator.
+    No mode repeats before all were drawn once. ``batches`` is 0 without inference.
     """
     order = rng.permutation(modes).tolist()
     if batches == 0:
@@ -114,8 +110,6 @@ class TrialSpace:
     """The jobs at k batch sizes; trial number t is batch size ``t // n`` and mode ``t % n``.
 
     Attributes:
-        context: Choices and prior knowledge.
-        places: Indices of the batch sizes.
         train: Model of the training job; None without training.
         infer: Model of the inference job; None without inference.
     """

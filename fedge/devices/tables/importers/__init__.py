@@ -40,7 +40,6 @@ class ImportedTables:
 
     Attributes:
         tables: One table per batch size, smallest first.
-        notes: Assumptions, omissions and repairs.
     """
 
     tables: tuple[ProfileTable, ...]
@@ -51,13 +50,6 @@ def assemble_tables(
     where: str, rows: Sequence[ImportedRow], device: str, workload: str, notes: Iterable[str]
 ) -> ImportedTables:
     """Build tables from measurements.
-
-    Args:
-        where: Source of the measurements, for error messages.
-        rows: The measurements.
-        device: Device name.
-        workload: Workload name.
-        notes: Notes of the importer.
 
     Raises:
         BadInput: There are no measurements, or their units are implausible.

@@ -35,15 +35,8 @@ def import_json(
     """Import a file in the format ``LAYOUT``.
 
     Power is energy over time. Energies are sums of rails (AGX Xavier) or the module's input (TX2), so they are not
-    directly comparable with other tables.
-
-    Args:
-        where: The file, for error messages.
-        text: Its content.
-        device: Device name.
-        workload: Workload name.
-        batch_size: Batch size; None takes it from the file name.
-        cores: Number of cores; None identifies the board by its GPU clocks.
+    directly comparable with other tables. Without ``batch_size`` the file's name gives it, without ``cores`` the
+    board's GPU clocks give them.
 
     Raises:
         BadInput: The format differs, or batch size or cores are unknown.

@@ -25,16 +25,8 @@ def import_jtop_log(
     """Import the modes of a steps file with the power that jtop logged meanwhile.
 
     The columns are those of ``jtop().stats``: ``time``, and ``Power <RAIL>`` and ``Power TOT`` from version 4 on or
-    ``power cur`` before, all in milliwatts.
-
-    Args:
-        where: The log, for error messages.
-        text: Its content.
-        steps: When steps ran in which mode.
-        device: Device name.
-        workload: Workload name.
-        total_power: Formula of the board's total power. If it is None or one of its rails is not logged, jtop's total
-            is used, with a note.
+    ``power cur`` before, all in milliwatts. If ``total_power`` is None or one of its rails is not logged, jtop's own
+    total is used, with a note.
 
     Raises:
         BadInput: The log has no power or no times.

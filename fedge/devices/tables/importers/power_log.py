@@ -25,7 +25,6 @@ class PowerLog:
     Attributes:
         at_s: Times on the log's clock, shape (n,).
         power_w: The module's power in watts, shape (n,).
-        notes: Assumptions made while reading it.
     """
 
     at_s: Floats
@@ -38,11 +37,7 @@ def build_power_log(
 ) -> PowerLog:
     """Build a log of total power; samples that lack a rail are left out with a note.
 
-    Args:
-        where: The log, for error messages.
-        samples: Time in seconds, and milliwatts by rail.
-        rails: Rails whose sum is the total.
-        notes: Notes to keep.
+    ``samples`` are times in seconds, and milliwatts by rail.
 
     Raises:
         BadInput: No sample has all the rails.
@@ -63,13 +58,6 @@ def import_runs(where: str, log: PowerLog, steps: StepsFile, device: str, worklo
 
     If the log has dates, times of runs below ``EARLIEST_S`` count from its first sample. A mode without a power sample
     is left out with a note.
-
-    Args:
-        where: The log, for error messages.
-        log: The power log.
-        steps: The steps file.
-        device: Device name.
-        workload: Workload name.
 
     Raises:
         BadInput: No mode has a power sample.

@@ -37,9 +37,6 @@ class ModeFiles:
 def read_source(source: Path) -> Iterator[ModeFiles] | str:
     """Read measurements.
 
-    Args:
-        source: A folder with mode folders below it, or a result table.
-
     Returns:
         The files of each mode, read lazily, or the text of the result table.
 
@@ -68,13 +65,6 @@ def import_folders(
     ``*_fetch.csv`` and ``*_compute.csv``. Power is ``power cur`` of ``*_tegrastats.csv`` (mW, jtop's total) between the
     ``log_time`` of these steps. Modes with incomplete files are left out with a note.
 
-    Args:
-        where: The folder, for error messages.
-        modes: Files of each mode.
-        device: Device name.
-        workload: Workload name.
-        batch_size: Batch size; None for that of the paper.
-
     Raises:
         BadInput: No mode has a time and a power.
     """
@@ -95,13 +85,6 @@ def import_folders(
 
 def import_results(where: str, text: str, device: str, workload: str, batch_size: int | None = None) -> ImportedTables:
     """Import the observed columns of a result table (``RESULT_COLUMNS``, ms per step and watts), not its predictions.
-
-    Args:
-        where: The file, for error messages.
-        text: Its content.
-        device: Device name.
-        workload: Workload name.
-        batch_size: Batch size; None for that of the paper.
 
     Raises:
         BadInput: Columns are missing, no row is usable, or times are those of epochs.

@@ -31,8 +31,6 @@ class StepRun:
     Attributes:
         start_s: Start, on the log's clock.
         end_s: End, on the log's clock.
-        steps: Number of steps.
-        knobs: Mode and batch size.
     """
 
     start_s: float
@@ -57,10 +55,7 @@ class StepsFile:
 def read_steps_file(where: str, text: str, batch_size: int | None = None) -> StepsFile:
     """Parse a steps file.
 
-    Args:
-        where: The file, for error messages.
-        text: Its content.
-        batch_size: Batch size of a file without this column; selects rows of a file with it.
+    ``batch_size`` is that of a file without this column, and selects the rows of a file with it.
 
     Raises:
         BadInput: A cell is invalid (names line and column), or no row has the batch size.

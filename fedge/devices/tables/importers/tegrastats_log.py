@@ -23,16 +23,8 @@ def import_tegrastats_log(
 ) -> ImportedTables:
     """Import the modes of a steps file with the power that tegrastats logged meanwhile.
 
-    Every line must start with a time: JetPack 5 and 6 print one, JetPack 4 does not.
-
-    Args:
-        where: The log, for error messages.
-        text: Its content.
-        steps: When steps ran in which mode.
-        device: Device name.
-        workload: Workload name.
-        total_power: Formula of the board's total power, such as ``"VDD_GPU_SOC + VDD_CPU_CV"``; None takes the input
-            rail.
+    Every line must start with a time: JetPack 5 and 6 print one, JetPack 4 does not. ``total_power`` is a formula such
+    as ``"VDD_GPU_SOC + VDD_CPU_CV"``; None takes the input rail.
 
     Raises:
         BadInput: Lines have no time, or the log has no rails or those of another board.
