@@ -13,7 +13,7 @@ from typing import Protocol
 
 import numpy as np
 
-from fedge.devices.tables.csv_sheet import decode_text, read_bytes
+from fedge.devices.tables.csv_sheet import decode_text, float_or_nan, read_bytes
 from fedge.errors import BadInput
 from fedge.experiment import AvailabilitySpec, Experiment, FleetBoard
 from fedge.seeds import make_generator
@@ -172,10 +172,7 @@ def _iter_lines(path: Path, text: str) -> Iterator[tuple[int, str, float, float]
 
 
 def _parse_seconds(where: str, column: str, text: str | None) -> float:
-    try:
-        value = float(text or "")
-    except ValueError:
-        value = math.nan
+    value = float_or_nan(text or "")
     if math.isnan(value):
         raise BadInput(f"{where}, {column}", repr(text or ""), "a number of seconds")
     return value

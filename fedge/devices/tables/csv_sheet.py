@@ -85,16 +85,21 @@ def parse_sheet(where: str, text: str, needed: Sequence[str]) -> CsvSheet:
     return CsvSheet(where, columns, tuple(_iterate_rows(where, text, separator, columns)))
 
 
+def float_or_nan(text: str) -> float:
+    """Parse a number; NaN for any other text."""
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
+
+
 def parse_number(where: str, column: str, text: str, whole: bool = False) -> float:
     """Parse a finite number above 0.
 
     Raises:
         BadInput: The cell is not such a number.
     """
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
+    value = float_or_nan(text)
     if not (math.isfinite(value) and value > 0 and not (whole and value != round(value))):
         right = "a whole number above 0" if whole else "a number above 0"
         raise BadInput(f"{where}, {column}", _shorten(repr(text), MAX_SHOWN_LENGTH), right)

@@ -6,22 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fedge.devices.tables.csv_sheet import SheetRow, parse_number, parse_sheet
+from fedge.devices.tables.importers import ImportKey
 from fedge.devices.tables.importers.timestamps import TIME_FORMATS, parse_time_s
 from fedge.errors import BadInput
 
 STEPS_COLUMNS = ("start_s", "end_s", "cores", "cpu_khz", "gpu_hz", "mem_hz")
 """Required columns; ``batch_size`` and ``steps`` (steps in the row, 1 by default) are optional."""
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class ImportKey:
-    """Key of one row of the result: a power mode in the units of the normal form, and the batch size."""
-
-    cores: int
-    cpu_khz: float
-    gpu_hz: float
-    mem_hz: float
-    batch_size: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,13 +74,11 @@ def _parse_run(where: str, row: SheetRow, batch_size: int | None, counted: bool)
     start_s, end_s = (_parse_time_s(where, name, row.cells[name]) for name in ("start_s", "end_s"))
     if not end_s > start_s:
         raise BadInput(f"{where}, end_s", row.cells["end_s"], f"a time after start_s, {row.cells['start_s']}")
-    cpu_khz, gpu_hz, mem_hz = (parse_number(where, name, row.cells[name]) for name in ("cpu_khz", "gpu_hz", "mem_hz"))
+    clocks = [parse_number(where, name, row.cells[name]) for name in ("cpu_khz", "gpu_hz", "mem_hz")]
     cores = int(parse_number(where, "cores", row.cells["cores"], whole=True))
     size = batch_size or int(parse_number(where, "batch_size", row.cells["batch_size"], whole=True))
     steps = int(parse_number(where, "steps", row.cells["steps"], whole=True)) if counted else 1
-    return StepRun(
-        start_s, end_s, steps, ImportKey(cores, cpu_khz=cpu_khz, gpu_hz=gpu_hz, mem_hz=mem_hz, batch_size=size)
-    )
+    return StepRun(start_s, end_s, steps, ImportKey(cores, *clocks, size))
 
 
 def _parse_time_s(where: str, column: str, text: str) -> float:
