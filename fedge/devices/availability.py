@@ -40,16 +40,6 @@ class Availability(Protocol):
         ...
 
 
-class AlwaysAvailable:
-    """A board that is always available."""
-
-    def available_until_s(self, at_s: float) -> float:
-        return math.inf
-
-    def next_available_s(self, at_s: float) -> float | None:
-        return at_s
-
-
 class AlternatingAvailability:
     """Alternates between on and off with exponentially distributed durations.
 
@@ -111,6 +101,9 @@ class TracedAvailability:
         return self._starts_s[place] if place < len(self._starts_s) else None
 
 
+ALWAYS_AVAILABLE = TracedAvailability([(0.0, math.inf)])
+
+
 def build_availabilities(experiment: Experiment, boards: Iterable[FleetBoard]) -> dict[str, Availability]:
     """Build the availability of every board, by name.
 
@@ -126,12 +119,10 @@ def build_availability(spec: AvailabilitySpec | None, board: str, seed: int) -> 
     Raises:
         BadInput: The trace is invalid; see ``read_availability_trace``.
     """
-    if spec is None:
-        return AlwaysAvailable()
-    if spec.trace is not None:
+    if spec is not None and spec.trace is not None:
         return TracedAvailability(read_availability_trace(Path(spec.trace)).get(board, ()))
-    if spec.on_s is None or spec.off_s is None:
-        return AlwaysAvailable()
+    if spec is None or spec.on_s is None or spec.off_s is None:
+        return ALWAYS_AVAILABLE
     return AlternatingAvailability(spec.on_s, spec.off_s, make_generator(seed, board, "availability"))
 
 

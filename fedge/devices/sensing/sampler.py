@@ -111,13 +111,17 @@ class Sampler:
             mode_changes=changes,
         )
 
+    def samples(self) -> tuple[SensorSample, ...]:
+        """Return the kept samples, the oldest first."""
+        with self._changed:
+            return tuple(self._samples)
+
     def samples_between(self, start_s: float, end_s: float) -> tuple[SensorSample, ...]:
         """Return the present samples in [start_s, end_s], with the nearest one before and after; does not wait."""
-        with self._changed:
-            kept = list(self._samples)
+        kept = self.samples()
         at_s = attrgetter("at_s")
         first, after = bisect_left(kept, start_s, key=at_s), bisect_right(kept, end_s, key=at_s)
-        return tuple(kept[max(0, first - 1) : after + 1])
+        return kept[max(0, first - 1) : after + 1]
 
     def _limit_s(self, end_s: float) -> float:
         return max(end_s - self._clock.now_s(), 0.0) + GAP_PERIODS * self.period_s + PATIENCE_S

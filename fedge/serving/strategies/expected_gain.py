@@ -45,8 +45,8 @@ class LogNormalSpread:
     sd: Floats
 
     @classmethod
-    def from_belief(cls, updated: SequentialBelief, places: int, width: float) -> LogNormalSpread:
-        return cls(updated.mean.reshape(places, -1), width * updated.sd.reshape(places, -1))
+    def from_belief(cls, updated: SequentialBelief, places: int) -> LogNormalSpread:
+        return cls(updated.mean.reshape(places, -1), updated.sd.reshape(places, -1))
 
     def probability_below(self, limit: Floats | float) -> Floats:
         """Return the probability of a value below ``limit``; 0 for a limit of 0 or less."""

@@ -37,7 +37,8 @@ def test_so_many_modes_are_profiled_as_are_wanted_and_the_others_score_the_model
 
     assert len(model.measurements) == 12
     assert len({seen.mode for seen in model.measurements}) == 12
-    held_out = model.about.held_out
+    held_out, origin = model.about.held_out, model.about.origin
+    assert (origin.explorer, origin.rows, origin.label) == ("random", len(grid()), "measured")
     assert held_out is not None
     assert held_out.modes == len(grid()) - 12
     truth, predictions = ground().truth, predict_candidates(model, predictor)
@@ -52,17 +53,6 @@ def test_a_batch_is_measured_from_high_to_low_memory_clock():
 
     memory = [seen.mode.mem_mhz for seen in model.measurements]
     assert memory == sorted(memory, reverse=True)
-
-
-def test_the_origin_tells_what_profiling_took():
-    model, _ = train_model(ground(), FitRequest("physical", explorer="random", modes=4))
-
-    origin = model.about.origin
-    assert origin.profiling_s == pytest.approx(sum(3.0 + 40 * seen.step_s for seen in model.measurements))
-    assert origin.profiling_j == pytest.approx(
-        sum((3.0 + 40 * seen.step_s) * seen.power_w for seen in model.measurements)
-    )
-    assert (origin.explorer, origin.rows, origin.label) == ("random", len(grid()), "measured")
 
 
 def test_a_whole_small_table_is_learnt_from_and_leaves_nothing_to_score():

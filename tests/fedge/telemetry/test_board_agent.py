@@ -24,7 +24,6 @@ from fedge.protocols import Clock
 from fedge.telemetry.board_agent import AgentEnvironment, TelemetryAgent
 from fedge.telemetry.live_records import BoardProgress
 from fedge.telemetry.progress_files import write_progress
-from fedge.telemetry.sensor_stretches import BufferedSensor
 from fedge.telemetry.store_reader import read_rows
 from fedge.telemetry.store_records import SampleRow
 from fedge.telemetry.uplink import HttpsUplink
@@ -128,12 +127,12 @@ def test_seconds_that_cannot_be_dated_are_counted_once(tmp_path: Path) -> None:
     )
     world = AgentEnvironment(clock, wall_s=clock.now_s, random=lambda: 0.0, link=HttpsUplink(telemetry))
     agent = TelemetryAgent(NodeSettings(board=BOARD, root=str(tmp_path)), telemetry, "s", world)
-    sensor = BufferedSensor(SteadySensor(clock))
-    sensor.read()
+    sensor = SteadySensor(clock)
+    samples = [sensor.read()]
     for second in range(1, 6):
         clock.sleep_s(1.0)
-        sensor.read()
-        agent._collect(sensor)
+        samples.append(sensor.read())
+        agent._collect(samples)
         assert agent._outbox.lost_stretches == second
 
 

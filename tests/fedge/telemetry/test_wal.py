@@ -19,7 +19,7 @@ def frames(count: int) -> list[bytes]:
     batches = [
         pa.RecordBatch.from_pydict({"n": [*range(i + 1)], "name": [f"row {i}"] * (i + 1)}, SCHEMA) for i in range(count)
     ]
-    return [wal.schema_frame(SCHEMA), *map(wal.batch_frame, batches)]
+    return [*map(wal.make_frame, (SCHEMA, *batches))]
 
 
 def ends(pieces: list[bytes]) -> list[int]:

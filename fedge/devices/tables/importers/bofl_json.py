@@ -49,9 +49,10 @@ def import_json(where: str, text: str, batch_size: int | None = None, cores: int
     if batch_size is None:
         notes.append(f"batch size {size}: that of the program which wrote {PurePath(where).name}")
     rows, empty = [], []
-    for name, (*clocks, seconds, joules) in entries.items():
+    for name, (cpu_khz, gpu_hz, mem_hz, seconds, joules) in entries.items():
         if seconds > 0 and joules > 0:
-            rows.append(ImportedRow(ImportKey(known_cores, *clocks, size), 1e3 * seconds, joules / seconds))
+            key = ImportKey(known_cores, cpu_khz=cpu_khz, gpu_hz=gpu_hz, mem_hz=mem_hz, batch_size=size)
+            rows.append(ImportedRow(key, 1e3 * seconds, joules / seconds))
         else:
             empty.append(name)
     if empty:

@@ -168,5 +168,6 @@ def _iterate_finite_rows(sheet: CsvSheet, columns: Sequence[str]) -> Iterator[li
 
 
 def _build_row(mode: re.Match[str], batch_size: int, time_ms: float, power_w: float) -> ImportedRow:
-    cores, *clocks = mode.groups()
-    return ImportedRow(ImportKey(int(cores), *map(float, clocks), batch_size), time_ms, power_w)
+    cores, cpu_khz, gpu_hz, mem_hz = map(int, mode.groups())
+    key = ImportKey(cores, cpu_khz=cpu_khz, gpu_hz=gpu_hz, mem_hz=mem_hz, batch_size=batch_size)
+    return ImportedRow(key, time_ms, power_w)

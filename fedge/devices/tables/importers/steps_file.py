@@ -74,11 +74,12 @@ def _parse_run(where: str, row: SheetRow, batch_size: int | None, counted: bool)
     start_s, end_s = (_parse_time_s(where, name, row.cells[name]) for name in ("start_s", "end_s"))
     if not end_s > start_s:
         raise BadInput(f"{where}, end_s", row.cells["end_s"], f"a time after start_s, {row.cells['start_s']}")
-    clocks = [parse_number(where, name, row.cells[name]) for name in ("cpu_khz", "gpu_hz", "mem_hz")]
+    cpu_khz, gpu_hz, mem_hz = (parse_number(where, name, row.cells[name]) for name in ("cpu_khz", "gpu_hz", "mem_hz"))
     cores = int(parse_number(where, "cores", row.cells["cores"], whole=True))
     size = batch_size or int(parse_number(where, "batch_size", row.cells["batch_size"], whole=True))
     steps = int(parse_number(where, "steps", row.cells["steps"], whole=True)) if counted else 1
-    return StepRun(start_s, end_s, steps, ImportKey(cores, *clocks, size))
+    knobs = ImportKey(cores, cpu_khz=cpu_khz, gpu_hz=gpu_hz, mem_hz=mem_hz, batch_size=size)
+    return StepRun(start_s, end_s, steps, knobs)
 
 
 def _parse_time_s(where: str, column: str, text: str) -> float:

@@ -105,27 +105,21 @@ def test_a_bad_number_is_named_with_its_line_and_column(tmp_path: Path, row: str
     assert "\n" not in str(error.value)
 
 
-def test_an_empty_table_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="no rows"):
-        read_mode_table(_file(tmp_path))
-
-
-def test_a_missing_file_is_refused_by_name(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match=r"nowhere\.csv: got no such file"):
-        read_mode_table(tmp_path / "nowhere.csv")
-
-
-def test_a_folder_cannot_be_read_as_a_table(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (f"{HEAD}\n".encode(), "no rows"),
+        (None, r"my\.csv: got no such file"),
+        (b"\xff\xd8\xff\xe0", "bytes that are not text"),
+    ],
+)
+def test_a_file_that_is_no_table_is_refused_by_name(tmp_path: Path, content: bytes | None, message: str) -> None:
+    if content is not None:
+        (tmp_path / "my.csv").write_bytes(content)
+    with pytest.raises(BadInput, match=message):
+        read_mode_table(tmp_path / "my.csv")
     with pytest.raises(BadInput, match="cannot be read"):
         read_mode_table(tmp_path)
-
-
-def test_bytes_that_are_no_text_are_refused(tmp_path: Path) -> None:
-    path = tmp_path / "image.csv"
-    path.write_bytes(b"\xff\xd8\xff\xe0")
-
-    with pytest.raises(BadInput, match="bytes that are not text"):
-        read_mode_table(path)
 
 
 def _grid_rows() -> list[list[str]]:
