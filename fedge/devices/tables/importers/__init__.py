@@ -43,7 +43,7 @@ class ImportedRow:
 
 @dataclass(frozen=True, slots=True)
 class ImportedRows:
-    """What an importer read from the source ``where``, and notes on its assumptions, omissions and repairs."""
+    """Rows that an importer read from the source ``where``, and notes on its assumptions, omissions and repairs."""
 
     where: str
     rows: Sequence[ImportedRow]
