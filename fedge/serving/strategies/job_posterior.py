@@ -194,20 +194,6 @@ def _join_curves(curves: Sequence[KnobCurve]) -> KnobCurve:
     return curve
 
 
-def _build_rows(job: JobModel, points: Points, logs: Floats, noise_sd: float) -> QuantityRows:
-    count = len(points)
-    none = np.zeros(count)
-    return QuantityRows(
-        job.x[points],
-        log=logs,
-        noise_sd=np.full(count, noise_sd),
-        offset=np.zeros((count, count)),
-        offset_here=none,
-        offset_sd=0.0,
-        here=np.ones(count),
-    )
-
-
 def _mix_candidates(
     job: JobModel, candidates: Iterator[_PriorCandidate], points: Points, logs: Floats, sds: tuple[float, float]
 ) -> tuple[JobBelief, Floats]:
@@ -216,7 +202,16 @@ def _mix_candidates(
     ``sds`` are the standard deviations of misfit and noise.
     """
     misfit_sd, noise_sd = sds
-    rows = _build_rows(job, points, logs, noise_sd)
+    count = len(points)
+    rows = QuantityRows(
+        job.x[points],
+        log=logs,
+        noise_sd=np.full(count, noise_sd),
+        offset=np.zeros((count, count)),
+        offset_here=np.zeros(count),
+        offset_sd=0.0,
+        here=np.ones(count),
+    )
     alike = job.misfit_likeness[np.ix_(points, points)]
     tried = []
     for one in candidates:
@@ -265,13 +260,11 @@ class SequentialBelief:
         var: Variance of the logarithm without noise, shape (points,).
     """
 
-    def __init__(self, belief: JobBelief, told: Sequence[tuple[int, float]] = ()) -> None:
+    def __init__(self, belief: JobBelief) -> None:
         self._belief = belief
         self._known: list[Floats] = []
         self.mean = belief.mean
         self.var: Floats = np.maximum(np.diag(belief.covariance).astype(np.float64), MIN_VARIANCE)
-        for point, log in told:
-            self.tell(point, log)
 
     def tell(self, point: int, log: float) -> None:
         """Update with a measurement of ``point`` whose logarithm is ``log``; outliers are down-weighted."""

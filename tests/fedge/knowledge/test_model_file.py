@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from contracts.boards import MAXN, another_workload, coefficients, grid
+from contracts.boards import MAXN, another_workload, coefficients, grid, made_up_table
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors import safe_open
@@ -38,9 +38,8 @@ ROWS = (629, 500, 377, 200, 3)
 
 
 def reference() -> ProfileTable:
-    modes = Modes(grid().knobs[::7])
-    seconds, watts = compute_step_s(coefficients(), MAXN, modes), compute_power_w(coefficients(), MAXN, modes)
-    return ProfileTable("my-board", "other", 8, modes, seconds, watts, "b" * 64, "/home/me/my-board/other.csv")
+    named = {"device": "my-board", "workload": "other", "batch_size": 8, "path": "/home/me/my-board/other.csv"}
+    return made_up_table(every=7, sha256="b" * 64, **named)
 
 
 def model(rows: tuple[int, ...] = ROWS, references: tuple[ProfileTable, ...] = ()) -> BoardModel:
