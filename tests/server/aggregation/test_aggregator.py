@@ -95,7 +95,7 @@ def test_a_strategy_with_a_memory_goes_on_after_a_checkpoint_as_if_nothing_had_h
     assert resumed["weight"].tobytes() == arrays["weight"].tobytes()
 
 
-@pytest.mark.parametrize("name", ["FedProx", "FedAsync", "FedBuff"])
+@pytest.mark.parametrize("name", ["FedProx", "FedAsync"])
 def test_the_clients_are_told_how_hard_to_pull(name: str) -> None:
     _, numbers = aggregator(StrategySpec(name=name, options={"proximal_mu": 0.25})).configure(1, MODEL, 2)
 
