@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import tempfile
 from pathlib import Path
 
 import pytest
-from contracts.crashing import every_crash
+from contracts.crashing import disk_full, every_crash
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -125,11 +124,7 @@ def test_a_full_disk_loses_the_newest_and_raises_nothing(tmp_path: Path, monkeyp
     spool = Spool(tmp_path, 10**6, HOUR)
     spool.put(1, batch(1), T0)
     with monkeypatch.context() as patched:
-
-        def full(file: int) -> None:
-            raise OSError(errno.ENOSPC, "No space left on device")
-
-        patched.setattr(os, "fsync", full)
+        patched.setattr(os, "fsync", disk_full)
         assert not spool.put(2, batch(2), T0)
         assert not spool.put(1, batch(1, 9), T0)
     assert everything(spool) == [batch(1)]
