@@ -13,7 +13,7 @@ from typing import Protocol
 
 import numpy as np
 
-from fedge.devices.tables.csv_sheet import decode_text, read_bytes
+from fedge.devices.tables.csv_sheet import decode_text, float_or_nan, read_bytes
 from fedge.errors import BadInput
 from fedge.experiment import AvailabilitySpec, Experiment, FleetBoard
 from fedge.seeds import make_generator
@@ -40,16 +40,6 @@ class Availability(Protocol):
         ...
 
 
-class AlwaysAvailable:
-    """A board that is always available."""
-
-    def available_until_s(self, at_s: float) -> float:
-        return math.inf
-
-    def next_available_s(self, at_s: float) -> float | None:
-        return at_s
-
-
 class AlternatingAvailability:
     """Alternates between on and off with exponentially distributed durations.
 
@@ -59,7 +49,6 @@ class AlternatingAvailability:
     Args:
         on_s: Mean duration of on intervals, in seconds.
         off_s: Mean duration of off intervals, in seconds.
-        rng: The board's own generator.
     """
 
     def __init__(self, on_s: float, off_s: float, rng: np.random.Generator) -> None:
@@ -112,6 +101,9 @@ class TracedAvailability:
         return self._starts_s[place] if place < len(self._starts_s) else None
 
 
+ALWAYS_AVAILABLE = TracedAvailability([(0.0, math.inf)])
+
+
 def build_availabilities(experiment: Experiment, boards: Iterable[FleetBoard]) -> dict[str, Availability]:
     """Build the availability of every board, by name.
 
@@ -124,20 +116,13 @@ def build_availabilities(experiment: Experiment, boards: Iterable[FleetBoard]) -
 def build_availability(spec: AvailabilitySpec | None, board: str, seed: int) -> Availability:
     """Build the availability of one board; a board that its trace does not contain is never available.
 
-    Args:
-        spec: The availability in the board's fleet entry; None means always.
-        board: Name of the board.
-        seed: The experiment's seed.
-
     Raises:
         BadInput: The trace is invalid; see ``read_availability_trace``.
     """
-    if spec is None:
-        return AlwaysAvailable()
-    if spec.trace is not None:
+    if spec is not None and spec.trace is not None:
         return TracedAvailability(read_availability_trace(Path(spec.trace)).get(board, ()))
-    if spec.on_s is None or spec.off_s is None:
-        return AlwaysAvailable()
+    if spec is None or spec.on_s is None or spec.off_s is None:
+        return ALWAYS_AVAILABLE
     return AlternatingAvailability(spec.on_s, spec.off_s, make_generator(seed, board, "availability"))
 
 
@@ -146,9 +131,6 @@ def read_availability_trace(path: Path) -> Mapping[str, tuple[OnInterval, ...]]:
     """Read an availability trace, a CSV file with the columns ``board,on_s,off_s``; each file is read once per process.
 
     Intervals of a board may be in any order and may touch, but not overlap. An empty ``off_s`` means no end.
-
-    Args:
-        path: The CSV file, in UTF-8.
 
     Returns:
         The intervals of each board, ascending, with touching ones merged.
@@ -181,10 +163,7 @@ def _iter_lines(path: Path, text: str) -> Iterator[tuple[int, str, float, float]
 
 
 def _parse_seconds(where: str, column: str, text: str | None) -> float:
-    try:
-        value = float(text or "")
-    except ValueError:
-        value = math.nan
+    value = float_or_nan(text or "")
     if math.isnan(value):
         raise BadInput(f"{where}, {column}", repr(text or ""), "a number of seconds")
     return value

@@ -42,10 +42,7 @@ def initial_charge(spec: BatterySpec) -> BatteryCharge:
 def update_charge(charge: BatteryCharge, spent_j: float, seconds: float) -> BatteryCharge:
     """Return the battery after a period of use.
 
-    Args:
-        charge: The battery before.
-        spent_j: Energy that the board drew, in joules.
-        seconds: Duration, during which the battery is charged.
+    It is charged during all ``seconds``.
     """
     left_j = charge.left_j - spent_j + charge.spec.charging_w * seconds
     return BatteryCharge(charge.spec, min(charge.capacity_j, max(0.0, left_j)))
@@ -58,10 +55,6 @@ def can_take_part(charge: BatteryCharge) -> bool:
 
 def recharge_time_s(charge: BatteryCharge, idle_w: float) -> float | None:
     """Return the seconds of idling after which a board may take part.
-
-    Args:
-        charge: The battery.
-        idle_w: Idle power of the board, in watts.
 
     Returns:
         0 if it may take part now, None if it never will.
@@ -76,9 +69,7 @@ def recharge_time_s(charge: BatteryCharge, idle_w: float) -> float | None:
 def time_to_empty_s(charge: BatteryCharge, phases: Iterable[tuple[float, float]]) -> float | None:
     """Return the seconds until the battery is empty.
 
-    Args:
-        charge: The battery at the start.
-        phases: Duration in seconds and power in watts of consecutive phases.
+    ``phases`` are durations in seconds and powers in watts, one after the other.
 
     Returns:
         None if the battery lasts through all phases.

@@ -82,10 +82,6 @@ class BoardArchive:
 def write_board_archive(machine: Machine, archive: Path) -> BoardArchive:
     """Write a board's files to an archive, atomically.
 
-    Args:
-        machine: The board.
-        archive: Path of the .tar.gz file; its folder is created.
-
     Returns:
         The archived and the unreadable files.
 

@@ -22,13 +22,7 @@ HOLDER = "board-check"
 
 @dataclass(frozen=True, slots=True)
 class BoardCheckFinding:
-    """One line of the check.
-
-    Attributes:
-        what: The step of the check.
-        result: Its outcome.
-        seen: The observed values.
-    """
+    """One line of the check."""
 
     what: str
     result: str
@@ -39,12 +33,6 @@ def check_board(
     place: BoardLocation, worker_socket: str, seconds: float, report: Callable[[str], None]
 ) -> tuple[BoardCheckFinding, ...]:
     """Check the board; failures of single knobs are findings.
-
-    Args:
-        place: Sockets and paths of the board.
-        worker_socket: The worker's socket.
-        seconds: Duration of the power measurement.
-        report: Called with a line about each step.
 
     Raises:
         BoardError: If the board cannot be reached at all.

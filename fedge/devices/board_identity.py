@@ -24,7 +24,6 @@ class BoardIdentity:
     """Identity that a board reports.
 
     Attributes:
-        model: Model name in the device tree.
         compatible: The device tree's ``compatible`` names.
         l4t: L4T release, like ``"35.4.1"``; empty if unknown.
     """
@@ -45,11 +44,6 @@ def match_board_spec(identity: BoardIdentity, gpu_mhz: Sequence[float], specs: M
 
     Some boards share a module number (Orin Nano before and after its Super clocks); then the one with the nearest
     maximum GPU clock is returned.
-
-    Args:
-        identity: Identity that the board reports.
-        gpu_mhz: The board's GPU clocks in MHz; may be empty.
-        specs: The catalogue.
 
     Raises:
         BoardError: The catalogue does not contain the board.

@@ -35,10 +35,6 @@ class BoardKind:
     """Properties that the boards of a fleet entry share.
 
     Attributes:
-        spec: The board in the catalogue.
-        average: Average surface of step time and power.
-        truth_label: Label of the surface: measured, calibrated or estimated.
-        truth_source: Description of where the surface comes from.
         residual_time_sd_log: Standard deviation of the time residual, in log units.
         residual_power_sd_log: Standard deviation of the power residual, in log units.
         priors: Cost profiles that a predictor may use as priors.
@@ -56,10 +52,6 @@ class BoardKind:
 def build_kind(board: FleetBoard, workload: WorkloadSpec) -> BoardKind:
     """Build the board kind of a fleet entry.
 
-    Args:
-        board: The fleet entry of a board.
-        workload: The experiment's workload.
-
     Raises:
         BadInput: The device, workload or table is unknown or invalid.
     """
@@ -76,11 +68,6 @@ def load_references(board: FleetBoard, workload: WorkloadSpec) -> tuple[ProfileT
 def load_reference(path: str, board: FleetBoard, workload: WorkloadSpec) -> ProfileTable:
     """Load a reference table, at its only batch size or at that of the workload.
 
-    Args:
-        path: Path of the table.
-        board: The fleet entry of a board.
-        workload: The experiment's workload.
-
     Raises:
         BadInput: The table is the board's truth or a table of its own workload, which would leak what is to be
             predicted.
@@ -91,10 +78,7 @@ def load_reference(path: str, board: FleetBoard, workload: WorkloadSpec) -> Prof
 def build_knowledge(kind: BoardKind, references: tuple[ProfileTable, ...], idle_w: float | None) -> PriorKnowledge:
     """Build the prior knowledge of a predictor.
 
-    Args:
-        kind: The board kind.
-        references: Tables of other workloads.
-        idle_w: Idle power in MAXN, in watts; None if unknown.
+    ``idle_w`` is that in MAXN.
     """
     return PriorKnowledge(kind.spec.maxn, tuple(prior.coefficients for prior in kind.priors), references, idle_w)
 
@@ -204,13 +188,7 @@ def mode_idle_power_w(spec: DeviceSpec, work: Workload, modes: Modes) -> Floats:
 
 
 def build_surface(board: FleetBoard, kind: BoardKind, seed: int) -> ModeSurface:
-    """Build the truth of one board; a measured table is used unchanged.
-
-    Args:
-        board: The fleet entry of the board.
-        kind: Its board kind.
-        seed: The experiment's seed, from which the board's deviation is drawn.
-    """
+    """Build the truth of one board; a measured table is used unchanged."""
     if board.entry.truth.startswith(TABLE_PREFIX):
         return kind.average
     rng = make_generator(seed, board.name, "truth")

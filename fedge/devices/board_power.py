@@ -43,9 +43,7 @@ def describe_power_modes(socket: str) -> Mapping[str, Any]:
 def set_power_mode(text: str, socket: str) -> Mapping[str, Any]:
     """Set a mode and return it as read back.
 
-    Args:
-        text: A preset's name, or a mode as in ``parse_wire_mode``.
-        socket: The daemon's socket.
+    ``text`` is a preset's name, or a mode as in ``parse_wire_mode``.
 
     Raises:
         BadInput: If the board has no such mode.
@@ -71,9 +69,7 @@ def restore_power_state(socket: str) -> Mapping[str, Any]:
 def parse_wire_mode(text: str, knobs: Mapping[str, Sequence[int]]) -> dict[str, int]:
     """Parse a mode in human notation.
 
-    Args:
-        text: CORES/CPU/GPU/MEMORY with clocks in MHz; ``-`` leaves a knob unchanged.
-        knobs: The board's values per knob, in protocol units.
+    ``text`` is CORES/CPU/GPU/MEMORY with clocks in MHz; ``-`` leaves a knob unchanged.
 
     Returns:
         Value by knob, in protocol units.

@@ -17,12 +17,7 @@ KHZ_PER_MHZ = 1e3
 
 
 def mode_from_wire(wire: Mapping[str, int], spec: DeviceSpec) -> PowerMode:
-    """Convert a mode from the power daemon's units; a missing knob gets its maximum.
-
-    Args:
-        wire: Values by knob: ``cores``, ``cpu_khz``, ``gpu_hz``, ``emc_hz``.
-        spec: The board.
-    """
+    """Convert a mode from the power daemon's units; a missing knob gets its maximum."""
     return PowerMode(
         int(wire.get("cores", max(spec.cores))),
         wire["cpu_khz"] / KHZ_PER_MHZ if "cpu_khz" in wire else max(spec.cpu_mhz),
@@ -34,9 +29,7 @@ def mode_from_wire(wire: Mapping[str, int], spec: DeviceSpec) -> PowerMode:
 def mode_to_wire(mode: PowerMode, knobs: Mapping[str, Sequence[int]]) -> dict[str, int]:
     """Convert a mode to the power daemon's units.
 
-    Args:
-        mode: The mode.
-        knobs: Allowed values of each knob; a knob without values is left out.
+    A knob without allowed values in ``knobs`` is left out.
     """
     wished = {
         "cores": mode.cores,
@@ -51,11 +44,7 @@ def build_board_spec(catalogued: DeviceSpec, described: Mapping[str, Any], total
     """Build the spec of a real board.
 
     A knob that the board does not expose keeps the catalogue's maximum as its only value, because it cannot be changed.
-
-    Args:
-        catalogued: The catalogue's entry of the board.
-        described: Reply of the power daemon to ``describe``.
-        total_power: Formula of total power that the board's sensors use.
+    ``described`` is the power daemon's reply to ``describe``.
     """
     allowed = described["allowed"]
     tables = {

@@ -150,10 +150,6 @@ def aliases() -> Mapping[str, str]:
 def find(name: str, where: str = "--device") -> DeviceSpec:
     """Find a board by name, by alias, or by the path of a YAML file.
 
-    Args:
-        name: Name, alias or path.
-        where: Field or option that the name came from, for error messages.
-
     Raises:
         UnknownName: No stock board has this name; lists the known names.
         BadInput: The YAML file is invalid.
@@ -225,17 +221,14 @@ def _build_spec(board: _Board, where: str) -> DeviceSpec:
         mem_mhz=board.mem_mhz,
         presets=MappingProxyType(presets),
         default_preset=board.default_preset,
-        ram_gb=_to_figure(board.ram_gb),
-        idle_w=_to_figure(board.idle_w),
-        max_w=_to_figure(board.max_w),
-        gpu_gflops=_to_figure(board.gpu_gflops),
-        mem_gbps=_to_figure(board.mem_gbps),
-        cpu_score=_to_figure(board.cpu_score),
         rails=tuple(board.rails),
         total_power=board.total_power,
         accelerators=tuple(board.accelerators),
         jetpacks=tuple(board.jetpacks),
         sources=MappingProxyType(_collect_sources(board)),
+        **{
+            field: LabelledValue(figure.value, figure.label, figure.source) for field, figure in _figures(board).items()
+        },
     )
 
 
@@ -275,8 +268,8 @@ def _snap_to_table(table: tuple[float, ...], cap: float | None, where: str) -> f
     return closest
 
 
-def _to_figure(given: _Figure) -> LabelledValue:
-    return LabelledValue(given.value, given.label, given.source)
+def _figures(board: _Board) -> dict[str, _Figure]:
+    return {field: getattr(board, field) for field in FIGURE_FIELDS}
 
 
 def _collect_sources(board: _Board) -> dict[str, str]:
@@ -284,5 +277,4 @@ def _collect_sources(board: _Board) -> dict[str, str]:
     cited = {field: str(board.sources[field]) for field in CITED_FIELDS}
     modules = board.sources["modules"]
     cited["modules"] = f"{modules.label}: {', '.join(board.modules)}; {modules.source}"
-    figures: dict[str, _Figure] = {field: getattr(board, field) for field in FIGURE_FIELDS}
-    return cited | {field: f"{figure.label}: {figure.source}" for field, figure in figures.items()}
+    return cited | {field: str(figure) for field, figure in _figures(board).items()}

@@ -40,8 +40,6 @@ class SharedWork:
     """Training that shares the board with an inference service.
 
     Attributes:
-        mode: Power mode.
-        steps: Number of steps requested.
         step_s: Seconds per step without the service.
         warm_up_s: Extra seconds of the first step.
         hot_after_s: Seconds after which throttling slows everything by ``THROTTLED_SLOWDOWN``.
@@ -61,11 +59,8 @@ class SharedWorkResult:
     """Result of training beside an inference service.
 
     Attributes:
-        steps: Number of steps completed.
-        seconds: Total duration.
         train_s: Seconds of training within it.
         other_w: Mean power outside training, in watts.
-        use: Statistics of the service.
     """
 
     steps: int
@@ -95,11 +90,6 @@ class EmulatedBoard:
     """A ``fedge.protocols.Device`` in simulated time.
 
     Args:
-        spec: The board in the catalogue.
-        surface: True step time and power by mode.
-        thermal: Thermal model.
-        temperature_c: Initial temperature in degrees Celsius.
-        rng: Generator of the measurement noise.
         beside: Emulated inference service, or None.
     """
 

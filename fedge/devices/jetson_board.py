@@ -54,14 +54,8 @@ class JetsonBoard:
     ``BoardError``.
 
     Args:
-        spec: The board's own spec.
         knobs: Values of each knob by its name in the power daemon.
-        power: Connection to the power daemon.
         connect: Opens another connection, for the lease.
-        meter: Meter of the board's energy.
-        clock: Wall clock.
-        idle: Store of measured idle power; None keeps it in memory.
-        holder: Name under which the board is held.
     """
 
     def __init__(
@@ -215,12 +209,7 @@ class JetsonBoard:
 
 
 class BoardLease:
-    """Exclusive lease on a board, renewed by a thread until the block ends; then the original state is restored.
-
-    Args:
-        connect: Opens a connection to the power daemon.
-        holder: Name under which the board is held.
-    """
+    """Exclusive lease on a board, renewed by a thread until the block ends; then the original state is restored."""
 
     def __init__(self, connect: Callable[[], PowerdClient], holder: str) -> None:
         self._power, self._holder = connect(), holder

@@ -32,12 +32,8 @@ class BoardLocation:
 
     Attributes:
         device: Name or YAML file of the catalogue entry; None identifies the board automatically.
-        power_socket: Socket of the power daemon.
         root: Root of the board's file system; another one for a recorded board.
-        sensor: Name of the power sensor.
-        sample_hz: Sampling rate in Hz.
         state_dir: Folder for measured idle power; None keeps it in memory.
-        holder: Name under which this program holds the board.
     """
 
     device: str | None = None
@@ -54,10 +50,6 @@ class LocalBoard:
     """An opened board.
 
     Attributes:
-        board: The device.
-        sensor: Its power sensor.
-        sampler: Samples the sensor.
-        identity: Identity that the board reports.
         catalogued: The catalogue's entry of the board.
     """
 
@@ -79,10 +71,6 @@ class LocalBoard:
 @contextmanager
 def open_local_board(place: BoardLocation, clock: Clock | None = None) -> Iterator[LocalBoard]:
     """Open a board with its sampler running.
-
-    Args:
-        place: Location of the board.
-        clock: Wall clock; None for the real one.
 
     Raises:
         BoardError: The daemon does not answer, or the catalogue does not contain the board.

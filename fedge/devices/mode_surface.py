@@ -75,12 +75,6 @@ def draw_board_surface(
 
     The residual is as large as that of the calibration, so that the board differs from the physical model as much as a
     real one does.
-
-    Args:
-        average: Average surface of the kind.
-        residual_time_sd_log: Standard deviation of the time residual, in log units.
-        residual_power_sd_log: Standard deviation of the power residual, in log units.
-        rng: The board's own generator.
     """
     x = _log_knobs(average.modes)
     time = _draw_deviation(rng) + _draw_smooth_residual(x, residual_time_sd_log, rng)

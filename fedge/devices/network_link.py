@@ -12,10 +12,7 @@ class NetworkLink:
     """A network link.
 
     Attributes:
-        down_mbps: Download rate in Mbit/s.
-        up_mbps: Upload rate in Mbit/s.
         latency_s: One-way latency in seconds.
-        radio_w: Radio power above idle, in watts.
     """
 
     down_mbps: float

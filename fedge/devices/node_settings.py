@@ -27,10 +27,6 @@ class TelemetrySettings(BaseModel):
         url: HTTPS address of the server, such as ``https://fleet.example:9443/telemetry``.
         ca: Certificate of the only accepted certificate authority of the server.
         certificate: The board's own certificate, which identifies it.
-        key: The private key of the certificate.
-        spool_dir: Folder of the buffer.
-        spool_mb: Maximum size of the buffer, in MB.
-        spool_age_s: Maximum age of buffered samples, in seconds.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -48,15 +44,9 @@ class NodeSettings(BaseModel):
     """Settings of a board.
 
     Attributes:
-        board: Name of the board in the fleet.
         device: Name or YAML file of the catalogue entry; None identifies the board automatically.
-        power_socket: Socket of the power daemon.
-        worker_socket: Socket of the training worker.
-        state_dir: Folder of the client's state.
         data_folder: Folder with the board's own samples, readable by the worker; None for a partition of the
             experiment's data set.
-        sensor: Name of the power sensor.
-        sample_hz: Sampling rate in Hz.
         root: Root of the board's file system; another one for a recorded board.
         telemetry: Telemetry settings; None sends nothing between replies.
     """

@@ -50,10 +50,7 @@ class StepTiming:
 def count_next_steps(done: Sequence[TimedChunk], steps: int, limit_s: float | None) -> int:
     """Return the number of steps of the next chunk; the first step is timed alone.
 
-    Args:
-        done: The chunks so far.
-        steps: Total number of steps requested.
-        limit_s: Time limit in seconds; at least one step is run in total. None for no limit.
+    At least one step is run in total, whatever the limit.
 
     Returns:
         0 if the steps are done or the time is up.

@@ -32,17 +32,14 @@ class ModelFitOptions:
 
     Attributes:
         table: The measured table; None profiles an emulated board.
-        method: Name of the predictor.
         modes: Number of modes to profile; None for all rows of a table, or ``EMULATED_MODES``.
         explorer: Name of the explorer; None for the predictor's own.
         cost_s: Limit on the profiling time in seconds; None for no limit.
         cost_j: Limit on the profiling energy in joules; None for no limit.
-        references: Tables of other workloads.
         prior_without: Workloads and boards whose calibrated profiles are left out of the prior.
         device: The board; None takes it from the table's path.
         workload: The workload; None takes it from the table's name.
         batch_size: Batch size, if a table holds several.
-        seed: Seed of random choices.
     """
 
     table: Path | None = None
@@ -75,9 +72,7 @@ class FittedModel:
 def fit_model(options: ModelFitOptions, report_note: Callable[[str], None] = lambda _: None) -> FittedModel:
     """Fit a model to a measured table or to an emulated board.
 
-    Args:
-        options: The options.
-        report_note: Called with each note on the input, before the fit.
+    Notes on the input are reported before the fit.
 
     Raises:
         BadInput: If an option or a table is invalid, or the budget does not suffice for a single mode.

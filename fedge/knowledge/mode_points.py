@@ -30,10 +30,6 @@ class ModePoint:
     """The time, power and energy of a step in one mode.
 
     Attributes:
-        mode: Power mode.
-        step_s: Seconds per step.
-        power_w: Module power in watts.
-        energy_j: Energy per step in joules.
         measured: Whether the model learnt from this mode.
     """
 
@@ -50,7 +46,6 @@ class ModeFront:
 
     Attributes:
         against: Cost that is traded against time.
-        points: The optimal modes.
         knee: The point of best trade-off.
         maxn: The board's top mode, whether on the front or not.
     """

@@ -56,13 +56,10 @@ class ModelOrigin:
     """The origin of a model's measurements.
 
     Attributes:
-        label: Label of the measurements.
         source: Name of the table or description of the emulated board.
         rows: Number of modes that could have been measured.
         sha256: Hash of the table; None for an emulated board.
         explorer: Explorer that chose among them; None if all were used.
-        profiling_s: Seconds that measuring took.
-        profiling_j: Energy that measuring took in joules.
     """
 
     label: Label
@@ -90,14 +87,8 @@ class ModelInfo:
     """A model's metadata.
 
     Attributes:
-        method: Name of the predictor.
-        device: Kind of board.
-        workload: Name of the workload.
-        batch_size: Samples per step.
-        origin: Origin of the measurements.
         candidates: Where the candidate modes come from, in words.
         idle: Power at rest in the top mode; None if it is unknown.
-        prior_tables: Measured tables behind the priors, as ``device/workload sha256[:12]``.
         held_out: Errors on other modes; None if there are none.
     """
 

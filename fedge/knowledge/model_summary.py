@@ -68,16 +68,7 @@ class ModelSummary:
     """All facts of a model that do not depend on a choice of mode.
 
     Attributes:
-        about: Metadata.
-        predictions_label: ``calibrated`` if fitted to measured modes, ``estimated`` if those were emulated.
         modes: Number of different measured modes.
-        candidates: Number of candidate modes.
-        priors: Number of priors.
-        references: Reference tables.
-        time_spread: Uncertainty of the step time.
-        power_spread: Uncertainty of the power.
-        measurements: Measurements that the model learnt from.
-        predicted: Prediction for each measurement's mode, in the same order.
         meaning: Terms of the physical model; None for methods without one.
     """
 
@@ -97,13 +88,7 @@ class ModelSummary:
 
 
 def summarize_model(model: BoardModel, predictor: Predictor, predictions: Predictions) -> ModelSummary:
-    """Summarise a model.
-
-    Args:
-        model: The model.
-        predictor: Its fitted predictor.
-        predictions: The predictor's predictions for the candidates.
-    """
+    """Summarise a model."""
     known = model.knowledge
     seen = predictor.predict(stack_modes(measurement.mode for measurement in model.measurements))
     return ModelSummary(

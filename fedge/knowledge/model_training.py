@@ -40,8 +40,6 @@ class FitRequest:
     """The settings of a training.
 
     Attributes:
-        method: Name of the predictor.
-        seed: Seed of random choices.
         explorer: Name of the explorer; None uses all rows.
         modes: Number of modes to profile; None for the default.
         cost_s: Limit on the profiling time in seconds, settling included; None for no limit.
@@ -58,10 +56,6 @@ class FitRequest:
 
 def train_model(source: ProfilingSource, request: FitRequest) -> tuple[BoardModel, Predictor]:
     """Profile, fit and score a model.
-
-    Args:
-        source: Table or board to learn from.
-        request: Settings of the training.
 
     Returns:
         The model and its fitted predictor.
@@ -128,53 +122,42 @@ class _ProfiledModes:
     lost_j: float = 0.0
 
 
-class _ProfilingCosts:
-    """Expected costs of profiling a mode, from prior knowledge and earlier measurements as on a real board.
+class _CostEstimatingExplorer:
+    """An explorer that also estimates what profiling a mode costs, from prior knowledge and earlier measurements.
 
     For methods without a prior, the costs are predicted by ``fedge``. Without any prior knowledge, every mode is
     expected to cost as much as the most expensive one measured so far; before the first measurement, only the settling
     time.
     """
 
-    def __init__(self, request: FitRequest, knowledge: PriorKnowledge) -> None:
-        self.request = request
-        self.seen: list[Measurement] = []
+    def __init__(self, explorer: Explorer, request: FitRequest, knowledge: PriorKnowledge) -> None:
+        self._explorer, self._request = explorer, request
+        self._seen: list[Measurement] = []
         method = "physical" if request.method == "physical" else "fedge"
         known = knowledge.priors or (method == "fedge" and knowledge.references)
         self._predictor = load_predictor(method, knowledge).fit([]) if known else None
 
-    def learn(self, measurements: Sequence[Measurement]) -> None:
-        """Add measurements."""
-        self.seen += measurements
+    def ask(self, count: int) -> Modes:
+        return self._explorer.ask(count)
+
+    def tell(self, measurements: Sequence[Measurement]) -> None:
+        self._seen += measurements
         if self._predictor is not None:
-            self._predictor.fit(self.seen)
+            self._predictor.fit(self._seen)
+        self._explorer.tell(measurements)
 
     def estimate(self, modes: Modes) -> tuple[Floats, Floats]:
         """Return the expected seconds and joules of every mode, both (n,)."""
         if self._predictor is not None:
             expected = self._predictor.predict(modes)
             return compute_profiling_s(expected.step_s), compute_profiling_j(expected.step_s, expected.power_w)
-        largest_s = max((_profiling_time_s(seen) for seen in self.seen), default=POWER_SETTLE_S)
-        largest_j = max((_profiling_energy_j(seen) for seen in self.seen), default=0.0)
+        largest_s = max((_profiling_time_s(seen) for seen in self._seen), default=POWER_SETTLE_S)
+        largest_j = max((_profiling_energy_j(seen) for seen in self._seen), default=0.0)
         return np.full(len(modes), largest_s), np.full(len(modes), largest_j)
 
     def estimate_shares(self, modes: Modes) -> Floats:
         """Return the expected shares of the budget, (n,)."""
-        return _budget_shares(self.request, *self.estimate(modes))
-
-
-class _CostTrackingExplorer:
-    """An explorer that passes measurements on to ``costs``, so that the cost estimates improve."""
-
-    def __init__(self, explorer: Explorer, costs: _ProfilingCosts) -> None:
-        self.explorer, self.costs = explorer, costs
-
-    def ask(self, count: int) -> Modes:
-        return self.explorer.ask(count)
-
-    def tell(self, measurements: Sequence[Measurement]) -> None:
-        self.costs.learn(measurements)
-        self.explorer.tell(measurements)
+        return _budget_shares(self._request, *self.estimate(modes))
 
 
 def _build_explorer(source: ProfilingSource, request: FitRequest, name: str, knowledge: PriorKnowledge) -> Explorer:
@@ -183,13 +166,11 @@ def _build_explorer(source: ProfilingSource, request: FitRequest, name: str, kno
     explorer = load_explorer(name, modes, knowledge, "--explorer")
     if not _has_budget(request):
         return explorer
-    costs = _ProfilingCosts(request, knowledge)
+    costs = _CostEstimatingExplorer(explorer, request, knowledge)
     seconds, joules = costs.estimate(modes)
     _check_budget("--cost-s", request.cost_s, seconds, "s")
     _check_budget("--cost-j", request.cost_j, joules, "J")
-    return BudgetedExplorer(
-        _CostTrackingExplorer(explorer, costs), costs.estimate_shares, 1.0, lambda seen: _budget_share(request, seen)
-    )
+    return BudgetedExplorer(costs, costs.estimate_shares, 1.0, lambda seen: _budget_share(request, seen))
 
 
 def _has_budget(request: FitRequest) -> bool:

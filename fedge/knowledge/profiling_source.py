@@ -33,11 +33,8 @@ class ProfilingSource:
     Attributes:
         truth: Measured table, or the emulated board's true surface; apart from ``measure``, only error figures use its
             times and powers.
-        measure: Measures a mode.
-        background: Prior knowledge.
         candidates: Modes to choose among later.
         candidates_from: Where the candidates come from, in words.
-        label: Label of the measurements.
         source: Where the measurements come from, in words.
         idle: Power at rest in the top mode; None if it is unknown.
     """
@@ -66,12 +63,7 @@ def source_from_table(
 ) -> ProfilingSource:
     """Build the source of a measured table.
 
-    Args:
-        table: The table.
-        spec: The board behind it; None if it is unknown.
-        name: Name of the table for messages.
-        references: Tables of other workloads.
-        without: Workloads and boards whose calibrated profiles are left out of the prior.
+    ``without`` names workloads and boards whose calibrated profiles are left out of the prior.
     """
     own = table if spec is None else replace(table, device=spec.name)
     candidates, origin = list_candidates(own, spec)
@@ -126,12 +118,8 @@ def source_from_board(
 ) -> ProfilingSource:
     """Build the source of an emulated board.
 
-    Args:
-        device: A board of the catalogue or of the user's own file.
-        workload: Name of a calibrated workload.
-        seed: Seed of the board's deviation from its kind and of the measurement noise.
-        references: Tables of other workloads.
-        without: Workloads and boards whose calibrated profiles are left out of the prior.
+    The board's deviation from its kind and the measurement noise follow from ``seed``. ``without`` names workloads and
+    boards whose calibrated profiles are left out of the prior.
 
     Raises:
         BadInput: If the board or the workload is unknown.

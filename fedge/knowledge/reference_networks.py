@@ -19,16 +19,8 @@ class ReferenceNetworks:
     """Reference networks of one table.
 
     Attributes:
-        table: Path of the table.
-        device: The table's board.
-        workload: The table's workload.
-        batch_size: The table's batch size.
-        rows: Number of rows of the table.
         time_mape: Mean absolute relative error of time on held-out modes, as a share.
         power_mape: Mean absolute relative error of power on held-out modes, as a share.
-        train_s: Training time, in seconds.
-        file: Path in the cache.
-        cached: Whether they were loaded from the cache.
     """
 
     table: str
@@ -45,10 +37,6 @@ class ReferenceNetworks:
 
 def train_reference_networks(tables: Sequence[Path], batch_size: int | None = None) -> tuple[ReferenceNetworks, ...]:
     """Train the reference networks of every table, or load them from the cache.
-
-    Args:
-        tables: Measured tables.
-        batch_size: Batch size, if a table holds several.
 
     Raises:
         BadInput: If a table is invalid or the cache cannot be written.

@@ -33,10 +33,6 @@ class SavedModel:
     """A saved model, fitted again, with predictions for every candidate mode.
 
     Attributes:
-        model: The saved model.
-        predictor: The fitted predictor.
-        predictions: Predictions of all candidates.
-        measured: Modes with measurements.
         maxn_row: Row of the candidate nearest to the board's top mode.
     """
 
@@ -136,13 +132,7 @@ class ModelChoice:
     """The mode that a model chooses for an objective.
 
     Attributes:
-        about: Metadata of the model.
-        aim: The objective.
         feasible: Whether the mode meets the limit; if not, it is the one that comes nearest.
-        why: A sentence on the choice.
-        label: Label of the predictions.
-        chosen: The chosen mode.
-        maxn: The board's top mode.
     """
 
     about: ModelInfo
@@ -180,10 +170,6 @@ def build_aim(
 
 def choose_model_mode(path: Path, aim: ChoiceAim) -> ModelChoice:
     """Choose a mode with a saved model.
-
-    Args:
-        path: The model's file.
-        aim: The objective.
 
     Raises:
         BadInput: If the file is not a model, or the limit is implausible, see ``UNIT_SLIP_FACTOR``.
@@ -264,13 +250,7 @@ def to_control_values(mode: PowerMode) -> dict[str, int]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ModelFront:
-    """The Pareto front of a saved model.
-
-    Attributes:
-        front: The optimal modes.
-        summary: The model's training data, prior and uncertainty.
-        predictions: Predictions of all candidates.
-    """
+    """The Pareto front of a saved model."""
 
     front: ModeFront
     summary: ModelSummary
@@ -279,10 +259,6 @@ class ModelFront:
 
 def build_model_front(path: Path, against: str) -> ModelFront:
     """Return the modes of a saved model that no other mode beats in both time and cost.
-
-    Args:
-        path: The model's file.
-        against: The cost that is traded against time, ``power`` or ``energy``.
 
     Raises:
         BadInput: If the cost is unknown or the file is not a model.

@@ -27,7 +27,6 @@ class TableBackground:
     """The prior knowledge for one table and its sources.
 
     Attributes:
-        knowledge: Priors, references and top mode.
         prior_tables: Calibrated tables behind the priors, as ``device/workload sha256[:12]``, for inference
             ``device/workload infer b16 sha256[:12]``, and ``device/network timed steps``.
         references: Given references, as ``file sha256[:12]``.
@@ -69,17 +68,18 @@ def build_background(
     if spec is None or not layered:  # no data sheet to estimate layers with, or not requested
         sources = PriorSources(sources.training_profiles)
     kept = [r for r in references if not own & _list_workload_names(r, profiles) and r.sha256 != table.sha256]
+    ordered = _order_references(kept, table)
+    notes = [
+        f"{r.path} is no reference for {table.path}: it is of the same workload" for r in references if r not in kept
+    ]
+    notes += _note_unknown_exclusions(profiles, without, excluded)
+    if spec is None:
+        notes.append(f"{table.device} is not in the catalogue: the priors for it are not scaled to the board")
     return TableBackground(
-        PriorKnowledge(
-            resolve_maxn(table, spec), _build_priors(table, spec, sources, specs), _order_references(kept, table)
-        ),
+        PriorKnowledge(resolve_maxn(table, spec), _build_priors(table, spec, sources, specs), ordered),
         name_prior_tables(sources.profiles, sources.timed_steps),
-        tuple(f"{Path(r.path).name} {r.sha256[:12]}" for r in _order_references(kept, table)),
-        (
-            *_note_dropped_references(table, references, kept),
-            *_note_unknown_exclusions(profiles, without, excluded),
-            *_note_unknown_board(table, spec),
-        ),
+        tuple(f"{Path(r.path).name} {r.sha256[:12]}" for r in ordered),
+        tuple(notes),
     )
 
 
@@ -156,17 +156,6 @@ def _order_references(references: Sequence[ProfileTable], table: ProfileTable) -
     """Return the references with those of the same kind of board first."""
     own = aliases().get(table.device, table.device)
     return tuple(sorted(references, key=lambda reference: aliases().get(reference.device, reference.device) != own))
-
-
-def _note_dropped_references(
-    table: ProfileTable, references: Sequence[ProfileTable], kept: Sequence[ProfileTable]
-) -> tuple[str, ...]:
-    lost = [reference.path for reference in references if reference not in kept]
-    return tuple(f"{path} is no reference for {table.path}: it is of the same workload" for path in lost)
-
-
-def _note_unknown_board(table: ProfileTable, spec: DeviceSpec | None) -> tuple[str, ...]:
-    return () if spec else (f"{table.device} is not in the catalogue: the priors for it are not scaled to the board",)
 
 
 def _note_unknown_exclusions(

@@ -28,37 +28,14 @@ def service_load(batch_size: int, batch_s: float, rate_hz: float) -> float:
     return batch_s * rate_hz / batch_size
 
 
-def is_sustainable(batch_size: int, batch_s: float, step_s: float, rate_hz: float, latency_s: float) -> bool:
-    """Return whether a batch size meets the latency budget and the limit on the load.
-
-    Args:
-        batch_size: Requests per batch.
-        batch_s: Seconds per batch.
-        step_s: Seconds per training step.
-        rate_hz: Arrivals per second.
-        latency_s: Latency budget in seconds.
-    """
-    in_time = peak_latency_s(batch_size, batch_s, step_s, rate_hz) <= latency_s
-    return in_time and service_load(batch_size, batch_s, rate_hz) <= MAX_LOAD
-
-
 def find_largest_batch(batch_s: Mapping[int, float], step_s: float, rate_hz: float, latency_s: float) -> int | None:
-    """Return the largest sustainable batch size, or None.
+    """Return the largest batch size that meets the latency budget and the limit on the load, or None."""
 
-    Args:
-        batch_s: Seconds per batch by batch size.
-        step_s: Seconds per training step.
-        rate_hz: Arrivals per second.
-        latency_s: Latency budget in seconds.
-    """
-    return max(
-        (
-            b
-            for b, seconds in batch_s.items()
-            if is_sustainable(b, batch_s=seconds, step_s=step_s, rate_hz=rate_hz, latency_s=latency_s)
-        ),
-        default=None,
-    )
+    def is_sustainable(size: int) -> bool:
+        in_time = peak_latency_s(size, batch_s[size], step_s, rate_hz) <= latency_s
+        return in_time and service_load(size, batch_s[size], rate_hz) <= MAX_LOAD
+
+    return max(filter(is_sustainable, batch_s), default=None)
 
 
 def find_least_latency_s(batch_s: Mapping[int, float], step_s: float, rate_hz: float) -> float | None:

@@ -41,19 +41,13 @@ class ConcurrentRunOptions:
     """The request of a run.
 
     Attributes:
-        train: Built-in task to train.
-        infer: Built-in task to serve.
         how: One of ``EXECUTIONS``.
         minutes: Duration of each turn in minutes, or None.
         seconds: Duration of each turn in seconds, or None; with neither ``DEFAULT_S``.
         rate_hz: Mean number of requests per second.
-        arrivals: Kind of arrivals.
-        latency_s: Latency budget of a request in seconds.
         infer_batch: Requests inferred together; None to measure and choose.
-        train_batch: Samples per training step.
         device: One of ``DEVICES``.
         worker: Socket of a worker that already runs, or None to start workers.
-        seed: Seed of the arrivals.
         threads: Torch's threads per process; None for torch's own default.
     """
 
@@ -85,8 +79,6 @@ class ConcurrentRunResult:
     """The outcomes of a run.
 
     Attributes:
-        options: The request.
-        jobs: The two jobs with the batch sizes used.
         outcomes: One outcome per turn; the last one is incomplete if the run ended early.
         ended: What ended the run early, or None.
     """
@@ -114,10 +106,6 @@ def run_concurrent_jobs(options: ConcurrentRunOptions, observer: ConcurrentRunOb
     """Train one network while serving another, once per way of execution.
 
     After Ctrl-C or a worker's failure, the outcomes so far are returned.
-
-    Args:
-        options: The request.
-        observer: Shows the progress.
 
     Raises:
         BadInput: If an option is invalid, or no batch size meets the latency budget; no turn was started then.

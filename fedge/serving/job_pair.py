@@ -47,7 +47,6 @@ class JobPair:
         train_w: Power of training in watts, shape (n,).
         infer_s: Seconds per inference batch, shape (k, n).
         infer_w: Power of inference in watts, shape (k, n).
-        name: Names of the workloads.
     """
 
     modes: Modes
@@ -70,9 +69,7 @@ class JobPair:
 def build_pair(train: ProfileTable | None, infer: Sequence[ProfileTable]) -> JobPair:
     """Build a pair from measured tables.
 
-    Args:
-        train: Training table; None without training.
-        infer: Inference tables, one per batch size; may be empty.
+    ``infer`` has one table per batch size, or none.
 
     Returns:
         The pair in the modes that all tables share; for training alone, in Fulcrum's 441 modes if the table has them.

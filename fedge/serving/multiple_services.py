@@ -22,6 +22,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,9 +41,6 @@ class MeasuredServiceDemand:
     """A service with measured batch costs.
 
     Attributes:
-        name: Name of the service.
-        rate_hz: Requests per second.
-        latency_s: Latency budget.
         batch_sizes: The k batch sizes.
         infer_s: Seconds per batch, shape (k, n).
         infer_w: Power during a batch in watts, shape (k, n).
@@ -89,18 +87,6 @@ class ServiceCombinations:
         return self.in_time & self.keeps_up
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _ServiceCombination:
-    """One combination of batch sizes, per mode."""
-
-    needed_s: Floats
-    in_time: NDArray[np.bool_]
-    keeps_up: NDArray[np.bool_]
-    steps: Floats
-    steps_per_s: Floats
-    share: Floats
-
-
 def evaluate_combinations(
     demands: Sequence[MeasuredServiceDemand], train_s: Floats | None = None, train_w: Floats | None = None
 ) -> ServiceCombinations:
@@ -117,30 +103,15 @@ def evaluate_combinations(
     if not 1 <= len(demands) <= MAX_SERVICES:
         raise BadInput("services", str(len(demands)), f"1 to {MAX_SERVICES}")
     places = tuple(itertools.product(*(range(len(demand.batch_sizes)) for demand in demands)))
-    each = [_evaluate_combination(demands, chosen, train_s) for chosen in places]
-    watts = np.stack([_max_power_w([d.infer_w[p] for d, p in zip(demands, at, strict=True)], train_w) for at in places])
-    total = np.stack([np.sum([d.infer_s[p] for d, p in zip(demands, at, strict=True)], axis=0) for at in places])
-    return ServiceCombinations(
-        places,
-        needed_s=np.stack([one.needed_s for one in each], axis=1),
-        in_time=np.stack([one.in_time for one in each]),
-        keeps_up=np.stack([one.keeps_up for one in each]),
-        steps=np.stack([one.steps for one in each]),
-        steps_per_s=np.stack([one.steps_per_s for one in each]),
-        infer_s=total,
-        power_w=watts,
-        share=np.stack([one.share for one in each]),
-    )
-
-
-def _max_power_w(watts: Sequence[Floats], train_w: Floats | None) -> Floats:
-    top: Floats = np.max([*watts, *([] if train_w is None else [train_w])], axis=0)
-    return top
+    each = [_evaluate_combination(demands, chosen, train_s, train_w) for chosen in places]
+    columns: dict[str, Any] = {name: np.stack([one[name] for one in each], axis=-2) for name in each[0]}
+    return ServiceCombinations(places, **columns)
 
 
 def _evaluate_combination(
-    demands: Sequence[MeasuredServiceDemand], places: Sequence[int], train_s: Floats | None
-) -> _ServiceCombination:
+    demands: Sequence[MeasuredServiceDemand], places: Sequence[int], train_s: Floats | None, train_w: Floats | None
+) -> dict[str, NDArray[Any]]:
+    """Return the arrays of ``ServiceCombinations`` for one combination."""
     at = list(zip(demands, places, strict=True))
     sizes = [demand.batch_sizes[place] for demand, place in at]
     window_s = np.array([size / demand.rate_hz for size, demand in zip(sizes, demands, strict=True)])[:, None]
@@ -163,9 +134,17 @@ def _evaluate_combination(
             rate = np.where(trains, (1.0 - share) / train_s, 0.0)
             steps = rate * longest_s
         needed_s = np.where(rate > 0, beside_s, needed_s)
-    return _ServiceCombination(
-        needed_s, in_time=in_time, keeps_up=np.asarray(keeps_up), steps=steps, steps_per_s=rate, share=share
-    )
+    watts = [demand.infer_w[place] for demand, place in at] + ([] if train_w is None else [train_w])
+    return {
+        "needed_s": needed_s,
+        "in_time": in_time,
+        "keeps_up": np.asarray(keeps_up),
+        "steps": steps,
+        "steps_per_s": rate,
+        "infer_s": infer_s.sum(axis=0),
+        "power_w": np.max(watts, axis=0),
+        "share": share,
+    }
 
 
 def _longest_stretch_s(window_s: Floats, infer_s: Floats, train_s: Floats | None) -> Floats:

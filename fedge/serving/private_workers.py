@@ -43,8 +43,6 @@ class WorkerSettings:
     """Settings of a private worker.
 
     Attributes:
-        name: Name of the worker.
-        device: Torch device.
         nice: Added to this program's niceness; below 0 for a higher priority, see nice(2).
         threads: Torch threads; None for the machine's default.
     """

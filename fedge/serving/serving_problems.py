@@ -78,9 +78,7 @@ def select_family(trains: bool, infers: bool) -> ProblemFamily:
 def read_problems(path: Path, family: ProblemFamily) -> tuple[ServingProblem, ...]:
     """Read serving problems from a YAML or JSON file.
 
-    Args:
-        path: The file.
-        family: Family of problems that have a rate but name no family.
+    ``family`` is that of problems that have a rate but name no family.
 
     Raises:
         BadInput: If the file is invalid.
@@ -106,10 +104,6 @@ def _mark_inference(entry: object) -> object:
 
 def parse_problems(entries: object, where: str) -> tuple[ServingProblem, ...]:
     """Parse the problems of a file.
-
-    Args:
-        entries: A list of mappings with the fields of ``ServingProblem``.
-        where: Name of the file for error messages.
 
     Raises:
         BadInput: If an entry is invalid.

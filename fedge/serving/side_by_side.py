@@ -39,13 +39,7 @@ DYNAMIC_PHASES = ((10.0, 0.5), (10.0, 1.5))
 
 
 def describe_arrivals(kind: str, rate_hz: float, seed: int) -> dict[str, Any]:
-    """Return a service's arrivals in the form of the worker's ``serve`` request.
-
-    Args:
-        kind: Kind of arrivals, see ``fedge.worker.arrivals``.
-        rate_hz: Mean rate, in requests per second.
-        seed: Seed of random arrivals.
-    """
+    """Return a service's arrivals in the form of the worker's ``serve`` request."""
     if kind == "dynamic":
         return {
             "kind": kind,
@@ -60,11 +54,6 @@ class SideBySideJobs:
     """The two jobs of a run: built-in tasks on noise in the shape of their own images.
 
     Attributes:
-        train: Task to train.
-        infer: Task to infer.
-        train_batch: Samples per training step.
-        infer_batch: Requests per inference batch.
-        latency_s: Latency budget of a request.
         arrivals: Arguments of the worker's ``serve``: kind, rate_hz, seed ...
     """
 
@@ -81,9 +70,6 @@ class SideBySideOutcome:
     """The outcome of a run so far.
 
     Attributes:
-        approach: Managed, native or alone.
-        seconds: Time since the start.
-        minibatches: Training steps done.
         service: Statistics of the service; None if nothing was served.
     """
 

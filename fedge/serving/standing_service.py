@@ -53,13 +53,7 @@ PRIOR_SERVING_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class ServiceDemand:
-    """The requirements of a service.
-
-    Attributes:
-        rate_hz: Requests per second.
-        latency_s: Latency budget of a request.
-        batch_sizes: Allowed batch sizes.
-    """
+    """The requirements of a service."""
 
     rate_hz: float
     latency_s: float
@@ -104,13 +98,10 @@ class ServiceTable:
     """A service in every mode; all arrays have shape (n,).
 
     Attributes:
-        demand: Requirements of the service.
         modes: The n modes.
         holds: Modes that sustain the service. Rows of the others use the batch size with the smallest share, whatever
             its latency.
-        batch_size: Batch size.
         share: Share of the time that serving takes, at most ``MAX_WORKER_SHARE``.
-        infer_s: Seconds per batch.
         power_w: Power during a batch in watts.
     """
 
@@ -214,9 +205,7 @@ def _latency_budgets_s(
 def find_cheapest_row(service: ServiceTable, idle_w: Floats) -> int:
     """Return the row of least mean power among the modes that sustain the service.
 
-    Args:
-        service: The service in every mode.
-        idle_w: Power between batches in watts, shape (n,).
+    ``idle_w`` is the power between batches in watts, shape (n,).
     """
     return int(np.where(service.holds, service.mean_power_w(idle_w), np.inf).argmin())
 
@@ -226,10 +215,7 @@ def estimate_service_time_factor(
 ) -> float:
     """Estimate how much longer serving takes on this board than expected.
 
-    Args:
-        measurements: Measurements; those of peers, throttled ones and those without a service are ignored.
-        inference: Expected batch costs.
-        demand: Requirements of the service.
+    Measurements of peers, throttled ones and those without a service are ignored.
 
     Returns:
         The factor, from 0.5 to 2.
@@ -269,11 +255,7 @@ def add_service_load(
 ) -> Measurement:
     """Return a measurement made without a service as it would be beside it.
 
-    Args:
-        measurement: Measurement without a service.
-        service: The service in every mode.
-        row: Row of the measurement's mode in ``service``.
-        use: Service statistics to store in the result.
+    ``row`` is that of the measurement's mode in ``service``.
     """
     share, power_w = float(service.share[row]), float(service.power_w[row])
     left_w = (1.0 - share) * measurement.power_w
@@ -328,10 +310,6 @@ def merge_service_use(first: ServiceUse | None, more: ServiceUse | None) -> Serv
 
 def latency_percentile_s(use: ServiceUse, q: float) -> float | None:
     """Return the latency percentile of the answers.
-
-    Args:
-        use: Statistics of the service.
-        q: Percentile from 0 to 100.
 
     Returns:
         Seconds, up to the width of a histogram bin, or None without answers. The result exceeds the budget only if more

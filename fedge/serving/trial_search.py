@@ -38,7 +38,6 @@ class ChoiceTable:
     """Every choice of a pair for a problem; arrays have shape (batch sizes or 1, n).
 
     Attributes:
-        feasible: Whether the limits are met.
         steps: Training steps N per window; for training alone, steps per second.
         steps_per_s: Training steps per second.
         infer_s: Seconds per inference batch t_in; 0 without inference.
@@ -192,13 +191,7 @@ def count_steps_per_window(problem: ServingProblem, batch_size: int, seen: Trial
 def find_best_trial(
     problem: ServingProblem, batch_sizes: tuple[int, ...], tried: Mapping[Trial, TrialReading]
 ) -> JobChoice | None:
-    """Return the feasible trial of least cost, the first one of equals, or None if no trial meets the limits.
-
-    Args:
-        problem: The limits.
-        batch_sizes: Batch sizes to which the trials' indices refer.
-        tried: Readings by trial.
-    """
+    """Return the feasible trial of least cost, the first one of equals, or None if no trial meets the limits."""
     least: tuple[tuple[float, float], int, int] | None = None
     for trial, seen in tried.items():
         size = None if trial.batch is None else batch_sizes[trial.batch]

@@ -12,9 +12,6 @@ if TYPE_CHECKING:
 def open_run(path: str | Path) -> RunReader:
     """Open a run's folder to read its tables as pandas, as Arrow, or in SQL, also while the run goes on.
 
-    Args:
-        path: The run's folder.
-
     Raises:
         BadInput: The folder is not a run, or a newer fedge wrote it.
     """

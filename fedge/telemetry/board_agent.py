@@ -26,13 +26,7 @@ from fedge.telemetry.file_lock import FileLock
 from fedge.telemetry.live_records import BoardProgress
 from fedge.telemetry.outbox import Outbox
 from fedge.telemetry.progress_files import read_progress
-from fedge.telemetry.sensor_stretches import (
-    GAP_S,
-    BufferedSensor,
-    SensorStretches,
-    describe_progress,
-    find_board_spec,
-)
+from fedge.telemetry.sensor_stretches import GAP_S, SensorStretches, describe_progress, find_board_spec
 from fedge.telemetry.spool import Spool
 from fedge.telemetry.strict_json import BOARD
 from fedge.telemetry.uplink import HttpsUplink, TelemetrySender, Uplink
@@ -42,8 +36,8 @@ MEGABYTE = 1e6
 TICK_S = 1.0
 SENSOR_RETRY_S = 10.0
 """Seconds between attempts to open a missing sensor."""
-SAMPLER_MEMORY_S = 10.0
-"""The sampler's own history in seconds; it is not used here."""
+MAX_KEPT_SAMPLES = 400
+"""Samples kept: twenty seconds' worth at the highest sampling rate."""
 USAGE_EXIT_CODE = 2
 """Exit code of a user's mistake."""
 
@@ -55,10 +49,8 @@ class AgentEnvironment:
     """The service's environment, replaced in tests.
 
     Attributes:
-        clock: Monotonic clock of the sensor.
         wall_s: Unix time in seconds.
         random: Random numbers from 0 to 1.
-        link: Connection to the server.
     """
 
     clock: Clock
@@ -81,7 +73,7 @@ class TelemetryAgent:
         self._sender = TelemetrySender(
             self._outbox, link=world.link, progress=self._current_progress, wall_s=world.wall_s, random=world.random
         )
-        self._sensor: BufferedSensor | None = None
+        self._sampler: Sampler | None = None
         self._stop = threading.Event()
 
     def stop(self) -> None:
@@ -94,8 +86,10 @@ class TelemetryAgent:
         thread.start()
         while not self._stop.is_set():
             try:
-                with self._open_sampler() as sensor:
-                    self._collect_until_stopped(sensor)
+                with self._open_sampler() as sampler:
+                    while not self._stop.wait(TICK_S):
+                        self._collect(sampler.samples())
+                    self._collect(sampler.samples())
             except SensorLost as error:
                 logger.warning("nothing is measured: %s", error)
                 self._stop.wait(SENSOR_RETRY_S)
@@ -104,26 +98,23 @@ class TelemetryAgent:
         thread.join(TICK_S)  # a message in progress may still be sent; otherwise it is on disk and is sent again later
 
     @contextmanager
-    def _open_sampler(self) -> Iterator[BufferedSensor]:
+    def _open_sampler(self) -> Iterator[Sampler]:
         """Open the board's sensor and sample it at the configured rate."""
         place, clock = self._settings.place, self._world.clock
-        formula = self._kind.total_power if self._kind else None
-        with closing(open_sensor(place.sensor, Machine(place.root), clock, formula)) as source:
-            sensor = self._sensor = BufferedSensor(source)
+        formula, keep_s = self._kind.total_power if self._kind else None, MAX_KEPT_SAMPLES / place.sample_hz
+        with (
+            closing(open_sensor(place.sensor, Machine(place.root), clock, formula)) as sensor,
+            Sampler(sensor, clock, place.sample_hz, keep_s) as sampler,
+        ):
+            self._sampler = sampler
             try:
-                with Sampler(sensor, clock, place.sample_hz, SAMPLER_MEMORY_S):
-                    yield sensor
+                yield sampler
             finally:
-                self._sensor = None
+                self._sampler = None
 
-    def _collect_until_stopped(self, sensor: BufferedSensor) -> None:
-        while not self._stop.wait(TICK_S):
-            self._collect(sensor)
-        self._collect(sensor)
-
-    def _collect(self, sensor: BufferedSensor) -> None:
+    def _collect(self, samples: Sequence[SensorSample]) -> None:
         now_s, lost = self._world.wall_s(), self._stretches.lost
-        trace = self._stretches.take_new(sensor.samples())
+        trace = self._stretches.take_new(samples)
         self._outbox.count_lost(self._stretches.lost - lost)
         if trace:
             self._outbox.add(trace, now_s)
@@ -141,8 +132,8 @@ class TelemetryAgent:
         )
 
     def _newest_sample(self) -> SensorSample | None:
-        sensor = self._sensor
-        samples = sensor.samples()[-1:] if sensor is not None else []
+        sampler = self._sampler
+        samples = sampler.samples()[-1:] if sampler is not None else ()
         return samples[0] if samples and self._world.clock.now_s() - samples[0].at_s <= GAP_S else None
 
 

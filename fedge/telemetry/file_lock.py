@@ -22,9 +22,7 @@ class FileLock:
     def __init__(self, path: Path, what: str) -> None:
         """Take the lock.
 
-        Args:
-            path: The file to lock, which is created if missing.
-            what: Name of the locked thing for the error text, such as "a store".
+        ``what`` names the locked thing in error texts, such as "a store".
 
         Raises:
             BadInput: Another process holds the lock, or the file cannot be written.

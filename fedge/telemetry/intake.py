@@ -50,10 +50,7 @@ class BoardLedger:
 
     Attributes:
         streams: Name and last accepted number of each stream, the newest stream last.
-        end_s: End of its last stretch.
         heard_s: When its last accepted message arrived, on the server's clock.
-        counts: Number of messages by outcome.
-        progress: Its last reported progress.
         latest: Its last stretch since the server was started.
         lost: Stretches that the board had to drop in its present stream.
     """
@@ -96,10 +93,7 @@ class MessageVerdict:
     """The outcome of a message.
 
     Attributes:
-        kind: The outcome.
-        board: The board that sent it.
         seq: Last accepted number of the message's stream.
-        rows: Its new rows.
         ledger: The board's ledger once they are stored.
     """
 
@@ -128,10 +122,7 @@ class Intake:
     def judge(self, speaker: str, batch: TelemetryBatch, now_s: float) -> MessageVerdict:
         """Classify a message without changing anything.
 
-        Args:
-            speaker: The board that sent it, as authenticated.
-            batch: The message.
-            now_s: Time of arrival, unix time.
+        ``speaker`` is the board that sent it, as authenticated; ``now_s`` is unix time.
         """
         ledger = self.ledgers.get(speaker, EMPTY_LEDGER)
         last = ledger.seq(batch.stream)
@@ -198,9 +189,7 @@ def encode_intake(intake: Intake) -> bytes:
 def decode_intake(data: bytes, ends_s: Mapping[str, float] | None = None) -> Intake:
     """Restore a saved intake.
 
-    Args:
-        data: Output of ``encode_intake``.
-        ends_s: Ends of the last rows in the store, by board; they correct the saved ones.
+    ``ends_s`` are the ends of the last rows in the store, by board; they correct the saved ones.
 
     Raises:
         MalformedJson: The data is invalid or of another version.

@@ -57,18 +57,11 @@ class BoardProgress:
     """A board's current activity.
 
     Attributes:
-        board: Name of the board.
         at_s: Unix time of the report.
-        state: Activity.
-        device: Kind of board.
         run: Name of the run that it works for; empty: none.
-        round: Number of the round.
         steps: Steps of the round's share.
-        steps_done: Steps done so far.
         mode: Current power mode, as ``PowerMode`` prints it.
-        power_w: Power in watts.
         temperature_c: Hottest zone in degrees C.
-        error: Why the board failed.
     """
 
     board: BoardName
@@ -134,12 +127,9 @@ class TelemetryBatch:
     """One message of a board.
 
     Attributes:
-        version: Version of the form.
-        board: Name of the board.
         stream: Name of the sender's start, so that the server can identify messages that it has already accepted.
         seq: Number within the stream, from 1.
         trace: Samples in unix time.
-        progress: The board's progress.
         lost: Samples that the board has had to drop in this stream because they could not be sent in time.
     """
 

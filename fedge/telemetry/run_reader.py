@@ -27,12 +27,7 @@ QueryRow = tuple[Any, ...]
 
 
 class QueryAnswer:
-    """Answer of a query: column names, and rows that are computed on demand and can be iterated once.
-
-    Attributes:
-        names: Names of the columns.
-        row_count: Number of rows iterated so far.
-    """
+    """Answer of a query: column names, and rows that are computed on demand and can be iterated once."""
 
     def __init__(self, names: tuple[str, ...], rows: Iterator[QueryRow]) -> None:
         self.names, self._rows, self.row_count = names, rows, 0
@@ -120,9 +115,6 @@ class RunReader:
 
     def query(self, sql: str) -> Any:
         """Run one SELECT over ``rounds``, ``clients``, ``events`` and ``samples``; nothing else can be read or written.
-
-        Args:
-            sql: The statement.
 
         Returns:
             A ``pyarrow.Table``.

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import logging
-import threading
 from bisect import bisect_left
-from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from fedge.devices import catalogue
@@ -16,15 +14,12 @@ from fedge.errors import FedgeError
 from fedge.powerd.device_tree import identify_board
 from fedge.powerd.machine import Machine
 from fedge.powerd.mode_records import PowerdRefusal
-from fedge.protocols import PowerSensor
 from fedge.telemetry.board_messages import keep_plausible, plausible_or_none
 from fedge.telemetry.live_records import COLUMN_RANGES, OVERLAP_S, BoardProgress
 from fedge.telemetry.trace_operations import shift_trace, trace_from_samples
 from fedge.types import EMPTY_TRACE, DeviceSpec, SensorSample, Trace
 
 STRETCH_S = 1.0
-MAX_KEPT_SAMPLES = 400
-"""Samples kept: twenty seconds' worth at the highest sampling rate."""
 GAP_S = 3.0
 """Longest interval between samples that is interpolated, in seconds; a longer one leaves a gap in the trace."""
 CLOCK_SET_S = 0.05
@@ -37,33 +32,6 @@ STALE_S = 900.0
 """Seconds without a report after which a run counts as gone: longer than any single part of its work."""
 
 logger = logging.getLogger(__name__)
-
-
-class BufferedSensor:
-    """A ``PowerSensor`` that wraps another and keeps its recent samples."""
-
-    def __init__(self, sensor: PowerSensor) -> None:
-        self._sensor = sensor
-        self._turn = threading.Lock()
-        self._samples: deque[SensorSample] = deque(maxlen=MAX_KEPT_SAMPLES)
-        self.interval_s = float(getattr(sensor, "interval_s", 0.0))
-
-    @property
-    def total_power(self) -> str:
-        return self._sensor.total_power
-
-    def read(self) -> SensorSample:
-        """Read and keep one sample; raises ``SensorLost``."""
-        sample = self._sensor.read()
-        with self._turn:
-            if not self._samples or sample.at_s > self._samples[-1].at_s:
-                self._samples.append(sample)
-        return sample
-
-    def samples(self) -> list[SensorSample]:
-        """Return the recent samples, the oldest first."""
-        with self._turn:
-            return list(self._samples)
 
 
 class SensorStretches:
@@ -91,7 +59,7 @@ class SensorStretches:
         """End of what was returned, unix time."""
         self.lost = 0
 
-    def take_new(self, samples: list[SensorSample]) -> Trace:
+    def take_new(self, samples: Sequence[SensorSample]) -> Trace:
         """Return the whole seconds since the last call, as far as samples cover them."""
         whole = int((samples[-1].at_s - self._from_s) // STRETCH_S) if samples else 0
         if whole < 1:
@@ -120,15 +88,7 @@ class SensorStretches:
 def describe_progress(
     report: BoardProgress | None, board: str, device: str, sample: SensorSample | None, now_s: float
 ) -> BoardProgress:
-    """Combine a run's last report, while it is recent, with the sensor's newest values; otherwise the board is idle.
-
-    Args:
-        report: The run's last report, if any.
-        board: Name of the board.
-        device: Kind of board.
-        sample: The newest sample, if any.
-        now_s: Unix time.
-    """
+    """Combine a run's last report, while it is recent, with the sensor's newest values; otherwise the board is idle."""
     idle = BoardProgress(board, now_s, "idle", device)
     limit_s = SHOW_END_S if report is not None and report.state in {"done", "failed"} else STALE_S
     base = (

@@ -28,9 +28,7 @@ class SpoolSegment:
 
     Attributes:
         number: Position in the order of batches, over all starts of the program.
-        stretches: Number of stretches.
         end_s: End of the last stretch, unix time.
-        size: Bytes of the file.
     """
 
     number: int
@@ -54,13 +52,7 @@ class Spool:
     """
 
     def __init__(self, folder: Path, most_bytes: int, most_age_s: float) -> None:
-        """Open the spool with what an earlier start left.
-
-        Args:
-            folder: The folder, created on demand.
-            most_bytes: Limit of all files in bytes.
-            most_age_s: Age limit in seconds.
-        """
+        """Open the spool with what an earlier start left."""
         self._folder, self._most_bytes, self._most_age_s = folder, most_bytes, most_age_s
         self.lost = 0
         self._failing = False
@@ -86,11 +78,6 @@ class Spool:
         """Write a batch, replacing one of the same number, and drop the oldest beyond the limits.
 
         If the disk is full, the older batches stay.
-
-        Args:
-            number: Position of the batch in the order.
-            batch: The batch.
-            now_s: Unix time.
 
         Returns:
             Whether the batch is in the spool.

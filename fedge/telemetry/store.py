@@ -30,8 +30,8 @@ from fedge.telemetry.store_schema import (
     StoreTable,
     arrow_schema,
     rows_to_batch,
+    traces_to_batch,
 )
-from fedge.telemetry.trace_columns import traces_to_batch
 
 logger = logging.getLogger(__name__)
 Row = RoundRow | ClientRow | EventRow | SampleRow | RoundTrace
@@ -65,8 +65,8 @@ class TableWriter:
         if not slices:
             return
         new = self._bytes == 0
-        head = wal.schema_frame(arrow_schema(self._table)) if new else b""
-        data = b"".join((head, *(wal.batch_frame(piece) for piece in slices)))
+        head = wal.make_frame(arrow_schema(self._table)) if new else b""
+        data = b"".join((head, *(wal.make_frame(piece) for piece in slices)))
         sync = self._is_due()
         path = store_files.numbered_path(self._where, self._number, store_files.WAL)
         self._bytes = wal.append(path, data, self._bytes, sync)

@@ -169,14 +169,8 @@ def forget_after(where: Path, last_round: int) -> None:
 def forget_old(folder: Path, table: str, max_bytes: int, max_age_s: float, now_s: float) -> int:
     """Remove the oldest parts of a table until it keeps both limits; write-ahead files stay.
 
-    An empty part replaces a removed one that has the highest number, so that no number is used twice.
-
-    Args:
-        folder: The run's folder.
-        table: Name of the table.
-        max_bytes: Limit of the files' total size in bytes.
-        max_age_s: A part is removed if all its rows are older, in seconds.
-        now_s: Present time on the clock of the rows.
+    An empty part replaces a removed one that has the highest number, so that no number is used twice. A part is too old
+    if all its rows are older than ``max_age_s``.
 
     Returns:
         The number of removed parts.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -15,6 +15,7 @@ from fedge.telemetry.run_folder import STORE
 from fedge.telemetry.store_schema import (
     BY_NAME,
     BY_ROW,
+    CLIENTS,
     OLD_FILES,
     TABLES,
     R,
@@ -35,8 +36,6 @@ class TableSnapshot:
     """A table at one moment.
 
     Attributes:
-        table: The table.
-        parts: Paths of its parts.
         recent: Write-ahead rows as an Arrow table.
         notes: Descriptions of damaged files.
     """
@@ -75,11 +74,6 @@ def read_snapshot(folder: Path, table: StoreTable) -> TableSnapshot:
 def read_rows(folder: Path, kind: type[R], since_round: int | None = None) -> list[R]:
     """Read the rows of one table in the order in which they were written.
 
-    Args:
-        folder: The run's folder.
-        kind: Record type of the table.
-        since_round: First round to read; None: all.
-
     Returns:
         The rows; empty if nothing was stored.
 
@@ -102,9 +96,7 @@ def read_rows(folder: Path, kind: type[R], since_round: int | None = None) -> li
 def compute_store_stamp(folder: Path, *kinds: type) -> tuple[tuple[str, int, int], ...]:
     """Return names, sizes in bytes and modification times in ns of the tables' files; it changes when rows are added.
 
-    Args:
-        folder: The run's folder.
-        *kinds: Record types of the tables; none: all tables.
+    ``kinds`` are the record types of the tables; none: all tables.
     """
     tables = [BY_ROW[kind] for kind in kinds] or list(TABLES)
     paths = [folder / OLD_FILES[table] for table in tables if table in OLD_FILES]
@@ -183,3 +175,66 @@ def _read_listing(where: Path, table: StoreTable) -> TableSnapshot:
 
 def _short_path(path: Path) -> str:
     return f"{path.parent.name}/{path.name}"
+
+
+# Newest rows: read after every round for a page, without a database ---------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class NewestRows:
+    """Newest rows and energies by board.
+
+    Attributes:
+        before_j: Energy in joules before a round.
+        from_j: Energy in joules from that round on.
+    """
+
+    rows: dict[str, tuple[Any, ...]]
+    before_j: dict[str, float]
+    from_j: dict[str, float]
+
+
+def read_newest_rows(folder: Path, columns: Sequence[str], since_round: int, split_round: int) -> NewestRows:
+    """Read the newest rows of the clients table.
+
+    Args:
+        folder: The run's folder.
+        columns: Columns of the clients table to return.
+        since_round: First round to read.
+        split_round: Energies are summed before this round and from it on.
+
+    Raises:
+        BadInput: A newer fedge wrote the store.
+    """
+
+    def read() -> Any:
+        import pyarrow.dataset as ds
+
+        needed = list(dict.fromkeys(["board", "round", "energy_j", *columns]))
+        clients = read_snapshot(folder, CLIENTS).dataset()
+        return clients.to_table(columns=needed, filter=ds.field("round") >= since_round)
+
+    import pyarrow.compute as pc
+
+    table = retry_while_changing(read)
+    before = pc.less(table.column("round"), split_round)
+    return NewestRows(
+        _last_rows(table, columns),
+        before_j=_sum_by_board(table.filter(before)),
+        from_j=_sum_by_board(table.filter(pc.invert(before))),
+    )
+
+
+def _last_rows(table: Any, columns: Sequence[str]) -> dict[str, tuple[Any, ...]]:
+    """Return the row with the greatest round of each board; parts of a resumed run need not be in order."""
+    boards, rounds = table.column("board").to_pylist(), table.column("round").to_pylist()
+    places = {boards[place]: place for place in sorted(range(len(boards)), key=rounds.__getitem__)}
+    chosen = table.take(list(places.values())) if places else table
+    values = [chosen.column(name).to_pylist() for name in columns]
+    return dict(zip(places, zip(*values, strict=True), strict=True))
+
+
+def _sum_by_board(table: Any) -> dict[str, float]:
+    summed = table.group_by("board").aggregate([("energy_j", "sum")])
+    boards, joules = summed.column("board").to_pylist(), summed.column("energy_j_sum").to_pylist()
+    return {board: value or 0.0 for board, value in zip(boards, joules, strict=True)}

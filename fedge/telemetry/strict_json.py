@@ -75,11 +75,6 @@ PrintableText = Annotated[str, Field(strict=True), AfterValidator(_require_print
 def decode_json(data: bytes, kind: type[T], where: str) -> T:
     """Parse JSON and validate it as a record or another annotated type; NaN and duplicate keys are refused.
 
-    Args:
-        data: JSON text in UTF-8.
-        kind: Type of the result; numbers and texts need the metadata of this module to be strict.
-        where: Name of the whole for error texts.
-
     Raises:
         MalformedJson: The data is no JSON, or a field is missing, unknown, of the wrong type or out of range.
     """
@@ -92,11 +87,6 @@ def decode_json(data: bytes, kind: type[T], where: str) -> T:
 
 def validate_json(value: object, kind: type[T], where: str) -> T:
     """Return a parsed JSON value as a record or another annotated type.
-
-    Args:
-        value: A JSON value.
-        kind: Type of the result.
-        where: Name of the value for error texts.
 
     Raises:
         MalformedJson: A field is missing, unknown, of the wrong type or out of range.

@@ -51,15 +51,8 @@ def trace_from_samples(
     """Convert samples to a trace of the window [start_s, end_s].
 
     Power is linear between two samples and constant before the first and after the last one, so that the energy equals
-    that of ``fedge.devices.sensing.energy_integral``. Other columns are the mean of the two samples.
-
-    Args:
-        samples: Samples in the order of their times.
-        start_s: Begin of the window.
-        end_s: End of the window.
-        period_s: Length of a stretch in seconds.
-        gap_s: Longest interval to bridge in seconds, between samples or to the window's ends; a longer one leaves a
-            gap.
+    that of ``fedge.devices.sensing.energy_integral``. Other columns are the mean of the two samples. An interval longer
+    than ``gap_s``, between samples or to the window's ends, leaves a gap.
 
     Raises:
         ValueError: The window does not end after its start.
@@ -164,10 +157,6 @@ def check_trace(trace: Trace) -> Trace:
 
 def check_plausible_trace(trace: Trace, most: int = MOST_STRETCHES) -> Trace:
     """Return the trace if a board's sensors can have produced it.
-
-    Args:
-        trace: The trace.
-        most: Upper limit of its stretches.
 
     Raises:
         ValueError: The trace is invalid or too long, has too many rails, or contains an implausible value.

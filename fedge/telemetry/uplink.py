@@ -137,9 +137,7 @@ IDLE_PERIOD_S = 1.0
 def retry_pause_s(failures: int, random: float) -> float:
     """Return the seconds until the next attempt: exponential back-off with jitter.
 
-    Args:
-        failures: Consecutive failures, at least 1.
-        random: A random number from 0 to 1.
+    ``failures`` are consecutive, at least 1; ``random`` is from 0 to 1.
     """
     whole_s = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(failures - 1, 30))
     return max(FIRST_PAUSE_S, whole_s * (JITTER + (1 - JITTER) * random))

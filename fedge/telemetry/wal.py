@@ -14,7 +14,6 @@ from __future__ import annotations
 import os
 import struct
 import zlib
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,10 +30,8 @@ class WalContents:
     """Content of a write-ahead file.
 
     Attributes:
-        batches: Arrow record batches.
         schema: Their schema; None in an empty file.
         good_bytes: End of the last complete frame.
-        total_bytes: Size of the file.
         damaged: Whether complete frames follow an incomplete one.
     """
 
@@ -54,31 +51,17 @@ class WalContents:
         return sum(batch.num_rows for batch in self.batches)
 
 
-def make_frame(payload: bytes | memoryview) -> bytes:
-    """Return the payload with its head."""
+def make_frame(message: Any) -> bytes:
+    """Return the frame of an Arrow schema, the first of a file, or of a record batch."""
+    payload = memoryview(message.serialize())
     return HEAD.pack(MARK, len(payload), _crc(len(payload), payload)) + payload
-
-
-def schema_frame(schema: Any) -> bytes:
-    """Return the first frame of a file."""
-    return make_frame(memoryview(schema.serialize()))
-
-
-def batch_frame(batch: Any) -> bytes:
-    """Return a frame of rows."""
-    return make_frame(memoryview(batch.serialize()))
 
 
 def append(path: Path, data: bytes, good_bytes: int, sync: bool) -> int:
     """Write ``data`` after the first ``good_bytes`` bytes.
 
-    When it returns, the operating system has the bytes; with ``sync`` they are on disk.
-
-    Args:
-        path: The file, created if ``good_bytes`` is 0.
-        data: Complete frames.
-        good_bytes: End of the valid content.
-        sync: Whether to sync the file.
+    When it returns, the operating system has the bytes; with ``sync`` they are on disk. The file is created if
+    ``good_bytes``, the end of its valid content, is 0.
 
     Returns:
         The new end of the valid content.
@@ -114,15 +97,14 @@ def read(path: Path) -> WalContents:
     import pyarrow as pa
 
     data = path.read_bytes()
-    frames = _iter_frames(data)
     schema, end, batches = None, 0, []
-    for start, payload in frames:
+    while (payload := _read_frame_at(data, end)) is not None:
         message = pa.py_buffer(payload)
         if schema is None:
             schema = pa.ipc.read_schema(message)
         else:
             batches.append(pa.ipc.read_record_batch(message, schema))
-        end = start + HEAD.size + len(payload)
+        end += HEAD.size + len(payload)
     return WalContents(
         tuple(batches), schema=schema, good_bytes=end, total_bytes=len(data), damaged=_has_frame_after(data, end)
     )
@@ -136,14 +118,6 @@ def truncate_wal(path: Path, good_bytes: int) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
-
-
-def _iter_frames(data: bytes) -> Iterator[tuple[int, memoryview]]:
-    """Yield start and payload of each frame up to the first incomplete one."""
-    at = 0
-    while (payload := _read_frame_at(data, at)) is not None:
-        yield at, payload
-        at += HEAD.size + len(payload)
 
 
 def _read_frame_at(data: bytes, at: int) -> memoryview | None:

@@ -28,10 +28,6 @@ _REQUIRED_ATTRIBUTES = ("buffers", "initial_arrays", "start", "evaluate", "label
 def check_task(name: str, where: str = "workload.task") -> None:
     """Check a task's name without loading data or running the user's file.
 
-    Args:
-        name: One of ``TASKS``, a .py file, or an importable ``module:Class``.
-        where: Field of the name for error messages.
-
     Raises:
         BadInput: If the task cannot be found.
     """

@@ -44,10 +44,7 @@ class DatasetSource:
     Attributes:
         title: Name of its class in torchvision.
         subfolder: Folder of its files below the data folder.
-        files: Names of its files.
         mean: Mean of the training images per channel, for pixels from 0 to 1.
-        sd: Standard deviation of the training images per channel.
-        classes: Number of classes.
     """
 
     title: str
@@ -100,11 +97,6 @@ def _reading_errors() -> tuple[type[Exception], ...]:
 
 def load_dataset(name: str, root: Path, *, download: bool = True) -> Data:
     """Load a data set.
-
-    Args:
-        name: ``digits``, ``synthetic`` or one of ``SOURCES``.
-        root: The data folder.
-        download: Whether missing files are downloaded.
 
     Returns:
         Training and test images as bytes, their labels, and mean and standard deviation per channel.

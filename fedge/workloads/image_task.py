@@ -63,11 +63,7 @@ class ImageTask:
     def start(self, arrays: NamedArrays, share: NDArray[np.int64], seed: int, options: TrainOptions) -> ImageTraining:
         """Begin training with SGD; starting again or evaluating ends a training that has not finished.
 
-        Args:
-            arrays: Initial parameters and buffers by name.
-            share: Indices of the client's samples, shape (m,).
-            seed: Seed of the sample order and of dropout.
-            options: Options of the training.
+        ``share`` are the indices of the client's samples, shape (m,).
 
         Raises:
             BadInput: If the share is empty, there are no steps, or the arrays belong to another model.

@@ -40,10 +40,6 @@ Shape = Callable[["Floats", "Floats"], "NDArray[np.bool_]"]
 def make_images(count: int, rng: np.random.Generator) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     """Generate images with balanced classes.
 
-    Args:
-        count: Number of images.
-        rng: Random generator.
-
     Returns:
         Images, uint8 of shape (count, 3, 32, 32), and labels, shape (count,); class counts differ by at most one.
     """

@@ -61,7 +61,7 @@ class Contribution:
         return self.samples if self.discount == 1.0 else self.samples * self.discount
 
 
-class _SelectedNodes:
+class SelectedNodes:
     """Replaces Flower's Grid in a strategy that only asks it for node ids."""
 
     def __init__(self, count: int) -> None:
@@ -116,7 +116,7 @@ class Aggregator:
             round_number,
             learnt,
             ConfigRecord(),
-            _SelectedNodes(clients),  # type: ignore[arg-type]
+            SelectedNodes(clients),  # type: ignore[arg-type]
         )
         content = next(iter(messages)).content
         sent = next(iter(content.array_records.values()))
@@ -126,7 +126,7 @@ class Aggregator:
             for key, value in record.items()
             if isinstance(value, int | float)
         }
-        return _cast_like(arrays, from_array_record(sent)), numbers
+        return cast_like(arrays, from_array_record(sent)), numbers
 
     def aggregate(self, round_number: int, arrays: NamedArrays, contributions: Sequence[Contribution]) -> NamedArrays:
         """Return the new global model, with the data types of ``arrays``, the one that was sent.
@@ -148,7 +148,7 @@ class Aggregator:
         if record is None:
             raise FedgeError(f"the strategy gave no model for {len(ordered)} results")
         kept = {name: _average_buffer(name, ordered) for name in arrays.keys() - self._select_trainable(arrays).keys()}
-        return _cast_like(arrays, from_array_record(record) | kept)
+        return cast_like(arrays, from_array_record(record) | kept)
 
     def trainable_names(self, arrays: NamedArrays) -> frozenset[str]:
         """Return the names of the arrays that a strategy averages or moves; the others are statistics and counters."""
@@ -198,7 +198,7 @@ def _average_buffer(name: str, contributions: Sequence[Contribution]) -> NDArray
     return np.asarray(sum(weighted) / sum(c.weight for c in contributions))
 
 
-def _cast_like(arrays: NamedArrays, new: NamedArrays) -> NamedArrays:
+def cast_like(arrays: NamedArrays, new: NamedArrays) -> NamedArrays:
     """Return ``new`` with the order, shapes and types of ``arrays``, which also fills in what ``new`` lacks."""
     return {
         name: np.asarray(new.get(name, old)).astype(old.dtype, copy=False).reshape(old.shape)

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from fedge.errors import FedgeError
 from fedge.types import Floats, NamedArrays
+from server.aggregation.aggregator import SelectedNodes, cast_like
 from server.aggregation.contribution_weights import compute_change
 from server.aggregation.narrow_results import expand_results
 from server.transport.flower_messages import build_message, from_array_record, to_array_record
@@ -228,7 +229,7 @@ def merge_results(
     learnt = _list_trainable(strategy, arrays, buffers)
     results = _fill_narrow_results(strategy, arrays, results, learnt)
     sent = to_array_record({name: np.atleast_1d(arrays[name]) for name in learnt})
-    strategy.configure_train(version, sent, ConfigRecord(), _EmptyGrid())  # type: ignore[arg-type]
+    strategy.configure_train(version, sent, ConfigRecord(), SelectedNodes(0))  # type: ignore[arg-type]
     replies = [
         build_message(_build_content(result, learnt), "train", node) for node, result in enumerate(results, start=1)
     ]
@@ -242,9 +243,7 @@ def merge_results(
         for name in arrays
         if name not in learnt
     }
-    return {
-        name: np.asarray(new[name]).astype(old.dtype, copy=False).reshape(old.shape) for name, old in arrays.items()
-    }
+    return cast_like(arrays, new)
 
 
 def _fill_narrow_results(
@@ -255,13 +254,6 @@ def _fill_narrow_results(
     weights = [float(weight) for weight in strategy.weights([result.staleness for result in results])]
     whole = expand_results(base, [result.arrays for result in results], weights)
     return [dataclasses.replace(result, arrays=own) for result, own in zip(results, whole, strict=True)]
-
-
-class _EmptyGrid:
-    """Replaces Flower's Grid where no client is to be asked."""
-
-    def get_node_ids(self) -> list[int]:
-        return []
 
 
 def _list_trainable(strategy: AsyncStrategy, arrays: NamedArrays, buffers: Collection[str]) -> tuple[str, ...]:

@@ -32,12 +32,7 @@ MAX_NAMED_BOARDS = 8
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MergedModel:
-    """The outcome of aggregating a round.
-
-    Attributes:
-        pending: Late results that join a later round.
-        stale: Number of late results that were merged.
-    """
+    """The outcome of aggregating a round."""
 
     arrays: NamedArrays
     pending: tuple[PendingResult, ...]

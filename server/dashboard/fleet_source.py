@@ -31,10 +31,8 @@ class FleetSource:
     """Shows the boards of a fleet whether a run is active or not.
 
     Args:
-        status: Telemetry status of the boards.
         store: Folder of the boards' samples, with times in unix seconds.
         runs: Folder of the runs; None if there is none.
-        now_s: Clock in unix seconds.
     """
 
     def __init__(

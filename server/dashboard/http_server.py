@@ -174,10 +174,7 @@ def _format_heartbeat() -> bytes:
 def bind_socket(host: str, port: int | None, default: int) -> socket.socket:
     """Open a listening socket.
 
-    Args:
-        host: Address or name of this machine.
-        port: Port number; None for the first free one from ``default``.
-        default: First port to try if ``port`` is None.
+    Without ``port`` it is the first free one from ``default``.
 
     Raises:
         BadInput: The host is not on this machine, or the port is taken or not permitted.

@@ -78,10 +78,7 @@ class CounterTotals:
 def render_exposition(view: FleetView, now_s: float | None = None, totals: CounterTotals | None = None) -> bytes:
     """Return the metrics in Prometheus' text format, version 0.0.4.
 
-    Args:
-        view: The view.
-        now_s: Unix time in seconds; None for the present.
-        totals: Keeps counters from one call to the next; None shows the counters of the current run only.
+    ``totals`` keeps counters from one call to the next; without it they show the current run only.
     """
     from prometheus_client import CollectorRegistry, generate_latest
 

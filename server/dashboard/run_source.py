@@ -14,10 +14,9 @@ import yaml
 
 from fedge.telemetry import open_run, run_folder
 from fedge.telemetry.live_records import BoardProgress
-from fedge.telemetry.newest_rows import read_newest_rows
 from fedge.telemetry.progress_files import read_progress
 from fedge.telemetry.run_reader import RunReader
-from fedge.telemetry.store_reader import compute_store_stamp, read_rows
+from fedge.telemetry.store_reader import compute_store_stamp, read_newest_rows, read_rows
 from fedge.telemetry.store_records import ClientRow, RoundRow
 from fedge.telemetry.store_schema import table_to_records
 from server.dashboard import views
@@ -50,7 +49,6 @@ class LoadedRows:
     """The rows of a run, as far as the dashboard needs them.
 
     Attributes:
-        last: Newest row of every board.
         settled: Last finished round; its client rows are final.
         settled_j: Energy of every board before round ``settled``, in joules.
         open_j: Energy of every board from round ``settled`` on, in joules.
@@ -100,9 +98,7 @@ class RunSource:
 
     Args:
         folder: The run folder; None if there is no run.
-        progress: Returns the boards' progress; None reads it from the run folder.
         refused: Returns the number of refused telemetry messages by board and reason.
-        now_s: Clock in unix seconds.
         real: True for real boards, which can fall silent.
     """
 

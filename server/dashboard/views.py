@@ -66,8 +66,6 @@ class Summary:
 
     Attributes:
         clock_s: Simulated time in seconds.
-        energy_j: Energy of the clients in their rounds, in joules.
-        resting_energy_j: Energy of idle clients, in joules.
         saving: Share of energy saved against working and waiting at MAXN.
         saving_parked: Share of energy saved against working at MAXN and waiting in the lowest mode.
         compared: Number of rounds over which the savings are computed.
@@ -116,9 +114,7 @@ class BoardView:
     Attributes:
         state: Activity, or outcome in the last round.
         mark: Problem to highlight, if any.
-        round: Round of the newest information.
         progress: Share of the round's steps that is done, 0 to 1.
-        energy_j: Energy of all rounds so far, in joules.
         seen_at_s: Unix time of its last sample or progress report, in seconds.
         told_s: Simulated time of its last row, in seconds.
         refused: Number of refused telemetry messages by reason.
@@ -169,7 +165,6 @@ class TileInputs(NamedTuple):
         device: Kind of board, used if it has no row.
         silent: True if a real board has stopped reporting.
         latest: Number of the last finished round.
-        energy_j: Energy of all rounds so far, in joules.
     """
 
     name: str

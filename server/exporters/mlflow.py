@@ -45,8 +45,6 @@ class MLflow:
     The MLflow run has the name of the run folder. Timestamps of metrics are simulated time.
 
     Args:
-        experiment: The resolved experiment.
-        folder: The run folder.
         tracking_uri: Address of the tracking server; None for a SQLite file in ``out``.
         out: Folder of the SQLite file, relative to the run folder.
         name: Name of the MLflow experiment; None for the name of the fedge experiment.

@@ -32,7 +32,6 @@ class RepeatedGauges:
 
     Args:
         gauges: Name and description of each gauge, by field.
-        tags: Keys of the gauges' tags.
     """
 
     def __init__(self, gauges: Mapping[str, tuple[str, str]], tags: tuple[str, ...]) -> None:
@@ -47,12 +46,7 @@ class RepeatedGauges:
     def set(self, field: str, value: float, tags: dict[str, str], key: str) -> None:
         """Set a gauge.
 
-        Args:
-            field: Key of the gauge.
-            value: The new value.
-            tags: The new tags.
-            key: Identifies the series: the value replaces the one last set for this field and key, whatever its tags
-                were.
+        The value replaces the one last set for this field and ``key``, whatever its tags were.
         """
         self._held[field, key] = value, tags
         self._gauges[field].set(value, tags)
@@ -70,8 +64,6 @@ class FedgeBoards:
     """Shows the latest figures of its boards as Ray metrics.
 
     Args:
-        label: Name of the actor on Ray's dashboard.
-        run: Name of the run.
         summed: True for one series per board kind instead of one per board.
     """
 

@@ -70,7 +70,6 @@ class ActorLayout:
     """How boards are distributed over actors.
 
     Attributes:
-        titles: Title of every device.
         own_actors: Maximum number of boards that each get an actor; above it there is one actor per device.
     """
 

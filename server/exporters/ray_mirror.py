@@ -157,8 +157,6 @@ class RayMirror:
     Without ``address``, a run that started its own Ray without a dashboard is not mirrored, since nobody could see it.
 
     Args:
-        experiment: The resolved experiment.
-        folder: The run folder.
         address: Address of the cluster; None for the one that the run uses.
         own_actors: Maximum number of boards that each get an actor (about 60 MB of memory each); above it there is one
             per board kind.

@@ -21,13 +21,7 @@ FILE = "events.out.tfevents.{number:010d}.fedge"
 
 
 class TensorBoard:
-    """Exports a run to TensorBoard event files; the wall time of an event is simulated time in seconds.
-
-    Args:
-        experiment: The resolved experiment.
-        folder: The run folder.
-        out: Folder of the event files, relative to the run folder.
-    """
+    """Exports a run to TensorBoard event files; the wall time of an event is simulated time in seconds."""
 
     def __init__(self, experiment: Experiment, folder: Path, *, out: str = FOLDER) -> None:
         self._experiment, self._folder = experiment, folder / out

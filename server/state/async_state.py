@@ -32,17 +32,12 @@ class AsyncRunState:
 
     Attributes:
         version: Number of models made so far.
-        selection: The selector's own state.
         spent_j: Energy used up to the current model, in joules.
         model_ready_s: When the current model was ready.
-        in_flight: Running tasks, by client.
         end_times: Heap of the end times of running tasks, with the client's name.
         buffered: Results for the next model, in the order of completion.
         failed_boards: Clients that failed since the last result.
         refusals: Descriptions of consecutive empty selections while no task was running.
-        rows: Rows since the current model.
-        events: Events since the current model.
-        traces: Traces of ``rows``.
     """
 
     availability: FleetAvailability

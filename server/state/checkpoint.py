@@ -31,9 +31,6 @@ class ClientHistory:
     """A client's part in the run, for client selection; None if not known yet.
 
     Attributes:
-        busy_s: Duration of the last work, in seconds.
-        last_round: Last round in which the client was asked.
-        rounds: Number of rounds in which it was asked.
         free_at_s: Simulated time from which it can be asked again.
         charge_j: Energy left in its battery, in joules; None on mains.
     """
@@ -67,7 +64,6 @@ class PendingResult:
     """A result that has not been merged into the model.
 
     Attributes:
-        round: Round in which it was requested.
         start_s: Simulated time at which the work started.
         end_s: Simulated time at which the reply arrives.
         trained: The result. For a late reply, its arrays are the output of ``compute_change`` in
@@ -87,8 +83,6 @@ class RunState:
 
     Attributes:
         round: Number of finished rounds (models in an asynchronous run).
-        memory: The strategy's state.
-        selection: The selector's own state.
         spent_j: Energy of all clients asked so far, in joules.
         pending: Late results, or the running tasks of an asynchronous run.
         last_j: Energy of the clients asked in the last round, in joules.
@@ -184,12 +178,7 @@ def trace_to_matrix(trace: Trace) -> NDArray[np.float64]:
 
 
 def trace_from_matrix(matrix: NDArray[np.generic], rails: Sequence[str]) -> Trace:
-    """Convert the output of ``trace_to_matrix`` back to a trace.
-
-    Args:
-        matrix: Shape (columns + rails, samples).
-        rails: Names of the power rails, in the order of their rows.
-    """
+    """Convert the output of ``trace_to_matrix`` back to a trace."""
     rows = [tuple(None if math.isnan(value) else value for value in row) for row in matrix.tolist()]
     columns: dict[str, Any] = dict(zip(COLUMNS, rows, strict=False))
     return Trace(**columns, rails_w=dict(zip(rails, rows[len(COLUMNS) :], strict=True)))

@@ -14,7 +14,8 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from contracts.prometheus import needs_prometheus, prometheus, until
+from contracts.processes import wait_for
+from contracts.prometheus import needs_prometheus, prometheus
 
 from server.dashboard.prometheus_metrics import CounterTotals, build_families, render_exposition
 from server.dashboard.views import BoardView, FleetView, RoundPoint, RunInfo, Summary
@@ -183,8 +184,8 @@ def test_prometheus_answers_every_query_of_every_dashboard(tmp_path: Path) -> No
         prometheus(tmp_path / "prometheus", ports) as found,
     ):
         # An increase is of two looks at least.
-        until(lambda: found.value("count_over_time(fedge_run_info[1h]) >= 3"), "three looks")
-        until(lambda: found.value("count(ray_fedge_power_watts)"), "a look at Ray's")
+        wait_for(lambda: found.value("count_over_time(fedge_run_info[1h]) >= 3"), "three looks")
+        wait_for(lambda: found.value("count(ray_fedge_power_watts)"), "a look at Ray's")
         empty = [query for name in NAMES for query in queries(name) if not found.asked(filled(query))]
 
     assert sum(len(queries(name)) for name in NAMES) >= 30

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from contracts.boards import MAXN, another_workload, coefficients, grid
+from contracts.boards import MAXN, another_workload, grid
 from contracts.predictor import measured
 
 from fedge.devices.tables.mode_table import read_mode_table
 from fedge.physics.prior_knowledge import PriorKnowledge
-from fedge.physics.time_power_model import Coefficients, compute_power_w, compute_step_s
+from fedge.physics.time_power_model import compute_power_w, compute_step_s
 from fedge.protocols import Predictor
 from fedge.types import Floats, Modes, ProfileTable
 
@@ -33,13 +33,6 @@ class MadeUpBoard:
     @pytest.fixture
     def power_w(self, modes: Modes) -> Floats:
         return compute_power_w(TRUTH, MAXN, modes)
-
-
-def made_up_table(truth: Coefficients | None = None, every: int = 1, sha256: str = "0" * 64) -> ProfileTable:
-    modes = Modes(grid().knobs[::every])
-    cost = truth or coefficients()
-    seconds, watts = compute_step_s(cost, MAXN, modes), compute_power_w(cost, MAXN, modes)
-    return ProfileTable("board", "net", 16, modes, seconds, watts, sha256, "folder/net.csv")
 
 
 def real_table(root: Path, board: str, workload: str) -> ProfileTable:

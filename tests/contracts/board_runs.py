@@ -128,14 +128,17 @@ def samples_of(row: ClientRow) -> list[SampleRow]:
     return found
 
 
-def begin(folder: Path, boards: int, rounds: int = 50, backend: str = "sim", **more: Any) -> RunTables:
-    """A run folder in which nothing was played yet."""
+def begin(folder: Path, boards: int, rounds: int = 50, backend: str = "sim", played: int = 0, **more: Any) -> RunTables:
+    """A run folder in which so many rounds were played."""
     folder.mkdir(parents=True)
     kinds = list(names(boards).values())
     fleet = [{"device": kind, "count": kinds.count(kind)} for kind in dict.fromkeys(kinds)]
     record = {"name": "demo", "rounds": rounds, "policy": {"name": "balanced"}, "backend": backend, "fleet": fleet}
     (folder / "run.yaml").write_text(yaml.safe_dump({**record, **more}), encoding="utf-8")
-    return RunTables(folder)
+    tables = RunTables(folder)
+    for number in range(1, played + 1):
+        play(tables, boards, number)
+    return tables
 
 
 def finish(folder: Path, rounds: int) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import numpy as np
 
-from fedge.physics.time_power_model import POWER_NAMES, TIME_NAMES, Coefficients
-from fedge.types import Modes, PowerMode
+from fedge.physics.time_power_model import POWER_NAMES, TIME_NAMES, Coefficients, compute_power_w, compute_step_s
+from fedge.types import Modes, PowerMode, ProfileTable
 
 MAXN = PowerMode(8, 2000.0, 1200.0, 3000.0)
 
@@ -64,3 +65,15 @@ def grid() -> Modes:
         (700.0, 1800.0, 3000.0),
     )
     return Modes(np.array(list(knobs), dtype=np.float64))
+
+
+def made_up_table(
+    truth: Coefficients | None = None, every: int = 1, modes: Modes | None = None, **named: Any
+) -> ProfileTable:
+    """Seconds and watts of a workload at every so many modes of the grid, or at ``modes``; ``named`` says whose."""
+    at = Modes(grid().knobs[::every]) if modes is None else modes
+    cost = truth or coefficients()
+    names = {"device": "board", "workload": "net", "batch_size": 16, "sha256": "0" * 64, "path": "folder/net.csv"}
+    return ProfileTable(
+        modes=at, step_s=compute_step_s(cost, MAXN, at), power_w=compute_power_w(cost, MAXN, at), **{**names, **named}
+    )

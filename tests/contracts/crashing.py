@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,6 +15,11 @@ import pytest
 
 class Crash(BaseException):
     """Nobody catches it, as nobody catches SIGKILL."""
+
+
+def disk_full(*_: Any, **__: Any) -> Any:
+    """In place of a step."""
+    raise OSError(errno.ENOSPC, "No space left on device")
 
 
 class Stopping:

@@ -14,7 +14,6 @@ import ssl
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
@@ -23,20 +22,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+from contracts.processes import wait_for
+
 TESTS = Path(__file__).resolve().parents[1]
 ROOT = TESTS.parent
-START_LIMIT_S = 60.0
-
-
-def wait_for(condition: Any, limit_s: float = START_LIMIT_S, what: str = "") -> Any:
-    """What ``condition`` gives as soon as it is true; looks every few milliseconds."""
-    until_s = time.monotonic() + limit_s
-    while True:
-        found = condition()
-        if found:
-            return found
-        assert time.monotonic() < until_s, f"did not happen within {limit_s} s: {what}"
-        time.sleep(0.02)
 
 
 class LiveServer:
@@ -48,10 +37,10 @@ class LiveServer:
 
     def start(self) -> None:
         assert self._process is None
-        environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+        environment = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{TESTS}", "OMP_NUM_THREADS": "1"}
         command = [sys.executable, str(Path(__file__)), str(self.folder), str(self.socket)]
         self._process = subprocess.Popen(command, cwd=ROOT, env=environment)
-        wait_for(self._answers, what="the server listens")
+        wait_for(self._answers, "the server listens")
 
     def _answers(self) -> bool:
         assert self._process is not None

@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import subprocess
-import sysconfig
-import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from contracts.desk import Desk, desk
+from contracts.processes import running
 
-from experiments.backends.run_processes import RUN_MARK, private_environment
 from experiments.backends.simulation import find_free_port
-
-START_LIMIT_S = 90.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,29 +59,7 @@ def loopback_fleet(kinds: Sequence[str], folder: Path, isolation: str = "subproc
 def flower(
     command: Sequence[str], home: Path, up: str, changes: Mapping[str, str] | None = None
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """One of Flower's programs with its helpers, once its log says that it is ``up``; all ended with the block.
-
-    ``changes``: to the environment that all of them have.
-    """
-    home.mkdir(parents=True)
-    env = private_environment(os.environ, home) | dict(changes or {})
-    del env[RUN_MARK]  # the launcher ends every process that carries its mark
-    log = home / "log"
-    program = Path(sysconfig.get_path("scripts")) / command[0]
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            [str(program), *command[1:]], stdout=output, stderr=output, env=env, cwd=home, start_new_session=True
-        )
-    try:
-        limit_s = time.monotonic() + START_LIMIT_S
-        while up not in log.read_text(encoding="utf-8"):
-            assert process.poll() is None, log.read_text(encoding="utf-8")
-            assert time.monotonic() < limit_s, log.read_text(encoding="utf-8")
-            time.sleep(0.1)
+    """One of Flower's programs with its helpers, once its log says that it is ``up``; all ended with the block."""
+    with running(command, home, lambda log: up in log, changes) as (process, log):
+        assert process.poll() is None, log.read_text(encoding="utf-8")
         yield process
-    finally:
-        for number in (signal.SIGTERM, signal.SIGKILL):
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, number)
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(5)

@@ -5,17 +5,16 @@
 
 from __future__ import annotations
 
-import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from contracts.processes import wait_for
 
 from fedge.devices.sensing import OpenSensor
 from fedge.errors import SensorLost
 
-LIMIT_S = 10.0
 HWMON = "sys/bus/i2c/drivers/ina3221/1-0040/hwmon/hwmon4"
 ORIN_NX: Mapping[str, str] = {
     f"{HWMON}/name": "ina3221",
@@ -78,14 +77,6 @@ def plant(root: Path, tree: Mapping[str, str]) -> Path:
         (root / path).parent.mkdir(parents=True, exist_ok=True)
         (root / path).write_text(f"{text}\n", encoding="ascii")
     return root
-
-
-def until(true: Callable[[], bool], limit_s: float = LIMIT_S) -> None:
-    """Wait until ``true``; fails after the limit."""
-    end_s = time.monotonic() + limit_s
-    while not true():
-        assert time.monotonic() < end_s, "it did not come true"
-        time.sleep(0.005)
 
 
 class Rig(ABC):
@@ -155,13 +146,13 @@ class PowerSensorContract:
 
     def test_a_total_that_cannot_be_read_is_a_loss_that_says_what_is_missing_and_it_comes_back(self, rig: Rig) -> None:
         rig.lose()
-        until(rig.lost)
+        wait_for(rig.lost)
         with pytest.raises(SensorLost, match="VDD_IN") as lost:
             rig.sensor.read()
         assert "\n" not in str(lost.value)
 
         rig.mend()
-        until(lambda: not rig.lost())
+        wait_for(lambda: not rig.lost())
         assert rig.sensor.read().total_w == pytest.approx(6.0)
 
     def test_it_can_be_closed_twice(self, rig: Rig) -> None:

@@ -7,13 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from contracts.boards import MAXN, another_workload, coefficients, grid
+from contracts.boards import MAXN, another_workload, coefficients, made_up_table
 
 from fedge.knowledge.table_background import TableBackground
 from fedge.physics.prior_knowledge import PriorKnowledge
-from fedge.physics.time_power_model import compute_power_w, compute_step_s
 from fedge.studies.prediction_cells import PredictionTarget
-from fedge.types import Modes, ProfileTable
+from fedge.types import ProfileTable
 
 PLUG_INS = '''
 import numpy as np
@@ -76,10 +75,8 @@ class Deadly(Constant):
 
 def made_up(seed: int = 9, every: int = 5, name: str = "net") -> ProfileTable:
     """Every so many modes of the made-up board, a workload of its own per seed."""
-    modes = Modes(grid().knobs[::every])
     truth = another_workload(np.random.default_rng(seed))
-    seconds, watts = compute_step_s(truth, MAXN, modes), compute_power_w(truth, MAXN, modes)
-    return ProfileTable("board", name, 16, modes, seconds, watts, f"{seed:064d}", f"board/train/{name}.csv")
+    return made_up_table(truth, every, workload=name, sha256=f"{seed:064d}", path=f"board/train/{name}.csv")
 
 
 @pytest.fixture

@@ -6,17 +6,17 @@ import json
 import os
 import shutil
 import subprocess
-import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
 import pytest
+from contracts.processes import wait_for
 
 from experiments.backends.simulation import find_free_port
 
@@ -24,17 +24,6 @@ PROGRAM = shutil.which("prometheus", path=f"{os.environ.get('PATH', '')}:/usr/bi
 needs_prometheus = pytest.mark.skipif(PROGRAM is None, reason="the distribution's package prometheus is not here")
 LIMIT_S = 60.0
 T = TypeVar("T")
-
-
-def until(ask: Callable[[], T | None], what: str, limit_s: float = LIMIT_S) -> T:
-    """What ``ask`` says once it says something; fails after ``limit_s``."""
-    ends_s = time.monotonic() + limit_s
-    while True:
-        found = ask()
-        if found is not None:
-            return found
-        assert time.monotonic() < ends_s, f"{what}: not within {limit_s:g} s"
-        time.sleep(0.1)
 
 
 def got(address: str, limit_s: float = 10.0) -> bytes | None:
@@ -95,7 +84,7 @@ def prometheus(folder: Path, targets: Mapping[str, str]) -> Iterator[Prometheus]
         process = subprocess.Popen(command, stdout=log, stderr=log, cwd=folder, env={**os.environ, "GOMAXPROCS": "1"})
         try:
             found = Prometheus(f"http://127.0.0.1:{port}")
-            until(lambda: got(f"{found.address}/-/ready"), "Prometheus is ready")
+            wait_for(lambda: got(f"{found.address}/-/ready"), "Prometheus is ready")
             yield found
         finally:
             process.terminate()

@@ -5,12 +5,9 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
 import socket
 import subprocess
-import sysconfig
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -18,15 +15,15 @@ from pathlib import Path
 
 import pytest
 from contracts.desk import desk
+from contracts.processes import program, running
 
 from experiments.backends.fleet_backend import connection_toml
-from experiments.backends.run_processes import RUN_MARK, private_environment
+from experiments.backends.run_processes import private_environment
 from experiments.backends.simulation import find_free_port
 from experiments.fleet.key_folder import create_keys
 from experiments.fleet.nginx_proxy import NginxProxy, build_configuration
 from fedge.experiment import SuperlinkSpec
 
-START_LIMIT_S = 90.0
 BOARDS = {"board-1": "orin-nano-jp6", "board-2": "xavier-nx"}
 NGINX = """
 daemon off;
@@ -79,7 +76,7 @@ class Secured:
         (home / "config.toml").write_text(connection_toml(superlink), encoding="utf-8")
         env = private_environment(os.environ, home) | {"FLWR_HOME": str(home)}
         return subprocess.run(
-            [_program("flwr"), *arguments], env=env, cwd=home, capture_output=True, text=True, check=False, timeout=60
+            [program("flwr"), *arguments], env=env, cwd=home, capture_output=True, text=True, check=False, timeout=60
         )
 
     def runs(self) -> list[dict[str, object]]:
@@ -185,43 +182,3 @@ def listens(port: int) -> Up:
             return probe.connect_ex(("127.0.0.1", port)) == 0
 
     return up
-
-
-def _program(name: str) -> str:
-    path = Path(sysconfig.get_path("scripts")) / name
-    return str(path) if path.exists() else name
-
-
-@contextmanager
-def running(command: Sequence[str], home: Path, up: Up) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
-    """A program and the path of its log, once it is ``up``; it and its helpers are ended with the block."""
-    home.mkdir(parents=True)
-    env = private_environment(os.environ, home)
-    del env[RUN_MARK]  # `fedge run` ends every process that carries its mark
-    log = home / "log"
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            [_program(command[0]), *command[1:]],
-            stdout=output,
-            stderr=output,
-            env=env,
-            cwd=home,
-            start_new_session=True,
-        )
-    try:
-        wait_for(lambda: up(log.read_text(encoding="utf-8")) or process.poll() is not None, log)
-        yield process, log
-    finally:
-        for number in (signal.SIGTERM, signal.SIGKILL):
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, number)
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(5)
-
-
-def wait_for(happened: Callable[[], bool], log: Path, limit_s: float = START_LIMIT_S) -> None:
-    """Poll until it has happened; fails with the log when it has not in time."""
-    end_s = time.monotonic() + limit_s
-    while not happened():
-        assert time.monotonic() < end_s, log.read_text(encoding="utf-8")
-        time.sleep(0.1)

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 import pytest
 from contracts.boards import coefficients
 
+from fedge.devices.tables.mode_table import ProfileTable, read_mode_table
 from fedge.physics.prior_knowledge import PriorKnowledge
 from fedge.serving.job_pair import JobPair
+from fedge.serving.serving_problems import BATCH_SIZES as SERVED_SIZES
 from fedge.serving.serving_problems import FAMILIES, ProblemFamily, ServingProblem
 from fedge.serving.strategies import SearchContext, SearchStrategy, strategy_for
 from fedge.serving.trial_search import (
@@ -75,8 +79,42 @@ class Searched:
     found: TrialSearchResult
 
 
-def searched(strategy: SearchStrategy, pair: JobPair, problem: ServingProblem) -> Searched:
-    return Searched(pair, problem, run_search(strategy.search(problem), measure_from_table(pair)))
+def search_pair(strategy: SearchStrategy, pair: JobPair, problem: ServingProblem) -> TrialSearchResult:
+    return run_search(strategy.search(problem), measure_from_table(pair))
+
+
+def measured_tables(root: Path, train: str | None, infer: str | None) -> tuple[ProfileTable | None, list[ProfileTable]]:
+    """What the AGX Orin was measured at for these workloads; inference at every batch size."""
+    orin = root / "agx-orin"
+    served = [read_mode_table(orin / "infer" / f"{infer}.csv", batch_size=b) for b in SERVED_SIZES] if infer else []
+    return read_mode_table(orin / "train" / f"{train}.csv") if train else None, served
+
+
+def compare_with_optimum(
+    strategy: SearchStrategy, pair: JobPair, problems: Iterable[ServingProblem], most: int
+) -> tuple[int, list[float]]:
+    """How many problems can be solved, and what each that is solved loses; NaN where the best choice has no steps.
+
+    Every search makes ``most`` trials at most, finds nothing where nothing holds, and what it finds holds.
+    """
+    losses, solvable = [], 0
+    for problem in problems:
+        found, optimum = search_pair(strategy, pair, problem), find_best_choice(problem, pair)
+        assert len(found.tried) <= most
+        if optimum is None:
+            assert found.choice is None
+            continue
+        solvable += 1
+        if found.choice is None:
+            continue
+        every = evaluate_choices(problem, pair)
+        at, top = ((one.batch or 0, one.row) for one in (found.choice, optimum))
+        assert every.feasible[at]
+        if problem.family == "infer":
+            losses.append(float(every.infer_s[at] / every.infer_s[top] - 1))
+        else:
+            losses.append(float(1 - every.steps[at] / every.steps[top]) if every.steps[top] > 0 else np.nan)
+    return solvable, losses
 
 
 @cache
@@ -86,7 +124,8 @@ def each(name: str, seeds: range, family: ProblemFamily) -> list[Searched]:
     for seed in seeds:
         pair = made_up_pair(seed, family)
         strategy = strategy_for(name, ground_of(pair, seed=seed))
-        found += [searched(strategy, pair, made_up_problem(10 * seed + i, family)) for i in range(4)]
+        for problem in (made_up_problem(10 * seed + i, family) for i in range(4)):
+            found.append(Searched(pair, problem, search_pair(strategy, pair, problem)))
     return found
 
 
@@ -125,11 +164,8 @@ class StrategyContract:
     @pytest.mark.parametrize("family", FAMILIES)
     def test_it_finds_nothing_better_than_the_optimum(self, family: ProblemFamily) -> None:
         for one in self.each(family):
-            optimum, choice, every = (
-                find_best_choice(one.problem, one.pair),
-                one.found.choice,
-                evaluate_choices(one.problem, one.pair),
-            )
+            optimum, choice = find_best_choice(one.problem, one.pair), one.found.choice
+            every = evaluate_choices(one.problem, one.pair)
             if choice is None or not every.feasible[choice.batch or 0, choice.row]:
                 continue
             assert optimum is not None
@@ -144,14 +180,14 @@ class StrategyContract:
         limits = (None, None) if family == "train" else (1.0, 20.0)
         problem = ServingProblem(family, 0.5, *limits)
 
-        assert searched(strategy_for(self.name, ground_of(pair)), pair, problem).found.choice is None
+        assert search_pair(strategy_for(self.name, ground_of(pair)), pair, problem).choice is None
 
     @pytest.mark.parametrize("family", FAMILIES)
     def test_the_same_seed_leads_to_the_same_search(self, family: ProblemFamily) -> None:
         pair, problem = made_up_pair(2, family), made_up_problem(3, family)
-        once, again = (searched(strategy_for(self.name, ground_of(pair, seed=5)), pair, problem) for _ in range(2))
+        once, again = (search_pair(strategy_for(self.name, ground_of(pair, seed=5)), pair, problem) for _ in range(2))
 
-        assert once.found == again.found
+        assert once == again
 
     @pytest.mark.parametrize("family", FAMILIES)
     def test_what_it_chooses_after_other_problems_holds_the_limits_too(self, family: ProblemFamily) -> None:

@@ -27,12 +27,7 @@ def open_sensor(
 ) -> OpenSensor:
     """Open a power sensor.
 
-    Args:
-        name: One of ``SENSORS``, or the user's own ``module:Class``.
-        machine: The board.
-        clock: Wall clock.
-        total_power: Preferred formula of total power, such as ``"VDD_IN"``; None lets the sensor choose.
-        where: Field of the configuration, for error messages.
+    ``total_power`` is the preferred formula of total power, such as ``"VDD_IN"``; None lets the sensor choose.
 
     Raises:
         UnknownName: There is no sensor of this name.

@@ -16,7 +16,6 @@ class ControlFile:
     """A file that is opened at the first read, and opened again if it was removed or replaced.
 
     Args:
-        path: The file.
         plain: True for an ordinary file, which can still be read after it was removed, where sysfs fails with ENODEV.
     """
 
@@ -62,9 +61,6 @@ class ControlFiles:
         """Return a fast function that reads a number.
 
         A machine that overrides ``read`` is asked every time.
-
-        Args:
-            path: The file on the machine.
 
         Returns:
             A function that raises ``OSError`` if the file cannot be read and ``ValueError`` if it has no number.

@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 from operator import attrgetter
 
@@ -39,30 +39,6 @@ MOST_UNSEEN, MOST_UNSEEN_S = 0.1, 1.0
 # lose work on a busy board, looser ones accept guessed energy.
 
 
-@dataclass(frozen=True, slots=True)
-class _Window:
-    """The samples of a window: those inside or on its ends, and the nearest ones outside.
-
-    Attributes:
-        start_s: Start of the window.
-        end_s: End of the window.
-        inside: Samples inside or on its ends.
-        before: Last sample before the start; None if a sample is on the start.
-        after: First sample after the end; None if a sample is on the end.
-    """
-
-    start_s: float
-    end_s: float
-    inside: Sequence[SensorSample]
-    before: SensorSample | None
-    after: SensorSample | None
-
-    @property
-    def all_samples(self) -> list[SensorSample]:
-        around = [*([self.before] if self.before else []), *self.inside]
-        return [*around, *([self.after] if self.after else [])]
-
-
 def integrate_energy(
     samples: Sequence[SensorSample],
     start_s: float,
@@ -77,15 +53,8 @@ def integrate_energy(
     shorter than a period may contain no sample: its energy is then interpolated, and ``samples`` is 0. A gap counts
     with its whole length even if part of it is outside. ``throttled`` means that a throttle counter increased between
     the last sample not after the start and the first one not before the end. ``power_se_log`` is ``UNKNOWN_SE_LOG`` for
-    fewer than two samples inside.
-
-    Args:
-        samples: Samples in the order of their times.
-        start_s: Start of the window, on the samples' clock.
-        end_s: End of the window, after its start.
-        period_s: Sampling period in seconds.
-        total_power: Formula of the rails that the power consists of.
-        mode_changes: Times of mode changes; those strictly inside the window are counted.
+    fewer than two samples inside. ``samples`` are in the order of time. Mode changes strictly inside the window are
+    counted.
 
     Raises:
         SensorLost: The nearest sample is more than ``GAP_PERIODS`` periods away from the window.
@@ -93,22 +62,26 @@ def integrate_energy(
     """
     if not end_s > start_s:
         raise ValueError(f"a window from {start_s} to {end_s} s; it has to end after its start")
-    window = _select_window(samples, start_s, end_s)
-    if not is_covered(window.all_samples, start_s, end_s, period_s):
+    inside, around = _select_samples(samples, start_s, end_s)
+    if not is_covered(around, start_s, end_s, period_s):
         raise SensorLost(f"no power sample within {GAP_PERIODS:g} periods of the window {start_s:.3f} to {end_s:.3f} s")
-    stretches = _sample_distances_s(window)
+    times = [sample.at_s for sample in around]
+    # Where no sample lies outside, the end of the window takes its place.
+    knots = [*([start_s] if times[0] >= start_s else []), *times, *([end_s] if times[-1] <= end_s else [])]
+    stretches = [b - a for a, b in pairwise(knots)]
+    hottest = [at_c for sample in inside or around if (at_c := sample.hottest_c) is not None]
     return Energy(
         start_s=start_s,
         end_s=end_s,
-        energy_j=_energy_j(window),
-        samples=len(window.inside),
+        energy_j=_energy_j(inside, around, start_s, end_s),
+        samples=len(inside),
         total_power=total_power,
         gaps=sum(stretch > GAP_PERIODS * period_s for stretch in stretches),
         longest_gap_s=max(stretches),
-        throttled=_has_throttled(window.all_samples),
+        throttled=_has_throttled(around),
         mode_changes=sum(start_s < at_s < end_s for at_s in mode_changes),
-        peak_c=_peak_c(window),
-        power_se_log=mean_power_se_log([sample.total_w for sample in window.inside]),
+        peak_c=max(hottest, default=None),
+        power_se_log=mean_power_se_log([sample.total_w for sample in inside]),
     )
 
 
@@ -116,9 +89,6 @@ def account_for_gaps(energy: Energy) -> Energy:
     """Widen the standard error of an energy by the uncertainty of its gaps.
 
     The total length of gaps is bounded by their number times the longest.
-
-    Args:
-        energy: The energy of a window.
 
     Raises:
         SensorLost: More than a tenth of the window is in gaps, of which one is longer than a second.
@@ -135,11 +105,7 @@ def account_for_gaps(energy: Energy) -> Energy:
 
 
 def join_windows(parts: Sequence[Energy]) -> Energy:
-    """Combine adjacent windows; a gap across a border counts in both.
-
-    Args:
-        parts: Adjacent windows in order, at least one.
-    """
+    """Combine adjacent windows; a gap across a border counts in both."""
     first, last = parts[0], parts[-1]
     if len(parts) == 1:
         return first
@@ -172,9 +138,6 @@ def mean_power_se_log(watts: Sequence[float]) -> float:
     are correlated. ``r`` is the correlation of neighbours plus ``(1 + 3 r) / n``, its bias in a short series, and at
     least 0, so that an alternating series gains nothing. A drift counts as scatter.
 
-    Args:
-        watts: Power samples in watts.
-
     Returns:
         The standard error; ``UNKNOWN_SE_LOG`` for fewer than two samples.
 
@@ -197,21 +160,22 @@ def mean_power_se_log(watts: Sequence[float]) -> float:
     return math.sqrt(squares / (n - 1) / independent) / mean_w
 
 
-def _select_window(samples: Sequence[SensorSample], start_s: float, end_s: float) -> _Window:
+def _select_samples(
+    samples: Sequence[SensorSample], start_s: float, end_s: float
+) -> tuple[Sequence[SensorSample], Sequence[SensorSample]]:
+    """Return the samples inside a window or on its ends, and these with the nearest ones outside of an open end."""
     first = bisect_left(samples, start_s, key=attrgetter("at_s"))
     after = bisect_right(samples, end_s, key=attrgetter("at_s"))
     inside = samples[first:after]
-    before = samples[first - 1] if first and not (inside and inside[0].at_s == start_s) else None
-    beyond = samples[after] if after < len(samples) and not (inside and inside[-1].at_s == end_s) else None
-    return _Window(start_s, end_s=end_s, inside=inside, before=before, after=beyond)
+    starts_on, ends_on = (inside[0].at_s == start_s, inside[-1].at_s == end_s) if inside else (False, False)
+    return inside, samples[max(first - (not starts_on), 0) : after + (not ends_on)]
 
 
-def _energy_j(window: _Window) -> float:
+def _energy_j(inside: Sequence[SensorSample], around: Sequence[SensorSample], start_s: float, end_s: float) -> float:
     """Integrate the straight lines through the samples, constant before the first and after the last."""
-    lines = [(sample.at_s, sample.total_w) for sample in window.all_samples]
-    ends = [(at_s, _power_at(lines, at_s)) for at_s in (window.start_s, window.end_s)]
-    inside = [(sample.at_s, sample.total_w) for sample in window.inside]
-    points = [ends[0], *inside, ends[1]]
+    lines = [(sample.at_s, sample.total_w) for sample in around]
+    middle = [(sample.at_s, sample.total_w) for sample in inside]
+    points = [(start_s, _power_at(lines, start_s)), *middle, (end_s, _power_at(lines, end_s))]
     return math.fsum((b_s - a_s) * (a_w + b_w) / 2 for (a_s, a_w), (b_s, b_w) in pairwise(points))
 
 
@@ -226,22 +190,6 @@ def _power_at(lines: Sequence[tuple[float, float]], at_s: float) -> float:
     return a_w + (b_w - a_w) * ((at_s - a_s) / (b_s - a_s))
 
 
-def _sample_distances_s(window: _Window) -> list[float]:
-    """Return the seconds between consecutive samples; the window's ends replace missing samples outside."""
-    times = [sample.at_s for sample in window.all_samples]
-    knots = [
-        *([window.start_s] if window.before is None else []),
-        *times,
-        *([window.end_s] if window.after is None else []),
-    ]
-    return [b - a for a, b in pairwise(knots)]
-
-
 def _has_throttled(samples: Sequence[SensorSample]) -> bool:
     counts = [sample.throttle_events for sample in samples if sample.throttle_events is not None]
     return any(later > earlier for earlier, later in pairwise(counts))
-
-
-def _peak_c(window: _Window) -> float | None:
-    seen = window.inside or window.all_samples
-    return max((at_c for sample in seen if (at_c := sample.hottest_c) is not None), default=None)

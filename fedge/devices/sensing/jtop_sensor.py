@@ -32,9 +32,6 @@ class JtopSensor:
     The first client of the service sets its interval for all clients. jtop has no over-current counters.
 
     Args:
-        machine: The board.
-        clock: Wall clock.
-        total_power: Preferred formula of total power, or None.
         interval_s: Seconds between samples, at least ``MIN_INTERVAL_S``.
 
     Raises:

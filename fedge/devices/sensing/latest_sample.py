@@ -18,13 +18,7 @@ MIN_STALE_S = 2.0
 
 
 class LatestSample:
-    """Holds the newest sample for readers in other threads.
-
-    Args:
-        source: Name of the sensor, for error messages.
-        clock: Wall clock.
-        interval_s: Seconds between samples.
-    """
+    """Holds the newest sample for readers in other threads."""
 
     def __init__(self, source: str, clock: Clock, interval_s: float) -> None:
         self._source, self._clock = source, clock
@@ -52,9 +46,6 @@ class LatestSample:
 
     def wait_for_sample(self, limit_s: float = FIRST_SAMPLE_LIMIT_S) -> SensorSample:
         """Return the newest sample.
-
-        Args:
-            limit_s: Seconds of wall time to wait for the first sample.
 
         Raises:
             SensorLost: There is a fault, no sample in time, or only an old one.

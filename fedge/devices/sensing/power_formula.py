@@ -18,10 +18,7 @@ def rails_in_formula(formula: str) -> tuple[str, ...]:
 def choose_total_formula(labels: Collection[str], wanted: str | None, where: str) -> str:
     """Choose the formula of total power.
 
-    Args:
-        labels: The rails of the board.
-        wanted: Preferred formula, used if all of its rails exist; or None.
-        where: What was searched and what to do, for the error message.
+    ``wanted`` is used if all of its rails exist.
 
     Raises:
         SensorLost: The board has no rails.

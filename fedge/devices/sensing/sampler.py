@@ -38,9 +38,7 @@ class Sampler:
     Args:
         sensor: The sensor; if its ``interval_s`` is longer than a period, it is used as the period when gaps are
             judged.
-        clock: Wall clock.
         hz: Sampling rate, 1 to 20 Hz.
-        keep_s: Seconds for which samples are kept.
 
     Raises:
         BadInput: The rate is out of range.
@@ -93,10 +91,6 @@ class Sampler:
     def energy_between(self, start_s: float, end_s: float) -> Energy:
         """Integrate energy over [start_s, end_s]; waits for a limited time for a sample at or after the end.
 
-        Args:
-            start_s: Start on the clock.
-            end_s: End on the clock, after the start.
-
         Raises:
             SensorLost: No sample covers the period, or the sensor was lost more than three periods before its end and
                 has not recovered.
@@ -117,13 +111,17 @@ class Sampler:
             mode_changes=changes,
         )
 
+    def samples(self) -> tuple[SensorSample, ...]:
+        """Return the kept samples, the oldest first."""
+        with self._changed:
+            return tuple(self._samples)
+
     def samples_between(self, start_s: float, end_s: float) -> tuple[SensorSample, ...]:
         """Return the present samples in [start_s, end_s], with the nearest one before and after; does not wait."""
-        with self._changed:
-            kept = list(self._samples)
+        kept = self.samples()
         at_s = attrgetter("at_s")
         first, after = bisect_left(kept, start_s, key=at_s), bisect_right(kept, end_s, key=at_s)
-        return tuple(kept[max(0, first - 1) : after + 1])
+        return kept[max(0, first - 1) : after + 1]
 
     def _limit_s(self, end_s: float) -> float:
         return max(end_s - self._clock.now_s(), 0.0) + GAP_PERIODS * self.period_s + PATIENCE_S

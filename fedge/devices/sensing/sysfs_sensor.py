@@ -30,12 +30,6 @@ class SysfsSensor:
 
     The rails of total power are required; anything else that cannot be read is left out of a sample. Files stay open.
 
-    Args:
-        machine: The board.
-        clock: Wall clock.
-        total_power: Preferred formula of total power, or None.
-        temperatures_every_s: Maximum age of a sample's temperatures, in seconds.
-
     Raises:
         SensorLost: The board has no power rails.
     """

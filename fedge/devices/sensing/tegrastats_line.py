@@ -4,31 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-
-MIN_PLAUSIBLE_C = -60.0
-"""Temperatures below this are invalid: a sensor that is switched off reports -256."""
+from dataclasses import dataclass
 
 _RAIL = re.compile(r"(?<!\S)([A-Z][A-Z0-9_]*) (\d{1,9})(?:mW)?(?:/\d{1,9}(?:mW)?){1,2}(?!\S)", re.ASCII)
 """``NAME now/mean`` in milliwatts: without a unit up to JetPack 4, with it since, and with the peak in JetPack 7.
 ``RAM 1/2MB`` is none."""
-_MEMORY = re.compile(r"(?<!\S)(RAM|SWAP) (\d{1,9})/(\d{1,9})([kMG]?B)(?!\w)", re.ASCII)
 _CORES = re.compile(r"(?<!\S)(?:CPU|cpu) \[([^\]]{0,2000})\](?:@(\d{1,6}))?", re.ASCII)
-_CORE = re.compile(r"(\d{1,3})%(?:@(\d{1,6}))?", re.ASCII)
+_CORE = re.compile(r"\d{1,3}%(?:@(\d{1,6}))?", re.ASCII)
 _ENGINE = r"(?<!\S){}(?:_FREQ)? (?:(\d{{1,3}}(?:\.\d+)?)%)?(?:@\[?([0-9.,off/NA ]{{1,200}})\]?)?(?!\w)"
 _GPU = re.compile(_ENGINE.format("GR3D"), re.ASCII)
 _MEM = re.compile(_ENGINE.format("EMC"), re.ASCII)
 _TEMPERATURE = re.compile(r"(?<!\S)([A-Za-z][\w-]*)@(-?\d{1,4}(?:\.\d{1,9})?)C(?:/-?[\d.]+C)?(?!\w)", re.ASCII)
 _CLOCK = re.compile(r"\d{1,6}(?:\.\d+)?", re.ASCII)
-_MB = {"B": 1e-6, "kB": 1e-3, "MB": 1.0, "GB": 1e3}
-
-
-@dataclass(frozen=True, slots=True)
-class CoreStatus:
-    """A CPU core that is on: its load from 0 to 1, and its clock in MHz if the line has it."""
-
-    load: float
-    mhz: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,57 +23,34 @@ class TegrastatsLine:
     """Content of one line; None or absent if the line does not have it.
 
     Attributes:
-        ram_used_mb: Used RAM in MB.
-        ram_total_mb: Total RAM in MB.
-        swap_used_mb: Used swap in MB.
-        swap_total_mb: Total swap in MB.
-        cores: CPU cores; None for a core that is off.
+        cpu_mhz: Clock of the fastest core.
         mem_load: Share of memory bandwidth in use, 0 to 1.
-        mem_mhz: Memory clock in MHz.
         gpu_load: GPU load, 0 to 1.
-        gpu_mhz: Clock of the fastest GPU cluster, in MHz.
-        temperatures_c: Temperature by sensor, in degrees Celsius.
+        gpu_mhz: Clock of the fastest GPU cluster.
+        temperatures_c: All temperatures; a sensor that is switched off reports -256.
         rails_w: Present power by rail in watts, not tegrastats' mean.
     """
 
-    ram_used_mb: float | None = None
-    ram_total_mb: float | None = None
-    swap_used_mb: float | None = None
-    swap_total_mb: float | None = None
-    cores: tuple[CoreStatus | None, ...] = ()
-    mem_load: float | None = None
-    mem_mhz: float | None = None
-    gpu_load: float | None = None
-    gpu_mhz: float | None = None
-    temperatures_c: Mapping[str, float] = field(default_factory=dict)
-    rails_w: Mapping[str, float] = field(default_factory=dict)
-
-    @property
-    def cpu_mhz(self) -> float | None:
-        """Clock of the fastest core in MHz, or None."""
-        return max((core.mhz for core in self.cores if core is not None and core.mhz is not None), default=None)
+    cpu_mhz: float | None
+    mem_load: float | None
+    mem_mhz: float | None
+    gpu_load: float | None
+    gpu_mhz: float | None
+    temperatures_c: Mapping[str, float]
+    rails_w: Mapping[str, float]
 
 
 def parse_line(line: str) -> TegrastatsLine:
     """Parse one line; content that is missing or has an unknown format is left out."""
-    memory = {name: (int(used) * _MB[unit], int(of) * _MB[unit]) for name, used, of, unit in _MEMORY.findall(line)}
-    ram_used_mb, ram_total_mb = memory.get("RAM", (None, None))
-    swap_used_mb, swap_total_mb = memory.get("SWAP", (None, None))
     mem_load, mem_mhz = _parse_engine(_MEM, line)
     gpu_load, gpu_mhz = _parse_engine(_GPU, line)
     return TegrastatsLine(
-        ram_used_mb,
-        ram_total_mb=ram_total_mb,
-        swap_used_mb=swap_used_mb,
-        swap_total_mb=swap_total_mb,
-        cores=_parse_cores(line),
+        cpu_mhz=_parse_cpu_mhz(line),
         mem_load=mem_load,
         mem_mhz=mem_mhz,
         gpu_load=gpu_load,
         gpu_mhz=gpu_mhz,
-        temperatures_c={
-            name: at_c for name, text in _TEMPERATURE.findall(line) if (at_c := float(text)) > MIN_PLAUSIBLE_C
-        },
+        temperatures_c={name: float(text) for name, text in _TEMPERATURE.findall(line)},
         rails_w={name: mw / 1e3 for name, mw in parse_rails_mw(line).items()},
     )
 
@@ -96,17 +60,13 @@ def parse_rails_mw(line: str) -> dict[str, float]:
     return {name: float(now) for name, now in _RAIL.findall(line) if name != "NC"}
 
 
-def _parse_cores(line: str) -> tuple[CoreStatus | None, ...]:
-    """Parse cores such as ``[2%@1190,off]``; the oldest format has one clock for all, after the bracket."""
+def _parse_cpu_mhz(line: str) -> float | None:
+    """Parse the fastest of cores such as ``[2%@1190,off]``; some formats have one clock for all, after the bracket."""
     found = _CORES.search(line)
     if found is None:
-        return ()
-    cores: list[CoreStatus | None] = []
-    for text in found[1].split(","):
-        core = _CORE.fullmatch(text.strip())
-        mhz = None if core is None else core[2] or found[2]
-        cores.append(None if core is None else CoreStatus(int(core[1]) / 100, None if mhz is None else float(mhz)))
-    return tuple(cores)
+        return None
+    cores = [core for text in found[1].split(",") if (core := _CORE.fullmatch(text.strip()))]
+    return max((float(mhz) for core in cores if (mhz := core[1] or found[2])), default=None)
 
 
 def _parse_engine(pattern: re.Pattern[str], line: str) -> tuple[float | None, float | None]:

@@ -27,12 +27,6 @@ class TegrastatsSensor:
     Newer releases print power to root only, and none prints over-current counters. The program is restarted if it ends.
     It is shared by all threads that read.
 
-    Args:
-        machine: The board.
-        clock: Wall clock.
-        total_power: Preferred formula of total power, or None.
-        interval_ms: Milliseconds between lines.
-
     Raises:
         SensorLost: The program is missing or prints no power.
     """

@@ -36,9 +36,7 @@ class CsvSheet:
 def read_bytes(path: Path, right: str) -> bytes:
     """Read a file.
 
-    Args:
-        path: The file.
-        right: Description of the expected content, for error messages.
+    ``right`` describes the expected content in error messages.
 
     Raises:
         BadInput: The file is missing or unreadable.
@@ -55,11 +53,6 @@ def read_bytes(path: Path, right: str) -> bytes:
 def decode_text(where: str, raw: bytes, right: str = "a CSV file in UTF-8") -> str:
     """Decode UTF-8 with or without a byte order mark.
 
-    Args:
-        where: The file, for error messages.
-        raw: Its content.
-        right: Description of the expected content, for error messages.
-
     Raises:
         BadInput: The content is not UTF-8.
     """
@@ -72,12 +65,8 @@ def decode_text(where: str, raw: bytes, right: str = "a CSV file in UTF-8") -> s
 def parse_sheet(where: str, text: str, needed: Sequence[str]) -> CsvSheet:
     """Parse a CSV file separated by commas, semicolons or tabs.
 
-    With semicolons or tabs, a decimal comma is read as a point.
-
-    Args:
-        where: The file, for error messages.
-        text: Its content.
-        needed: Required columns in lower case; others are allowed, in any order.
+    With semicolons or tabs, a decimal comma is read as a point. Columns beside the ``needed`` ones (lower case) are
+    allowed, in any order.
 
     Raises:
         BadInput: A column is missing or repeated, or a line is not CSV or longer than the header.
@@ -96,22 +85,21 @@ def parse_sheet(where: str, text: str, needed: Sequence[str]) -> CsvSheet:
     return CsvSheet(where, columns, tuple(_iterate_rows(where, text, separator, columns)))
 
 
+def float_or_nan(text: str) -> float:
+    """Parse a number; NaN for any other text."""
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
+
+
 def parse_number(where: str, column: str, text: str, whole: bool = False) -> float:
     """Parse a finite number above 0.
-
-    Args:
-        where: File and line, for error messages.
-        column: Name of the column, for error messages.
-        text: The cell.
-        whole: True if the number must be whole.
 
     Raises:
         BadInput: The cell is not such a number.
     """
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
+    value = float_or_nan(text)
     if not (math.isfinite(value) and value > 0 and not (whole and value != round(value))):
         right = "a whole number above 0" if whole else "a number above 0"
         raise BadInput(f"{where}, {column}", _shorten(repr(text), MAX_SHOWN_LENGTH), right)

@@ -30,13 +30,9 @@ def read_mode_table(
 ) -> ProfileTable:
     """Read a table from a CSV file with the columns ``TABLE_COLUMNS``, one row per mode and batch size.
 
-    Rows that repeat a mode are replaced by their median; ``table_checks.list_table_notes`` reports it.
-
-    Args:
-        path: The CSV file.
-        device: Device name; None takes it from the path ``.../<device>/train/<workload>.csv``.
-        workload: Workload name; None takes it from the path.
-        batch_size: Batch size to select; required if the table has several.
+    Rows that repeat a mode are replaced by their median; ``table_checks.list_table_notes`` reports it. Device and
+    workload default to those of the path ``.../<device>/train/<workload>.csv``. A table of several batch sizes needs
+    ``batch_size``.
 
     Raises:
         BadInput: The file is missing or invalid, has implausible units, or lacks the batch size.
@@ -51,11 +47,7 @@ def read_mode_table(
 def build_mode_table(where: str, numbers: Floats, device: str, workload: str) -> ProfileTable:
     """Build a table from rows of one batch size.
 
-    Args:
-        where: Path of the rows, for error messages.
-        numbers: Rows in the order and units of ``TABLE_COLUMNS``, shape (n, 7).
-        device: Device name.
-        workload: Workload name.
+    ``numbers`` are in the order and units of ``TABLE_COLUMNS``, shape (n, 7).
 
     Raises:
         BadInput: A column is in another unit than its name states.
@@ -177,10 +169,6 @@ WRITTEN_DIGITS = 12
 
 def write_mode_table(path: Path, *tables: ProfileTable) -> None:
     """Write the tables of one workload to one CSV file in normal form, atomically.
-
-    Args:
-        path: The CSV file, replaced if it exists; its folder is created.
-        tables: One table per batch size.
 
     Raises:
         BadInput: The file cannot be written.

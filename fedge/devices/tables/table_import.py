@@ -9,13 +9,15 @@ from fedge.devices import catalogue
 from fedge.devices.tables.csv_sheet import decode_text, read_bytes
 from fedge.devices.tables.importers import (
     LAYOUTS,
+    ImportedRows,
     ImportedTables,
+    assemble_tables,
     bofl_json,
     jtop_log,
     powertrain_files,
     tegrastats_log,
 )
-from fedge.devices.tables.importers.steps_file import StepsFile, read_steps_file
+from fedge.devices.tables.importers.steps_file import read_steps_file
 from fedge.devices.tables.mode_table import format_mode_tables, parse_table_path, write_mode_table
 from fedge.errors import BadInput, UnknownName
 from fedge.types import DeviceSpec
@@ -26,19 +28,7 @@ LOG_IMPORTERS = {"tegrastats": tegrastats_log.import_tegrastats_log, "jtop": jto
 
 @dataclass(frozen=True, slots=True)
 class TableImport:
-    """Outcome of an import.
-
-    Attributes:
-        table: Path of the written table.
-        format: Format of the source.
-        device: The table's board.
-        workload: The table's workload.
-        rows: Number of rows.
-        modes: Number of different power modes.
-        batch_sizes: Batch sizes in the table.
-        repeated: Number of repeated measurements.
-        notes: Sentences on what was assumed or omitted.
-    """
+    """Outcome of an import."""
 
     table: str
     format: str
@@ -58,14 +48,7 @@ def import_table(
 
     Board and workload come from the path of ``out`` (``.../<board>/train/<workload>.csv``); for a board of the
     catalogue, the total power and the core count follow its definition. An existing file is kept unless it is the same
-    table.
-
-    Args:
-        source: Log, file or folder.
-        layout: Format of the source.
-        out: The table to write.
-        steps: For logs, the file with the times of each mode's steps.
-        batch_size: Batch size, if the source does not state it.
+    table. ``steps`` is the file with the times of each mode's steps, which logs need.
 
     Raises:
         BadInput: If the source is invalid, the format is unknown, or ``out`` holds something else.
@@ -76,7 +59,8 @@ def import_table(
         needed = f"a CSV file that says when each mode ran ({layout} logs power only)"
         raise BadInput("--steps", *(("nothing", needed) if steps is None else (str(steps), f"no file for {layout}")))
     device, workload = parse_table_path(out)
-    imported = _import_tables(source, layout=layout, steps=steps, batch_size=batch_size, names=(device, workload))
+    spec = catalogue.load_catalogue().get(catalogue.aliases().get(device, device))
+    imported = assemble_tables(_read_rows(source, layout, steps, batch_size=batch_size, spec=spec), device, workload)
     _write_table(out, imported)
     tables = imported.tables
     return TableImport(
@@ -92,51 +76,26 @@ def import_table(
     )
 
 
-def _import_tables(
-    source: Path, layout: str, steps: Path | None, batch_size: int | None, names: tuple[str, str]
-) -> ImportedTables:
-    device, workload = names
-    spec = _find_board(device)
+def _read_rows(
+    source: Path, layout: str, steps: Path | None, batch_size: int | None, spec: DeviceSpec | None
+) -> ImportedRows:
     where = str(source)
     if steps is not None:
-        return LOG_IMPORTERS[layout](
-            where,
-            text=_read_text(source, LAYOUTS[layout]),
-            steps=_read_steps_file(steps, batch_size),
-            device=device,
-            workload=workload,
-            total_power=spec.total_power if spec else None,
-        )
+        text = _read_text(source, LAYOUTS[layout])
+        steps_text = decode_text(str(steps), read_bytes(steps, "a steps file (CSV)"))
+        runs = read_steps_file(str(steps), steps_text, batch_size)
+        return LOG_IMPORTERS[layout](where, text, runs, spec.total_power if spec else None)
     if layout == "bofl":
-        return bofl_json.import_json(
-            where,
-            text=_read_text(source, LAYOUTS[layout]),
-            device=device,
-            workload=workload,
-            batch_size=batch_size,
-            cores=max(spec.cores) if spec else None,
-        )
+        text = _read_text(source, LAYOUTS[layout])
+        return bofl_json.import_json(where, text, batch_size, max(spec.cores) if spec else None)
     content = powertrain_files.read_source(source)
     if isinstance(content, str):
-        return powertrain_files.import_results(
-            where, text=content, device=device, workload=workload, batch_size=batch_size
-        )
-    return powertrain_files.import_folders(
-        where, modes=content, device=device, workload=workload, batch_size=batch_size
-    )
-
-
-def _find_board(device: str) -> DeviceSpec | None:
-    """Return the catalogue's board of that name, or None."""
-    return catalogue.load_catalogue().get(catalogue.aliases().get(device, device))
+        return powertrain_files.import_results(where, content, batch_size)
+    return powertrain_files.import_folders(where, content, batch_size)
 
 
 def _read_text(source: Path, what: str) -> str:
     return decode_text(str(source), read_bytes(source, f"a {what}"), f"a {what}, in UTF-8")
-
-
-def _read_steps_file(steps: Path, batch_size: int | None) -> StepsFile:
-    return read_steps_file(str(steps), decode_text(str(steps), read_bytes(steps, "a steps file (CSV)")), batch_size)
 
 
 def _write_table(out: Path, imported: ImportedTables) -> None:

@@ -34,7 +34,6 @@ class SearchContext:
         train: Prior knowledge of the training job; None without training.
         infer: Prior knowledge of the inference job, one per batch size.
         reuse: Whether trials of one problem are reused for later ones with the same jobs and board.
-        seed: Seed of random choices.
     """
 
     modes: Modes
@@ -55,11 +54,6 @@ class SearchStrategy(Protocol):
 
 def strategy_for(name: str, context: SearchContext, where: str = "strategy") -> SearchStrategy:
     """Create a strategy by name.
-
-    Args:
-        name: One of ``STRATEGIES`` or the user's own ``module:Class``.
-        context: Choices and prior knowledge.
-        where: Field of the name for error messages.
 
     Raises:
         UnknownName: If the name is unknown.

@@ -13,7 +13,7 @@ References:
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -49,12 +49,8 @@ INFERENCE_SHARES = (0.0, 0.3, 0.6, 0.8)
 """Shares of the time that inference takes in its fastest mode; each gives a front of power and training step time."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class TrialProfile:
-    """The trials so far and their readings, shape (n, 4), with the columns of ``stack_readings``."""
-
-    trials: tuple[Trial, ...]
-    readings: Floats
+TrialProfile = dict[Trial, TrialReading]
+"""The trials so far and their readings."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -106,26 +102,25 @@ class ActiveNetworks:
             return found
         tried = yield from _try_further(self._context, problem, learnt)
         if self._context.reuse and tried:
-            self._store_result(
-                infers, _extend(learnt.profile, tried, stack_readings(list(tried.values()))), learnt.predicted
-            )
+            self._store_result(infers, learnt.profile | tried, learnt.predicted)
         return find_best_trial(problem, self._context.batch_sizes, tried)
 
     def _extend_profile(self, infers: bool) -> Generator[Sequence[Trial], Sequence[TrialReading], None]:
-        profile, step = TrialProfile((), np.empty((0, 4))), None
+        profile: TrialProfile = {}
+        step = None
         trials = _choose_first_trials(self._context, infers)
         while trials:
-            profile = _extend(profile, trials, stack_readings((yield trials)))
+            profile |= zip(trials, (yield trials), strict=True)
             step = self._cached_step(infers, profile, step)
             trials = step.next
         assert step is not None
-        if infers not in self._learnt or self._learnt[infers].profile.readings.tobytes() != step.read:
+        if infers not in self._learnt or _readings(self._learnt[infers].profile).tobytes() != step.read:
             self._store_result(infers, profile, step.predicted)
 
     def _cached_step(
         self, infers: bool, profile: TrialProfile, before: ActiveLearningStep | None
     ) -> ActiveLearningStep:
-        at, read = (infers, len(profile.trials)), profile.readings.tobytes()
+        at, read = (infers, len(profile)), _readings(profile).tobytes()
         if at not in self._steps or self._steps[at].read != read:
             self._steps[at] = _compute_step(self._context, infers, profile, before)
         return self._steps[at]
@@ -137,8 +132,9 @@ class ActiveNetworks:
         self._learnt[infers] = ActiveLearningResult(profile, measured, predicted)
 
 
-def _extend(profile: TrialProfile, trials: Iterable[Trial], read: Floats) -> TrialProfile:
-    return TrialProfile((*profile.trials, *trials), np.concatenate([profile.readings, read]))
+def _readings(profile: TrialProfile) -> Floats:
+    """Return the readings with the columns of ``stack_readings``, (n, 4)."""
+    return stack_readings(list(profile.values()))
 
 
 def _try_further(
@@ -148,10 +144,10 @@ def _try_further(
     room = _limit_margins(
         problem, _replace_by_readings(context, problem.family != "train", learnt.predicted, learnt.profile)
     )
-    for trial in learnt.profile.trials:
+    for trial in learnt.profile:
         room[trial.batch or 0, trial.row] = -np.inf
     tried: dict[Trial, TrialReading] = {}
-    while len(tried) < min(FURTHER, IN_ALL - len(learnt.profile.trials)) and room.max() > -PREDICTION_TOLERANCE:
+    while len(tried) < min(FURTHER, IN_ALL - len(learnt.profile)) and room.max() > -PREDICTION_TOLERANCE:
         place, row = (int(i) for i in np.unravel_index(int(np.argmax(room)), room.shape))
         trial = Trial(row, None if problem.family == "train" else place)
         tried[trial] = seen = yield from request_trial(trial)
@@ -191,20 +187,20 @@ def _compute_step(
     context: SearchContext, infers: bool, profile: TrialProfile, before: ActiveLearningStep | None
 ) -> ActiveLearningStep:
     most, more = (MOST, MORE) if infers else (TRAIN_MOST, TRAIN_MORE)
-    rng = make_generator(context.seed, "als", len(profile.trials))
-    knobs, rows = context.modes.knobs, np.array([trial.row for trial in profile.trials])
-    train = _fit_surface(knobs[rows], profile.readings[:, :2], rng, before.train if before else None)
+    rng = make_generator(context.seed, "als", len(profile))
+    knobs, rows, read = context.modes.knobs, np.array([trial.row for trial in profile]), _readings(profile)
+    train = _fit_surface(knobs[rows], read[:, :2], rng, before.train if before else None)
     infer = None
     if infers:
         sizes = np.array(context.batch_sizes, dtype=np.float64)
-        at = np.array([trial.batch for trial in profile.trials], dtype=np.intp)
+        at = np.array([trial.batch for trial in profile], dtype=np.intp)
         inputs = np.column_stack([knobs[rows], sizes[at]])
-        infer = _fit_surface(inputs, profile.readings[:, 2:], rng, before.infer if before else None)
+        infer = _fit_surface(inputs, read[:, 2:], rng, before.infer if before else None)
     predicted = _predict_values(context, infers, train, infer)
-    left = min(more, most - len(profile.trials))
+    left = min(more, most - len(profile))
     expected = _replace_by_readings(context, infers, predicted, profile)
-    following = _choose_front_trials(expected, set(profile.trials), left) if left > 0 else []
-    return ActiveLearningStep(profile.readings.tobytes(), train=train, infer=infer, predicted=predicted, next=following)
+    following = _choose_front_trials(expected, set(profile), left) if left > 0 else []
+    return ActiveLearningStep(read.tobytes(), train=train, infer=infer, predicted=predicted, next=following)
 
 
 def _fit_surface(
@@ -233,12 +229,12 @@ def _predict_values(
 def _replace_by_readings(context: SearchContext, infers: bool, values: Floats, profile: TrialProfile) -> JobPair:
     """Return the pair of ``values`` (2, 1 + batch sizes, n), with readings in place of measured values."""
     values = values.copy()
-    rows = np.array([trial.row for trial in profile.trials])
-    trains = bool(np.isfinite(profile.readings[:, 0]).any())
-    values[:, 0, rows] = profile.readings[:, :2].T
+    rows, read = np.array([trial.row for trial in profile]), _readings(profile)
+    trains = bool(np.isfinite(read[:, 0]).any())
+    values[:, 0, rows] = read[:, :2].T
     if infers:
-        places = np.array([trial.batch for trial in profile.trials], dtype=np.intp)
-        values[:, 1 + places, rows] = profile.readings[:, 2:].T
+        places = np.array([trial.batch for trial in profile], dtype=np.intp)
+        values[:, 1 + places, rows] = read[:, 2:].T
     (train_s, *infer_s), (train_w, *infer_w) = values
     none = np.empty(0)
     shape = _count_batch_sizes(context, infers), len(context.modes)

@@ -39,7 +39,6 @@ class NetworkSurface:
         sd: Standard deviation of the logarithms of the inputs, shape (k,).
         slopes: Coefficients of the trend, shape (terms, 2).
         scale: Standard deviation of the residuals, shape (2, 1).
-        networks: Networks of the scaled residuals.
     """
 
     mean: Floats

@@ -45,8 +45,8 @@ class LogNormalSpread:
     sd: Floats
 
     @classmethod
-    def from_belief(cls, updated: SequentialBelief, places: int, width: float) -> LogNormalSpread:
-        return cls(updated.mean.reshape(places, -1), width * updated.sd.reshape(places, -1))
+    def from_belief(cls, updated: SequentialBelief, places: int) -> LogNormalSpread:
+        return cls(updated.mean.reshape(places, -1), updated.sd.reshape(places, -1))
 
     def probability_below(self, limit: Floats | float) -> Floats:
         """Return the probability of a value below ``limit``; 0 for a limit of 0 or less."""
@@ -66,11 +66,7 @@ def expected_gain_training(
 ) -> Floats:
     """Return the expected gain of every mode for a training problem, shape (1, n).
 
-    Args:
-        problem: The limits.
-        seconds: Seconds per training step, (1, n).
-        watts: Power of training, (1, n).
-        best: Best feasible trial so far; None if there is none.
+    ``best`` is the best feasible trial so far.
     """
     holds = watts.probability_below(problem.power_w)
     return holds if best is None else holds * seconds.expected_log_improvement(best.train_s)
@@ -85,12 +81,7 @@ def expected_gain_inference(
 ) -> Floats:
     """Return the expected gain of every batch size and mode for an inference problem, shape (k, n).
 
-    Args:
-        problem: The limits.
-        batch_sizes: Batch sizes, shape (k, 1).
-        seconds: Seconds per batch, (k, n).
-        watts: Power of inference, (k, n).
-        best: Best feasible trial so far; None if there is none.
+    ``batch_sizes`` has shape (k, 1).
     """
     holds = latency_probability(problem, batch_sizes, seconds) * watts.probability_below(problem.power_w)
     return holds if best is None else holds * seconds.expected_log_improvement(best.infer_s)
@@ -105,12 +96,7 @@ def expected_gain_both(
 ) -> Floats:
     """Return the expected gain of every batch size and mode for a concurrent problem, shape (k, n).
 
-    Args:
-        problem: The limits.
-        batch_sizes: Batch sizes, shape (k, 1).
-        train: Seconds and watts of a training step, (1, n) each.
-        infer: Seconds and watts of a batch, (k, n) each.
-        best: Best feasible trial so far; None if there is none.
+    ``train`` and ``infer`` are seconds and watts, (1, n) and (k, n); ``batch_sizes`` has shape (k, 1).
     """
     assert problem.rate_hz is not None
     window_s = batch_sizes / problem.rate_hz

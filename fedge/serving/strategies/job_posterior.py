@@ -106,12 +106,6 @@ def build_job_model(
 ) -> JobModel:
     """Build the model of a job.
 
-    Args:
-        known: Prior knowledge, one per batch size.
-        batch_sizes: The k batch sizes.
-        modes: The n modes.
-        infers: Whether the job is inference.
-
     Raises:
         BadInput: If there is no prior for a batch size.
     """
@@ -134,11 +128,7 @@ def build_job_model(
 def compute_posteriors(job: JobModel, points: Points, log_s: Floats, log_w: Floats) -> tuple[JobBelief, JobBelief]:
     """Compute the posteriors of time and power.
 
-    Args:
-        job: The job.
-        points: Measured points, each at most once, shape (m,).
-        log_s: Logarithms of the measured seconds, shape (m,).
-        log_w: Logarithms of the measured watts, shape (m,).
+    Points are measured at most once; ``log_s`` and ``log_w`` are logarithms of seconds and watts, shape (m,).
     """
     misfit_s, noise_s = job.roughness * MISFIT_TIME_SD, job.roughness * NOISE_TIME_SD
     seconds, best = _mix_candidates(
@@ -210,20 +200,6 @@ def _join_curves(curves: Sequence[KnobCurve]) -> KnobCurve:
     return curve
 
 
-def _build_rows(job: JobModel, points: Points, logs: Floats, noise_sd: float) -> QuantityRows:
-    count = len(points)
-    none = np.zeros(count)
-    return QuantityRows(
-        job.x[points],
-        log=logs,
-        noise_sd=np.full(count, noise_sd),
-        offset=np.zeros((count, count)),
-        offset_here=none,
-        offset_sd=0.0,
-        here=np.ones(count),
-    )
-
-
 def _mix_candidates(
     job: JobModel, candidates: Iterator[_PriorCandidate], points: Points, logs: Floats, sds: tuple[float, float]
 ) -> tuple[JobBelief, Floats]:
@@ -232,7 +208,16 @@ def _mix_candidates(
     ``sds`` are the standard deviations of misfit and noise.
     """
     misfit_sd, noise_sd = sds
-    rows = _build_rows(job, points, logs, noise_sd)
+    count = len(points)
+    rows = QuantityRows(
+        job.x[points],
+        log=logs,
+        noise_sd=np.full(count, noise_sd),
+        offset=np.zeros((count, count)),
+        offset_here=np.zeros(count),
+        offset_sd=0.0,
+        here=np.ones(count),
+    )
     alike = job.misfit_likeness[np.ix_(points, points)]
     tried = []
     for one in candidates:
@@ -283,13 +268,11 @@ class SequentialBelief:
         var: Variance of the logarithm without noise, shape (points,).
     """
 
-    def __init__(self, belief: JobBelief, told: Sequence[tuple[int, float]] = ()) -> None:
+    def __init__(self, belief: JobBelief) -> None:
         self._belief = belief
         self._known: list[Floats] = []
         self.mean = belief.mean
         self.var: Floats = np.maximum(np.diag(belief.covariance).astype(np.float64), MIN_VARIANCE)
-        for point, log in told:
-            self.tell(point, log)
 
     def tell(self, point: int, log: float) -> None:
         """Update with a measurement of ``point`` whose logarithm is ``log``; outliers are down-weighted."""

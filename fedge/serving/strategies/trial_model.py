@@ -33,11 +33,7 @@ from fedge.types import Floats
 def deal_trials(modes: int, batches: int, count: int, rng: np.random.Generator) -> list[Trial]:
     """Draw random trials whose modes are distributed evenly over the batch sizes.
 
-    Args:
-        modes: Number of modes; no mode repeats before all were drawn once.
-        batches: Number of batch sizes; 0 without inference.
-        count: Number of trials; fewer are returned if there are fewer combinations.
-        rng: Random generator.
+    No mode repeats before all were drawn once. ``batches`` is 0 without inference.
     """
     order = rng.permutation(modes).tolist()
     if batches == 0:
@@ -102,8 +98,6 @@ TOP_MODE_TRIALS = 3
 # feasible at all.
 TOP_SHARE = 0.5
 # The top mode is not tried first if the power budget is below this share of its expected power. Default.
-SPREAD_FACTOR = 1.0
-# Factor on the posterior's standard deviations; a value above 1 explores more. Default: none.
 
 BatchPlaces = tuple[int | None, ...]
 """Indices of batch sizes in the search context; ``(None,)`` for training alone."""
@@ -114,8 +108,6 @@ class TrialSpace:
     """The jobs at k batch sizes; trial number t is batch size ``t // n`` and mode ``t % n``.
 
     Attributes:
-        context: Choices and prior knowledge.
-        places: Indices of the batch sizes.
         train: Model of the training job; None without training.
         infer: Model of the inference job; None without inference.
     """
@@ -250,8 +242,8 @@ class TrialModel:
     def expected_gains(self, problem: ServingProblem) -> Floats:
         """Return the expected gain of every trial for the problem, (k n,); minus infinity for trials already made."""
         stage, best = self.stage, self._best_trial(problem)
-        train = [LogNormalSpread.from_belief(updated, 1, SPREAD_FACTOR) for updated in self._train]
-        infer = [LogNormalSpread.from_belief(updated, len(stage.places), SPREAD_FACTOR) for updated in self._infer]
+        train = [LogNormalSpread.from_belief(updated, 1) for updated in self._train]
+        infer = [LogNormalSpread.from_belief(updated, len(stage.places)) for updated in self._infer]
         if problem.family == "train":
             gain = expected_gain_training(problem, train[0], train[1], best)
         elif problem.family == "infer":

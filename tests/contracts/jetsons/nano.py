@@ -26,13 +26,11 @@ NANO = Board(
     emc=Emc(
         hz=(204000000, 408000000, 665600000, 800000000, 1065600000, 1331200000, 1600000000),
         cap="/sys/kernel/nvpmodel_emc_cap/emc_iso_cap",
-        free=0,
         bpmp=False,
     ),
     chips=(
         Chip("6-0040", (Rail("POM_5V_IN", 5080, 424), Rail("POM_5V_GPU", 5080, 40), Rail("POM_5V_CPU", 5080, 104))),
     ),
-    iio=True,
     total="POM_5V_IN",
     zones=(
         Zone("AO-therm", 45500),
@@ -42,10 +40,7 @@ NANO = Board(
         Zone("PMIC-Die", 100000),  # a constant of the driver's, not a temperature
         Zone("thermal-fan-est", 36750),
     ),
-    pwm_fan=True,
-    over_current=False,
     conf="nvpmodel_t210_jetson-nano.conf",
-    cores_in_conf="cluster",
     stock=(
         Stock(0, "MAXN", (0, 1, 2, 3), UNCAPPED, UNCAPPED, 0),
         Stock(1, "5W", (0, 1), 918000, 640000000, 1600000000),

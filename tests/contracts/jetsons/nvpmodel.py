@@ -82,7 +82,7 @@ def _masks(stock: Stock) -> List[Tuple[str, str]]:
 
 
 def _model(board: Board, stock: Stock) -> List[str]:
-    cores = [cpu for cpu in board.cpus if cpu or not board.iio]  # up to JetPack 4 core 0 is not named
+    cores = [cpu for cpu in board.cpus if cpu or not board.jetpack4]  # up to JetPack 4 core 0 is not named
     lines = [f"CPU_ONLINE CORE_{cpu} {int(cpu in stock.cpus)}" for cpu in cores]
     values = {"FBP_PG_MASK": stock.fbp_mask, "TPC_PG_MASK": stock.tpc_mask}
     lines += [f"{name} {mask} {values[mask]}" for name, mask in _masks(stock)]

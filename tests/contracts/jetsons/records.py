@@ -34,8 +34,8 @@ class Emc(NamedTuple):
 
     hz: Tuple[int, ...]
     cap: str
-    free: int
-    bpmp: bool
+    free: int = 0
+    bpmp: bool = True
 
 
 class Rail(NamedTuple):
@@ -102,26 +102,25 @@ class Board(NamedTuple):
     """The text of /etc/nv_tegra_release."""
     l4t: str
     clusters: Tuple[Cluster, ...]
-    cpu0_switch: bool
-    """Whether there is a file cpu0/online."""
     gpu: Gpu
     emc: Emc
     chips: Tuple[Chip, ...]
-    iio: bool
-    """Power through iio (JetPack 4) instead of hwmon."""
     total: str
     zones: Tuple[Zone, ...]
-    pwm_fan: bool
-    """The fan is /sys/devices/pwm-fan (JetPack 4) instead of a hwmon."""
-    over_current: bool
-    """There are counters of over-current throttling."""
     conf: str
     """The file that /etc/nvpmodel.conf points to."""
-    cores_in_conf: str
-    """"cluster" or "core": what nvpmodel's CPU parameters stand for."""
     stock: Tuple[Stock, ...]
     default: int
     mem_total_kb: int
+    cores_in_conf: str = "cluster"
+    """"cluster" or "core": what nvpmodel's CPU parameters stand for."""
+    cpu0_switch: bool = True
+    """Whether there is a file cpu0/online."""
+
+    @property
+    def jetpack4(self) -> bool:
+        """Power is read through iio, the fan is /sys/devices/pwm-fan, and over-current is not counted."""
+        return self.l4t.startswith("32.")
 
     @property
     def cpus(self) -> Tuple[int, ...]:

@@ -203,7 +203,7 @@ def _emc(root: Root, board: Board) -> None:
 
 def _platform(board: Board) -> str:
     """Where platform devices lie under the board's kernel."""
-    if board.iio:
+    if board.jetpack4:
         return "/sys/devices"
     return "/sys/devices/platform/bus@0" if board.l4t.startswith("36") else "/sys/devices/platform"
 
@@ -212,9 +212,9 @@ def _power(root: Root, board: Board) -> None:
     for number, chip in enumerate(board.chips):
         bus = chip.address.split("-")[0]
         device = f"{_platform(board)}/c240000.i2c/i2c-{bus}/{chip.address}"
-        driver = "ina3221x" if board.iio else "ina3221"
+        driver = "ina3221x" if board.jetpack4 else "ina3221"
         root.link(f"/sys/bus/i2c/drivers/{driver}/{chip.address}", device)
-        if board.iio:
+        if board.jetpack4:
             _iio(root, f"{device}/iio:device{number}", chip)
             root.link(f"/sys/bus/iio/devices/iio:device{number}", f"{device}/iio:device{number}")
         else:
@@ -267,14 +267,14 @@ def _thermal(root: Root, board: Board) -> None:
 
 
 def _fan(root: Root, board: Board) -> None:
-    if board.pwm_fan:
+    if board.jetpack4:
         root.files("/sys/devices/pwm-fan", {"target_pwm": 0, "cur_pwm": 0, "temp_control": 1})
     else:
         _hwmon(root, "/sys/devices/platform/pwm-fan", 2, "pwmfan", {"pwm1": 87})
 
 
 def _over_current(root: Root, board: Board) -> None:
-    if board.over_current:
+    if not board.jetpack4:
         files: Dict[str, Union[str, int]] = {}
         for number in range(1, len(OVER_CURRENT) + 1):
             files[f"oc{number}_event_cnt"], files[f"oc{number}_throt_en"] = 0, 1

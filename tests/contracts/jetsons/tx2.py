@@ -12,7 +12,6 @@ TX2 = Board(
     release=release(32, "7.1", "t186ref", "Sat Feb 19 17:07:00 UTC 2022"),
     l4t="32.7.1",
     clusters=(Cluster(0, (0, 3, 4, 5), CPU_KHZ, "CPU_A57"), Cluster(1, (1, 2), CPU_KHZ, "CPU_DENVER")),
-    cpu0_switch=True,
     gpu=Gpu(
         device="/sys/devices/17000000.gp10b",
         device_name="17000000.gp10b",
@@ -29,14 +28,11 @@ TX2 = Board(
             *(800000000, 1062400000, 1331200000, 1600000000, 1866000000),
         ),
         cap="/sys/kernel/nvpmodel_emc_cap/emc_iso_cap",
-        free=0,
-        bpmp=True,
     ),
     chips=(
         Chip("0-0040", (Rail("VDD_SYS_GPU", 19080, 8), Rail("VDD_SYS_SOC", 19080, 23), Rail("VDD_4V0_WIFI", 4792, 4))),
         Chip("0-0041", (Rail("VDD_IN", 19072, 145), Rail("VDD_SYS_CPU", 19072, 12), Rail("VDD_SYS_DDR", 19048, 31))),
     ),
-    iio=True,
     total="VDD_IN",
     zones=(
         Zone("BCPU-therm", 43000),
@@ -48,10 +44,7 @@ TX2 = Board(
         Zone("PMIC-Die", 100000),  # a constant of the driver's, not a temperature
         Zone("thermal-fan-est", 42500),
     ),
-    pwm_fan=True,
-    over_current=False,
     conf="nvpmodel_t186.conf",
-    cores_in_conf="cluster",
     stock=(
         Stock(0, "MAXN", (0, 1, 2, 3, 4, 5), UNCAPPED, UNCAPPED, 0),
         Stock(1, "MAXQ", (0, 3, 4, 5), 1200000, 850000000, 1331200000),

@@ -50,22 +50,17 @@ XAVIER_NX = Board(
     release=RELEASE,
     l4t="35.4.1",
     clusters=clusters(6, NX_KHZ),
-    cpu0_switch=True,
     gpu=gpu(
         (
             *(114750000, 204000000, 306000000, 408000000, 510000000, 599250000, 701250000, 752250000),
             *(803250000, 854250000, 905250000, 956250000, 1007250000, 1058250000, 1109250000),
         )
     ),
-    emc=Emc(hz=(204000000, 1600000000, 1866000000), cap=CAP, free=0, bpmp=True),
+    emc=Emc(hz=(204000000, 1600000000, 1866000000), cap=CAP),
     chips=(Chip("7-0040", (Rail("VDD_IN", 5032, 876), Rail("VDD_CPU_GPU_CV", 5032, 152), Rail("VDD_SOC", 5032, 240))),),
-    iio=False,
     total="VDD_IN",
     zones=ZONES,
-    pwm_fan=False,
-    over_current=True,
     conf="nvpmodel_t194_p3668.conf",
-    cores_in_conf="cluster",
     stock=(
         nx_stock(0, "MODE_15W_2CORE", 2, 1907200, 1109250000, 1600000000),
         nx_stock(1, "MODE_15W_4CORE", 4, 1420800, 1109250000, 1600000000),
@@ -89,7 +84,6 @@ AGX_XAVIER = Board(
     release=RELEASE,
     l4t="35.4.1",
     clusters=clusters(8, AGX_KHZ),
-    cpu0_switch=True,
     gpu=gpu(
         (
             *(114750000, 216750000, 318750000, 420750000, 522750000, 624750000, 675750000),
@@ -102,20 +96,14 @@ AGX_XAVIER = Board(
             *(1331200000, 1600000000, 1866000000, 2133000000),
         ),
         cap=CAP,
-        free=0,
-        bpmp=True,
     ),
     chips=(
         Chip("1-0040", (Rail("GPU", 19112, 16), Rail("CPU", 19112, 40), Rail("SOC", 19112, 72))),
         Chip("1-0041", (Rail("CV", 19120, 8), Rail("VDDRQ", 19120, 24), Rail("SYS5V", 19088, 88))),
     ),
-    iio=False,
     total="GPU + CPU + SOC + CV + VDDRQ + SYS5V",
     zones=(*ZONES, Zone("Tboard_tegra", 38000), Zone("Tdiode_tegra", 40250)),
-    pwm_fan=False,
-    over_current=True,
     conf="nvpmodel_t194.conf",
-    cores_in_conf="cluster",
     stock=(
         agx_stock(0, "MAXN", 8, UNCAPPED, UNCAPPED, 0),
         agx_stock(1, "MODE_10W", 2, 1200000, 520000000, 1065600000, tpc=5),

@@ -11,7 +11,8 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-from contracts.live_server import post, wait_for
+from contracts.live_server import post
+from contracts.processes import wait_for
 
 from experiments.backends.dashboard_target import find_run_folder, parse_address, read_settings
 from experiments.backends.simulation import find_free_port

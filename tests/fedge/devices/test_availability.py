@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedge.devices.availability import (
-    AlwaysAvailable,
     Availability,
     build_availabilities,
     build_availability,
@@ -48,7 +47,6 @@ def traced(tmp_path: Path, *lines: str) -> Availability:
 def test_a_board_without_availability_is_always_there() -> None:
     board = build_availability(None, "nano-1", 1)
 
-    assert isinstance(board, AlwaysAvailable)
     assert (board.available_until_s(7.0), board.next_available_s(7.0)) == (math.inf, 7.0)
 
 

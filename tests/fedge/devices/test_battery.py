@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
@@ -83,8 +82,3 @@ def test_it_is_empty_when_small_steps_say_so(spec: BatterySpec, phases: list[tup
                 assert past_s - part_s - 1e-6 <= at_s <= past_s + 1e-6
                 return
     assert at_s is None
-
-
-def test_it_lasts_when_it_is_charged_faster_than_it_is_drawn() -> None:
-    assert battery.time_to_empty_s(charge(1.0, charging_w=10.0), [(1e6, 9.0)]) is None
-    assert battery.time_to_empty_s(charge(100.0), [(10.0, 5.0), (100.0, 10.0)]) == pytest.approx(15.0)

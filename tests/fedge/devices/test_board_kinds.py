@@ -68,21 +68,13 @@ def test_no_prior_was_fitted_to_the_workload_that_is_trained(cost: str) -> None:
 
 
 @pytest.mark.parametrize("cost", COSTS)
-def test_a_kind_of_board_idles_below_its_power_at_work_in_every_mode(cost: str) -> None:
-    for device in DEVICES:
-        average = build_kind(board_of(FleetEntry(device=device)), WorkloadSpec(cost=cost)).average
-        assert (average.idle_w > 0).all(), device
-        assert (average.idle_w < average.power_w).all(), device
-
-
-@pytest.mark.parametrize("cost", COSTS)
-def test_every_single_board_idles_below_its_power_at_work_in_every_mode(cost: str) -> None:
+def test_every_board_and_its_kind_idle_below_its_power_at_work_in_every_mode(cost: str) -> None:
     for device in DEVICES:
         board = board_of(FleetEntry(device=device))
         kind = build_kind(board, WorkloadSpec(cost=cost))
-        for seed in range(3):
-            surface = build_surface(board, kind, seed)
-            assert (surface.idle_w < surface.power_w).all(), (device, seed)
+        for surface in (kind.average, *(build_surface(board, kind, seed) for seed in range(3))):
+            assert (surface.idle_w > 0).all(), device
+            assert (surface.idle_w < surface.power_w).all(), device
 
 
 def test_boards_of_a_kind_share_their_average_and_differ_from_it_and_from_each_other() -> None:
@@ -151,14 +143,17 @@ def test_a_table_that_is_not_there_is_bad_input(tmp_path: Path) -> None:
         build_kind(board_of(FleetEntry(device="nano", truth=f"table:{tmp_path / 'gone.csv'}")), WorkloadSpec())
 
 
-def test_an_unknown_device_is_bad_input_that_lists_the_known_ones() -> None:
-    with pytest.raises(BadInput, match=r"fleet\.device: got 'pineapple'; known: .*orin-nano"):
-        build_kind(board_of(FleetEntry(device="pineapple")), WorkloadSpec())
-
-
-def test_an_unknown_cost_is_bad_input_that_lists_the_known_ones() -> None:
-    with pytest.raises(UnknownName, match="resnet18-imagenet"):
-        build_kind(board_of(NANO), WorkloadSpec(cost="digits"))
+@pytest.mark.parametrize(
+    ("entry", "workload", "message"),
+    [
+        ({"device": "pineapple"}, {}, r"fleet\.device: got 'pineapple'; known: .*orin-nano"),
+        ({"device": "nano"}, {"cost": "digits"}, "resnet18-imagenet"),
+        ({"device": "nano", "cost": "digits"}, {}, r"fleet\.cost: got 'digits'; known: .*vit-b16-cifar10"),
+    ],
+)
+def test_an_unknown_name_lists_the_known_ones(entry: dict[str, str], workload: dict[str, str], message: str) -> None:
+    with pytest.raises(UnknownName, match=message):
+        build_kind(board_of(FleetEntry(**entry)), WorkloadSpec(**workload))
 
 
 def test_a_link_carries_the_model_both_ways_at_its_rates() -> None:
@@ -198,8 +193,3 @@ def test_a_table_of_the_entrys_own_workload_is_no_reference(tmp_path: Path) -> N
     with pytest.raises(BadInput, match="which is what the boards work on"):
         load_references(board_of(entry), WorkloadSpec())
     assert load_references(board_of(entry.model_copy(update={"cost": None})), WorkloadSpec())
-
-
-def test_an_entrys_unknown_cost_is_bad_input_that_lists_the_known_ones() -> None:
-    with pytest.raises(UnknownName, match=r"fleet\.cost: got 'digits'; known: .*vit-b16-cifar10"):
-        build_kind(board_of(FleetEntry(device="nano", cost="digits")), WorkloadSpec())

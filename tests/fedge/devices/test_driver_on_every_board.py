@@ -26,6 +26,7 @@ from contracts.jetsons.kernel import (
     ranges,
     stuck_core,
 )
+from contracts.processes import wait_for
 
 from fedge.devices import catalogue
 from fedge.devices.board_spec import READ_ON_BOARD
@@ -41,7 +42,6 @@ ROOT = Path(__file__).resolve().parents[3]
 WORK = Workload("resnet18-imagenet", 16)
 FLOOR_CORES, FLOOR_KHZ = 2, 400_000
 STEP_S = 0.02
-LIMIT_S = 20.0
 LEASE_S = 2.0
 ZONE = "/sys/class/thermal/thermal_zone{}/temp"
 HOLDING = """
@@ -119,7 +119,7 @@ def left_as_found(bench: Bench) -> Iterator[None]:
         yield
     finally:
         bench.kernel.plant()
-        until(lambda: told(bench)["stopped"] is None)
+        wait_for(lambda: told(bench)["stopped"] is None)
     assert bench.desk.files == before
 
 
@@ -127,14 +127,6 @@ def told(bench: Bench) -> dict[str, object]:
     """What the daemon says now."""
     with closing(PowerdClient(bench.desk.settings.power_socket)) as power:
         return power.get()
-
-
-def until(true: Callable[[], bool]) -> None:
-    """Wait until it is so; the daemon looks at the board ever so often."""
-    limit_s = time.monotonic() + LIMIT_S
-    while not true():
-        assert time.monotonic() < limit_s
-        time.sleep(0.05)
 
 
 def assert_set(bench: Bench, mode: PowerMode) -> None:
@@ -218,7 +210,7 @@ def test_a_client_that_is_killed_while_it_holds_the_board_leaves_it_as_found_whe
                 client.kill()
         assert held["changed"]
         assert held["lease"] is not None
-        until(lambda: told(bench)["lease"] is None)
+        wait_for(lambda: told(bench)["lease"] is None)
 
 
 def test_a_clock_that_is_not_taken_is_told_with_what_was_read_back(bench: Bench) -> None:
@@ -287,7 +279,7 @@ def test_a_board_that_must_be_left_alone_is_put_back_and_its_work_does_not_count
 ) -> None:
     def goes_wrong() -> None:
         bench.kernel.plant(fault())
-        until(lambda: told(bench)["stopped"] is not None)
+        wait_for(lambda: told(bench)["stopped"] is not None)
 
     with left_as_found(bench):
         with pytest.raises(ModeNotSet, match=f"left .*{why}"), bench.here.board.use_mode(bench.elsewhere):

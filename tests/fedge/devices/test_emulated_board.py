@@ -166,10 +166,6 @@ def test_outliers_are_rare_and_slow() -> None:
     assert 5 <= slow <= 45
 
 
-def test_the_same_seed_measures_the_same() -> None:
-    assert board(4).measure(WORK, 9, lambda _: None) == board(4).measure(WORK, 9, lambda _: None)
-
-
 def test_work_heats_towards_the_settled_temperature_and_rest_cools() -> None:
     device = board()
     device.measure(WORK, 5000, lambda _: None)

@@ -316,16 +316,6 @@ def test_work_and_rest_of_which_the_meter_saw_nearly_nothing_do_not_count(tmp_pa
     assert not (tmp_path / "idle.json").exists()
 
 
-def test_a_short_gap_makes_the_watts_less_sure() -> None:
-    bench = Ticking()
-    bench.meter.odd = {"gaps": 1, "longest_gap_s": 0.5}
-
-    with bench.board.use_mode(FAST):
-        seen = bench.board.measure(WORK, round(10.0 / STEP_S), bench.work)
-
-    assert seen.power_se_log > 0.015
-
-
 def test_work_during_which_the_mode_was_changed_does_not_count() -> None:
     bench = Ticking()
     bench.meter.odd = {"mode_changes": 2}

@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from contracts.boards import MAXN, another_workload, coefficients, grid
+from contracts.boards import MAXN, another_workload, coefficients, grid, made_up_table
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors import safe_open
 from safetensors.numpy import save_file
 
-from fedge.errors import BadInput, FedgeError, UnknownName
+from fedge.errors import BadInput, FedgeError
 from fedge.knowledge import model_file
 from fedge.knowledge.model_file import (
     METADATA_KEY,
@@ -38,9 +38,8 @@ ROWS = (629, 500, 377, 200, 3)
 
 
 def reference() -> ProfileTable:
-    modes = Modes(grid().knobs[::7])
-    seconds, watts = compute_step_s(coefficients(), MAXN, modes), compute_power_w(coefficients(), MAXN, modes)
-    return ProfileTable("my-board", "other", 8, modes, seconds, watts, "b" * 64, "/home/me/my-board/other.csv")
+    named = {"device": "my-board", "workload": "other", "batch_size": 8, "path": "/home/me/my-board/other.csv"}
+    return made_up_table(every=7, sha256="b" * 64, **named)
 
 
 def model(rows: tuple[int, ...] = ROWS, references: tuple[ProfileTable, ...] = ()) -> BoardModel:
@@ -299,11 +298,6 @@ def test_a_path_that_cannot_be_written_is_the_users_mistake_and_leaves_nothing(t
     assert sorted(p.name for p in tmp_path.iterdir()) == ["file", "folder"]
 
 
-def test_a_method_of_ones_own_is_not_in_a_file(saved: Path) -> None:
-    with pytest.raises(UnknownName):
-        load_model(spoil(saved, header=_about(method="contracts.predictor:PredictorContract")))
-
-
 class _Broken:
     """A predictor that fails in one of two ways."""
 
@@ -326,19 +320,4 @@ def test_a_predictor_that_fails_is_an_error_in_words(monkeypatch: pytest.MonkeyP
     with pytest.raises(FedgeError, match="physical cannot be fitted to these measurements"):
         fit_model_predictor(model(ROWS[:1]))
     with pytest.raises(FedgeError, match="predicts no number for some modes"):
-        predict_candidates(model(), fit_model_predictor(model()))
-
-
-class _Negative(_Broken):
-    """Its means are fine, its spreads below zero."""
-
-    def predict(self, modes: Modes) -> Predictions:
-        good: Floats = np.ones(len(modes))
-        return Predictions(modes, good, good, -good, good)
-
-
-def test_a_spread_below_zero_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(model_file, "load_predictor", lambda name, knowledge, where: _Negative(knowledge))
-
-    with pytest.raises(FedgeError, match="have a spread below 0"):
         predict_candidates(model(), fit_model_predictor(model()))

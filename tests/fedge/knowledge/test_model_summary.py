@@ -6,22 +6,20 @@ import dataclasses
 
 import numpy as np
 import pytest
-from contracts.boards import MAXN, POWER, TIME, coefficients, grid
+from contracts.boards import MAXN, POWER, TIME, coefficients, made_up_table
 
 from fedge.knowledge.model_file import BoardModel, ModelInfo, ModelOrigin, fit_model_predictor, predict_candidates
 from fedge.knowledge.model_summary import prediction_label, summarize_model
 from fedge.modes import stack_modes
 from fedge.physics.prior_knowledge import PriorKnowledge
-from fedge.physics.time_power_model import compute_power_w, compute_step_s
-from fedge.types import Measurement, ProfileTable
+from fedge.physics.time_power_model import compute_step_s
+from fedge.types import Measurement
 
 
 def model(method: str = "physical") -> BoardModel:
-    modes = grid()
-    seconds, watts = compute_step_s(coefficients(), MAXN, modes), compute_power_w(coefficients(), MAXN, modes)
-    rows = (629, 500, 377, 377, 3)
-    seen = tuple(Measurement(modes[i], 40, float(seconds[i]), float(watts[i])) for i in rows)
-    reference = ProfileTable("b", "other", 8, modes, seconds, watts, "c" * 64, "other.csv")
+    reference = made_up_table(workload="other", path="other.csv")
+    modes, rows = reference.modes, (629, 500, 377, 377, 3)
+    seen = tuple(Measurement(modes[i], 40, float(reference.step_s[i]), float(reference.power_w[i])) for i in rows)
     about = ModelInfo(method, "b", "net", 16, ModelOrigin("measured", "net.csv", 630, "a" * 64), "the table's modes")
     return BoardModel(about, seen, modes, PriorKnowledge(MAXN, (coefficients(),), (reference,), 1.0))
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from contracts.boards import MAXN, another_workload, grid
+from contracts.boards import MAXN, another_workload, grid, made_up_table
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -18,18 +18,13 @@ from fedge.knowledge.model_training import MAX_ROWS, MODES_PER_BATCH, FitRequest
 from fedge.knowledge.profiling_source import ProfilingSource, source_from_board, source_from_table
 from fedge.knowledge.table_background import TableBackground
 from fedge.physics.prior_knowledge import PriorKnowledge
-from fedge.physics.time_power_model import compute_power_w, compute_step_s
 from fedge.predictors.explorers import EXPLORERS
 from fedge.predictors.table_board import TableBoard
-from fedge.types import Floats, Measurement, Modes, PowerMode, ProfileTable
+from fedge.types import Floats, Measurement, Modes, PowerMode
 
 
 def ground(every: int = 1) -> ProfilingSource:
-    modes, truth = Modes(grid().knobs[::every]), another_workload(np.random.default_rng(3))
-    seconds, watts = compute_step_s(truth, MAXN, modes), compute_power_w(truth, MAXN, modes)
-    return source_from_table(
-        ProfileTable("b", "net", 16, modes, seconds, watts, "a" * 64, "b/net.csv"), None, "net.csv"
-    )
+    return source_from_table(made_up_table(another_workload(np.random.default_rng(3)), every), None, "net.csv")
 
 
 def test_so_many_modes_are_profiled_as_are_wanted_and_the_others_score_the_model():
@@ -37,7 +32,8 @@ def test_so_many_modes_are_profiled_as_are_wanted_and_the_others_score_the_model
 
     assert len(model.measurements) == 12
     assert len({seen.mode for seen in model.measurements}) == 12
-    held_out = model.about.held_out
+    held_out, origin = model.about.held_out, model.about.origin
+    assert (origin.explorer, origin.rows, origin.label) == ("random", len(grid()), "measured")
     assert held_out is not None
     assert held_out.modes == len(grid()) - 12
     truth, predictions = ground().truth, predict_candidates(model, predictor)
@@ -52,17 +48,6 @@ def test_a_batch_is_measured_from_high_to_low_memory_clock():
 
     memory = [seen.mode.mem_mhz for seen in model.measurements]
     assert memory == sorted(memory, reverse=True)
-
-
-def test_the_origin_tells_what_profiling_took():
-    model, _ = train_model(ground(), FitRequest("physical", explorer="random", modes=4))
-
-    origin = model.about.origin
-    assert origin.profiling_s == pytest.approx(sum(3.0 + 40 * seen.step_s for seen in model.measurements))
-    assert origin.profiling_j == pytest.approx(
-        sum((3.0 + 40 * seen.step_s) * seen.power_w for seen in model.measurements)
-    )
-    assert (origin.explorer, origin.rows, origin.label) == ("random", len(grid()), "measured")
 
 
 def test_a_whole_small_table_is_learnt_from_and_leaves_nothing_to_score():

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from contracts.boards import MAXN, coefficients, grid
+from contracts.boards import grid, made_up_table
 
 from fedge.devices.catalogue import load_catalogue
 from fedge.errors import BadInput, UnknownName
 from fedge.knowledge.profiling_source import list_candidates, source_from_board, source_from_table
 from fedge.modes import build_grid as every_mode
-from fedge.physics.time_power_model import compute_power_w, compute_step_s
 from fedge.types import Modes, PowerMode, ProfileTable
 
 NANO = load_catalogue()["orin-nano"]
 
 
 def table_of(modes: Modes, device: str = "my-board") -> ProfileTable:
-    seconds, watts = compute_step_s(coefficients(), MAXN, modes), compute_power_w(coefficients(), MAXN, modes)
-    return ProfileTable(device, "net", 16, modes, seconds, watts, "a" * 64, "/x/my-board/net.csv")
+    return made_up_table(modes=modes, device=device, sha256="a" * 64, path="/x/my-board/net.csv")
 
 
 def test_a_table_answers_with_its_rows():

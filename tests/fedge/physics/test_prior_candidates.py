@@ -7,8 +7,7 @@ import itertools
 
 import numpy as np
 import pytest
-from contracts.baselines import made_up_table
-from contracts.boards import MAXN, another_workload, coefficients, grid
+from contracts.boards import MAXN, another_workload, coefficients, grid, made_up_table
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -6,8 +6,7 @@ import dataclasses
 
 import numpy as np
 import pytest
-from contracts.baselines import made_up_table
-from contracts.boards import MAXN, another_workload, grid
+from contracts.boards import MAXN, another_workload, grid, made_up_table
 from hypothesis import given
 from hypothesis import strategies as st
 

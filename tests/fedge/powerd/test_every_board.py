@@ -264,7 +264,7 @@ def test_temperatures_leave_out_gated_zones_and_the_constant_of_the_power_chip(t
 
 
 def test_the_fan_goes_to_full_speed_and_not_beyond(truth, machine, board):
-    path = "/sys/devices/pwm-fan/target_pwm" if truth.pwm_fan else "/sys/devices/platform/pwm-fan/hwmon/hwmon2/pwm1"
+    path = "/sys/devices/pwm-fan/target_pwm" if truth.jetpack4 else "/sys/devices/platform/pwm-fan/hwmon/hwmon2/pwm1"
     board.set_fan(100)
     assert machine.read(path) == "255"
     with pytest.raises(PowerdRefusal):

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from contracts.baselines import MadeUpBoard, made_up_table
-from contracts.boards import MAXN, another_workload, coefficients, grid
+from contracts.baselines import MadeUpBoard
+from contracts.boards import MAXN, another_workload, coefficients, grid, made_up_table
 from contracts.predictor import PredictorContract, columns, measured
 from hypothesis import given, settings
 from hypothesis import strategies as st

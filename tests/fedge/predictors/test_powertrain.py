@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from contracts.baselines import MadeUpBoard, made_up_table, mape, real_table
-from contracts.boards import MAXN, another_workload, grid
+from contracts.baselines import MadeUpBoard, mape, real_table
+from contracts.boards import MAXN, another_workload, grid, made_up_table
 from contracts.predictor import BaselineContract, measured
 from safetensors.numpy import load_file, save_file
 

@@ -16,7 +16,8 @@ from pathlib import Path
 import pytest
 import yaml
 from contracts import jetsons
-from contracts.live_server import ROOT, LiveServer, Proxy, heard, live_server, make_keys, wait_for
+from contracts.live_server import ROOT, LiveServer, Proxy, heard, live_server, make_keys
+from contracts.processes import wait_for
 
 from fedge.clock import SimulatedClock
 from fedge.devices.node_settings import NodeSettings, TelemetrySettings
@@ -24,7 +25,6 @@ from fedge.protocols import Clock
 from fedge.telemetry.board_agent import AgentEnvironment, TelemetryAgent
 from fedge.telemetry.live_records import BoardProgress
 from fedge.telemetry.progress_files import write_progress
-from fedge.telemetry.sensor_stretches import BufferedSensor
 from fedge.telemetry.store_reader import read_rows
 from fedge.telemetry.store_records import SampleRow
 from fedge.telemetry.uplink import HttpsUplink
@@ -128,12 +128,12 @@ def test_seconds_that_cannot_be_dated_are_counted_once(tmp_path: Path) -> None:
     )
     world = AgentEnvironment(clock, wall_s=clock.now_s, random=lambda: 0.0, link=HttpsUplink(telemetry))
     agent = TelemetryAgent(NodeSettings(board=BOARD, root=str(tmp_path)), telemetry, "s", world)
-    sensor = BufferedSensor(SteadySensor(clock))
-    sensor.read()
+    sensor = SteadySensor(clock)
+    samples = [sensor.read()]
     for second in range(1, 6):
         clock.sleep_s(1.0)
-        sensor.read()
-        agent._collect(sensor)
+        samples.append(sensor.read())
+        agent._collect(samples)
         assert agent._outbox.lost_stretches == second
 
 
@@ -142,17 +142,17 @@ def test_everything_arrives_in_order_and_once_when_the_server_is_cut_off_killed_
     tmp_path: Path, keys: Path, server: LiveServer, proxy: Proxy
 ) -> None:
     with agent_at(tmp_path, keys, proxy.port) as agent:
-        wait_for(lambda: len(rows_in(server)) >= 2, what="the first samples")
+        wait_for(lambda: len(rows_in(server)) >= 2, "the first samples")
         proxy.cut()
-        wait_for(lambda: agent.kept() >= 3, what="samples are kept on disk")
+        wait_for(lambda: agent.kept() >= 3, "samples are kept on disk")
         proxy.open()
         before = len(rows_in(server))
-        wait_for(lambda: len(rows_in(server)) > before + 3 and not agent.kept(), what="the backlog is sent")
+        wait_for(lambda: len(rows_in(server)) > before + 3 and not agent.kept(), "the backlog is sent")
         server.kill()
-        wait_for(lambda: agent.kept() >= 2, what="samples are kept on disk again")
+        wait_for(lambda: agent.kept() >= 2, "samples are kept on disk again")
         server.start()
         before = len(rows_in(server))
-        wait_for(lambda: len(rows_in(server)) > before + 3 and not agent.kept(), what="the backlog is sent")
+        wait_for(lambda: len(rows_in(server)) > before + 3 and not agent.kept(), "the backlog is sent")
         assert agent.stop() == 0
     rows = rows_in(server)
     assert ordered_once(rows)
@@ -169,13 +169,13 @@ def test_a_service_that_was_killed_sends_what_it_had_kept(
 ) -> None:
     proxy.cut()
     with agent_at(tmp_path, keys, proxy.port) as agent:
-        wait_for(lambda: agent.kept() >= 3, what="samples are kept on disk")
+        wait_for(lambda: agent.kept() >= 3, "samples are kept on disk")
         agent.stop(signal.SIGKILL)
         kept = agent.kept()
         proxy.open()
         agent.start()
-        wait_for(lambda: len(rows_in(server)) >= kept + 2, what="the old and the new samples")
-        wait_for(lambda: not agent.kept(), what="the spool is empty")
+        wait_for(lambda: len(rows_in(server)) >= kept + 2, "the old and the new samples")
+        wait_for(lambda: not agent.kept(), "the spool is empty")
         assert agent.stop() == 0
     assert ordered_once(rows_in(server))
 
@@ -186,8 +186,8 @@ def test_a_message_whose_answer_was_lost_is_taken_once(
 ) -> None:
     proxy.handler.lose_answers = 4
     with agent_at(tmp_path, keys, proxy.port) as agent:
-        wait_for(lambda: proxy.handler.lose_answers == 0, what="four answers are lost")
-        wait_for(lambda: len(rows_in(server)) >= 6 and not agent.kept(), what="the samples")
+        wait_for(lambda: proxy.handler.lose_answers == 0, "four answers are lost")
+        wait_for(lambda: len(rows_in(server)) >= 6 and not agent.kept(), "the samples")
     assert ordered_once(rows_in(server))
 
 
@@ -197,14 +197,14 @@ def test_a_board_with_the_certificate_of_another_is_not_believed(
 ) -> None:
     with agent_at(tmp_path, keys, proxy.port, shown="other"):
         books = server.folder / "intake.json"
-        wait_for(lambda: books.exists() and b'"foreign"' in books.read_bytes(), what="foreign messages are counted")
+        wait_for(lambda: books.exists() and b'"foreign"' in books.read_bytes(), "foreign messages are counted")
     assert rows_in(server) == []
 
 
 @pytest.mark.slow
 def test_a_server_of_another_name_gets_nothing(tmp_path: Path, keys: Path, server: LiveServer, proxy: Proxy) -> None:
     with agent_at(tmp_path, keys, proxy.port, host="127.0.0.2") as agent:
-        wait_for(lambda: b"cannot be reached" in agent.log.read_bytes(), what="the refusal is told")
+        wait_for(lambda: b"cannot be reached" in agent.log.read_bytes(), "the refusal is told")
     assert b"127.0.0.2" in agent.log.read_bytes()
     assert rows_in(server) == []
 
@@ -214,16 +214,16 @@ def test_what_a_run_tells_on_the_board_goes_with_the_samples(
     tmp_path: Path, keys: Path, server: LiveServer, proxy: Proxy
 ) -> None:
     with agent_at(tmp_path, keys, proxy.port) as agent:
-        wait_for(lambda: rows_in(server), what="the first samples")
+        wait_for(lambda: rows_in(server), "the first samples")
         write_progress(
             agent.state / "live", BoardProgress(BOARD, time.time(), "training", run="r", round=3, steps=9, steps_done=4)
         )
-        told = wait_for(lambda: _told(server, "training"), what="the round is told")
+        told = wait_for(lambda: _told(server, "training"), "the round is told")
         assert (told["run"], told["round"], told["steps_done"]) == ("r", 3, 4)
         assert told["device"] == "orin-nano"
         assert told["power_w"] > 0
         shutil.rmtree(agent.state)
-        wait_for(lambda: _told(server, "idle"), what="the board is idle")
+        wait_for(lambda: _told(server, "idle"), "the board is idle")
 
 
 def _told(server: LiveServer, state: str) -> dict[str, object] | None:
@@ -279,7 +279,7 @@ def test_samples_come_through_nginx_with_certificates_of_both_sides(
     nginx = subprocess.Popen(["nginx", "-p", str(folder), "-c", str(folder / "nginx.conf")])
     try:
         with agent_at(tmp_path, keys, port):
-            wait_for(lambda: len(rows_in(server)) >= 3, what="samples through nginx")
+            wait_for(lambda: len(rows_in(server)) >= 3, "samples through nginx")
     finally:
         nginx.terminate()
         nginx.wait(10)

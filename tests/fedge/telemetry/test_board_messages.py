@@ -53,13 +53,10 @@ def as_json(**changes: Any) -> dict[str, Any]:
     return json.loads(encode_batch(batch_of())) | changes
 
 
-def test_a_message_comes_back_as_it_was_sent() -> None:
-    assert decode_batch(encode_batch(batch_of(lost=3))) == batch_of(lost=3)
-
-
 @given(st.lists(st.floats(0, 500), min_size=0, max_size=20), st.floats(0.0, 2e9), st.integers(1, 2**53))
 def test_every_number_travels_in_full(powers: list[float], start_s: float, seq: int) -> None:
-    sent = TelemetryBatch(1, "nano-1", "abc", seq, trace_from(start_s, powers) if powers else EMPTY_TRACE)
+    trace = trace_from(start_s, powers) if powers else EMPTY_TRACE
+    sent = TelemetryBatch(1, "nano-1", "abc", seq, trace, PROGRESS, lost=3)
     assert decode_batch(encode_batch(sent)) == sent
 
 
@@ -72,19 +69,16 @@ def test_every_number_travels_in_full(powers: list[float], start_s: float, seq: 
         ({"board": "x" * 65}, "board"),
         ({"board": "nano-1\n"}, "board"),
         ({"stream": ""}, "stream"),
-        ({"stream": 7}, "stream"),
         ({"seq": 0}, "seq: got 0"),
         ({"seq": 1.0}, "seq: got 1.0"),
         ({"seq": 10**4000}, "seq: got a number of very many digits"),
         ({"lost": -1}, "lost"),
-        ({"lost": True}, "lost"),
         ({"more": 1}, "got the field 'more'"),
         ({"trace": []}, "trace: got a list; an object is right"),
         ({"trace": {"start_s": [T0]}}, "span_s is missing"),
         ({"trace": {"start_s": [T0], "span_s": [1.0, 1.0], "power_w": [1.0]}}, "a list of 1 numbers"),
         ({"trace": {"start_s": [T0], "span_s": [0.0], "power_w": [1.0]}}, "span_s: got 0.0"),
         ({"trace": {"start_s": [T0], "span_s": [1.0], "power_w": [True]}}, "power_w: got True"),
-        ({"trace": {"start_s": [T0], "span_s": [1.0], "power_w": ["5"]}}, "power_w: got '5'"),
         ({"trace": {"start_s": [T0], "span_s": [1.0], "power_w": [None]}}, "power_w: got None"),
         ({"trace": {"start_s": [T0], "span_s": [1.0], "power_w": [10**400]}}, "very many digits"),
         ({"trace": {"start_s": [T0], "span_s": [1.0], "power_w": [1e9]}}, "power_w"),
@@ -92,6 +86,7 @@ def test_every_number_travels_in_full(powers: list[float], start_s: float, seq: 
         ({"trace": {"start_s": [T0], "span_s": [1.0], "power_w": [5.0], "gpu_load": [1.5]}}, "gpu_load"),
         ({"trace": {"start_s": [T0, T0 + 0.5], "span_s": [1.0, 1.0], "power_w": [5.0, 5.0]}}, "before the one"),
         ({"trace": {"start_s": [T0, T0 - 9], "span_s": [1.0, 1.0], "power_w": [5.0, 5.0]}}, "before the one"),
+        ({"trace": {"start_s": [T0] * (MOST_STRETCHES + 1)}}, "start_s: got a list; at most 600 items"),
         ({"trace": {"start_s": {"a": 1}}}, "start_s: got an object; a list is right"),
         ({"trace": {"rails_w": {f"r{i}": [] for i in range(99)}, "start_s": []}}, "rails_w"),
         ({"trace": {"start_s": [], "rails_w": {"a\nb": []}}}, "rail"),
@@ -134,11 +129,6 @@ def test_what_is_no_message_is_refused(data: bytes) -> None:
 def test_a_message_that_is_too_large_is_not_even_parsed() -> None:
     with pytest.raises(OversizedMessage):
         decode_batch(b" " * (MAX_MESSAGE_BYTES + 1))
-
-
-def test_too_many_stretches_are_refused() -> None:
-    with pytest.raises(MalformedJson, match="start_s: got a list; at most 600 items"):
-        decode_batch(encode_batch(batch_of(powers=[1.0] * (MOST_STRETCHES + 1))))
 
 
 def test_the_longest_message_of_a_board_with_many_rails_fits() -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import tempfile
 from pathlib import Path
 
 import pytest
+from contracts.crashing import disk_full
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -83,12 +83,8 @@ def test_a_full_disk_loses_the_newest_once_memory_holds_its_share(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     box = box_in(tmp_path)
-
-    def full(file: int) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
     with monkeypatch.context() as patched:
-        patched.setattr(os, "fsync", full)
+        patched.setattr(os, "fsync", disk_full)
         for second in range(1000):
             box.add(seconds(second), T0 + second)
             box.save(T0 + second)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import tempfile
 from pathlib import Path
-from typing import Any
 
 import pytest
+from contracts.crashing import disk_full, every_crash
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -94,70 +93,38 @@ def test_strange_files_are_left_alone(tmp_path: Path) -> None:
     assert (tmp_path / "notes.txt").exists()
 
 
-class _Killed(BaseException):
-    """In place of SIGKILL: nothing of ours handles it, and no file is tidied up."""
-
-
-class _Steps:
-    """Counts what is done to the disk, and dies at one of its steps."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, die_at: int) -> None:
-        self.done, self._die_at = 0, die_at
-        self.alive = True
-        for owner, name in ((os, "fsync"), (Path, "replace"), (Path, "unlink"), (Path, "open")):
-            monkeypatch.setattr(owner, name, self._counted(getattr(owner, name)))
-
-    def _counted(self, real: Any) -> Any:
-        def step(*args: Any, **more: Any) -> Any:
-            if self.alive:
-                self.done += 1
-                if self.done == self._die_at:
-                    self.alive = False
-                    raise _Killed
-            return real(*args, **more)
-
-        return step
-
-
-@pytest.mark.parametrize("die_at", range(1, 25))
 def test_killed_at_any_step_it_holds_all_that_was_kept_and_not_dropped(
-    die_at: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     certain: dict[int, int] = {}
     """What must be there: stretches by number."""
-    with monkeypatch.context() as patched:
-        steps = _Steps(patched, die_at)
-        try:
-            spool = Spool(tmp_path, 10**6, HOUR)
-            for number, stretches in ((1, 2), (2, 1), (2, 3), (3, 4), (2, 5)):
-                spool.put(number, batch(number, stretches), T0)
-                certain[number] = stretches
-            doomed = certain.pop(1)
-            spool.drop(1)
-            assert doomed == 2
-        except _Killed:
-            pass
-        steps.alive = False
 
-    found = Spool(tmp_path, 10**6, HOUR)
+    def work(stop: int, how: str) -> None:
+        certain.clear()
+        spool = Spool(tmp_path / f"{how}-{stop}", 10**6, HOUR)
+        for number, stretches in ((1, 2), (2, 1), (2, 3), (3, 4), (2, 5)):
+            spool.put(number, batch(number, stretches), T0)
+            certain[number] = stretches
+        assert certain.pop(1) == 2
+        spool.drop(1)
 
-    there = {each.seq: len(each.trace) for each in everything(found)}
-    assert found.lost == 0
-    for number, stretches in certain.items():
-        assert there[number] >= stretches
-    assert not [path for path in tmp_path.iterdir() if path.name.endswith(".unfinished")]
-    assert len(list(tmp_path.iterdir())) == len(there)
+    def check(stop: int, how: str) -> None:
+        folder = tmp_path / f"{how}-{stop}"
+        found = Spool(folder, 10**6, HOUR)
+        there = {each.seq: len(each.trace) for each in everything(found)}
+        assert found.lost == 0
+        for number, stretches in certain.items():
+            assert there[number] >= stretches
+        assert len(list(folder.glob("*"))) == len(there)
+
+    assert every_crash(monkeypatch, work, check) > 3 * 10
 
 
 def test_a_full_disk_loses_the_newest_and_raises_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     spool = Spool(tmp_path, 10**6, HOUR)
     spool.put(1, batch(1), T0)
     with monkeypatch.context() as patched:
-
-        def full(file: int) -> None:
-            raise OSError(errno.ENOSPC, "No space left on device")
-
-        patched.setattr(os, "fsync", full)
+        patched.setattr(os, "fsync", disk_full)
         assert not spool.put(2, batch(2), T0)
         assert not spool.put(1, batch(1, 9), T0)
     assert everything(spool) == [batch(1)]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from contracts.crashing import every_crash
+from contracts.crashing import disk_full, every_crash
 from contracts.store_rows import client_row, event_row, old_run, round_row, sample_row, traced
 
 from fedge.errors import BadInput
@@ -232,9 +232,7 @@ def test_after_a_step_to_a_part_failed_rows_are_still_taken(tmp_path: Path, monk
     tables = RunTables(tmp_path)
     tables.append([round_row(1)])
     with monkeypatch.context() as patch:
-        patch.setattr(
-            store_files, "write_part", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device"))
-        )
+        patch.setattr(store_files, "write_part", disk_full)
         with pytest.raises(OSError, match="No space"):
             tables.close()
     tables.append([round_row(2)])
@@ -254,10 +252,10 @@ def test_after_a_step_to_a_part_failed_rows_are_still_taken(tmp_path: Path, monk
 def test_rows_that_did_not_fit_on_the_disk_are_not_there_and_later_ones_are(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: str
 ) -> None:
-    def full(fd: int, *data: bytes) -> int:
+    def full(fd: int, *data: bytes) -> None:
         if data:
             real_write(fd, data[0][:100])
-        raise OSError(28, "No space left on device")
+        disk_full()
 
     real_write, tables = os.write, RunTables(tmp_path)
     tables.append([round_row(1)])
@@ -281,7 +279,7 @@ def test_a_part_that_did_not_fit_leaves_nothing_behind_and_its_rows_where_they_w
     tables = RunTables(tmp_path)
     tables.append([round_row(1)])
     with monkeypatch.context() as patch:
-        patch.setattr(os, "fsync", lambda _: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+        patch.setattr(os, "fsync", disk_full)
         with pytest.raises(OSError, match=r"No space left on device: '.*store/rounds/000001.parquet'"):
             tables.close()
 
@@ -295,9 +293,7 @@ def test_rows_that_are_in_are_not_said_to_have_failed_when_no_part_can_be_made_o
     monkeypatch.setattr(store, "FULL_ROWS", 3)
     tables = RunTables(tmp_path)
     with monkeypatch.context() as patch:
-        patch.setattr(
-            store_files, "write_part", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device"))
-        )
+        patch.setattr(store_files, "write_part", disk_full)
         for number in range(1, 6):
             tables.append([round_row(number)])
     assert played(tmp_path) == [1, 2, 3, 4, 5]

@@ -6,7 +6,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from contracts.live_server import wait_for
+from contracts.processes import wait_for
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from contracts.crashing import disk_full
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -19,7 +20,7 @@ def frames(count: int) -> list[bytes]:
     batches = [
         pa.RecordBatch.from_pydict({"n": [*range(i + 1)], "name": [f"row {i}"] * (i + 1)}, SCHEMA) for i in range(count)
     ]
-    return [wal.schema_frame(SCHEMA), *map(wal.batch_frame, batches)]
+    return [*map(wal.make_frame, (SCHEMA, *batches))]
 
 
 def ends(pieces: list[bytes]) -> list[int]:
@@ -72,7 +73,7 @@ def test_an_append_that_fails_leaves_nothing_behind(tmp_path: Path, monkeypatch:
 
     def full(fd: int, data: memoryview) -> int:
         if len(data) < len(row):
-            raise OSError(28, "No space left on device")
+            disk_full()
         return real(fd, data[: len(data) // 2])
 
     monkeypatch.setattr(wal.os, "write", full)

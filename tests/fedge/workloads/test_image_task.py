@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from fedge.errors import BadInput
+from fedge.experiment import DataSpec
 from fedge.protocols import LearningTask
 from fedge.types import TrainOptions
 from fedge.worker.architectures import MODELS
@@ -15,7 +16,7 @@ from fedge.worker.tasks import TrainingTask, cross_entropy
 from fedge.worker.trainer import Trainer, TrainingOptions
 from fedge.workloads import load_task
 from fedge.workloads.image_task import ImageTask
-from fedge.workloads.partitions import dirichlet
+from fedge.workloads.partitions import split_samples
 
 OPTIONS = TrainOptions(steps=4, batch_size=8, learning_rate=0.05)
 
@@ -154,7 +155,7 @@ def test_the_digits_are_learnt_when_one_client_has_them_all(digits, learning_rat
 
 
 def test_eight_clients_with_uneven_digits_learn_them_together(digits) -> None:
-    shares = dirichlet(1.0)(digits.labels, 8, np.random.default_rng(1))
+    shares = split_samples(DataSpec(alpha=1.0), digits.labels, 8, np.random.default_rng(1))
     weights = np.array([len(share) for share in shares]) / len(digits.labels)
     arrays = digits.initial_arrays(1)
     for r in range(5):

@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedge.errors import BadInput, UnknownName
-from fedge.workloads.partitions import MIN_CLIENT_SAMPLES, PARTITIONS, dirichlet, iid, shards, split_samples
-
-
-@dataclass(frozen=True)
-class Chosen:
-    partition: str = "iid"
-    alpha: float = 1.0
-    shards_per_client: int = 2
+from fedge.errors import BadInput
+from fedge.experiment import DataSpec
+from fedge.workloads.partitions import MIN_CLIENT_SAMPLES, PARTITIONS, split_samples
 
 
 def labels_of(n: int, classes: int = 10, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).integers(0, classes, n)
+
+
+def parts_of(labels: np.ndarray, n_clients: int, seed: int = 0, **settings: Any) -> list[np.ndarray]:
+    return split_samples(DataSpec(**settings), labels, n_clients, np.random.default_rng(seed))
 
 
 def classes_seen(labels: np.ndarray, parts: list[np.ndarray]) -> float:
@@ -29,13 +27,15 @@ def classes_seen(labels: np.ndarray, parts: list[np.ndarray]) -> float:
 
 
 @st.composite
-def cases(draw: st.DrawFn) -> tuple[Chosen, np.ndarray, int, int]:
+def cases(draw: st.DrawFn) -> tuple[DataSpec, np.ndarray, int, int]:
     n_clients = draw(st.integers(1, 40))
     per_client = draw(st.integers(1, 4))
     n = draw(st.integers(n_clients * per_client, 400))
     labels = labels_of(n, draw(st.integers(1, 12)), draw(st.integers(0, 9)))
     alpha = draw(st.floats(1e-9, 1e9))
-    return Chosen(draw(st.sampled_from(sorted(PARTITIONS))), alpha, per_client), labels, n_clients, draw(st.integers(0))
+    name = draw(st.sampled_from(sorted(PARTITIONS)))
+    chosen = DataSpec(partition=name, alpha=alpha, shards_per_client=per_client)
+    return chosen, labels, n_clients, draw(st.integers(0))
 
 
 @given(cases())
@@ -59,69 +59,49 @@ def test_the_same_seed_gives_the_same_parts(case) -> None:
 @pytest.mark.parametrize("name", sorted(PARTITIONS))
 def test_another_seed_gives_other_parts(name: str) -> None:
     labels = labels_of(500)
-    one, other = (split_samples(Chosen(name), labels, 5, np.random.default_rng(seed)) for seed in (1, 2))
+    one, other = (parts_of(labels, 5, seed, partition=name) for seed in (1, 2))
     assert any(not np.array_equal(a, b) for a, b in zip(one, other, strict=True))
 
 
 def test_iid_parts_are_equal_up_to_one_sample() -> None:
-    sizes = [len(part) for part in iid()(labels_of(1003), 8, np.random.default_rng(0))]
+    sizes = [len(part) for part in parts_of(labels_of(1003), 8, partition="iid")]
     assert max(sizes) - min(sizes) <= 1
 
 
 @pytest.mark.parametrize("alpha", [1e-6, 0.01, 0.1])
 def test_a_skewed_draw_leaves_every_client_the_smallest_share(alpha: float) -> None:
     for seed in range(20):
-        parts = dirichlet(alpha)(labels_of(1000), 30, np.random.default_rng(seed))
+        parts = split_samples(
+            DataSpec(partition="dirichlet", alpha=alpha), labels_of(1000), 30, np.random.default_rng(seed)
+        )
         assert min(len(part) for part in parts) >= MIN_CLIENT_SAMPLES
 
 
 def test_with_few_samples_the_smallest_share_is_an_even_one() -> None:
-    parts = dirichlet(0.01)(labels_of(50), 10, np.random.default_rng(0))
+    parts = parts_of(labels_of(50), 10, partition="dirichlet", alpha=0.01)
     assert [len(part) for part in parts] == [5] * 10
 
 
 def test_a_smaller_alpha_shows_a_client_fewer_classes() -> None:
     labels = labels_of(2000)
-    seen = [classes_seen(labels, dirichlet(a)(labels, 8, np.random.default_rng(3))) for a in (0.05, 0.5, 100.0)]
+    seen = [classes_seen(labels, parts_of(labels, 8, 3, partition="dirichlet", alpha=a)) for a in (0.05, 0.5, 100.0)]
     assert seen[0] < seen[1] < seen[2] == 10
-
-
-def test_a_large_alpha_is_nearly_even() -> None:
-    parts = dirichlet(1e6)(labels_of(2000), 8, np.random.default_rng(0))
-    assert all(abs(len(part) - 250) < 10 for part in parts)
 
 
 def test_shards_show_a_client_about_as_many_classes_as_shards() -> None:
     labels = np.repeat(np.arange(10), 100)
-    parts = shards(2)(labels, 10, np.random.default_rng(0))
+    parts = parts_of(labels, 10, partition="shards", shards_per_client=2)
     assert all(len(part) == 100 for part in parts)
     assert all(len(np.unique(labels[part])) <= 2 for part in parts)
 
 
-@pytest.mark.parametrize("alpha", [0.0, -1.0, float("nan"), float("inf")])
-def test_an_impossible_alpha_is_refused_by_name(alpha: float) -> None:
-    with pytest.raises(BadInput, match=r"data\.alpha: got .*; a number above 0"):
-        dirichlet(alpha)
-
-
-@pytest.mark.parametrize("per_client", [0, -2])
-def test_less_than_one_shard_is_refused(per_client: int) -> None:
-    with pytest.raises(BadInput, match=r"data\.shards_per_client"):
-        shards(per_client)
-
-
 def test_more_shards_than_samples_are_refused_with_the_most_that_fit() -> None:
     with pytest.raises(BadInput, match="at most 5 for 50 samples on 10 clients"):
-        shards(6)(labels_of(50), 10, np.random.default_rng(0))
+        parts_of(labels_of(50), 10, partition="shards", shards_per_client=6)
 
 
 @pytest.mark.parametrize("name", sorted(PARTITIONS))
 @pytest.mark.parametrize("n_clients", [0, 21])
 def test_a_fleet_without_a_sample_for_everyone_is_refused(name: str, n_clients: int) -> None:
     with pytest.raises(BadInput, match="from 1 to 20"):
-        split_samples(Chosen(name), labels_of(20), n_clients, np.random.default_rng(0))
-
-
-def test_an_unknown_partition_lists_the_known_ones() -> None:
-    with pytest.raises(UnknownName, match="known: iid, dirichlet, shards"):
-        split_samples(Chosen("even"), labels_of(20), 2, np.random.default_rng(0))
+        split_samples(DataSpec(partition=name), labels_of(20), n_clients, np.random.default_rng(0))

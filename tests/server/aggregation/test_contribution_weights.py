@@ -166,8 +166,3 @@ def test_a_discounted_result_weighs_less_in_the_mean() -> None:
 
     want = (given_[0].arrays["weight"] + 0.5 * given_[1].arrays["weight"]) / 1.5
     np.testing.assert_allclose(new["weight"], want, rtol=1e-5, atol=1e-6)
-
-
-def test_the_discount_falls_with_the_rounds_late() -> None:
-    assert [staleness_discount(s, 0.5) for s in (0, 3, 8)] == pytest.approx([1.0, 0.5, 1.0 / 3.0])
-    assert staleness_discount(5, 0.0) == 1.0

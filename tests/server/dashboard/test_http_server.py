@@ -7,13 +7,14 @@ import json
 import socket
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 from contracts.board_runs import begin, names, play
+from contracts.served_page import served_page
 
 from fedge.errors import BadInput
 from fedge.telemetry.live_records import BoardProgress
@@ -195,24 +196,6 @@ def test_a_source_that_fails_becomes_a_line_and_the_page_goes_on() -> None:
     asyncio.run(story())
 
 
-@contextmanager
-def page_of(feed: ViewFeed) -> Iterator[int]:
-    """A page that is really served; gives its port."""
-    listening = bind_socket("127.0.0.1", None, 8450)
-    port = listening.getsockname()[1]
-    page = http_server._SecondaryServer(
-        http_server._config(build_dashboard_app(feed, build_access("127.0.0.1", port, None)))
-    )
-    thread = threading.Thread(target=lambda: asyncio.run(page.serve(sockets=[listening])))
-    thread.start()
-    try:
-        yield port
-    finally:
-        feed.close()
-        page.should_exit = True
-        thread.join(15)
-
-
 def asking(port: int) -> socket.socket:
     """A connection on which the stream was asked for."""
     opened = socket.create_connection(("127.0.0.1", port), 20)
@@ -222,7 +205,7 @@ def asking(port: int) -> socket.socket:
 
 def test_a_hundred_readers_all_hear_what_changed() -> None:
     source = Scripted()
-    with page_of(ViewFeed(source, period_s=0.05)) as port, ExitStack() as open_:
+    with served_page(ViewFeed(source, period_s=0.05)) as port, ExitStack() as open_:
         readers = [open_.enter_context(asking(port).makefile("rb")) for _ in range(100)]
         for reader in readers:
             assert b"event: snapshot\n" in iter(reader.readline, b"")
@@ -237,7 +220,7 @@ def test_a_reader_that_does_not_read_costs_no_more_than_its_backlog() -> None:
     feed = ViewFeed(source, period_s=0.001)
     large = "x" * 100_000
 
-    with page_of(feed) as port, asking(port) as idle, asking(port) as busy, busy.makefile("rb") as reader:
+    with served_page(feed) as port, asking(port) as idle, asking(port) as busy, busy.makefile("rb") as reader:
         assert idle.fileno() >= 0
         for number in range(200):
             source.now = FleetView(boards=(BoardView("nano-1", error=f"{number}{large}"), BoardView("nano-2")))

@@ -12,7 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from contracts.prometheus import LIMIT_S, Prometheus, got, needs_prometheus, prometheus, until
+from contracts.processes import wait_for
+from contracts.prometheus import LIMIT_S, Prometheus, got, needs_prometheus, prometheus
 
 from experiments.backends.simulation import find_free_port
 from fedge.telemetry import open_run
@@ -74,11 +75,11 @@ def test_promql_gives_the_fleets_energy_as_the_store_has_it(tmp_path: Path) -> N
         fedge(tmp_path / "board.log", "board", str(run), "--port", str(port)),
         prometheus(tmp_path / "prometheus", {"fedge": f"127.0.0.1:{port}"}) as found,
     ):
-        until(lambda: got(f"{page}/metrics"), "the page is there before the run")
+        wait_for(lambda: got(f"{page}/metrics"), "the page is there before the run")
         with fedge(tmp_path / "run.log", "run", str(tmp_path / "exp.yaml"), "--out", str(run)) as process:
-            early_j = until(lambda: going(found), "Prometheus sees the run while it is going", 3 * LIMIT_S)
+            early_j = wait_for(lambda: going(found), "Prometheus sees the run while it is going", 3 * LIMIT_S)
             assert process.wait(300) == 0, (tmp_path / "run.log").read_text(encoding="utf-8")
-        until(lambda: found.value(f"fedge_rounds_total == {ROUNDS}"), "Prometheus sees the last round")
+        wait_for(lambda: found.value(f"fedge_rounds_total == {ROUNDS}"), "Prometheus sees the last round")
 
         fleet_j, by_rounds_j = stored(run, SQL["fleet"]), stored(run, SQL["rounds"])
         assert 0 < early_j < fleet_j

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
+import itertools
 import ssl
 import threading
 from collections.abc import Iterator
@@ -11,52 +11,33 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-from contracts.board_runs import begin, play
+from contracts.board_runs import begin
 from contracts.live_server import make_keys
+from contracts.served_page import served_page
 
 from fedge.errors import RunFailed
-from server.dashboard import http_server
-from server.dashboard.http_server import ViewFeed, bind_socket
+from server.dashboard.http_server import ViewFeed
 from server.dashboard.relay_source import CA_ADVICE, PERIOD_S, RelaySource
 from server.dashboard.run_source import RunSource
-from server.dashboard.security import build_access
 from server.dashboard.views import VIEW_JSON, FleetView, RunInfo
-from server.dashboard.web_app import build_dashboard_app
 
 TOKEN = "a-token-of-some-length"
 
 
 @contextmanager
 def page_of(folder: Path, token: str | None = None) -> Iterator[str]:
-    feed = ViewFeed(RunSource(folder), period_s=0.01)
-    listening = bind_socket("127.0.0.1", None, 8500)
-    port = listening.getsockname()[1]
-    server = http_server._SecondaryServer(
-        http_server._config(build_dashboard_app(feed, build_access("127.0.0.1", port, token)))
-    )
-    thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[listening])))
-    thread.start()
-    try:
+    with served_page(ViewFeed(RunSource(folder), period_s=0.01), token) as port:
         yield f"http://127.0.0.1:{port}"
-    finally:
-        server.should_exit = True
-        thread.join(15)
-
-
-def clock() -> Iterator[float]:
-    now_s = 0.0
-    while True:
-        yield (now_s := now_s + PERIOD_S)
 
 
 def relay(url: str, token: str | None = None) -> RelaySource:
-    ticks = clock()
+    """Asks again whenever it is looked at."""
+    ticks = itertools.count(step=PERIOD_S)
     return RelaySource(url, token, lambda: next(ticks))
 
 
 def test_a_relayed_page_shows_the_same(tmp_path: Path) -> None:
-    tables = begin(tmp_path / "run", 3)
-    play(tables, 3, 1)
+    begin(tmp_path / "run", 3, played=1)
     own = RunSource(tmp_path / "run")
     with page_of(tmp_path / "run") as url:
         source = relay(url)
@@ -70,8 +51,7 @@ def test_a_relayed_page_shows_the_same(tmp_path: Path) -> None:
 
 
 def test_a_page_that_is_gone_becomes_a_line_and_its_figures_stay(tmp_path: Path) -> None:
-    tables = begin(tmp_path / "run", 3)
-    play(tables, 3, 1)
+    begin(tmp_path / "run", 3, played=1)
     with page_of(tmp_path / "run") as url:
         source = relay(url)
         before = source.view()
@@ -83,8 +63,7 @@ def test_a_page_that_is_gone_becomes_a_line_and_its_figures_stay(tmp_path: Path)
 
 
 def test_the_other_pages_token_is_needed_and_never_told(tmp_path: Path) -> None:
-    tables = begin(tmp_path / "run", 3)
-    play(tables, 3, 1)
+    begin(tmp_path / "run", 3, played=1)
     with page_of(tmp_path / "run", TOKEN) as url:
         assert relay(url, TOKEN).view().summary.round == 1
         wrong = relay(url, "another-token-of-length").view()

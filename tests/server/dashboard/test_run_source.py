@@ -62,8 +62,8 @@ def test_what_the_boards_say_is_shown_until_their_row_comes(tmp_path: Path) -> N
 
 def test_what_did_not_change_is_the_same_object(tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    tables, source = begin(folder, 3), RunSource(folder)
-    play(tables, 3, 1)
+    begin(folder, 3, played=1)
+    source = RunSource(folder)
     before = source.view()
     write_progress(folder / "live", BoardProgress("nano-1", time.time(), "training", round=2, steps=10, steps_done=4))
     after = source.view()
@@ -72,9 +72,7 @@ def test_what_did_not_change_is_the_same_object(tmp_path: Path) -> None:
 
 def test_a_resumed_run_that_plays_rounds_again_counts_them_once(tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    tables, source = begin(folder, 3), RunSource(folder)
-    for number in (1, 2, 3):
-        play(tables, 3, number)
+    tables, source = begin(folder, 3, played=3), RunSource(folder)
     assert source.view().summary.round == 3
     tables.forget_after(1)
     play(tables, 3, 2)
@@ -85,8 +83,7 @@ def test_a_resumed_run_that_plays_rounds_again_counts_them_once(tmp_path: Path) 
 
 def test_a_finished_run_tells_where_its_figures_come_from(tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    tables, source = begin(folder, 3), RunSource(folder)
-    play(tables, 3, 1)
+    tables, source = begin(folder, 3, played=1), RunSource(folder)
     assert source.view().run.state == "going"
     finish(folder, 1)
     write_progress(folder / "live", BoardProgress("nano-1", time.time(), "training", round=2, steps=10))
@@ -99,8 +96,7 @@ def test_a_finished_run_tells_where_its_figures_come_from(tmp_path: Path) -> Non
 
 def test_a_run_that_says_nothing_for_long_is_quiet(tmp_path: Path) -> None:
     now_s = [time.time()]
-    tables = begin(tmp_path / "run", 3)
-    play(tables, 3, 1)
+    begin(tmp_path / "run", 3, played=1)
     source = RunSource(tmp_path / "run", now_s=lambda: now_s[0])
     assert source.view().run.state == "going"
     now_s[0] += QUIET_AFTER_S + 60
@@ -109,8 +105,8 @@ def test_a_run_that_says_nothing_for_long_is_quiet(tmp_path: Path) -> None:
 
 def test_a_broken_folder_becomes_a_line_and_the_last_figures_stay(tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    tables, source = begin(folder, 3), RunSource(folder)
-    play(tables, 3, 1)
+    begin(folder, 3, played=1)
+    source = RunSource(folder)
     good = source.view()
     (folder / "run.yaml").write_text("{", encoding="utf-8")
     broken, event, _ = _poll_source(source, good, b"")
@@ -124,9 +120,8 @@ def test_a_broken_folder_becomes_a_line_and_the_last_figures_stay(tmp_path: Path
 
 def test_a_history_has_the_samples_of_the_store_and_the_rounds_of_the_board(tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    tables, source = begin(folder, 50), RunSource(folder)
-    for number in range(1, 42):
-        play(tables, 50, number)
+    begin(folder, 50, played=41)
+    source = RunSource(folder)
     source.view()
     found = source.history("nano-1")
     assert found is not None
@@ -162,8 +157,8 @@ def test_a_name_with_quotes_is_only_a_name(tmp_path: Path) -> None:
 
 
 def test_a_timeline_has_every_board_of_its_round(tmp_path: Path) -> None:
-    tables, source = begin(tmp_path / "run", 50), RunSource(tmp_path / "run")
-    play(tables, 50, 1)
+    begin(tmp_path / "run", 50, played=1)
+    source = RunSource(tmp_path / "run")
     source.view()
     found = source.round(1)
     assert found is not None

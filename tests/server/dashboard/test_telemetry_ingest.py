@@ -13,7 +13,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from contracts.live_server import LiveServer, heard, live_server, post, wait_for
+from contracts.live_server import LiveServer, heard, live_server, post
+from contracts.processes import wait_for
 from fastapi import FastAPI
 from starlette.testclient import TestClient
 
@@ -195,7 +196,7 @@ def test_what_came_while_the_store_was_busy_is_appended_at_once(client: TestClie
     kept.go.clear()
     with ThreadPoolExecutor(24) as boards:
         first = boards.submit(send, client, "first", encode_batch(message("first", 1)))
-        wait_for(lambda: kept.asked, what="the store is busy")
+        wait_for(lambda: kept.asked, "the store is busy")
         sent = [(f"b-{i}", seq) for seq in (1, 2) for i in range(10)]
         waiting = [boards.submit(send, client, board, encode_batch(message(board, seq))) for board, seq in sent]
         kept.go.set()

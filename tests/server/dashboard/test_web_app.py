@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from contracts.board_runs import begin, play
+from contracts.board_runs import begin
 from starlette.testclient import TestClient
 
 from server.dashboard.http_server import ViewFeed, ViewSource
@@ -29,8 +29,7 @@ def client_of(source: ViewSource, access: Access | None = None, base: str = HERE
 
 @pytest.fixture
 def client(tmp_path: Path) -> Iterator[TestClient]:
-    tables = begin(tmp_path / "run", 3)
-    play(tables, 3, 1)
+    begin(tmp_path / "run", 3, played=1)
     with client_of(RunSource(tmp_path / "run")) as opened:
         yield opened
 
@@ -101,8 +100,7 @@ def test_another_sites_page_gets_nothing(client: TestClient) -> None:
 
 
 def test_with_a_token_figures_need_it_and_the_page_itself_does_not(tmp_path: Path) -> None:
-    tables = begin(tmp_path / "run", 3)
-    play(tables, 3, 1)
+    begin(tmp_path / "run", 3, played=1)
     access = build_access("192.168.1.5", 8400, TOKEN)
     with client_of(RunSource(tmp_path / "run"), access, "http://192.168.1.5:8400") as client:
         closed = ("/api/view", "/api/stream", "/api/boards/nano-1", "/api/rounds/1", "/metrics", "/api/login")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 
 import numpy as np
@@ -21,50 +21,54 @@ LAYOUTS = {
 """Description of each format, by name."""
 
 
-@dataclass(frozen=True, slots=True)
-class ImportedRow:
-    """Measurement of one mode, in the order and units of ``TABLE_COLUMNS``."""
+@dataclass(frozen=True, slots=True, order=True)
+class ImportKey:
+    """Key of one row of the result: a power mode in the units of the normal form, and the batch size."""
 
     cores: int
     cpu_khz: float
     gpu_hz: float
     mem_hz: float
     batch_size: int
+
+
+@dataclass(frozen=True, slots=True)
+class ImportedRow:
+    """Measurement of one mode, in the units of ``TABLE_COLUMNS``."""
+
+    key: ImportKey
     time_ms: float
     power_w: float
 
 
+@dataclass(frozen=True, slots=True)
+class ImportedRows:
+    """Rows that an importer read from the source ``where``, and notes on its assumptions, omissions and repairs."""
+
+    where: str
+    rows: Sequence[ImportedRow]
+    notes: Sequence[str]
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class ImportedTables:
-    """Result of an import.
-
-    Attributes:
-        tables: One table per batch size, smallest first.
-        notes: Assumptions, omissions and repairs.
-    """
+    """Result of an import: one table per batch size, smallest first, and notes."""
 
     tables: tuple[ProfileTable, ...]
     notes: tuple[str, ...]
 
 
-def assemble_tables(
-    where: str, rows: Sequence[ImportedRow], device: str, workload: str, notes: Iterable[str]
-) -> ImportedTables:
+def assemble_tables(imported: ImportedRows, device: str, workload: str) -> ImportedTables:
     """Build tables from measurements.
-
-    Args:
-        where: Source of the measurements, for error messages.
-        rows: The measurements.
-        device: Device name.
-        workload: Workload name.
-        notes: Notes of the importer.
 
     Raises:
         BadInput: There are no measurements, or their units are implausible.
     """
-    if not rows:
+    where = imported.where
+    if not imported.rows:
         raise BadInput(where, "no power mode with a time and a power", "at least one")
-    numbers = np.array([astuple(row) for row in rows], dtype=np.float64)
+    rows = [(*astuple(row.key), row.time_ms, row.power_w) for row in imported.rows]
+    numbers = np.array(rows, dtype=np.float64)
     sizes = np.unique(numbers[:, 4])
     tables = tuple(build_mode_table(where, numbers[numbers[:, 4] == size], device, workload) for size in sizes)
     several = len(tables) > 1
@@ -73,7 +77,7 @@ def assemble_tables(
         for table in tables
         for note in list_table_notes(table)
     ]
-    return ImportedTables(tables, (*notes, *own))
+    return ImportedTables(tables, (*imported.notes, *own))
 
 
 def format_count(things: Sequence[str], noun: str) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import PurePath
 from typing import Any
 
-from fedge.devices.tables.importers import ImportedRow, ImportedTables, assemble_tables, format_count
+from fedge.devices.tables.importers import ImportedRow, ImportedRows, ImportKey, format_count
 from fedge.errors import BadInput
 
 BATCH_SIZES = {"cifar10": 32, "imagenet": 8, "imdb": 8}
@@ -29,21 +29,12 @@ GPU_MHZ = {
 LAYOUT = '{"CPU_KHZ,GPU_HZ,MEMORY_HZ": [seconds, joules], ...}'
 
 
-def import_json(
-    where: str, text: str, device: str, workload: str, batch_size: int | None = None, cores: int | None = None
-) -> ImportedTables:
+def import_json(where: str, text: str, batch_size: int | None = None, cores: int | None = None) -> ImportedRows:
     """Import a file in the format ``LAYOUT``.
 
     Power is energy over time. Energies are sums of rails (AGX Xavier) or the module's input (TX2), so they are not
-    directly comparable with other tables.
-
-    Args:
-        where: The file, for error messages.
-        text: Its content.
-        device: Device name.
-        workload: Workload name.
-        batch_size: Batch size; None takes it from the file name.
-        cores: Number of cores; None identifies the board by its GPU clocks.
+    directly comparable with other tables. Without ``batch_size`` the file's name gives it, without ``cores`` the
+    board's GPU clocks give them.
 
     Raises:
         BadInput: The format differs, or batch size or cores are unknown.
@@ -57,26 +48,16 @@ def import_json(
     notes = [f"cores {known_cores}: the file does not say; all of the board's were on"]
     if batch_size is None:
         notes.append(f"batch size {size}: that of the program which wrote {PurePath(where).name}")
-    rows = []
-    empty = []
+    rows, empty = [], []
     for name, (cpu_khz, gpu_hz, mem_hz, seconds, joules) in entries.items():
         if seconds > 0 and joules > 0:
-            rows.append(
-                ImportedRow(
-                    known_cores,
-                    cpu_khz=cpu_khz,
-                    gpu_hz=gpu_hz,
-                    mem_hz=mem_hz,
-                    batch_size=size,
-                    time_ms=1e3 * seconds,
-                    power_w=joules / seconds,
-                )
-            )
+            key = ImportKey(known_cores, cpu_khz=cpu_khz, gpu_hz=gpu_hz, mem_hz=mem_hz, batch_size=size)
+            rows.append(ImportedRow(key, 1e3 * seconds, joules / seconds))
         else:
             empty.append(name)
     if empty:
         notes.append(f"{format_count(empty, 'mode')} without a time and an energy above 0: left out")
-    return assemble_tables(where, rows=rows, device=device, workload=workload, notes=notes)
+    return ImportedRows(where, rows, notes)
 
 
 def _parse_entries(where: str, text: str) -> dict[str, tuple[float, float, float, float, float]]:

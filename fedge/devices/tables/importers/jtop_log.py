@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 
 from fedge.devices.sensing.power_formula import rails_in_formula
-from fedge.devices.tables.csv_sheet import CsvSheet, SheetRow, parse_sheet
-from fedge.devices.tables.importers import ImportedTables, format_count
+from fedge.devices.tables.csv_sheet import CsvSheet, float_or_nan, parse_sheet
+from fedge.devices.tables.importers import ImportedRows, format_count
 from fedge.devices.tables.importers.power_log import build_power_log, import_runs
 from fedge.devices.tables.importers.steps_file import StepsFile
 from fedge.devices.tables.importers.timestamps import TIME_FORMATS, parse_time_s
@@ -19,22 +19,12 @@ rails.
 """
 
 
-def import_jtop_log(
-    where: str, text: str, steps: StepsFile, device: str, workload: str, total_power: str | None = None
-) -> ImportedTables:
+def import_jtop_log(where: str, text: str, steps: StepsFile, total_power: str | None = None) -> ImportedRows:
     """Import the modes of a steps file with the power that jtop logged meanwhile.
 
     The columns are those of ``jtop().stats``: ``time``, and ``Power <RAIL>`` and ``Power TOT`` from version 4 on or
-    ``power cur`` before, all in milliwatts.
-
-    Args:
-        where: The log, for error messages.
-        text: Its content.
-        steps: When steps ran in which mode.
-        device: Device name.
-        workload: Workload name.
-        total_power: Formula of the board's total power. If it is None or one of its rails is not logged, jtop's total
-            is used, with a note.
+    ``power cur`` before, all in milliwatts. If ``total_power`` is None or one of its rails is not logged, jtop's own
+    total is used, with a note.
 
     Raises:
         BadInput: The log has no power or no times.
@@ -44,7 +34,7 @@ def import_jtop_log(
     samples, unread = [], []
     for row in sheet.rows:
         at_s = parse_time_s(row.cells["time"])
-        milliwatts = {name: mw for name in columns if math.isfinite(mw := _parse_float(row, name))}
+        milliwatts = {name: mw for name in columns if math.isfinite(mw := float_or_nan(row.cells[name]))}
         if at_s is None or len(milliwatts) < len(columns):
             unread.append(f"line {row.line}")
             continue
@@ -53,9 +43,7 @@ def import_jtop_log(
         raise BadInput(where, "no row with a time and a power", f"a time ({TIME_FORMATS}) and milliwatts in every row")
     notes = [f"{format_count(unread, 'row')} without a time or a power: left out"] if unread else []
     notes.append(_describe_total(columns, total_power, len(samples)))
-    return import_runs(
-        where, log=build_power_log(where, samples, columns, notes), steps=steps, device=device, workload=workload
-    )
+    return import_runs(where, build_power_log(where, samples, columns, notes), steps)
 
 
 def _choose_power_columns(sheet: CsvSheet, total_power: str | None) -> tuple[str, ...]:
@@ -76,10 +64,3 @@ def _describe_total(columns: Sequence[str], total_power: str | None, samples: in
         why = f"no column of {total_power}" if total_power else "the board is not in the catalogue"
         return f"power is {columns[0]!r}, jtop's own total ({why}), from {samples} samples"
     return f"power is {total_power}, from {samples} samples"
-
-
-def _parse_float(row: SheetRow, column: str) -> float:
-    try:
-        return float(row.cells[column])
-    except ValueError:
-        return math.nan

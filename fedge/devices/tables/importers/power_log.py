@@ -8,8 +8,8 @@ from statistics import median
 
 import numpy as np
 
-from fedge.devices.tables.importers import ImportedRow, ImportedTables, assemble_tables, format_count
-from fedge.devices.tables.importers.steps_file import ImportKey, StepRun, StepsFile
+from fedge.devices.tables.importers import ImportedRow, ImportedRows, ImportKey, format_count
+from fedge.devices.tables.importers.steps_file import StepRun, StepsFile
 from fedge.devices.tables.importers.timestamps import EARLIEST_S, format_time
 from fedge.errors import BadInput
 from fedge.types import Floats
@@ -25,7 +25,6 @@ class PowerLog:
     Attributes:
         at_s: Times on the log's clock, shape (n,).
         power_w: The module's power in watts, shape (n,).
-        notes: Assumptions made while reading it.
     """
 
     at_s: Floats
@@ -38,11 +37,7 @@ def build_power_log(
 ) -> PowerLog:
     """Build a log of total power; samples that lack a rail are left out with a note.
 
-    Args:
-        where: The log, for error messages.
-        samples: Time in seconds, and milliwatts by rail.
-        rails: Rails whose sum is the total.
-        notes: Notes to keep.
+    ``samples`` are times in seconds, and milliwatts by rail.
 
     Raises:
         BadInput: No sample has all the rails.
@@ -58,18 +53,11 @@ def build_power_log(
     return PowerLog(ordered[:, 0], ordered[:, 1], (*notes, *some))
 
 
-def import_runs(where: str, log: PowerLog, steps: StepsFile, device: str, workload: str) -> ImportedTables:
+def import_runs(where: str, log: PowerLog, steps: StepsFile) -> ImportedRows:
     """Build one row per mode and batch size: the median step time of its runs, and the mean power during them.
 
     If the log has dates, times of runs below ``EARLIEST_S`` count from its first sample. A mode without a power sample
     is left out with a note.
-
-    Args:
-        where: The log, for error messages.
-        log: The power log.
-        steps: The steps file.
-        device: Device name.
-        workload: Workload name.
 
     Raises:
         BadInput: No mode has a power sample.
@@ -89,12 +77,12 @@ def import_runs(where: str, log: PowerLog, steps: StepsFile, device: str, worklo
             continue
         if len(watts) < MIN_SAMPLES:
             shaky.append(_format_key(knobs))
-        rows.append(_build_row(knobs, its_runs, float(watts.mean())))
+        rows.append(ImportedRow(knobs, median(run.step_ms for run in its_runs), float(watts.mean())))
     if not rows:
         raise _build_overlap_error(where, log, runs, offset_s)
     notes += [f"{format_count(silent, 'mode')} without a power sample: left out"] if silent else []
     notes += [f"{format_count(shaky, 'mode')} with fewer than {MIN_SAMPLES} power samples: run longer"] if shaky else []
-    return assemble_tables(f"{where} with {steps.where}", rows=rows, device=device, workload=workload, notes=notes)
+    return ImportedRows(f"{where} with {steps.where}", rows, notes)
 
 
 def _select_samples_w(log: PowerLog, runs: Sequence[StepRun], offset_s: float) -> Floats:
@@ -105,19 +93,6 @@ def _select_samples_w(log: PowerLog, runs: Sequence[StepRun], offset_s: float) -
         during[first:after] = True
     watts: Floats = log.power_w[during]
     return watts
-
-
-def _build_row(knobs: ImportKey, runs: Sequence[StepRun], power_w: float) -> ImportedRow:
-    time_ms = median(run.step_ms for run in runs)
-    return ImportedRow(
-        knobs.cores,
-        cpu_khz=knobs.cpu_khz,
-        gpu_hz=knobs.gpu_hz,
-        mem_hz=knobs.mem_hz,
-        batch_size=knobs.batch_size,
-        time_ms=time_ms,
-        power_w=power_w,
-    )
 
 
 def _format_key(knobs: ImportKey) -> str:

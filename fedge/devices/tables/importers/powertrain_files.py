@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from fedge.devices.tables.csv_sheet import CsvSheet, decode_text, parse_sheet, read_bytes
-from fedge.devices.tables.importers import ImportedRow, ImportedTables, assemble_tables, format_count
+from fedge.devices.tables.csv_sheet import CsvSheet, decode_text, float_or_nan, parse_sheet, read_bytes
+from fedge.devices.tables.importers import ImportedRow, ImportedRows, ImportKey, format_count
 from fedge.errors import BadInput
 
 BATCH_SIZE = 16
@@ -37,9 +37,6 @@ class ModeFiles:
 def read_source(source: Path) -> Iterator[ModeFiles] | str:
     """Read measurements.
 
-    Args:
-        source: A folder with mode folders below it, or a result table.
-
     Returns:
         The files of each mode, read lazily, or the text of the result table.
 
@@ -59,21 +56,12 @@ def read_source(source: Path) -> Iterator[ModeFiles] | str:
     return map(_read_folder, folders)
 
 
-def import_folders(
-    where: str, modes: Iterable[ModeFiles], device: str, workload: str, batch_size: int | None = None
-) -> ImportedTables:
+def import_folders(where: str, modes: Iterable[ModeFiles], batch_size: int | None = None) -> ImportedRows:
     """Build one row per mode folder: medians over the last ``LAST_MINIBATCHES`` steps, never including the first.
 
     Step time is ``epochtime_ms`` of ``*_epoch_stats.csv`` (one line per step), or the sum of fetch and compute times in
     ``*_fetch.csv`` and ``*_compute.csv``. Power is ``power cur`` of ``*_tegrastats.csv`` (mW, jtop's total) between the
     ``log_time`` of these steps. Modes with incomplete files are left out with a note.
-
-    Args:
-        where: The folder, for error messages.
-        modes: Files of each mode.
-        device: Device name.
-        workload: Workload name.
-        batch_size: Batch size; None for that of the paper.
 
     Raises:
         BadInput: No mode has a time and a power.
@@ -90,18 +78,11 @@ def import_folders(
     notes = [BATCH_NOTE] if batch_size is None else []
     if left_out:
         notes.append(f"{format_count(left_out, 'mode')}: left out")
-    return assemble_tables(where, rows=rows, device=device, workload=workload, notes=notes)
+    return ImportedRows(where, rows, notes)
 
 
-def import_results(where: str, text: str, device: str, workload: str, batch_size: int | None = None) -> ImportedTables:
+def import_results(where: str, text: str, batch_size: int | None = None) -> ImportedRows:
     """Import the observed columns of a result table (``RESULT_COLUMNS``, ms per step and watts), not its predictions.
-
-    Args:
-        where: The file, for error messages.
-        text: Its content.
-        device: Device name.
-        workload: Workload name.
-        batch_size: Batch size; None for that of the paper.
 
     Raises:
         BadInput: Columns are missing, no row is usable, or times are those of epochs.
@@ -110,7 +91,7 @@ def import_results(where: str, text: str, device: str, workload: str, batch_size
     rows, left_out = [], []
     for row in sheet.rows:
         mode = FOLDER_PATTERN.fullmatch("pm_" + row.cells["powermode"])
-        time_ms, power_w = _parse_float(row.cells["observed_time"]), _parse_float(row.cells["observed_power"])
+        time_ms, power_w = (float_or_nan(row.cells[name]) for name in RESULT_COLUMNS[1:])
         if not mode or not all(math.isfinite(v) and v > 0 for v in (time_ms, power_w)):
             left_out.append(f"line {row.line}")
             continue
@@ -122,7 +103,7 @@ def import_results(where: str, text: str, device: str, workload: str, batch_size
     notes = [BATCH_NOTE] if batch_size is None else []
     if left_out:
         notes.append(f"{format_count(left_out, 'row')} without a mode, a time and a power: left out")
-    return assemble_tables(where, rows=rows, device=device, workload=workload, notes=notes)
+    return ImportedRows(where, rows, notes)
 
 
 def _read_folder(folder: Path) -> ModeFiles:
@@ -143,9 +124,8 @@ def _import_mode(mode: ModeFiles, batch_size: int) -> ImportedRow:
     name = FOLDER_PATTERN.fullmatch(mode.name)
     if not name:
         raise BadInput(mode.name, "a folder of another name", "pm_CORES_KHZ_HZ_HZ")
-    minibatches = [(time_ms, at_s) for time_ms, at_s in _iterate_minibatches(mode) if time_ms > 0][1:][
-        -LAST_MINIBATCHES:
-    ]
+    timed = [(time_ms, at_s) for time_ms, at_s in _iterate_minibatches(mode) if time_ms > 0]
+    minibatches = timed[1:][-LAST_MINIBATCHES:]
     if not minibatches:
         raise BadInput(mode.name, "no minibatch after the first", "a run of several")
     times_ms = [time_ms for time_ms, _ in minibatches]
@@ -162,9 +142,8 @@ def _iterate_minibatches(mode: ModeFiles) -> Iterator[tuple[float, float]]:
     """Yield step time in milliseconds and the log's clock at the end of every step."""
     if "epoch_stats" in mode.text:
         whole = ("epochtime_ms", "log_time")
-        yield from (
-            (time_ms, at_s) for time_ms, at_s in _iterate_finite_rows(_parse_file(mode, "epoch_stats", whole), whole)
-        )
+        for time_ms, at_s in _iterate_finite_rows(_parse_file(mode, "epoch_stats", whole), whole):
+            yield time_ms, at_s
         return
     fetch = ("epoch", "batch_idx", "fetchtime_ms")
     compute = ("epoch", "batch_idx", "computetime_ms", "log_time")
@@ -183,26 +162,12 @@ def _parse_file(mode: ModeFiles, kind: str, columns: Sequence[str]) -> CsvSheet:
 def _iterate_finite_rows(sheet: CsvSheet, columns: Sequence[str]) -> Iterator[list[float]]:
     """Yield the rows with finite numbers only; the logs also contain ``null`` and lines of text."""
     for row in sheet.rows:
-        values = [_parse_float(row.cells[column]) for column in columns]
+        values = [float_or_nan(row.cells[column]) for column in columns]
         if all(map(math.isfinite, values)):
             yield values
 
 
-def _parse_float(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        return math.nan
-
-
 def _build_row(mode: re.Match[str], batch_size: int, time_ms: float, power_w: float) -> ImportedRow:
-    cores, cpu_khz, gpu_hz, mem_hz = mode.groups()
-    return ImportedRow(
-        int(cores),
-        cpu_khz=float(cpu_khz),
-        gpu_hz=float(gpu_hz),
-        mem_hz=float(mem_hz),
-        batch_size=batch_size,
-        time_ms=time_ms,
-        power_w=power_w,
-    )
+    cores, cpu_khz, gpu_hz, mem_hz = map(int, mode.groups())
+    key = ImportKey(cores, cpu_khz=cpu_khz, gpu_hz=gpu_hz, mem_hz=mem_hz, batch_size=batch_size)
+    return ImportedRow(key, time_ms, power_w)

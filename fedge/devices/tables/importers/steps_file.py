@@ -6,22 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fedge.devices.tables.csv_sheet import SheetRow, parse_number, parse_sheet
+from fedge.devices.tables.importers import ImportKey
 from fedge.devices.tables.importers.timestamps import TIME_FORMATS, parse_time_s
 from fedge.errors import BadInput
 
 STEPS_COLUMNS = ("start_s", "end_s", "cores", "cpu_khz", "gpu_hz", "mem_hz")
 """Required columns; ``batch_size`` and ``steps`` (steps in the row, 1 by default) are optional."""
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class ImportKey:
-    """Key of one row of the result: a power mode in the units of the normal form, and the batch size."""
-
-    cores: int
-    cpu_khz: float
-    gpu_hz: float
-    mem_hz: float
-    batch_size: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +21,6 @@ class StepRun:
     Attributes:
         start_s: Start, on the log's clock.
         end_s: End, on the log's clock.
-        steps: Number of steps.
-        knobs: Mode and batch size.
     """
 
     start_s: float
@@ -57,10 +45,7 @@ class StepsFile:
 def read_steps_file(where: str, text: str, batch_size: int | None = None) -> StepsFile:
     """Parse a steps file.
 
-    Args:
-        where: The file, for error messages.
-        text: Its content.
-        batch_size: Batch size of a file without this column; selects rows of a file with it.
+    ``batch_size`` is that of a file without this column, and selects the rows of a file with it.
 
     Raises:
         BadInput: A cell is invalid (names line and column), or no row has the batch size.
@@ -93,9 +78,8 @@ def _parse_run(where: str, row: SheetRow, batch_size: int | None, counted: bool)
     cores = int(parse_number(where, "cores", row.cells["cores"], whole=True))
     size = batch_size or int(parse_number(where, "batch_size", row.cells["batch_size"], whole=True))
     steps = int(parse_number(where, "steps", row.cells["steps"], whole=True)) if counted else 1
-    return StepRun(
-        start_s, end_s, steps, ImportKey(cores, cpu_khz=cpu_khz, gpu_hz=gpu_hz, mem_hz=mem_hz, batch_size=size)
-    )
+    knobs = ImportKey(cores, cpu_khz=cpu_khz, gpu_hz=gpu_hz, mem_hz=mem_hz, batch_size=size)
+    return StepRun(start_s, end_s, steps, knobs)
 
 
 def _parse_time_s(where: str, column: str, text: str) -> float:

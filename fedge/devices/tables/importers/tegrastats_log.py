@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from fedge.devices.sensing.power_formula import rails_in_formula
 from fedge.devices.sensing.tegrastats_line import parse_rails_mw
-from fedge.devices.tables.importers import ImportedTables
+from fedge.devices.tables.importers import ImportedRows
 from fedge.devices.tables.importers.power_log import build_power_log, import_runs
 from fedge.devices.tables.importers.steps_file import StepsFile
 from fedge.devices.tables.importers.timestamps import parse_leading_time
@@ -18,21 +18,11 @@ INPUT_RAILS = ("VDD_IN", "POM_5V_IN")
 _TIMESTAMP_COMMAND = 'tegrastats --interval 100 | while read -r l; do echo "$(date +%s.%N) $l"; done'
 
 
-def import_tegrastats_log(
-    where: str, text: str, steps: StepsFile, device: str, workload: str, total_power: str | None = None
-) -> ImportedTables:
+def import_tegrastats_log(where: str, text: str, steps: StepsFile, total_power: str | None = None) -> ImportedRows:
     """Import the modes of a steps file with the power that tegrastats logged meanwhile.
 
-    Every line must start with a time: JetPack 5 and 6 print one, JetPack 4 does not.
-
-    Args:
-        where: The log, for error messages.
-        text: Its content.
-        steps: When steps ran in which mode.
-        device: Device name.
-        workload: Workload name.
-        total_power: Formula of the board's total power, such as ``"VDD_GPU_SOC + VDD_CPU_CV"``; None takes the input
-            rail.
+    Every line must start with a time: JetPack 5 and 6 print one, JetPack 4 does not. ``total_power`` is a formula such
+    as ``"VDD_GPU_SOC + VDD_CPU_CV"``; None takes the input rail.
 
     Raises:
         BadInput: Lines have no time, or the log has no rails or those of another board.
@@ -47,13 +37,7 @@ def import_tegrastats_log(
         total_power = _find_input_rail(where, lines[0][1])
         notes.append(f"the board is not in the catalogue: {total_power} is taken for the module's total")
     notes.append(f"power is {total_power}, from {len(samples)} samples")
-    return import_runs(
-        where,
-        log=build_power_log(where, samples, rails_in_formula(total_power), notes),
-        steps=steps,
-        device=device,
-        workload=workload,
-    )
+    return import_runs(where, build_power_log(where, samples, rails_in_formula(total_power), notes), steps)
 
 
 def _parse_times_s(where: str, lines: Sequence[str]) -> list[float]:

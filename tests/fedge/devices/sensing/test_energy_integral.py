@@ -112,23 +112,6 @@ def test_a_window_shorter_than_a_period_is_interpolated_and_says_that_it_has_no_
     assert (found.gaps, found.power_se_log) == (0, UNKNOWN_SE_LOG)
 
 
-def test_the_ends_are_held_where_no_sample_lies_beyond() -> None:
-    samples = even([4.0, 6.0])
-
-    assert energy(samples, -0.1, 0.0).energy_j == pytest.approx(0.4)
-    assert energy(samples, 0.1, 0.3).energy_j == pytest.approx(1.2)
-    assert energy([SensorSample(1.0, 7.0)], 0.9, 1.2).energy_j == pytest.approx(2.1)
-
-
-def test_a_stretch_beyond_three_periods_is_a_gap() -> None:
-    samples = [*even([5.0] * 10), *even([5.0] * 10, 2.0), *even([5.0] * 10, 3.1)]
-
-    found = energy(samples, 0.2, 3.5)
-
-    assert found.gaps == 1
-    assert found.longest_gap_s == pytest.approx(1.1)
-
-
 def test_a_gap_counts_in_every_window_that_it_reaches_into() -> None:
     samples = [*even([5.0] * 10), *even([5.0] * 10, 2.0)]
 

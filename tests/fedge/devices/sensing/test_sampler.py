@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from itertools import pairwise
 
 import pytest
-from contracts.power_sensor import until
+from contracts.processes import wait_for
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -84,7 +84,7 @@ def sampling(hz: float = 10.0, keep_s: float = 3600.0) -> Iterator[tuple[Sampler
     sensor = FakeSensor(clock)
     sampler = Sampler(sensor, clock, hz, keep_s)
     with sampler:
-        until(lambda: clock.due_s is not None)
+        wait_for(lambda: clock.due_s is not None)
         try:
             yield sampler, sensor, clock
         finally:

@@ -75,33 +75,11 @@ def test_a_nano_of_jetpack_4_has_its_power_from_iio(tmp_path: Path) -> None:
     assert (sample.at_s, sample.total_w, sample.gpu_load, sample.gpu_mhz, sample.cpu_mhz) == (3.0, 2.15, 0, 76.8, 1479)
 
 
-def test_a_fixed_temperature_is_not_the_hottest(tmp_path: Path) -> None:
-    assert _sensor(tmp_path, dict(NANO)).read().temperatures_c == {"CPU-therm": 37.5}
-
-
 def test_iio_without_a_power_file_multiplies(tmp_path: Path) -> None:
     tree = {path: text for path, text in NANO.items() if "in_power0" not in path}
     tree |= {f"{IIO}/in_voltage0_input": "5000", f"{IIO}/in_current0_input": "430"}
 
     assert _sensor(tmp_path, tree).read().rails_w["POM_5V_IN"] == 2.15
-
-
-def test_two_chips_make_one_set_of_rails_and_their_sum_is_the_total(tmp_path: Path) -> None:
-    first, second = (f"sys/bus/i2c/drivers/ina3221/1-004{i}/hwmon/hwmon{3 + i}" for i in (0, 1))
-    labels = {
-        first: ("VDD_GPU_SOC", "VDD_CPU_CV", "VIN_SYS_5V0"),
-        second: ("NC", "VDDQ_VDD2_1V8AO", "NC"),
-    }
-    tree = {}
-    for folder, names in labels.items():
-        for channel, name in enumerate(names, 1):
-            tree[f"{folder}/in{channel}_label"] = name
-            tree[f"{folder}/in{channel}_input"] = "5000"
-            tree[f"{folder}/curr{channel}_input"] = "400"
-    sensor = _sensor(tmp_path, tree)
-
-    assert sensor.total_power == "VDD_GPU_SOC + VDD_CPU_CV + VIN_SYS_5V0 + VDDQ_VDD2_1V8AO"
-    assert sensor.read().total_w == pytest.approx(8.0)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from contracts.power_sensor import PowerSensorContract, Rig, until
+from contracts.power_sensor import PowerSensorContract, Rig
+from contracts.processes import wait_for
 
 from fedge.clock import RealClock, SimulatedClock
 from fedge.devices.sensing import OpenSensor, open_sensor
@@ -108,7 +109,7 @@ def test_a_program_that_ended_is_a_loss_with_its_exit_code_and_is_started_anew(t
             faults.append(str(lost))
         return sensor._process is not first
 
-    until(came_back)
+    wait_for(came_back)
     assert sensor.read().total_w == pytest.approx(6.0)
     assert all("exit code 3" in fault for fault in faults)
     sensor.close()

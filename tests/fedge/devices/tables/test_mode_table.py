@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from contracts.boards import MAXN, coefficients, grid
+from contracts.boards import grid, made_up_table
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -22,7 +22,6 @@ from fedge.devices.tables.mode_table import (
 )
 from fedge.devices.tables.table_checks import list_table_notes
 from fedge.errors import BadInput
-from fedge.physics.time_power_model import compute_power_w, compute_step_s
 from fedge.types import Modes, PowerMode, ProfileTable
 
 HEAD = ",".join(TABLE_COLUMNS)
@@ -105,27 +104,21 @@ def test_a_bad_number_is_named_with_its_line_and_column(tmp_path: Path, row: str
     assert "\n" not in str(error.value)
 
 
-def test_an_empty_table_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="no rows"):
-        read_mode_table(_file(tmp_path))
-
-
-def test_a_missing_file_is_refused_by_name(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match=r"nowhere\.csv: got no such file"):
-        read_mode_table(tmp_path / "nowhere.csv")
-
-
-def test_a_folder_cannot_be_read_as_a_table(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (f"{HEAD}\n".encode(), "no rows"),
+        (None, r"my\.csv: got no such file"),
+        (b"\xff\xd8\xff\xe0", "bytes that are not text"),
+    ],
+)
+def test_a_file_that_is_no_table_is_refused_by_name(tmp_path: Path, content: bytes | None, message: str) -> None:
+    if content is not None:
+        (tmp_path / "my.csv").write_bytes(content)
+    with pytest.raises(BadInput, match=message):
+        read_mode_table(tmp_path / "my.csv")
     with pytest.raises(BadInput, match="cannot be read"):
         read_mode_table(tmp_path)
-
-
-def test_bytes_that_are_no_text_are_refused(tmp_path: Path) -> None:
-    path = tmp_path / "image.csv"
-    path.write_bytes(b"\xff\xd8\xff\xe0")
-
-    with pytest.raises(BadInput, match="bytes that are not text"):
-        read_mode_table(path)
 
 
 def _grid_rows() -> list[list[str]]:
@@ -270,32 +263,18 @@ def test_the_record_beside_a_table_says_who_made_it(record: str | None, label: s
     assert read_table_label(tmp_path / "net.csv") == label
 
 
-def _table(batch_size: int = 16) -> ProfileTable:
-    modes, truth = grid(), coefficients()
-    return ProfileTable(
-        "board",
-        "net",
-        batch_size,
-        modes,
-        compute_step_s(truth, MAXN, modes),
-        compute_power_w(truth, MAXN, modes),
-        "",
-        "",
-    )
-
-
 def test_a_written_table_is_read_back(tmp_path: Path) -> None:
     path = tmp_path / "board" / "train" / "net.csv"
 
-    write_mode_table(path, _table())
+    write_mode_table(path, made_up_table())
     back = read_mode_table(path)
     write_mode_table(path, back)
 
     assert (back.device, back.workload, back.batch_size) == ("board", "net", 16)
     assert back.sha256 == read_mode_table(path).sha256
     np.testing.assert_array_equal(back.modes.knobs, grid().knobs)
-    np.testing.assert_allclose(back.step_s, _table().step_s, rtol=1e-11)
-    np.testing.assert_allclose(back.power_w, _table().power_w, rtol=1e-11)
+    np.testing.assert_allclose(back.step_s, made_up_table().step_s, rtol=1e-11)
+    np.testing.assert_allclose(back.power_w, made_up_table().power_w, rtol=1e-11)
 
 
 @given(st.floats(102, 3_000), st.floats(1e-4, 100), st.floats(1, 100))
@@ -309,7 +288,7 @@ def test_any_value_keeps_its_digits(mhz: float, seconds: float, watts: float) ->
 
 
 def test_batch_sizes_share_a_file(tmp_path: Path) -> None:
-    write_mode_table(tmp_path / "net.csv", _table(4), _table(16))
+    write_mode_table(tmp_path / "net.csv", made_up_table(batch_size=4), made_up_table())
 
     assert [len(read_mode_table(tmp_path / "net.csv", batch_size=size).modes) for size in (4, 16)] == [len(grid())] * 2
 
@@ -317,12 +296,12 @@ def test_batch_sizes_share_a_file(tmp_path: Path) -> None:
 def test_a_failure_leaves_what_was_there(tmp_path: Path) -> None:
     path = tmp_path / "net.csv"
     path.write_text("mine", encoding="utf-8")
-    torn = replace(_table(), step_s=np.ones(3))
+    torn = replace(made_up_table(), step_s=np.ones(3))
 
     with pytest.raises(BadInput, match=r"net\.csv: got a file that cannot be written"):
         write_mode_table(path, torn)
     with pytest.raises(BadInput, match="cannot be written"):
-        write_mode_table(path / "below" / "net.csv", _table())
+        write_mode_table(path / "below" / "net.csv", made_up_table())
 
     assert [file.name for file in tmp_path.iterdir()] == ["net.csv"]
     assert path.read_text(encoding="utf-8") == "mine"

@@ -7,8 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from contracts.baselines import made_up_table
-from contracts.boards import MAXN, another_workload, coefficients, grid
+from contracts.boards import MAXN, another_workload, coefficients, grid, made_up_table
 from contracts.explorer import ExplorerContract, Make, known, measured
 from contracts.predictor import measured as measured_at
 from hypothesis import given, settings

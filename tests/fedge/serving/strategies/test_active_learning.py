@@ -6,19 +6,24 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from contracts.strategy import StrategyContract, ground_of, made_up_pair, made_up_problem
+from contracts.strategy import (
+    StrategyContract,
+    compare_with_optimum,
+    ground_of,
+    made_up_pair,
+    made_up_problem,
+    measured_tables,
+    search_pair,
+)
 
 from fedge.costs.predicted_tables import FULCRUM_GRID
-from fedge.devices.tables.mode_table import read_mode_table
 from fedge.pareto import front_mask
 from fedge.serving.job_pair import JobPair, build_pair
-from fedge.serving.serving_problems import BATCH_SIZES, ProblemFamily, ServingProblem, default_problems
+from fedge.serving.serving_problems import ProblemFamily, ServingProblem, default_problems
 from fedge.serving.strategies import SearchContext, active_learning, batched_network
 from fedge.serving.strategies.active_learning import FURTHER, IN_ALL, TRAIN_MOST, ActiveNetworks
 from fedge.serving.trial_search import (
     Trial,
-    evaluate_choices,
-    find_best_choice,
     find_best_trial,
     measure_from_table,
     run_search,
@@ -46,20 +51,14 @@ class TestActiveNetworks(StrategyContract):
         learn = active_learning.fit_network_surface
         monkeypatch.setattr(active_learning, "fit_network_surface", lambda *given: fits.append(1) or learn(*given))
         strategy = ActiveNetworks(ground_of(pair))
-        profiles = {
-            run_search(strategy.search(made_up_problem(seed, "concurrent")), measure_from_table(pair)).tried[:60]
-            for seed in range(3)
-        }
+        profiles = {search_pair(strategy, pair, made_up_problem(seed, "concurrent")).tried[:60] for seed in range(3)}
 
         assert len(profiles) == 1
         assert len(fits) == 2 * 7  # two jobs, the first profile and six additions
 
     def test_other_readings_lead_to_another_profile(self) -> None:
         strategy = ActiveNetworks(ground_of(made_up_pair(0, "concurrent")))
-        one, other, again = (
-            run_search(strategy.search(BOTH), measure_from_table(made_up_pair(seed, "concurrent"))).tried
-            for seed in (0, 1, 0)
-        )
+        one, other, again = (search_pair(strategy, made_up_pair(seed, "concurrent"), BOTH).tried for seed in (0, 1, 0))
 
         assert one == again != other
 
@@ -69,13 +68,13 @@ class TestActiveNetworks(StrategyContract):
         monkeypatch.setattr(active_learning, "FURTHER", 0)
         pair = made_up_pair(0, "concurrent")
         reusing, fresh = (ActiveNetworks(ground_of(pair, reuse=reuse)) for reuse in (True, False))
-        run_search(reusing.search(BOTH), measure_from_table(pair))
+        search_pair(reusing, pair, BOTH)
 
         for seed in range(5):
             problem = made_up_problem(seed, "concurrent")
-            later = run_search(reusing.search(problem), measure_from_table(pair))
+            later = search_pair(reusing, pair, problem)
             assert later.tried == ()
-            assert later.choice == run_search(fresh.search(problem), measure_from_table(pair)).choice
+            assert later.choice == search_pair(fresh, pair, problem).choice
 
     @pytest.mark.parametrize("family", ["infer", "concurrent"])
     def test_where_nothing_in_the_profile_holds_a_few_further_trials_are_made(self, family: ProblemFamily) -> None:
@@ -107,7 +106,7 @@ class TestActiveNetworks(StrategyContract):
         pair.train_w[:20] = np.nan
         pair.infer_s[1] = np.nan
 
-        choice = run_search(ActiveNetworks(ground_of(pair)).search(BOTH), measure_from_table(pair)).choice
+        choice = search_pair(ActiveNetworks(ground_of(pair)), pair, BOTH).choice
 
         assert choice is not None
         assert choice.batch != 1
@@ -123,9 +122,7 @@ def just_held(pair: JobPair, family: ProblemFamily, trial: Trial) -> ServingProb
 @pytest.mark.slow
 def test_most_of_a_front_is_found_among_few_of_the_modes() -> None:
     pair = made_up_pair(3, "train", FULCRUM_GRID)
-    tried = run_search(
-        ActiveNetworks(ground_of(pair)).search(ServingProblem("train", 20.0)), measure_from_table(pair)
-    ).tried
+    tried = search_pair(ActiveNetworks(ground_of(pair)), pair, ServingProblem("train", 20.0)).tried
     front = set(np.flatnonzero(front_mask(pair.train_s, pair.train_w)).tolist())
     found = front & {trial.row for trial in tried}
 
@@ -146,31 +143,10 @@ def test_it_does_better_than_gmd_on_measured_tables(
     profiles_root: Path, family: ProblemFamily, train: str | None, infer: str | None, solved: float, loss: float
 ) -> None:
     """GMD solves 100, 88 and 94 % there and loses 20, 10 and 46 % on average."""
-    orin = profiles_root / "agx-orin"
-    served = [read_mode_table(orin / "infer" / f"{infer}.csv", batch_size=b) for b in BATCH_SIZES] if infer else []
-    pair = build_pair(read_mode_table(orin / "train" / f"{train}.csv") if train else None, served)
-    strategy, losses, solvable = ActiveNetworks(SearchContext(pair.modes, pair.batch_sizes)), [], 0
-    for problem in default_problems(family)[:: 1 if family == "train" else 7]:
-        found, optimum, every = (
-            run_search(strategy.search(problem), measure_from_table(pair)),
-            find_best_choice(problem, pair),
-            evaluate_choices(problem, pair),
-        )
-        assert 50 <= len(found.tried) <= IN_ALL
-        if optimum is None:
-            assert found.choice is None
-            continue
-        solvable += 1
-        if found.choice is not None:
-            at, top = ((one.batch or 0, one.row) for one in (found.choice, optimum))
-            assert every.feasible[at]
-            losses.append(
-                every.infer_s[at] / every.infer_s[top] - 1 if family == "infer" else _lost(every.steps, at, top)
-            )
+    pair = build_pair(*measured_tables(profiles_root, train, infer))
+    strategy = ActiveNetworks(SearchContext(pair.modes, pair.batch_sizes))
+    problems = default_problems(family)[:: 1 if family == "train" else 7]
+    solvable, losses = compare_with_optimum(strategy, pair, problems, IN_ALL)
 
-    assert len(losses) / solvable >= solved
+    assert len(losses) >= solved * solvable > 0
     assert np.nanmean(losses) <= loss
-
-
-def _lost(steps: np.ndarray, at: tuple[int, int], top: tuple[int, int]) -> float:
-    return float(1 - steps[at] / steps[top]) if steps[top] > 0 else float("nan")

@@ -8,11 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from contracts.strategy import StrategyContract, ground_of, made_up_pair, made_up_problem
+from contracts.strategy import StrategyContract, ground_of, made_up_pair, made_up_problem, measured_tables, search_pair
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedge.devices.tables.mode_table import read_mode_table
 from fedge.predictors import network_training
 from fedge.serving.job_pair import JobPair, build_pair
 from fedge.serving.serving_problems import FAMILIES, ProblemFamily, ServingProblem, default_problems
@@ -36,12 +35,7 @@ class TestDrawn(StrategyContract):
 def test_it_tries_as_many_as_the_paper(family: ProblemFamily, count: int) -> None:
     pair = made_up_pair(0, family)
 
-    assert (
-        len(
-            run_search(RandomSearch(ground_of(pair)).search(made_up_problem(0, family)), measure_from_table(pair)).tried
-        )
-        == count
-    )
+    assert len(search_pair(RandomSearch(ground_of(pair)), pair, made_up_problem(0, family)).tried) == count
 
 
 def test_every_problem_is_drawn_for_anew_unless_trials_are_reused() -> None:
@@ -49,10 +43,7 @@ def test_every_problem_is_drawn_for_anew_unless_trials_are_reused() -> None:
 
     def drawn(reuse: bool) -> set[tuple[object, ...]]:
         strategy = RandomSearch(ground_of(pair, reuse=reuse))
-        return {
-            run_search(strategy.search(ServingProblem("train", w)), measure_from_table(pair)).tried
-            for w in (10.0, 20.0, 30.0)
-        }
+        return {search_pair(strategy, pair, ServingProblem("train", w)).tried for w in (10.0, 20.0, 30.0)}
 
     assert len(drawn(reuse=False)) == 3
     assert len(drawn(reuse=True)) == 1
@@ -66,7 +57,7 @@ def test_ten_random_modes_cost_about_a_quarter_of_the_time(
     profiles_root: Path, table: str, low: int, high: int
 ) -> None:
     """The median over problems and seeds. Fulcrum's 43, 55 and 96 % are not reproduced: see ``drawn``."""
-    pair = build_pair(read_mode_table(profiles_root / "agx-orin" / "train" / f"{table}.csv"), [])
+    pair = build_pair(*measured_tables(profiles_root, table, None))
     measure, medians = measure_from_table(pair), []
     for seed in range(20):
         strategy, excess = RandomSearch(SearchContext(pair.modes, seed=seed)), []
@@ -112,9 +103,7 @@ def served(problem: ServingProblem, pair: JobPair, row: int, place: int) -> list
 @settings(max_examples=40)
 def test_it_is_brute_force(seed: int, family: ProblemFamily) -> None:
     pair, problem = made_up_pair(seed, family), made_up_problem(seed, family)
-    choice = run_search(
-        ExhaustiveSearch(SearchContext(pair.modes, pair.batch_sizes)).search(problem), measure_from_table(pair)
-    ).choice
+    choice = search_pair(ExhaustiveSearch(SearchContext(pair.modes, pair.batch_sizes)), pair, problem).choice
 
     assert choice == find_best_choice(problem, pair)
     wanted = by_hand(problem, pair)
@@ -148,7 +137,7 @@ class TestNetworks(StrategyContract):
 def test_the_profile_is_dealt_evenly_to_the_batch_sizes_and_asked_for_in_every_search() -> None:
     pair = made_up_pair(0, "concurrent", batch_sizes=(1, 4, 16, 32))
     strategy = NetworkSearch(ground_of(pair))
-    first, second = (run_search(strategy.search(problem), measure_from_table(pair)) for problem in (BOTH, BOTH))
+    first, second = (search_pair(strategy, pair, problem) for problem in (BOTH, BOTH))
 
     assert first.tried == second.tried
     assert len(first.tried) == PROFILES
@@ -161,19 +150,19 @@ def test_the_same_readings_are_learnt_from_once_and_others_anew(monkeypatch: pyt
     monkeypatch.setattr(baseline_search, "_predict_pair", lambda *given: fits.append(1) or learn(*given))
     strategy = NetworkSearch(ground_of(pair))
     for watts in (10.0, 20.0, 30.0):
-        run_search(strategy.search(ServingProblem("train", watts)), measure_from_table(pair))
+        search_pair(strategy, pair, ServingProblem("train", watts))
     assert len(fits) == 1
 
-    run_search(strategy.search(ServingProblem("train", 20.0)), measure_from_table(other))
+    search_pair(strategy, other, ServingProblem("train", 20.0))
     assert len(fits) == 2
 
 
 def test_with_reuse_a_later_search_asks_for_nothing() -> None:
     pair = made_up_pair(0, "concurrent")
     strategy = NetworkSearch(ground_of(pair, reuse=True))
-    run_search(strategy.search(BOTH), measure_from_table(pair))
+    search_pair(strategy, pair, BOTH)
 
-    assert run_search(strategy.search(BOTH), measure_from_table(pair)).tried == ()
+    assert search_pair(strategy, pair, BOTH).tried == ()
 
 
 def test_readings_that_are_no_numbers_are_left_out() -> None:
@@ -181,7 +170,7 @@ def test_readings_that_are_no_numbers_are_left_out() -> None:
     pair.train_w[:50] = np.nan
     pair.infer_s[1] = np.nan
 
-    choice = run_search(NetworkSearch(ground_of(pair)).search(BOTH), measure_from_table(pair)).choice
+    choice = search_pair(NetworkSearch(ground_of(pair)), pair, BOTH).choice
 
     assert choice is not None
     assert choice.batch != 1

@@ -6,20 +6,25 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from contracts.strategy import StrategyContract, ground_of, made_up_pair, made_up_problem, searched
+from contracts.strategy import (
+    StrategyContract,
+    compare_with_optimum,
+    ground_of,
+    made_up_pair,
+    made_up_problem,
+    measured_tables,
+    search_pair,
+)
 
-from fedge.devices.tables.mode_table import read_mode_table
 from fedge.serving.job_pair import build_pair
-from fedge.serving.serving_problems import BATCH_SIZES, ProblemFamily, ServingProblem, default_problems
+from fedge.serving.serving_problems import ProblemFamily, ServingProblem, default_problems
 from fedge.serving.strategies import strategy_for
 from fedge.serving.strategies.expected_improvement import FIRST_TRIALS, MAX_MODES, MAX_TRIALS, MODES_AHEAD
 from fedge.serving.trial_search import (
     Trial,
-    evaluate_choices,
     find_best_choice,
     holds_limits,
     measure_from_table,
-    run_search,
 )
 from fedge.studies.serving.pair_knowledge import build_pair_knowledge
 
@@ -31,43 +36,31 @@ class TestExpecting(StrategyContract):
 
 @pytest.mark.parametrize("family", ["train", "infer", "concurrent"])
 def test_fifteen_trials_are_enough_to_come_close_to_the_best(family: ProblemFamily) -> None:
-    solved, reached = [], []
+    solvable, losses = 0, []
     for seed in range(3):
         pair = made_up_pair(seed, family)
-        strategy = strategy_for("fedge", ground_of(pair))
-        for number in range(8):
-            one = searched(strategy, pair, made_up_problem(100 * seed + number, family))
-            assert len(one.found.tried) <= MAX_TRIALS
-            optimum, choice = find_best_choice(one.problem, pair), one.found.choice
-            if optimum is None:
-                assert choice is None
-                continue
-            solved.append(choice is not None)
-            if choice is not None:
-                every = evaluate_choices(one.problem, pair)
-                here, there = (choice.batch or 0, choice.row), (optimum.batch or 0, optimum.row)
-                of = every.steps if family != "infer" else 1.0 / every.infer_s
-                reached.append(1.0 if of[there] == 0 else of[here] / of[there])
-    assert np.mean(solved) >= 0.9
-    assert np.mean(reached) >= 0.85
+        problems = [made_up_problem(100 * seed + number, family) for number in range(8)]
+        found = compare_with_optimum(strategy_for("fedge", ground_of(pair)), pair, problems, MAX_TRIALS)
+        solvable, losses = solvable + found[0], losses + found[1]
+
+    assert len(losses) >= 0.9 * solvable > 0
+    assert np.nanmean(1 / (1 + np.array(losses))) >= 0.85
 
 
 def test_a_batch_size_that_cannot_be_collected_in_time_is_not_tried() -> None:
     pair = made_up_pair(0, "infer")
     problem = made_up_problem(3, "infer")
-    one = searched(strategy_for("fedge", ground_of(pair)), pair, problem)
+    found = search_pair(strategy_for("fedge", ground_of(pair)), pair, problem)
     assert problem.rate_hz is not None
     assert problem.latency_s is not None
-    sizes = {pair.batch_sizes[trial.batch] for trial in one.found.tried if trial.batch is not None}
+    sizes = {pair.batch_sizes[trial.batch] for trial in found.tried if trial.batch is not None}
     assert all(size < problem.rate_hz * problem.latency_s for size in sizes)
 
 
 def test_the_first_trials_are_the_same_for_every_problem_with_the_same_batch_sizes() -> None:
     pair = made_up_pair(1, "train")
     strategy = strategy_for("fedge", ground_of(pair))
-    first = [
-        searched(strategy, pair, made_up_problem(number, "train")).found.tried[:FIRST_TRIALS] for number in range(3)
-    ]
+    first = [search_pair(strategy, pair, made_up_problem(number, "train")).tried[:FIRST_TRIALS] for number in range(3)]
     assert first[0] == first[1] == first[2]
 
 
@@ -85,36 +78,13 @@ def test_the_first_trials_are_the_same_for_every_problem_with_the_same_batch_siz
 def test_on_measured_tables_it_solves_all_but_one_in_a_hundred_and_loses_little(
     profiles_root: Path, train: str | None, infer: str | None, family: ProblemFamily, every: int
 ) -> None:
-    trained = None if train is None else read_mode_table(profiles_root / f"agx-orin/train/{train}.csv")
-    served = [
-        read_mode_table(profiles_root / f"agx-orin/infer/{infer}.csv", batch_size=size) for size in BATCH_SIZES if infer
-    ]
+    trained, served = measured_tables(profiles_root, train, infer)
     pair = build_pair(trained, served)
-    strategy, measure = (
-        strategy_for("fedge", build_pair_knowledge(pair, trained, served).context),
-        measure_from_table(pair),
-    )
-    losses: list[float] = []
-    solvable = solved = 0
-    for problem in default_problems(family)[::every]:
-        optimum, found = find_best_choice(problem, pair), run_search(strategy.search(problem), measure)
-        assert len(found.tried) <= MAX_TRIALS
-        if optimum is None:
-            assert found.choice is None
-            continue
-        solvable += 1
-        if found.choice is None:
-            continue
-        of = evaluate_choices(problem, pair)
-        here, there = (found.choice.batch or 0, found.choice.row), (optimum.batch or 0, optimum.row)
-        assert of.feasible[here]
-        solved += 1
-        if family == "infer":
-            losses.append(of.infer_s[here] / of.infer_s[there] - 1.0)
-        elif of.steps[there] > 0:
-            losses.append(1.0 - of.steps[here] / of.steps[there])
-    assert solved >= 0.99 * solvable > 0
-    assert np.mean(losses) <= 0.04
+    strategy = strategy_for("fedge", build_pair_knowledge(pair, trained, served).context)
+    solvable, losses = compare_with_optimum(strategy, pair, default_problems(family)[::every], MAX_TRIALS)
+
+    assert len(losses) >= 0.99 * solvable > 0
+    assert np.nanmean(losses) <= 0.04
 
 
 def test_a_stream_of_problems_needs_few_modes_and_nothing_is_tried_twice() -> None:
@@ -122,13 +92,14 @@ def test_a_stream_of_problems_needs_few_modes_and_nothing_is_tried_twice() -> No
     strategy = strategy_for("fedge", ground_of(pair, reuse=True))
     measure, tried, solved, solvable = measure_from_table(pair), [], 0, 0
     for number in range(30):
-        one = searched(strategy, pair, made_up_problem(number, "concurrent"))
-        tried += one.found.tried
-        solvable += find_best_choice(one.problem, pair) is not None
-        if (choice := one.found.choice) is not None:
+        problem = made_up_problem(number, "concurrent")
+        found = search_pair(strategy, pair, problem)
+        tried += found.tried
+        solvable += find_best_choice(problem, pair) is not None
+        if (choice := found.choice) is not None:
             assert choice.batch is not None
             seen = measure(Trial(choice.row, choice.batch))
-            assert holds_limits(one.problem, pair.batch_sizes[choice.batch], seen)
+            assert holds_limits(problem, pair.batch_sizes[choice.batch], seen)
             solved += 1
     assert len(set(tried)) == len(tried)
     assert len({trial.row for trial in tried}) <= MAX_MODES
@@ -138,7 +109,7 @@ def test_a_stream_of_problems_needs_few_modes_and_nothing_is_tried_twice() -> No
 def test_a_mode_is_tried_at_every_batch_size_at_once() -> None:
     pair = made_up_pair(1, "infer")
     strategy = strategy_for("fedge", ground_of(pair, reuse=True))
-    tried = searched(strategy, pair, made_up_problem(1, "infer")).found.tried
+    tried = search_pair(strategy, pair, made_up_problem(1, "infer")).tried
     rows = [trial.row for trial in tried]
     assert all(rows.count(row) == len(pair.batch_sizes) for row in rows)
     assert len(set(rows)) <= MODES_AHEAD + 2
@@ -149,6 +120,6 @@ def test_a_problem_that_came_before_needs_no_trial() -> None:
     strategy = strategy_for("fedge", ground_of(pair, reuse=True))
     problem = ServingProblem("train", 25.0)
     for _ in range(12):
-        again = searched(strategy, pair, problem)
-    assert again.found.tried == ()
-    assert again.found.choice is not None
+        again = search_pair(strategy, pair, problem)
+    assert again.tried == ()
+    assert again.choice is not None

@@ -9,14 +9,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from contracts.strategy import StrategyContract, made_up_pair, made_up_problem
+from contracts.strategy import StrategyContract, made_up_pair, made_up_problem, measured_tables, search_pair
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedge.costs.predicted_tables import FULCRUM_GRID
-from fedge.devices.tables.mode_table import read_mode_table
 from fedge.errors import BadInput
-from fedge.serving.job_pair import JobPair, build_knob_grid, build_pair
+from fedge.serving.job_pair import build_knob_grid, build_pair
 from fedge.serving.serving_problems import BATCH_SIZES, FAMILIES, ProblemFamily, ServingProblem, default_problems
 from fedge.serving.strategies import SearchContext
 from fedge.serving.strategies.grid_walk import MAX_MODES, MAX_MOVES, MAX_TRIALS, BinarySearch, GradientSearch
@@ -39,8 +38,9 @@ class Score:
     most: int
 
 
-def score(pair: JobPair, family: ProblemFamily) -> Score:
+def score(root: Path, train: str | None, infer: str | None, family: ProblemFamily) -> Score:
     """``excess`` is the median over solved problems: of t_tr for training, else of t_in."""
+    pair = build_pair(*measured_tables(root, train, infer))
     strategy, measure = GradientSearch(SearchContext(pair.modes, pair.batch_sizes)), measure_from_table(pair)
     excess: list[float | None] = []
     tries: list[int] = []
@@ -59,18 +59,12 @@ def score(pair: JobPair, family: ProblemFamily) -> Score:
     return Score(len(excess), len(solved), float(np.median(solved)), float(np.mean(tries)), max(tries))
 
 
-def tables(root: Path, train: str | None, infer: str | None) -> JobPair:
-    orin = root / "agx-orin"
-    served = [read_mode_table(orin / "infer" / f"{infer}.csv", batch_size=b) for b in BATCH_SIZES] if infer else []
-    return build_pair(read_mode_table(orin / "train" / f"{train}.csv") if train else None, served)
-
-
 @pytest.mark.parametrize(
     ("train", "excess", "tries"),
     [("resnet18-imagenet", 8.8, 9.5), ("mobilenetv3l-gld23k", 3.4, 9.1), ("yolov8n-coco", 3.4, 8.9)],
 )
 def test_training_alone_is_as_published(profiles_root: Path, train: str, excess: float, tries: float) -> None:
-    found = score(tables(profiles_root, train, None), "train")
+    found = score(profiles_root, train, None, "train")
 
     assert (round(found.excess, 1), round(found.tries, 1)) == (excess, tries)
     assert found.most <= 11
@@ -84,7 +78,7 @@ def test_training_alone_is_as_published(profiles_root: Path, train: str, excess:
 def test_inference_alone_is_as_published(
     profiles_root: Path, infer: str, solvable: int, solved: int, excess: float
 ) -> None:
-    found = score(tables(profiles_root, None, infer), "infer")
+    found = score(profiles_root, None, infer, "infer")
 
     assert (found.solvable, found.solved, round(found.excess, 1)) == (solvable, solved, excess)
 
@@ -99,7 +93,7 @@ def test_inference_alone_is_as_published(
     ],
 )
 def test_both_at_once_are_as_published(profiles_root: Path, train: str, infer: str, solvable: int, solved: int) -> None:
-    found = score(tables(profiles_root, train, infer), "concurrent")
+    found = score(profiles_root, train, infer, "concurrent")
 
     assert (found.solvable, found.solved) == (solvable, solved)
     assert 11.5 < found.tries < 12.5
@@ -115,10 +109,8 @@ def grids() -> st.SearchStrategy[tuple[tuple[float, ...], ...]]:
 @settings(max_examples=60)
 def test_its_moves_end_on_every_grid(seed: int, values: Sequence[tuple[float, ...]], family: ProblemFamily) -> None:
     pair = made_up_pair(seed, family, tuple(values))
-    tried = run_search(
-        GradientSearch(SearchContext(pair.modes, pair.batch_sizes)).search(made_up_problem(seed, family)),
-        measure_from_table(pair),
-    ).tried
+    strategy = GradientSearch(SearchContext(pair.modes, pair.batch_sizes))
+    tried = search_pair(strategy, pair, made_up_problem(seed, family)).tried
 
     walk = 5 + MAX_MOVES
     assert len(tried) <= {"train": walk, "infer": 2 * walk, "concurrent": MAX_TRIALS + len(pair.batch_sizes)}[family]
@@ -137,9 +129,7 @@ class TestBinary(StrategyContract):
 
 def test_it_starts_in_the_middle_and_moves_one_knob_at_a_time_in_its_turn() -> None:
     pair = made_up_pair(0, "train", FULCRUM_GRID)
-    tried = run_search(
-        BinarySearch(SearchContext(pair.modes)).search(ServingProblem("train", 1000.0)), measure_from_table(pair)
-    ).tried
+    tried = search_pair(BinarySearch(SearchContext(pair.modes)), pair, ServingProblem("train", 1000.0)).tried
     knobs = [pair.modes.knobs[trial.row] for trial in tried]
 
     assert knobs[0].tolist() == [8.0, 1344.0, 726.75, 2133.0]
@@ -151,9 +141,7 @@ def test_it_starts_in_the_middle_and_moves_one_knob_at_a_time_in_its_turn() -> N
 @given(seed=st.integers(0, 10**6), power_w=st.floats(5.0, 45.0))
 def test_it_tries_seven_modes_and_goes_up_while_below_the_budget(seed: int, power_w: float) -> None:
     pair = made_up_pair(seed, "train", FULCRUM_GRID)
-    tried = run_search(
-        BinarySearch(SearchContext(pair.modes)).search(ServingProblem("train", power_w)), measure_from_table(pair)
-    ).tried
+    tried = search_pair(BinarySearch(SearchContext(pair.modes)), pair, ServingProblem("train", power_w)).tried
 
     assert len(tried) == MAX_MODES == len(build_knob_grid(pair.modes).values) + 3
     for before, after in itertools.pairwise(tried):

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedge.devices.tables.importers import assemble_tables
 from fedge.devices.tables.importers.bofl_json import import_json
 from fedge.errors import BadInput
 
@@ -18,7 +19,7 @@ TX2 = {"960000,930750000,1331200000": [1.0, 7.0]}
 
 
 def _table(content: Any, where: str = "AGX/CIFAR10.json", batch_size: int | None = None, cores: int | None = None):
-    return import_json(where, json.dumps(content), "board", "net", batch_size, cores)
+    return assemble_tables(import_json(where, json.dumps(content), batch_size, cores), "board", "net")
 
 
 def test_joules_over_seconds_are_watts() -> None:
@@ -69,7 +70,7 @@ def test_modes_without_energy_are_left_out_and_noted() -> None:
 )
 def test_files_that_cannot_be_used_are_refused(text: str, where: str, message: str) -> None:
     with pytest.raises(BadInput, match=message) as error:
-        import_json(where, text, "board", "net")
+        assemble_tables(import_json(where, text), "board", "net")
 
     assert "\n" not in str(error.value)
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedge.devices.tables.importers import ImportedTables
+from fedge.devices.tables.importers import ImportedTables, assemble_tables
 from fedge.devices.tables.importers.jtop_log import import_jtop_log
 from fedge.devices.tables.importers.steps_file import read_steps_file
 from fedge.errors import BadInput
@@ -34,7 +34,7 @@ def _log(head: str, ends: str, extra: str = "") -> str:
 
 
 def _imported(log: str, total: str | None) -> ImportedTables:
-    return import_jtop_log("j.csv", log, STEPS, "board", "net", total)
+    return assemble_tables(import_jtop_log("j.csv", log, STEPS, total), "board", "net")
 
 
 def test_the_boards_rails_are_summed_where_they_are_logged() -> None:

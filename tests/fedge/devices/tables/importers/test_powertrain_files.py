@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedge.devices.tables.importers import ImportedTables
+from fedge.devices.tables.importers import ImportedTables, assemble_tables
 from fedge.devices.tables.importers.powertrain_files import (
     LAST_MINIBATCHES,
     ModeFiles,
@@ -40,7 +40,7 @@ def _mode(name: str = MODE, **text: str) -> ModeFiles:
 
 
 def _imported(*modes: ModeFiles, batch_size: int | None = None) -> ImportedTables:
-    return import_folders("runs", modes, "agx-orin", "net", batch_size)
+    return assemble_tables(import_folders("runs", modes, batch_size), "agx-orin", "net")
 
 
 def test_the_last_minibatches_count_and_the_power_meanwhile() -> None:
@@ -134,7 +134,7 @@ def test_observed_columns_of_a_result_table_are_taken(tmp_path: Path) -> None:
     text = read_source(path)
 
     assert isinstance(text, str)
-    imported = import_results("results.csv", text, "b", "n")
+    imported = assemble_tables(import_results("results.csv", text), "b", "n")
     assert (imported.tables[0].step_s[0], imported.tables[0].power_w[0]) == (0.3, 11)
     assert "1 row (line 3) without a mode, a time and a power: left out" in imported.notes
 
@@ -150,4 +150,4 @@ def test_observed_columns_of_a_result_table_are_taken(tmp_path: Path) -> None:
 )
 def test_result_tables_that_cannot_be_used_are_refused(text: str, message: str) -> None:
     with pytest.raises(BadInput, match=message):
-        import_results("results.csv", text, "b", "n")
+        assemble_tables(import_results("results.csv", text), "b", "n")

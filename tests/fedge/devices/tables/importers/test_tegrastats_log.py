@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedge.devices.tables.importers import ImportedTables
+from fedge.devices.tables.importers import ImportedTables, assemble_tables
 from fedge.devices.tables.importers.steps_file import StepsFile, read_steps_file
 from fedge.devices.tables.importers.tegrastats_log import import_tegrastats_log
 from fedge.errors import BadInput
@@ -50,7 +50,7 @@ def _steps(text: str = TWO_MODES, batch_size: int | None = None) -> StepsFile:
 
 
 def _orin(log: str, steps: StepsFile | None = None, total: str | None = ORIN_TOTAL) -> ImportedTables:
-    return import_tegrastats_log("t.log", log, steps or _steps(), "agx-orin", "net", total)
+    return assemble_tables(import_tegrastats_log("t.log", log, steps or _steps(), total), "agx-orin", "net")
 
 
 def _orin_log(watts_at: dict[int, int]) -> str:
