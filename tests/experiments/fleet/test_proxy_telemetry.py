@@ -20,9 +20,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes
-from cryptography.x509.oid import NameOID
+from contracts.board_requests import board_request
 
 from experiments.backends.simulation import find_free_port
 from experiments.fleet.certificates import Signer, encode_certificate, encode_key, make_board, make_ca, new_key
@@ -157,9 +155,7 @@ def front(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Front]:
 def shown(folder: Path, ca: Signer, board: str, days: int = 1, ago: timedelta = timedelta()) -> Path:
     """A file with a board's key and the certificate that ``ca`` gives it."""
     key = new_key()
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, board)])
-    request = x509.CertificateSigningRequestBuilder().subject_name(subject).sign(key, hashes.SHA256())
-    made = make_board(ca, request, board, datetime.now(UTC) - ago, days)
+    made = make_board(ca, board_request(board, key=key), board, datetime.now(UTC) - ago, days)
     path = folder / f"{board}.pem"
     path.write_bytes(encode_key(key) + encode_certificate(made))
     return path
