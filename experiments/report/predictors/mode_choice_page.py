@@ -121,7 +121,7 @@ def _regret_chart(key: str, choices: Sequence[ModeChoiceResult]) -> Chart:
 def _explored_chart(key: str, choices: Sequence[ModeChoiceResult]) -> Chart:
     """Plot the number of distinct modes tried up to each round, averaged over the seeds."""
 
-    def tried(choice: ModeChoiceResult) -> list[float]:
+    def count_tried(choice: ModeChoiceResult) -> list[float]:
         return [float(one.explored) for one in choice.rounds]
 
     return _line_chart(
@@ -130,7 +130,7 @@ def _explored_chart(key: str, choices: Sequence[ModeChoiceResult]) -> Chart:
         label="distinct modes tried",
         caption="Mean over seeds.",
         choices=choices,
-        values=tried,
+        values=count_tried,
     )
 
 
