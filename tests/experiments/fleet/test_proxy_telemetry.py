@@ -26,7 +26,6 @@ from experiments.backends.simulation import find_free_port
 from experiments.fleet.certificates import Signer, encode_certificate, encode_key, make_board, make_ca, new_key
 from experiments.fleet.key_folder import create_keys, read_signer
 from experiments.fleet.nginx_proxy import NginxProxy, build_configuration
-from fedge.errors import BadInput
 
 NGINX = shutil.which("nginx", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
 pytestmark = pytest.mark.skipif(NGINX is None, reason="nginx is not here")
@@ -240,9 +239,3 @@ def test_nothing_else_of_the_board_service_is_reached_through_the_boards_port(
     front: Front, tmp_path: Path, path: str
 ) -> None:
     assert front.asked(path, shown(tmp_path, front.ca, "nano-1"))[0] in {400, 403}
-
-
-@pytest.mark.parametrize("socket", ["ingest.sock", "/run/x; include /etc/x", "/run/$x"])
-def test_a_socket_that_nginx_would_read_otherwise_is_refused(socket: str) -> None:
-    with pytest.raises(BadInput, match="--telemetry"):
-        build_configuration(NginxProxy(Path("/etc/fedge/tls"), telemetry=Path(socket)))
