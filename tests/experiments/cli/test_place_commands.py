@@ -10,7 +10,7 @@ import typer
 from typer.testing import CliRunner
 
 from experiments.cli import place_commands
-from experiments.cli.place_commands import print_placement, print_placement_runs
+from experiments.cli.place_commands import place_run, print_placement, print_placement_runs
 from fedge.analysis.placement.execution.placement_runs import PlacementRunOptions, parse_placement
 from fedge.analysis.placement.placement_advice import PlacementOptions, advise_placement
 from fedge.errors import BadInput
@@ -185,6 +185,14 @@ def test_without_a_model_what_can_run_here_is_told() -> None:
 def test_instances_that_cannot_be_meant_are_refused(text: str) -> None:
     with pytest.raises(BadInput, match=r"NAME:BATCH:PRECISION|--instances ort-cpu:.*whole number"):
         parse_placement(text)
+
+
+def test_without_a_network_it_lists_what_can_run_here(capsys: pytest.CaptureFixture[str]) -> None:
+    place_run(None)
+
+    text = " ".join(capsys.readouterr().out.split())
+    assert "no: this machine has no DLA" in text
+    assert "no: None" not in text
 
 
 @pytest.mark.long
