@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -40,10 +40,10 @@ def _starts_with(path: Path, starts: str) -> bool:
         return False
 
 
-def write_json_rows(json_file: Path | None, rows: Sequence[object]) -> None:
-    """Write rows as a JSON list; nothing if no file is given."""
+def write_json(json_file: Path | None, value: object) -> None:
+    """Write a record or a list as the command's JSON; nothing if no file is given."""
     if json_file is not None:
-        write_output("--json", json_file, lambda path: run_folder.write_json(path, list(rows)))
+        write_output("--json", json_file, lambda path: run_folder.write_json(path, value))
 
 
 def write_output(option: str, path: Path, write: Callable[[Path], None]) -> None:

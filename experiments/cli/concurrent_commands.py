@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from experiments.cli.command_output import check_output, make_console, show_progress, write_output
+from experiments.cli.command_output import check_output, make_console, show_progress, write_json
 from fedge.errors import FedgeError
 
 if TYPE_CHECKING:
@@ -90,7 +90,6 @@ def run_and_print(options: ConcurrentRunOptions, json_file: Path | None) -> None
     """
     from experiments.report.analysis.side_by_side_terminal import build_outcome_table
     from fedge.serving.concurrent_run import concurrent_run_to_dict, run_concurrent_jobs
-    from fedge.telemetry import run_folder
 
     check_output("--json", json_file, RUN_START)
     console = make_console()
@@ -98,9 +97,7 @@ def run_and_print(options: ConcurrentRunOptions, json_file: Path | None) -> None
         result = run_concurrent_jobs(options, _RunDisplay(options, console))
     if result.outcomes:
         build_outcome_table(list(result.outcomes), options.latency_s).print(console)
-        if json_file is not None:
-            data = concurrent_run_to_dict(result)
-            write_output("--json", json_file, lambda path: run_folder.write_json(path, data))
+        write_json(json_file, concurrent_run_to_dict(result))
     if result.ended is not None:
         raise result.ended
 
@@ -218,14 +215,11 @@ def evaluate_strategies(options: StrategyStudyOptions, json_file: Path | None) -
     from experiments.report.analysis.strategy_terminal import print_strategies
     from fedge.studies.serving.strategy_scores import row_to_dict
     from fedge.studies.serving.strategy_study import build_strategy_jobs
-    from fedge.telemetry import run_folder
 
     check_output("--json", json_file, "[")
     rows = evaluate_jobs(build_strategy_jobs(options))
     print_strategies(make_console(), rows)
-    if json_file is not None:
-        data = [row_to_dict(row) for row in rows]
-        write_output("--json", json_file, lambda path: run_folder.write_json(path, data))
+    write_json(json_file, [row_to_dict(row) for row in rows])
     errors = [f"{row.strategy} on {row.pair}: {row.error}" for row in rows if row.error is not None]
     if errors:
         raise FedgeError(f"{len(errors)} of {len(rows)} rows failed; {'; '.join(dict.fromkeys(errors))}")

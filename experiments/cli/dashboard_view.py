@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import sys
 import webbrowser
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -14,19 +13,6 @@ import typer
 from fedge.errors import BadInput
 
 LOOPBACK = "127.0.0.1"
-
-
-@dataclass(frozen=True, slots=True)
-class DashboardOptions:
-    """Command-line options."""
-
-    source: str | None
-    serve: Path | None = None
-    host: str = LOOPBACK
-    port: int | None = None
-    token_file: Path | None = None
-    relay_token_file: Path | None = None
-    open: bool = False
 
 
 def board(
@@ -53,58 +39,42 @@ def board(
     open_it: Annotated[bool, typer.Option("--open", help="Open the page in the browser of this machine.")] = False,
 ) -> None:
     """Show a run, unfinished or finished, or a real fleet as a live web page."""
-    serve_dashboard(
-        DashboardOptions(
-            source,
-            serve=serve,
-            host=host,
-            port=port,
-            token_file=token_file,
-            relay_token_file=relay_token_file,
-            open=open_it,
-        )
-    )
-
-
-def serve_dashboard(options: DashboardOptions) -> None:
-    """Serve the dashboard until Ctrl-C and print its address."""
     from experiments.backends import dashboard_service as backend
-    from experiments.backends.dashboard_target import find_run_folder, parse_address, read_settings, read_token
+    from experiments.backends.dashboard_target import find_run_folder, parse_address, read_token
 
-    _check_options(options)
-    if options.serve is not None:
-        settings = read_settings(options.serve)
-        place = backend.ListenAddress(settings.host, settings.port, settings.token_file, settings.names)
-        limits = (round(settings.store_gb * 1e9), settings.store_days * 86_400.0)
-        service = backend.FleetDashboard(settings.store, settings.runs, settings.ingest, *limits)
-        backend.serve_fleet(service, place, _announce_url(options.open))
+    if serve is not None:
+        given = {"RUN_OR_ADDRESS": source, "--port": port, "--token-file": token_file}
+        given |= {"--relay-token-file": relay_token_file, "--host": None if host == LOOPBACK else host}
+        _serve_fleet(serve, given, opened=open_it)
         return
-    place = backend.ListenAddress(options.host, options.port, options.token_file)
-    source = options.source or ""
+    if relay_token_file is not None and "://" not in (source or ""):
+        right = "--token-file for the page itself; this one is the token of another page, http://HOST:PORT/"
+        raise BadInput("--relay-token-file", f"{relay_token_file}, with a run folder", right)
     if not source:
         raise BadInput("RUN_OR_ADDRESS", "nothing", "a run folder, an address (http://...), or --serve FILE")
+    place = backend.ListenAddress(host, port, token_file)
     if "://" in source:
         url, token = parse_address(source)
-        if options.relay_token_file is not None:
-            token = read_token(options.relay_token_file)
-        backend.show_relay(url, token=token, place=place, told=_announce_url(options.open), note=_note)
+        if relay_token_file is not None:
+            token = read_token(relay_token_file)
+        backend.show_relay(url, token=token, place=place, told=_announce_url(open_it), note=_note)
     else:
-        backend.show_run(find_run_folder(Path(source)), place, _announce_url(options.open))
+        backend.show_run(find_run_folder(Path(source)), place, _announce_url(open_it))
 
 
-def _check_options(options: DashboardOptions) -> None:
-    """Raise ``BadInput`` for options that would have no effect."""
-    given = {"RUN_OR_ADDRESS": options.source, "--port": options.port, "--token-file": options.token_file}
-    given |= {
-        "--relay-token-file": options.relay_token_file,
-        "--host": None if options.host == LOOPBACK else options.host,
-    }
-    odd = [name for name, value in given.items() if value is not None]
-    if options.serve is not None and odd:
-        raise BadInput(odd[0], f"{given[odd[0]]}, with --serve", f"without it: {options.serve} contains these settings")
-    if options.relay_token_file is not None and "://" not in (options.source or ""):
-        right = "--token-file for the page itself; this one is the token of another page, http://HOST:PORT/"
-        raise BadInput("--relay-token-file", f"{options.relay_token_file}, with a run folder", right)
+def _serve_fleet(serve: Path, given: Mapping[str, object], *, opened: bool) -> None:
+    """Run the service with the settings of a file; other options that are ``given`` would have no effect."""
+    from experiments.backends import dashboard_service as backend
+    from experiments.backends.dashboard_target import read_settings
+
+    for name, value in given.items():
+        if value is not None:
+            raise BadInput(name, f"{value}, with --serve", f"without it: {serve} contains these settings")
+    settings = read_settings(serve)
+    place = backend.ListenAddress(settings.host, settings.port, settings.token_file, settings.names)
+    limits = (round(settings.store_gb * 1e9), settings.store_days * 86_400.0)
+    service = backend.FleetDashboard(settings.store, settings.runs, settings.ingest, *limits)
+    backend.serve_fleet(service, place, _announce_url(opened))
 
 
 def _note(text: str) -> None:

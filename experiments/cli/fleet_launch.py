@@ -11,10 +11,11 @@ from rich.console import Console
 
 from experiments.backends import launcher
 from experiments.fleet import remote_run, selected_fleet
-from experiments.fleet.experiment_bundle import pack_experiment
 from experiments.fleet.inventory import Inventory, format_names
+from experiments.fleet.remote_run import pack_experiment
 from experiments.fleet.selected_fleet import FleetOptions
 from experiments.fleet.server_connection import ServerConnection, build_connection
+from experiments.report.tables import print_lines
 from experiments.spec import experiment_checks
 from experiments.spec.experiment_loader import load_experiment
 from fedge.errors import BadInput
@@ -39,9 +40,9 @@ def run_on_fleet(config: Path, overrides: Sequence[str], out: Path | None, optio
     packed = pack_experiment(adapt_to_server(experiment, server))
     remote_run.prepare_folder(folder)
     job = remote_run.send_bundle(server, packed, experiment.name)
-    _say(console, f"the experiment is on {server.name} in {job}")
+    print_lines(console, [f"the experiment is on {server.name} in {job}"])
     try:
-        code = remote_run.follow_run(server, job, _terminal_width(), lambda line: _say(console, line))
+        code = remote_run.follow_run(server, job, _terminal_width(), lambda line: print_lines(console, [line]))
     except KeyboardInterrupt:
         # An interrupted run's folder is fetched as well: it is the only record of what happened.
         _fetch(server, job, folder, console)
@@ -74,15 +75,15 @@ def check_locally(experiment: Experiment, console: Console) -> None:
     except BadInput as error:
         if error.where != DATA:
             raise
-        _say(console, "note: the data is not on this machine; the server checks it, and what depends on it")
+        print_lines(console, ["note: the data is not on this machine; the server checks it, and what depends on it"])
     strategy_check.check_strategy(local)
     network = TASKS.get(experiment.workload.task)
     if network is not None and network.dataset == "digits":
-        _say(
-            console,
+        lines = (
             f"note: {experiment.workload.task} reads scikit-learn's digits, which provisioned boards do not have",
+            "      (boards with a data_folder of their own train on that); synthetic-cnn needs nothing",
         )
-        _say(console, "      (boards with a data_folder of their own train on that); synthetic-cnn needs nothing")
+        print_lines(console, lines)
 
 
 def adapt_to_server(experiment: Experiment, server: ServerConnection) -> Experiment:
@@ -93,15 +94,11 @@ def adapt_to_server(experiment: Experiment, server: ServerConnection) -> Experim
 
 def _fetch(server: ServerConnection, job: str, folder: Path, console: Console) -> None:
     if remote_run.fetch_folder(server, job, folder):
-        _say(console, f"run folder: {folder} (on {server.name}: {job}/{remote_run.RUN})")
+        print_lines(console, [f"run folder: {folder} (on {server.name}: {job}/{remote_run.RUN})"])
     else:
-        _say(console, f"the run on {server.name} made no folder; what was sent is in {job}")
+        print_lines(console, [f"the run on {server.name} made no folder; what was sent is in {job}"])
 
 
 def _terminal_width() -> dict[str, str]:
     """Return this terminal's width as a variable for the run, which has no terminal."""
     return {"COLUMNS": str(shutil.get_terminal_size().columns)} if sys.stdout.isatty() else {}
-
-
-def _say(console: Console, line: str) -> None:
-    console.print(line, soft_wrap=True, highlight=False, markup=False)

@@ -16,6 +16,7 @@ from experiments.fleet.inventory import format_names
 from experiments.fleet.playbook_progress import PlaybookProgress, format_elapsed, summarize_playbook
 from experiments.fleet.playbook_runner import PlaybookCall, PlaybookOutcome, execute_playbook
 from experiments.fleet.selected_fleet import FleetOptions, SelectedFleet
+from experiments.report.tables import print_lines
 from fedge.errors import BadInput
 
 DONE, FAILED = 0, 1
@@ -45,7 +46,7 @@ def remove_fleet(options: FleetOptions, agreed: Callable[[str], bool]) -> int:
     """
     fleet = selected_fleet.read_fleet(options)
     if not agreed(removal_question(fleet)):
-        _say(_console(), "nothing was removed")
+        print_lines(_console(), ["nothing was removed"])
         return FAILED
     return run_playbook("remove", fleet, fleet.build_call("remove.yml"))
 
@@ -70,8 +71,7 @@ def fetch_logs(options: FleetOptions, out: Path, since: str | None) -> int:
     code = run_playbook("logs", fleet, replace(fleet.build_call("collect.yml"), variables=given))
     console = _console()
     hosts = (name for name in (fleet.inventory.server.name, *fleet.boards) if name in fleet.hosts)
-    for line in describe_fetched_logs(out, tuple(hosts)):
-        _say(console, line)
+    print_lines(console, describe_fetched_logs(out, tuple(hosts)))
     return code
 
 
@@ -104,11 +104,11 @@ def run_playbook(name: str, fleet: SelectedFleet, call: PlaybookCall) -> int:
         with PlaybookProgress(name, console) as progress:
             outcome = execute_playbook(call, log, progress.update)
     except KeyboardInterrupt:
-        _say(console, f"stopped; what was done until then stays, and the same command goes on from there; log: {log}")
+        stays = "stopped; what was done until then stays, and the same command goes on from there"
+        print_lines(console, [f"{stays}; log: {log}"])
         raise
-    for line in summarize_outcome(outcome, check=call.check, boards=frozenset(fleet.boards)):
-        _say(console, line)
-    _say(console, f"took {format_elapsed(time.monotonic() - started_s)}; all of Ansible's output: {log}")
+    took = f"took {format_elapsed(time.monotonic() - started_s)}; all of Ansible's output: {log}"
+    print_lines(console, [*summarize_outcome(outcome, check=call.check, boards=frozenset(fleet.boards)), took])
     return DONE if outcome.code == 0 else FAILED
 
 
@@ -122,7 +122,3 @@ def summarize_outcome(outcome: PlaybookOutcome, *, check: bool, boards: frozense
 
 def _console() -> Console:
     return Console(file=sys.stdout)
-
-
-def _say(console: Console, line: str) -> None:
-    console.print(line, soft_wrap=True, highlight=False, markup=False)

@@ -15,8 +15,8 @@ from rich.text import Text
 from experiments.cli.command_output import check_output, make_console, write_output
 from experiments.cli.fleet_playbook import log_path
 from experiments.fleet.selected_fleet import FleetOptions
-from experiments.fleet.status.clock_offset import format_duration
 from experiments.fleet.status.fleet_inspection import fleet_status_to_dict, inspect_fleet
+from experiments.fleet.status.host_facts import format_duration
 from experiments.fleet.status.status_records import BoardStatus, FleetStatus, ServerStatus
 from fedge.atomic_files import write_text
 

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from experiments.cli.command_output import check_output, make_console, show_progress, write_json_rows, write_output
+from experiments.cli.command_output import check_output, make_console, show_progress, write_json, write_output
 from fedge.atomic_files import write_text
 
 app = typer.Typer(
@@ -47,7 +47,7 @@ def evaluate(
         rows = study.run(report_cell)
     for table in build_error_tables(rows):
         table.print(make_console())
-    write_json_rows(json_file, [asdict(row) for row in rows])
+    write_json(json_file, [asdict(row) for row in rows])
 
 
 @app.command()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from experiments.cli.command_output import check_output, make_console, show_progress, write_output
+from experiments.cli.command_output import check_output, make_console, show_progress, write_json, write_output
 from experiments.report.quantities import UNKNOWN
 from experiments.report.tables import Table, number_cell, text_cell
 from fedge.atomic_files import write_text
@@ -81,15 +81,12 @@ def print_placement(options: PlacementOptions, html: Path | None, json_file: Pat
     """Plan, print and write the results."""
     from experiments.report.analysis.placement_terminal import print_placement_advice
     from fedge.analysis.placement.placement_advice import PLACEMENT_FORMAT, advise_placement, placement_advice_to_dict
-    from fedge.telemetry import run_folder
 
     check_output("--json", json_file, f'{{\n  "format": "{PLACEMENT_FORMAT}"')
     check_output("--html", html, "<!doctype html")
     advice = advise_placement(options)
     print_placement_advice(make_console(), advice)
-    if json_file is not None:
-        data = placement_advice_to_dict(advice)
-        write_output("--json", json_file, lambda path: run_folder.write_json(path, data))
+    write_json(json_file, placement_advice_to_dict(advice))
     if html is not None:
         from experiments.report.analysis.placement_page import write_placement_page
 

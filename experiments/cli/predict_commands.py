@@ -11,14 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from experiments.cli import predict_use
-from experiments.cli.command_output import (
-    check_output,
-    make_console,
-    show_progress,
-    warn,
-    write_json_rows,
-    write_output,
-)
+from experiments.cli.command_output import check_output, make_console, show_progress, warn, write_json, write_output
 from experiments.cli.predict_use import AsJson
 from fedge.errors import BadInput, FedgeError
 
@@ -106,7 +99,7 @@ def evaluate_predictors(options: PredictionStudyOptions, json_file: Path | None,
         BadInput: If the input is invalid; raised before any computation.
         FedgeError: At the end, if cells failed.
     """
-    from experiments.report.predictors.evaluation_tables import print_evaluation
+    from experiments.report.predictors.evaluation_page import print_evaluation
     from fedge.studies.prediction_cells import row_to_dict
     from fedge.studies.prediction_options import build_prediction_study
     from fedge.studies.prediction_study import run_prediction_study
@@ -120,7 +113,7 @@ def evaluate_predictors(options: PredictionStudyOptions, json_file: Path | None,
         results = run_prediction_study(study, report=report_step)
     rows = [result.row for result in results]
     print_evaluation(make_console(), rows)
-    write_json_rows(json_file, [row_to_dict(row) for row in rows])
+    write_json(json_file, [row_to_dict(row) for row in rows])
     if html is not None:
         from experiments.report.predictors.evaluation_page import write_evaluation_page
 

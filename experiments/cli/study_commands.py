@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Protocol, TypeVar
 
 import typer
 
-from experiments.cli.command_output import check_output, make_console, show_progress, write_json_rows, write_output
+from experiments.cli.command_output import check_output, make_console, show_progress, write_json, write_output
 from fedge.errors import BadInput
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def study_mode_choice(options: ModeChoiceOptions, json_file: Path | None, html: 
     print_mode_choice(make_console(), study.table, study.steps, results)
     for note in study.notes:
         make_console().print(f"note: {note}", soft_wrap=True, highlight=False, markup=False)
-    write_json_rows(json_file, [result.row for result in results])
+    write_json(json_file, [result.row for result in results])
     if html is not None:
         from experiments.report.predictors.mode_choice_page import write_mode_choice_page
 
@@ -144,7 +144,7 @@ def study_fleet(options: FleetStudyOptions, json_file: Path | None, html: Path |
     study = build_fleet_study(options)
     runs = _run_study(study)
     print_fleet_study(make_console(), runs)
-    write_json_rows(json_file, [run.row for run in runs])
+    write_json(json_file, [run.row for run in runs])
     if html is not None:
         from experiments.report.predictors.fleet_study_page import write_fleet_page
 

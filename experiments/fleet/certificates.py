@@ -109,17 +109,12 @@ def make_server(ca: Signer, key: Key, hosts: Sequence[str], now: datetime, days:
     names = dict.fromkeys(parse_host(host) for host in (*hosts, *LOOPBACK))
     alternatives = [x509.DNSName(name) if isinstance(name, str) else x509.IPAddress(name) for name in names]
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "fedge SuperLink")])
-    authority = x509.AuthorityKeyIdentifier.from_issuer_public_key(ca.key.public_key())
     builder = (
         _start_certificate(subject, issuer=ca.certificate.subject, public=key.public_key(), now=now, until=until)
-        .serial_number(x509.random_serial_number())
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(_key_usage(signs_certificates=False), critical=True)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
         .add_extension(x509.SubjectAlternativeName(alternatives), critical=False)
-        .add_extension(authority, critical=False)
     )
-    return builder.sign(ca.key, hashes.SHA384())
+    return _sign_leaf(ca, builder)
 
 
 def parse_request(text: str) -> x509.CertificateSigningRequest:
@@ -139,14 +134,8 @@ def make_board(
 ) -> x509.Certificate:
     """Create the certificate with which a board authenticates when it sends telemetry.
 
-    Only the public key is taken from the request, after its signature has been verified.
-
-    Args:
-        ca: The CA that signs.
-        request: The board's signing request.
-        board: The board's name, used as common name; at most 64 characters.
-        now: Current time, time zone aware.
-        days: Validity, in days from ``now``; cut to the CA's.
+    Only the public key is taken from the request, after its signature has been verified. The certificate is valid for
+    ``days`` from ``now``, which is time zone aware, at most as long as the CA.
 
     Raises:
         BadInput: If the name is malformed, the signature is wrong, or the request asks for another name, for a CA or
@@ -170,15 +159,10 @@ def make_board(
     if until <= now:
         raise BadInput("the CA", f"one that ended on {until:%Y-%m-%d}", "a CA that holds (`fedge fleet keys`)")
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, board)])
-    builder = (
-        _start_certificate(subject, issuer=ca.certificate.subject, public=key, now=now, until=until)
-        .serial_number(x509.random_serial_number())
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(_key_usage(signs_certificates=False), critical=True)
-        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH]), critical=True)
-        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(ca.key.public_key()), critical=False)
+    builder = _start_certificate(subject, issuer=ca.certificate.subject, public=key, now=now, until=until)
+    return _sign_leaf(
+        ca, builder.add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH]), critical=True)
     )
-    return builder.sign(ca.key, hashes.SHA384())
 
 
 def list_certificate_hosts(certificate: x509.Certificate) -> tuple[str, ...]:
@@ -194,6 +178,17 @@ def _start_certificate(
     builder = x509.CertificateBuilder().subject_name(subject).issuer_name(issuer).public_key(public)
     builder = builder.not_valid_before(now - BACKDATED_BY).not_valid_after(until)
     return builder.add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)
+
+
+def _sign_leaf(ca: Signer, builder: x509.CertificateBuilder) -> x509.Certificate:
+    """Sign a certificate that signs nothing itself."""
+    builder = (
+        builder.serial_number(x509.random_serial_number())
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_key_usage(signs_certificates=False), critical=True)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(ca.key.public_key()), critical=False)
+    )
+    return builder.sign(ca.key, hashes.SHA384())
 
 
 def _key_usage(*, signs_certificates: bool) -> x509.KeyUsage:

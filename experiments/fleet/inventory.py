@@ -1,4 +1,4 @@
-"""The Ansible inventory of the fleet: the server, the boards, their variables, and host patterns."""
+"""The Ansible inventory of the fleet: server, boards, variables, host patterns, and the records of its checks."""
 
 from __future__ import annotations
 

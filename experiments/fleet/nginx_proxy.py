@@ -20,8 +20,6 @@ LARGEST_BODY_MB = 2048
 """Flower's limit on the size of one message."""
 LARGEST_TELEMETRY_MB = 1
 """Limit on a telemetry request. A board's batch of samples takes a few kilobytes, so this rejects only misuse."""
-TELEMETRY_SOCKET = Path("/run/fedge-board/ingest.sock")
-"""Socket on which the server's board service accepts telemetry; only nginx may write to it."""
 SAFE_PATH = re.compile(r"/[A-Za-z0-9._/+-]*")
 ALL_ADDRESSES = ("0.0.0.0",)  # noqa: S104  boards come from anywhere; what they may ask for is what is limited
 
@@ -213,12 +211,10 @@ def parse_network(text: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network:
 
 
 def _check_proxy(proxy: NginxProxy) -> None:
-    if not SAFE_PATH.fullmatch(str(proxy.keys)):
-        right = "an absolute path of letters, digits and ._+-, as nginx reads it"
-        raise BadInput("--keys", repr(str(proxy.keys)), right)
-    if proxy.telemetry is not None and not SAFE_PATH.fullmatch(str(proxy.telemetry)):
-        right = "an absolute path of letters, digits and ._+-, as nginx reads it"
-        raise BadInput("--telemetry", repr(str(proxy.telemetry)), right)
+    for option, path in (("--keys", proxy.keys), ("--telemetry", proxy.telemetry)):
+        if path is not None and not SAFE_PATH.fullmatch(str(path)):
+            right = "an absolute path of letters, digits and ._+-, as nginx reads it"
+            raise BadInput(option, repr(str(path)), right)
     ports = [proxy.superlink_port, proxy.fleet_port, *([proxy.control_port] if proxy.management else [])]
     wrong = [port for port in ports if not 0 < port < 65536]
     if wrong or len(set(ports)) < len(ports):

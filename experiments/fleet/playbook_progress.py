@@ -81,14 +81,8 @@ class AnswerProgress(_LiveView):
     ``done`` returns the hosts that have replied or have been given up; it is called at every refresh.
     """
 
-    def __init__(
-        self,
-        console: Console,
-        hosts: Sequence[str],
-        done: Callable[[], frozenset[str]],
-        now_s: Callable[[], float] = time.monotonic,
-    ) -> None:
-        super().__init__(console, now_s, transient=True)
+    def __init__(self, console: Console, hosts: Sequence[str], done: Callable[[], frozenset[str]]) -> None:
+        super().__init__(console, time.monotonic, transient=True)
         self._hosts, self._done = hosts, done
 
     def _render(self) -> Text:

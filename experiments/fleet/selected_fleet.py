@@ -10,7 +10,6 @@ from pathlib import Path
 
 from experiments.fleet import inventory
 from experiments.fleet.inventory import Inventory
-from experiments.fleet.inventory_problem import InventoryProblem
 from experiments.fleet.inventory_rules import find_example_hosts, find_problems
 from experiments.fleet.playbook_runner import PlaybookCall
 from fedge.errors import BadInput
@@ -97,10 +96,10 @@ def _read_inventory(options: FleetOptions) -> SelectedFleet:
     return SelectedFleet(options, whole, frozenset(inventory.match_hosts(whole, options.playbooks, options.limit)))
 
 
-def raise_problems(problems: Sequence[InventoryProblem], fleet: SelectedFleet) -> None:
+def raise_problems(problems: Sequence[BadInput], fleet: SelectedFleet) -> None:
     """Raise ``BadInput`` with all problems of an inventory, before any host is contacted."""
     if len(problems) == 1:
-        raise BadInput(problems[0].where, problems[0].got, problems[0].right)
+        raise problems[0]
     if problems:
         listed = "".join(f"\n  {problem}" for problem in problems)
         raise BadInput(str(fleet.options.inventory), f"{len(problems)} problems", f"fix them first:{listed}")

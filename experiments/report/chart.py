@@ -98,14 +98,15 @@ def line_mode(points: int) -> str:
     return "lines+markers" if points <= 60 else "lines"
 
 
-def to_json_value(value: Any) -> Any:
-    """Convert a value for JSON: numbers are rounded to ``JSON_DIGITS``, non-finite ones become null."""
+def to_json_value(value: Any, digits: int | None = None) -> Any:
+    """Convert a value for JSON: numbers are rounded to ``digits`` if given, non-finite ones become null."""
     if isinstance(value, float):
-        return float(f"{value:.{JSON_DIGITS}g}") if math.isfinite(value) else None
+        finite = value if digits is None else float(f"{value:.{digits}g}")
+        return finite if math.isfinite(value) else None
     if isinstance(value, Mapping):
-        return {key: to_json_value(inner) for key, inner in value.items()}
+        return {key: to_json_value(inner, digits) for key, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [to_json_value(inner) for inner in value]
+        return [to_json_value(inner, digits) for inner in value]
     return value
 
 
@@ -125,18 +126,9 @@ def scatter_trace(
     legend: bool = True,
     **more: Any,
 ) -> Trace:
-    """Return points, lines or both.
+    """Return points, lines or both, by ``mode``: ``markers``, ``lines`` or ``lines+markers``.
 
-    Args:
-        name: Entry in the legend; text, which is escaped here as everywhere in this module.
-        x: Values of the points.
-        y: Values of the points, as many.
-        mode: ``markers``, ``lines`` or ``lines+markers``.
-        marker: Plotly's marker settings.
-        line: Plotly's line settings.
-        hover: What is shown on hovering.
-        legend: Whether the trace is in the legend.
-        **more: Further Plotly settings, such as ``error_y``, ``fill`` or ``legendgroup``.
+    Texts are escaped here, as everywhere in this module. ``more`` are further Plotly settings, such as ``error_y``.
     """
     styles = {key: dict(value) for key, value in (("marker", marker), ("line", line)) if value is not None}
     kind = {"type": "scatter", "mode": mode, "name": escape(name), "x": _escape_texts(x), "y": _escape_texts(y)}
@@ -156,19 +148,9 @@ def line_trace(
     legend: bool = True,
     **more: Any,
 ) -> Trace:
-    """Return a line.
+    """Return a line; ``markers`` None marks its points as long as they can be told apart.
 
-    Args:
-        name: Entry in the legend.
-        x: Values of the points.
-        y: Values of the points, as many.
-        colour: CSS colour.
-        width: Width in pixels.
-        dash: ``solid``, ``dash`` or ``dot``.
-        markers: Whether points are marked; None marks them as long as they can be told apart.
-        hover: What is shown on hovering.
-        legend: Whether the line is in the legend.
-        **more: Further Plotly settings.
+    ``dash`` is ``solid``, ``dash`` or ``dot``.
     """
     mode = line_mode(len(x)) if markers is None else "lines+markers" if markers else "lines"
     line = {"color": colour, "width": width, **({} if dash == "solid" else {"dash": dash})}
@@ -186,18 +168,7 @@ def bar_trace(
     legend: bool = True,
     **more: Any,
 ) -> Trace:
-    """Return bars.
-
-    Args:
-        name: Entry in the legend.
-        labels: Categories or positions of the bars.
-        values: Their lengths, as many.
-        colour: CSS colour, or one per bar.
-        horizontal: Whether the bars lie.
-        hover: What is shown on hovering.
-        legend: Whether the bars are in the legend.
-        **more: Further Plotly settings, such as ``base``, ``width`` or ``error_x``.
-    """
+    """Return bars at categories or positions; ``colour`` may be one per bar."""
     along, across = ("x", "y") if horizontal else ("y", "x")
     kind = {"type": "bar", "name": escape(name), across: _escape_texts(labels), along: list(values)}
     lying = {"orientation": "h"} if horizontal else {}
@@ -239,20 +210,18 @@ def legend_layout(entries: int, labels: Sequence[str] = ()) -> dict[str, Any]:
     return {**LEGEND, "y": -0.2, "yanchor": "top"} if crowded else dict(LEGEND)
 
 
+def xy_layout(
+    xaxis: Mapping[str, Any], yaxis: Mapping[str, Any], legend: Mapping[str, Any] = LEGEND, **more: Any
+) -> dict[str, Any]:
+    """Return the layout of a plot with two axes, in which the nearest point shows its hover text."""
+    return {"xaxis": xaxis, "yaxis": yaxis, "legend": legend, "hovermode": "closest", **more}
+
+
 def menu_chart(
     key: str, title: str, frames: Sequence[ChartFrame], *, caption: str = "", height_px: int = 320, menu: str = "show"
 ) -> Chart:
     """Return a chart with a menu of views, the first one shown first; ``menu`` is the menu's label."""
-    return Chart(
-        key,
-        title=title,
-        caption=caption,
-        data=[],
-        layout={},
-        height_px=height_px,
-        frames=tuple(frames),
-        menu=menu,
-    )
+    return Chart(key, title, caption, [], layout={}, height_px=height_px, frames=tuple(frames), menu=menu)
 
 
 def step_trace(
@@ -289,15 +258,8 @@ def heatmap_trace(
 ) -> Trace:
     """Return a heat map without colour bar.
 
-    Args:
-        x: Names of the columns.
-        y: Names of the rows.
-        z: Values by row and column; None leaves a cell empty.
-        colours: Colours of the shares 0 to 1 of the range.
-        hover: What is shown on hovering, per cell.
-        texts: What is written into the cells.
-        ends: Values of the first and the last colour.
-        **more: Further Plotly settings.
+    ``z`` has rows of values, of which None leaves a cell empty; ``colours`` are those of the shares 0 to 1 of the range
+    between ``ends``.
     """
     words = {} if texts is None else {"text": texts, "texttemplate": "%{text}", "textfont": {"size": 10}}
     scale = {"zmin": ends[0], "zmax": ends[1], "colorscale": [list(stop) for stop in colours], "showscale": False}

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from markupsafe import Markup
 
-from experiments.report.chart import Chart, to_json_value
+from experiments.report.chart import JSON_DIGITS, Chart, to_json_value
 from experiments.report.palette import SHARE_COLOURS
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def render_page(title: str, head: Markup, sections: Sequence[Section], foot: str
     """Render a page; ``head`` has its heading, headline figures and provenance."""
     from plotly.offline import get_plotlyjs
 
-    charts = [to_json_value(_chart_data(chart)) for section in sections for chart in section.charts]
+    charts = [to_json_value(_chart_data(chart), JSON_DIGITS) for section in sections for chart in section.charts]
     # "<" is escaped, so that no text in the data can end the script element.
     data = json.dumps(charts, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
     return (

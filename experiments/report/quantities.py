@@ -20,11 +20,11 @@ class UnitScale:
         return None if value is None else value / self.per
 
 
-def energy_scale(values_j: Iterable[float | None]) -> UnitScale:
-    """Choose J, kJ or MJ, so that the largest value has at most four digits before the decimal point."""
+def energy_scale(values_j: Iterable[float | None], below: float = 1e4) -> UnitScale:
+    """Choose J, kJ or MJ, so that the largest value is less than ``below`` if possible."""
     largest_j = max((abs(v) for v in values_j if v is not None), default=0.0)
     return next(
-        (s for s in (UnitScale("J", 1.0), UnitScale("kJ", 1e3)) if largest_j < 1e4 * s.per), UnitScale("MJ", 1e6)
+        (s for s in (UnitScale("J", 1.0), UnitScale("kJ", 1e3)) if largest_j < below * s.per), UnitScale("MJ", 1e6)
     )
 
 
@@ -43,13 +43,7 @@ def is_known(value: float | None) -> bool:
 
 
 def number(value: float | None, digits: int = 3, unit: str = "") -> str:
-    """Format a number without exponent: 1234.5 -> 1,234.
-
-    Args:
-        value: The number; None and non-finite values give a dash.
-        digits: Significant digits; whole digits are never dropped.
-        unit: Appended after a space.
-    """
+    """Format a number without exponent, to ``digits`` significant ones but all whole ones: 1234.5 -> 1,234."""
     if value is None or not math.isfinite(value):
         return UNKNOWN
     magnitude = math.floor(math.log10(abs(value))) if value else 0
@@ -59,20 +53,12 @@ def number(value: float | None, digits: int = 3, unit: str = "") -> str:
 
 def energy(value_j: float | None) -> str:
     """Format an energy with a fitting prefix: 45.2 kJ."""
-    if value_j is None or not math.isfinite(value_j):
-        return UNKNOWN
-    scale = next(
-        (s for s in (UnitScale("J", 1.0), UnitScale("kJ", 1e3)) if abs(value_j) < 1e3 * s.per), UnitScale("MJ", 1e6)
-    )
-    return number(value_j / scale.per, 3, scale.unit)
+    return UNKNOWN if value_j is None or not math.isfinite(value_j) else energies(value_j)[0]
 
 
 def energies(*values_j: float) -> tuple[str, ...]:
     """Format several energies in the unit that fits the largest, for use in one sentence."""
-    largest_j = max(abs(value) for value in values_j)
-    scale = next(
-        (s for s in (UnitScale("J", 1.0), UnitScale("kJ", 1e3)) if largest_j < 1e3 * s.per), UnitScale("MJ", 1e6)
-    )
+    scale = energy_scale(values_j, below=1e3)
     return tuple(number(value / scale.per, 3, scale.unit) for value in values_j)
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import csv
+import io
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -9,7 +12,6 @@ from typing import TYPE_CHECKING
 from markupsafe import Markup
 
 from experiments.report.quantities import UNKNOWN
-from experiments.report.table_formats import to_csv, to_latex
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -17,6 +19,101 @@ if TYPE_CHECKING:
 Content = str | Markup
 GAP = 2
 """Spaces between two columns in a terminal."""
+FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
+"""Characters that make a spreadsheet read a cell as a formula."""
+CSV_DIGITS = 10
+LATEX_ESCAPES = {
+    "\\": r"\textbackslash{}",
+    **{sign: f"\\{sign}" for sign in "&%$#_{}"},
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    '"': "''",
+    "−": "$-$",
+    "±": r"$\pm$",
+    "×": r"$\times$",
+    "°": r"\textdegree{}",
+    "–": "--",
+    "…": r"\dots{}",
+    "\u00a0": "~",
+}
+
+
+def to_csv(heads: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
+    """Encode a table as CSV.
+
+    Numbers are unrounded with their unit in the heading, half widths of intervals get a column of their own, and
+    unknown values are empty. Text that a spreadsheet would run as a formula is prefixed with an apostrophe.
+    """
+    columns = [[row[i] for row in rows] for i in range(len(heads))]
+    halved = [any(cell.half_interval is not None for cell in column) for column in columns]
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    titles = [_csv_heading(head, column) for head, column in zip(heads, columns, strict=True)]
+    writer.writerow(
+        part for title, half in zip(titles, halved, strict=True) for part in (title, f"{title}, ±")[: 1 + half]
+    )
+    for row in rows:
+        parts = [
+            (_csv_field(cell), _format_digits(cell.half_interval))[: 1 + half]
+            for cell, half in zip(row, halved, strict=True)
+        ]
+        writer.writerow(part for both in parts for part in both)
+    return out.getvalue()
+
+
+def _csv_heading(head: str, column: Sequence[Cell]) -> str:
+    units = {cell.unit for cell in column if cell.value is not None}
+    unit = units.pop() if len(units) == 1 else ""
+    return _guard_formula(" ".join(f"{head} ({unit})".split() if unit else head.split()))
+
+
+def _csv_field(cell: Cell) -> str:
+    if cell.value is not None:
+        return _format_digits(cell.value)
+    if cell.plain_text == UNKNOWN:
+        return ""
+    return cell.plain_text if cell.numeric else _guard_formula(cell.plain_text)
+
+
+def _format_digits(value: float | None) -> str:
+    return "" if value is None or not math.isfinite(value) else f"{value:.{CSV_DIGITS}g}"
+
+
+def _guard_formula(text: str) -> str:
+    return f"'{text}" if text.startswith(FORMULA_STARTS) else text
+
+
+def to_latex(heads: Sequence[str], numeric: Sequence[bool], rows: Sequence[Sequence[str]]) -> str:
+    """Encode a table of plain text as a LaTeX tabular with booktabs rules; ``numeric`` columns are right-aligned."""
+    columns = "".join("r" if right else "l" for right in numeric)
+    return "\n".join(
+        (
+            r"% \usepackage{booktabs}",
+            rf"\begin{{tabular}}{{{columns}}}",
+            r"\toprule",
+            _latex_row(heads),
+            r"\midrule",
+            *(_latex_row(row) for row in rows),
+            r"\bottomrule",
+            r"\end{tabular}",
+            "",
+        )
+    )
+
+
+def _latex_row(parts: Sequence[str]) -> str:
+    # LaTeX would read a bracket at the start of a line as the optional length of \\.
+    return " & ".join(f"{{{part}}}" if part.startswith("[") else part for part in map(escape_latex, parts)) + r" \\"
+
+
+def escape_latex(text: str) -> str:
+    """Escape LaTeX's special characters and join lines."""
+    return "".join(
+        LATEX_ESCAPES.get(sign, sign) for sign in " ".join(text.split(" ")).replace("\r", " ").replace("\n", " ")
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +252,19 @@ def number_cell(shown: str, value: float | None = None, unit: str = "") -> Cell:
 def swatch_cell(colour: str, name: str) -> Cell:
     """Create a cell with a name and a swatch of its colour in the charts."""
     return Cell(Markup('<i class="swatch" style="background:{}"></i>{}').format(colour, name))
+
+
+def lay_out_lines(lines: Iterable[tuple[str, str]], label_width: int = 0) -> RenderableType:
+    """Lay out pairs of label and text in two columns, so that wrapped text stays right of the labels."""
+    from rich.table import Table as RichTable
+    from rich.text import Text
+
+    table = RichTable.grid(padding=(0, 2, 0, 0))
+    table.add_column(no_wrap=True, min_width=label_width)
+    table.add_column(overflow="fold")
+    for label, text in lines:
+        table.add_row(Text(label), Text(text))
+    return table
 
 
 def print_lines(console: Console, lines: Iterable[str]) -> None:

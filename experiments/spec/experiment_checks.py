@@ -13,9 +13,14 @@ from typing import Any
 
 import numpy as np
 
-from experiments.spec.loader_checks import check_loader, loader_label
-from experiments.spec.memory_checks import check_memory, memory_label
-from experiments.spec.serving_checks import check_serving, serving_label
+from experiments.spec.resource_checks import (
+    check_loader,
+    check_memory,
+    check_serving,
+    loader_label,
+    memory_label,
+    serving_label,
+)
 from fedge import registry, workloads
 from fedge.client.step_accounting import count_steps
 from fedge.costs.cost_profile import CostProfile

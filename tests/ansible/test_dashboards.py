@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import re
 import threading
@@ -10,11 +9,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 from contracts.processes import wait_for
+from contracts.programs import load_program
 from contracts.prometheus import needs_prometheus, prometheus
 
 from server.dashboard.prometheus_metrics import CounterTotals, build_families, render_exposition
@@ -27,19 +26,7 @@ NOW_S = 1_800_000_000.0
 VARIABLES = {"$device": ".*", "$board": ".*", "$run": ".*"}
 
 
-def _program() -> ModuleType:
-    import sys
-
-    spec = importlib.util.spec_from_file_location("dashboards", ANSIBLE / "dashboards.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["dashboards"] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
-
-
-program = _program()
+program = load_program(ANSIBLE / "dashboards.py")
 NAMES = sorted(path.name for path in FOLDER.glob("*.json"))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import subprocess
@@ -11,26 +10,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from types import ModuleType
 
 import pytest
+from contracts.programs import load_program
 from hypothesis import given
 from hypothesis import strategies as st
 
 PROGRAM = Path(__file__).resolve().parents[2] / "ansible" / "roles" / "superlink" / "files" / "nodes.py"
 
 
-def _loaded() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("nodes", PROGRAM)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["nodes"] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
-
-
-nodes = _loaded()
+nodes = load_program(PROGRAM)
 
 
 def node(name: str, key: str, status: str = "offline", node_id: str = "1"):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import io
 import subprocess
 import sys
@@ -13,11 +12,11 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from contracts.board_requests import board_request
+from contracts.programs import load_program
 from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.x509.oid import NameOID
+from cryptography.hazmat.primitives import serialization
 
-from experiments.fleet.certificates import new_key
 from experiments.fleet.key_folder import create_keys
 
 ANSIBLE = Path(__file__).resolve().parents[2] / "ansible"
@@ -25,12 +24,7 @@ ANSIBLE = Path(__file__).resolve().parents[2] / "ansible"
 
 @pytest.fixture(scope="module")
 def pack() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("pack", ANSIBLE / "pack.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_program(ANSIBLE / "pack.py")
 
 
 @pytest.fixture
@@ -226,9 +220,7 @@ def signed(keys: Path, board: str, request: str, *more: str) -> subprocess.Compl
 
 
 def request_of(board: str) -> str:
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, board)])
-    made = x509.CertificateSigningRequestBuilder().subject_name(subject).sign(new_key(), hashes.SHA256())
-    return made.public_bytes(serialization.Encoding.PEM).decode()
+    return board_request(board).public_bytes(serialization.Encoding.PEM).decode()
 
 
 def test_a_boards_request_is_answered_with_its_certificate(keys: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import getpass
-import importlib.util
 import json
 import os
 import shutil
@@ -20,6 +19,7 @@ from typing import Any
 
 import pytest
 from contracts.desk import Desk, desk
+from contracts.programs import load_program
 
 from fedge import powerd, worker
 from server.dashboard.prometheus_metrics import render_exposition
@@ -46,12 +46,7 @@ root_only = pytest.mark.skipif(os.geteuid() != 0, reason="only root may take on 
 
 @pytest.fixture(scope="module")
 def probe() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("probe", PROBE)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_program(PROBE)
 
 
 def put(root: Path, path: str, text: str) -> Path:
@@ -127,19 +122,16 @@ def test_a_private_key_in_place_of_the_public_one_stays_on_the_board(probe: Modu
     assert "PRIVATE" not in json.dumps(found["public_key"])
 
 
-def test_a_link_in_place_of_the_claim_is_not_followed(probe: ModuleType, tree: Path) -> None:
-    secret = put(tree, "secret", json.dumps({"run": "a secret", "until_s": NOW_S + 60}))
+@pytest.mark.parametrize("kind", ["link", "pipe"])
+def test_what_is_no_file_in_place_of_the_claim_is_neither_followed_nor_waited_for(
+    probe: ModuleType, tree: Path, kind: str
+) -> None:
     claim = tree / "var/lib/fedge/node/claim.json"
     claim.unlink()
-    claim.symlink_to(secret)
-
-    assert "error" in board(probe, tree)["claim"]
-
-
-def test_a_pipe_in_place_of_the_claim_holds_nobody_up(probe: ModuleType, tree: Path) -> None:
-    claim = tree / "var/lib/fedge/node/claim.json"
-    claim.unlink()
-    os.mkfifo(claim)
+    if kind == "link":
+        claim.symlink_to(put(tree, "secret", json.dumps({"run": "a secret", "until_s": NOW_S + 60})))
+    else:
+        os.mkfifo(claim)
 
     assert "error" in board(probe, tree)["claim"]
 
@@ -341,10 +333,6 @@ def test_a_board_service_that_is_down_costs_its_part_alone(probe: ModuleType, tm
     put(tmp_path, "etc/systemd/system/fedge-board.service", UNIT)
 
     assert probe.server(tmp_path, systemd, lambda: NOW_S)["ages_s"]["error"] == "refused"
-
-
-def test_until_when_a_certificate_holds(probe: ModuleType) -> None:
-    assert probe.certificate_end_s("x", lambda _argv, _limit_s: "notAfter=Nov 21 23:42:01 2027 GMT\n") == 1826840521
 
 
 @pytest.mark.fleet

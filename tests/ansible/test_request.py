@@ -2,29 +2,19 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from types import ModuleType
 
 import pytest
+from contracts.programs import load_program
 
 from experiments.fleet.certificates import Signer, encode_certificate, make_board, make_ca, new_key, parse_request
 
 PROGRAM = Path(__file__).resolve().parents[2] / "ansible" / "roles" / "telemetry" / "files" / "request.py"
 
 
-def _loaded() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("request", PROGRAM)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-program = _loaded()
+program = load_program(PROGRAM)
 
 
 @pytest.fixture

@@ -114,19 +114,47 @@ def test_a_program_that_is_not_root_has_no_capability_and_writes_no_kernel_setti
     assert service["ProtectKernelTunables"] == ["yes"]
 
 
-def test_the_power_daemon_has_one_capability_and_no_network() -> None:
-    service = _unit("fedge-powerd")["Service"]
+@pytest.mark.parametrize(
+    ("name", "allowed"),
+    [
+        ("fedge-powerd", {"CapabilityBoundingSet": ["CAP_CHOWN"], "PrivateNetwork": ["yes"]}),
+        # It runs an experiment's code, which reaches this machine alone.
+        ("fedge-superexec", {"IPAddressDeny": ["any"], "IPAddressAllow": ["localhost"]}),
+        ("fedge-telemetry", {"SupplementaryGroups": ["fedge"]}),
+        # It sees the runs, not what lies beside them, and only nginx reaches its socket.
+        (
+            "fedge-board",
+            {
+                "TemporaryFileSystem": ["/var/lib/fedge-link:ro"],
+                "BindReadOnlyPaths": ["/var/lib/fedge-link/runs"],
+                "InaccessiblePaths": ["-/etc/fedge/tls"],
+                "Group": ["www-data"],
+                "RuntimeDirectoryMode": ["0750"],
+                "StateDirectoryMode": ["0700"],
+            },
+        ),
+    ],
+)
+def test_a_program_reaches_what_its_duty_needs(name: str, allowed: Settings) -> None:
+    service = _unit(name)["Service"]
 
-    assert service["CapabilityBoundingSet"] == ["CAP_CHOWN"]
-    assert service["PrivateNetwork"] == ["yes"]
+    assert {key: service[key] for key in allowed} == allowed
 
 
-@pytest.mark.parametrize("name", ["fedge-supernode", "fedge-superexec", "fedge-superlink"])
-def test_flower_says_nothing_to_third_parties(name: str) -> None:
-    environment = " ".join(_unit(name)["Service"]["Environment"]).split()
-
-    assert "FLWR_TELEMETRY_ENABLED=0" in environment
-    assert "FLWR_DISABLE_UPDATE_CHECK=1" in environment
+@pytest.mark.parametrize(
+    ("names", "words"),
+    [
+        (
+            ("fedge-supernode", "fedge-superexec", "fedge-superlink"),
+            {"FLWR_TELEMETRY_ENABLED=0", "FLWR_DISABLE_UPDATE_CHECK=1"},
+        ),
+        (("fedge-superexec", "fedge-superlink"), {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL=0.1"}),
+    ],
+    ids=["it says nothing to third parties", "a message waits a tenth of a second for its process"],
+)
+def test_flower_is_told_by_its_environment(names: tuple[str, ...], words: set[str]) -> None:
+    for name in names:
+        assert words <= set(" ".join(_unit(name)["Service"]["Environment"]).split())
 
 
 def test_the_supernode_asks_for_tls_and_shows_its_key() -> None:
@@ -138,12 +166,8 @@ def test_the_supernode_asks_for_tls_and_shows_its_key() -> None:
     assert command[command.index("--host") + 1] == "127.0.0.1"
 
 
-def test_what_runs_an_experiments_code_is_not_given_the_key_and_reaches_this_machine_alone() -> None:
-    service = _unit("fedge-superexec")["Service"]
-
-    assert "/etc/fedge/keys" not in str(service)
-    assert service["IPAddressDeny"] == ["any"]
-    assert service["IPAddressAllow"] == ["localhost"]
+def test_what_runs_an_experiments_code_is_not_given_the_key() -> None:
+    assert "/etc/fedge/keys" not in str(_unit("fedge-superexec")["Service"])
 
 
 def test_the_superlink_listens_on_loopback_with_tls_and_known_boards_alone() -> None:
@@ -163,13 +187,6 @@ def test_a_unit_says_what_the_manual_says(name: str) -> None:
     assert {key: unit[key] for key in unit if key not in decided} == {
         key: written[key] for key in written if key not in decided
     }
-
-
-@pytest.mark.parametrize("name", ["fedge-superexec", "fedge-superlink"])
-def test_a_message_or_a_run_waits_a_tenth_of_a_second_for_its_process(name: str) -> None:
-    environment = " ".join(_unit(name)["Service"]["Environment"]).split()
-
-    assert "FLWR_SUPEREXEC_TASK_POLL_INTERVAL=0.1" in environment
 
 
 def test_what_waits_for_messages_may_do_what_the_runner_may_and_sees_what_it_sees() -> None:
@@ -195,11 +212,9 @@ def test_the_runner_finds_what_stands_in_before_flowers_own_program() -> None:
     assert "/usr/lib/fedge-node/ready" not in " ".join(_unit("fedge-ready")["Service"]["Environment"])
 
 
-def test_what_tells_of_a_board_reads_what_the_client_says_and_commands_nothing() -> None:
-    service = _unit("fedge-telemetry")["Service"]
-    hidden = " ".join(service["InaccessiblePaths"]).replace("-/", "/").split()
+def test_what_tells_of_a_board_commands_nothing() -> None:
+    hidden = " ".join(_unit("fedge-telemetry")["Service"]["InaccessiblePaths"]).replace("-/", "/").split()
 
-    assert service["SupplementaryGroups"] == ["fedge"]
     assert {"/run/fedge", "/run/fedge-worker", "/etc/fedge/keys", "/etc/fedge/app"} <= set(hidden)
 
 
@@ -212,21 +227,8 @@ def test_what_is_beside_the_training_takes_little_of_the_machine(name: str) -> N
     assert "TasksMax" in service
 
 
-def test_the_board_service_sees_the_runs_and_cannot_change_them_nor_see_what_lies_beside_them() -> None:
-    service = _unit("fedge-board")["Service"]
-
-    assert service["TemporaryFileSystem"] == ["/var/lib/fedge-link:ro"]
-    assert service["BindReadOnlyPaths"] == ["/var/lib/fedge-link/runs"]
-    assert service["InaccessiblePaths"] == ["-/etc/fedge/tls"]
-    assert "ReadWritePaths" not in service
-
-
-def test_only_nginx_reaches_the_socket_that_boards_samples_come_through() -> None:
-    service = _unit("fedge-board")["Service"]
-
-    assert service["Group"] == ["www-data"]
-    assert service["RuntimeDirectoryMode"] == ["0750"]
-    assert service["StateDirectoryMode"] == ["0700"]
+def test_the_board_service_cannot_change_the_runs() -> None:
+    assert "ReadWritePaths" not in _unit("fedge-board")["Service"]
 
 
 @pytest.mark.parametrize(

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
 from experiments.cli import main
+from experiments.spec.experiment_loader import load_experiment
+from fedge.errors import BadInput
+from fedge.experiment import Experiment
 
 SMALL = """\
 name: small
@@ -21,8 +26,11 @@ workload: {local_epochs: 0.2}
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+FEDGE = (sys.executable, "-m", "experiments.cli.main")
+"""The command as a process."""
+
+
+class Outcome(NamedTuple):
     """What a command left: its exit code and what it wrote."""
 
     code: int
@@ -37,6 +45,16 @@ class Outcome:
         return lines[0]
 
 
+def run_here(monkeypatch: pytest.MonkeyPatch, *arguments: str | Path) -> int:
+    """Run ``fedge`` in this process; its exit code."""
+    monkeypatch.setattr(sys, "argv", ["fedge", *map(str, arguments)])
+    try:
+        main.main()
+    except SystemExit as ended:
+        return int(ended.code or 0)
+    return 0
+
+
 @dataclass(frozen=True, slots=True)
 class Launcher:
     """Runs ``fedge`` with its command line in this process."""
@@ -45,19 +63,25 @@ class Launcher:
     capsys: pytest.CaptureFixture[str]
 
     def __call__(self, *arguments: str | Path) -> Outcome:
-        self.monkeypatch.setattr(sys, "argv", ["fedge", *map(str, arguments)])
         self.capsys.readouterr()
-        code = 0
-        try:
-            main.main()
-        except SystemExit as ended:
-            code = int(ended.code or 0)
+        code = run_here(self.monkeypatch, *arguments)
         written = self.capsys.readouterr()
         return Outcome(code, written.out, written.err)
 
 
+def refusal(check: Callable[[Experiment], object], folder: Path, *overrides: str) -> str:
+    """The message with which a check refuses the small experiment; empty when it is allowed."""
+    path = folder / "exp.yaml"
+    path.write_text(SMALL, encoding="utf-8")
+    try:
+        check(load_experiment(path, overrides))
+    except BadInput as error:
+        return str(error)
+    return ""
+
+
 def started(*arguments: str | Path) -> subprocess.Popen[str]:
     """``fedge`` as a process whose output can be read line by line."""
-    command = [sys.executable, "-m", "experiments.cli.main", *map(str, arguments)]
+    command = [*FEDGE, *map(str, arguments)]
     root = Path(__file__).resolve().parents[2]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=root)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from experiments.fleet.status.clock_offset import ClockOffset
-from experiments.fleet.status.host_facts import Facts, as_mapping, as_number, as_text
+from experiments.fleet.status.host_facts import ClockOffset, Facts, as_mapping, as_number, as_text
 from experiments.fleet.status.status_records import ControlNode
 from experiments.fleet.status.superlink_nodes import SuperlinkNode, SuperlinkNodes, parse_public_key
 

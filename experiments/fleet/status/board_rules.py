@@ -18,8 +18,7 @@ from experiments.fleet.status.board_case import (
     TELEMETRY,
     BoardCase,
 )
-from experiments.fleet.status.clock_offset import format_duration
-from experiments.fleet.status.host_facts import Facts, as_number, as_text, error_kind
+from experiments.fleet.status.host_facts import Facts, as_number, as_text, error_kind, format_duration
 from experiments.fleet.status.status_records import HostFinding, make_note, make_problem
 from experiments.fleet.status.superlink_nodes import unregister_command
 from experiments.fleet.status.supernode_refusal import find_refusal

@@ -8,7 +8,6 @@ from typing import Any
 
 from experiments.fleet.status import board_rules, server_rules
 from experiments.fleet.status.board_case import OPTIONAL_SERVICES, SERVICES, BoardCase, SharedFacts
-from experiments.fleet.status.clock_offset import measure_offset, subtract_offset
 from experiments.fleet.status.host_facts import (
     Facts,
     as_mapping,
@@ -17,6 +16,8 @@ from experiments.fleet.status.host_facts import (
     as_text,
     error_kind,
     least_free_mb,
+    measure_offset,
+    subtract_offset,
 )
 from experiments.fleet.status.server_rules import ServerCase
 from experiments.fleet.status.service_rules import OPTIONAL_SERVER_SERVICES, SERVER_SERVICES

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 
 from experiments.fleet.status import service_rules
 from experiments.fleet.status.board_rules import find_full_folders
-from experiments.fleet.status.clock_offset import format_duration
-from experiments.fleet.status.host_facts import Facts, as_mapping, as_number, error_kind
+from experiments.fleet.status.host_facts import Facts, as_mapping, as_number, error_kind, format_duration
 from experiments.fleet.status.status_records import FleetHosts, HostFinding, make_note, make_problem
 from experiments.fleet.status.superlink_nodes import SuperlinkNodes, unregister_command
 

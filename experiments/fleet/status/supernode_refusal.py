@@ -6,8 +6,7 @@ import re
 from collections.abc import Callable, Sequence
 
 from experiments.fleet.status.board_case import AHEAD_S, SUPERNODE, BoardCase
-from experiments.fleet.status.clock_offset import format_duration
-from experiments.fleet.status.host_facts import as_lines, as_number, error_kind
+from experiments.fleet.status.host_facts import as_lines, as_number, error_kind, format_duration
 from experiments.fleet.status.status_records import HostFinding, make_note, make_problem
 
 START_LINE = "Starting Flower SuperNode"

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from experiments.report.quantities import UNKNOWN, duration
-from experiments.report.tables import Cell, Table, number_cell, text_cell
+from experiments.report.tables import Cell, Table, number_cell, print_lines, text_cell
 from fedge.analysis.board_selection import BoardLimits, BoardOffer, BoardSelection
 
 if TYPE_CHECKING:
@@ -19,8 +19,7 @@ OFFER_HEADS = ("board", "suitable", "rank", "mode", "epoch", "kJ", "W", "memory,
 def print_board_selection(console: Console, selection: BoardSelection) -> None:
     """Print the ranking, why boards are excluded, the best board and the meaning of the marks."""
     offers_table(selection).print(console)
-    for line in (*_describe_exclusions(selection), *_describe_best(selection)):
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
+    print_lines(console, (*_describe_exclusions(selection), *_describe_best(selection)))
 
 
 def offers_table(selection: BoardSelection) -> Table:

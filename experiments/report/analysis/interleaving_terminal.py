@@ -7,13 +7,13 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from experiments.report.quantities import UNKNOWN
-from experiments.report.tables import Table, number_cell, text_cell
+from experiments.report.tables import Table, lay_out_lines, number_cell, print_lines, text_cell
 from fedge.studies.serving.serving_advice import ProfiledTrial, SimulatedChoice, StrategySearch
 from fedge.studies.serving.serving_planner import LimitChange, LimitVariation, ServingOption
 from fedge.types import PowerMode
 
 if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
+    from rich.console import Console
 
     from fedge.studies.serving.interleaving_advice import InterleavingAdvice
 
@@ -22,6 +22,7 @@ SHORT_UNITS = {"power": "W", "latency": "s", "rate": "/s"}
 LIMIT_WORDS = {"power": "the power budget", "latency": "the latency budget", "rate": "the arrival rate"}
 ARRIVAL_WORDS = {"constant": "even arrivals", "poisson": "Poisson arrivals", "bursts": "arrivals in bursts"}
 OPTION_HEADINGS = ("batch", "per window", "per s", "infer, ms")
+LABEL_WIDTH = 8
 MAX_TRIALS = 30
 """Default number of a strategy's trials listed, so that they fit on one screen."""
 FACTOR_THRESHOLD = 3.0
@@ -34,27 +35,13 @@ LabelledLine = tuple[str, str]
 def print_interleaving(console: Console, advice: InterleavingAdvice) -> None:
     """Print the whole plan."""
     if advice.choice is None:
-        console.print(_lay_out_lines(_describe_infeasibility(advice)))
+        console.print(lay_out_lines(_describe_infeasibility(advice), LABEL_WIDTH))
     else:
-        console.print(_lay_out_lines(_describe_choice(advice, advice.choice)))
+        console.print(lay_out_lines(_describe_choice(advice, advice.choice), LABEL_WIDTH))
         if advice.runners_up:
             _runners_up_table(advice.runners_up).print(console)
         _neighbours_table(advice.neighbours, advice).print(console)
-    for line in (*_describe_search(advice), *_describe_sources(advice)):
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
-
-
-def _lay_out_lines(lines: Iterator[LabelledLine]) -> RenderableType:
-    """Lay out labelled lines in two columns, so that wrapped text stays right of the labels."""
-    from rich.table import Table as RichTable
-    from rich.text import Text
-
-    table = RichTable.grid(padding=(0, 2, 0, 0))
-    table.add_column(no_wrap=True, min_width=8)
-    table.add_column(overflow="fold")
-    for label, text in lines:
-        table.add_row(Text(label), Text(text))
-    return table
+    print_lines(console, (*_describe_search(advice), *_describe_sources(advice)))
 
 
 def _describe_choice(advice: InterleavingAdvice, option: ServingOption) -> Iterator[LabelledLine]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from experiments.report.quantities import number
-from experiments.report.tables import Cell, Table, number_cell, text_cell
+from experiments.report.tables import Cell, Table, number_cell, print_lines, text_cell
 from fedge.costs.layers.layer_summary import LayerCostRow, LayerSummary
 from fedge.costs.layers.network_cost import TRAINING_PASSES, NetworkCost
 
@@ -22,8 +22,7 @@ def print_layer_summary(console: Console, summary: LayerSummary) -> None:
     console.print(
         f"[bold]{network.name}[/bold], {network.source}: {step} of {summary.batch_size} x {sample}", highlight=False
     )
-    for line in _describe_totals(summary):
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
+    print_lines(console, _describe_totals(summary))
     kinds_table(summary.by_kind).print(console)
     if summary.costliest:
         costliest_table(summary.costliest).print(console)

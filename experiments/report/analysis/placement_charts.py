@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from experiments.report.analysis.placement_terminal import shorten_combination
-from experiments.report.chart import LEGEND, Chart, Trace, axis, legend_layout, line_trace, log_ticks, scatter_trace
+from experiments.report.chart import Chart, Trace, axis, legend_layout, line_trace, log_ticks, scatter_trace, xy_layout
 from experiments.report.palette import ALARM, COLOURS, GREY, assign_colours, assign_dashes, assign_symbols
 from fedge.analysis.placement.accelerator_fit import predict_images_per_s
 from fedge.analysis.placement.accelerators import Placement
@@ -38,21 +38,13 @@ def throughput_chart(advice: PlacementAdvice) -> Chart:
     ]
     data += _measured_traces(advice, colour)
     sizes = [_batch_size(one.placement) for one in advice.curves[0].outcomes]
-    layout = {
-        "xaxis": axis("batch size of every instance", type="log", tickvals=sizes, ticktext=[str(s) for s in sizes]),
-        "yaxis": axis("images per second", rangemode="tozero"),
-        "legend": legend_layout(len(data), [shorten_combination(name) for name in names]),
-        "hovermode": "closest",
-    }
-    caption = "Full load. Hollow: measured rows." if advice.measured else "Full load."
-    return Chart(
-        "throughput",
-        title="Throughput of accelerator combinations",
-        caption=caption,
-        data=data,
-        layout=layout,
-        height_px=480,
+    layout = xy_layout(
+        axis("batch size of every instance", type="log", tickvals=sizes, ticktext=[str(s) for s in sizes]),
+        axis("images per second", rangemode="tozero"),
+        legend_layout(len(data), [shorten_combination(name) for name in names]),
     )
+    caption = "Full load. Hollow: measured rows." if advice.measured else "Full load."
+    return Chart("throughput", "Throughput of accelerator combinations", caption, data, layout=layout, height_px=480)
 
 
 def power_latency_chart(advice: PlacementAdvice) -> Chart:
@@ -80,19 +72,17 @@ def power_latency_chart(advice: PlacementAdvice) -> Chart:
     # The chosen placement has its own load, so its latency may lie outside the combinations'.
     latencies_ms = [1e3 * one.latency_s for curve in advice.curves for one in curve.outcomes]
     low, high = _log_range([*latencies_ms, 1e3 * advice.chosen.latency_s])
-    layout = {
-        "xaxis": axis("latency (ms), logarithmic", type="log", range=[low, high], **log_ticks(low, high)),
-        "yaxis": axis("power (W)", rangemode="tozero"),
-        "legend": LEGEND,
-        "hovermode": "closest",
-    }
+    layout = xy_layout(
+        axis("latency (ms), logarithmic", type="log", range=[low, high], **log_ticks(low, high)),
+        axis("power (W)", rangemode="tozero"),
+    )
     rate_hz = advice.plan.goal.rate_hz
     at = "at full load" if rate_hz is None else f"at {rate_hz:g} images/s, including the time to collect a batch"
     caption = (
         "Numbers: the table below, each combination at its batch size of highest throughput; thin lines: its other "
         f"batch sizes. Star: the chosen placement, {at}."
     )
-    return Chart("plane", title="Power against latency", caption=caption, data=data, layout=layout, height_px=480)
+    return Chart("plane", "Power against latency", caption, data, layout=layout, height_px=480)
 
 
 def _numbered_trace(advice: PlacementAdvice, colour: dict[str, str]) -> Trace:
@@ -151,17 +141,15 @@ def placement_fit_chart(advice: PlacementAdvice) -> Chart:
         line_trace("equal", ends, ends, colour=GREY, width=1, markers=False),
         scatter_trace("rows", measured, predicted, marker={"color": COLOURS[0], "size": 9}, hover=texts),
     ]
-    layout = {
-        "xaxis": axis("measured images/s", type="log", range=[low, high], **log_ticks(low, high)),
-        "yaxis": axis("predicted images/s", type="log", range=[low, high], **log_ticks(low, high)),
-        "legend": LEGEND,
-        "hovermode": "closest",
-    }
+    layout = xy_layout(
+        axis("measured images/s", type="log", range=[low, high], **log_ticks(low, high)),
+        axis("predicted images/s", type="log", range=[low, high], **log_ticks(low, high)),
+    )
     return Chart(
         "fit",
-        title="Measured and predicted",
-        caption="On the line, prediction and measurement agree.",
-        data=data,
+        "Measured and predicted",
+        "On the line, prediction and measurement agree.",
+        data,
         layout=layout,
         height_px=420,
     )

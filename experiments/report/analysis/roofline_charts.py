@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from experiments.report.chart import LEGEND, Chart, ChartFrame, Trace, axis, line_trace, log_ticks, scatter_trace
+from experiments.report.chart import Chart, ChartFrame, Trace, axis, line_trace, log_ticks, scatter_trace, xy_layout
 from experiments.report.palette import ALARM, COLOURS, GREY, SYMBOLS
 from experiments.report.quantities import number, percent
 from fedge.analysis.roofline.roofline_model import Roofline, batch_to_work, describe_implication
@@ -70,9 +70,7 @@ def roofline_chart(found: RooflineAnalysis, side: _RooflineAxis) -> Chart:
         "Dotted: MAXN's roof. Marks: layers, at the limit of the roof. Star: the predicted whole network, below the "
         "roof because a roofline omits launching, loading and copying on the CPU."
     )
-    return Chart(
-        side.key, title=side.title, caption=other, data=[], layout={}, height_px=460, frames=frames, menu="power mode"
-    )
+    return Chart(side.key, side.title, other, [], layout={}, height_px=460, frames=frames, menu="power mode")
 
 
 def time_energy_chart(found: RooflineAnalysis) -> Chart:
@@ -111,19 +109,15 @@ def time_energy_chart(found: RooflineAnalysis) -> Chart:
         data.append(
             _marker_trace(found, "requested", found.shown_row, {"symbol": "square", "size": 12, "color": COLOURS[2]})
         )
-    layout = {
-        "xaxis": axis("time per batch (ms)", range=[0.97 * float(spent_ms.min()), last_ms]),
-        "yaxis": axis("energy per batch (J)", range=[0.95 * low, 1.05 * high]),
-        "legend": LEGEND,
-        "hovermode": "closest",
-    }
+    layout = xy_layout(
+        axis("time per batch (ms)", range=[0.97 * float(spent_ms.min()), last_ms]),
+        axis("energy per batch (J)", range=[0.95 * low, 1.05 * high]),
+    )
     caption = (
         f"Grey: {min(MAX_BACKGROUND_MODES, len(spent_ms)):,} of {len(spent_ms):,} modes; zoom out for slower ones. "
         "Front: the non-dominated modes."
     )
-    return Chart(
-        "plane", title="Time and energy of all modes", caption=caption, data=data, layout=layout, height_px=460
-    )
+    return Chart("plane", "Time and energy of all modes", caption, data, layout=layout, height_px=460)
 
 
 def _list_menu_modes(found: RooflineAnalysis) -> list[tuple[str, int]]:
@@ -161,12 +155,10 @@ def _mode_frame(found: RooflineAnalysis, side: _RooflineAxis, kind: str, row: in
     ]
     lowest, highest = _height_range(found, side, low, high)
     x_range, y_range = np.log10([low, high]).tolist(), np.log10([lowest, highest]).tolist()
-    layout = {
-        "xaxis": axis("intensity (FLOP per byte)", type="log", range=x_range, **log_ticks(*x_range)),
-        "yaxis": axis(side.unit, type="log", range=y_range, **log_ticks(*y_range)),
-        "legend": LEGEND,
-        "hovermode": "closest",
-    }
+    layout = xy_layout(
+        axis("intensity (FLOP per byte)", type="log", range=x_range, **log_ticks(*x_range)),
+        axis(side.unit, type="log", range=y_range, **log_ticks(*y_range)),
+    )
     batch_s, batch_j = float(found.batch_times.total_s[row]), float(found.joules[row])
     summary = (
         f"{number(1e3 * batch_s)} ms, {number(batch_j / batch_s)} W, {number(batch_j)} J; balance "

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from experiments.report.quantities import number, percent
-from experiments.report.tables import Cell, Table, number_cell, text_cell
+from experiments.report.tables import Cell, Table, number_cell, print_lines, text_cell
 from fedge.analysis.roofline.board_constants_fit import activation_intensity
 from fedge.analysis.roofline.pagoda_fit import RooflineSweep
 from fedge.analysis.roofline.roofline_analysis import RooflineAnalysis, is_fitted
@@ -18,22 +17,21 @@ if TYPE_CHECKING:
 
 def print_analysis(console: Console, analysis: RooflineAnalysis) -> None:
     """Print the network, the modes compared, the choice and the constants."""
-    say = _make_printer(console)
     network, options = analysis.network, analysis.options
     work = batch_to_work(analysis.batch)
-    say(
-        f"{network.name} on {analysis.basis.spec.name}, inference in batches of {options.batch_size}: "
-        f"{number(work.flop / 1e9)} GFLOP, {number(work.bytes / 1e6)} MB, {len(network.layers)} layers"
-    )
+    counts = f"{number(work.flop / 1e9)} GFLOP, {number(work.bytes / 1e6)} MB, {len(network.layers)} layers"
+    head = f"{network.name} on {analysis.basis.spec.name}, inference in batches of {options.batch_size}"
+    print_lines(console, [f"{head}: {counts}"])
     modes_table(analysis).print(console)
     modes, shown = analysis.basis.modes, analysis.lines.mode_roofline(analysis.shown_row)
-    say(f"{modes[analysis.shown_row]}: {describe_balance_side(shown, work)}. {describe_implication(shown)}")
-    say(f"Time-efficient implies energy-efficient in {analysis.implying_mode_count:,} of {len(modes):,} modes.")
-    say(
-        f"Chosen, at most {percent(options.max_slowdown - 1)} slower than MAXN: "
-        f"{modes[analysis.choice.row]}. {analysis.explanation}"
+    limit = f"at most {percent(options.max_slowdown - 1)} slower than MAXN"
+    lines = (
+        f"{modes[analysis.shown_row]}: {describe_balance_side(shown, work)}. {describe_implication(shown)}",
+        f"Time-efficient implies energy-efficient in {analysis.implying_mode_count:,} of {len(modes):,} modes.",
+        f"Chosen, {limit}: {modes[analysis.choice.row]}. {analysis.explanation}",
+        describe_constants(analysis),
     )
-    say(describe_constants(analysis))
+    print_lines(console, lines)
 
 
 def describe_constants(analysis: RooflineAnalysis) -> str:
@@ -88,30 +86,21 @@ def modes_table(analysis: RooflineAnalysis) -> Table:
     return Table("roofline-constants", ("quantity", *(word for word, _ in shown)), tuple(rows))
 
 
-def _make_printer(console: Console) -> Callable[[str], None]:
-    def say(text: str) -> None:
-        console.print(text, markup=False, highlight=False, soft_wrap=True)
-
-    return say
-
-
 def print_sweep(console: Console, sweep: RooflineSweep) -> None:
     """Print a micro-benchmark: its kernels, and the constants fitted to them."""
     sweep_table(sweep).print(console)
-    say = _make_printer(console)
     gflops, gbps = 1e-9 / sweep.tau_f, 1e-9 / sweep.tau_m
-    say(
-        f"{sweep.device}, {sweep.mode}: {number(gflops)} GFLOP/s, {number(gbps)} GB/s, balance "
-        f"{number(sweep.tau_m / sweep.tau_f)} FLOP per byte ({sweep.label}); {percent(sweep.reached, 0)} of the roof "
-        "is reached in the median."
-    )
+    balance = f"balance {number(sweep.tau_m / sweep.tau_f)} FLOP per byte ({sweep.label})"
+    reached = f"{percent(sweep.reached, 0)} of the roof is reached in the median"
+    rates = f"{number(gflops)} GFLOP/s, {number(gbps)} GB/s"
+    lines = [f"{sweep.device}, {sweep.mode}: {rates}, {balance}; {reached}."]
     line = sweep.roofline
     if line is not None:
-        say(
+        lines.append(
             f"{number(1e12 * line.eps_f)} pJ per FLOP, {number(1e12 * line.eps_m)} pJ per byte, {number(line.pi_0_w)} "
             f"W constant power, energy within {percent(sweep.energy_mape)}. {describe_implication(line)}"
         )
-    say(f"{sweep.note[0].upper()}{sweep.note[1:]}.")
+    print_lines(console, [*lines, f"{sweep.note[0].upper()}{sweep.note[1:]}."])
 
 
 def sweep_table(sweep: RooflineSweep) -> Table:

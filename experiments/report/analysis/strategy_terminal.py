@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from experiments.report.quantities import UNKNOWN
-from experiments.report.tables import Cell, Table, number_cell, text_cell
+from experiments.report.tables import Cell, Table, number_cell, print_lines, text_cell
 from fedge.studies.serving.strategy_scores import LATENCY_TOLERANCE, POWER_TOLERANCE_W, StrategyRow
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def print_strategies(console: Console, rows: Sequence[StrategyRow]) -> None:
         f"the latency by more than {100 * LATENCY_TOLERANCE:g} %, or cannot keep up. Excess: inference time over the "
         f"optimum's. Modes: trials per feasible problem."
     )
-    console.print(note, highlight=False, markup=False, soft_wrap=True)
+    print_lines(console, [note])
 
 
 def build_strategy_tables(rows: Sequence[StrategyRow]) -> list[Table]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from experiments.report.chart import LEGEND, Chart, axis, bar_trace, line_trace, scatter_trace
+from experiments.report.chart import LEGEND, Chart, axis, bar_trace, line_trace, scatter_trace, xy_layout
 from experiments.report.palette import ALARM, COLOURS, GREY
 from fedge.analysis.topology.variant_files import TrainingCheck
 from fedge.analysis.topology.variant_search import VariantFit
@@ -75,15 +75,8 @@ def _need_chart(
     if limit is not None:
         text = f"limit {limit:,.4g}"
         data.append(line_trace("limit", [0, 102], [limit, limit], colour=ALARM, dash="dot", markers=False, hover=text))
-    layout = {
-        "xaxis": axis("parameters kept (%)", range=[0, 102]),
-        "yaxis": axis(unit, rangemode="tozero"),
-        "legend": LEGEND,
-        "hovermode": "closest",
-    }
-    return Chart(
-        key, title=title, caption=f"Batch {answer.options.batch_size}.", data=data, layout=layout, height_px=360
-    )
+    layout = xy_layout(axis("parameters kept (%)", range=[0, 102]), axis(unit, rangemode="tozero"))
+    return Chart(key, title, f"Batch {answer.options.batch_size}.", data, layout=layout, height_px=360)
 
 
 def _parameter_percent(found: VariantFit) -> float:
@@ -117,9 +110,7 @@ def batch_size_chart(answer: TopologyResult) -> Chart:
         "hovermode": "closest",
     }
     caption = "Grey: dominated in network size, batch size and time per sample."
-    return Chart(
-        "batches", title="Largest variant that fits", caption=caption, data=[bars], layout=layout, height_px=320
-    )
+    return Chart("batches", "Largest variant that fits", caption, [bars], layout=layout, height_px=320)
 
 
 def sample_time_chart(answer: TopologyResult) -> Chart:
@@ -138,7 +129,7 @@ def sample_time_chart(answer: TopologyResult) -> Chart:
         "showlegend": False,
         "hovermode": "closest",
     }
-    return Chart("sample", title="Time per sample", caption="", data=[line], layout=layout, height_px=320)
+    return Chart("sample", "Time per sample", "", [line], layout=layout, height_px=320)
 
 
 def _batch_size_labels(found: Sequence[VariantFit]) -> list[str]:
@@ -166,12 +157,7 @@ def layer_width_chart(found: VariantFit) -> Chart:
     }
     caption = "Layers that are not pruned are omitted."
     return Chart(
-        "layers",
-        title=f"{_parameter_percent(found):.3g} % of the parameters",
-        caption=caption,
-        data=data,
-        layout=layout,
-        height_px=320,
+        "layers", f"{_parameter_percent(found):.3g} % of the parameters", caption, data, layout=layout, height_px=320
     )
 
 
@@ -180,4 +166,4 @@ def loss_chart(trained: TrainingCheck) -> Chart:
     steps = list(range(1, len(trained.losses) + 1))
     data = [line_trace("loss", steps, trained.losses, colour=COLOURS[0], hover="step %{x}: %{y:.4g}")]
     layout = {"xaxis": axis("step", dtick=1), "yaxis": axis("loss"), "showlegend": False}
-    return Chart("loss", title="Loss on the same samples", caption="", data=data, layout=layout, height_px=260)
+    return Chart("loss", "Loss on the same samples", "", data, layout=layout, height_px=260)

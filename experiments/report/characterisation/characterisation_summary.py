@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from experiments.report.characterisation.setting_summary import SettingSummary, summarise_settings
+from experiments.report.chart import to_json_value
 from fedge.characterisation.findings import SweepFinding
 from fedge.characterisation.knob_effects import KnobEffect
 from fedge.characterisation.point_statistics import PointStats
@@ -79,7 +79,7 @@ def summary_to_json(summary: CharacterisationSummary) -> dict[str, Any]:
         "failed": len(result.failed),
         "planned": len(result.plan.points),
     }
-    data: dict[str, Any] = replace_non_finite(
+    data: dict[str, Any] = to_json_value(
         {
             "plan": result.plan.name,
             "points": counts,
@@ -128,14 +128,3 @@ def _labels_to_json(summary: CharacterisationSummary) -> list[dict[str, Any]]:
         {"time": time, "power": power, "source": source, "points": count}
         for (time, power, source), count in counts.items()
     ]
-
-
-def replace_non_finite(value: Any) -> Any:
-    """Convert a value to JSON-compatible data: tuples become lists, numbers that are not finite become None."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {key: replace_non_finite(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [replace_non_finite(inner) for inner in value]
-    return value

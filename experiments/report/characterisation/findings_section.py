@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
 
 from experiments.report.characterisation.knob_labels import KIND_NAMES, describe_turn
 from experiments.report.page import Section, render_badge, render_template
@@ -49,29 +48,6 @@ def build_findings_section(findings: Sequence[SweepFinding], names: Mapping[str,
     return Section(title, "Strongest first. Expand one for its evidence and points.", html=html)
 
 
-@dataclass(frozen=True, slots=True)
-class _AdviceCard:
-    """A change of a knob at one setting, and at the other settings where it helps as well.
-
-    Attributes:
-        figures: Present, expected value and interval of each quantity.
-        elsewhere: Places and savings of the other settings.
-        more: Number of further settings.
-        place: Workload, board and kind.
-        point: Key of the setting to start from.
-    """
-
-    turn: str
-    saving: str
-    figures: tuple[tuple[str, str, str], ...]
-    why: str
-    elsewhere: tuple[str, ...]
-    more: int
-    label: str
-    place: str
-    point: str
-
-
 def build_advice_section(advice: Sequence[TuningAdvice], names: Mapping[str, str], points: int) -> Section:
     """Build the section of advice, the largest saving first, with one card per change of a knob wherever it helps.
 
@@ -98,21 +74,21 @@ def build_advice_section(advice: Sequence[TuningAdvice], names: Mapping[str, str
     return Section(title, lead, html=html)
 
 
-def _make_card(places: Sequence[Sequence[TuningAdvice]]) -> _AdviceCard:
-    """Make the card of one change; for every setting to start from, there is the advice on time and energy."""
+def _make_card(places: Sequence[Sequence[TuningAdvice]]) -> dict[str, object]:
+    """Return the card of one change; for every setting to start from, there is the advice on time and energy."""
     best = places[0][0]
     others = places[1 : 1 + MAX_OTHER_PLACES]
-    return _AdviceCard(
-        turn=describe_turn(best.knob, best.now, best.then),
-        saving=_describe_savings(places[0]),
-        figures=tuple(_describe_figures(one) for one in places[0]),
-        why=f"{best.why[:1].upper()}{best.why[1:].removesuffix('.')}.",
-        elsewhere=tuple(f"{_describe_place(one[0])}: {_describe_savings(one)}" for one in others),
-        more=len(places) - 1 - len(others),
-        label=best.label,
-        place=_describe_place(best),
-        point=best.point,
-    )
+    return {
+        "turn": describe_turn(best.knob, best.now, best.then),
+        "saving": _describe_savings(places[0]),
+        "figures": [_describe_figures(one) for one in places[0]],
+        "why": f"{best.why[:1].upper()}{best.why[1:].removesuffix('.')}.",
+        "elsewhere": [f"{_describe_place(one[0])}: {_describe_savings(one)}" for one in others],
+        "more": len(places) - 1 - len(others),
+        "label": best.label,
+        "place": _describe_place(best),
+        "point": best.point,
+    }
 
 
 def _describe_place(one: TuningAdvice) -> str:

@@ -47,6 +47,7 @@ from experiments.report.chart import (
     menu_chart,
     row_axis,
     scatter_trace,
+    xy_layout,
 )
 from experiments.report.page import Section
 from experiments.report.palette import GREY, SYMBOLS
@@ -128,8 +129,8 @@ def _build_plain_chart(settings: Sequence[SettingSummary]) -> Chart:
     names = make_short_names(settings)
     rows: list[Row] = [(names[one.key], one) for one in settings[:MAX_BARS]]
     omitted = f"The first {MAX_BARS} of {len(settings)} settings." if len(settings) > MAX_BARS else ""
-    style = _BreakdownStyle(_list_visible_parts(settings), choose_basis(settings))
-    frame = _make_breakdown_frame("parts of an epoch", "", rows, style)
+    shown, basis = _list_visible_parts(settings), choose_basis(settings)
+    frame = _make_breakdown_frame("parts of an epoch", "", rows, shown=shown, basis=basis)
     height = AROUND_PX + BAR_PX * len(rows)
     return menu_chart("knob-none", "Parts of an epoch", [frame], caption=omitted, height_px=height)
 
@@ -139,10 +140,14 @@ def _build_knob_chart(settings: Sequence[SettingSummary], knob: str, *, metered:
     groups = split_by_scale(families)
     views = _split_views(groups)
     every = [one for family in families for one in family.settings]
-    style = _BreakdownStyle(_list_visible_parts(settings), choose_basis(every))
+    shown, basis = _list_visible_parts(settings), choose_basis(every)
     parts = [
         _make_breakdown_frame(
-            f"parts of {style.basis.title}{_name_view(view, len(views))}", describe_stall(view), _list_rows(view), style
+            f"parts of {basis.title}{_name_view(view, len(views))}",
+            describe_stall(view),
+            _list_rows(view),
+            shown=shown,
+            basis=basis,
         )
         for view in views
     ]
@@ -173,14 +178,6 @@ def _describe_omissions(families: Sequence[SettingFamily], in_bars: int, in_line
 
 
 # Parts of an epoch ----------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class _BreakdownStyle:
-    """Style that all breakdowns of a chart share."""
-
-    parts: tuple[EpochPart, ...]
-    basis: FigureBasis
 
 
 def _split_views(groups: Sequence[Sequence[SettingFamily]]) -> list[list[SettingFamily]]:
@@ -218,35 +215,36 @@ def _list_visible_parts(settings: Sequence[SettingSummary]) -> tuple[EpochPart, 
     return (*timed, *((REST_OF_EPOCH,) if rest else ()))
 
 
-def _make_breakdown_frame(label: str, stall: str, rows: Sequence[Row], style: _BreakdownStyle) -> ChartFrame:
+def _make_breakdown_frame(
+    label: str, stall: str, rows: Sequence[Row], *, shown: Sequence[EpochPart], basis: FigureBasis
+) -> ChartFrame:
     bars = [(place, one) for place, (_, one) in enumerate(rows) if one is not None]
     places, settings = [place for place, _ in bars], [one for _, one in bars]
     data = [
         bar_trace(
             part.name,
             places,
-            [_part_s(one, part, style.basis) for one in settings],
+            [_part_s(one, part, basis) for one in settings],
             colour=part.colour,
             horizontal=True,
-            hover=[_describe_part(one, part, style.basis) for one in settings],
+            hover=[_describe_part(one, part, basis) for one in settings],
             width=0.72,
         )
-        for part in style.parts
+        for part in shown
     ]
-    ends = [_bar_end_s(one, style.basis) for one in settings]
-    layout = {
-        "barmode": "stack",
-        "xaxis": axis(f"seconds per {style.basis.unit_name}", range=[0, 1.24 * max(ends, default=1.0)]),
-        "yaxis": {
+    ends = [_bar_end_s(one, basis) for one in settings]
+    layout = xy_layout(
+        axis(f"seconds per {basis.unit_name}", range=[0, 1.24 * max(ends, default=1.0)]),
+        {
             **row_axis(["" if one is None else _shorten(name, LONGEST_NAME) for name, one in rows]),
             "tickcolor": "rgba(0,0,0,0)",
             "showline": False,
         },
-        "annotations": [_make_group_heading(name, place) for place, (name, one) in enumerate(rows) if one is None],
-        "legend": legend_layout(len(style.parts) + 1),
-        "hovermode": "closest",
-    }
-    return ChartFrame(label, [*data, *_make_total_traces(places, settings, style.basis, ends)], layout, stall)
+        legend_layout(len(shown) + 1),
+        barmode="stack",
+        annotations=[_make_group_heading(name, place) for place, (name, one) in enumerate(rows) if one is None],
+    )
+    return ChartFrame(label, [*data, *_make_total_traces(places, settings, basis, ends)], layout, stall)
 
 
 def _make_group_heading(name: str, place: int) -> dict[str, Any]:
@@ -330,14 +328,13 @@ def _make_quantity_frame(
     name = quantity.format_name(basis)
     amounts = axis(f"{name} ({scale.unit})", rangemode="tozero")
     knobs = _make_knob_axis(families, knob) if numeric else axis("" if flat else get_axis_title(knob), type="category")
-    layout = {
-        "xaxis": amounts if flat else knobs,
-        "yaxis": {**knobs, "autorange": "reversed"} if flat else amounts,
-        "legend": legend_layout(len(families), [family.name for family in families]),
-        "showlegend": len(families) > 1,
-        "barmode": "group",
-        "hovermode": "closest",
-    }
+    layout = xy_layout(
+        amounts if flat else knobs,
+        {**knobs, "autorange": "reversed"} if flat else amounts,
+        legend_layout(len(families), [family.name for family in families]),
+        showlegend=len(families) > 1,
+        barmode="group",
+    )
     workload = f", {settings[0].point.workload}" if mark_workload else ""
     data = [_make_family_trace(family, place, style) for place, family in enumerate(families)]
     change = describe_change(f"{name[:1].upper()}{name[1:]}", families, quantity.field, basis)

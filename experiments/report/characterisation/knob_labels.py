@@ -135,5 +135,4 @@ def preset_names(board: str) -> dict[PowerMode, str]:
 
 def is_same_mode(first: PowerMode, second: PowerMode) -> bool:
     """Return whether two modes are equal up to rounding of their clocks."""
-    pairs = zip(MODE_PARTS, MODE_PARTS, strict=True)
-    return all(math.isclose(getattr(first, a), getattr(second, b), rel_tol=1e-6) for a, b in pairs)
+    return all(math.isclose(getattr(first, part), getattr(second, part), rel_tol=1e-6) for part in MODE_PARTS)

@@ -21,6 +21,7 @@ from experiments.report.chart import (
     line_trace,
     menu_chart,
     scatter_trace,
+    xy_layout,
 )
 from experiments.report.page import Section
 from experiments.report.palette import ALARM, GREY
@@ -98,12 +99,11 @@ def _make_frame(label: str, settings: Sequence[SettingSummary], most: int) -> Ch
     named = _group_named_modes(_find_named_modes(settings, basis), settings, style)
     data = [_make_dominated_trace(others, style), _make_front_trace(front, style)]
     data += [_make_named_modes_trace(group, style) for group in named]
-    layout = {
-        "xaxis": axis(f"time of {basis.title} ({style.times.unit})"),
-        "yaxis": axis(f"energy of {basis.title} ({style.joules.unit})"),
-        "legend": legend_layout(len(data), [trace["name"] for trace in data]),
-        "hovermode": "closest",
-    }
+    layout = xy_layout(
+        axis(f"time of {basis.title} ({style.times.unit})"),
+        axis(f"energy of {basis.title} ({style.joules.unit})"),
+        legend_layout(len(data), [trace["name"] for trace in data]),
+    )
     omitted = f"; {hidden:,} dominated not shown" if hidden else ""
     return ChartFrame(label, data, layout, f"{len(settings):,} settings, {len(front)} on the front{omitted}")
 

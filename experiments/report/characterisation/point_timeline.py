@@ -23,7 +23,7 @@ from experiments.report.characterisation.chart_elements import (
 )
 from experiments.report.characterisation.setting_families import make_short_names
 from experiments.report.characterisation.setting_summary import SettingSummary, choose_settings
-from experiments.report.chart import LEGEND, Chart, ChartFrame, Trace, axis, line_trace, menu_chart, scatter_trace
+from experiments.report.chart import Chart, ChartFrame, Trace, axis, line_trace, menu_chart, scatter_trace, xy_layout
 from experiments.report.page import Section, render_paragraph
 from experiments.report.palette import ALARM, WAIT
 from experiments.report.quantities import number
@@ -183,13 +183,11 @@ def _make_step_frame(label: str, finished: FinishedPoint, discard: int) -> Chart
     steps = _select_steps(times)
     data = [_make_part_trace(part, steps, finished.point.key) for part in TIMELINE_PARTS]
     data += [_make_outlier_trace(steps), *_make_cut_traces(steps)]
-    layout = {
-        "xaxis": axis("time since the point began (s)"),
-        "yaxis": axis("milliseconds", range=[0, steps.top_ms]),
-        "shapes": _make_shades(steps, finished, discard),
-        "legend": LEGEND,
-        "hovermode": "closest",
-    }
+    layout = xy_layout(
+        axis("time since the point began (s)"),
+        axis("milliseconds", range=[0, steps.top_ms]),
+        shapes=_make_shades(steps, finished, discard),
+    )
     return ChartFrame(label, data, layout, _describe_steps(steps))
 
 

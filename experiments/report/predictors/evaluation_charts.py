@@ -20,9 +20,10 @@ from experiments.report.chart import (
     line_trace,
     log_ticks,
     scatter_trace,
+    xy_layout,
 )
 from experiments.report.palette import GREY, assign_colours, assign_symbols
-from experiments.report.predictors.evaluation_tables import list_known_values
+from experiments.report.predictors.choice_terminal import list_known_values
 from fedge.pareto import front_mask
 from fedge.studies.prediction_cells import CellResult, PredictionRow, PredictionTarget
 from fedge.types import Floats, Predictions
@@ -67,21 +68,19 @@ def build_fronts_chart(key: str, target: PredictionTarget, outcomes: Sequence[Ce
         for outcome in _outcomes_with_predictions(outcomes, count):
             data += _predicted_front_traces(target, outcome, _list_methods(outcomes))
         frames.append(ChartFrame(f"{count} modes profiled", data, {}))
-    layout = {
-        "xaxis": axis("time per step (ms)", type="log", **log_ticks(*_log_range((1e3 * target.table.step_s).tolist()))),
-        "yaxis": axis("power (W)", rangemode="normal"),
-        "legend": LEGEND,
-        "hovermode": "closest",
-    }
+    layout = xy_layout(
+        axis("time per step (ms)", type="log", **log_ticks(*_log_range((1e3 * target.table.step_s).tolist()))),
+        axis("power (W)", rangemode="normal"),
+    )
     caption = (
         "Line: the measured front, without implausible rows. Dashed: the front that a method predicts. Marks: the "
         "measured values of the modes on the predicted front; on the line they are optimal."
     )
     return Chart(
         f"{key}-fronts",
-        title="Fronts of time and power",
-        caption=caption,
-        data=[],
+        "Fronts of time and power",
+        caption,
+        [],
         layout=layout,
         height_px=420,
         frames=_apply_layout(frames, layout),
@@ -127,7 +126,7 @@ def _error_chart(key: str, title: str, field: str, rows: Sequence[PredictionRow]
     caption = (
         "Mean absolute error over the modes that were not profiled: mean over seeds, bars from best to worst seed."
     )
-    return Chart(f"{key}-error", title=title, caption=caption, data=data, layout=layout, height_px=330)
+    return Chart(f"{key}-error", title, caption, data, layout=layout, height_px=330)
 
 
 def _hover_text(method: str, count: int, values: Sequence[float]) -> str:
@@ -166,12 +165,10 @@ def _scatter_chart(
                 )
             )
         frames.append(ChartFrame(f"{count} modes profiled", data, {}))
-    layout = {
-        "xaxis": axis(f"measured {title} ({unit})", type="log", range=reach, **ticks),
-        "yaxis": axis(f"predicted {title} ({unit})", type="log", range=reach, **ticks),
-        "legend": LEGEND,
-        "hovermode": "closest",
-    }
+    layout = xy_layout(
+        axis(f"measured {title} ({unit})", type="log", range=reach, **ticks),
+        axis(f"predicted {title} ({unit})", type="log", range=reach, **ticks),
+    )
     caption = (
         "Marks above the diagonal are predicted too high. Seed 0, modes that were not profiled"
         f"{f', {MAX_SCATTER_POINTS} of them' if len(measured) > MAX_SCATTER_POINTS else ''}. Hollow: implausible "
@@ -179,9 +176,9 @@ def _scatter_chart(
     )
     return Chart(
         key,
-        title=f"Predicted and measured {title}",
-        caption=caption,
-        data=[],
+        f"Predicted and measured {title}",
+        caption,
+        [],
         layout=layout,
         height_px=420,
         frames=_apply_layout(frames, layout),

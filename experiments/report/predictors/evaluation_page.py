@@ -2,26 +2,121 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from experiments.report.palette import assign_colours
+from experiments.report.predictors.choice_terminal import ChoiceColumn, describe_seeds
+from experiments.report.tables import Cell, Table, number_cell, print_lines, swatch_cell
+from fedge.studies.prediction_cells import PredictionRow
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
 from pathlib import Path
 
 from markupsafe import Markup
 
 from experiments.report.page import EMPTY, Section, render_badge, render_head, render_page, render_paragraph
-from experiments.report.palette import assign_colours
 from experiments.report.predictors import evaluation_charts
-from experiments.report.predictors.evaluation_tables import (
-    EvaluationColumn,
-    evaluation_table,
-    group_seeds,
-    name_targets,
-)
 from experiments.report.quantities import UNKNOWN, number
-from experiments.report.tables import Table, swatch_cell, text_cell
+from experiments.report.tables import text_cell
 from fedge.atomic_files import write_text
 from fedge.studies.budget_choices import MARGIN_CONFIDENCE
-from fedge.studies.prediction_cells import CellResult, PredictionRow, PredictionTarget
+from fedge.studies.prediction_cells import CellResult, PredictionTarget
 from fedge.studies.prediction_study import PredictionStudy
+
+EvaluationKey = tuple[str, str, int]
+"""Display name of a target, method, number of profiled modes."""
+EvaluationGroups = Mapping[EvaluationKey, Sequence[PredictionRow]]
+"""Rows that differ only in the seed, by what they have in common."""
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationColumn(ChoiceColumn):
+    """A column of a predictor study."""
+
+    digits: int = 1
+    large_digits: int = 0
+
+
+def group_seeds(rows: Sequence[PredictionRow]) -> dict[EvaluationKey, list[PredictionRow]]:
+    """Group rows that differ only in the seed, in the order of the rows."""
+    names = name_targets(rows)
+    groups: dict[EvaluationKey, list[PredictionRow]] = {}
+    for row in rows:
+        groups.setdefault((names[row.target], row.method, row.modes), []).append(row)
+    return groups
+
+
+def name_targets(rows: Sequence[PredictionRow]) -> dict[str, str]:
+    """Return ``device/workload`` for each target's path, or the path where that name is ambiguous."""
+    short = {row.target: f"{row.device}/{row.workload}" for row in rows}
+    names = list(short.values())
+    return {path: name if names.count(name) == 1 else path for path, name in short.items()}
+
+
+ERROR_COLUMNS = (
+    EvaluationColumn("time, %", "time_mape"),
+    EvaluationColumn("power, %", "power_mape"),
+    EvaluationColumn("in 90 %, %", "coverage90", 0, min),
+    EvaluationColumn("fit, s", "fit_s", 1, None),
+    EvaluationColumn("predict, ms", field="predict_s", digits=0, worst=None, factor=1e3),
+    EvaluationColumn("profile, s", "profiling_s", 0, None),
+)
+CHOICE_COLUMNS = (
+    EvaluationColumn("penalty median, %", "penalty_median"),
+    EvaluationColumn("mean, %", "penalty_mean"),
+    EvaluationColumn("excess, W", "excess_w", 2, None),
+    EvaluationColumn("over, %", "over_limit", 0, None),
+    EvaluationColumn("by > 1 W, %", "over_limit_1w", 0),
+    EvaluationColumn("verified modes", "verify_modes", 2, None),
+)
+
+
+def print_evaluation(console: Console, rows: Sequence[PredictionRow]) -> None:
+    """Print two tables per target: mean over the seeds, worst in brackets, and how each method works."""
+    for table in build_evaluation_tables(rows):
+        table.print(console)
+    note = describe_seeds(len({row.seed for row in rows}))
+    ways = {f"{row.method}: profiles by {row.explorer}, chooses {row.choice}" for row in rows}
+    print_lines(console, (note, "time, power: MAPE; in 90 %: share inside the 90 % interval.", *sorted(ways)))
+
+
+def build_evaluation_tables(rows: Sequence[PredictionRow]) -> list[Table]:
+    """Build tables per target with one line per method and number of modes."""
+    groups = group_seeds(rows)
+    return [
+        table
+        for target in dict.fromkeys(target for target, _, _ in groups)
+        for table in _target_tables(target, {key: group for key, group in groups.items() if key[0] == target})
+    ]
+
+
+def _target_tables(target: str, groups: EvaluationGroups) -> tuple[Table, Table]:
+    problems = next((row.problems for group in groups.values() for row in group if row.problems is not None), 0)
+    errors, choices = (
+        f"{target}: errors on modes not profiled",
+        f"{target}: fastest mode within {problems} power budgets",
+    )
+    return (
+        evaluation_table("errors", groups, ERROR_COLUMNS, errors),
+        evaluation_table("choices", groups, CHOICE_COLUMNS, choices),
+    )
+
+
+def evaluation_table(key: str, groups: EvaluationGroups, columns: Sequence[EvaluationColumn], title: str = "") -> Table:
+    """Build a table of one target with one line per method and number of modes."""
+    colour = assign_colours(tuple(dict.fromkeys(method for _, method, _ in groups)))
+    rows: list[tuple[Cell, ...]] = []
+    for (_, method, count), group in groups.items():
+        failed = sum(row.error is not None for row in group)
+        name = f"{method} ({failed} failed)" if failed else method
+        cells = (column.make_cell(group) for column in columns)
+        rows.append((swatch_cell(colour[method], name), number_cell(str(count), count), *cells))
+    return Table(key, ("method", "modes", *(column.heading for column in columns)), tuple(rows), title)
+
 
 PAGE_ERROR_COLUMNS = (
     EvaluationColumn("time MAPE, %", "time_mape"),

@@ -18,11 +18,16 @@ from experiments.report.chart import (
     line_trace,
     round_axis,
     scatter_trace,
+    xy_layout,
 )
 from experiments.report.page import LABELS, Section, render_badge, render_head, render_page, render_paragraph
 from experiments.report.palette import ALARM, COLOURS, GREY, assign_colours, assign_symbols
-from experiments.report.predictors.choice_summary import BASELINE_NAMES, FigureRow, describe_infeasible_limits
-from experiments.report.predictors.choice_terminal import build_fleet_tables
+from experiments.report.predictors.choice_terminal import (
+    BASELINE_NAMES,
+    FigureRow,
+    build_fleet_tables,
+    describe_infeasible_limits,
+)
 from fedge.atomic_files import write_text
 from fedge.devices.board_kinds import build_kind
 from fedge.experiment import Experiment, list_boards
@@ -110,14 +115,13 @@ def _plane_chart(runs: Sequence[FleetRun]) -> Chart:
     for prefix, name in BASELINE_NAMES.items():
         if prefix != "oracle_all_rows_" or _has_implausible_modes(rows):
             data += _baseline_traces(prefix, name, rows, colour)
-    layout = {
-        "xaxis": axis("mean round (% of MAXN)", rangemode="normal"),
-        "yaxis": axis("mean energy (% of MAXN)", rangemode="normal"),
-        "legend": legend_layout(len(data), [trace["name"] for trace in data]),
-        "hovermode": "closest",
-    }
+    layout = xy_layout(
+        axis("mean round (% of MAXN)", rangemode="normal"),
+        axis("mean energy (% of MAXN)", rangemode="normal"),
+        legend_layout(len(data), [trace["name"] for trace in data]),
+    )
     caption = f"One mark per seed; boards and partitions differ between seeds. All {len(runs[0].rounds)} rounds."
-    return Chart("plane", title="Round time and energy", caption=caption, data=data, layout=layout, height_px=420)
+    return Chart("plane", "Round time and energy", caption, data, layout=layout, height_px=420)
 
 
 def _has_implausible_modes(rows: Mapping[str, Sequence[FigureRow]]) -> bool:
@@ -189,7 +193,7 @@ def _gap_chart(by_policy: Mapping[str, Sequence[FleetRun]]) -> Chart:
         "legend": LEGEND,
     }
     caption = f"Mean over seeds. Rounds 1 to {SETTLED_FROM - 1} count as learning."
-    return Chart("gaps", title="Gap to the oracle", caption=caption, data=data, layout=layout, height_px=320)
+    return Chart("gaps", "Gap to the oracle", caption, data, layout=layout, height_px=320)
 
 
 def _count_rounds(by_policy: Mapping[str, Sequence[FleetRun]]) -> int:
@@ -223,14 +227,7 @@ def _explored_chart(by_policy: Mapping[str, Sequence[FleetRun]]) -> Chart:
         "legend": LEGEND,
         "showlegend": True,
     }
-    return Chart(
-        "explored",
-        title="Modes tried",
-        caption="Mean over boards and seeds.",
-        data=data,
-        layout=layout,
-        height_px=320,
-    )
+    return Chart("explored", "Modes tried", "Mean over boards and seeds.", data, layout=layout, height_px=320)
 
 
 def _boards_section(place: int, policy: str, run: FleetRun) -> Section:
@@ -260,9 +257,7 @@ def _boards_section(place: int, policy: str, run: FleetRun) -> Section:
         "hovermode": "x",
     }
     shown = f"Rounds {rounds[0].round} to {rounds[-1].round}, seed {run.seed}."
-    chart = Chart(
-        f"boards-{place}", title="Energy of every board", caption=shown, data=data, layout=layout, height_px=420
-    )
+    chart = Chart(f"boards-{place}", "Energy of every board", shown, data, layout=layout, height_px=420)
     return Section(f"Boards under {policy}", "Energy of each board and of the oracle's choice.", (chart,))
 
 

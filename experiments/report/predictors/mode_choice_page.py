@@ -9,7 +9,7 @@ from pathlib import Path
 
 from markupsafe import Markup
 
-from experiments.report.chart import LEGEND, Chart, Trace, axis, line_trace, round_axis, scatter_trace
+from experiments.report.chart import LEGEND, Chart, Trace, axis, line_trace, round_axis, scatter_trace, xy_layout
 from experiments.report.page import Section, render_badge, render_head, render_page, render_paragraph
 from experiments.report.palette import GREY, assign_colours, assign_symbols
 from experiments.report.predictors.choice_terminal import mode_choice_table
@@ -84,16 +84,11 @@ def _energy_chart(key: str, choices: Sequence[ModeChoiceResult]) -> Chart:
         )
         for choice in choices
     ]
-    layout = {
-        "xaxis": axis("the round's deadline (s)"),
-        "yaxis": axis(f"energy of the round ({scale.unit})", rangemode="normal"),
-        "legend": LEGEND,
-        "hovermode": "closest",
-    }
-    caption = "One mark per round, one seed. On the lower line the mode is optimal. Hover for modes."
-    return Chart(
-        f"{key}-energy", title="Energy of every round", caption=caption, data=data, layout=layout, height_px=340
+    layout = xy_layout(
+        axis("the round's deadline (s)"), axis(f"energy of the round ({scale.unit})", rangemode="normal")
     )
+    caption = "One mark per round, one seed. On the lower line the mode is optimal. Hover for modes."
+    return Chart(f"{key}-energy", "Energy of every round", caption, data, layout=layout, height_px=340)
 
 
 def _deadline_trace(name: str, points: Sequence[tuple[float, float]], dash: str) -> Trace:
@@ -126,7 +121,7 @@ def _regret_chart(key: str, choices: Sequence[ModeChoiceResult]) -> Chart:
 def _explored_chart(key: str, choices: Sequence[ModeChoiceResult]) -> Chart:
     """Plot the number of distinct modes tried up to each round, averaged over the seeds."""
 
-    def tried(choice: ModeChoiceResult) -> list[float]:
+    def count_tried(choice: ModeChoiceResult) -> list[float]:
         return [float(one.explored) for one in choice.rounds]
 
     return _line_chart(
@@ -135,7 +130,7 @@ def _explored_chart(key: str, choices: Sequence[ModeChoiceResult]) -> Chart:
         label="distinct modes tried",
         caption="Mean over seeds.",
         choices=choices,
-        values=tried,
+        values=count_tried,
     )
 
 
@@ -168,7 +163,7 @@ def _line_chart(
         "legend": LEGEND,
         "showlegend": True,
     }
-    return Chart(key, title=title, caption=caption, data=data, layout=layout, height_px=340)
+    return Chart(key, title, caption, data, layout=layout, height_px=340)
 
 
 def _list_policies(choices: Sequence[ModeChoiceResult]) -> tuple[str, ...]:

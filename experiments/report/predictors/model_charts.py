@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments.report.chart import LEGEND, Chart, Trace, axis, error_bars, line_trace, log_ticks, scatter_trace
+from experiments.report.chart import Chart, Trace, axis, error_bars, line_trace, log_ticks, scatter_trace, xy_layout
 from experiments.report.palette import ALARM, COLOURS, GREY, SYMBOLS
 from fedge.decisions.mode_objectives import compute_step_energy_j
 from fedge.knowledge.mode_points import ModeFront, ModePoint, PredictionInterval
@@ -66,17 +66,15 @@ def front_chart(front: ModeFront, facts: ModelSummary, predictions: Predictions)
     shown = [*near, front.knee, front.maxn]
     low_ms, high_ms = _axis_range(shown, lambda point: point.step_s, 1e3)
     low, high = _axis_range(shown, cost.point_interval, 1.0)
-    layout = {
-        "xaxis": _time_axis(low_ms, high_ms),
-        "yaxis": axis(f"{cost.title}{' per step' * (cost.unit == 'J')} ({cost.unit})", range=[low, high]),
-        "legend": LEGEND,
-        "hovermode": "closest",
-    }
+    layout = xy_layout(
+        _time_axis(low_ms, high_ms),
+        axis(f"{cost.title}{' per step' * (cost.unit == 'J')} ({cost.unit})", range=[low, high]),
+    )
     caption = (
         f"Bars: 90 % intervals, at most {BARS}. Grey: other modes, at most {MAX_BACKGROUND_MODES:,}. "
         f"Rings: the modes that the model was fitted to, as {measured}. Zoom out for slower modes."
     )
-    return Chart("front", title=f"Time and {cost.title}", caption=caption, data=data, layout=layout, height_px=480)
+    return Chart("front", f"Time and {cost.title}", caption, data, layout=layout, height_px=480)
 
 
 def knobs_chart(front: ModeFront) -> Chart:
@@ -86,16 +84,14 @@ def knobs_chart(front: ModeFront) -> Chart:
     data = [
         _knob_trace(front, groups=groups, i=i, name=name, title=title) for i, (name, title) in enumerate(KNOB_TITLES)
     ]
-    layout = {
-        "xaxis": _time_axis(980.0 * points[0].step_s.value, 1020.0 * points[-1].step_s.value),
-        "yaxis": axis("share of the maximum (%)", range=[0, 104]),
-        "legend": LEGEND,
-        "hovermode": "closest",
-    }
+    layout = xy_layout(
+        _time_axis(980.0 * points[0].step_s.value, 1020.0 * points[-1].step_s.value),
+        axis("share of the maximum (%)", range=[0, 104]),
+    )
     caption = (
         "Mean of neighbouring modes. Where a knob hardly matters, it varies between neighbours and its mean is noise."
     )
-    return Chart("knobs", title="Knobs along the front", caption=caption, data=data, layout=layout, height_px=330)
+    return Chart("knobs", "Knobs along the front", caption, data, layout=layout, height_px=330)
 
 
 def _time_axis(low_ms: float, high_ms: float) -> dict[str, Any]:

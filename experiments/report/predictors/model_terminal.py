@@ -7,14 +7,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from experiments.report.quantities import duration, energy, number, percent
-from experiments.report.tables import Cell, Table, number_cell, text_cell
+from experiments.report.tables import Cell, Table, lay_out_lines, number_cell, text_cell
 from fedge.knowledge.mode_points import ModeFront, ModePoint, PredictionInterval
 from fedge.knowledge.model_file import ModelInfo
 from fedge.knowledge.model_summary import ModelSummary, ModelTerm, PhysicalBreakdown, PredictionSpread
 from fedge.types import PowerMode
 
 if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
+    from rich.console import Console
 
 MAX_TABLE_ROWS = 20
 """Rows of a table on the terminal; --json and --csv write all."""
@@ -29,19 +29,7 @@ def describe_model(about: ModelInfo) -> str:
 
 def print_facts(console: Console, facts: ModelSummary) -> None:
     """Print the model's training data, prior and uncertainty as labelled lines."""
-    console.print(_lay_out_facts(facts))
-
-
-def _lay_out_facts(facts: ModelSummary) -> RenderableType:
-    from rich.table import Table as RichTable
-    from rich.text import Text
-
-    lines = RichTable.grid(padding=(0, 2, 0, 0))
-    lines.add_column(no_wrap=True)
-    lines.add_column(overflow="fold")
-    for word, sentence in describe_facts(facts):
-        lines.add_row(Text(word), Text(sentence))
-    return lines
+    console.print(lay_out_lines(describe_facts(facts)))
 
 
 def facts_to_table(facts: ModelSummary) -> Table:

@@ -19,6 +19,7 @@ from experiments.report.chart import (
     round_axis,
     row_axis,
     scatter_trace,
+    xy_layout,
 )
 from experiments.report.page import render_paragraph
 from experiments.report.palette import GREY
@@ -78,9 +79,7 @@ def _accuracy_chart(
         "showlegend": True,
         "shapes": [horizontal_line(100 * find_common_goal(runs).accuracy, GREY, width=1)],
     }
-    return Chart(
-        f"accuracy-{key}", title=f"Accuracy over {key}", caption=caption, data=data, layout=layout, height_px=340
-    )
+    return Chart(f"accuracy-{key}", f"Accuracy over {key}", caption, data, layout=layout, height_px=340)
 
 
 def runs_legend(runs: Sequence[LoadedRun]) -> dict[str, Any]:
@@ -128,17 +127,16 @@ def _cost_bar_chart(
     bars = bar_trace("", rows, lengths, colour=colours, horizontal=True, hover=texts, legend=False, width=0.6)
     marks = [_reference_trace(runs, reference, scale) for reference in references]
     data = [bars, *(mark for mark in marks if mark["x"])]
-    layout = {
-        "xaxis": axis(title, rangemode="tozero"),
-        "yaxis": row_axis([run.name for run in runs]),
-        "legend": legend_layout(len(data), [trace["name"] for trace in data]),
-        "hovermode": "closest",
-    }
+    layout = xy_layout(
+        axis(title, rangemode="tozero"),
+        row_axis([run.name for run in runs]),
+        legend_layout(len(data), [trace["name"] for trace in data]),
+    )
     return Chart(
         f"bars-{key}",
-        title=title.partition(" (")[0].capitalize(),
-        caption=caption,
-        data=data,
+        title.partition(" (")[0].capitalize(),
+        caption,
+        data,
         layout=layout,
         height_px=150 + 34 * max(2, len(runs)),
     )
@@ -194,11 +192,4 @@ def _prediction_error_chart(runs: Sequence[LoadedRun], key: str) -> Chart:
         "Against the emulated truth: the mean over all modes of what a board predicted when it decided; the median "
         "over the fleet. At 0, before anything was measured."
     )
-    return Chart(
-        f"learning-{key}",
-        title=f"Error of predicted {key}, all modes",
-        caption=caption,
-        data=data,
-        layout=layout,
-        height_px=320,
-    )
+    return Chart(f"learning-{key}", f"Error of predicted {key}, all modes", caption, data, layout=layout, height_px=320)

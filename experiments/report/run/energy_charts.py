@@ -1,17 +1,98 @@
-"""Energy of one run by board, beside the oracle's and that of MAXN (waiting at high or low clocks)."""
+"""Charts of a run's accuracy and energy: over rounds, time and joules, per board."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
 
 from markupsafe import Markup
 
-from experiments.report.chart import CATEGORY_AXIS, Chart, Trace, axis, bar_trace, legend_layout, scatter_trace
-from experiments.report.palette import GREY, SEND, WAIT, assign_colours
-from experiments.report.quantities import UnitScale, energy_scale
+from experiments.report.chart import (
+    CATEGORY_AXIS,
+    LEGEND,
+    Chart,
+    Trace,
+    axis,
+    bar_trace,
+    legend_layout,
+    line_trace,
+    round_axis,
+    scatter_trace,
+    xy_layout,
+)
+from experiments.report.palette import COLOURS, GREY, SEND, WAIT, assign_colours
+from experiments.report.quantities import UnitScale, energy_scale, time_scale
 from experiments.report.run.loaded_runs import LoadedRun
 from experiments.report.run.run_sample import MAX_BOARDS
 from fedge.telemetry.store_records import ClientRow
+
+EVERY_ROUND = "Each point is the aggregated model after a round, on test samples that no board trains on."
+
+
+def build_accuracy_charts(run: LoadedRun) -> tuple[Chart, Chart, Chart]:
+    """Plot accuracy over rounds, simulated time and energy, each beside the costs that MAXN would have had."""
+    times, joules = time_scale([run.rounds[-1].end_s]), energy_scale([sum(row.energy_j for row in run.rounds)])
+    spent = list(accumulate(row.energy_j for row in run.rounds))
+    caption = EVERY_ROUND
+    if _is_maxn_known(run):
+        caption = "Dashed: the same rounds at MAXN. Left of the line is faster."
+    over_energy = (
+        "Dashed: all boards work and wait at MAXN; dotted: they work at MAXN and wait in their lowest mode. Left of a "
+        "line: the same accuracy for less energy."
+    )
+    return (
+        _accuracy_chart(run, key="rounds", title="round", x=[row.round for row in run.rounds], others={}),
+        _accuracy_chart(
+            run,
+            key="time",
+            title=f"fleet clock ({times.unit})",
+            x=[row.end_s / times.per for row in run.rounds],
+            others={"at MAXN": _accumulate_maxn(run, [row.maxn_round_s for row in run.rounds], times)},
+            caption=caption,
+        ),
+        _accuracy_chart(
+            run,
+            key="energy",
+            title=f"energy of the fleet ({joules.unit})",
+            x=[value / joules.per for value in spent],
+            others={
+                "at MAXN": _accumulate_maxn(run, [row.maxn_energy_j for row in run.rounds], joules),
+                "MAXN, low idle": _accumulate_maxn(run, [row.maxn_parked_energy_j for row in run.rounds], joules),
+            },
+            caption=over_energy if _is_maxn_known(run) else "",
+        ),
+    )
+
+
+def _is_maxn_known(run: LoadedRun) -> bool:
+    return len(run.compared_rounds) == len(run.rounds) and all(row.maxn_round_s is not None for row in run.rounds)
+
+
+def _accumulate_maxn(run: LoadedRun, per_round: Sequence[float | None], scale: UnitScale) -> list[float]:
+    if not _is_maxn_known(run):
+        return []
+    return [value / scale.per for value in accumulate(value for value in per_round if value is not None)]
+
+
+def _accuracy_chart(
+    run: LoadedRun, key: str, title: str, x: Sequence[float], others: Mapping[str, Sequence[float]], caption: str = ""
+) -> Chart:
+    y = [100 * row.accuracy for row in run.rounds]
+    data: list[Trace] = [
+        line_trace(name, other, y, colour=GREY, width=1.5, dash=dash, markers=False, hover="%{x:.4~g}: %{y:.1f} %")
+        for (name, other), dash in zip(others.items(), ("dash", "dot"), strict=False)
+        if other
+    ]
+    hover = [f"round {r.round}: {100 * r.accuracy:.1f} %, loss {r.loss:.3g}" for r in run.rounds]
+    data.append(line_trace("this run", x, y, colour=COLOURS[0], hover=hover))
+    layout = {
+        "xaxis": round_axis(len(run.rounds)) if key == "rounds" else axis(title, rangemode="tozero"),
+        "yaxis": axis("test accuracy (%)"),
+        "legend": LEGEND,
+        "showlegend": len(data) > 1,
+    }
+    return Chart(f"accuracy-{key}", f"Over {key}", caption or EVERY_ROUND, data, layout=layout, height_px=280)
+
 
 ENERGY_CAPTION = (
     "Marks: ┃ the board works and waits at MAXN; △ it works at MAXN and waits in its lowest mode, both in rounds as "
@@ -31,13 +112,12 @@ def client_energy_chart(run: LoadedRun) -> Chart:
     for part, colour, key in (("radio", SEND, "radio"), ("idle and waiting", WAIT, "rest")):
         data.append(_energy_trace(part, colour, names=names, values=[sums[name][key] for name in names], scale=scale))
     data += _reference_traces(names, sums, scale) if run.compared_rounds else []
-    layout = {
-        "barmode": "stack",
-        "xaxis": axis(f"energy ({scale.unit})", rangemode="tozero"),
-        "yaxis": CATEGORY_AXIS,
-        "legend": legend_layout(len(data), [trace["name"] for trace in data]),
-        "hovermode": "closest",
-    }
+    layout = xy_layout(
+        axis(f"energy ({scale.unit})", rangemode="tozero"),
+        CATEGORY_AXIS,
+        legend_layout(len(data), [trace["name"] for trace in data]),
+        barmode="stack",
+    )
     part = f"{run.compared_note}: those in which every board finished on time and its true time and power are known"
     caption = (
         f"Summed {part if run.compared_note else 'over all rounds'}. {ENERGY_CAPTION if run.compared_rounds else ''}"
@@ -45,12 +125,7 @@ def client_energy_chart(run: LoadedRun) -> Chart:
     if len(run.device_by_board) > MAX_BOARDS:
         caption += f" With {len(run.device_by_board)} boards, each bar is the mean of a kind."
     return Chart(
-        "energy-clients",
-        title="Energy per board",
-        caption=caption,
-        data=data,
-        layout=layout,
-        height_px=130 + 26 * max(3, len(names)),
+        "energy-clients", "Energy per board", caption, data, layout=layout, height_px=130 + 26 * max(3, len(names))
     )
 
 

@@ -80,11 +80,7 @@ class LoadedRun:
         return float(self.summary["energy_j"] + (self.summary["resting_energy_j"] or 0.0))
 
     def share_of_oracle_saving(self, baseline: str) -> float | None:
-        """Return the saving as a share of the oracle's saving, or None if unknown.
-
-        Args:
-            baseline: ``maxn`` or ``maxn_parked`` (MAXN that waits at low clocks).
-        """
+        """Return the saving against ``maxn`` or ``maxn_parked`` (waiting at low clocks) as a share of the oracle's."""
         return ratio(self.summary[f"saving_vs_{baseline}"], self.summary[f"oracle_saving_vs_{baseline}"])
 
 

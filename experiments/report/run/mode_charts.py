@@ -68,7 +68,7 @@ def _heatmap_chart(key: str, title: str, trace: Trace, boards: int, caption: str
         "yaxis": {**CATEGORY_AXIS, "dtick": 1},
         "margin": {"t": 8},
     }
-    return Chart(key, title=title, caption=caption, data=[trace], layout=layout, height_px=66 + 24 * max(3, boards))
+    return Chart(key, title, caption, [trace], layout=layout, height_px=66 + 24 * max(3, boards))
 
 
 def _describe_mix(row: ClientRow) -> Markup:

@@ -7,12 +7,21 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from experiments.report.chart import Chart, Trace, axis, error_bars, legend_layout, scatter_trace, spread_range
+from experiments.report.chart import (
+    Chart,
+    Trace,
+    axis,
+    error_bars,
+    legend_layout,
+    scatter_trace,
+    spread_range,
+    xy_layout,
+)
 from experiments.report.confidence_intervals import ConfidenceInterval, mean_interval
 from experiments.report.palette import GREY, assign_symbols
 from experiments.report.quantities import duration, energy, energy_scale, time_scale
 from experiments.report.run.loaded_runs import find_common_goal
-from experiments.report.run.seed_groups import RunFigure, SeedGroup
+from experiments.report.run.seed_comparison import RunFigure, SeedGroup
 
 ALL_ROUNDS_CAPTION = (
     "All rounds and all boards, including idle ones. Further left is faster, further down uses less energy. Filled: "
@@ -124,15 +133,14 @@ def _pareto_chart(
     ]
     x = _axis_range([one.time for one in points], [time for _, _, time, _ in references], times.per)
     y = _axis_range([one.energy for one in points], [j for _, _, _, j in references], joules.per)
-    layout = {
-        "xaxis": axis(f"fleet clock ({times.unit})", range=x),
-        "yaxis": axis(f"energy of the whole fleet ({joules.unit})", range=y),
-        "legend": legend_layout(len(data), [trace["name"] for trace in data]),
-        "showlegend": True,
-        "hovermode": "closest",
-    }
+    layout = xy_layout(
+        axis(f"fleet clock ({times.unit})", range=x),
+        axis(f"energy of the whole fleet ({joules.unit})", range=y),
+        legend_layout(len(data), [trace["name"] for trace in data]),
+        showlegend=True,
+    )
     note = CUT_AXES_CAPTION if x[0] > 0 or y[0] > 0 else ""
-    return Chart(f"pareto-{key}", title=title, caption=caption.strip() + note, data=data, layout=layout, height_px=400)
+    return Chart(f"pareto-{key}", title, caption.strip() + note, data, layout=layout, height_px=400)
 
 
 def _axis_range(

@@ -63,7 +63,7 @@ def _outcome_chart(run: LoadedRun) -> Chart:
     }
     caption = "Bars: boards selected in the round. Dotted line: boards available."
     title = "Selected boards by outcome"
-    return Chart("asked", title=title, caption=caption, data=stacks, layout=layout, height_px=280)
+    return Chart("asked", title, caption, stacks, layout=layout, height_px=280)
 
 
 def _stale_trace(run: LoadedRun, numbers: list[int]) -> Trace:
@@ -94,7 +94,7 @@ def _battery_chart(run: LoadedRun) -> Chart:
         "Marks: ends of the rounds in which the board took part; in between it may idle or charge. "
         "Below the dotted line, its floor, a board is not selected. " + view.note
     )
-    return Chart("charge", title="Batteries", caption=caption, data=data, layout=layout, height_px=280)
+    return Chart("charge", "Batteries", caption, data, layout=layout, height_px=280)
 
 
 def _battery_trace(run: LoadedRun, board: FleetBoard, dash: str, scale: UnitScale) -> Trace:

@@ -134,15 +134,15 @@ def _fleet_chart(run: LoadedRun, curves: PowerCurves) -> Chart:
     ]
     caption = "Kinds of boards, stacked: the upper edge is the power of the whole fleet."
     layout = {**_power_layout(scale), "legend": LEGEND, "showlegend": True, "hovermode": "x unified"}
-    return Chart("power-fleet", title="The fleet", caption=caption, data=data, layout=layout, height_px=300)
+    return Chart("power-fleet", "The fleet", caption, data, layout=layout, height_px=300)
 
 
 def _board_chart(run: LoadedRun, curves: PowerCurves) -> Chart:
     return Chart(
         "power-board",
-        title="One board",
-        caption="Gaps: no samples from the board.",
-        data=[],
+        "One board",
+        "Gaps: no samples from the board.",
+        [],
         layout={},
         height_px=300,
         frames=tuple(_board_frame(run, curves, board) for board in curves.boards),

@@ -8,7 +8,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from experiments.report.chart import MAX_TICKS, Chart, Trace, axis, legend_layout, line_trace, scatter_trace
+from experiments.report.chart import MAX_TICKS, Chart, Trace, axis, legend_layout, line_trace, scatter_trace, xy_layout
 from experiments.report.palette import GREY, assign_colours, assign_symbols
 from experiments.report.run.loaded_runs import LoadedRun
 from experiments.report.run.prediction_errors import (
@@ -74,21 +74,13 @@ def _scatter_chart(run: LoadedRun, column: str, key: str, title: str, unit: str,
         "tickvals": ticks,
         "ticktext": [f"{v:,g}" for v in ticks],
     }
-    layout = {
-        "xaxis": axis(f"measured {title} ({unit})", **ends),
-        "yaxis": axis(f"predicted {title} ({unit})", **ends),
-        "legend": legend_layout(len(run.devices), run.devices),
-        "hovermode": "closest",
-    }
-    caption = f"Marks above the diagonal are predicted too high. Hollow: round {first}, from the prior alone. {note}"
-    return Chart(
-        f"predicted-{key}",
-        title=f"Predicted and measured {key}",
-        caption=caption,
-        data=data,
-        layout=layout,
-        height_px=380,
+    layout = xy_layout(
+        axis(f"measured {title} ({unit})", **ends),
+        axis(f"predicted {title} ({unit})", **ends),
+        legend_layout(len(run.devices), run.devices),
     )
+    caption = f"Marks above the diagonal are predicted too high. Hollow: round {first}, from the prior alone. {note}"
+    return Chart(f"predicted-{key}", f"Predicted and measured {key}", caption, data, layout=layout, height_px=380)
 
 
 def _pad_range(values: Sequence[float]) -> tuple[float, float]:
@@ -129,9 +121,7 @@ def _error_where_worked_chart(run: LoadedRun, column: str, key: str) -> Chart:
     )
     layout = _error_layout(run, "round", run.rounds[0].round, key)
     title = f"Error of predicted {key}, modes used"
-    return Chart(
-        f"error-{key}", title=title, caption=caption, data=_error_traces(run, error), layout=layout, height_px=320
-    )
+    return Chart(f"error-{key}", title, caption, _error_traces(run, error), layout=layout, height_px=320)
 
 
 def _error_over_all_modes_chart(run: LoadedRun, key: str) -> Chart:
@@ -145,12 +135,7 @@ def _error_over_all_modes_chart(run: LoadedRun, key: str) -> Chart:
     layout = _error_layout(run, "round (0: prior)", 0, key)
     title = f"Error of predicted {key}, all modes"
     return Chart(
-        f"learning-{key}",
-        title=title,
-        caption=caption,
-        data=_error_traces(run, error, f"prior_{key}_ape"),
-        layout=layout,
-        height_px=320,
+        f"learning-{key}", title, caption, _error_traces(run, error, f"prior_{key}_ape"), layout=layout, height_px=320
     )
 
 

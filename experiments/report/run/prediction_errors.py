@@ -39,11 +39,7 @@ def explain_missing_errors(run: LoadedRun) -> str:
 
 
 def error_over_all_modes(run: LoadedRun, key: str) -> tuple[float | None, ...]:
-    """Return the fleet's median relative error over all modes.
-
-    Args:
-        run: The run.
-        key: ``time`` or ``power``.
+    """Return the fleet's median relative error of ``time`` or ``power`` over all modes.
 
     Returns:
         The error before the first round, then that of each round, as shares; None where unknown.

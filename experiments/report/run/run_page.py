@@ -10,10 +10,9 @@ from markupsafe import Markup
 from experiments.report.page import Card, Section, render_cards, render_head, render_page, render_paragraph
 from experiments.report.quantities import UNKNOWN, duration, energy, number, percent
 from experiments.report.run import (
-    accuracy_charts,
+    board_sections,
     comparison_page,
     energy_charts,
-    memory_section,
     mode_charts,
     participation_charts,
     power_section,
@@ -21,11 +20,10 @@ from experiments.report.run import (
     prediction_errors,
     run_sample,
     run_tables,
-    serving_section,
     timeline_charts,
 )
 from experiments.report.run.loaded_runs import LoadedRun, load_run, load_runs
-from experiments.report.run.run_emulation import describe_emulation
+from experiments.report.run.run_tables import describe_emulation
 from experiments.report.tables import Table
 from fedge.atomic_files import write_text
 from fedge.errors import BadInput
@@ -82,8 +80,8 @@ def _list_tables(run: LoadedRun) -> tuple[Table, ...]:
         run_tables.provenance_table(run),
         prediction_errors.errors_by_samples_table(run),
         prediction_errors.error_quantile_table(run),
-        serving_section.serving_table(run),
-        memory_section.memory_reduction_table(run),
+        board_sections.serving_table(run),
+        board_sections.memory_reduction_table(run),
         run_tables.events_table(run),
         run_tables.last_round_table(run),
     )
@@ -192,7 +190,7 @@ def _build_sections(run: LoadedRun) -> list[Section]:
         Section(
             "Accuracy",
             "Test accuracy over rounds, time and energy.",
-            accuracy_charts.build_accuracy_charts(run),
+            energy_charts.build_accuracy_charts(run),
         ),
         Section(
             "Timeline", timeline_charts.TIMELINE_LEADS[run.asynchronous], timeline_charts.build_timeline_charts(run)
@@ -200,8 +198,8 @@ def _build_sections(run: LoadedRun) -> list[Section]:
         *participation,
         Section("Energy", "Energy by board and phase.", (energy_charts.client_energy_chart(run),)),
         power_section.build_power_section(run),
-        *serving_section.build_serving_sections(run),
-        *memory_section.build_memory_sections(run),
+        *board_sections.build_serving_sections(run),
+        *board_sections.build_memory_sections(run),
         Section("Power modes", MODES_LEAD + note, mode_charts.build_mode_charts(run)),
         Section(
             "Predictions",

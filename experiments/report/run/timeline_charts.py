@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from markupsafe import Markup
@@ -17,6 +18,7 @@ from experiments.report.chart import (
     legend_layout,
     row_axis,
     scatter_trace,
+    xy_layout,
 )
 from experiments.report.palette import ALARM, FETCH, GREY, SEND, WAIT, assign_colours
 from experiments.report.quantities import UnitScale, duration, energy, time_scale
@@ -63,15 +65,7 @@ def _all_rounds_chart(run: LoadedRun, view: RunSample) -> Chart:
     visible = spans[-SPANS_IN_VIEW:]
     layout = _timeline_layout(view, f"fleet clock ({scale.unit})", (visible[0][1], visible[-1][2]), data)
     caption = (ASYNCHRONOUS if run.asynchronous else SYNCHRONOUS) + view.note
-    return Chart(
-        "timeline",
-        title="All rounds",
-        caption=caption,
-        data=data,
-        layout=layout,
-        height_px=_chart_height_px(view),
-        spans=spans,
-    )
+    return Chart("timeline", "All rounds", caption, data, layout=layout, height_px=_chart_height_px(view), spans=spans)
 
 
 def _one_round_chart(run: LoadedRun, view: RunSample) -> Chart:
@@ -80,13 +74,7 @@ def _one_round_chart(run: LoadedRun, view: RunSample) -> Chart:
     caption = ONE_MODEL if run.asynchronous else ONE_ROUND
     last = frames[-1]
     return Chart(
-        "round",
-        title="One round",
-        caption=caption,
-        data=last.data,
-        layout=last.layout,
-        height_px=_chart_height_px(view),
-        frames=frames,
+        "round", "One round", caption, last.data, layout=last.layout, height_px=_chart_height_px(view), frames=frames
     )
 
 
@@ -108,38 +96,22 @@ def _phase_traces(
 ) -> list[Trace]:
     """Return the traces of download, work (one colour per kind), upload and waiting; failed clients have their own."""
     alive = [row for row in rows if row.status != "failed" or row.work_s > 0]
-    colour = assign_colours(run.devices)
-    work = [
-        _phase_trace(
-            view,
-            name=f"work: {device}",
-            colour=colour[device],
-            rows=[row for row in alive if row.device == device],
-            scale=scale,
-            start=start,
-            phase="work",
-        )
-        for device in run.devices
-    ]
-    fetch = _phase_trace(view, name="fetch", colour=FETCH, rows=alive, scale=scale, start=start, phase="fetch")
-    send = _phase_trace(view, name="send", colour=SEND, rows=alive, scale=scale, start=start, phase="send")
-    waiting = "rest" if run.asynchronous else "wait"
+    lost = [row for row in rows if row.status == "failed"]
     waited = [row for row in alive if row.status != "failed" or run.asynchronous]
-    wait = _phase_trace(view, name="wait", colour=WAIT, rows=waited, scale=scale, start=start, phase=waiting)
-    failed = _phase_trace(
-        view,
-        name="failed",
-        colour="rgba(200,16,46,0.15)",
-        rows=[row for row in rows if row.status == "failed"],
-        scale=scale,
-        start=start,
-        phase="wait",
-        marker={"line": {"color": ALARM, "width": 1}},
-    )
-    late, cancelled = (
-        _stop_trace(view, status=status, alive=alive, scale=scale, start=start) for status in ("late", "cancelled")
-    )
-    return [trace for trace in (fetch, *work, send, wait, failed, late, cancelled) if trace["x"]]
+    trace = partial(_phase_trace, view, scale=scale, start=start)
+    colour = assign_colours(run.devices)
+    traces = [
+        trace("fetch", FETCH, alive, phase="fetch"),
+        *(
+            trace(f"work: {device}", colour[device], [row for row in alive if row.device == device], phase="work")
+            for device in run.devices
+        ),
+        trace("send", SEND, alive, phase="send"),
+        trace("wait", WAIT, waited, phase="rest" if run.asynchronous else "wait"),
+        trace("failed", "rgba(200,16,46,0.15)", lost, phase="wait", marker={"line": {"color": ALARM, "width": 1}}),
+        *(_stop_trace(view, status=status, alive=alive, scale=scale, start=start) for status in STOP_MARKERS),
+    ]
+    return [one for one in traces if one["x"]]
 
 
 def _phase_span(row: ClientRow, phase: str) -> tuple[float, float]:
@@ -159,9 +131,9 @@ def _phase_trace(
     name: str,
     colour: str,
     rows: Sequence[ClientRow],
+    *,
     scale: UnitScale,
     start: Callable[[ClientRow], float],
-    *,
     phase: str,
     **more: Any,
 ) -> Trace:
@@ -273,13 +245,12 @@ def _deadline_trace(view: RunSample, deadline_s: float) -> Trace:
 
 
 def _timeline_layout(view: RunSample, title: str, span: tuple[float, float], data: Sequence[Trace]) -> dict[str, Any]:
-    return {
-        "barmode": "overlay",
-        "xaxis": axis(title, range=list(span)),
-        "yaxis": row_axis(view.boards),
-        "legend": legend_layout(len(data), [trace["name"] for trace in data]),
-        "hovermode": "closest",
-    }
+    return xy_layout(
+        axis(title, range=list(span)),
+        row_axis(view.boards),
+        legend_layout(len(data), [trace["name"] for trace in data]),
+        barmode="overlay",
+    )
 
 
 def _chart_height_px(view: RunSample) -> int:

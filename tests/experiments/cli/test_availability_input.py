@@ -5,22 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from contracts.launching import SMALL
+from contracts.launching import refusal
 
 from experiments.spec import experiment_checks
-from experiments.spec.experiment_loader import load_experiment
-from fedge.errors import BadInput
 
 
 def said(folder: Path, *overrides: str) -> str:
-    """The message of a refused experiment; empty when it is allowed."""
-    path = folder / "exp.yaml"
-    path.write_text(SMALL, encoding="utf-8")
-    try:
-        experiment_checks._check_availability(load_experiment(path, overrides))
-    except BadInput as error:
-        return str(error)
-    return ""
+    return refusal(experiment_checks._check_availability, folder, *overrides)
 
 
 def traced(folder: Path, *lines: str) -> str:

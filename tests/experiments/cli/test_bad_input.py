@@ -194,22 +194,16 @@ def test_a_table_of_another_workload_than_the_cost_is_refused(refused: Refusals,
     assert message.startswith("fleet[0].truth: got a table of yolov8n-coco; a table of resnet18-imagenet, or --set ")
 
 
-def test_a_network_that_nobody_knows_is_refused_with_names_like_it(refused: Refusals) -> None:
-    message = refused("workload.network=resnet43")
-
-    assert message.startswith("workload.network.model: got 'resnet43'; did you mean resnet34")
-
-
-def test_a_network_beside_a_measured_workload_s_cost_is_refused(refused: Refusals) -> None:
-    message = refused("workload.network=resnet34", "workload.cost=resnet18-imagenet")
-
-    assert message.startswith("workload.cost: got 'resnet18-imagenet'; no cost beside a network")
-
-
-def test_an_input_that_the_network_cannot_take_is_refused(refused: Refusals) -> None:
-    message = refused("workload.network.model=vit_b_16", "workload.network.input=[3,100,100]")
-
-    assert message.startswith("workload.network.input: got 3x100x100")
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["network=resnet43"], "network.model: got 'resnet43'; did you mean resnet34"),
+        (["network=resnet34", "cost=resnet18-imagenet"], "cost: got 'resnet18-imagenet'; no cost beside a network"),
+        (["network.model=vit_b_16", "network.input=[3,100,100]"], "network.input: got 3x100x100"),
+    ],
+)
+def test_a_network_that_cannot_be_is_refused(refused: Refusals, overrides: list[str], message: str) -> None:
+    assert refused(*(f"workload.{override}" for override in overrides)).startswith(f"workload.{message}")
 
 
 def test_a_key_that_stands_twice_is_refused(refused: Refusals) -> None:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import io
 import json
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +11,8 @@ from typing import Any
 import pytest
 from contracts.desk import Desk, desk
 from contracts.jetsons.kernel import BPMP_EMC, KernelMachine
-from rich.console import Console
+from contracts.launching import FEDGE
+from contracts.shown import shown_text
 
 from experiments.cli.power_commands import print_findings
 from fedge.devices import board_check
@@ -37,16 +36,7 @@ def board(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
 def test_a_healthy_board_passes_and_the_exit_code_is_0(board: Desk) -> None:
     settings = board.log.parent / "node.yaml"
     settings.write_text(json.dumps(board.settings.model_dump(mode="json")), encoding="utf-8")
-    command = [
-        sys.executable,
-        "-m",
-        "experiments.cli.main",
-        "board-check",
-        "--settings",
-        str(settings),
-        "--seconds",
-        "1",
-    ]
+    command = [*FEDGE, "board-check", "--settings", str(settings), "--seconds", "1"]
     done = subprocess.run([*command, "--json"], capture_output=True, text=True, check=False, cwd=ROOT, timeout=120)
 
     results = {finding["what"]: finding["result"] for finding in json.loads(done.stdout)}
@@ -117,9 +107,7 @@ def test_a_sensor_that_is_lost_after_the_measurement_is_a_finding() -> None:
 
 
 def test_a_finding_is_shown_as_it_is_whatever_brackets_it_holds() -> None:
-    out = io.StringIO()
+    text = shown_text(print_findings, [BoardCheckFinding("worker [1]", FAILED, "killed [oom-killed] x[/y]")])
 
-    print_findings(Console(file=out, width=200), [BoardCheckFinding("worker [1]", FAILED, "killed [oom-killed] x[/y]")])
-
-    assert "worker [1]" in out.getvalue()
-    assert "killed [oom-killed] x[/y]" in out.getvalue()
+    assert "worker [1]" in text
+    assert "killed [oom-killed] x[/y]" in text

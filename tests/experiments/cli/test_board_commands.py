@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 import tarfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -12,6 +11,7 @@ from pathlib import Path
 import pytest
 from contracts.desk import Desk, desk
 from contracts.jetsons.kernel import BPMP_EMC, Fault, KernelMachine
+from contracts.launching import FEDGE
 
 from fedge.devices.board_power import read_power_state
 
@@ -28,29 +28,12 @@ def board(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
 
 
 def fedge(board: Desk, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [
-        sys.executable,
-        "-m",
-        "experiments.cli.main",
-        *arguments,
-        "--settings",
-        str(board.log.parent / "node.yaml"),
-    ]
+    command = [*FEDGE, *arguments, "--settings", str(board.log.parent / "node.yaml")]
     return subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, timeout=120)
 
 
 def recorded(root: Path, out: Path) -> subprocess.CompletedProcess[str]:
-    command = [
-        sys.executable,
-        "-m",
-        "experiments.cli.main",
-        "devices",
-        "record",
-        "--root",
-        str(root),
-        "--out",
-        str(out),
-    ]
+    command = [*FEDGE, "devices", "record", "--root", str(root), "--out", str(out)]
     return subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, timeout=60)
 
 
@@ -140,18 +123,7 @@ def test_board_check_names_the_knob_that_does_not_stick(board: Desk) -> None:
 
 def test_a_recording_is_one_archive(board: Desk, tmp_path: Path) -> None:
     out = tmp_path / "board.tar.gz"
-    command = [
-        sys.executable,
-        "-m",
-        "experiments.cli.main",
-        "devices",
-        "record",
-        "--root",
-        str(board.root),
-        "--out",
-        str(out),
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, timeout=60)
+    done = recorded(board.root, out)
 
     assert done.returncode == 0, done.stderr
     with tarfile.open(out) as tar:

@@ -133,18 +133,18 @@ def test_a_long_search_is_told_in_part(asked: ConcurrentPlanOptions, capsys: pyt
     assert len(data(replace(asked, strategy="oracle"), capsys)["strategy"]["trials"]) > 30
 
 
-def test_why_nothing_is_trained_is_told(asked: ConcurrentPlanOptions, capsys: pytest.CaptureFixture[str]) -> None:
-    one = replace(asked, jobs=replace(asked.jobs, batch_sizes="1"), strategy="none")
-    assert "Train none: serving leaves " in shown(one, capsys)
-
-
-def test_requests_farther_apart_than_the_budget_are_told(
-    asked: ConcurrentPlanOptions, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("jobs", "told"),
+    [
+        ({"batch_sizes": "1"}, ["Train none: serving leaves "]),
+        ({"rate_hz": (0.1,)}, ["requests arrive 10 s apart, which is at least the budget", "times)"]),
+    ],
+)
+def test_why_little_is_trained_or_held_is_told(
+    asked: ConcurrentPlanOptions, capsys: pytest.CaptureFixture[str], jobs: dict[str, Any], told: list[str]
 ) -> None:
-    rare = replace(asked, jobs=replace(asked.jobs, rate_hz=(0.1,)), strategy="none")
-    text = shown(rare, capsys)
-    assert "requests arrive 10 s apart, which is at least the budget" in text
-    assert "times)" in text
+    text = shown(replace(asked, jobs=replace(asked.jobs, **jobs), strategy="none"), capsys)
+    assert [words for words in told if words not in text] == []
 
 
 def test_two_services_of_one_table_have_names_of_their_own(

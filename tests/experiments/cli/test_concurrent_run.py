@@ -6,22 +6,16 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
-from contracts.launching import Launcher
+from contracts.launching import FEDGE, Launcher
 
 from fedge.serving.private_workers import WorkerSettings, start_workers
 from fedge.serving.side_by_side import SERVICE
 
 SMALL = ["--train", "digits-cnn", "--infer", "digits-cnn", "--rate-hz", "40", "--latency-s", "2", "--threads", "1"]
-
-
-@pytest.fixture
-def fedge(monkeypatch, capsys) -> Launcher:
-    return Launcher(monkeypatch, capsys)
 
 
 def run(fedge: Launcher, *more: str | Path):
@@ -133,7 +127,7 @@ def test_a_worker_that_runs_already_is_used_and_left_as_it_was(fedge, tmp_path):
 
 def begun(tmp_path: Path) -> subprocess.Popen[str]:
     """A long run, once it has told of its first seconds."""
-    command = [sys.executable, "-m", "experiments.cli.main", "concurrent", "run", *SMALL, "--infer-batch", "4"]
+    command = [*FEDGE, "concurrent", "run", *SMALL, "--infer-batch", "4"]
     process = subprocess.Popen(
         [*command, "--minutes", "10", "--json", str(tmp_path / "out.json")],
         stdout=subprocess.PIPE,

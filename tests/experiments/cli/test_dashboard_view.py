@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import signal
 import subprocess
-import sys
 import time
 from http.client import HTTPConnection
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+from contracts.launching import FEDGE
 from contracts.live_server import post
 from contracts.processes import wait_for
 
 from experiments.backends.dashboard_target import find_run_folder, parse_address, read_settings
 from experiments.backends.simulation import find_free_port
-from experiments.cli.dashboard_view import DashboardOptions, serve_dashboard
+from experiments.cli.dashboard_view import board
 from fedge.errors import BadInput
 from fedge.telemetry.board_messages import encode_batch
 from fedge.telemetry.live_records import TelemetryBatch
@@ -58,7 +59,7 @@ def test_a_run_may_be_there_or_come(tmp_path: Path) -> None:
 
 def test_nothing_to_show_is_refused() -> None:
     with pytest.raises(BadInput, match="RUN_OR_ADDRESS"):
-        serve_dashboard(DashboardOptions(None))
+        board(None)
 
 
 def test_settings_are_read(tmp_path: Path) -> None:
@@ -96,15 +97,15 @@ def test_a_missing_settings_file_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("asked", "where"),
     [
-        (DashboardOptions("runs/x", serve=Path("b.yaml")), "runs/x, with --serve"),
-        (DashboardOptions(None, serve=Path("b.yaml"), host="0.0.0.0"), "--host"),
-        (DashboardOptions(None, serve=Path("b.yaml"), port=8400), "--port"),
-        (DashboardOptions("runs/x", relay_token_file=Path("t")), "--relay-token-file"),
+        ({"source": "runs/x", "serve": Path("b.yaml")}, "runs/x, with --serve"),
+        ({"serve": Path("b.yaml"), "host": "0.0.0.0"}, "--host"),
+        ({"serve": Path("b.yaml"), "port": 8400}, "--port"),
+        ({"source": "runs/x", "relay_token_file": Path("t")}, "--relay-token-file"),
     ],
 )
-def test_options_that_would_be_left_out_of_account_are_refused(asked: DashboardOptions, where: str) -> None:
+def test_options_that_would_be_left_out_of_account_are_refused(asked: dict[str, Any], where: str) -> None:
     with pytest.raises(BadInput, match=where):
-        serve_dashboard(asked)
+        board(**asked)
 
 
 def test_a_run_of_a_newer_version_is_refused_at_once(tmp_path: Path) -> None:
@@ -118,7 +119,7 @@ def test_a_run_of_a_newer_version_is_refused_at_once(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_the_page_ends_at_once_and_without_a_word(number: int, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "experiments.cli.main", "board", str(tmp_path / "run")]
+    command = [*FEDGE, "board", str(tmp_path / "run")]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         url = urlsplit(process.stdout.readline().strip())
@@ -140,7 +141,7 @@ def test_a_fleets_service_that_is_stopped_has_kept_everything(tmp_path: Path) ->
     settings.write_text(
         f"store: {tmp_path}/fleet\ningest: {tmp_path}/i.sock\nport: {find_free_port()}\n", encoding="utf-8"
     )
-    command = [sys.executable, "-m", "experiments.cli.main", "board", "--serve", str(settings)]
+    command = [*FEDGE, "board", "--serve", str(settings)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline().startswith("http://127.0.0.1:")

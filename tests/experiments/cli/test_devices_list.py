@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -13,6 +15,8 @@ from fedge.devices.catalogue import load_catalogue
 from fedge.errors import UnknownName
 
 BOARDS = sorted(load_catalogue())
+ORIN_NANO_LOWEST = {"cores": 1, "cpu_mhz": 115.2, "gpu_mhz": 306.0, "mem_mhz": 204.0}
+NANO_MAXN = {"cores": 4, "cpu_mhz": 1479.0, "gpu_mhz": 921.6, "mem_mhz": 1600.0}
 
 
 @pytest.fixture
@@ -93,21 +97,19 @@ def test_a_board_as_json_has_its_tables_presets_and_sources(console: Console) ->
     assert board["sources"]["presets"].startswith("measured: ")
 
 
-def test_modes_as_json_are_counted_listed_or_picked(console: Console) -> None:
-    show_modes("orin-nano", None, False, console, json=True)
-    assert json.loads(_said(console))["count"] == 1800
-
-
-def test_every_mode_as_json_is_a_record(console: Console) -> None:
-    show_modes("orin-nano", None, True, console, json=True)
-    modes = json.loads(_said(console))
-    assert len(modes) == 1800
-    assert modes[0] == {"cores": 1, "cpu_mhz": 115.2, "gpu_mhz": 306.0, "mem_mhz": 204.0}
-
-
-def test_a_preset_as_json_is_a_record(console: Console) -> None:
-    show_modes("nano", "MAXN", False, console, json=True)
-    assert json.loads(_said(console)) == {"cores": 4, "cpu_mhz": 1479.0, "gpu_mhz": 921.6, "mem_mhz": 1600.0}
+@pytest.mark.parametrize(
+    ("name", "preset", "every", "found"),
+    [
+        ("orin-nano", None, False, lambda told: told["count"] == 1800),
+        ("orin-nano", None, True, lambda told: len(told) == 1800 and told[0] == ORIN_NANO_LOWEST),
+        ("nano", "MAXN", False, lambda told: told == NANO_MAXN),
+    ],
+)
+def test_modes_as_json_are_counted_listed_or_picked(
+    console: Console, name: str, preset: str | None, every: bool, found: Callable[[Any], bool]
+) -> None:
+    show_modes(name, preset, every, console, json=True)
+    assert found(json.loads(_said(console)))
 
 
 def test_a_board_says_which_workloads_have_costs_of_its_own(console: Console) -> None:

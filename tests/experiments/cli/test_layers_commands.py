@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import io
 import json
 from pathlib import Path
 
 import pytest
 import typer
-from rich.console import Console
+from contracts.shown import shown_text
 from typer.testing import CliRunner
 
 from experiments.cli import layers_commands
@@ -27,10 +26,7 @@ def resnet() -> NetworkCost:
 
 
 def shown(network: NetworkCost, batch_size: int = 1, kind: str = "infer", top: int = 3) -> str:
-    out = io.StringIO()
-    summary = summarize_layers(network, batch_size, kind, top)  # type: ignore[arg-type]
-    print_layer_summary(Console(file=out, width=120), summary)
-    return out.getvalue()
+    return shown_text(print_layer_summary, summarize_layers(network, batch_size, kind, top), width=120)  # type: ignore[arg-type]
 
 
 def test_the_totals_of_a_batch_are_shown_with_what_they_are_made_of() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from experiments.spec.experiment_checks import build_labels
-from experiments.spec.loader_checks import check_loader
+from experiments.spec.resource_checks import check_loader
 from fedge.errors import BadInput
 from fedge.experiment import Experiment, FleetEntry, LoaderSpec, ServingSpec
 

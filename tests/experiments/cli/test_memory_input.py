@@ -10,7 +10,7 @@ pytest.importorskip("torch", reason="checks load the data")
 
 from experiments.spec import experiment_checks
 from experiments.spec.experiment_loader import load_experiment
-from experiments.spec.memory_checks import check_memory
+from experiments.spec.resource_checks import check_memory
 from fedge.errors import BadInput
 from fedge.experiment import Experiment, MemorySpec
 

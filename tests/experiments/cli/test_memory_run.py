@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import plotly.graph_objects as go
@@ -11,10 +10,9 @@ import pytest
 
 pytest.importorskip("torch", reason="boards really train")
 
-from contracts.launching import started
+from contracts.launching import run_here, started
 
-from experiments.cli import main
-from experiments.report.run import memory_section, run_summary
+from experiments.report.run import board_sections, run_summary
 from experiments.report.run.live_terminal import summary_table
 from experiments.report.run.loaded_runs import LoadedRun, load_run
 from experiments.report.run.run_page import write_report, write_report_tables
@@ -34,17 +32,14 @@ POINTS = 0.05
 
 def played(root: Path, out: Path, *settings: str) -> Path:
     words = [part for one in settings for part in ("--set", one)]
-    assert called("run", str(root / "experiments/configs/memory.yaml"), "--out", str(out), *words) == 0
+    assert called("run", root / "experiments/configs/memory.yaml", "--out", out, *words) == 0
     return out
 
 
-def called(*words: str) -> object:
+def called(*words: str | Path) -> int:
     """The command's exit code."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "argv", ["fedge", *words])
-        with pytest.raises(SystemExit) as ended:
-            main.main()
-    return ended.value.code
+        return run_here(patch, *words)
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +80,7 @@ def test_it_learns_nearly_as_well_as_a_fleet_with_memory_enough(
     assert {row.width for row in full.clients} == {1.0}
     assert run.summary["final_accuracy"] > full.summary["final_accuracy"] - POINTS
     assert "lowered" not in full.summary
-    assert memory_section.build_memory_sections(full) == ()
+    assert board_sections.build_memory_sections(full) == ()
 
 
 def test_the_summary_and_the_yaml_say_what_was_lowered_and_the_yaml_still_runs(run: LoadedRun) -> None:
@@ -107,7 +102,7 @@ def test_changes_are_events(run: LoadedRun) -> None:
 
 
 def test_the_report_has_a_section_whose_chart_plotly_takes(run: LoadedRun, tmp_path: Path) -> None:
-    (section,) = memory_section.build_memory_sections(run)
+    (section,) = board_sections.build_memory_sections(run)
     (chart,) = section.charts
     go.Figure(chart.data, chart.layout)
     assert len({trace["name"] for trace in chart.data}) == len(run.summary["lowered"])
@@ -143,7 +138,7 @@ def test_a_killed_run_goes_on_to_the_rows_and_the_model_of_a_whole_one(
     process.communicate(timeout=60)
     assert 2 <= len(read_rows(killed, RoundRow)) < 5
 
-    assert called("resume", str(killed)) == 0
+    assert called("resume", killed) == 0
     played(project_root, whole, *few)
 
     for kind in (RoundRow, ClientRow, EventRow, SampleRow):

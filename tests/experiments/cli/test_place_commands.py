@@ -10,7 +10,7 @@ import typer
 from typer.testing import CliRunner
 
 from experiments.cli import place_commands
-from experiments.cli.place_commands import print_placement, print_placement_runs
+from experiments.cli.place_commands import place_run, print_placement, print_placement_runs
 from fedge.analysis.placement.execution.placement_runs import PlacementRunOptions, parse_placement
 from fedge.analysis.placement.placement_advice import PlacementOptions, advise_placement
 from fedge.errors import BadInput
@@ -124,11 +124,12 @@ def test_a_network_that_a_dla_cannot_run_whole_says_what_falls_back() -> None:
         ({"batches": "a"}, "--batches"),
         ({"objective": "speed"}, "throughput, latency, energy"),
         ({"max_power_w": -3.0}, "--max-power-w"),
+        ({"device": "orin-nano", "on": "dla-0"}, "orin-nano has no DLA"),
     ],
 )
 def test_what_cannot_be_is_one_line(more: dict[str, object], told: str) -> None:
     with pytest.raises(BadInput, match=told) as caught:
-        advise_placement(PlacementOptions(WORKLOAD, "agx-orin", **more))  # type: ignore[arg-type]
+        advise_placement(PlacementOptions(WORKLOAD, **{"device": "agx-orin", **more}))  # type: ignore[arg-type]
     assert "\n" not in str(caught.value)
 
 
@@ -155,14 +156,16 @@ def test_json_of_something_else_is_not_written_over_and_its_own_is(tmp_path: Pat
         print_placement(PlacementOptions(WORKLOAD, "agx-orin", batches="1"), None, path)
 
 
-def test_seconds_without_an_end_are_refused() -> None:
-    with pytest.raises(BadInput, match="--seconds"):
-        print_placement_runs(PlacementRunOptions("digits-cnn", seconds=float("nan")), None)
-
-
-def test_a_board_without_dla_says_so() -> None:
-    with pytest.raises(BadInput, match="orin-nano has no DLA"):
-        advise_placement(PlacementOptions(WORKLOAD, "orin-nano", on="dla-0"))
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        (PlacementRunOptions("digits-cnn", seconds=float("nan")), "--seconds"),
+        (PlacementRunOptions("digits-cnn", ("dla-0:4:fp16",)), "no DLA"),
+    ],
+)
+def test_a_run_that_cannot_be_is_refused_before_anything_runs(asked: PlacementRunOptions, told: str) -> None:
+    with pytest.raises(BadInput, match=told):
+        print_placement_runs(asked, None)
 
 
 def test_a_page_is_not_written_over_something_else(tmp_path: Path, rows: Path) -> None:
@@ -184,9 +187,12 @@ def test_instances_that_cannot_be_meant_are_refused(text: str) -> None:
         parse_placement(text)
 
 
-def test_a_dla_that_is_not_here_is_refused_before_anything_runs() -> None:
-    with pytest.raises(BadInput, match="no DLA"):
-        print_placement_runs(PlacementRunOptions("digits-cnn", ("dla-0:4:fp16",)), None)
+def test_without_a_network_it_lists_what_can_run_here(capsys: pytest.CaptureFixture[str]) -> None:
+    place_run(None)
+
+    text = " ".join(capsys.readouterr().out.split())
+    assert "no: this machine has no DLA" in text
+    assert "no: None" not in text
 
 
 @pytest.mark.long

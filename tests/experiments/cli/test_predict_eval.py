@@ -6,22 +6,19 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from contracts.boards import MAXN, another_workload, grid
-from rich.console import Console
+from contracts.boards import write_table
+from contracts.launching import FEDGE
+from contracts.shown import shown_text
 
 from experiments.cli.predict_commands import evaluate_predictors
-from experiments.report.predictors.evaluation_tables import print_evaluation
-from fedge.devices.tables.mode_table import TABLE_COLUMNS
-from fedge.errors import BadInput, FedgeError, UnknownName
-from fedge.physics.time_power_model import compute_power_w, compute_step_s
+from experiments.report.predictors.evaluation_page import print_evaluation
+from fedge.errors import BadInput, FedgeError
 from fedge.studies.prediction_cells import PredictionRow
 from fedge.studies.prediction_options import PredictionStudyOptions, build_prediction_study
 
@@ -51,20 +48,6 @@ class Slow:
         time.sleep(60.0 if len(measurements) > 2 else 0.0)
         raise ValueError("too late")
 """
-
-
-def write_table(path: Path, seed: int, every: int = 5, batches: tuple[int, ...] = (16,)) -> Path:
-    truth, knobs = another_workload(np.random.default_rng(seed)), grid()
-    rows = [
-        f"{c:g},{f * 1e3:g},{g * 1e6:.0f},{m * 1e6:.0f},{batch},{t * 1e3},{w}"
-        for batch in batches
-        for (c, f, g, m), t, w in list(
-            zip(knobs.knobs, compute_step_s(truth, MAXN, knobs), compute_power_w(truth, MAXN, knobs), strict=True)
-        )[::every]
-    ]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("\n".join([",".join(TABLE_COLUMNS), *rows]), encoding="utf-8")
-    return path
 
 
 @pytest.fixture
@@ -136,7 +119,7 @@ def test_a_page_of_nothing_but_failures_says_why(asked: PredictionStudyOptions, 
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"methods": "physical,fedg"}, "--method: got 'fedg'; known: "),
+        ({"methods": "physical,fedg"}, "--method: got 'fedg'; known: fedge, "),
         ({"methods": "physical,,physical"}, "--method: got 'physical,,physical'"),
         ({"methods": "physical,physical"}, "each once"),
         ({"methods": "no.module:Predictor"}, "importable"),
@@ -167,13 +150,6 @@ def test_a_wrong_option_is_one_line_that_names_it(
     assert "\n" not in str(caught.value)
 
 
-def test_unknown_names_list_the_known_ones(asked: PredictionStudyOptions) -> None:
-    with pytest.raises(UnknownName) as caught:
-        build_prediction_study(replace(asked, methods="fedg"))
-
-    assert {"fedge", "powertrain", "physical"} <= set(caught.value.known)
-
-
 def test_one_workload_name_cannot_be_that_of_two_targets(asked: PredictionStudyOptions, tmp_path: Path) -> None:
     other = write_table(tmp_path / "my-board" / "train" / "other.csv", 2)
 
@@ -184,7 +160,7 @@ def test_one_workload_name_cannot_be_that_of_two_targets(asked: PredictionStudyO
 
 
 def test_a_table_of_one_mode_cannot_be_judged(asked: PredictionStudyOptions, tmp_path: Path) -> None:
-    single = write_table(tmp_path / "b" / "train" / "one.csv", 1, every=1000)
+    single = write_table(tmp_path / "b" / "train" / "one.csv", rows=slice(1))
 
     with pytest.raises(BadInput, match="one power mode"):
         build_prediction_study(replace(asked, targets=(single,), modes="1"))
@@ -248,7 +224,7 @@ def test_a_reference_is_read_at_the_targets_batch_size_or_at_its_only_one(
 
 
 @pytest.mark.parametrize("width", [80, 160])
-def test_the_tables_show_means_and_worst_seeds_without_cutting_a_figure(tmp_path: Path, width: int) -> None:
+def test_the_tables_show_means_and_worst_seeds_without_cutting_a_figure(width: int) -> None:
     others = {
         "excess_w": 10.25,
         "over_limit": 100.0,
@@ -269,10 +245,8 @@ def test_the_tables_show_means_and_worst_seeds_without_cutting_a_figure(tmp_path
             ]
         )
     ]
-    console = Console(record=True, width=width, file=(tmp_path / "log").open("w"))
-    print_evaluation(console, rows)
+    text = shown_text(print_evaluation, rows, width=width)
 
-    text = console.export_text()
     assert text.count("12.0 (12.5)") == 4
     assert "85 (80)" in text, "the worst coverage is the smallest"
     assert "100 (100)" in text
@@ -285,7 +259,7 @@ def test_the_tables_show_means_and_worst_seeds_without_cutting_a_figure(tmp_path
 def test_ctrl_c_ends_it_at_once_and_leaves_neither_process_nor_file(
     asked: PredictionStudyOptions, plug_ins: str, tmp_path: Path
 ) -> None:
-    command = [sys.executable, "-m", "experiments.cli.main", "predict", "eval", "--target", str(asked.targets[0])]
+    command = [*FEDGE, "predict", "eval", "--target", str(asked.targets[0])]
     options = ["--method", f"{plug_ins}:Slow", "--modes", "5", "--explorer", f"{plug_ins}:Draw"]
     environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
     out = tmp_path / "rows.json"

@@ -5,33 +5,19 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import numpy as np
 import pytest
-from contracts.boards import MAXN, another_workload, grid
+from contracts.boards import write_table
 
 from experiments.cli.predict_commands import fit_to_file
 from fedge.devices.tables.mode_table import TABLE_COLUMNS
 from fedge.errors import BadInput, UnknownName
 from fedge.knowledge.fit_options import ModelFitOptions
 from fedge.knowledge.model_file import load_model
-from fedge.physics.time_power_model import compute_power_w, compute_step_s
-
-
-def write(path: Path, seed: int = 1, rows: slice = slice(None, None, 5), batch_size: int = 16) -> Path:
-    truth, modes = another_workload(np.random.default_rng(seed)), grid()
-    seconds, watts = compute_step_s(truth, MAXN, modes), compute_power_w(truth, MAXN, modes)
-    lines = [
-        f"{c:g},{f * 1e3:g},{g * 1e6:.0f},{m * 1e6:.0f},{batch_size},{t * 1e3},{w}"
-        for (c, f, g, m), t, w in list(zip(modes.knobs, seconds, watts, strict=True))[rows]
-    ]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("\n".join([",".join(TABLE_COLUMNS), *lines]), encoding="utf-8")
-    return path
 
 
 @pytest.fixture
 def table(tmp_path: Path) -> Path:
-    return write(tmp_path / "my-board" / "train" / "net.csv")
+    return write_table(tmp_path / "my-board" / "train" / "net.csv")
 
 
 @pytest.fixture
@@ -78,7 +64,7 @@ def test_without_a_number_all_rows_are_learnt_from(table, out, capsys):
 
 
 def test_a_table_of_one_row_is_learnt_from_with_a_word_of_warning(tmp_path, out, capsys):
-    fit_to_file(asked(write(tmp_path / "b" / "one.csv", rows=slice(0, 1))), out, as_json=False)
+    fit_to_file(asked(write_table(tmp_path / "b" / "one.csv", rows=slice(0, 1))), out, as_json=False)
 
     assert "only one power mode" in capsys.readouterr().err
     assert len(load_model(out).candidates) == 1
@@ -121,7 +107,7 @@ def test_an_emulated_board_is_profiled_and_never_called_measured(out, capsys):
 
 
 def test_a_reference_is_kept_and_one_of_the_same_workload_left_out_with_a_word(table, tmp_path, out, capsys):
-    other = write(tmp_path / "my-board" / "train" / "other.csv", seed=2)
+    other = write_table(tmp_path / "my-board" / "train" / "other.csv", seed=2)
 
     fit_to_file(asked(table, modes=5, references=(other, table)), out, as_json=True)
 
@@ -132,7 +118,7 @@ def test_a_reference_is_kept_and_one_of_the_same_workload_left_out_with_a_word(t
 
 
 def test_a_reference_of_one_batch_size_serves_a_table_of_another(table, tmp_path, out, capsys):
-    other = write(tmp_path / "my-board" / "infer" / "other.csv", seed=2, batch_size=1)
+    other = write_table(tmp_path / "my-board" / "infer" / "other.csv", seed=2, batches=(1,))
 
     fit_to_file(asked(table, modes=5, batch_size=16, references=(other,)), out, as_json=True)
 

@@ -7,13 +7,13 @@ import csv
 import json
 import math
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from contracts.boards import MAXN, another_workload, coefficients, grid
+from contracts.launching import FEDGE
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -340,7 +340,7 @@ def test_a_board_of_one_mode_has_a_front_of_one(tmp_path, capsys):
 def test_the_command_line_ends_with_code_1_where_no_mode_keeps_the_limit_and_2_for_a_mistake(path):
     codes = {}
     for option in (("--power-w", "20"), ("--power-w", "3"), ("--power-w", "-3")):
-        program = [sys.executable, "-m", "experiments.cli.main", "predict", "choose", str(path), *option]
+        program = [*FEDGE, "predict", "choose", str(path), *option]
         done = subprocess.run(program, capture_output=True, text=True, check=False)
         codes[option[1]] = done.returncode
         assert "Traceback" not in done.stderr

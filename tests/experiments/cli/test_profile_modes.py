@@ -10,7 +10,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from contracts.launching import Launcher
 
 from experiments.cli.command_output import warn
 from experiments.cli.profile_commands import show_progress
@@ -18,7 +17,7 @@ from fedge.characterisation.profiling import board_profile, profiling_record
 from fedge.characterisation.profiling import profiling_journal as journals
 from fedge.characterisation.profiling.board_profile import ProfileOptions
 from fedge.devices.tables.mode_table import read_mode_table
-from fedge.errors import BadInput, ModeNotSet, UnknownName
+from fedge.errors import BadInput, ModeNotSet
 
 WORKLOAD = "resnet18-imagenet"
 MODES = 6
@@ -31,15 +30,14 @@ def out(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.fixture
-def fedge(monkeypatch, capsys) -> Launcher:
-    return Launcher(monkeypatch, capsys)
-
-
 def asked(out: Path, **more) -> ProfileOptions:
     return ProfileOptions(
         **{"board": "emulated:orin-nano", "workload": WORKLOAD, "out": out, "modes": str(MODES), **more}
     )
+
+
+def profile(out: Path, **more) -> None:
+    board_profile.profile_board(asked(out, **more), note=warn, show_progress=show_progress)
 
 
 def options(out: Path, explorer: str = "random") -> list[str]:
@@ -93,7 +91,7 @@ def test_predict_fit_learns_from_the_table(fedge, out, tmp_path):
 
 
 def test_a_bare_name_is_emulated_too(out):
-    board_profile.profile_board(asked(out, board="nano", modes="1"), note=warn, show_progress=show_progress)
+    profile(out, board="nano", modes="1")
 
     assert json.loads(profiling_record.profiling_record_path(out).read_text(encoding="utf-8"))["board"] == "nano"
 
@@ -102,7 +100,7 @@ def test_the_seed_fixes_the_table(out, tmp_path):
     tables = []
     for name, seed in (("a", 1), ("b", 1), ("c", 2)):
         path = tmp_path / f"{name}.csv"
-        board_profile.profile_board(asked(path, seed=seed), note=warn, show_progress=show_progress)
+        profile(path, seed=seed)
         tables.append(path.read_bytes())
 
     assert tables[0] == tables[1] != tables[2]
@@ -132,25 +130,21 @@ def test_done_once_is_done(fedge, out):
         ({"workload": "nosuch"}, "--workload: got 'nosuch'; known"),
         ({"batch_size": 3}, "--batch-size: got 3; 16"),
         ({"board": "emulated:nosuch"}, "--board: got 'nosuch'; known"),
+        ({"board": "here"}, "--board here: got .*; emulated:NAME"),
     ],
 )
 def test_wrong_options_are_named_and_nothing_is_written(out, more, words):
     with pytest.raises(BadInput, match=words):
-        board_profile.profile_board(asked(out, **more), note=warn, show_progress=show_progress)
+        profile(out, **more)
 
     assert list(out.parent.iterdir()) == []
-
-
-def test_here_says_what_to_do(out, monkeypatch, tmp_path):
-    with pytest.raises(BadInput, match=r"--board here: got .*; emulated:NAME"):
-        board_profile.profile_board(asked(out, board="here"), note=warn, show_progress=show_progress)
 
 
 def test_a_table_without_a_journal_is_never_overwritten(out):
     out.write_text("measured by hand", encoding="utf-8")
 
     with pytest.raises(BadInput, match=r"--out: got .* exists without a journal"):
-        board_profile.profile_board(asked(out), note=warn, show_progress=show_progress)
+        profile(out)
     assert out.read_text(encoding="utf-8") == "measured by hand"
 
 
@@ -167,11 +161,7 @@ def test_another_campaign_at_the_same_place_is_refused_with_the_difference(fedge
 
 def test_a_folder_must_exist(tmp_path):
     with pytest.raises(BadInput, match="--out"):
-        board_profile.profile_board(asked(tmp_path / "nosuch" / "t.csv"), note=warn, show_progress=show_progress)
-    with pytest.raises(UnknownName):
-        board_profile.profile_board(
-            asked(tmp_path / "t.csv", board="emulated:nosuch"), note=warn, show_progress=show_progress
-        )
+        profile(tmp_path / "nosuch" / "t.csv")
 
 
 # What it survives -----------------------------------------------------------------------------------------------------

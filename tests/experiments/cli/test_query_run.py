@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 from contracts.store_rows import round_row, sample_row
 
-from experiments.cli import main
 from fedge.telemetry.store import RunTables
 
 
@@ -23,21 +22,6 @@ def run(tmp_path: Path) -> Path:
     tables.append([round_row(1), round_row(2), sample_row(0.5), sample_row(1.5)])
     tables.close()
     return tmp_path / "run"
-
-
-@pytest.fixture
-def fedge(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
-    def call(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["fedge", *map(str, arguments)])
-        code = 0
-        try:
-            main.main()
-        except SystemExit as left:
-            code = int(left.code or 0)
-        out, err = capsys.readouterr()
-        return code, out, err
-
-    return call
 
 
 def test_a_table_for_the_eye(fedge, run: Path) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from contracts.roofline_boards import TRUTH, modes
+from contracts.shown import charts_of
 from typer.testing import CliRunner
 
 from experiments.cli.roofline_commands import app, bench, print_roofline
@@ -127,9 +128,9 @@ def test_the_page_has_both_rooflines_the_plane_and_its_labels(tmp_path: Path) ->
     text = page.read_text(encoding="utf-8")
     for wanted in ("Time roofline", "Energy roofline", "Time and energy of all modes", "calibrated", "requested"):
         assert wanted in text
-    data = json.loads(text.partition('id="charts">')[2].partition("</script>")[0])
-    assert [chart["key"] for chart in data] == ["time", "energy", "plane"]
-    frames = data[0]["frames"]
+    charts = charts_of(text)
+    assert list(charts) == ["time", "energy", "plane"]
+    frames = charts["time"]["frames"]
     assert frames[0]["label"].startswith("8c/1344/726.75/3199 MHz")
     assert any("MAXN" in frame["label"] for frame in frames)
     assert len(frames) > 5

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from contracts.launching import SMALL
+from contracts.launching import SMALL, refusal
 
 from experiments.spec import experiment_checks
 from experiments.spec.experiment_loader import load_experiment
@@ -21,14 +21,7 @@ MANUAL = (Path(__file__).resolve().parents[3] / "docs" / "selection.md").read_te
 
 
 def said(folder: Path, *overrides: str) -> str:
-    """The message of a refused selection; empty when it is allowed."""
-    path = folder / "exp.yaml"
-    path.write_text(SMALL, encoding="utf-8")
-    try:
-        experiment_checks._check_selection(load_experiment(path, overrides))
-    except BadInput as error:
-        return str(error)
-    return ""
+    return refusal(experiment_checks._check_selection, folder, *overrides)
 
 
 @pytest.mark.parametrize(

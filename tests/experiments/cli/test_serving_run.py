@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
 from pathlib import Path
 
 import plotly.graph_objects as go
@@ -11,8 +10,9 @@ import pytest
 
 pytest.importorskip("torch", reason="boards really train")
 
-from experiments.cli import main
-from experiments.report.run import serving_section
+from contracts.launching import run_here
+
+from experiments.report.run import board_sections
 from experiments.report.run.live_terminal import summary_table
 from experiments.report.run.loaded_runs import LoadedRun, load_run
 from experiments.report.run.run_page import write_report, write_report_tables
@@ -28,9 +28,7 @@ def run(tmp_path_factory: pytest.TempPathFactory, project_root: Path) -> LoadedR
     out = tmp_path_factory.mktemp("serving") / "run"
     config = project_root / "experiments/configs/serving.yaml"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "argv", ["fedge", "run", str(config), "--set", "rounds=4", "--out", str(out)])
-        with pytest.raises(SystemExit, match="0"):
-            main.main()
+        assert run_here(patch, "run", config, "--set", "rounds=4", "--out", out) == 0
     return load_run(out)
 
 
@@ -69,7 +67,7 @@ def test_what_a_board_foresees_accounts_for_its_service(run: LoadedRun) -> None:
 
 
 def test_the_report_has_a_section_whose_charts_plotly_takes(run: LoadedRun, tmp_path: Path) -> None:
-    (section,) = serving_section.build_serving_sections(run)
+    (section,) = board_sections.build_serving_sections(run)
 
     assert section.title == "Serving"
     assert [chart.title for chart in section.charts] == [
@@ -87,16 +85,16 @@ def test_the_report_has_a_section_whose_charts_plotly_takes(run: LoadedRun, tmp_
 def test_the_report_says_so_when_not_every_request_was_played(run: LoadedRun) -> None:
     part = [dataclasses.replace(row, service_played=0.25) if row.requests else row for row in run.clients]
 
-    (section,) = serving_section.build_serving_sections(dataclasses.replace(run, clients=tuple(part)))
+    (section,) = board_sections.build_serving_sections(dataclasses.replace(run, clients=tuple(part)))
 
     assert "simulated one by one (at least 25 %)" in section.html
 
 
 def test_the_table_has_a_row_for_every_board_and_round(run: LoadedRun) -> None:
-    table = serving_section.serving_table(run)
+    table = board_sections.serving_table(run)
 
     assert len(table.rows) == 4 * 3
-    assert len(serving_section.serving_table(run, 5).rows) == 5
+    assert len(board_sections.serving_table(run, 5).rows) == 5
     assert table.heads[:4] == ("round", "board", "requests", "late")
 
 
@@ -111,6 +109,6 @@ def test_the_terminal_tells_of_it(run: LoadedRun) -> None:
 def test_a_run_without_a_service_has_no_such_section(make_run) -> None:
     plain = load_run(make_run())
 
-    assert serving_section.build_serving_sections(plain) == ()
+    assert board_sections.build_serving_sections(plain) == ()
     assert "requests" not in plain.summary
     assert all(row.requests is None for row in read_rows(plain.folder, ClientRow))

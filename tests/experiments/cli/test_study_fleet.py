@@ -31,11 +31,6 @@ def config(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.fixture
-def fedge(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Launcher:
-    return Launcher(monkeypatch, capsys)
-
-
 def test_every_policy_is_played_with_every_seed_and_the_same_shares(config: Path) -> None:
     jobs = build_fleet_study(FleetStudyOptions(config, "balanced, maxn", rounds=3, seeds=2, steps=5)).jobs
 

@@ -8,20 +8,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from contracts.boards import MAXN, another_workload, grid
+from contracts.boards import grid, write_table
 from contracts.launching import Launcher
 
 from fedge.devices.catalogue import load_catalogue
 from fedge.devices.tables.mode_table import TABLE_COLUMNS
 from fedge.errors import BadInput, FedgeError
 from fedge.modes import stack_modes
-from fedge.physics.time_power_model import compute_power_w, compute_step_s
-from fedge.studies.mode_choice_options import (
-    ModeChoiceOptions,
-    build_mode_choice_study,
-    find_steps,
-    list_board_notes,
-)
+from fedge.studies.mode_choice_options import ModeChoiceOptions, build_mode_choice_study, find_steps, list_board_notes
 from fedge.types import PowerMode, ProfileTable
 
 pytest.importorskip("fedge.studies.mode_choice_study")
@@ -29,19 +23,7 @@ pytest.importorskip("fedge.studies.mode_choice_study")
 
 @pytest.fixture
 def table(tmp_path: Path) -> Path:
-    """A made-up board's."""
-    truth, knobs = another_workload(np.random.default_rng(1)), grid()
-    rows = zip(knobs.knobs, compute_step_s(truth, MAXN, knobs), compute_power_w(truth, MAXN, knobs), strict=True)
-    lines = [f"{c:g},{f * 1e3:g},{g * 1e6:.0f},{m * 1e6:.0f},16,{t * 1e3},{w}" for (c, f, g, m), t, w in rows][::3]
-    path = tmp_path / "my-board" / "train" / "net.csv"
-    path.parent.mkdir(parents=True)
-    path.write_text("\n".join([",".join(TABLE_COLUMNS), *lines]), encoding="utf-8")
-    return path
-
-
-@pytest.fixture
-def fedge(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Launcher:
-    return Launcher(monkeypatch, capsys)
+    return write_table(tmp_path / "my-board" / "train" / "net.csv", rows=slice(None, None, 3))
 
 
 @pytest.mark.parametrize(

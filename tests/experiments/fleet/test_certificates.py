@@ -6,16 +6,16 @@ import ipaddress
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from contracts.board_requests import board_request
 from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
-from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+from cryptography.x509.oid import ExtendedKeyUsageOID
 from cryptography.x509.verification import PolicyBuilder, Store, VerificationError
 from hypothesis import given
 from hypothesis import strategies as st
 
 from experiments.fleet.certificates import (
-    Key,
     Signer,
     list_certificate_hosts,
     make_board,
@@ -43,17 +43,6 @@ def verify(ca: x509.Certificate, server: x509.Certificate, host: str, at: dateti
         subject = x509.DNSName(host)
     builder = PolicyBuilder().store(Store([ca])).time(at).max_chain_depth(1)
     builder.build_server_verifier(subject).verify(server, [])
-
-
-def request(
-    name: str, *wishes: x509.ExtensionType, key: Key | rsa.RSAPrivateKey | None = None
-) -> x509.CertificateSigningRequest:
-    """What a board of this name would send."""
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-    builder = x509.CertificateSigningRequestBuilder().subject_name(subject)
-    for wish in wishes:
-        builder = builder.add_extension(wish, critical=True)
-    return builder.sign(key or new_key(), hashes.SHA256())
 
 
 @pytest.mark.parametrize("host", ["fleet.lan", "192.168.1.10", "fd00::1", "localhost", "127.0.0.1", "::1"])
@@ -141,7 +130,7 @@ def test_a_certificate_tells_the_hosts_it_was_made_for(hosts: list[str]) -> None
 
 
 def test_a_boards_certificate_names_it_and_is_good_for_showing_who_it_is_alone(ca: Signer) -> None:
-    made = make_board(ca, request("nano-1"), "nano-1", NOW, days=90)
+    made = make_board(ca, board_request("nano-1"), "nano-1", NOW, days=90)
     usage = made.extensions.get_extension_for_class(x509.ExtendedKeyUsage)
     limits = made.extensions.get_extension_for_class(x509.BasicConstraints)
 
@@ -161,15 +150,17 @@ def test_a_boards_certificate_names_it_and_is_good_for_showing_who_it_is_alone(c
 
 def test_a_boards_certificate_is_no_servers(ca: Signer) -> None:
     with pytest.raises(VerificationError):
-        verify(ca.certificate, make_board(ca, request("fleet.lan"), "fleet.lan", NOW, days=90), "fleet.lan", NOW)
+        verify(ca.certificate, make_board(ca, board_request("fleet.lan"), "fleet.lan", NOW, days=90), "fleet.lan", NOW)
 
 
 def test_a_boards_certificate_ends_with_its_ca_at_the_latest(ca: Signer) -> None:
     late = ca.certificate.not_valid_after_utc - timedelta(days=10)
 
-    assert make_board(ca, request("nano-1"), "nano-1", late, days=90).not_valid_after_utc == late + timedelta(days=10)
+    assert make_board(ca, board_request("nano-1"), "nano-1", late, days=90).not_valid_after_utc == late + timedelta(
+        days=10
+    )
     with pytest.raises(BadInput, match="a CA that holds"):
-        make_board(ca, request("nano-1"), "nano-1", late + timedelta(days=11), days=90)
+        make_board(ca, board_request("nano-1"), "nano-1", late + timedelta(days=11), days=90)
 
 
 EXTENSIONS: list[x509.ExtensionType] = [
@@ -182,26 +173,17 @@ EXTENSIONS: list[x509.ExtensionType] = [
 @pytest.mark.parametrize("wish", EXTENSIONS, ids=lambda wish: wish.oid._name)
 def test_a_request_that_wishes_to_be_more_than_a_board_is_refused(ca: Signer, wish: x509.ExtensionType) -> None:
     with pytest.raises(BadInput, match=f"a wish for {wish.oid._name}"):
-        make_board(ca, request("nano-1", wish), "nano-1", NOW, days=90)
+        make_board(ca, board_request("nano-1", wishes=(wish,)), "nano-1", NOW, days=90)
 
 
-def test_a_request_in_another_boards_name_is_refused(ca: Signer) -> None:
+@pytest.mark.parametrize("names", [("nano-2",), ("nano-1", "nano-2")])
+def test_a_request_in_another_name_or_in_more_than_the_boards_is_refused(ca: Signer, names: tuple[str, ...]) -> None:
     with pytest.raises(BadInput, match="CN=nano-1 alone"):
-        make_board(ca, request("nano-2"), "nano-1", NOW, days=90)
-
-
-def test_a_request_with_more_than_the_boards_name_is_refused(ca: Signer) -> None:
-    two = x509.Name(
-        [x509.NameAttribute(NameOID.COMMON_NAME, "nano-1"), x509.NameAttribute(NameOID.COMMON_NAME, "nano-2")]
-    )
-    twice = x509.CertificateSigningRequestBuilder().subject_name(two).sign(new_key(), hashes.SHA256())
-
-    with pytest.raises(BadInput, match="CN=nano-1 alone"):
-        make_board(ca, twice, "nano-1", NOW, days=90)
+        make_board(ca, board_request(*names), "nano-1", NOW, days=90)
 
 
 def test_a_request_that_somebody_changed_on_the_way_is_refused(ca: Signer) -> None:
-    made = request("nano-1").public_bytes(serialization.Encoding.DER)
+    made = board_request("nano-1").public_bytes(serialization.Encoding.DER)
     changed = x509.load_der_x509_csr(made.replace(b"nano-1", b"nano-2"))
 
     with pytest.raises(BadInput, match="not by its own key"):
@@ -209,7 +191,7 @@ def test_a_request_that_somebody_changed_on_the_way_is_refused(ca: Signer) -> No
 
 
 def test_a_request_with_a_weak_key_is_refused(ca: Signer) -> None:
-    weak = request("nano-1", key=rsa.generate_private_key(65537, 1024))
+    weak = board_request("nano-1", key=rsa.generate_private_key(65537, 1024))
 
     with pytest.raises(BadInput, match="a key of another kind"):
         make_board(ca, weak, "nano-1", NOW, days=90)
@@ -224,7 +206,7 @@ def test_what_is_no_request_is_refused(text: str) -> None:
 @given(st.text(max_size=80))
 def test_a_name_that_is_none_of_a_boards_gets_no_certificate(ca: Signer, name: str) -> None:
     try:
-        make_board(ca, request("nano-1"), name, NOW, days=90)
+        make_board(ca, board_request("nano-1"), name, NOW, days=90)
     except BadInput:
         return
     assert name == "nano-1"

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import yaml
+from contracts.launching import FEDGE
 
 from experiments.backends.simulation import find_free_port
 from experiments.fleet import dashboard_tunnel
@@ -141,15 +142,7 @@ def test_the_command_prints_the_address_and_ctrl_c_ends_it_and_its_ssh(tmp_path:
     (tmp_path / "inventory.yml").write_text(yaml.safe_dump(hosts), encoding="utf-8")
     env = {**os.environ, **put_ssh(tmp_path / "bin")}
     env["PATH"] = f"{env['PATH']}:{Path(sys.executable).parent}"
-    words = [
-        sys.executable,
-        "-m",
-        "experiments.cli.main",
-        "fleet",
-        "board",
-        "--inventory",
-        str(tmp_path / "inventory.yml"),
-    ]
+    words = [*FEDGE, "fleet", "board", "--inventory", str(tmp_path / "inventory.yml")]
     with subprocess.Popen(words, env=env, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         line = process.stdout.readline()

@@ -72,16 +72,18 @@ def test_half_a_ca_is_not_overwritten_either(folder: Path, left: str) -> None:
     assert set(contents(folder)) == {left}
 
 
-def test_a_folder_with_something_else_is_left_alone(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("folder", "hosts", "words"),
+    [(".", ["a"], "holds something else; a new or an empty folder"), ("keys", [], "--host: got none")],
+)
+def test_a_folder_with_something_else_and_no_host_are_refused(
+    tmp_path: Path, folder: str, hosts: list[str], words: str
+) -> None:
     (tmp_path / "notes.txt").touch()
 
-    with pytest.raises(BadInput, match="holds something else; a new or an empty folder"):
-        create_keys(tmp_path, ["a"], NOW, days=365)
-
-
-def test_a_folder_needs_a_host(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="--host: got none"):
-        create_keys(tmp_path / "keys", [], NOW, days=365)
+    with pytest.raises(BadInput, match=words):
+        create_keys(tmp_path / folder, hosts, NOW, days=365)
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
 
 
 def test_a_disk_that_fills_half_way_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

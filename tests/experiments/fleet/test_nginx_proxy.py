@@ -68,10 +68,12 @@ def test_a_network_that_is_everybody_or_none_is_refused(network: str) -> None:
         build_configuration(NginxProxy(KEYS, management=(network,)))
 
 
-@pytest.mark.parametrize("keys", ["keys", "/etc/my keys", "/etc/x; include /tmp/y", "/etc/$x", '/etc/"x"', "/etc/x\n"])
-def test_a_folder_that_nginx_would_read_otherwise_is_refused(keys: str) -> None:
+@pytest.mark.parametrize("path", ["keys", "/etc/my keys", "/etc/x; include /tmp/y", "/etc/$x", '/etc/"x"', "/etc/x\n"])
+def test_a_path_that_nginx_would_read_otherwise_is_refused(path: str) -> None:
     with pytest.raises(BadInput, match="--keys"):
-        build_configuration(NginxProxy(Path(keys)))
+        build_configuration(NginxProxy(Path(path)))
+    with pytest.raises(BadInput, match="--telemetry"):
+        build_configuration(NginxProxy(KEYS, telemetry=Path(path)))
 
 
 @pytest.mark.parametrize(

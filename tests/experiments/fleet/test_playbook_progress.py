@@ -17,7 +17,14 @@ from experiments.fleet.playbook_events import (
     PlaybookState,
     apply_event,
 )
-from experiments.fleet.playbook_progress import PlaybookProgress, build_progress_table, suggest_cure, summarize_playbook
+from experiments.fleet.playbook_progress import (
+    AnswerProgress,
+    PlaybookProgress,
+    build_progress_table,
+    format_waiting,
+    suggest_cure,
+    summarize_playbook,
+)
 
 STORY = (
     PlaybookEvent(PLAY, play="The server"),
@@ -116,3 +123,20 @@ def test_a_check_lists_what_would_change_on_each_host() -> None:
 )
 def test_each_kind_of_failure_has_its_cure(text: str, word: str) -> None:
     assert word in suggest_cure(PlaybookEvent(UNREACHABLE, "nano-1", text=text))
+
+
+def test_the_line_counts_answers_and_names_whom_it_waits_for() -> None:
+    asked = ("srv", *(f"nano-{i}" for i in range(1, 8)))
+
+    assert format_waiting(asked, frozenset({"srv"}), 4.0) == (
+        "1 of 8 hosts have answered (0:04); waiting for nano-1, nano-2, nano-3 and 4 more"
+    )
+    assert format_waiting(("srv",), frozenset({"srv"}), 65.0) == "1 of 1 hosts have answered (1:05)"
+
+
+def test_nothing_is_shown_where_nobody_looks() -> None:
+    out = io.StringIO()
+    with AnswerProgress(Console(file=out), ("srv",), frozenset):
+        pass
+
+    assert out.getvalue() == ""

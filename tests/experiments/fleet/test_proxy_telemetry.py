@@ -20,15 +20,12 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes
-from cryptography.x509.oid import NameOID
+from contracts.board_requests import board_request
 
 from experiments.backends.simulation import find_free_port
 from experiments.fleet.certificates import Signer, encode_certificate, encode_key, make_board, make_ca, new_key
 from experiments.fleet.key_folder import create_keys, read_signer
 from experiments.fleet.nginx_proxy import NginxProxy, build_configuration
-from fedge.errors import BadInput
 
 NGINX = shutil.which("nginx", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
 pytestmark = pytest.mark.skipif(NGINX is None, reason="nginx is not here")
@@ -157,9 +154,7 @@ def front(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Front]:
 def shown(folder: Path, ca: Signer, board: str, days: int = 1, ago: timedelta = timedelta()) -> Path:
     """A file with a board's key and the certificate that ``ca`` gives it."""
     key = new_key()
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, board)])
-    request = x509.CertificateSigningRequestBuilder().subject_name(subject).sign(key, hashes.SHA256())
-    made = make_board(ca, request, board, datetime.now(UTC) - ago, days)
+    made = make_board(ca, board_request(board, key=key), board, datetime.now(UTC) - ago, days)
     path = folder / f"{board}.pem"
     path.write_bytes(encode_key(key) + encode_certificate(made))
     return path
@@ -244,9 +239,3 @@ def test_nothing_else_of_the_board_service_is_reached_through_the_boards_port(
     front: Front, tmp_path: Path, path: str
 ) -> None:
     assert front.asked(path, shown(tmp_path, front.ca, "nano-1"))[0] in {400, 403}
-
-
-@pytest.mark.parametrize("socket", ["ingest.sock", "/run/x; include /etc/x", "/run/$x"])
-def test_a_socket_that_nginx_would_read_otherwise_is_refused(socket: str) -> None:
-    with pytest.raises(BadInput, match="--telemetry"):
-        build_configuration(NginxProxy(Path("/etc/fedge/tls"), telemetry=Path(socket)))

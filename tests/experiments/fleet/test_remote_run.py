@@ -24,8 +24,8 @@ import pytest
 import yaml
 
 from experiments.fleet import remote_run, server_connection
-from experiments.fleet.experiment_bundle import EXPERIMENT, pack_experiment
 from experiments.fleet.inventory import InventoryHost
+from experiments.fleet.remote_run import EXPERIMENT, pack_experiment
 from experiments.fleet.server_connection import ServerConnection
 from experiments.spec.experiment_loader import load_experiment
 from fedge.errors import BadInput, RunFailed

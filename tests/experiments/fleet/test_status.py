@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from contracts.shown import shown_text
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
@@ -24,8 +25,8 @@ from experiments.fleet.playbook_runner import PlaybookCall, PlaybookOutcome
 from experiments.fleet.selected_fleet import FleetOptions
 from experiments.fleet.status import fleet_inspection
 from experiments.fleet.status.board_case import SERVICES
-from experiments.fleet.status.clock_offset import format_duration
 from experiments.fleet.status.fleet_assessment import assess_fleet
+from experiments.fleet.status.host_facts import format_duration
 from experiments.fleet.status.service_rules import find_reason_line
 from experiments.fleet.status.status_records import ControlNode, FleetHosts, FleetStatus
 from experiments.fleet.status.supernode_refusal import list_last_start_lines
@@ -393,12 +394,24 @@ def test_what_is_wrong_with_the_server_is_said_in_words(changed: dict[str, Any],
     assert not status.is_healthy
 
 
-def test_a_node_that_no_board_of_the_inventory_has_is_noted() -> None:
-    stranger = {"node_id": "99", "name": "old-1", "status": "offline", "public_key": None}
+@pytest.mark.parametrize(
+    ("nodes", "note"),
+    [
+        (
+            [*server()["nodes"], {"node_id": "99", "name": "old-1", "status": "offline", "public_key": None}],
+            "note: node 99, registered as old-1, is not in the inventory",
+        ),
+        (
+            [{"node_id": "1", "name": None, "status": "online", "public_key": None}],
+            "tells neither names nor keys of its nodes (1 online)",
+        ),
+    ],
+    ids=["no board of the inventory", "ids without names"],
+)
+def test_nodes_of_no_known_board_are_noted_and_accuse_nobody(nodes: list[dict[str, Any]], note: str) -> None:
+    status = verdict(with_server(nodes=nodes))
 
-    status = verdict(with_server(nodes=[*server()["nodes"], stranger]))
-
-    assert "note: node 99, registered as old-1, is not in the inventory" in said(status, "srv")
+    assert note in said(status, "srv")
     assert status.is_healthy
 
 
@@ -426,15 +439,6 @@ def test_without_the_server_boards_are_judged_by_what_they_say() -> None:
     assert status.is_healthy
     assert status.server is None
     assert status.boards[0].offset_s is None
-
-
-def test_ids_without_names_accuse_no_board() -> None:
-    nodes = [{"node_id": "1", "name": None, "status": "online", "public_key": None}]
-
-    status = verdict(with_server(nodes=nodes))
-
-    assert status.is_healthy
-    assert "tells neither names nor keys of its nodes (1 online)" in said(status, "srv")
 
 
 def test_a_supernode_that_was_told_to_stop_is_not_called_refused() -> None:
@@ -506,9 +510,7 @@ def test_no_answer_whatever_makes_it_fail(answer: Any) -> None:
 
 
 def shown(status: FleetStatus) -> str:
-    out = io.StringIO()
-    command.print_status(Console(file=out, width=200), status)
-    return out.getvalue()
+    return shown_text(command.print_status, status, width=200)
 
 
 def test_a_table_of_a_hundred_boards_is_as_wide_as_a_screen_and_tells_of_those_that_are_not_well() -> None:
@@ -678,43 +680,33 @@ def test_a_board_that_was_heard_of_a_moment_ago_has_nothing_wrong() -> None:
     assert "fedge-telemetry" not in status.boards[1].services
 
 
+PROVISION, SILENT = "fedge fleet provision --limit nano-1", "on the board: journalctl -u fedge-telemetry"
+HEARD = {"nano-1": 1.0}
+
+
 @pytest.mark.parametrize(
-    ("ages_s", "found"),
+    ("ages_s", "certificate", "found"),
     [
-        ({"nano-1": 200.0}, "note: telemetry: last sample 3 min ago"),
-        ({}, "note: telemetry: no sample of it has come yet"),
+        ({"nano-1": 200.0}, None, f"note: telemetry: last sample 3 min ago -> {SILENT}"),
+        ({}, None, f"note: telemetry: no sample of it has come yet -> {SILENT}"),
+        *((ages_s, None, "") for ages_s in (None, {"error": "refused", "text": "nobody listens"}, "rubbish", 3)),
+        (HEARD, NOW_S + 13 * 86400, f"wrong: the certificate of its telemetry ends in 13 days -> {PROVISION}"),
+        (HEARD, NOW_S - 3 * 86400, f"wrong: the certificate of its telemetry ended 3 days ago -> {PROVISION}"),
+        (HEARD, NOW_S + 15 * 86400, ""),
+        *((HEARD, certificate, "") for certificate in (None, "soon", {"error": "absent", "text": "no file"})),
     ],
 )
-def test_a_board_that_has_fallen_silent_is_named_and_still_works(ages_s: dict[str, float], found: str) -> None:
-    status = verdict(telling_hosts(ages_s))
+def test_silence_and_a_certificate_that_ends_are_told_where_something_is_known_of_them(
+    ages_s: object, certificate: object, found: str
+) -> None:
+    status = verdict(telling_hosts(ages_s, certificate=certificate))
 
-    assert found in said(status)
-    assert "journalctl -u fedge-telemetry" in said(status)
-    assert status.boards[0].is_healthy
-
-
-@pytest.mark.parametrize("ages_s", [None, {"error": "refused", "text": "nobody listens"}, "rubbish", 3])
-def test_where_the_server_does_not_say_who_it_heard_nothing_is_said_of_silence(ages_s: object) -> None:
-    assert "telemetry" not in said(verdict(telling_hosts(ages_s)))
+    assert said(status) == found
+    assert status.boards[0].is_healthy == ("wrong" not in found)
 
 
 def test_a_sender_that_is_stopped_is_a_service_that_is_stopped() -> None:
     assert "wrong: fedge-telemetry is stopped" in said(verdict(telling_hosts({}, state="inactive")))
-
-
-@pytest.mark.parametrize(
-    ("left_days", "found"),
-    [(13, "ends in 13 days"), (-3, "ended 3 days ago"), (15, None)],
-)
-def test_a_certificate_that_ends_soon_is_told_in_time(left_days: int, found: str | None) -> None:
-    status = verdict(telling_hosts({"nano-1": 1.0}, certificate=NOW_S + left_days * 86400 + 10))
-
-    if found is None:
-        assert said(status) == ""
-    else:
-        assert f"wrong: the certificate of its telemetry {found} -> fedge fleet provision --limit nano-1" in said(
-            status
-        )
 
 
 def test_the_table_says_when_a_board_was_heard_of_and_how_long_its_certificate_holds() -> None:
@@ -733,11 +725,6 @@ def test_where_no_board_tells_of_itself_the_table_says_nothing_of_it() -> None:
     head = shown(verdict(answers())).splitlines()[0]
 
     assert not {"heard", "cert"} & set(head.split())
-
-
-@pytest.mark.parametrize("certificate", [None, "soon", {"error": "absent", "text": "no file"}])
-def test_a_certificate_of_which_nothing_is_known_is_not_judged(certificate: object) -> None:
-    assert said(verdict(telling_hosts({"nano-1": 1.0}, certificate=certificate))) == ""
 
 
 def test_the_board_service_is_judged_where_it_is_installed() -> None:

@@ -9,8 +9,7 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experiments.report.table_formats import FORMULA_STARTS, escape_latex
-from experiments.report.tables import Cell, Table, number_cell, swatch_cell, text_cell
+from experiments.report.tables import FORMULA_STARTS, Cell, Table, escape_latex, number_cell, swatch_cell, text_cell
 
 WORDS = st.text(st.characters(exclude_categories=["C", "Z"]), max_size=20)
 NASTY = 'a_b & 5 %, "q" {x} $y #1 ~ ^ \\ <b>'

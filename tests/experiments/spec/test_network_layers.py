@@ -45,7 +45,7 @@ def test_what_was_counted_is_not_counted_again(tmp_path: Path, monkeypatch: pyte
     first = load_experiment(_written(tmp_path))
     saved = tmp_path / "run.yaml"
     saved.write_text(yaml.safe_dump(first.model_dump(mode="json"), sort_keys=False), encoding="utf-8")
-    monkeypatch.setattr("experiments.spec.network_layers.load_network_cost", lambda *_: pytest.fail("counted again"))
+    monkeypatch.setattr("experiments.spec.experiment_loader.load_network_cost", lambda *_: pytest.fail("counted again"))
     assert load_experiment(saved) == first
 
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import io
-
 import pytest
-from rich.console import Console
+from contracts.shown import shown_text
 
 from experiments.report.analysis.board_selection_terminal import offers_table, print_board_selection
 from fedge.analysis.board_selection import BoardLimits, BoardSelection, BoardSelectionOptions, select_board
@@ -19,15 +17,9 @@ def selection() -> BoardSelection:
     return select_board(options, estimate_usable_mb)
 
 
-def shown(selection: BoardSelection, width: int) -> str:
-    out = io.StringIO()
-    print_board_selection(Console(file=out, width=width), selection)
-    return out.getvalue()
-
-
 @pytest.mark.parametrize("width", [40, 80, 160])
 def test_no_width_drops_a_verdict_or_its_reason(selection: BoardSelection, width: int) -> None:
-    text = shown(selection, width)
+    text = shown_text(print_board_selection, selection, width=width)
     unfit = [offer for offer in selection.offers if not offer.is_suitable]
 
     assert 0 < len(unfit) < len(selection.offers)
@@ -39,7 +31,7 @@ def test_no_width_drops_a_verdict_or_its_reason(selection: BoardSelection, width
 
 
 def test_in_eighty_columns_the_verdict_follows_the_boards_name(selection: BoardSelection) -> None:
-    lines = shown(selection, 80).splitlines()
+    lines = shown_text(print_board_selection, selection, width=80).splitlines()
 
     for offer in selection.offers:
         verdict = "yes" if offer.is_suitable else "no"

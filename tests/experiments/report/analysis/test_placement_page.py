@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import io
-import json
-import re
 from pathlib import Path
 
-import plotly.graph_objects as go
 import pytest
-from rich.console import Console
+from contracts.shown import check_drawn, shown_text
 
 from experiments.report.analysis.placement_charts import power_latency_chart
 from experiments.report.analysis.placement_page import plane_table, write_placement_page
@@ -58,13 +54,8 @@ def test_the_chosen_placement_is_inside_the_plane(advice: PlacementAdvice) -> No
 def test_the_page_is_drawn_by_plotly_and_has_the_table_of_numbers(advice: PlacementAdvice, tmp_path: Path) -> None:
     write_placement_page(advice, tmp_path / "page.html")
     page = (tmp_path / "page.html").read_text(encoding="utf-8")
-    found = re.search(r'<script type="application/json" id="charts">(.*?)</script>', page, re.DOTALL)
 
-    assert found is not None
-    charts = json.loads(found.group(1))
-    assert [chart["key"] for chart in charts] == ["throughput", "plane"]
-    for chart in charts:
-        go.Figure(data=chart["data"], layout=chart["layout"])
+    assert list(check_drawn(page)) == ["throughput", "plane"]
     assert "cuda + tensor + dla-0 + dla-1</td>" in page
     assert 'class="badge estimated"' in page
 
@@ -81,10 +72,8 @@ def test_names_in_a_page_are_text(advice: PlacementAdvice, tmp_path: Path) -> No
 
 @pytest.mark.parametrize("width", [40, 80, 160])
 def test_no_figure_is_cut(advice: PlacementAdvice, width: int) -> None:
-    out = io.StringIO()
-    print_placement_advice(Console(file=out, width=width), advice)
+    text = shown_text(print_placement_advice, advice, width=width)
 
-    assert "…" not in out.getvalue()
-    assert "slowdown" in out.getvalue()
-    for curve in advice.curves:
-        assert out.getvalue().count(f"{curve.best_outcome.images_per_s:.1f}") >= 1
+    assert "…" not in text
+    assert "slowdown" in text
+    assert all(f"{curve.best_outcome.images_per_s:.1f}" in text for curve in advice.curves)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import io
 from dataclasses import replace
 
-from rich.console import Console
+from contracts.shown import shown_text
 
 from experiments.report.analysis.strategy_terminal import print_strategies
 from fedge.studies.serving.strategy_scores import StrategyRow
@@ -16,9 +15,7 @@ ROW = StrategyRow(
 
 
 def shown(*rows: StrategyRow, width: int = 160) -> str:
-    out = io.StringIO()
-    print_strategies(Console(file=out, width=width), rows)
-    return out.getvalue()
+    return shown_text(print_strategies, rows, width=width)
 
 
 def test_a_strategy_is_a_line_under_the_pair_and_family() -> None:

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from experiments.report.characterisation.chart_elements import select_extremes
 from experiments.report.characterisation.knob_sentences import are_disjoint, describe_change, describe_stall
 from experiments.report.characterisation.setting_families import SettingFamily, build_families
 from experiments.report.characterisation.setting_summary import (
@@ -115,3 +119,32 @@ def test_a_title_doubts_what_intervals_do_not_tell_apart(settings: tuple[Setting
     said = describe_change("Time", [replace(line, settings=tuple(wide))], "e2e_s", EPOCH)
     assert said == "Time rises by 20 % from 0 to 4 loader workers (intervals overlap)"
     assert are_disjoint(Estimate(1.0, 0.9, 1.1, 5), Estimate(2.0, 1.9, 2.1, 5))
+
+
+NUMBERS = st.floats(-1e6, 1e6) | st.just(float("nan"))
+
+
+@given(st.lists(st.tuples(NUMBERS, NUMBERS), min_size=1, max_size=300), st.integers(6, 80))
+def test_the_extremes_of_every_series_are_among_the_rows(values: list[tuple[float, float]], most: int) -> None:
+    series = list(np.array(values).T)
+    rows = select_extremes(series, most)
+    assert len(rows) <= max(most, 1)
+    assert list(rows) == sorted(set(rows.tolist()))
+    assert {0, len(values) - 1} <= set(rows.tolist())
+    for one in series:
+        if not np.isnan(one).all():
+            assert np.nanmax(one[rows]) == np.nanmax(one)
+            assert np.nanmin(one[rows]) == np.nanmin(one)
+
+
+def test_a_short_series_stays_whole() -> None:
+    assert list(select_extremes([np.arange(5.0)], 5)) == [0, 1, 2, 3, 4]
+
+
+def test_a_series_without_rows_has_none() -> None:
+    assert list(select_extremes([np.empty(0)], 10)) == []
+
+
+def test_too_few_rows_for_the_extremes_are_refused() -> None:
+    with pytest.raises(ValueError, match="6 can"):
+        select_extremes([np.arange(99.0), np.arange(99.0)], 5)

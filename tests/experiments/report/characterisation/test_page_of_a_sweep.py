@@ -11,15 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from contracts.shown import charts_of
 
 from experiments.cli.characterise_commands import characterise_report
 from experiments.report.characterisation.characterisation_page import build_sections, write_page, write_report
-from experiments.report.characterisation.characterisation_summary import (
-    CharacterisationSummary,
-    replace_non_finite,
-    summary_to_json,
-)
+from experiments.report.characterisation.characterisation_summary import CharacterisationSummary, summary_to_json
 from experiments.report.characterisation.setting_summary import summarise_settings
+from experiments.report.chart import to_json_value
 from fedge.characterisation.sweep_plan import SweepPoint
 from fedge.characterisation.sweep_store import SweepResult
 from fedge.errors import BadInput
@@ -127,8 +125,7 @@ def test_everything_that_users_name_is_escaped(sweep: Callable[..., SweepResult]
     points = [replace(point, workers=workers) for workers in (0, 1, 2)]
     page = page_of(sweep(points, name=evil, failed=[(replace(point, workers=9), evil)]))
     assert "<img src=x" not in page
-    start = page.index('id="charts">') + len('id="charts">')
-    charts = json.loads(page[start : page.index("</script>", start)])
+    charts = charts_of(page).values()
     drawn = [(one["data"], one["layout"]) for chart in charts for one in (chart, *chart["frames"])]
     assert "<img" not in json.dumps(drawn)  # Plotly would take it for a tag
     assert "&lt;img" in json.dumps(drawn)
@@ -183,7 +180,7 @@ def test_advice_has_its_interval_in_its_unit(told: CharacterisationSummary) -> N
 
 
 def test_what_is_not_finite_is_null() -> None:
-    assert replace_non_finite({"a": math.inf, "b": (math.nan, 1.5), "c": "x"}) == {
+    assert to_json_value({"a": math.inf, "b": (math.nan, 1.5), "c": "x"}) == {
         "a": None,
         "b": [None, 1.5],
         "c": "x",

@@ -1,15 +1,85 @@
-"""A comparison opens with a sentence per group, and its runs have one short name and one colour each."""
+"""A comparison opens with a sentence per group; its Pareto charts mark what is dominated; its runs differ in colour."""
 
 from __future__ import annotations
 
 import re
 
+import plotly.graph_objects as go
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from experiments.report.confidence_intervals import ConfidenceInterval
 from experiments.report.run.comparison_page import describe_groups
 from experiments.report.run.loaded_runs import load_runs
+from experiments.report.run.pareto_charts import RunPoint, _front_trace, build_pareto_charts
 from experiments.report.run.run_page import write_report
-from experiments.report.run.seed_groups import group_by_experiment
+from experiments.report.run.seed_comparison import group_by_experiment
+
+PLACES = st.lists(st.tuples(st.integers(1, 9), st.integers(1, 9)), min_size=1, max_size=12)
+
+
+def spots_at(places):
+    return [
+        RunPoint(str(i), ConfidenceInterval(float(t), None, 1), ConfidenceInterval(float(j), None, 1))
+        for i, (t, j) in enumerate(places)
+    ]
+
+
+@given(PLACES)
+def test_dominated_is_who_another_beats(places):
+    found = spots_at(places)
+    for one, (t, j) in zip(found, places, strict=True):
+        beaten = any((a < t and b <= j) or (a <= t and b < j) for a, b in places)
+        assert bool(one.find_dominating(found)) == beaten
+
+
+@given(PLACES)
+def test_the_front_goes_down_as_it_goes_right(places):
+    line = _front_trace(spots_at(places), 1.0, 1.0)
+    assert line["x"] == sorted(line["x"])
+    assert line["y"] == sorted(line["y"], reverse=True)
+
+
+def test_groups_have_error_bars_and_the_points_of_maxn_and_the_oracle(seeded):
+    folders = [seeded(1), seeded(2, factor=2.0), seeded(1, "maxn", 3.0), seeded(2, "maxn", 4.0)]
+    whole, goal = build_pareto_charts(group_by_experiment(load_runs(folders)))
+    marks = {one["name"]: one for one in whole.data}
+    assert set(marks) == {
+        "front",
+        "the same rounds: MAXN",
+        "the same rounds: oracle",
+        "balanced",
+        "maxn",
+    }
+    # Makespans of 60 and 120 s, 300 and 600 J.
+    assert (marks["balanced"]["x"], marks["balanced"]["y"]) == ([90], [450])
+    assert marks["balanced"]["error_x"]["array"][0] == pytest.approx(12.7062 * 42.4264 / 2**0.5, rel=1e-4)
+    assert marks["maxn"]["marker"]["symbol"].endswith("-open")
+    # Three rounds of 16 s and 450 J at MAXN, whatever was played; the oracle in the rounds played.
+    assert (marks["the same rounds: MAXN"]["x"], marks["the same rounds: MAXN"]["y"]) == ([48, 48], [450, 450])
+    assert (marks["the same rounds: oracle"]["x"], marks["the same rounds: oracle"]["y"]) == ([90, 210], [270, 270])
+    assert "the same rounds: MAXN" not in {one["name"] for one in goal.data}
+    for chart in (whole, goal):
+        go.Figure(data=chart.data, layout=chart.layout)
+
+
+def test_one_seed_has_no_error_bar_and_unknown_truth_no_points(seeded):
+    whole, _ = build_pareto_charts(
+        group_by_experiment(load_runs([seeded(1, truth=False), seeded(1, "maxn", 0.5, truth=False)]))
+    )
+    assert [one["name"] for one in whole.data] == ["front", "balanced", "maxn"]
+    assert [one["marker"]["symbol"] for one in whole.data[1:]] == ["circle-open", "square"]
+    assert not whole.data[1]["error_x"]["visible"]
+
+
+def test_the_axes_do_not_magnify_small_differences(seeded):
+    folders = [seeded(1, truth=False), seeded(1, "maxn", 1.001, truth=False)]
+    for chart in build_pareto_charts(group_by_experiment(load_runs(folders))):
+        for axis in (chart.layout["xaxis"], chart.layout["yaxis"]):
+            low, high = axis["range"]
+            assert high - low >= 0.095 * high
+        assert "do not start at zero" in chart.caption
 
 
 def sentences(folders):

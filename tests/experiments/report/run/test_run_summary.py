@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+from dataclasses import dataclass, field
 
 import pytest
 
 from experiments.report.run.run_summary import find_budget_end, summarise_run
+from experiments.report.run.run_tables import describe_emulation
+from experiments.spec import experiment_checks
 from experiments.spec.experiment_loader import load_experiment
+from fedge.experiment import Experiment
 from fedge.telemetry.store_reader import read_rows
 from fedge.telemetry.store_records import ClientRow, EventRow, RoundRow
 
@@ -76,3 +80,28 @@ def test_a_run_without_rounds_has_a_summary_without_figures(make_run):
     found = summary_of(make_run(rounds=0))
     assert (found["rounds"], found["makespan_s"], found["energy_j"]) == (0, 0.0, 0)
     assert found["saving_vs_maxn"] is found["maxn_mean_round_s"] is found["final_accuracy"] is None
+
+
+@dataclass(frozen=True)
+class Told:
+    """What the sentence is made from."""
+
+    experiment: Experiment
+    labels: dict[str, dict[str, dict[str, str]]] = field(default_factory=dict)
+
+
+@pytest.mark.parametrize(
+    ("backend", "begins"), [("fleet", "<b>Measured by the boards"), ("sim", "<b>Emulated:</b> time, power")]
+)
+def test_the_page_says_what_is_measured(backend: str, begins: str) -> None:
+    experiment = Experiment.model_validate({"fleet": [{"device": "nano"}], "backend": backend})
+
+    assert describe_emulation(Told(experiment)).startswith(begins)
+
+
+def test_a_recorded_folder_in_place_of_a_board_is_told() -> None:
+    experiment = Experiment.model_validate({"fleet": [{"device": "nano"}], "backend": "fleet"})
+    labels = experiment_checks.build_labels(experiment, {"nano-1"})
+
+    assert labels["nano"]["truth"]["label"] == "estimated"
+    assert "measure nothing" in describe_emulation(Told(experiment, labels))

@@ -11,7 +11,7 @@ import pytest
 from experiments.report.run import seed_comparison
 from experiments.report.run.loaded_runs import load_runs
 from experiments.report.run.run_page import write_report
-from experiments.report.run.seed_groups import group_by_experiment, list_repeated_runs
+from experiments.report.run.seed_comparison import group_by_experiment, list_repeated_runs
 
 
 def rows_of(table):
@@ -112,7 +112,7 @@ def test_every_run_says_how_its_figures_came_about(seeded, tmp_path):
     labels = {"nano": {"truth": {"label": "calibrated", "source": "x"}, "prior": {"label": "estimated", "source": "y"}}}
     fleet = [{"device": "nano", "count": 1}]
     folders = [seeded(1, fleet=fleet, summary={"labels": labels}), seeded(2, fleet=fleet)]
-    from experiments.report.run.comparison_tables import labels_table as table
+    from experiments.report.run.comparison_page import labels_table as table
 
     texts = [[cell.plain_text for cell in row] for row in table(load_runs(folders)).rows]
     assert [row[1:] for row in texts] == [

@@ -1,0 +1,314 @@
+"""Sections on what boards held: latencies of inference services during training, and reduced batch sizes and widths."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from itertools import groupby
+
+from markupsafe import Markup
+
+from experiments.report.chart import (
+    Chart,
+    Trace,
+    axis,
+    horizontal_line,
+    legend_layout,
+    line_mode,
+    round_axis,
+    scatter_trace,
+)
+from experiments.report.page import EMPTY, Section, render_badge, render_paragraph
+from experiments.report.palette import ALARM, GREY, LINE_DASHES, assign_colours
+from experiments.report.quantities import UNKNOWN, duration, number, percent, ratio
+from experiments.report.run.loaded_runs import LoadedRun
+from experiments.report.run.run_sample import sample_run
+from experiments.report.tables import Cell, Table, number_cell, swatch_cell, text_cell
+from fedge.experiment import list_boards
+from fedge.telemetry.store_records import ClientRow
+
+THIN = 0.8
+"""Width of the lines beside a board's main line; they have no markers and no entry in the legend."""
+
+
+def board_traces(
+    run: LoadedRun,
+    boards: Sequence[str],
+    name: str,
+    value: Callable[[ClientRow], float | None],
+    *,
+    width: float = 1.8,
+    unit: str = "",
+) -> list[Trace]:
+    """Return one line per board; name and unit are for the hover text, ``THIN`` lines belong to a board's main line."""
+    colour = assign_colours(run.devices)
+    traces = []
+    for i, board in enumerate(boards):
+        rows = [row for row in run.clients if row.board == board]
+        line = {"color": colour[run.device_by_board[board]], "width": width, "dash": LINE_DASHES[i % len(LINE_DASHES)]}
+        traces.append(
+            scatter_trace(
+                board,
+                [row.round for row in rows],
+                [value(row) for row in rows],
+                mode=line_mode(len(run.rounds)) if width > THIN else "lines",
+                line=line,
+                hover=Markup("{}, {}: %{{y:.3~g}} {}").format(board, name, unit),
+                legend=width > THIN,
+                legendgroup=f"board-{i}",
+            )
+        )
+    return traces
+
+
+def board_chart(
+    run: LoadedRun, words: tuple[str, str, str], data: Sequence[Trace], unit: str, limit: float | None = None
+) -> Chart:
+    """Build a chart of such lines, with one across at ``limit``; ``words`` are key, title and caption."""
+    key, title, caption = words
+    highest = max((y for trace in data for y in trace["y"] if y is not None), default=0.0)
+    names = [trace["name"] for trace in data if trace.get("showlegend", True)]
+    layout = {
+        "xaxis": round_axis(len(run.rounds)),
+        "yaxis": axis(unit, range=[0, 1.08 * max(highest, limit or 0.0) or 1.0], zerolinecolor=GREY),
+        "legend": legend_layout(len(names), names),
+        "showlegend": True,
+        "shapes": [] if limit is None else [horizontal_line(limit, ALARM)],
+    }
+    return Chart(key, title, caption, list(data), layout=layout, height_px=280)
+
+
+def percent_of(part: float | None, whole: float | None) -> float | None:
+    """Return ``part`` in percent of ``whole``; None if either is unknown."""
+    share = ratio(part, whole)
+    return None if share is None else 100 * share
+
+
+MEMORY_LEAD = (
+    "Boards whose memory is too small for the experiment's batch size. They train the same number of samples in "
+    "smaller batches, or a narrower network, whose update the server merges into the full model. The time of a "
+    "smaller step is estimated."
+)
+
+
+def build_memory_sections(run: LoadedRun) -> tuple[Section, ...]:
+    """Build the section, if any board reduced its settings or ran out of memory."""
+    if not _list_reduced_boards(run):
+        return ()
+    return (
+        Section(
+            "Memory",
+            MEMORY_LEAD,
+            (_memory_chart(run),),
+            _describe_memory_labels(run) + memory_reduction_table(run).html,
+        ),
+    )
+
+
+def memory_reduction_table(run: LoadedRun) -> Table:
+    """Build a table per board and series of rounds with equal settings: the settings and their reason."""
+    heads = ("board", "rounds", "batch", "width", "predicted", "limit", "peak", "out of memory", "lost", "reason")
+    colour = assign_colours(run.devices)
+    rows = []
+    for board in _list_reduced_boards(run):
+        own = [row for row in run.clients if row.board == board and row.batch_size is not None]
+        rows += [_stretch_row(stretch, colour[run.device_by_board[board]]) for stretch in _split_by_scale(own)]
+    return Table("memory", heads, tuple(rows))
+
+
+def _split_by_scale(rows: list[ClientRow]) -> list[list[ClientRow]]:
+    """Split one board's rows into consecutive series with the same batch size and width."""
+    key = operator.attrgetter("batch_size", "width")
+    return [list(series) for _, series in groupby(rows, key)]
+
+
+def _stretch_row(stretch: list[ClientRow], colour: str) -> tuple[Cell, ...]:
+    first, last = stretch[0], stretch[-1]
+    rounds = f"{first.round}" if first is last else f"{first.round} to {last.round}"
+    failures, lost_s = sum(row.out_of_memory or 0 for row in stretch), sum(row.lost_s or 0.0 for row in stretch)
+    return (
+        swatch_cell(colour, first.board),
+        text_cell(rounds),
+        number_cell(UNKNOWN if first.batch_size is None else str(first.batch_size), first.batch_size),
+        number_cell(UNKNOWN if first.width is None else f"{first.width:g}", first.width),
+        *(_megabytes_cell(value) for value in (first.predicted_memory_mb, first.memory_limit_mb, last.memory_mb)),
+        number_cell(str(failures), failures),
+        number_cell(duration(lost_s), lost_s, "s"),
+        text_cell(first.lowered or "as requested"),
+    )
+
+
+def _megabytes_cell(value: float | None) -> Cell:
+    return number_cell(UNKNOWN if value is None else f"{value:,.0f} MB", value, "MB")
+
+
+def _list_reduced_boards(run: LoadedRun) -> tuple[str, ...]:
+    reduced = {row.board for row in run.clients if row.lowered or row.out_of_memory}
+    return tuple(board.name for board in list_boards(run.experiment) if board.name in reduced)
+
+
+def _describe_memory_labels(run: LoadedRun) -> Markup:
+    """Describe the provenance of the memory predictions per kind of board."""
+    sources = []
+    for name in dict.fromkeys(board.rpartition("-")[0] for board in _list_reduced_boards(run)):
+        label = run.labels.get(name, {}).get("memory", {})
+        if label:
+            badge = render_badge(label.get("label", ""))
+            sources.append(Markup("<b>{}</b>: {} {}").format(name, badge, label.get("source", "")))
+    peaks = "Peaks are measured by the boards."
+    if run.experiment.backend != "fleet":
+        peaks = "Peaks are emulated: the prediction times a factor per board."
+    lead = Markup("What a step needs is predicted. {} ").format(peaks)
+    return render_paragraph(lead + Markup("; ").join(sources)) if sources else EMPTY
+
+
+def _memory_chart(run: LoadedRun) -> Chart:
+    """Plot measured and predicted peak memory as shares of the limit."""
+    drawn = set(sample_run(run).boards)
+    boards = [board for board in _list_reduced_boards(run) if board in drawn]
+    data = [
+        *board_traces(run, boards, "peak", lambda r: percent_of(r.memory_mb, r.memory_limit_mb), width=2.2, unit="%"),
+        *board_traces(
+            run,
+            boards,
+            "predicted",
+            lambda r: percent_of(r.predicted_memory_mb, r.memory_limit_mb),
+            width=THIN,
+            unit="%",
+        ),
+    ]
+    caption = (
+        "Thick: peak memory in a round; thin: its prediction, corrected by the board's earlier peaks. "
+        "Red line: the memory limit. " + sample_run(run).note
+    )
+    words = ("memory", "Memory against the limit", caption)
+    return board_chart(run, words, data=data, unit="memory (% of the limit)", limit=100.0)
+
+
+MAX_SERVING_ROWS = 100
+"""Rows of the table in the page: those of the last rounds."""
+SERVING_LEAD = (
+    "Standing inference services while the boards trained: latency of each request from arrival to answer, against "
+    "its budget, and the remaining training throughput. While a board transfers the model or waits, its service keeps "
+    "running: the round's energy includes this, but these requests are not counted here."
+)
+
+
+def build_serving_sections(run: LoadedRun) -> tuple[Section, ...]:
+    """Build the section, if any board of the run has an inference service."""
+    if not _list_serving_rows(run):
+        return ()
+    table, count = serving_table(run, MAX_SERVING_ROWS), len(_list_serving_rows(run))
+    note = f"The last {MAX_SERVING_ROWS} of {count:,} rows."
+    more = render_paragraph(note, "caption") if count > MAX_SERVING_ROWS else EMPTY
+    return (
+        Section(
+            "Serving",
+            SERVING_LEAD,
+            (_latency_chart(run), _violations_chart(run), _throughput_chart(run)),
+            _describe_services(run) + table.html + more,
+        ),
+    )
+
+
+def serving_table(run: LoadedRun, most: int = 0) -> Table:
+    """Build a table of each service's results per round and board; only the latest ``most`` rows (0: all)."""
+    heads = ("round", "board", "requests", "late", "dropped", "budget", "median", "95 %", "99 %", "worst", "batch")
+    colour = assign_colours(run.devices)
+    rows = tuple(_serving_row(row, colour[run.device_by_board[row.board]]) for row in _list_serving_rows(run)[-most:])
+    return Table("serving", (*heads, "share of time", "steps/s"), rows)
+
+
+def _serving_row(row: ClientRow, colour: str) -> tuple[Cell, ...]:
+    budget_s = row.latency_budget_s
+    seconds = (row.latency_p50_s, row.latency_p95_s, row.latency_p99_s, row.latency_worst_s)
+    return (
+        number_cell(str(row.round), row.round),
+        swatch_cell(colour, row.board),
+        _count_cell(row.requests),
+        _count_cell(row.late_requests),
+        _count_cell(row.dropped_requests),
+        number_cell(duration(budget_s), budget_s, "s"),
+        *(_latency_cell(value, budget_s) for value in seconds),
+        _count_cell(row.service_batch),
+        number_cell(percent(row.service_share), row.service_share),
+        number_cell(number(row.train_steps_per_s), row.train_steps_per_s, "1/s"),
+    )
+
+
+def _count_cell(value: int | None) -> Cell:
+    return number_cell(UNKNOWN if value is None else f"{value:,}", value)
+
+
+def _latency_cell(value_s: float | None, budget_s: float | None) -> Cell:
+    """Build a cell of a latency, highlighted if it exceeds the budget."""
+    over = value_s is not None and budget_s is not None and value_s > budget_s
+    words = duration(value_s)
+    content = Markup('<span class="status late">{}</span>').format(words) if over else words
+    return Cell(content, numeric=True, value=value_s, unit="s")
+
+
+def _list_serving_rows(run: LoadedRun) -> list[ClientRow]:
+    return [row for row in run.clients if row.requests is not None]
+
+
+def _list_drawn_boards(run: LoadedRun) -> list[str]:
+    drawn = set(sample_run(run).boards)
+    boards = list_boards(run.experiment)
+    return [board.name for board in boards if board.entry.serving is not None and board.name in drawn]
+
+
+def _describe_services(run: LoadedRun) -> Markup:
+    """Describe the service of each kind of board in words."""
+    services = dict[str, Markup]()
+    for board in list_boards(run.experiment):
+        spec = board.entry.serving
+        if spec is not None:
+            name = board.name.rpartition("-")[0]
+            rate = f"{spec.rate_hz:g} requests a second ({spec.arrivals}) within {duration(spec.latency_s)}"
+            label = run.labels.get(name, {}).get("serving", {}).get("label", "")
+            badge = render_badge(label) if label else EMPTY
+            services[name] = Markup("<b>{}</b> serves {} {}: {}").format(name, spec.cost, badge, rate)
+    shares = [row.service_played for row in _list_serving_rows(run) if row.service_played is not None]
+    note = ""
+    if shares and min(shares) < 1.0:
+        note = (
+            " In rounds with very many requests, only the first ones are simulated one by one (at least "
+            f"{percent(min(shares), 0)}); late requests are extrapolated in proportion."
+        )
+    return render_paragraph(Markup("{}.{}").format(Markup("; ").join(services.values()), note))
+
+
+def _latency_chart(run: LoadedRun) -> Chart:
+    """Plot the 99th percentile of the latency as a share of the budget, and the median as a thin line."""
+    boards = _list_drawn_boards(run)
+    data = [
+        *board_traces(
+            run, boards, "99 %", lambda r: percent_of(r.latency_p99_s, r.latency_budget_s), width=2.2, unit="%"
+        ),
+        *board_traces(
+            run, boards, "median", lambda r: percent_of(r.latency_p50_s, r.latency_budget_s), width=THIN, unit="%"
+        ),
+    ]
+    caption = (
+        "Thick: the 99th percentile of a round's requests; thin: the median. Red line: the latency budget. "
+        "Percentiles are accurate to 5 %, and exceed the line only if that share of requests was late. "
+        + sample_run(run).note
+    )
+    words = ("serving-latency", "Latency against the budget", caption)
+    return board_chart(run, words, data=data, unit="latency (% of the budget)", limit=100.0)
+
+
+def _violations_chart(run: LoadedRun) -> Chart:
+    def violations(row: ClientRow) -> float | None:
+        return percent_of(float((row.late_requests or 0) + (row.dropped_requests or 0)), row.requests)
+
+    data = board_traces(run, _list_drawn_boards(run), "late", violations, unit="%")
+    words = ("serving-late", "Violations", "Requests that were dropped or exceeded the budget.")
+    return board_chart(run, words, data=data, unit="requests (%)")
+
+
+def _throughput_chart(run: LoadedRun) -> Chart:
+    data = board_traces(run, _list_drawn_boards(run), "training", lambda r: r.train_steps_per_s, unit="steps/s")
+    words = ("serving-training", "Training throughput", "Training steps per second of work, while the service runs.")
+    return board_chart(run, words, data=data, unit="steps/s")

@@ -1,0 +1,223 @@
+"""Checks what boards shall hold beside the training: memory limits, data loaders and inference services.
+
+Some scale must fit, and requested reductions must be possible; a loader needs an emulated board, and counts no cost
+twice; an inference service's rate and latency must be sustainable. What is predicted of them is labelled.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from fedge.client.emulated_memory import build_board_scaling, explain_narrowing_failure
+from fedge.client.inference_service import average_inference_costs, build_demand, first_step_s
+from fedge.client.memory_scaling import AVERAGING_STRATEGIES, ScalingContext, can_narrow_clients
+from fedge.costs.inference_cost import estimate_inference_cost
+from fedge.costs.input_pipeline.emulated_pipeline import find_storage
+from fedge.devices import catalogue
+from fedge.devices.board_kinds import TABLE_PREFIX, BoardKind, build_kind
+from fedge.errors import BadInput, UnknownName
+from fedge.experiment import Experiment, FleetBoard, LoaderSpec, ServingSpec, list_boards
+from fedge.pareto import find_nearest_row
+from fedge.serving.standing_service import (
+    MAX_SHARE,
+    InferenceCosts,
+    ServiceDemand,
+    build_service_table,
+    min_latency_budget_s,
+)
+from fedge.types import DeviceSpec
+from fedge.worker.builtin_tasks import TASKS
+from fedge.workloads import load_experiment_task
+from fedge.yaml_files import format_value
+
+MEMORY_FIELD = "workload.memory"
+
+
+def check_memory(experiment: Experiment) -> None:
+    """Raise ``BadInput`` for impossible batch sizes or widths, and for a board on which no allowed scale fits."""
+    work = experiment.workload
+    if work.memory.min_batch > work.batch_size:
+        right = f"at most {work.batch_size}, workload.batch_size"
+        raise BadInput(f"{MEMORY_FIELD}.min_batch", str(work.memory.min_batch), right)
+    _check_widths(experiment)
+    if experiment.backend == "fleet" or not work.memory.guard:
+        return
+    for i, entry in enumerate(experiment.fleet):
+        if entry.memory_mb is not None:
+            board = FleetBoard(name=entry.name or entry.device, index=0, entry=entry)
+            scaling = build_board_scaling(
+                experiment, board, build_kind(board, work).spec, lambda: load_experiment_task(experiment)
+            )
+            if scaling is not None:
+                _check_memory_fits(scaling, f"fleet[{i}].memory_mb")
+
+
+def _check_widths(experiment: Experiment) -> None:
+    """Check that the requested widths are possible; default widths that are not are skipped."""
+    work, widths = experiment.workload, experiment.workload.memory.widths
+    if widths is None or min(widths) == 1.0:
+        return
+    strategy = experiment.strategy.name
+    if not can_narrow_clients(work, strategy):
+        right = (
+            f"[1], because {strategy} compares or clips whole updates, which a narrow network's is not; or a strategy "
+            f"that averages: {', '.join(AVERAGING_STRATEGIES)}"
+        )
+        raise BadInput(f"{MEMORY_FIELD}.widths", format_value(list(widths)), right)
+    why = explain_narrowing_failure(load_experiment_task(experiment), widths)
+    if why:
+        right = f"[1], because the network of {work.task} cannot be narrowed ({why})"
+        raise BadInput(f"{MEMORY_FIELD}.widths", format_value(list(widths)), right)
+
+
+def _check_memory_fits(scaling: ScalingContext, where: str) -> None:
+    needs = {
+        scale: scaling.estimate_need(scale).memory_mb * (1.0 + scaling.spec.margin) for scale in scaling.list_scales()
+    }
+    smallest = min(needs, key=needs.__getitem__)
+    if needs[smallest] > scaling.limit_mb:
+        right = (
+            f"at least {needs[smallest]:.0f}: so much {scaling.network.name} is predicted to need on "
+            f"{scaling.device.name} at {smallest}, the smallest that {MEMORY_FIELD} allows, with "
+            f"{scaling.spec.margin:.0%} to spare"
+        )
+        raise BadInput(where, f"{scaling.limit_mb:g}", right)
+
+
+def memory_label(experiment: Experiment, board: FleetBoard, device: DeviceSpec) -> dict[str, dict[str, str]]:
+    """Return the provenance of a board's memory prediction as a label; empty if the need of a step is unknown."""
+    scaling = build_board_scaling(experiment, board, device, lambda: load_experiment_task(experiment))
+    if scaling is None:
+        return {}
+    need = scaling.estimate_need(scaling.requested)
+    return {"memory": {"label": need.label, "source": need.source}}
+
+
+def check_loader(experiment: Experiment) -> None:
+    """Raise ``BadInput`` for the first entry whose ``loader`` its boards cannot have."""
+    for i, entry in enumerate(experiment.fleet):
+        if entry.loader is None:
+            continue
+        where = f"fleet[{i}].loader"
+        if why := _refusal_reason(experiment, entry.truth, entry.serving is not None):
+            raise BadInput(where, format_value(entry.loader), why)
+        if entry.loader.storage is not None:
+            find_storage(entry.loader.storage, f"{where}.storage")
+
+
+def _refusal_reason(experiment: Experiment, truth: str, serves: bool) -> str:
+    """Return why a loader cannot be combined with the entry's other fields; empty if it can."""
+    if experiment.backend == "fleet":
+        return "nothing: the fleet backend's boards are real, and their minibatches hold their stalls already"
+    if truth.startswith(TABLE_PREFIX):
+        return "nothing beside a measured table: its minibatches hold the stalls they were measured with"
+    return "nothing beside `serving`: how requests and loaders share the cores is not modelled" if serves else ""
+
+
+def loader_label(board: FleetBoard) -> dict[str, Any]:
+    """Return the provenance of a board's loading cost as a label; empty if it has no loader."""
+    spec = board.entry.loader
+    return {} if spec is None else {"loader": {"label": "estimated", "source": _describe_loader(spec)}}
+
+
+def _describe_loader(spec: LoaderSpec) -> str:
+    workers = "no worker" if spec.workers == 0 else f"{spec.workers} worker{'s' if spec.workers > 1 else ''}"
+    cached = f"{spec.cached:.0%} in the page cache"
+    stored = spec.storage or "the boards' own storage"
+    return f"pipeline model: {workers}, {stored}, images of {spec.image_mpixel:g} megapixel, {cached}"
+
+
+MAX_LATENCY_S = 1000.0
+"""Upper end of the latency histograms, in seconds; a board also warms up for as long as its latency budget."""
+
+
+def check_serving(experiment: Experiment) -> None:
+    """Raise ``BadInput`` for the first service that its entry's average board cannot sustain.
+
+    Training counts: no request is served during a step.
+    """
+    firsts = {board.entry: board for board in reversed(list_boards(experiment))}
+    for i, entry in enumerate(experiment.fleet):
+        if entry.serving is not None:
+            _check_model(entry.serving, f"fleet[{i}].serving")
+            if entry.serving.latency_s > MAX_LATENCY_S:
+                got = f"{entry.serving.latency_s:g} s"
+                raise BadInput(f"fleet[{i}].serving.latency_s", got, f"at most {MAX_LATENCY_S:g} s")
+            kind = build_kind(firsts[entry], experiment.workload)
+            inference = _estimate_inference(kind, entry.serving, f"fleet[{i}].serving")
+            _check_sustainable(
+                experiment, spec=entry.serving, kind=kind, inference=inference, where=f"fleet[{i}].serving"
+            )
+
+
+def _check_model(spec: ServingSpec, where: str) -> None:
+    if spec.model is not None and spec.model not in TASKS:
+        raise UnknownName(f"{where}.model", spec.model, tuple(TASKS))
+
+
+def _estimate_inference(kind: BoardKind, spec: ServingSpec, where: str) -> InferenceCosts:
+    """Estimate the costs of the service's batch sizes; messages are prefixed with the field."""
+    try:
+        return average_inference_costs(kind.spec, spec.cost, build_demand(spec).batch_sizes, kind.average.modes)
+    except UnknownName as error:
+        raise UnknownName(f"{where}.cost", spec.cost, error.known) from error
+    except BadInput as error:
+        raise BadInput(f"{where}.batch_sizes", error.got, error.right) from error
+
+
+def _check_sustainable(
+    experiment: Experiment, spec: ServingSpec, kind: BoardKind, inference: InferenceCosts, where: str
+) -> None:
+    demand, train_s = build_demand(spec), kind.average.step_s
+    least_s = min_latency_budget_s(inference, demand, train_s, first_step_s(train_s))
+    if math.isinf(least_s):
+        most_hz = float((MAX_SHARE * np.array(inference.batch_sizes) / inference.infer_s).max())
+        right = (
+            f"at most {most_hz:.3g}: more requests of {spec.cost} would take {kind.spec.name} over {MAX_SHARE:.0%} of "
+            "its time, which leaves too little for training"
+        )
+        raise BadInput(f"{where}.rate_hz", f"{spec.rate_hz:g}", right)
+    if least_s > spec.latency_s:
+        alone_s = min_latency_budget_s(inference, demand)
+        right = (
+            f"at least {_round_up(least_s):g} s: so long {kind.spec.name} needs at its best to collect and infer a "
+            f"batch of "
+            f"{spec.cost} ({_round_up(alone_s):g} s) and end the training minibatch before it, a round's first one too"
+        )
+        raise BadInput(f"{where}.latency_s", f"{spec.latency_s:g} s", right)
+    policy = experiment.policy.name
+    if policy.startswith("preset:"):
+        _check_preset(policy.removeprefix("preset:"), spec=spec, kind=kind, inference=inference, demand=demand)
+
+
+def _check_preset(
+    preset: str, spec: ServingSpec, kind: BoardKind, inference: InferenceCosts, demand: ServiceDemand
+) -> None:
+    """Check that a preset policy, which pins every board to one mode, names a mode that sustains the service."""
+    if preset not in kind.spec.presets:
+        return  # an unknown preset is reported with the policy
+    row = find_nearest_row(inference.modes, kind.spec.presets[preset])
+    train_s = kind.average.step_s
+    if not build_service_table(inference, demand, train_s, first_step_s(train_s)).holds[row]:
+        right = f"a preset in which {kind.spec.name} holds {spec.cost}, {spec.rate_hz:g}/s within {spec.latency_s:g} s"
+        raise BadInput("policy.name", f"preset:{preset}", right)
+
+
+def _round_up(seconds: float) -> float:
+    """Round up to two significant digits, so that the suggested number is sufficient."""
+    scale = 10.0 ** (math.floor(math.log10(seconds)) - 1)
+    return float(f"{math.ceil(seconds / scale) * scale:.2g}")
+
+
+def serving_label(board: FleetBoard, device: DeviceSpec) -> dict[str, dict[str, str]]:
+    """Return the provenance of the service's cost as a label; empty if the board has no service."""
+    spec = board.entry.serving
+    if spec is None:
+        return {}
+    specs = catalogue.load_catalogue()
+    costs = [estimate_inference_cost(device, spec.cost, size, specs) for size in build_demand(spec).batch_sizes]
+    known = "calibrated" if all(cost.label == "calibrated" for cost in costs) else "estimated"
+    return {"serving": {"label": known, "source": f"{spec.cost}: {costs[0].source}"}}
