@@ -24,8 +24,7 @@ from fedge.characterisation.point_knobs import (
     kind_of_board,
     without_knob,
 )
-from fedge.characterisation.point_statistics import PointStats
-from fedge.characterisation.pooled_settings import PooledSetting, pool_repeats
+from fedge.characterisation.point_statistics import PointStats, PooledSetting, pool_repeats
 from fedge.characterisation.sweep_plan import SweepPoint
 from fedge.types import Label
 
@@ -103,9 +102,6 @@ Pairing = Callable[[Sequence[PooledSetting], str], Iterable[tuple[PooledSetting,
 def compute_effects(stats: Sequence[PointStats]) -> tuple[KnobEffect, ...]:
     """Compute all effects, pooling repeats first.
 
-    Args:
-        stats: Statistics of all points.
-
     Returns:
         Effects by board, workload, kind and knob, in the order of the knob's values.
     """
@@ -118,11 +114,7 @@ def compute_pooled_effects(points: Sequence[PooledSetting]) -> tuple[KnobEffect,
 
 
 def compute_effects_from_first(points: Sequence[PooledSetting]) -> tuple[KnobEffect, ...]:
-    """Compute the certain effects from an ordered knob's lowest value to every later one but the next (batch 1 to 16).
-
-    Args:
-        points: Settings with pooled repeats.
-    """
+    """Compute the certain effects from an ordered knob's lowest value to later ones, but not to the next."""
     return tuple(one for one in _collect_effects(points, ORDERED_KNOBS, _pair_with_first) if one.certain)
 
 

@@ -60,12 +60,7 @@ KnobChain = dict[tuple[KnobValue, KnobValue], KnobStep]
 
 
 def find_knob_findings(effects: Sequence[KnobEffect], firsts: Sequence[KnobEffect] = ()) -> list[SweepFinding]:
-    """Make one finding per board, workload, kind and knob.
-
-    Args:
-        effects: The result of ``compute_pooled_effects``.
-        firsts: The result of ``compute_effects_from_first``.
-    """
+    """Make one finding per board, workload, kind and knob."""
     spans = _group_chains(firsts)
     return [_make_finding(place[-1], chains, spans.get(place, {})) for place, chains in _group_chains(effects).items()]
 

@@ -32,14 +32,7 @@ from fedge.types import Floats, Modes, PowerMode
 
 @dataclass(frozen=True, slots=True)
 class MeasuredEpoch:
-    """A measured epoch.
-
-    Attributes:
-        network: Name of the network.
-        mode: The power mode.
-        epoch_s: Seconds per epoch.
-        energy_j: Joules per epoch; None if not metered.
-    """
+    """A measured epoch."""
 
     network: str
     mode: PowerMode
@@ -78,9 +71,6 @@ class LinearEpochModel:
     def fit(self, seen: Sequence[MeasuredEpoch]) -> Self:
         """Fit one line of time per network and one line of energy, and return the model.
 
-        Args:
-            seen: Measured epochs of any networks; those without energy are left out of the second line.
-
         Raises:
             BadInput: There are no epochs.
         """
@@ -107,10 +97,6 @@ class LinearEpochModel:
 
     def predict(self, network: str, modes: Modes) -> LinearEpochPredictions:
         """Predict an epoch of a fitted network in every mode.
-
-        Args:
-            network: The network.
-            modes: The n modes.
 
         Raises:
             UnknownName: The network is not fitted.

@@ -13,19 +13,12 @@ from typing import Annotated, Any, Literal, TypeVar, get_args
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from fedge.characterisation.knob_values import (
-    EMULATED,
-    HERE,
-    MAXN,
-    cross_knobs,
-    device_name,
-    load_board_spec,
-    order_points,
-    parse_mode,
-)
 from fedge.characterisation.sweep_plan import (
     DEFAULT_STORAGE,
+    EMULATED,
+    HERE,
     KNOBS,
+    MAXN,
     CacheState,
     CharacterisationPlan,
     Images,
@@ -34,6 +27,11 @@ from fedge.characterisation.sweep_plan import (
     SweepPoint,
     WorkKind,
     WorkloadPlan,
+    cross_knobs,
+    device_name,
+    load_board_spec,
+    order_points,
+    parse_mode,
 )
 from fedge.errors import BadInput, UnknownName
 from fedge.types import DeviceSpec, PowerMode
@@ -198,7 +196,6 @@ class ResolvedPlan:
     """A plan with the power modes that it resolved to.
 
     Attributes:
-        plan: The plan.
         modes: The mode that each mode text became: board -> text -> mode.
         has_modes: Whether the plan names power modes; if not, every point runs at MAXN on boards that have modes.
     """
@@ -215,9 +212,6 @@ def read_plan(path: Path) -> CharacterisationPlan:
 
 def read_resolved_plan(path: Path) -> ResolvedPlan:
     """Read a plan together with the power modes that its mode texts resolved to.
-
-    Args:
-        path: The plan's file.
 
     Raises:
         BadInput: The file cannot be read, is not YAML, or a field is wrong; the message names the file and the field.

@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedge.characterisation.confidence_interval import batch_means, student_t, variance_inflation
-from fedge.characterisation.profiling.stability import clip_outliers, compute_mser_truncation, outlier_band
+from fedge.characterisation.stability import clip_outliers, compute_mser_truncation, outlier_band
 from fedge.types import Floats
 
 MSER_BATCH = 5
@@ -51,9 +51,7 @@ class Steadiness:
     """Assessment of a series.
 
     Attributes:
-        warm_up: Number of warm-up minibatches.
         outliers: Boolean mask of shape (n,) over the whole series.
-        settled: Whether the series is steady after warm-up.
         why: Why it is not steady; empty if it is.
     """
 
@@ -77,11 +75,7 @@ def assess_steadiness(series: Floats) -> Steadiness:
 
 
 def find_outliers(series: Floats) -> NDArray[np.bool_]:
-    """Return a boolean mask of the outliers, which are at most ``MAX_OUTLIER_SHARE`` of the series.
-
-    Args:
-        series: Seconds per minibatch, shape (n,), n >= 1.
-    """
+    """Return a boolean mask of the outliers, which are at most ``MAX_OUTLIER_SHARE`` of the series."""
     centre, width = outlier_band(series, MIN_OUTLIER_DISTANCE)
     far: NDArray[np.bool_] = np.abs(series - centre) > width
     return far if far.mean() <= MAX_OUTLIER_SHARE else np.zeros(len(series), dtype=np.bool_)

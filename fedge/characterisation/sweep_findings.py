@@ -20,8 +20,7 @@ from fedge.characterisation.findings import (
 from fedge.characterisation.knob_effects import KnobEffect, compute_effects_from_first, compute_pooled_effects
 from fedge.characterisation.knob_findings import find_knob_findings
 from fedge.characterisation.point_knobs import describe_differences, describe_setting
-from fedge.characterisation.point_statistics import PointStats
-from fedge.characterisation.pooled_settings import PooledSetting, group_by_workload, pool_repeats
+from fedge.characterisation.point_statistics import PointStats, PooledSetting, group_by_workload, pool_repeats
 from fedge.characterisation.reliability import find_doubtful_points, find_variability
 from fedge.characterisation.sweep_plan import SweepPoint
 
@@ -68,11 +67,7 @@ def compute_pooled_findings(
 
 
 def find_time_shares(points: Sequence[PooledSetting]) -> list[SweepFinding]:
-    """Find, per workload and board, the parts of an epoch in the fastest setting and in the one with the largest stall.
-
-    Args:
-        points: Settings with pooled repeats.
-    """
+    """Find, per workload and board, the parts of an epoch in the fastest setting and in the one that stalls most."""
     found: list[SweepFinding] = []
     for group in group_by_workload(points).values():
         among = [one.point for one in group]

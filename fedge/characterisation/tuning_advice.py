@@ -23,8 +23,7 @@ from fedge.characterisation.point_knobs import (
     get_knob_value,
     without_knob,
 )
-from fedge.characterisation.point_statistics import PointStats
-from fedge.characterisation.pooled_settings import PooledSetting, group_by_workload, pool_repeats
+from fedge.characterisation.point_statistics import PointStats, PooledSetting, group_by_workload, pool_repeats
 from fedge.characterisation.setting_model import KnobChange, PipelineFits, SettingModel, fit_setting_model
 from fedge.characterisation.sweep_plan import CharacterisationPlan
 from fedge.types import Label
@@ -64,10 +63,6 @@ class TuningAdvice:
 
 def compute_advice(stats: Sequence[PointStats], plan: CharacterisationPlan) -> tuple[TuningAdvice, ...]:
     """Compute advice for every board, workload and kind, pooling repeats first.
-
-    Args:
-        stats: Statistics of all points.
-        plan: The plan, whose base breaks ties between starting settings.
 
     Returns:
         Per starting setting, first time and then energy, each by decreasing saving.

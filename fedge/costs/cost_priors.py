@@ -130,12 +130,6 @@ def transfer_priors(
     rescaled. Profiles of the same board come first, then the workloads closest in FLOP and bytes per step, then the
     nearest boards.
 
-    Args:
-        device: The board.
-        workload: Name of the workload.
-        specs: Data sheets by board name.
-        calibrated: The profiles to choose from; None for all that are shipped with fedge.
-
     Raises:
         BadInput: There is no profile of another workload.
     """

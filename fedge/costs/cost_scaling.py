@@ -96,12 +96,6 @@ def find_cost_profile(
 ) -> CostProfile:
     """Return the calibrated profile of a workload on a board, or an estimate scaled from the nearest calibrated board.
 
-    Args:
-        device: The board.
-        workload: Name of the workload.
-        specs: Data sheets by board name. Profiles of boards that are not among them are ignored.
-        calibrated: The profiles to choose from; None for those shipped with fedge.
-
     Raises:
         UnknownName: No board has a profile of the workload.
     """

@@ -139,12 +139,7 @@ def rescale_to_batch_size(
 def collect_observations(
     profiles: Sequence[CostProfile], timed: Sequence[RateObservation] | None = None
 ) -> tuple[RateObservation, ...]:
-    """Return the GPU times of calibrated profiles, followed by timed steps.
-
-    Args:
-        profiles: Profiles to convert; those of unknown networks and of small inference batches are skipped.
-        timed: Timed steps to append; None for ``load_timed_steps``.
-    """
+    """Return the GPU times of calibrated profiles, followed by timed steps."""
     seen = [one for one in map(_to_observation, profiles) if one is not None]
     return (*seen, *(load_timed_steps() if timed is None else timed))
 

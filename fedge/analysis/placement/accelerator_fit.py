@@ -86,11 +86,6 @@ def accelerator_kind(name: str) -> str:
 def fit_board(board: PlacementBoard, network: NetworkCost, rows: Sequence[PlacementMeasurement]) -> FittedBoard:
     """Fit the board's parameters to measured placements of a network.
 
-    Args:
-        board: The board with its estimated figures.
-        network: Costs of the network's layers.
-        rows: Measured placements, at least three.
-
     Raises:
         BadInput: For fewer than three rows, or a placement that the board does not have.
     """

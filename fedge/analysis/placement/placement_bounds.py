@@ -142,13 +142,7 @@ def combine_half_bounds(one: HalfBounds, other: HalfBounds) -> PlacementBounds:
 
 
 def compute_least_cost(goal: PlacementGoal, idle_w: float, found: PlacementBounds) -> Floats:
-    """Return a lower bound of the goal's cost per placement; infinite if a limit cannot be met.
-
-    Args:
-        goal: The objective and limits.
-        idle_w: Idle power of the board in watts.
-        found: Bounds of the placements.
-    """
+    """Return a lower bound of the goal's cost per placement; infinite if a limit cannot be met."""
     images, rate = np.maximum(found.most_images, 1e-300), goal.rate_hz
     if rate is None:
         latency, watts = found.slowest_s, idle_w + found.dynamic_w

@@ -43,14 +43,7 @@ PROFILE_STRIDE = 4
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RooflineBasis:
-    """A board's constants and the modes to choose from: those within the fitted clocks.
-
-    Attributes:
-        spec: The board.
-        constants: Its fitted constants.
-        modes: The modes to choose from.
-        maxn_row: Row of MAXN in ``modes``.
-    """
+    """A board's constants and the modes to choose from: those within the fitted clocks."""
 
     spec: DeviceSpec
     constants: BoardConstants
@@ -202,7 +195,6 @@ class RooflineOptions:
         model: A known workload, or any network as ``load_network_cost`` takes it.
         device: Name of the board, or the path of a board's file.
         mode: The mode to show, a preset or cores and clocks; by default the chosen one.
-        batch_size: Samples per batch.
         max_slowdown: Largest time of the chosen mode, as a multiple of MAXN's.
         tables: Folder with measured inference tables, or None for the shipped profiles.
     """

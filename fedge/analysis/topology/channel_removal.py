@@ -183,11 +183,6 @@ def is_cut_equivalent(module: nn.Module, plan: ChannelPlan, sample: Tensor) -> b
     """Return whether the cut module computes the same as the zeroed one, within 0.1 % of the output's range.
 
     Both run with BatchNorm in training mode and without dropout; a mismatch of shapes counts as False.
-
-    Args:
-        module: The whole module.
-        plan: The channels to keep.
-        sample: Input of shape (batch, ...).
     """
     import torch
 

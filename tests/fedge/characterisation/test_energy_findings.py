@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedge.characterisation.energy_findings import compute_plane
-from fedge.characterisation.pooled_settings import pool_repeats
+from fedge.characterisation.point_statistics import pool_repeats
 from fedge.characterisation.sweep_plan import SweepPoint
 
 POINT = SweepPoint("here", "net")

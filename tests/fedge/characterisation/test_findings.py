@@ -26,8 +26,7 @@ from fedge.characterisation.findings import (
 )
 from fedge.characterisation.knob_effects import compute_effects, compute_effects_from_first
 from fedge.characterisation.point_knobs import MODE_KNOBS, ORDERED_KNOBS, UNORDERED_KNOBS
-from fedge.characterisation.point_statistics import PointStats
-from fedge.characterisation.pooled_settings import pool_repeats
+from fedge.characterisation.point_statistics import PointStats, pool_repeats
 from fedge.characterisation.sweep_findings import compute_findings
 from fedge.characterisation.sweep_plan import SweepPoint
 from fedge.types import PowerMode

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from fedge.characterisation.knob_effects import MIN_CHANGE, KnobEffect, compute_effects, compute_effects_from_first
 from fedge.characterisation.point_knobs import MODE_KNOBS, ORDERED_KNOBS, get_knob_value, kind_of_board
-from fedge.characterisation.pooled_settings import pool_repeats
+from fedge.characterisation.point_statistics import pool_repeats
 from fedge.characterisation.sweep_plan import SweepPoint
 from fedge.types import PowerMode
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from contracts.characterised_points import Noise, Truth, stats, sweep, varied
 
-from fedge.characterisation.pooled_settings import pool_repeats
+from fedge.characterisation.point_statistics import pool_repeats
 from fedge.characterisation.sweep_plan import SweepPoint
 
 POINT = SweepPoint("here", "net")

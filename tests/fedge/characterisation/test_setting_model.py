@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedge.characterisation.confidence_interval import Estimate
-from fedge.characterisation.point_statistics import compute_point_stats
-from fedge.characterisation.pooled_settings import pool_repeats
+from fedge.characterisation.point_statistics import compute_point_stats, pool_repeats
 from fedge.characterisation.setting_model import (
     MIN_ERROR,
     UNCHECKED_ERROR,
@@ -103,7 +102,7 @@ def test_the_power_that_was_put_in_comes_out(slope: float, ratio: float) -> None
     sizes = varied(NANO, "batch_size", [4, int(4 * ratio) + 1])
     made = sweep(sizes, lambda p: Truth(power_w=10.0 * (p.batch_size / 4) ** slope), NOISELESS, steps=20)
     group = pool_repeats(made)
-    found = estimate_slope(group[0], group, "batch_size", mean_power_w)
+    found = estimate_slope(group[0].point, group, "batch_size", mean_power_w)
     assert found == pytest.approx(slope, abs=1e-6)
 
 
@@ -117,10 +116,10 @@ def test_the_nearest_settings_speak_and_those_with_all_else_alike_first() -> Non
         return Truth(compute_s=1.0 / point.mode.gpu_mhz if point.workers or point.mode.gpu_mhz > 400 else 0.05)
 
     group = pool_repeats(sweep([*clocks, *other], truth, NOISELESS, steps=20))
-    assert estimate_slope(group[2], group, "gpu_mhz", step_compute_s) == pytest.approx(-1.0, abs=1e-6)
-    assert estimate_slope(group[5], group[:3], "gpu_mhz", step_compute_s) == pytest.approx(-1.0, abs=1e-6)
-    assert estimate_slope(group[2], group[2:3], "gpu_mhz", step_compute_s) is None
-    assert estimate_slope(group[2], group, "mem_mhz", step_compute_s) is None
+    assert estimate_slope(group[2].point, group, "gpu_mhz", step_compute_s) == pytest.approx(-1.0, abs=1e-6)
+    assert estimate_slope(group[5].point, group[:3], "gpu_mhz", step_compute_s) == pytest.approx(-1.0, abs=1e-6)
+    assert estimate_slope(group[2].point, group[2:3], "gpu_mhz", step_compute_s) is None
+    assert estimate_slope(group[2].point, group, "mem_mhz", step_compute_s) is None
 
 
 def test_half_and_one_and_a_half_of_the_slope_are_its_interval() -> None:

@@ -12,7 +12,7 @@ import pytest
 from experiments.cli.predict_commands import fit_to_file
 from fedge.analysis.cost_calibration import calibrate_tables
 from fedge.characterisation.point_measurement import EpochSummary, MinibatchTimes, PointMeasurement, SensorTrace
-from fedge.characterisation.profiling.profiling_record import profiling_record_path
+from fedge.characterisation.profiling_journal import profiling_record_path
 from fedge.characterisation.sweep_plan import (
     CharacterisationPlan,
     Images,

@@ -28,14 +28,7 @@ MAX_LATENCIES = 100_000
 
 @dataclass(frozen=True, slots=True)
 class InstanceRun:
-    """The run of one instance.
-
-    Attributes:
-        batches: Batches finished.
-        seconds: Time from the start to the end of the last batch.
-        median_s: Median duration of a batch, in seconds.
-        p95_s: 95th percentile of a batch's duration, in seconds.
-    """
+    """The run of one instance."""
 
     batches: int
     seconds: float
@@ -60,11 +53,6 @@ JobBuilder = Callable[[InstanceTask], BatchJob]
 
 def run_instances(tasks: Sequence[InstanceTask], seconds: float, build: JobBuilder = build_job) -> list[InstanceRun]:
     """Run all instances at the same time; no process outlives the call.
-
-    Args:
-        tasks: The instances.
-        seconds: Duration of the run in seconds.
-        build: Builds an instance's job inside its process; must be picklable.
 
     Returns:
         One run per task, in their order.

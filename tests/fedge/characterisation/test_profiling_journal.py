@@ -12,15 +12,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedge.characterisation.profiling.mode_measurement import SettledMode
-from fedge.characterisation.profiling.profiling_journal import (
+from fedge.characterisation.mode_measurement import SettledMode
+from fedge.characterisation.profiling_journal import (
     ModeFailure,
     ProfilingHeader,
     last_temperature_c,
     open_profiling_journal,
     parse_journal,
 )
-from fedge.characterisation.profiling.stability import StabilityRule, StabilityVerdict
+from fedge.characterisation.stability import StabilityRule, StabilityVerdict
 from fedge.errors import BadInput
 from fedge.types import PowerMode
 

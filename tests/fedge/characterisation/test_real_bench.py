@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from fedge.characterisation.profiling.profiling_campaign import ProfilingCampaign, ProfilingRequest, build_header
-from fedge.characterisation.profiling.profiling_journal import open_profiling_journal
-from fedge.characterisation.profiling.real_bench import build_real_bench, resolve_workload
+from fedge.characterisation.board_profile import ProfilingCampaign, ProfilingRequest, build_header
+from fedge.characterisation.profiling_journal import open_profiling_journal
+from fedge.characterisation.worker_bench import build_real_bench, resolve_workload
 from fedge.clock import SimulatedClock
 from fedge.costs.cost_priors import build_priors
 from fedge.devices.catalogue import load_catalogue

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from fedge.characterisation.profiling.stability import (
+from fedge.characterisation.stability import (
     MeasuredChunk,
     StabilityRule,
     StabilityVerdict,

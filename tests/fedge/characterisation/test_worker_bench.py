@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from contracts.desk import desk
 
-from fedge.characterisation.profiling import worker_bench
-from fedge.characterisation.profiling.worker_bench import RESTART_STEPS, EndlessTraining, open_worker_bench
+from fedge.characterisation import worker_bench
+from fedge.characterisation.worker_bench import RESTART_STEPS, EndlessTraining, open_worker_bench
 from fedge.client import worker_training
 from fedge.devices.node_settings import NodeSettings
 from fedge.devices.tables.mode_table import read_mode_table
@@ -24,7 +24,7 @@ from fedge.powerd.powerd_client import PowerdClient as Power
 from fedge.types import Workload
 from fedge.worker.worker_client import WorkerError
 
-ROOT = Path(__file__).resolve().parents[4]
+ROOT = Path(__file__).resolve().parents[3]
 LIMIT_S = 4.0
 """Too short for any mode to settle, so that the test's length does not depend on how even the machine is."""
 
