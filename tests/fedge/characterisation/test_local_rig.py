@@ -57,7 +57,7 @@ def seen(
     return build_measurement(SweepPoint("here", "w"), story, held, LinuxMachine(), images, 98.0)
 
 
-def test_an_epoch_is_the_sum_of_its_minibatches_with_what_was_seen_beside(tmp_path: Path) -> None:
+def test_an_epoch_is_the_sum_of_its_minibatches_with_what_was_seen_beside(tmp_path):
     found = seen(written(tmp_path / "x.npz"))
     first, second = found.epochs
     assert (first.steps, first.e2e_s) == (2, pytest.approx(2))
@@ -74,7 +74,7 @@ def test_an_epoch_is_the_sum_of_its_minibatches_with_what_was_seen_beside(tmp_pa
     assert "images on ext4 on /dev/x (8:0)" in found.source
 
 
-def test_a_point_that_others_disturbed_says_so(tmp_path: Path) -> None:
+def test_a_point_that_others_disturbed_says_so(tmp_path):
     path = written(tmp_path / "x.npz")
     assert not [note for note in seen(path, others=0.1).notes if "others" in note]
     found = seen(path, others=1.25)
@@ -82,13 +82,13 @@ def test_a_point_that_others_disturbed_says_so(tmp_path: Path) -> None:
     assert found.parameters["others_cores"] == 1.25
 
 
-def test_without_a_block_device_the_processes_say_what_was_read(tmp_path: Path) -> None:
+def test_without_a_block_device_the_processes_say_what_was_read(tmp_path):
     unknown = np.full(2, math.nan)
     path = written(tmp_path / "x.npz", read_bytes_before=unknown, read_bytes_after=unknown)
     assert seen(path).epochs[0].disk_read_mb == pytest.approx(2)
 
 
-def test_a_counter_of_joules_gives_energy_and_says_of_what(tmp_path: Path) -> None:
+def test_a_counter_of_joules_gives_energy_and_says_of_what(tmp_path):
     found = seen(written(tmp_path / "x.npz"), joules=3.0)
     assert found.epochs[0].energy_j == pytest.approx(6)
     assert found.epochs[0].power_w == pytest.approx(3)
@@ -96,13 +96,13 @@ def test_a_counter_of_joules_gives_energy_and_says_of_what(tmp_path: Path) -> No
     assert "power by RAPL, the processor's packages alone" in found.source
 
 
-def test_the_machines_own_sensors_come_first(tmp_path: Path) -> None:
+def test_the_machines_own_sensors_come_first(tmp_path):
     found = seen(written(tmp_path / "x.npz"), Sensed(), joules=3.0)
     assert found.epochs[1].energy_j == pytest.approx(10)
     assert (found.epochs[1].gpu_load, found.epochs[1].temperature_c, found.epochs[1].throttled) == (0.5, 60, True)
 
 
-def test_a_file_that_is_none_is_the_points_failure(tmp_path: Path) -> None:
+def test_a_file_that_is_none_is_the_points_failure(tmp_path):
     (tmp_path / "x.npz").write_bytes(b"cut off")
     with pytest.raises(BoardError, match="cannot be read"):
         seen(tmp_path / "x.npz")

@@ -52,7 +52,7 @@ def rig_at(folder: Path, **storages: StoragePlan) -> MeasurementRig:
 
 
 @pytest.mark.slow
-def test_a_point_is_measured_with_all_that_was_seen(tmp_path: Path) -> None:
+def test_a_point_is_measured_with_all_that_was_seen(tmp_path):
     heard: list[str] = []
     (tmp_path / ".measuring").mkdir()
     (tmp_path / ".measuring/left-behind").write_text("by a killed sweep")
@@ -132,9 +132,7 @@ def group_is_gone(pgid: int) -> bool:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL], ids=["ctrl-c", "killed"])
-def test_nothing_is_left_of_a_point_when_its_sweep_ends(
-    how: signal.Signals, endless: tuple[subprocess.Popen[str], list[int]], tmp_path: Path
-) -> None:
+def test_nothing_is_left_of_a_point_when_its_sweep_ends(how, endless, tmp_path):
     outer, (program,) = endless
     outer.send_signal(how)
     outer.wait(LIMIT_S)
@@ -153,13 +151,13 @@ def test_nothing_is_left_of_a_point_when_its_sweep_ends(
         ({"storage": "gone"}, "there is no folder"),
     ],
 )
-def test_what_cannot_be_measured_is_refused(changed: dict[str, object], reason: str, tmp_path: Path) -> None:
+def test_what_cannot_be_measured_is_refused(changed, reason, tmp_path):
     if Path("/run/fedge/powerd.sock").exists() and "mode" in changed:
         pytest.skip("this machine sets modes")
     rig = rig_at(tmp_path, gone=StoragePlan("gone", "/no/such/mount"))
-    assert reason in (rig.refusal_reason(replace(POINT, **changed), WORKLOAD) or "")  # type: ignore[arg-type]
+    assert reason in (rig.refusal_reason(replace(POINT, **changed), WORKLOAD) or "")
     assert rig.refusal_reason(POINT, WORKLOAD) is None or find_mount(tmp_path).is_in_memory
 
 
-def test_the_software_is_named(tmp_path: Path) -> None:
+def test_the_software_is_named(tmp_path):
     assert {"fedge", "torch", "pillow", "machine", "kernel"} <= set(rig_at(tmp_path).software)

@@ -58,33 +58,33 @@ def gone(pid: int) -> bool:
     return False
 
 
-def test_lines_of_json_are_heard_and_others_passed_over() -> None:
+def test_lines_of_json_are_heard_and_others_passed_over():
     heard: list[Mapping[str, Any]] = []
     run_program(python('print(\'a word\\n{"step": 1}\\n[2]\\n{"step": 2}\')'), heard.append)
     assert heard == [{"step": 1}, {"step": 2}]
 
 
-def test_the_programs_own_reason_is_the_errors() -> None:
+def test_the_programs_own_reason_is_the_errors():
     with pytest.raises(BoardError, match=r"^no such folder$"):
         run_program(python('print(\'{"failed": "no such folder"}\'); raise SystemExit(1)'), lambda said: None)
 
 
-def test_without_a_reason_the_last_word_on_stderr_is_told() -> None:
+def test_without_a_reason_the_last_word_on_stderr_is_told():
     with pytest.raises(BoardError, match=r"exit code 1: ZeroDivisionError: division by zero"):
         run_program(python("1 / 0"), lambda said: None)
 
 
-def test_a_killed_program_may_have_run_out_of_memory() -> None:
+def test_a_killed_program_may_have_run_out_of_memory():
     with pytest.raises(BoardError, match="was killed; memory may have run out"):
         run_program(python("import os; os.kill(os.getpid(), 9)"), lambda said: None)
 
 
-def test_what_cannot_be_started_says_so() -> None:
+def test_what_cannot_be_started_says_so():
     with pytest.raises(BoardError, match="cannot be started: No such file"):
         run_program(["/no/such/program"], lambda said: None)
 
 
-def test_a_program_that_falls_silent_is_ended_with_its_children() -> None:
+def test_a_program_that_falls_silent_is_ended_with_its_children():
     pids: list[int] = []
     with pytest.raises(BoardError, match=r"nothing was heard of the measuring program for 0\.5 s"):
         run_program(python(WITH_A_CHILD), lambda said: pids.extend(said["pids"]), silence_s=0.5)
@@ -92,7 +92,7 @@ def test_a_program_that_falls_silent_is_ended_with_its_children() -> None:
     assert all(gone(pid) for pid in pids)
 
 
-def test_whatever_goes_wrong_here_ends_the_program_with_its_children() -> None:
+def test_whatever_goes_wrong_here_ends_the_program_with_its_children():
     pids: list[int] = []
 
     def heard(said: Mapping[str, Any]) -> None:
@@ -105,7 +105,7 @@ def test_whatever_goes_wrong_here_ends_the_program_with_its_children() -> None:
     assert all(gone(pid) for pid in pids)
 
 
-def test_ctrl_c_ends_the_program_with_its_children() -> None:
+def test_ctrl_c_ends_the_program_with_its_children():
     starter = [sys.executable, "-c", STARTER, WITH_A_CHILD]
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).resolve().parents[3])}
     with subprocess.Popen(starter, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment) as outer:
@@ -153,21 +153,21 @@ def engine(folder: Path, name: str, info: str) -> None:
         ("nvidia+podman:x", Runtime("podman", "x", nvidia=True)),
     ],
 )
-def test_a_runtime_is_read(text: str, runtime: Runtime) -> None:
+def test_a_runtime_is_read(text, runtime):
     assert parse_runtime(text) == runtime
 
 
 @pytest.mark.parametrize("text", ["", "docker", "docker:", "lxc:x", "nvidia+bare", "docker:--privileged"])
-def test_what_is_no_runtime_is_refused(text: str) -> None:
+def test_what_is_no_runtime_is_refused(text):
     assert "is none of bare, docker:IMAGE" in (runtime_refusal(text) or "")
 
 
-def test_an_engine_that_does_not_answer_is_refused_in_its_own_words(path: Path) -> None:
+def test_an_engine_that_does_not_answer_is_refused_in_its_own_words(path):
     engine(path, "docker", 'echo "Cannot connect to the Docker daemon" >&2; exit 1')
     assert runtime_refusal("docker:here:1") == "docker does not answer: Cannot connect to the Docker daemon"
 
 
-def test_an_image_that_is_not_there_is_refused_with_how_to_fetch_it(path: Path) -> None:
+def test_an_image_that_is_not_there_is_refused_with_how_to_fetch_it(path):
     engine(path, "docker", "true")
     assert runtime_refusal("docker:here:1") is None
     assert (
@@ -176,7 +176,7 @@ def test_an_image_that_is_not_there_is_refused_with_how_to_fetch_it(path: Path) 
     )
 
 
-def test_a_container_gets_its_folders_no_network_and_the_same_user(path: Path) -> None:
+def test_a_container_gets_its_folders_no_network_and_the_same_user(path):
     spec, out = path / "work/spec.json", path / "work/out.npz"
     made = build_command(Runtime("docker", "img", nvidia=True), spec, out, [Path("/data")], "name")
     text = " ".join(made)
@@ -189,7 +189,7 @@ def test_a_container_gets_its_folders_no_network_and_the_same_user(path: Path) -
     assert made[-5:] == ["img", "python3", "/fedge-program/fedge/worker/epoch_profiler.py", str(spec), str(out)]
 
 
-def test_without_a_container_the_program_is_run_by_its_path(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_container_the_program_is_run_by_its_path(path, monkeypatch):
     monkeypatch.setenv("FEDGE_WORKER_PYTHON", "/my/python")
     made = build_command(Runtime(), path / "s", path / "o", [], "name")
     assert made[0] == "/my/python"
@@ -197,15 +197,13 @@ def test_without_a_container_the_program_is_run_by_its_path(path: Path, monkeypa
     assert made[2:] == [str(path / "s"), str(path / "o")]
 
 
-def test_a_containers_process_is_asked_of_its_engine(path: Path) -> None:
+def test_a_containers_process_is_asked_of_its_engine(path):
     engine(path, "podman", "true")
     assert find_container_pid(Runtime("podman", "x"), "name") == 4711
     assert find_container_pid(Runtime(), "name") is None
 
 
-def test_the_packages_are_those_of_the_python_that_points_run_with(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_packages_are_those_of_the_python_that_points_run_with(tmp_path, monkeypatch):
     other = tmp_path / "python"
     monkeypatch.setenv("FEDGE_WORKER_PYTHON", str(other))
     with pytest.raises(BoardError, match="has no torch and Pillow"):
@@ -215,6 +213,6 @@ def test_the_packages_are_those_of_the_python_that_points_run_with(
     assert read_package_versions() == {"torch": "1.10.2", "pillow": "8.4.0"}
 
 
-def test_an_engine_that_is_not_there_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_engine_that_is_not_there_is_refused(path, monkeypatch):
     monkeypatch.setenv("PATH", str(path))
     assert runtime_refusal("podman:x") == "podman does not answer: No such file or directory"

@@ -64,7 +64,7 @@ def _result(
     seen = to_finished_point(
         PointMeasurement(point, minibatches, rows, NONE, "measured", "made up", 14.0, power_label="measured")
     )
-    images = replace(PLAN.workloads["net"].images, source=source)  # type: ignore[arg-type]
+    images = replace(PLAN.workloads["net"].images, source=source)
     plan = replace(PLAN, workloads={"net": replace(PLAN.workloads["net"], images=images)})
     return SweepResult(plan, Path(), (seen,), (), ())
 
@@ -73,7 +73,7 @@ def _looks(result: SweepResult) -> tuple[PointObservation, ...]:
     return extract_observations(result, "agx-xavier-1", "net")
 
 
-def test_the_steady_state_is_without_an_epochs_beginning_and_sums_are_whole() -> None:
+def test_the_steady_state_is_without_an_epochs_beginning_and_sums_are_whole():
     *_, look = _looks(_result())
 
     assert look.means.stall_s == pytest.approx(0.01)
@@ -82,29 +82,29 @@ def test_the_steady_state_is_without_an_epochs_beginning_and_sums_are_whole() ->
     assert (look.e2e_s, look.stall_s, look.energy_j) == pytest.approx((7.0, 0.9, 70.0))
 
 
-def test_a_discarded_epoch_from_the_disk_tells_of_loading_alone() -> None:
+def test_a_discarded_epoch_from_the_disk_tells_of_loading_alone():
     first, second = _looks(_result())
 
     assert (first.is_counted, first.cached) == (False, pytest.approx(0.0))
     assert (second.is_counted, second.cached) == (True, pytest.approx(1.0))
 
 
-def test_a_discarded_epoch_from_the_cache_tells_nothing_new() -> None:
+def test_a_discarded_epoch_from_the_cache_tells_nothing_new():
     assert [look.is_counted for look in _looks(_result(read_mb=0.0))] == [True]
 
 
-def test_without_a_disk_counter_a_dropped_cache_answers_nothing_at_first() -> None:
+def test_without_a_disk_counter_a_dropped_cache_answers_nothing_at_first():
     assert [look.cached for look in _looks(_result(read_mb=None))] == [0.0, 1.0]
     assert [look.cached for look in _looks(_result(replace(POINT, cache="warm"), read_mb=None))] == [1.0]
 
 
-def test_data_in_memory_is_never_read() -> None:
+def test_data_in_memory_is_never_read():
     (look,) = _looks(_result(source="memory"))
 
     assert (look.file_mb, look.cached) == (0.0, 1.0)
 
 
-def test_other_boards_workloads_and_unknown_modes_are_left_out() -> None:
+def test_other_boards_workloads_and_unknown_modes_are_left_out():
     result = _result()
 
     assert extract_observations(result, "agx-xavier-2", "net") == ()

@@ -14,14 +14,14 @@ from fedge.characterisation.sweep_plan import MeasurementSchedule, SweepPoint
 POINT = SweepPoint("here", "net")
 
 
-def test_first_epochs_are_left_out_unless_none_would_be_left() -> None:
+def test_first_epochs_are_left_out_unless_none_would_be_left():
     seen = finished(POINT, Truth(first_stall_s=0.02), epochs=3)
     assert compute_point_stats(seen, MeasurementSchedule(discard=1)).epochs == (1, 2)
     assert compute_point_stats(seen, MeasurementSchedule(discard=0)).epochs == (0, 1, 2)
     assert compute_point_stats(seen, MeasurementSchedule(discard=3)).epochs == (0, 1, 2)
 
 
-def test_means_are_those_of_the_epochs_and_the_first_epoch_is_told_apart() -> None:
+def test_means_are_those_of_the_epochs_and_the_first_epoch_is_told_apart():
     seen = finished(POINT, Truth(first_stall_s=0.02), epochs=3)
     found = compute_point_stats(seen, COURSE)
     late = seen.epochs[1:]
@@ -44,7 +44,7 @@ def test_means_are_those_of_the_epochs_and_the_first_epoch_is_told_apart() -> No
 
 
 @pytest.mark.parametrize("noise", [Noise(), Noise(phi=0.5), Noise(start=3)])
-def test_intervals_hold_the_truth_nearly_as_often_as_they_say(noise: Noise) -> None:
+def test_intervals_hold_the_truth_nearly_as_often_as_they_say(noise):
     truth = Truth()
     extra = noise.start * (noise.start_factor - 1.0)  # the start belongs to the epoch
     held = [
@@ -54,7 +54,7 @@ def test_intervals_hold_the_truth_nearly_as_often_as_they_say(noise: Noise) -> N
     assert np.mean(held) >= 0.9
 
 
-def test_outliers_are_counted_and_stay_in_the_sums() -> None:
+def test_outliers_are_counted_and_stay_in_the_sums():
     seen = finished(POINT, Truth())
     minibatches = seen.read_minibatches()
     minibatches.step_s[150] += 5.0
@@ -64,14 +64,14 @@ def test_outliers_are_counted_and_stay_in_the_sums() -> None:
     assert changed.e2e_s.value == pytest.approx(np.mean([one.e2e_s for one in seen.epochs[1:]]))
 
 
-def test_without_a_meter_there_is_no_power_and_the_rest_is_there() -> None:
+def test_without_a_meter_there_is_no_power_and_the_rest_is_there():
     found = stats(POINT, Truth(), metered=False)
     assert (found.energy_j, found.power_w, found.power_label) == (None, None, None)
     assert found.by_epoch["energy_j"] == ()
     assert found.e2e_s.is_bounded
 
 
-def test_a_point_whose_times_drift_is_not_settled() -> None:
+def test_a_point_whose_times_drift_is_not_settled():
     seen = finished(POINT, Truth())
     seen.read_minibatches().step_s[100:] *= np.linspace(1.0, 1.5, 200)
     found = compute_point_stats(seen, COURSE)
@@ -79,6 +79,6 @@ def test_a_point_whose_times_drift_is_not_settled() -> None:
     assert "more time" in found.unsettled_reason
 
 
-def test_a_point_without_epochs_is_refused() -> None:
+def test_a_point_without_epochs_is_refused():
     with pytest.raises(ValueError, match="no epochs"):
         compute_point_stats(replace(finished(POINT, Truth()), epochs=()), COURSE)

@@ -15,7 +15,7 @@ POINT = SweepPoint("here", "net")
 POINTS = varied(POINT, "batch_size", [1, 2, 4, 8, 16, 32]) + varied(POINT, "workers", [1, 2, 3])
 
 
-def test_repeats_of_a_setting_become_one_and_boards_stay_apart() -> None:
+def test_repeats_of_a_setting_become_one_and_boards_stay_apart():
     points = [*varied(POINT, "repeat", [2, 0, 1]), replace(POINT, board="nano-1"), replace(POINT, workers=1)]
     found = pool_repeats(sweep(points, lambda _: Truth()))
     assert [len(one.points) for one in found] == [3, 1, 1]
@@ -23,7 +23,7 @@ def test_repeats_of_a_setting_become_one_and_boards_stay_apart() -> None:
     assert found[0].points == tuple(one.key for one in varied(POINT, "repeat", [0, 1, 2]))
 
 
-def test_the_mean_over_repeats_is_that_of_their_means() -> None:
+def test_the_mean_over_repeats_is_that_of_their_means():
     own = sweep(varied(POINT, "repeat", range(3)), lambda _: Truth(), Noise(epoch=0.03))
     (found,) = pool_repeats(own)
     assert found.stats.e2e_s.value == pytest.approx(np.mean([one.e2e_s.value for one in own]))
@@ -31,7 +31,7 @@ def test_the_mean_over_repeats_is_that_of_their_means() -> None:
 
 
 @pytest.mark.parametrize("epoch", [0.0, 0.01, 0.03])
-def test_two_epochs_a_point_are_enough_where_there_are_several_points(epoch: float) -> None:
+def test_two_epochs_a_point_are_enough_where_there_are_several_points(epoch):
     """The scatter of epochs is that of all points; the truth is held as often as it should, by short intervals."""
     found = [
         one.stats.e2e_s
@@ -42,7 +42,7 @@ def test_two_epochs_a_point_are_enough_where_there_are_several_points(epoch: flo
     assert np.median([one.high - one.low for one in found]) / 1.2 <= 0.015 + 4.5 * epoch
 
 
-def test_what_repeats_differ_beyond_their_minibatches_widens_every_setting_of_the_board() -> None:
+def test_what_repeats_differ_beyond_their_minibatches_widens_every_setting_of_the_board():
     points = [replace(one, repeat=repeat) for one in POINTS[:3] for repeat in range(2)]
 
     def slow(point: SweepPoint) -> Truth:
@@ -53,6 +53,6 @@ def test_what_repeats_differ_beyond_their_minibatches_widens_every_setting_of_th
         assert after.stats.compute_s.standard_error > 2 * before.stats.compute_s.standard_error
 
 
-def test_what_nobody_metered_stays_unknown() -> None:
+def test_what_nobody_metered_stays_unknown():
     (found,) = pool_repeats([stats(POINT, Truth(), metered=False)])
     assert found.stats.energy_j is None

@@ -32,7 +32,7 @@ LIMIT_S = 4.0
 @pytest.mark.slow
 @pytest.mark.xdist_group("desk")
 @pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="the worker trains with torch")
-def test_a_board_is_profiled_into_a_table_and_left_as_found(tmp_path: Path) -> None:
+def test_a_board_is_profiled_into_a_table_and_left_as_found(tmp_path):
     with desk("xavier-nx", tmp_path) as board:
         settings = tmp_path / "node.yaml"
         settings.write_text(json.dumps(board.settings.model_dump(mode="json")), encoding="utf-8")
@@ -83,9 +83,9 @@ class Trainer:
     def close(self) -> None: ...
 
 
-def test_a_training_is_begun_before_the_mode_is_set_and_never_in_the_middle_of_metered_work() -> None:
+def test_a_training_is_begun_before_the_mode_is_set_and_never_in_the_middle_of_metered_work():
     trainer = Trainer()
-    work = EndlessTraining(trainer, lambda: trainer.asked.append("ready"), 16, 0)  # type: ignore[arg-type]
+    work = EndlessTraining(trainer, lambda: trainer.asked.append("ready"), 16, 0)
 
     work.prepare()
     for _ in range(3):
@@ -100,9 +100,9 @@ def test_a_training_is_begun_before_the_mode_is_set_and_never_in_the_middle_of_m
     assert trainer.asked[8:] == ["ready", "begin", "1", "1"]
 
 
-def test_after_a_failure_the_worker_is_made_ready_and_a_training_is_begun_anew() -> None:
+def test_after_a_failure_the_worker_is_made_ready_and_a_training_is_begun_anew():
     trainer = Trainer()
-    work = EndlessTraining(trainer, lambda: trainer.asked.append("ready"), 16, 0)  # type: ignore[arg-type]
+    work = EndlessTraining(trainer, lambda: trainer.asked.append("ready"), 16, 0)
     work.prepare()
     trainer.fails = WorkerError("oom", "memory ran out")
     with pytest.raises(WorkerFailed, match="memory ran out"):
@@ -115,7 +115,7 @@ def test_after_a_failure_the_worker_is_made_ready_and_a_training_is_begun_anew()
     assert trainer.asked == ["ready", "begin", "3", "ready", "begin", "3"]
 
 
-def test_a_worker_that_does_not_tell_its_status_is_an_error_of_the_board(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_that_does_not_tell_its_status_is_an_error_of_the_board(monkeypatch):
     @contextmanager
     def here(place: Any) -> Any:
         yield SimpleNamespace()

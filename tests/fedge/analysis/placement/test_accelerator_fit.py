@@ -52,7 +52,7 @@ def measured(board: PlacementBoard, some: list[Placement], noise: float, seed: i
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1])
-def test_combinations_that_were_not_measured_are_predicted_from_those_that_were(seed: int) -> None:
+def test_combinations_that_were_not_measured_are_predicted_from_those_that_were(seed):
     truth = another_board(seed)
     seen = measured(truth, placements("c t d ct", (1, 8, 64)), 0.02, seed)
     left = placements("cd td ctd", (2, 16, 64))
@@ -70,7 +70,7 @@ def test_combinations_that_were_not_measured_are_predicted_from_those_that_were(
 
 
 @pytest.mark.slow
-def test_a_bad_row_is_told_and_does_not_bend_the_fit() -> None:
+def test_a_bad_row_is_told_and_does_not_bend_the_fit():
     truth = another_board(3)
     rows = measured(truth, placements("c t ct", (1, 4, 16, 64)), 0.01)
     rows[5] = replace(rows[5], images_per_s=3 * rows[5].images_per_s)
@@ -81,7 +81,7 @@ def test_a_bad_row_is_told_and_does_not_bend_the_fit() -> None:
     assert np.abs(predict_images_per_s(found.board, resnet50(), good) / true - 1).max() < 0.06
 
 
-def test_what_was_measured_is_calibrated_and_the_rest_stays_estimated() -> None:
+def test_what_was_measured_is_calibrated_and_the_rest_stays_estimated():
     found = fit_board(
         build_placement_board(find("agx-orin")),
         resnet50(),
@@ -100,7 +100,7 @@ def test_what_was_measured_is_calibrated_and_the_rest_stays_estimated() -> None:
     assert found.board.accelerator("tensor-cores") == untouched
 
 
-def test_two_dla_cores_are_fitted_as_one() -> None:
+def test_two_dla_cores_are_fitted_as_one():
     board = fit_board(
         build_placement_board(find("agx-orin")),
         resnet50(),
@@ -109,7 +109,7 @@ def test_two_dla_cores_are_fitted_as_one() -> None:
     assert board.accelerator("dla-0").speeds == board.accelerator("dla-1").speeds
 
 
-def test_tf32_may_be_planned_with_once_it_was_measured() -> None:
+def test_tf32_may_be_planned_with_once_it_was_measured():
     tf32 = [
         PlacementMeasurement(Placement((Instance("tensor-cores", size, "tf32"),)), rate)
         for size, rate in ((1, 80), (8, 400), (64, 700))
@@ -118,14 +118,14 @@ def test_tf32_may_be_planned_with_once_it_was_measured() -> None:
     assert board.accelerator("tensor-cores").precisions == ("mixed", "tf32")
 
 
-def test_watts_that_nobody_read_are_left_as_they_were() -> None:
+def test_watts_that_nobody_read_are_left_as_they_were():
     rows = [replace(row, watts=None) for row in measured(another_board(1), placements("c", (1, 8, 64)), 0.0)]
     found = fit_board(build_placement_board(find("agx-orin")), resnet50(), rows)
     assert found.power_error is None
     assert found.board.idle_w == build_placement_board(find("agx-orin")).idle_w
 
 
-def test_too_few_rows_are_refused() -> None:
+def test_too_few_rows_are_refused():
     with pytest.raises(BadInput, match="3 or more"):
         fit_board(
             build_placement_board(find("agx-orin")),
@@ -134,7 +134,7 @@ def test_too_few_rows_are_refused() -> None:
         )
 
 
-def test_rows_of_another_board_are_refused() -> None:
+def test_rows_of_another_board_are_refused():
     with pytest.raises(BadInput, match="row 1: got 'dla-0'"):
         fit_board(
             build_placement_board(find("nano")),
