@@ -147,7 +147,6 @@ def estimate_costs(device: str, workload: WorkloadPlan, kind: WorkKind, batch_si
 
 
 def _with_min_loading_power(profile: CostProfile, least_w: float) -> CostProfile:
-    """Return the profile with at least ``least_w`` watts for all cores when they load."""
     power = profile.coefficients.power.copy()
     place = time_power_model.POWER_NAMES.index("cores_busy_w")
     power[place] = max(power[place], np.log(least_w))

@@ -87,7 +87,6 @@ def _per_sample_ratios(stats: PointStats, own: PointStats) -> tuple[Estimate | N
 
 
 def _sample_energy_j(stats: PointStats) -> Estimate:
-    """Return the energy per sample."""
     assert stats.energy_j is not None
     return stats.energy_j.scale(1.0 / stats.samples)
 

@@ -258,8 +258,6 @@ def _host_share(prior: Coefficients, spec: DeviceSpec, mode: PowerMode) -> float
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _ComputePredictor:
-    """A predictor of computing with its training data."""
-
     name: str
     knowledge: PriorKnowledge
     seen: Sequence[Measurement]
@@ -298,7 +296,6 @@ def _make_host_bound(prior: Coefficients) -> Coefficients:
 
 
 def _replace_time_parameters(prior: Coefficients, **logs: float) -> Coefficients:
-    """Return the prior with some of its time parameters, given as logarithms, replaced."""
     time = prior.time.copy()
     for name, value in logs.items():
         time[TIME_NAMES.index(name)] = value
@@ -306,7 +303,6 @@ def _replace_time_parameters(prior: Coefficients, **logs: float) -> Coefficients
 
 
 def _scale_prior(prior: Coefficients, ratio: float) -> Coefficients:
-    """Return the prior with all times multiplied by ``ratio``."""
     more = np.array([math.log(ratio) if name.endswith("_s") else 0.0 for name in TIME_NAMES])
     return Coefficients(prior.time + more, prior.power)
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from fedge.characterisation.point_measurement import ProgressCallback
 from fedge.characterisation.sweep_plan import (
+    DEFAULT_STORAGE,
     CacheState,
     CharacterisationPlan,
     Images,
@@ -94,8 +95,6 @@ def _is_below(path: str, folder: str) -> bool:
 
 IMAGES_FOLDER = "images"
 """Subfolder of the sweep's folder for images of a storage without a path."""
-DEFAULT_STORAGE = "default"
-"""The storage of a plan that names none: the sweep's own folder."""
 PROGRESS_EVERY = 500
 
 

@@ -24,7 +24,7 @@ from fedge.characterisation.point_knobs import (
     kind_of_board,
     without_knob,
 )
-from fedge.characterisation.point_statistics import PointStats, PooledSetting, pool_repeats
+from fedge.characterisation.point_statistics import PointStats, PooledSetting
 from fedge.characterisation.sweep_plan import SweepPoint
 from fedge.types import Label
 
@@ -89,8 +89,6 @@ class KnobEffect:
 
 @dataclass(frozen=True, slots=True)
 class _Pair:
-    """Two settings of one board that differ in one knob."""
-
     before: PooledSetting
     after: PooledSetting
 
@@ -99,17 +97,8 @@ Pairing = Callable[[Sequence[PooledSetting], str], Iterable[tuple[PooledSetting,
 """Selects the pairs to compare from settings that differ in a knob alone, in its order."""
 
 
-def compute_effects(stats: Sequence[PointStats]) -> tuple[KnobEffect, ...]:
-    """Compute all effects, pooling repeats first.
-
-    Returns:
-        Effects by board, workload, kind and knob, in the order of the knob's values.
-    """
-    return compute_pooled_effects(pool_repeats(stats))
-
-
 def compute_pooled_effects(points: Sequence[PooledSetting]) -> tuple[KnobEffect, ...]:
-    """Compute all effects of settings whose repeats are pooled already; see ``compute_effects``."""
+    """Compute all effects between settings, by board, workload, kind and knob, in the order of the knob's values."""
     return _collect_effects(points, (*ORDERED_KNOBS, *UNORDERED_KNOBS), _pair_neighbours)
 
 

@@ -38,12 +38,7 @@ from fedge.characterisation.point_measurement import (
     ProgressCallback,
 )
 from fedge.characterisation.sweep_plan import CharacterisationPlan, MeasurementSchedule, SweepPoint, WorkloadPlan
-from fedge.characterisation.system_sampler import (
-    CpuWork,
-    SamplingThread,
-    SystemSample,
-    SystemSampler,
-)
+from fedge.characterisation.system_sampler import CpuWork, SamplingThread, SystemSample, SystemSampler
 from fedge.devices.local_board import BoardLocation
 from fedge.devices.sensing.package_energy import PackageEnergyCounter
 from fedge.errors import BadInput, BoardError
@@ -376,7 +371,6 @@ def _loader_refusal(point: SweepPoint, workload: WorkloadPlan, has_gpu: bool) ->
 def _make_program_spec(
     point: SweepPoint, workload: WorkloadPlan, course: MeasurementSchedule, images: image_storage.ImageDataSet
 ) -> dict[str, Any]:
-    """Return the specification that the measuring program reads."""
     return {
         "model": workload.model,
         "shape": list(workload.input),

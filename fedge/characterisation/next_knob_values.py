@@ -118,7 +118,6 @@ def _host_time_factor(mode: PowerMode, spec: DeviceSpec) -> float:
 
 
 def _scale_pipeline(pipeline: InputPipeline, host: float, compute: float) -> InputPipeline:
-    """Scale work on a core by ``host`` and computing by ``compute``."""
     samples, step = pipeline.samples, pipeline.step
     parts = {name: getattr(step, name) * host for name in ("copy_s", "collate_s", "handover_s", "overhead_s")}
     return replace(
@@ -313,7 +312,6 @@ def _with_copy_time(pipeline: InputPipeline, copy_s: float) -> InputPipeline:
 
 
 def _with_fetch_factor(pipeline: InputPipeline, part: float) -> InputPipeline:
-    """Return the pipeline with its fetch time multiplied by ``part``."""
     return replace(pipeline, samples=replace(pipeline.samples, fetch_s=pipeline.samples.fetch_s * part))
 
 

@@ -269,11 +269,7 @@ def _make_needs_row(
     one: PointObservation, pipeline: InputPipeline, maxn: PowerMode, host_share: HostShare, storage: Storage
 ) -> tuple[float, float, float, float, float]:
     """Return one observation's row of ``BatchNeeds``: observed computing, everything else by the pipeline."""
-    factor, share, size = (
-        host_slowdown(one.mode, maxn),
-        host_share(one.mode),
-        one.means.batch_size,
-    )
+    factor, share, size = (host_slowdown(one.mode, maxn), host_share(one.mode), one.means.batch_size)
     samples, step, more = pipeline.samples, pipeline.step, one.means.batch_size / pipeline.batch_size
     compute_s = uncontended_compute_s(one, pipeline.host, share)
     missing = (1.0 - one.cached) if samples.file_mb > 0 else 0.0

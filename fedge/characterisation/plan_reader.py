@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, TypeVar, get_args
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
+from fedge.characterisation.measurement_process import is_runtime
 from fedge.characterisation.sweep_plan import (
     DEFAULT_STORAGE,
     EMULATED,
@@ -438,14 +439,9 @@ def _parse_value(knob: str, given: Any, names: Mapping[str, tuple[str, ...]], wh
         right = "maxn, a preset's name, or CORES/CPU/GPU/MEMORY with clocks in MHz"
     else:
         known = RUNTIMES if knob == "runtime" else CHOICES.get(knob) or names[knob]
-        if not isinstance(given, str) or not (_is_runtime(given) if knob == "runtime" else given in known):
+        if not isinstance(given, str) or not (is_runtime(given) if knob == "runtime" else given in known):
             raise UnknownName(where, str(given), known)
         return given
     if not is_right:
         raise BadInput(where, format_value(given), right)
     return given
-
-
-def _is_runtime(text: str) -> bool:
-    engine, _, image = text.removeprefix("nvidia+").partition(":")
-    return text == "bare" or (engine in {"docker", "podman"} and image != "" and not image.startswith("-"))

@@ -156,8 +156,6 @@ def compute_point_stats(finished: FinishedPoint, course: MeasurementSchedule) ->
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _EpochPiece:
-    """An epoch's minibatches and their steadiness."""
-
     minibatches: MinibatchTimes
     steadiness: Steadiness
 
@@ -203,7 +201,6 @@ def _estimate_field(
 
 
 def _estimate_step_s(epoch: EpochSummary, piece: _EpochPiece | None) -> Estimate:
-    """Estimate the seconds per minibatch after warm-up."""
     if piece is None:
         return make_unbounded_estimate(epoch.e2e_s / max(epoch.steps, 1))
     return batch_mean_estimate(piece.minibatches.step_s[piece.steadiness.warm_up :])
@@ -232,7 +229,6 @@ def _estimate_energy_j(epoch: EpochSummary, power_w: Estimate | None, e2e_s: Est
 
 
 def _select_watts(minibatches: MinibatchTimes, strip: SensorTrace) -> Floats:
-    """Return the trace's power samples during an epoch."""
     begin, end = minibatches.start_s[0], minibatches.start_s[-1] + minibatches.step_s[-1]
     inside = (strip.at_s >= begin) & (strip.at_s <= end) & np.isfinite(strip.power_w)
     watts: Floats = strip.power_w[inside]
@@ -251,7 +247,6 @@ def _assess_epochs(pieces: Sequence[_EpochPiece | None]) -> Steadiness:
 
 
 def _mean_of_known(values: Sequence[float | None]) -> float | None:
-    """Return the mean of the values that are not None, or None if there is none."""
     known = [value for value in values if value is not None]
     return sum(known) / len(known) if known else None
 

@@ -246,7 +246,6 @@ def find_doubtful_points(stats: Sequence[PointStats]) -> list[SweepFinding]:
 
 
 def _make_doubt_finding(kind: str, stats: Sequence[PointStats], reasons: Mapping[str, str]) -> SweepFinding:
-    """Make the finding about the points with a reason, by their keys."""
     marked = [one for one in stats if one.key in reasons]
     return SweepFinding(
         kind=kind,

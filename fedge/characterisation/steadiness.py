@@ -26,7 +26,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedge.characterisation.confidence_interval import batch_means, student_t, variance_inflation
+from fedge.characterisation.confidence_interval import batch_means, combine_errors, student_t, variance_inflation
 from fedge.characterisation.stability import clip_outliers, compute_mser_truncation, outlier_band
 from fedge.types import Floats
 
@@ -143,12 +143,9 @@ def _have_different_means(first: Floats, second: Floats, sure: float) -> bool:
     apart = abs(float(first.mean() - second.mean()))
     if apart <= MIN_DRIFT * abs(float(second.mean())) or min(len(one), len(two)) < 2:
         return False
-    parts = [float(means.var(ddof=1)) / len(means) * variance_inflation(means) for means in (one, two)]
-    total = sum(parts)
-    if total <= 0.0:
-        return True
-    freedom = total**2 / sum(part**2 / (len(means) - 1) for part, means in zip(parts, (one, two), strict=True))
-    return apart > student_t(freedom, sure) * math.sqrt(total)
+    variances = [float(means.var(ddof=1)) / len(means) * variance_inflation(means) for means in (one, two)]
+    se, freedom = combine_errors([(math.sqrt(v), len(m) - 1) for v, m in zip(variances, (one, two), strict=True)])
+    return apart > student_t(freedom, sure) * se
 
 
 def _relative_trend(series: Floats) -> float:

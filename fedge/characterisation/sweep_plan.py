@@ -244,7 +244,6 @@ def load_board_spec(board: str) -> DeviceSpec | None:
 
 
 def _load_local_spec(place: BoardLocation) -> DeviceSpec:
-    """Load the specification of this board, whose power daemon answers."""
     from fedge.devices import local_board
     from fedge.devices.board_spec import build_board_spec
 
@@ -294,14 +293,9 @@ def _parse_mode_knobs(words: Sequence[str], spec: DeviceSpec | None, where: str)
         cores, *clocks = (_parse_number(word, where) for word in words)
         return PowerMode(_parse_whole_number(cores, where), *clocks)
     cores = _parse_cores(words[0], spec, where)
-    clocks = [
-        _find_nearest_clock(word, table, where) for word, table in zip(words[1:], _clock_tables(spec), strict=True)
-    ]
+    tables = (spec.cpu_mhz, spec.gpu_mhz, spec.mem_mhz)
+    clocks = [_find_nearest_clock(word, table, where) for word, table in zip(words[1:], tables, strict=True)]
     return PowerMode(cores, *clocks)
-
-
-def _clock_tables(spec: DeviceSpec) -> tuple[tuple[float, ...], ...]:
-    return spec.cpu_mhz, spec.gpu_mhz, spec.mem_mhz
 
 
 def _parse_cores(word: str, spec: DeviceSpec, where: str) -> int:

@@ -248,15 +248,15 @@ def _predict_simple(case: _Case, modes: Modes) -> EpochPredictions:
     if all(one.network != workload for one in epochs):
         got = f"no point at batch {setting.batch_size}, {setting.workers} workers, {setting.storage}"
         raise BadInput("--method simple", got, "a setting that the sweep tried in some modes: it predicts modes alone")
-    fitted = LinearEpochModel(case.spec.maxn).fit(epochs).predict(workload, modes)
+    epoch_s, energy_j = LinearEpochModel(case.spec.maxn).fit(epochs).predict(workload, modes)
     unknown = np.full(len(modes), np.nan)
     return EpochPredictions(
         modes,
-        e2e_s=fitted.epoch_s,
+        e2e_s=epoch_s,
         stall_s=unknown,
         compute_s=unknown,
         e2e_sd_log=unknown,
-        energy_j=fitted.energy_j,
+        energy_j=energy_j,
         energy_sd_log=unknown,
         label="estimated",
     )

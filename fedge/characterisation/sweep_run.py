@@ -211,7 +211,6 @@ def build_rigs(plan: CharacterisationPlan, folder: Path, path: Path) -> dict[str
 
 @contextmanager
 def _prefix_errors(place: str) -> Iterator[None]:
-    """Prefix errors raised in the block with the plan's file or a location in it."""
     try:
         yield
     except BadInput as error:
@@ -259,12 +258,9 @@ def _measure_points(run: SweepRun, out: Path, note: Callable[[str], None], show_
 
 
 def _write_results(result: SweepResult, write_report: Callable[[SweepResult], list[Path]]) -> list[Path]:
-    """Write all results: epochs, tables and report."""
     written = [sweep_tables.write_epochs(result)]
     if result.points:
-        from fedge.characterisation.sweep_tables import write_tables
-
-        written += write_tables(result)
+        written += sweep_tables.write_tables(result)
         written += write_report(result)
     return written
 

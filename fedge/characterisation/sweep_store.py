@@ -358,7 +358,6 @@ def _check_folder(folder: Path) -> None:
 
 
 def _finished_from_event(event: Mapping[str, Any], point: SweepPoint, folder: Path) -> FinishedPoint:
-    """Return the finished point of a journal line; its arrays are in ``folder``."""
     made = {
         "point": point,
         "epochs": tuple(EpochSummary(**epoch) for epoch in event["epochs"]),

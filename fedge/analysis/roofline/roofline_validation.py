@@ -137,6 +137,5 @@ def _is_left_out(other: ProfileTable, judged: ProfileTable, left_out: LeftOutPro
 
 
 def _measured_slowdown_and_saving(table: ProfileTable, row: int, maxn_row: int) -> tuple[float, float]:
-    """Return slowdown and saving relative to MAXN."""
     joules = table.step_s * table.power_w
     return float(table.step_s[row] / table.step_s[maxn_row]), 1.0 - float(joules[row] / joules[maxn_row])

@@ -166,7 +166,6 @@ def randomize_weights(module: nn.Module, seed: int = 0) -> nn.Module:
 
 @cache
 def _scaling_norm_class() -> type:
-    """Return a GroupNorm class without statistics."""
     from torch import nn
 
     class Scaling(nn.GroupNorm):

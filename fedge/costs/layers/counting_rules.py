@@ -383,7 +383,6 @@ def build_convolution(operation: Operation, stride: Shape, padding: Shape, dilat
 
 
 def _square_side(sides: Shape) -> float:
-    """Return the side of the square with the same area."""
     return _as_whole(sqrt(prod(sides)))
 
 

@@ -99,8 +99,3 @@ def test_inference_that_was_measured_on_a_board_is_not_estimated_by_layers(batch
     assert found["agx-orin-64gb"].label == label
     assert ("layers of" in found["agx-orin-64gb"].source) is (batch_size == 4096)
     assert "layers of" in found["nano"].source
-
-
-def test_a_broken_limit_is_told_in_plain_digits():
-    found = _offers(BoardSelectionRequest(WORK, RESNET, 50_000, BoardLimits(epoch_s=60.0)))
-    assert not any("e+" in reason for offer in found for reason in offer.broken)

@@ -94,10 +94,6 @@ def test_the_same_seed_gives_the_same_epochs_whatever_was_measured_before():
     assert one.epochs != rig_of(seed=2).measure(POINT, FILES, COURSE, lambda _: None).epochs
 
 
-def test_a_data_set_in_memory_reads_nothing():
-    assert all(epoch.disk_read_mb == 0.0 and epoch.fetch_s == 0.0 for epoch in epochs(SweepPoint(BOARD, "memory")))
-
-
 def test_a_board_with_little_memory_forgets_a_large_data_set():
     large = replace(FILES, images=replace(FILES.images, count=60_000, kb=100.0))
     course = MeasurementSchedule(epochs=2, minibatches=20)
@@ -208,6 +204,7 @@ def test_a_point_without_a_mode_is_in_the_top_mode():
 
 def test_the_gpu_is_busy_no_longer_beside_loading():
     alone, beside = (second(replace(POINT, workload="memory", workers=count)) for count in (0, 8))
+    assert alone.disk_read_mb == alone.fetch_s == 0.0
     assert beside.compute_s > 1.02 * alone.compute_s
     assert beside.gpu_load * beside.e2e_s == pytest.approx(alone.gpu_load * alone.e2e_s, rel=1e-3)
 

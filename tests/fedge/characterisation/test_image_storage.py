@@ -44,19 +44,24 @@ def test_files_are_dropped_alone_and_read_again(files):
     assert page_cache.resident_share(files) == pytest.approx(1.0)
 
 
-def test_pages_that_stay_are_dropped_with_all_others_or_noted(files, monkeypatch):
-    shares = [0.4, 0.3]
-    monkeypatch.setattr(page_cache, "resident_share", lambda paths: shares.pop(0))
-    assert image_storage.set_cache_state(files, "dropped", drop_all=lambda: "nobody may") == (
-        "the page cache could not be dropped: 30 % of the images stayed in it (nobody may)",
-    )
+@pytest.mark.parametrize(
+    ("cache", "shares", "why", "note"),
+    [
+        ("dropped", (0.4, 0.3), "nobody may", "dropped: 30 % of the images stayed in it (nobody may)"),
+        ("dropped", (None, None), None, "cannot be seen"),
+        ("warm", (0.5,), None, "holds 50 % of the images only"),
+    ],
+)
+def test_a_state_that_was_not_reached_is_noted(files, monkeypatch, cache, shares, why, note):
+    seen = iter(shares)
+    monkeypatch.setattr(page_cache, "resident_share", lambda paths: next(seen))
+    assert note in image_storage.set_cache_state(files, cache, drop_all=lambda: why)[0]
+
+
+def test_pages_that_stay_are_dropped_with_all_others(files, monkeypatch):
     shares = [0.4, 0.01]
+    monkeypatch.setattr(page_cache, "resident_share", lambda paths: shares.pop(0))
     assert image_storage.set_cache_state(files, "dropped", drop_all=lambda: None) == ()
-
-
-def test_what_was_read_and_is_not_there_is_noted(files, monkeypatch):
-    monkeypatch.setattr(page_cache, "resident_share", lambda paths: 0.5)
-    assert "holds 50 % of the images only" in image_storage.set_cache_state(files, "warm")[0]
 
 
 def test_root_drops_all_of_the_page_cache_and_nothing_else(tmp_path):
@@ -92,14 +97,11 @@ def why(tmp_path: Path) -> Why:
     return asked
 
 
-def test_a_storage_that_is_not_mounted_is_refused_and_not_made(tmp_path, why):
+def test_a_storage_that_is_emulated_or_not_mounted_is_refused_and_not_made(tmp_path, why):
     assert why(StoragePlan("card", str(tmp_path / "gone"))) == (
         f"storage card: there is no folder {tmp_path}/gone; mount it, or make it"
     )
     assert not (tmp_path / "gone").exists()
-
-
-def test_an_emulated_storage_is_refused(why):
     assert why(StoragePlan("card", model="sd")) == "storage card is an emulated one (sd); here it needs a path"
 
 
@@ -182,16 +184,8 @@ def proc(tmp_path: Path) -> Path:
 def test_the_longest_mount_above_a_path_holds_it(proc):
     assert find_mount(proc / "my card/a/b", proc) == Mount(f"{proc}/my card", "vfat", "/dev/mmcblk1p1", "179:1")
     assert find_mount(proc / "ramp", proc).device == "/dev/sda2"  # not below .../ram, though it begins so
-
-
-def test_a_path_through_a_link_lies_where_the_link_leads(proc):
     (proc / "link").symlink_to(proc / "my card")
     assert find_mount(proc / "link/x", proc).kind == "vfat"
-
-
-def test_a_share_that_nobody_tells_is_noted(files, monkeypatch):
-    monkeypatch.setattr(page_cache, "resident_share", lambda paths: None)
-    assert "cannot be seen" in image_storage.set_cache_state(files, "dropped", drop_all=lambda: None)[0]
 
 
 def test_files_in_memory_are_known():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from itertools import combinations
 
@@ -11,14 +12,23 @@ from contracts.characterised_points import Noise, Truth, sweep, varied
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedge.characterisation.knob_effects import MIN_CHANGE, KnobEffect, compute_effects, compute_effects_from_first
-from fedge.characterisation.point_knobs import MODE_KNOBS, ORDERED_KNOBS, get_knob_value, kind_of_board
-from fedge.characterisation.point_statistics import pool_repeats
+from fedge.characterisation.knob_effects import (
+    MIN_CHANGE,
+    KnobEffect,
+    compute_effects_from_first,
+    compute_pooled_effects,
+)
+from fedge.characterisation.point_knobs import MODE_KNOBS, ORDERED_KNOBS, get_knob_value
+from fedge.characterisation.point_statistics import PointStats, pool_repeats
 from fedge.characterisation.sweep_plan import SweepPoint
 from fedge.types import PowerMode
 
 POINT = SweepPoint("here", "net", mode=PowerMode(8, 2000.0, 1300.0, 2133.0))
 QUIET = Noise(step=0.002, power=0.002)
+
+
+def compute_effects(stats: Sequence[PointStats]) -> tuple[KnobEffect, ...]:
+    return compute_pooled_effects(pool_repeats(stats))
 
 
 def _named(found: tuple[KnobEffect, ...], knob: str, quantity: str = "e2e_s") -> list[KnobEffect]:
@@ -162,10 +172,6 @@ def test_the_worst_label_is_the_effects():
     points = varied(POINT, "workers", [0, 1])
     own = (*sweep(points[:1], lambda _: Truth()), *sweep(points[1:], lambda _: Truth(), label="estimated"))
     assert {one.label for one in compute_effects(own)} == {"estimated"}
-
-
-def test_a_boards_kind_is_its_name_without_its_number():
-    assert [kind_of_board(name) for name in ("agx-xavier-12", "here", "tx2-1")] == ["agx-xavier", "here", "tx2"]
 
 
 def test_later_values_are_told_against_the_first_where_that_is_certain():

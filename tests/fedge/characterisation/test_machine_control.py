@@ -143,11 +143,6 @@ def governors(linux_root: Path) -> set[str]:
     return {file.read_text().strip() for file in linux_root.rglob("scaling_governor")}
 
 
-def test_a_mode_is_refused_with_what_it_needs():
-    reason = LinuxMachine().refusal_reason(SweepPoint("here", "w", PowerMode(2, 1, 1, 1)))
-    assert "no power daemon listens" in reason
-
-
 def test_clocks_that_follow_the_load_stay_as_they_are(linux_root):
     with LinuxMachine(str(linux_root)).hold(FOLLOWING) as held:
         assert governors(linux_root) == {"schedutil"}

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -32,11 +28,6 @@ import subprocess, sys, time
 child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
 print('{"pids": [%d, %d]}' % (__import__("os").getpid(), child.pid), flush=True)
 time.sleep(600)
-"""
-STARTER = """
-import sys
-from fedge.characterisation.measurement_process import run_program
-run_program([sys.executable, "-c", sys.argv[1]], lambda said: print(*said["pids"], flush=True))
 """
 
 
@@ -64,24 +55,19 @@ def test_lines_of_json_are_heard_and_others_passed_over():
     assert heard == [{"step": 1}, {"step": 2}]
 
 
-def test_the_programs_own_reason_is_the_errors():
-    with pytest.raises(BoardError, match=r"^no such folder$"):
-        run_program(python('print(\'{"failed": "no such folder"}\'); raise SystemExit(1)'), lambda said: None)
-
-
-def test_without_a_reason_the_last_word_on_stderr_is_told():
-    with pytest.raises(BoardError, match=r"exit code 1: ZeroDivisionError: division by zero"):
-        run_program(python("1 / 0"), lambda said: None)
-
-
-def test_a_killed_program_may_have_run_out_of_memory():
-    with pytest.raises(BoardError, match="was killed; memory may have run out"):
-        run_program(python("import os; os.kill(os.getpid(), 9)"), lambda said: None)
-
-
-def test_what_cannot_be_started_says_so():
-    with pytest.raises(BoardError, match="cannot be started: No such file"):
-        run_program(["/no/such/program"], lambda said: None)
+@pytest.mark.parametrize(
+    ("command", "told"),
+    [
+        (python('print(\'{"failed": "no such folder"}\'); raise SystemExit(1)'), r"^no such folder$"),
+        (python("1 / 0"), "exit code 1: ZeroDivisionError: division by zero"),
+        (python("import os; os.kill(os.getpid(), 9)"), "was killed; memory may have run out"),
+        (["/no/such/program"], "cannot be started: No such file"),
+    ],
+    ids=["its own reason", "last word on stderr", "killed", "absent"],
+)
+def test_a_program_that_fails_is_told_by_its_reason(command, told):
+    with pytest.raises(BoardError, match=told):
+        run_program(command, lambda said: None)
 
 
 def test_a_program_that_falls_silent_is_ended_with_its_children():
@@ -105,21 +91,6 @@ def test_whatever_goes_wrong_here_ends_the_program_with_its_children():
     assert all(gone(pid) for pid in pids)
 
 
-def test_ctrl_c_ends_the_program_with_its_children():
-    starter = [sys.executable, "-c", STARTER, WITH_A_CHILD]
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).resolve().parents[3])}
-    with subprocess.Popen(starter, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment) as outer:
-        assert outer.stdout is not None
-        killer = threading.Timer(LIMIT_S, outer.kill)
-        killer.start()
-        pids = [int(pid) for pid in outer.stdout.readline().split()]
-        outer.send_signal(signal.SIGINT)
-        outer.wait(LIMIT_S)
-        killer.cancel()
-    assert len(pids) == 2
-    assert all(gone(pid) for pid in pids)
-
-
 ENGINE = """#!/bin/sh
 case "$1" in
   info) {info} ;;
@@ -129,15 +100,18 @@ esac
 """
 
 
+def forget_engines() -> None:
+    measurement_process._engine_refusal.cache_clear()
+    measurement_process._image_refusal.cache_clear()
+
+
 @pytest.fixture
 def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A folder that is all of PATH."""
     monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
-    for asked in (measurement_process._engine_refusal, measurement_process._image_refusal):
-        asked.cache_clear()
+    forget_engines()
     yield tmp_path
-    for asked in (measurement_process._engine_refusal, measurement_process._image_refusal):
-        asked.cache_clear()
+    forget_engines()
 
 
 def engine(folder: Path, name: str, info: str) -> None:
@@ -162,18 +136,13 @@ def test_what_is_no_runtime_is_refused(text):
     assert "is none of bare, docker:IMAGE" in (runtime_refusal(text) or "")
 
 
-def test_an_engine_that_does_not_answer_is_refused_in_its_own_words(path):
-    engine(path, "docker", 'echo "Cannot connect to the Docker daemon" >&2; exit 1')
-    assert runtime_refusal("docker:here:1") == "docker does not answer: Cannot connect to the Docker daemon"
-
-
-def test_an_image_that_is_not_there_is_refused_with_how_to_fetch_it(path):
+def test_engines_that_do_not_answer_and_images_that_are_not_there_are_refused_in_their_words(path):
+    engine(path, "podman", 'echo "Cannot connect to the daemon" >&2; exit 1')
+    assert runtime_refusal("podman:here:1") == "podman does not answer: Cannot connect to the daemon"
     engine(path, "docker", "true")
     assert runtime_refusal("docker:here:1") is None
-    assert (
-        runtime_refusal("docker:gone")
-        == "docker has no image gone: Error: No such image: gone; fetch it: docker pull gone"
-    )
+    words = "docker has no image gone: Error: No such image: gone; fetch it: docker pull gone"
+    assert runtime_refusal("docker:gone") == words
 
 
 def test_a_container_gets_its_folders_no_network_and_the_same_user(path):

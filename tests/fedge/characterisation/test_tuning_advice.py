@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -9,14 +10,19 @@ from contracts.characterised_points import PLAN, Noise, Truth, sweep, varied
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedge.characterisation.point_statistics import PointStats, pool_repeats
 from fedge.characterisation.setting_model import UNCHECKED_ERROR
-from fedge.characterisation.sweep_plan import SweepPoint
-from fedge.characterisation.tuning_advice import TuningAdvice, compute_advice
+from fedge.characterisation.sweep_plan import CharacterisationPlan, SweepPoint
+from fedge.characterisation.tuning_advice import TuningAdvice, compute_pooled_advice
 from fedge.types import PowerMode
 
 TOP = PowerMode(8, 2265.6, 1377.0, 2133.0)
 POINT = SweepPoint("agx-xavier-1", "net", mode=TOP)
 EXACT = Noise(step=0.002, power=0.002)
+
+
+def compute_advice(stats: Sequence[PointStats], plan: CharacterisationPlan) -> tuple[TuningAdvice, ...]:
+    return compute_pooled_advice(pool_repeats(stats), plan)
 
 
 def _loading(point: SweepPoint) -> Truth:

@@ -6,8 +6,9 @@ import dataclasses
 
 import numpy as np
 import pytest
+from contracts.boards import at_maxn
 
-from fedge.costs.cost_profile import CostProfile, load_calibrated_training
+from fedge.costs.cost_profile import load_calibrated_training
 from fedge.costs.cost_scaling import (
     board_distance,
     find_cost_profile,
@@ -18,7 +19,7 @@ from fedge.costs.cost_scaling import (
 from fedge.costs.workload_sizes import load_workload_sizes
 from fedge.devices.catalogue import load_catalogue
 from fedge.errors import UnknownName
-from fedge.physics.time_power_model import POWER_NAMES, TIME_NAMES, compute_idle_ratio, compute_power_w, compute_step_s
+from fedge.physics.time_power_model import POWER_NAMES, TIME_NAMES, compute_idle_ratio
 from fedge.types import DeviceSpec, LabelledValue, Modes
 
 SPECS = load_catalogue()
@@ -93,14 +94,6 @@ CALIBRATED = load_calibrated_training()
 WORKLOADS = sorted({profile.workload for profile in CALIBRATED})
 
 
-def _at_maxn(profile: CostProfile, spec: DeviceSpec) -> tuple[float, float]:
-    top = spec.maxn
-    mode = Modes(np.array([[top.cores, top.cpu_mhz, top.gpu_mhz, top.mem_mhz]]))
-    return float(compute_step_s(profile.coefficients, top, mode)[0]), float(
-        compute_power_w(profile.coefficients, top, mode)[0]
-    )
-
-
 @pytest.mark.parametrize("profile", CALIBRATED, ids=lambda profile: f"{profile.device}--{profile.workload}")
 def test_a_calibrated_board_gets_its_own_coefficients(profile):
     assert find_cost_profile(SPECS[profile.device], profile.workload, SPECS) is profile
@@ -108,7 +101,7 @@ def test_a_calibrated_board_gets_its_own_coefficients(profile):
 
 def test_slower_boards_are_estimated_slower_at_resnet18():
     seconds = [
-        _at_maxn(find_cost_profile(SPECS[name], "resnet18-imagenet", SPECS), SPECS[name])[0]
+        at_maxn(find_cost_profile(SPECS[name], "resnet18-imagenet", SPECS).coefficients, SPECS[name].maxn)[0]
         for name in ("agx-orin-64gb", "agx-xavier", "xavier-nx", "nano")
     ]
 
@@ -121,7 +114,7 @@ def test_slower_boards_are_estimated_slower_at_resnet18():
 def test_every_board_gets_every_workload_at_a_power_it_could_draw(name, workload):
     spec = SPECS[name]
     profile = find_cost_profile(spec, workload, SPECS)
-    seconds, watts = _at_maxn(profile, spec)
+    seconds, watts = at_maxn(profile.coefficients, spec.maxn)
 
     assert 0.02 < seconds < 10
     assert spec.idle_w.value < watts < 1.15 * spec.max_w.value

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from contracts.boards import at_maxn
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,7 +18,7 @@ from fedge.costs.inference_cost import build_inference_priors, cost_at_batch_siz
 from fedge.devices.catalogue import load_catalogue
 from fedge.devices.tables.mode_table import read_mode_table
 from fedge.errors import BadInput, UnknownName
-from fedge.modes import build_grid, stack_modes
+from fedge.modes import build_grid
 from fedge.physics.prior_knowledge import PriorKnowledge
 from fedge.physics.time_power_model import compute_power_w, compute_step_s
 from fedge.predictors import DEFAULT_PREDICTOR, load_predictor
@@ -36,7 +37,7 @@ def _label(profile: CostProfile) -> str:
 
 
 def _seconds(profile: CostProfile, spec: DeviceSpec = ORIN) -> float:
-    return float(compute_step_s(profile.coefficients, spec.maxn, stack_modes([spec.maxn]))[0])
+    return at_maxn(profile.coefficients, spec.maxn)[0]
 
 
 def _table(root: Path, workload: str, batch_size: int) -> ProfileTable:
@@ -66,13 +67,6 @@ def test_two_workloads_ship_at_five_batch_sizes_with_their_errors():
         assert profile.power_mape <= 0.075
         assert profile.residual_time_sd_log <= 0.045
         assert profile.residual_power_sd_log <= 0.055
-
-
-def test_the_files_say_how_many_bad_rows_a_noisy_table_has():
-    off = {_label(p): p.evidence and (p.evidence.time_rows_off, p.evidence.power_rows_off) for p in CALIBRATED}
-
-    assert off["mobilenetv3l-gld23k--b64"] == (42, 0)
-    assert off["resnet50-imagenet--b32"] == (14, 38)
 
 
 def test_training_profiles_and_priors_know_nothing_of_inference():
@@ -143,21 +137,6 @@ def test_one_calibrated_size_reaches_half_and_twice_itself():
 
 
 @pytest.mark.parametrize("name", sorted(SPECS))
-@pytest.mark.parametrize("size", [1, 8, 64])
-def test_another_board_gets_an_estimate_by_its_data_sheet(name, size):
-    spec = SPECS[name]
-    cost = estimate_inference_cost(spec, "resnet50-imagenet", size, SPECS)
-    watts = float(compute_power_w(cost.coefficients, spec.maxn, stack_modes([spec.maxn]))[0])
-
-    assert (cost.device, cost.kind, cost.batch_size) == (name, "infer", size)
-    assert (cost.label == "calibrated") == (name == ORIN.name and size in SIZES)
-    assert 0.005 < _seconds(cost, spec) < 20
-    assert 0.8 * spec.idle_w.value < watts < 1.15 * spec.max_w.value
-    if name != ORIN.name:
-        assert cost.source.startswith("scaled from agx-orin-64gb's resnet50-imagenet")
-
-
-@pytest.mark.parametrize("name", sorted(SPECS))
 @pytest.mark.parametrize("workload", WORKLOADS)
 def test_a_carried_cost_is_one_that_the_board_can_have_in_every_mode(workload, name):
     spec = SPECS[name]
@@ -166,6 +145,9 @@ def test_a_carried_cost_is_one_that_the_board_can_have_in_every_mode(workload, n
         cost = estimate_inference_cost(spec, workload, size, SPECS)
         watts, seconds = (of(cost.coefficients, spec.maxn, modes) for of in (compute_power_w, compute_step_s))
 
+        assert (cost.device, cost.kind, cost.batch_size) == (name, "infer", size)
+        assert (cost.label == "calibrated") == (name == ORIN.name and size in SIZES)
+        assert name == ORIN.name or cost.source.startswith(f"scaled from agx-orin-64gb's {workload}")
         assert 0.9 * spec.idle_w.value < watts.min() < watts.max() <= spec.max_w.value
         assert seconds.min() > 0.015
         assert seconds.max() < 1.0 + size

@@ -6,6 +6,7 @@ import dataclasses
 
 import numpy as np
 import pytest
+from contracts.boards import at_maxn
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,7 +21,7 @@ from fedge.devices.catalogue import find, load_catalogue
 from fedge.devices.tables.mode_table import read_mode_table
 from fedge.errors import BadInput, UnknownName
 from fedge.experiment import FleetEntry, NetworkSpec, WorkloadSpec
-from fedge.modes import build_grid, stack_modes
+from fedge.modes import build_grid
 from fedge.physics.time_power_model import compute_power_w, compute_step_s
 from fedge.types import LayerWork, OperationCounts, ProfileTable, Workload
 
@@ -45,8 +46,7 @@ def _work(name: str, batch_size: int, kind: str = "train") -> Workload:
 
 
 def _top_s(profile: CostProfile) -> float:
-    maxn = SPECS[profile.device].maxn
-    return float(compute_step_s(profile.coefficients, maxn, stack_modes([maxn]))[0])
+    return at_maxn(profile.coefficients, SPECS[profile.device].maxn)[0]
 
 
 def _left_out(table: ProfileTable) -> CostProfile:
@@ -126,15 +126,20 @@ def test_loading_between_minibatches_takes_the_time_of_the_images_decoded():
     assert seconds[1] - seconds[0] == pytest.approx(16 * 7e-3, rel=0.05)
 
 
-def test_work_without_layers_cannot_be_priced_by_them():
-    with pytest.raises(BadInput, match="layers are not known"):
-        estimate_network_cost(ORIN, Workload("mine", 16), SPECS)
+NOTHING = LayerWork("nothing", OperationCounts(0.0, 0.0, 0.0, 0.0, 0.0, 0))
 
 
-def test_work_without_operators_cannot_be_priced_by_them():
-    nothing = LayerWork("nothing", OperationCounts(0.0, 0.0, 0.0, 0.0, 0.0, 0))
-    with pytest.raises(BadInput, match="computes nothing"):
-        estimate_network_cost(ORIN, Workload("mine", 16, layers=nothing), SPECS)
+@pytest.mark.parametrize(
+    ("work", "told"),
+    [
+        (Workload("mine", 16), "layers are not known"),
+        (Workload("mine", 16, layers=NOTHING), "computes nothing"),
+        (_work("resnet50-imagenet", 16, "infer"), "a calibrated profile of kind infer"),
+    ],
+)
+def test_what_cannot_be_priced_by_its_layers_is_refused(work, told):
+    with pytest.raises(BadInput, match=told):
+        estimate_network_cost(ORIN, work, SPECS, load_calibrated_training())
 
 
 def test_the_error_that_is_told_is_that_of_the_kind_of_work():
@@ -143,11 +148,6 @@ def test_the_error_that_is_told_is_that_of_the_kind_of_work():
     )
     assert "time off by 10%, power by 9% in the mean" in train
     assert "time off by 13%, power by 17% in the mean" in infer
-
-
-def test_without_any_profile_of_the_kind_there_is_nothing_to_begin_with():
-    with pytest.raises(BadInput, match="a calibrated profile of kind infer"):
-        estimate_network_cost(ORIN, _work("resnet50-imagenet", 16, "infer"), SPECS, load_calibrated_training())
 
 
 def _observed(seconds: float, device: str = "agx-orin-64gb") -> RateObservation:
@@ -188,14 +188,10 @@ def test_the_slope_of_the_rates_is_their_derivative():
         assert (misfit - after) / 1e-6 == pytest.approx(slopes[:, place], abs=1e-4)
 
 
-def test_a_known_workload_at_its_own_batch_size_needs_no_layers():
+def test_a_known_workload_carries_its_layers_at_another_batch_size_alone():
     entry = FleetEntry(device="nano")
     assert build_workload(entry, WorkloadSpec()) == Workload("resnet18-imagenet", 16)
-
-
-def test_a_known_workload_at_another_batch_size_carries_its_layers():
-    work = build_workload(FleetEntry(device="nano"), WorkloadSpec(batch_size=4))
-    assert work.layers == find_known_layers("resnet18-imagenet")
+    assert build_workload(entry, WorkloadSpec(batch_size=4)).layers == find_known_layers("resnet18-imagenet")
 
 
 def test_an_entry_of_another_cost_works_at_that_cost_s_batch_size():

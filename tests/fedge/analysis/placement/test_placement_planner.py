@@ -29,6 +29,7 @@ from fedge.costs.layers.network_cost import NetworkCost
 from fedge.devices.catalogue import find
 from fedge.errors import BadInput
 
+ORIN = build_placement_board(find("agx-orin"))
 SIZES = (1, 4, 32)
 
 
@@ -125,9 +126,8 @@ def test_every_placement_lies_within_its_bounds(seed):
 
 
 def test_bounds_know_what_the_other_half_draws_at_least():
-    board = build_placement_board(find("agx-orin"))
-    space = build_placement_space(board, resnet50(), (64,), 1)
-    columns = build_contention_columns(board, board.accelerator_names)
+    space = build_placement_space(ORIN, resnet50(), (64,), 1)
+    columns = build_contention_columns(ORIN, ORIN.accelerator_names)
     one, other = _split_board(space, columns)
     alone = compute_half_bounds(
         columns, space.select_demands(one.rows), compute_other_half_load(columns, space.select_demands(other.rows))
@@ -137,23 +137,20 @@ def test_bounds_know_what_the_other_half_draws_at_least():
 
 
 def test_two_dla_alike_are_interchangeable_and_other_accelerators_are_not():
-    assert find_twins(build_placement_board(find("agx-orin"))) == ((2, 3),)
+    assert find_twins(ORIN) == ((2, 3),)
     assert find_twins(build_placement_board(find("orin-nano"))) == ()
 
 
 def test_of_equals_the_one_with_fewer_instances_is_taken():
-    found = plan_placement(
-        build_placement_board(find("agx-orin")), resnet50(), PlacementGoal("latency"), (1,), 2
-    ).chosen
+    found = plan_placement(ORIN, resnet50(), PlacementGoal("latency"), (1,), 2).chosen
     assert str(found.placement) == "cuda-cores (batch 1, fp32)"
 
 
 def test_a_rate_that_is_too_high_is_answered_by_the_highest_there_is():
-    board = build_placement_board(find("agx-orin"))
     goal = PlacementGoal("latency", rate_hz=5000.0)
-    assert plan_placement(board, resnet50(), goal).chosen is None
-    (near,) = relax_limits(board, resnet50(), goal)
-    most = plan_placement(board, resnet50(), PlacementGoal()).chosen
+    assert plan_placement(ORIN, resnet50(), goal).chosen is None
+    (near,) = relax_limits(ORIN, resnet50(), goal)
+    most = plan_placement(ORIN, resnet50(), PlacementGoal()).chosen
     assert (near.option, near.reachable) == ("--rate", pytest.approx(most.images_per_s))
 
 
@@ -166,18 +163,17 @@ def test_a_rate_that_is_too_high_is_answered_by_the_highest_there_is():
     ],
 )
 def test_what_is_said_to_be_nearest_can_be_reached_and_less_cannot(goal):
-    board = build_placement_board(find("agx-orin"))
     fields = {"--rate": "rate_hz", "--max-power-w": "max_power_w", "--max-latency-s": "max_latency_s"}
-    assert plan_placement(board, resnet50(), goal, SIZES, 1).chosen is None
-    found = relax_limits(board, resnet50(), goal, SIZES, 1)
+    assert plan_placement(ORIN, resnet50(), goal, SIZES, 1).chosen is None
+    found = relax_limits(ORIN, resnet50(), goal, SIZES, 1)
     assert found
     for near in found:
         stricter = 1.01 if near.option == "--rate" else 0.99
         limits = {name: getattr(goal, name) for name in fields.values()}
         reached = limits | {fields[near.option]: near.reachable * (2 - stricter)}
         missed = limits | {fields[near.option]: near.reachable * stricter}
-        assert plan_placement(board, resnet50(), PlacementGoal(goal.objective, **reached), SIZES, 1).chosen is not None
-        assert plan_placement(board, resnet50(), PlacementGoal(goal.objective, **missed), SIZES, 1).chosen is None
+        assert plan_placement(ORIN, resnet50(), PlacementGoal(goal.objective, **reached), SIZES, 1).chosen is not None
+        assert plan_placement(ORIN, resnet50(), PlacementGoal(goal.objective, **missed), SIZES, 1).chosen is None
 
 
 @pytest.mark.parametrize("limit", [0.0, -1.0, math.inf, math.nan])
@@ -188,4 +184,4 @@ def test_a_limit_that_is_no_number_above_0_is_refused(limit):
 
 def test_too_many_placements_are_refused():
     with pytest.raises(BadInput, match="placements"):
-        plan_placement(build_placement_board(find("agx-orin")), resnet50(), PlacementGoal(), tuple(range(1, 33)), 3)
+        plan_placement(ORIN, resnet50(), PlacementGoal(), tuple(range(1, 33)), 3)

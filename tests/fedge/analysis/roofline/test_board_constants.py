@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -48,7 +47,3 @@ def test_a_board_without_networks_is_taken_as_it_is():
     assert np.array_equal(
         compute_rooflines(bare, stack_modes([TOP]), 10.0).tau_f, compute_rooflines(bare, stack_modes([TOP])).tau_f
     )
-
-
-def test_constants_are_plain_json():
-    assert json.loads(json.dumps(asdict(TRUTH)))["values"]["tau_f"] == TRUTH.values["tau_f"]

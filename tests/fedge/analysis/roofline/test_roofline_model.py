@@ -77,11 +77,6 @@ def test_time_efficient_implies_energy_efficient_exactly_where_the_condition_hol
         assert 1.0 / line.flop_per_j(between) > 2 * line.flop_j
 
 
-def test_no_kernel_is_less_frugal_for_being_more_intense():
-    reached = [BOARD.flop_per_j(0.1 * 1.3**i) for i in range(40)]
-    assert reached == sorted(reached)
-
-
 def test_words_say_which_side_and_why():
     said = describe_balance_side(BOARD, BatchWork(5e9, 1e9))
     assert "bound by memory in time (balance 40)" in said

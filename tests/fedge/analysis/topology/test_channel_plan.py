@@ -79,10 +79,6 @@ def test_a_larger_share_never_keeps_fewer(units, shares, round_to):
     assert count_kept_units(units, low, round_to) <= count_kept_units(units, high, round_to)
 
 
-def test_the_whole_share_cuts_nothing():
-    assert plan_channels(_chain(8), 1.0) == {}
-
-
 def test_what_is_least_important_goes_on_both_sides():
     plan = plan_channels(_chain(4, order=[2, 0, 3, 1]), 0.5)
     assert plan == {"a": LayerCut(None, (1, 3), (3, 4)), "b": LayerCut((1, 3), None, (4, 10))}

@@ -47,10 +47,6 @@ def after(events: list[tuple[bool, float, float]]) -> MemoryBelief:
     return reduce(learn, events, MemoryBelief())
 
 
-def test_without_history_nothing_is_corrected():
-    assert correct_need(MemoryBelief(), step(3000.0)) == step(3000.0)
-
-
 @given(EVENTS, MB, SD, st.floats(1.0, 4.0))
 def test_a_larger_prediction_stays_the_larger_one(events, memory_mb, sd_log, times):
     belief = after(events)
@@ -153,10 +149,6 @@ def test_width_first_keeps_the_batch_as_large_as_any_width_allows():
         TrainingScale(3, 0.5), TrainingScale(1), TrainingScale(1, 0.5),
     )  # fmt: skip
     assert chosen(1000.0, "width-first").scale == TrainingScale(16, 0.5)
-
-
-def test_what_is_asked_for_comes_first_whatever_widths_are_named():
-    assert list_scales(TrainingScale(4), 4, (0.5,), "batch-first") == (TrainingScale(4), TrainingScale(4, 0.5))
 
 
 @given(
