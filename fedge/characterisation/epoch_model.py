@@ -146,7 +146,7 @@ class EpochModel:
             UnknownName: The setting's storage is not known.
         """
         loading = self._make_loading(setting)
-        alone = self._make_compute_predictor(setting.batch_size).predict(modes)
+        alone = self._predict_computing(setting.batch_size, modes)
         made = add_stalls(loading, modes, alone.step_s, alone.power_w)
         fill_s = self._fill_s(setting, loading, modes)
         fill_s = np.maximum(0.0, fill_s - made.stall_s) if setting.workers else np.zeros(len(modes))
@@ -225,17 +225,17 @@ class EpochModel:
         (corrected,) = remove_stalls([seen], self._make_loading(setting))
         return dataclasses.replace(corrected, step_s=alone_s)
 
-    def _make_compute_predictor(self, batch_size: int) -> _ComputePredictor:
-        """Return the predictor of computing at a batch size, with observations at other sizes scaled to it."""
+    def _predict_computing(self, batch_size: int, modes: Modes) -> Predictions:
+        """Predict computing at a batch size, from observations scaled to it; measured modes keep their values."""
         carried = [
             dataclasses.replace(one, step_s=one.step_s * self._batch_growth(size, batch_size))
             for size, one in self.computing_
         ]
         ratio = float(np.exp(np.mean([np.log(one.step_s / self._prior_step_s(one.mode)) for one in carried])))
         priors = tuple(_scale_prior(prior, ratio) for prior in self.priors_)
-        return _ComputePredictor(
-            self.predictor, PriorKnowledge(self.spec.maxn, priors, idle_w=self.spec.idle_w.value), carried
-        )
+        knowledge = PriorKnowledge(self.spec.maxn, priors, idle_w=self.spec.idle_w.value)
+        made = load_predictor(self.predictor, knowledge).fit(carried).predict(modes)
+        return correct_with_measurements(made, carried)
 
     def _prior_step_s(self, mode: PowerMode) -> float:
         return float(compute_step_s(self.priors_[0], self.spec.maxn, stack_modes([mode]))[0])
@@ -254,18 +254,6 @@ def _host_share(prior: Coefficients, spec: DeviceSpec, mode: PowerMode) -> float
     """Return the part of computing in which the device waits for the host, according to a prior."""
     parts = compute_time_parts(prior.time, knob_shares(spec.maxn, stack_modes([mode])))
     return float(np.clip((parts.launch_s + parts.host_s) / parts.total_s, 0.0, 1.0)[0])
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _ComputePredictor:
-    name: str
-    knowledge: PriorKnowledge
-    seen: Sequence[Measurement]
-
-    def predict(self, modes: Modes) -> Predictions:
-        """Predict seconds and watts in every mode; measured modes keep their measured values."""
-        made = load_predictor(self.name, self.knowledge).fit(self.seen).predict(modes)
-        return correct_with_measurements(made, self.seen)
 
 
 def _build_priors(spec: DeviceSpec, workload: str, observations: Sequence[PointObservation]) -> tuple[Priors, Priors]:
