@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 import os
 
@@ -118,7 +119,7 @@ def test_another_campaign_is_refused_with_the_difference(tmp_path, field, value)
 
 @given(
     st.integers(0, 4),
-    st.sampled_from([b"{}", b"no json", b"[1]", b'{"event":"mode"}', b'{"event":"begin","version":99}', b"\xff"]),
+    st.sampled_from([b"{}", b"no json", b"[1]", b'{"event":"mode"}', b'{"event":"other"}', b"\xff"]),
 )
 def test_damage_before_the_end_is_named_by_its_line(tmp_path_factory, place, line):
     path = tmp_path_factory.mktemp("damaged") / "t.journal"
@@ -130,6 +131,18 @@ def test_damage_before_the_end_is_named_by_its_line(tmp_path_factory, place, lin
     with pytest.raises(BadInput, match=f"line {place + 1}: got a line that makes no sense"):
         open_profiling_journal(path, HEADER)
     assert path.read_bytes() == b"".join(lines)
+
+
+def test_a_journal_of_another_version_is_refused_and_left_as_it_is(tmp_path):
+    path = tmp_path / "t.journal"
+    write_all(path)
+    first, *rest = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    other = json.dumps(json.loads(first) | {"version": 99}) + "\n" + "".join(rest)
+    path.write_text(other, encoding="utf-8")
+
+    with pytest.raises(BadInput, match="line 1"):
+        open_profiling_journal(path, HEADER)
+    assert path.read_text(encoding="utf-8") == other
 
 
 def test_modes_that_stopped_a_campaign_are_tried_again(tmp_path):
