@@ -177,9 +177,7 @@ class EpochModel:
             observations, self.spec.maxn, lambda mode: _host_share(priors[0], self.spec, mode), self.plans
         )
         by_size: dict[int, list[float]] = {}
-        for one in observations:
-            if not one.is_counted:
-                continue
+        for one in (one for one in observations if one.is_counted):
             alone_s = uncontended_compute_s(one, made.top.host, _host_share(priors[0], self.spec, one.mode))
             believed_s = float(compute_step_s(priors[0], self.spec.maxn, stack_modes([one.mode]))[0])
             by_size.setdefault(one.means.batch_size, []).append(math.log(alone_s / believed_s))

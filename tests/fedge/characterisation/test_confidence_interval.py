@@ -68,6 +68,7 @@ def test_a_mean_scatters_no_less_than_its_parts_lie_apart():
 
 def test_one_estimate_stays_as_it_is_and_unbounded_ones_are_the_figures_themselves():
     own = Estimate(1.0, 0.5, 1.5, 7)
+    assert batch_mean_estimate(np.array([3.0])) == mean_estimate([3.0]) == make_unbounded_estimate(3.0)
     assert combine_estimates([own]) is own
     assert combine_estimates([make_unbounded_estimate(1.0), make_unbounded_estimate(3.0)]) == mean_estimate([1.0, 3.0])
 

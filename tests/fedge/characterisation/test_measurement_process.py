@@ -136,7 +136,10 @@ def test_what_is_no_runtime_is_refused(text):
     assert "is none of bare, docker:IMAGE" in (runtime_refusal(text) or "")
 
 
-def test_engines_that_do_not_answer_and_images_that_are_not_there_are_refused_in_their_words(path):
+def test_engines_that_do_not_answer_and_images_that_are_not_there_are_refused_in_their_words(path, monkeypatch):
+    monkeypatch.setenv("PATH", str(path))
+    assert runtime_refusal("podman:x") == "podman does not answer: No such file or directory"
+    forget_engines()
     engine(path, "podman", 'echo "Cannot connect to the daemon" >&2; exit 1')
     assert runtime_refusal("podman:here:1") == "podman does not answer: Cannot connect to the daemon"
     engine(path, "docker", "true")
