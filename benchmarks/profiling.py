@@ -20,10 +20,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from fedge.characterisation.profiling.emulated_bench import build_emulated_bench
-from fedge.characterisation.profiling.mode_measurement import count_chunk_steps, measure_mode
-from fedge.characterisation.profiling.profiling_bench import ProfilingBench
-from fedge.characterisation.profiling.stability import StabilityRule
+from fedge.characterisation.emulated_bench import build_emulated_bench
+from fedge.characterisation.mode_measurement import ProfilingBench, count_chunk_steps, measure_mode
+from fedge.characterisation.stability import StabilityRule
 from fedge.clock import SimulatedClock
 from fedge.predictors.explorers import load_explorer
 from fedge.seeds import make_generator

@@ -104,7 +104,7 @@ def show_progress(run: SweepRun) -> Iterator[Callable[[str, str], None]]:
     from rich.progress import BarColumn, Progress, TextColumn
     from rich.table import Column
 
-    from fedge.characterisation.knob_values import HERE
+    from fedge.characterisation.sweep_plan import HERE
 
     console = make_console(stderr=True)
     fitted = Column(no_wrap=True, overflow="ellipsis")

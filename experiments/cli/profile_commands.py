@@ -14,9 +14,8 @@ import typer
 from experiments.cli.command_output import make_console, warn
 
 if TYPE_CHECKING:
-    from fedge.characterisation.profiling.board_profile import ProfileOutcome
-    from fedge.characterisation.profiling.profiling_campaign import ProfilingCampaign
-    from fedge.characterisation.profiling.profiling_journal import ProfilingHistory
+    from fedge.characterisation.board_profile import ProfileOutcome, ProfilingCampaign
+    from fedge.characterisation.profiling_journal import ProfilingHistory
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for a program to read.")]
 
@@ -46,7 +45,7 @@ def profile(
     as_json: AsJson = False,
 ) -> None:
     """Measure a board's time and power in many modes, each until it has settled; can be stopped and resumed."""
-    from fedge.characterisation.profiling.board_profile import ProfileOptions, profile_board
+    from fedge.characterisation.board_profile import ProfileOptions, profile_board
 
     options = ProfileOptions(
         board,

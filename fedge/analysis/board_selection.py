@@ -48,15 +48,7 @@ class BoardLimits:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BoardSelectionRequest:
-    """The workload to select a board for.
-
-    Attributes:
-        work: The workload with its batch size.
-        network: Costs of the network's layers, if known.
-        samples: Samples of an epoch.
-        limits: Limits on the boards.
-        aim: The objective that ranks.
-    """
+    """The workload to select a board for."""
 
     work: Workload
     network: NetworkCost | None
@@ -122,9 +114,6 @@ class BoardSelectionOptions:
         workload: A known workload, or any network as ``load_network_cost`` takes it.
         batch_size: Samples per step; by default the workload's own, or ``DEFAULT_BATCH_SIZE``.
         input_shape: Shape of one sample, such as ``3x224x224``; None for the network's own.
-        samples: Samples of an epoch.
-        limits: Limits on the boards.
-        by: The objective that ranks.
         boards: Names of the boards to compare; all of the catalogue if empty.
         infer: Whether to rank for inference instead of training.
     """
@@ -144,8 +133,6 @@ class BoardSelection:
     """A ranking of boards, each in its best mode.
 
     Attributes:
-        options: The request.
-        work: The workload with its batch size.
         offers: One offer per board, suitable boards first, each group by the objective.
     """
 
@@ -161,10 +148,6 @@ class BoardSelection:
 
 def select_board(options: BoardSelectionOptions, usable_mb: Callable[[DeviceSpec], float]) -> BoardSelection:
     """Rank boards and modes for a workload.
-
-    Args:
-        options: The request.
-        usable_mb: Returns the memory that a board leaves for training, in MB.
 
     Raises:
         BadInput: If an option or network is invalid.
@@ -238,14 +221,7 @@ def rank_boards(
     job: BoardSelectionRequest,
     allowed_mb: Callable[[DeviceSpec], float],
 ) -> tuple[BoardOffer, ...]:
-    """Return each board's best mode for an epoch, suitable boards first, each group by the objective.
-
-    Args:
-        boards: The boards to compare.
-        specs: All known boards, from which estimates are scaled.
-        job: The workload, limits and objective.
-        allowed_mb: Returns the memory that a board leaves for training, in MB.
-    """
+    """Return each board's best mode for an epoch, suitable boards first, each group by the objective."""
     found = [_build_offer(spec, specs, job, allowed_mb(spec)) for spec in boards]
     return tuple(sorted(found, key=lambda offer: (not offer.is_suitable, offer.ranking_values[job.aim], offer.board)))
 

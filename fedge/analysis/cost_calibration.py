@@ -26,15 +26,8 @@ FEWEST_MODES = 20
 class CalibrationOutcome:
     """Result of fitting one table, or one batch size of it.
 
-    Attributes:
-        table: Path of the table.
-        rows: Number of rows fitted.
-        duplicates: Number of rows that repeat a mode.
-        time_mape: Mean absolute relative error of time over all rows, as a share.
-        time_p95_ape: 95th percentile of that error.
-        power_mape: Mean absolute relative error of power over all rows, as a share.
-        power_p95_ape: 95th percentile of that error.
-        written: Path of the profile, or None if none was written.
+    Errors are relative ones over all rows, as shares: the mean and the 95th percentile of the absolute error, and the
+    number of rows that are more than a quarter off. ``written`` is None if no profile was written.
     """
 
     table: str
@@ -43,6 +36,7 @@ class CalibrationOutcome:
     batch_size: int
     rows: int
     duplicates: int
+    """Rows that repeat a mode."""
     time_mape: float
     time_p95_ape: float
     power_mape: float
@@ -50,29 +44,7 @@ class CalibrationOutcome:
     written: str | None
     kind: WorkloadKind = "train"
     time_rows_off: int = 0
-    """Rows whose time is more than a quarter off the fit."""
     power_rows_off: int = 0
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _TableCalibration:
-    """A calibration with the table's path, the number of rows that repeat a mode, and the kind of step."""
-
-    path: Path
-    calibration: TableCalibration
-    duplicates: int
-    kind: WorkloadKind
-
-
-@dataclass(frozen=True, slots=True)
-class _CalibrationRequest:
-    """The arguments of ``calibrate_tables`` that hold for all tables."""
-
-    device: str | None
-    workload: str | None
-    batch_size: int | None
-    kind: WorkloadKind | None
-    maxn: PowerMode | None
 
 
 def calibrate_tables(
@@ -104,42 +76,39 @@ def calibrate_tables(
     """
     if workload is not None and len(tables) > 1:
         raise BadInput("--workload", f"{len(tables)} tables", "one table, or no --workload (names come from the paths)")
-    request = _CalibrationRequest(device, workload=workload, batch_size=batch_size, kind=kind, maxn=maxn)
-    fits = [fitted for path in tables for fitted in _fit_table(path, request)]
-    profiles = [_to_cost_profile(fitted, origin) for fitted in fits]
-    names = [profile_file_name(profile) for profile in profiles]
+    fits: list[tuple[Path, int, CostProfile]] = []
+    for path in tables:
+        own_kind = kind or parse_workload_kind(path)
+        sizes = list_batch_sizes(path) if own_kind == "infer" and batch_size is None else (batch_size,)
+        read = [_require_modes(path, read_mode_table(path, device, workload, size)) for size in sizes]
+        for done, table in zip(_fit_tables(read, maxn), read, strict=True):
+            fits.append((path, table.duplicates, _to_cost_profile(done, own_kind, origin)))
+    names = [profile_file_name(profile) for *_, profile in fits]
     for name in names:
         if names.count(name) > 1:
             raise BadInput("TABLE", f"two tables for {name}", "tables of different boards or workloads")
     try:
-        written = [write_profile(profile, out) if out else None for profile in profiles]
+        written = [write_profile(profile, out) if out else None for *_, profile in fits]
     except OSError as error:
         raise BadInput("--out", str(out), f"a folder that can be written ({error.strerror})") from error
-    return tuple(_to_outcome(fitted, file) for fitted, file in zip(fits, written, strict=True))
+    return tuple(_to_outcome(*fitted, file) for fitted, file in zip(fits, written, strict=True))
 
 
-def _fit_table(path: Path, request: _CalibrationRequest) -> list[_TableCalibration]:
-    """Fit a table once, or once per batch size for an inference table."""
-    kind = request.kind or parse_workload_kind(path)
-    sizes = list_batch_sizes(path) if kind == "infer" and request.batch_size is None else (request.batch_size,)
-    tables = [_require_modes(path, read_mode_table(path, request.device, request.workload, size)) for size in sizes]
+def _fit_tables(tables: Sequence[ProfileTable], maxn: PowerMode | None) -> Sequence[TableCalibration]:
+    """Fit one table, or several batch sizes of one together."""
     spec = load_catalogue().get(CANONICAL_BOARDS.get(tables[0].device, tables[0].device))
-    maxn = request.maxn or (spec.maxn if spec else None)
-    fits = calibrate_table_series(tables, maxn) if len(tables) > 1 else [calibrate_table(tables[0], maxn)]
-    return [_TableCalibration(path, done, table.duplicates, kind) for done, table in zip(fits, tables, strict=True)]
+    top = maxn or (spec.maxn if spec else None)
+    return calibrate_table_series(tables, top) if len(tables) > 1 else [calibrate_table(tables[0], top)]
 
 
 def _require_modes(path: Path, table: ProfileTable) -> ProfileTable:
     if len(table.modes) < FEWEST_MODES:
-        at = f" at batch size {table.batch_size}"
-        raise BadInput(
-            str(path), f"{len(table.modes)} power modes{at}", f"at least {FEWEST_MODES}: there is much to fit"
-        )
+        got = f"{len(table.modes)} power modes at batch size {table.batch_size}"
+        raise BadInput(str(path), got, f"at least {FEWEST_MODES}: there is much to fit")
     return table
 
 
-def _to_cost_profile(fitted: _TableCalibration, origin: str) -> CostProfile:
-    calibration = fitted.calibration
+def _to_cost_profile(calibration: TableCalibration, kind: WorkloadKind, origin: str) -> CostProfile:
     time, power = calibration.time, calibration.power
     return CostProfile(
         device=CANONICAL_BOARDS.get(calibration.device, calibration.device),
@@ -162,25 +131,28 @@ def _to_cost_profile(fitted: _TableCalibration, origin: str) -> CostProfile:
             time_rows_off=time.rows_off,
             power_rows_off=power.rows_off,
         ),
-        kind=fitted.kind,
+        kind=kind,
     )
 
 
-def _to_outcome(fitted: _TableCalibration, written: Path | None) -> CalibrationOutcome:
-    calibration = fitted.calibration
+def _to_outcome(path: Path, duplicates: int, profile: CostProfile, written: Path | None) -> CalibrationOutcome:
+    evidence = profile.evidence
+    assert evidence is not None
+    assert profile.time_mape is not None
+    assert profile.power_mape is not None
     return CalibrationOutcome(
-        str(fitted.path),
-        device=CANONICAL_BOARDS.get(calibration.device, calibration.device),
-        workload=calibration.workload,
-        batch_size=calibration.batch_size,
-        rows=calibration.rows,
-        duplicates=fitted.duplicates,
-        time_mape=calibration.time.mape,
-        time_p95_ape=calibration.time.p95_ape,
-        power_mape=calibration.power.mape,
-        power_p95_ape=calibration.power.p95_ape,
+        str(path),
+        device=profile.device,
+        workload=profile.workload,
+        batch_size=profile.batch_size,
+        rows=evidence.rows,
+        duplicates=duplicates,
+        time_mape=profile.time_mape,
+        time_p95_ape=evidence.time_p95_ape,
+        power_mape=profile.power_mape,
+        power_p95_ape=evidence.power_p95_ape,
         written=str(written) if written else None,
-        kind=fitted.kind,
-        time_rows_off=calibration.time.rows_off,
-        power_rows_off=calibration.power.rows_off,
+        kind=profile.kind,
+        time_rows_off=evidence.time_rows_off,
+        power_rows_off=evidence.power_rows_off,
     )

@@ -24,10 +24,6 @@ class MemoryPrediction:
     """Predicted need of a training step.
 
     Attributes:
-        network: The network.
-        device: The board.
-        batch_size: Samples per step.
-        step: Need of a step of ``batch_size`` samples.
         limit_mb: Memory available to training, in MB.
         largest_batch: Largest batch that fits; 0 if not even one sample does.
         largest_sure_batch: Largest batch that fits even at the upper bound of its predicted need.
@@ -85,14 +81,7 @@ def predict_memory(
 def predict_network_memory(
     network: NetworkCost, device: DeviceSpec, batch_size: int, limit_mb: float
 ) -> MemoryPrediction:
-    """Predict the need of a step of a network, and the largest batches that fit.
-
-    Args:
-        network: The network.
-        device: The board.
-        batch_size: Samples per step.
-        limit_mb: Memory available to training, in MB.
-    """
+    """Predict the need of a step of a network, and the largest batches that fit."""
 
     def find_largest(sds: float) -> int:
         def fits(batch: int) -> bool:

@@ -40,9 +40,6 @@ class Estimate:
     """A mean and its 95 % confidence interval.
 
     Attributes:
-        value: The mean.
-        low: Lower end of the interval.
-        high: Upper end of the interval.
         n: Number of independent values, so that the interval has n - 1 degrees of freedom. With n = 1 the scatter is
             unknown and the interval infinite; with n = 0 the interval is a model's error.
     """
@@ -140,9 +137,6 @@ def mean_estimate(values: Sequence[float] | Floats) -> Estimate:
 def batch_mean_estimate(series: Floats) -> Estimate:
     """Estimate the mean of an autocorrelated series by batch means (see this module's docstring).
 
-    Args:
-        series: Values in time order, shape (n,), n >= 1.
-
     Returns:
         The estimate, whose ``n`` is the number of batches; unbounded if there is only one.
     """
@@ -157,9 +151,6 @@ def batch_mean_estimate(series: Floats) -> Estimate:
 
 def batch_means(series: Floats) -> Floats:
     """Return the means of consecutive batches.
-
-    Args:
-        series: Values in time order, shape (n,).
 
     Returns:
         Shape (``count_batches(n)``,); batch sizes differ by one value at most.
@@ -178,11 +169,7 @@ def count_batches(n: int) -> int:
 
 
 def variance_inflation(means: Floats) -> float:
-    """Return the factor, at least 1, by which correlation between neighbours raises the variance of the mean.
-
-    Args:
-        means: Batch means in time order.
-    """
+    """Return the factor, at least 1, by which correlation between neighbours raises the variance of the mean."""
     centred = means - means.mean()
     power = float(centred @ centred)
     together = float(centred[1:] @ centred[:-1]) / power if power > 0 else 0.0
@@ -252,10 +239,6 @@ scales nearly agree."""
 def estimate_ratio(after: Estimate, before: Estimate) -> Estimate | None:
     """Estimate the ratio of two independent estimates.
 
-    Args:
-        after: The numerator.
-        before: The denominator.
-
     Returns:
         The ratio, or None if ``before`` is not certainly positive or ``after`` is negative.
     """
@@ -273,11 +256,7 @@ def estimate_ratio(after: Estimate, before: Estimate) -> Estimate | None:
 
 
 def geometric_mean(found: Sequence[Estimate]) -> Estimate:
-    """Return the geometric mean of ratios, such as those of several boards.
-
-    Args:
-        found: At least one; the arithmetic mean is taken if one may be zero or is unbounded.
-    """
+    """Return the geometric mean of ratios, such as those of several boards."""
     if len(found) == 1:
         return found[0]
     if any(one.low <= 0 or not one.is_bounded for one in found):

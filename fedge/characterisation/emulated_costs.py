@@ -54,15 +54,7 @@ class ComputeCost:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EmulatedCosts:
-    """A workload at one batch size on one board: its cost coefficients and its memory.
-
-    Attributes:
-        spec: The board.
-        profile: Coefficients of the time and power model.
-        fed: Format of the stored samples.
-        batch_size: Samples per minibatch.
-        memory_mb: Resident memory of a step in MB.
-    """
+    """A workload at one batch size on one board: its cost coefficients and its memory."""
 
     spec: DeviceSpec
     profile: CostProfile
@@ -88,13 +80,7 @@ class EmulatedCosts:
         )
 
     def build_pipeline(self, mode: PowerMode, loader: Loader, stored: Storage) -> InputPipeline:
-        """Return the input pipeline in a mode, with everything in the page cache.
-
-        Args:
-            mode: The power mode.
-            loader: Number of workers, prefetch and pinning.
-            stored: The storage of the images.
-        """
+        """Return the input pipeline in a mode, with everything in the page cache."""
         spec, does = self.spec, self.compute_cost(mode)
         cores = max(spec.cores)
         top = build_pipeline(
@@ -112,10 +98,6 @@ class EmulatedCosts:
         """Return the module's power during each minibatch of an epoch, in watts, shape (steps,).
 
         Concurrent loading lengthens kernel launches, but does not lengthen the time in which the GPU is busy.
-
-        Args:
-            mode: The power mode.
-            played: The simulated epoch.
         """
         shares = time_power_model.knob_shares(self.spec.maxn, stack_modes([mode]))
         does, step_s = self.compute_cost(mode), played.step_s
@@ -139,12 +121,6 @@ class EmulatedCosts:
 @lru_cache(maxsize=256)
 def estimate_costs(device: str, workload: WorkloadPlan, kind: WorkKind, batch_size: int) -> EmulatedCosts:
     """Estimate the costs of a workload. Its network is built and traced with torch once per process.
-
-    Args:
-        device: The board's name in the catalogue.
-        workload: The workload.
-        kind: Training or inference.
-        batch_size: Samples per minibatch.
 
     Raises:
         BadInput: The network cannot be built for its input.
@@ -170,7 +146,6 @@ def estimate_costs(device: str, workload: WorkloadPlan, kind: WorkKind, batch_si
 
 
 def _with_min_loading_power(profile: CostProfile, least_w: float) -> CostProfile:
-    """Return the profile with at least ``least_w`` watts for all cores when they load."""
     power = profile.coefficients.power.copy()
     place = time_power_model.POWER_NAMES.index("cores_busy_w")
     power[place] = max(power[place], np.log(least_w))

@@ -21,7 +21,13 @@ from fedge.characterisation.point_measurement import (
     SensorTrace,
     count_epoch_steps,
 )
-from fedge.characterisation.sweep_plan import CharacterisationPlan, MeasurementSchedule, SweepPoint, WorkloadPlan
+from fedge.characterisation.sweep_plan import (
+    DEFAULT_STORAGE,
+    CharacterisationPlan,
+    MeasurementSchedule,
+    SweepPoint,
+    WorkloadPlan,
+)
 from fedge.costs.input_pipeline.emulated_pipeline import (
     cache_hit_share,
     ever_read_share,
@@ -39,8 +45,6 @@ from fedge.errors import BadInput
 from fedge.seeds import make_generator
 from fedge.types import DeviceSpec, Floats, PowerMode
 
-DEFAULT_STORAGE = "default"
-"""The usual storage of the board's kind."""
 AMBIENT_C = 25.0
 """Ambient air temperature; the default is a typical room."""
 FETCH_SD, PREPROCESS_SD, COMPUTE_SD = 0.15, 0.08, JITTER_SD
@@ -53,14 +57,6 @@ RANGE_SD = 2.0
 range of three or four normal values covers (1.7 and 2.1)."""
 MAX_TRACE_SAMPLES = 1200
 """Maximum length of a sensor trace; a default that bounds file and page sizes."""
-
-
-@dataclass(frozen=True, slots=True)
-class BoardVariation:
-    """Factors of time and power by which a board differs from the mean of its kind and from itself at other times."""
-
-    time: float
-    power: float
 
 
 def build_emulated_rig(plan: CharacterisationPlan, board: str) -> MeasurementRig:
@@ -124,7 +120,7 @@ class EmulatedRig:
         kind = find_pipeline_kind(self.spec.name)
         stored = find_storage(self._models.get(point.storage, kind.storage), "storage")
         pipeline = costs.build_pipeline(mode, Loader(point.workers, point.prefetch, point.pinned), stored)
-        own = self._draw_variation(point)
+        slower, more_power = self._draw_variation(point)
         images = workload.images.count
         steps = count_epoch_steps(images, point.batch_size, course)
         room_mb = page_cache_mb(self.spec.ram_gb.value, costs.memory_mb + point.workers * WORKER_MB)
@@ -135,8 +131,8 @@ class EmulatedRig:
             report(f"epoch {number + 1} of {course.epochs}")
             rng = make_generator(self._seed, self.board, "epoch", point.key, number)
             fed = dataclasses.replace(pipeline, cached=cached.cached_share(number))
-            simulated = simulate_epoch(fed, steps, _draw_jitter(steps, own.time, number == 0, rng))
-            watts = own.power * costs.power_w(mode, simulated) * np.exp(rng.normal(0.0, NOISE_POWER_SD))
+            simulated = simulate_epoch(fed, steps, _draw_jitter(steps, slower, number == 0, rng))
+            watts = more_power * costs.power_w(mode, simulated) * np.exp(rng.normal(0.0, NOISE_POWER_SD))
             epochs.append(_SimulatedEpoch(number, fed, simulated, watts))
         return self._build_measurement(point, costs=costs, epochs=epochs, cached=cached, course=course)
 
@@ -146,15 +142,15 @@ class EmulatedRig:
     def _point_costs(self, point: SweepPoint, workload: WorkloadPlan) -> EmulatedCosts:
         return estimate_costs(self.spec.name, workload, point.kind, point.batch_size)
 
-    def _draw_variation(self, point: SweepPoint) -> BoardVariation:
-        """Draw the factors of the board, of this repeat, and of clocks that may follow the load."""
+    def _draw_variation(self, point: SweepPoint) -> tuple[float, float]:
+        """Draw the factors of time and power: of the board, of this repeat, and of clocks that may follow the load."""
         kind = find_pipeline_kind(self.spec.name)
         board = make_generator(self._seed, self.board, "own").normal(size=2) / RANGE_SD
         again = make_generator(self._seed, self.board, "repeat", point.repeat).normal() / RANGE_SD
         time = math.exp(kind.between_time * board[0] + kind.within * again)
         power_range = math.sqrt(max(0.0, kind.between_energy**2 - kind.between_time**2))
         power = math.exp(power_range * board[1])
-        return BoardVariation(time * (DVFS_SLOWER if point.dvfs else 1.0), power * (DVFS_POWER if point.dvfs else 1.0))
+        return (time * DVFS_SLOWER, power * DVFS_POWER) if point.dvfs else (time, power)
 
     def _build_measurement(
         self,
@@ -329,7 +325,6 @@ def _runtime_notes(point: SweepPoint) -> tuple[str, ...]:
 
 
 def _has_mode(spec: DeviceSpec, mode: PowerMode) -> bool:
-    """Return whether the board has the mode."""
     return (
         mode.cores in spec.cores
         and mode.cpu_mhz in spec.cpu_mhz

@@ -20,8 +20,7 @@ from fedge.characterisation.findings import (
 )
 from fedge.characterisation.knob_effects import MIN_CHANGE, quantity_label, weakest_label
 from fedge.characterisation.point_knobs import MODE_KNOBS, describe_differences, describe_other_knobs
-from fedge.characterisation.point_statistics import PointStats
-from fedge.characterisation.pooled_settings import PooledSetting, group_by_workload
+from fedge.characterisation.point_statistics import PointStats, PooledSetting, group_by_workload
 from fedge.characterisation.sweep_plan import SweepPoint
 from fedge.pareto import front_mask
 from fedge.types import Floats, PowerMode
@@ -43,9 +42,6 @@ class TimeEnergyPlane:
 
 def compute_plane(points: Sequence[PooledSetting]) -> TimeEnergyPlane | None:
     """Compute the time-energy plane.
-
-    Args:
-        points: Settings of one board and workload with pooled repeats.
 
     Returns:
         The plane, or None if fewer than two settings have a known energy.
@@ -91,7 +87,6 @@ def _per_sample_ratios(stats: PointStats, own: PointStats) -> tuple[Estimate | N
 
 
 def _sample_energy_j(stats: PointStats) -> Estimate:
-    """Return the energy per sample."""
     assert stats.energy_j is not None
     return stats.energy_j.scale(1.0 / stats.samples)
 
@@ -113,11 +108,7 @@ PIPELINING_WEIGHT = 0.5
 
 
 def find_mode_tradeoffs(points: Sequence[PooledSetting]) -> list[SweepFinding]:
-    """Compare power modes with everything else equal, then all settings of a workload on the time-energy plane.
-
-    Args:
-        points: Settings with pooled repeats.
-    """
+    """Compare power modes with everything else equal, then all settings of a workload on the time-energy plane."""
     found: list[SweepFinding] = []
     for group in group_by_workload(points).values():
         settings: dict[SweepPoint, list[PooledSetting]] = defaultdict(list)
@@ -266,11 +257,7 @@ def _format_costs(one: PooledSetting) -> str:
 
 
 def find_pipelining_savings(points: Sequence[PooledSetting]) -> list[SweepFinding]:
-    """Find how much energy loader workers save against loading in the training process; the largest per workload.
-
-    Args:
-        points: Settings with pooled repeats.
-    """
+    """Find how much energy loader workers save against loading in the training process; the largest per workload."""
     groups: dict[SweepPoint, list[PooledSetting]] = defaultdict(list)
     for one in points:
         if one.stats.energy_j is not None:

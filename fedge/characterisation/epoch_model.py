@@ -64,9 +64,6 @@ class EpochSetting:
     """The setting to predict.
 
     Attributes:
-        batch_size: Samples per minibatch.
-        steps: Minibatches per epoch.
-        workers: Loader workers.
         prefetch: Batches prepared ahead per worker.
         storage: Name of a storage of the plan, or of an emulated one.
         cached: Share of the reads that the page cache serves, 0 to 1.
@@ -85,12 +82,7 @@ class EpochPredictions:
     """Predicted epochs; arrays of shape (n,), one element per mode.
 
     Attributes:
-        modes: The modes.
-        e2e_s: Seconds per epoch.
-        stall_s: Seconds of stall per epoch.
-        compute_s: Seconds of computing per epoch.
         e2e_sd_log: Standard deviation of ``e2e_s``, log units.
-        energy_j: Joules per epoch; None if no power was observed.
         energy_sd_log: Standard deviation of ``energy_j``, log units; None if no power was observed.
         label: Whether the observations behind it were measured or emulated.
     """
@@ -126,13 +118,10 @@ class EpochModel:
     def fit(self, observations: Sequence[PointObservation]) -> EpochModel:
         """Fit the model and return it.
 
-        Args:
-            observations: Observations of the workload on the board.
-
         Raises:
             BadInput: There is no observation of counted epochs.
         """
-        counted = [observation for observation in observations if observation.is_counted]
+        counted = [one for one in observations if one.is_counted]
         if not counted:
             right = "one at least, with epochs that the plan counts"
             raise BadInput("the sweep", "no finished point of this workload on this board in a known mode", right)
@@ -144,28 +133,20 @@ class EpochModel:
             self._fit_with_priors((*small, *known), observations),
         )
         self.priors_, self.pipeline_, _ = min(fits, key=lambda one: one[2])
-        self.metered_ = [observation for observation in counted if observation.power_w is not None]
-        self.computing_ = tuple(
-            (observation.means.batch_size, self._to_compute_measurement(observation)) for observation in counted
-        )
-        self.label_: Label = (
-            "estimated" if any(observation.label == "estimated" for observation in counted) else "calibrated"
-        )
-        self.cached_ = float(np.median([observation.cached for observation in counted]))
+        self.metered_ = [one for one in counted if one.power_w is not None]
+        self.computing_ = tuple((one.means.batch_size, self._to_compute_measurement(one)) for one in counted)
+        self.label_: Label = "estimated" if any(one.label == "estimated" for one in counted) else "calibrated"
+        self.cached_ = float(np.median([one.cached for one in counted]))
         return self
 
     def predict(self, setting: EpochSetting, modes: Modes) -> EpochPredictions:
         """Predict epochs at a setting in every mode.
 
-        Args:
-            setting: Batch size, steps, loader and storage.
-            modes: The n modes.
-
         Raises:
             UnknownName: The setting's storage is not known.
         """
         loading = self._make_loading(setting)
-        alone = self._make_compute_predictor(setting.batch_size).predict(modes)
+        alone = self._predict_computing(setting.batch_size, modes)
         made = add_stalls(loading, modes, alone.step_s, alone.power_w)
         fill_s = self._fill_s(setting, loading, modes)
         fill_s = np.maximum(0.0, fill_s - made.stall_s) if setting.workers else np.zeros(len(modes))
@@ -196,12 +177,10 @@ class EpochModel:
             observations, self.spec.maxn, lambda mode: _host_share(priors[0], self.spec, mode), self.plans
         )
         by_size: dict[int, list[float]] = {}
-        for observation in (observation for observation in observations if observation.is_counted):
-            alone_s = uncontended_compute_s(
-                observation, made.top.host, _host_share(priors[0], self.spec, observation.mode)
-            )
-            believed_s = float(compute_step_s(priors[0], self.spec.maxn, stack_modes([observation.mode]))[0])
-            by_size.setdefault(observation.means.batch_size, []).append(math.log(alone_s / believed_s))
+        for one in (one for one in observations if one.is_counted):
+            alone_s = uncontended_compute_s(one, made.top.host, _host_share(priors[0], self.spec, one.mode))
+            believed_s = float(compute_step_s(priors[0], self.spec.maxn, stack_modes([one.mode]))[0])
+            by_size.setdefault(one.means.batch_size, []).append(math.log(alone_s / believed_s))
         off = np.concatenate([np.array(logs) - np.mean(logs) for logs in by_size.values()])
         return priors, made, float(np.sqrt(np.mean(np.square(off))))
 
@@ -226,35 +205,35 @@ class EpochModel:
         fill_s: Floats = host_s * compute_host_factor(x[:, 1], x[:, 3]) + setting.batch_size * reading_s
         return fill_s
 
-    def _to_compute_measurement(self, observation: PointObservation) -> Measurement:
+    def _to_compute_measurement(self, one: PointObservation) -> Measurement:
         """Convert an observation to a measurement of computing alone, in time and in power."""
-        means = observation.means
-        share = _host_share(self.priors_[0], self.spec, observation.mode)
-        alone_s = uncontended_compute_s(observation, self.pipeline_.top.host, share)
+        means = one.means
+        share = _host_share(self.priors_[0], self.spec, one.mode)
+        alone_s = uncontended_compute_s(one, self.pipeline_.top.host, share)
         setting = EpochSetting(
             means.batch_size,
-            steps=observation.steps,
+            steps=one.steps,
             workers=means.workers,
             prefetch=means.prefetch,
-            storage=observation.point.storage,
-            cached=observation.cached,
+            storage=one.point.storage,
+            cached=one.cached,
         )
-        watts = 1.0 if observation.power_w is None else observation.power_w
-        seen = Measurement(observation.mode, OBSERVATION_STEPS, means.step_s, watts, stall_s=means.stall_s)
+        watts = 1.0 if one.power_w is None else one.power_w
+        seen = Measurement(one.mode, OBSERVATION_STEPS, means.step_s, watts, stall_s=means.stall_s)
         (corrected,) = remove_stalls([seen], self._make_loading(setting))
         return dataclasses.replace(corrected, step_s=alone_s)
 
-    def _make_compute_predictor(self, batch_size: int) -> _ComputePredictor:
-        """Return the predictor of computing at a batch size, with observations at other sizes scaled to it."""
+    def _predict_computing(self, batch_size: int, modes: Modes) -> Predictions:
+        """Predict computing at a batch size, from observations scaled to it; measured modes keep their values."""
         carried = [
             dataclasses.replace(one, step_s=one.step_s * self._batch_growth(size, batch_size))
             for size, one in self.computing_
         ]
         ratio = float(np.exp(np.mean([np.log(one.step_s / self._prior_step_s(one.mode)) for one in carried])))
         priors = tuple(_scale_prior(prior, ratio) for prior in self.priors_)
-        return _ComputePredictor(
-            self.predictor, PriorKnowledge(self.spec.maxn, priors, idle_w=self.spec.idle_w.value), carried
-        )
+        knowledge = PriorKnowledge(self.spec.maxn, priors, idle_w=self.spec.idle_w.value)
+        made = load_predictor(self.predictor, knowledge).fit(carried).predict(modes)
+        return correct_with_measurements(made, carried)
 
     def _prior_step_s(self, mode: PowerMode) -> float:
         return float(compute_step_s(self.priors_[0], self.spec.maxn, stack_modes([mode]))[0])
@@ -275,29 +254,13 @@ def _host_share(prior: Coefficients, spec: DeviceSpec, mode: PowerMode) -> float
     return float(np.clip((parts.launch_s + parts.host_s) / parts.total_s, 0.0, 1.0)[0])
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _ComputePredictor:
-    """A predictor of computing with its training data."""
-
-    name: str
-    knowledge: PriorKnowledge
-    seen: Sequence[Measurement]
-
-    def predict(self, modes: Modes) -> Predictions:
-        """Predict seconds and watts in every mode; measured modes keep their measured values."""
-        made = load_predictor(self.name, self.knowledge).fit(self.seen).predict(modes)
-        return correct_with_measurements(made, self.seen)
-
-
 def _build_priors(spec: DeviceSpec, workload: str, observations: Sequence[PointObservation]) -> tuple[Priors, Priors]:
     """Build priors of computing alone, from other workloads on such a board with their loading removed.
 
     The second group is bound to the host, as small networks are; none of the measured workloads is that small.
     """
-    modes, seen_s = (
-        stack_modes(observation.mode for observation in observations),
-        np.array([observation.means.compute_s for observation in observations]),
-    )
+    modes = stack_modes(one.mode for one in observations)
+    seen_s = np.array([one.means.compute_s for one in observations])
 
     def as_long(prior: Coefficients) -> Coefficients:
         return _scale_prior(prior, float(np.exp(np.mean(np.log(seen_s / compute_step_s(prior, spec.maxn, modes))))))
@@ -319,7 +282,6 @@ def _make_host_bound(prior: Coefficients) -> Coefficients:
 
 
 def _replace_time_parameters(prior: Coefficients, **logs: float) -> Coefficients:
-    """Return the prior with some of its time parameters, given as logarithms, replaced."""
     time = prior.time.copy()
     for name, value in logs.items():
         time[TIME_NAMES.index(name)] = value
@@ -327,7 +289,6 @@ def _replace_time_parameters(prior: Coefficients, **logs: float) -> Coefficients
 
 
 def _scale_prior(prior: Coefficients, ratio: float) -> Coefficients:
-    """Return the prior with all times multiplied by ``ratio``."""
     more = np.array([math.log(ratio) if name.endswith("_s") else 0.0 for name in TIME_NAMES])
     return Coefficients(prior.time + more, prior.power)
 

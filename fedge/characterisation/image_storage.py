@@ -12,6 +12,7 @@ from pathlib import Path
 
 from fedge.characterisation.point_measurement import ProgressCallback
 from fedge.characterisation.sweep_plan import (
+    DEFAULT_STORAGE,
     CacheState,
     CharacterisationPlan,
     Images,
@@ -36,9 +37,6 @@ class Mount:
     """An entry of the kernel's table of mounts.
 
     Attributes:
-        point: The folder that the file system is mounted on.
-        kind: Type of the file system.
-        device: What is mounted.
         disk: Numbers of the block device, such as "8:1".
     """
 
@@ -58,10 +56,6 @@ class Mount:
 
 def find_mount(path: Path, proc: Path = Path("/proc")) -> Mount:
     """Return the mount that holds a path.
-
-    Args:
-        path: A path, which need not exist.
-        proc: The ``/proc`` folder.
 
     Raises:
         OSError: The table of mounts cannot be read, or no mount holds the path.
@@ -101,8 +95,6 @@ def _is_below(path: str, folder: str) -> bool:
 
 IMAGES_FOLDER = "images"
 """Subfolder of the sweep's folder for images of a storage without a path."""
-DEFAULT_STORAGE = "default"
-"""The storage of a plan that names none: the sweep's own folder."""
 PROGRESS_EVERY = 500
 
 
@@ -111,10 +103,8 @@ class ImageDataSet:
     """A point's images on disk.
 
     Attributes:
-        folder: The folder that holds them.
         files: The files that an epoch reads; empty if the data are held in memory.
         array: The array file that is loaded into memory, if any.
-        mount: The mount that holds the folder.
     """
 
     folder: Path
@@ -153,26 +143,13 @@ def make_image_request(images: Images) -> generated_images.ImageSetSpec:
 
 
 def storage_path(plan: CharacterisationPlan, folder: Path, name: str) -> Path:
-    """Return the folder of a storage.
-
-    Args:
-        plan: The plan.
-        folder: The sweep's folder, below which a storage without a path lies.
-        name: The storage's name.
-    """
+    """Return the folder of a storage."""
     storage = plan.storages.get(name, StoragePlan(name))
     return Path(storage.path).expanduser() if storage.path is not None else folder / IMAGES_FOLDER
 
 
 def user_image_folder(plan: CharacterisationPlan, folder: Path, point: SweepPoint, images: Images) -> Path | None:
-    """Return the folder of the user's own images, or None if images are generated.
-
-    Args:
-        plan: The plan.
-        folder: The sweep's folder.
-        point: The setting, whose storage a relative folder starts from.
-        images: The workload's images.
-    """
+    """Return the folder of the user's own images, or None if images are generated."""
     if images.folder is None:
         return None
     return storage_path(plan, folder, point.storage) / Path(images.folder).expanduser()
@@ -230,13 +207,6 @@ def prepare_data_set(
     plan: CharacterisationPlan, folder: Path, point: SweepPoint, workload: WorkloadPlan, report: ProgressCallback
 ) -> ImageDataSet:
     """Return a point's images, generating them if they do not exist yet.
-
-    Args:
-        plan: The plan.
-        folder: The sweep's folder.
-        point: The setting.
-        workload: The workload that ``point`` names.
-        report: Called with progress messages.
 
     Raises:
         BadInput: There is no room for the images, or the user's folder has none.
@@ -344,10 +314,6 @@ def _cache_notes(share: float | None, least: float = 0.0, most: float = 1.0, why
 
 def drop_page_cache(socket: str = SOCKET, control: Path = DROP_CACHES_FILE) -> str | None:
     """Drop the whole page cache, as root or through the power daemon.
-
-    Args:
-        socket: The power daemon's socket.
-        control: The kernel's control file.
 
     Returns:
         Why it could not be dropped, or None on success.

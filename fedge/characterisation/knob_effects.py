@@ -24,8 +24,7 @@ from fedge.characterisation.point_knobs import (
     kind_of_board,
     without_knob,
 )
-from fedge.characterisation.point_statistics import PointStats
-from fedge.characterisation.pooled_settings import PooledSetting, pool_repeats
+from fedge.characterisation.point_statistics import PointStats, PooledSetting
 from fedge.characterisation.sweep_plan import SweepPoint
 from fedge.types import Label
 
@@ -90,8 +89,6 @@ class KnobEffect:
 
 @dataclass(frozen=True, slots=True)
 class _Pair:
-    """Two settings of one board that differ in one knob."""
-
     before: PooledSetting
     after: PooledSetting
 
@@ -100,29 +97,13 @@ Pairing = Callable[[Sequence[PooledSetting], str], Iterable[tuple[PooledSetting,
 """Selects the pairs to compare from settings that differ in a knob alone, in its order."""
 
 
-def compute_effects(stats: Sequence[PointStats]) -> tuple[KnobEffect, ...]:
-    """Compute all effects, pooling repeats first.
-
-    Args:
-        stats: Statistics of all points.
-
-    Returns:
-        Effects by board, workload, kind and knob, in the order of the knob's values.
-    """
-    return compute_pooled_effects(pool_repeats(stats))
-
-
 def compute_pooled_effects(points: Sequence[PooledSetting]) -> tuple[KnobEffect, ...]:
-    """Compute all effects of settings whose repeats are pooled already; see ``compute_effects``."""
+    """Compute all effects between settings, by board, workload, kind and knob, in the order of the knob's values."""
     return _collect_effects(points, (*ORDERED_KNOBS, *UNORDERED_KNOBS), _pair_neighbours)
 
 
 def compute_effects_from_first(points: Sequence[PooledSetting]) -> tuple[KnobEffect, ...]:
-    """Compute the certain effects from an ordered knob's lowest value to every later one but the next (batch 1 to 16).
-
-    Args:
-        points: Settings with pooled repeats.
-    """
+    """Compute the certain effects from an ordered knob's lowest value to later ones, but not to the next."""
     return tuple(one for one in _collect_effects(points, ORDERED_KNOBS, _pair_with_first) if one.certain)
 
 

@@ -23,12 +23,7 @@ from fedge.characterisation.findings import (
     write_change,
 )
 from fedge.characterisation.knob_effects import MIN_CHANGE, TOTAL_QUANTITIES, KnobEffect, weakest_label
-from fedge.characterisation.point_knobs import (
-    CLOCK_FORMATS,
-    MODE_KNOBS,
-    ORDERED_KNOBS,
-    KnobValue,
-)
+from fedge.characterisation.point_knobs import CLOCK_FORMATS, MODE_KNOBS, ORDERED_KNOBS, KnobValue
 
 FINDING_KIND_BY_KNOB = {"cpu_mhz": "cpu", "gpu_mhz": "gpu", "mem_mhz": "memory", "kind": "inference"}
 _FIRST_EPOCH_QUANTITIES = ("first_stall_s", "first_e2e_s", "e2e_s")
@@ -60,12 +55,7 @@ KnobChain = dict[tuple[KnobValue, KnobValue], KnobStep]
 
 
 def find_knob_findings(effects: Sequence[KnobEffect], firsts: Sequence[KnobEffect] = ()) -> list[SweepFinding]:
-    """Make one finding per board, workload, kind and knob.
-
-    Args:
-        effects: The result of ``compute_pooled_effects``.
-        firsts: The result of ``compute_effects_from_first``.
-    """
+    """Make one finding per board, workload, kind and knob."""
     spans = _group_chains(firsts)
     return [_make_finding(place[-1], chains, spans.get(place, {})) for place, chains in _group_chains(effects).items()]
 

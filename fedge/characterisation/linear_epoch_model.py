@@ -32,28 +32,12 @@ from fedge.types import Floats, Modes, PowerMode
 
 @dataclass(frozen=True, slots=True)
 class MeasuredEpoch:
-    """A measured epoch.
-
-    Attributes:
-        network: Name of the network.
-        mode: The power mode.
-        epoch_s: Seconds per epoch.
-        energy_j: Joules per epoch; None if not metered.
-    """
+    """A measured epoch."""
 
     network: str
     mode: PowerMode
     epoch_s: float
     energy_j: float | None = None
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class LinearEpochPredictions:
-    """Predicted epochs; arrays of shape (n,), one element per mode. ``energy_j`` is None if no energy was fitted."""
-
-    modes: Modes
-    epoch_s: Floats
-    energy_j: Floats | None
 
 
 @dataclass(slots=True, eq=False)
@@ -77,9 +61,6 @@ class LinearEpochModel:
 
     def fit(self, seen: Sequence[MeasuredEpoch]) -> Self:
         """Fit one line of time per network and one line of energy, and return the model.
-
-        Args:
-            seen: Measured epochs of any networks; those without energy are left out of the second line.
 
         Raises:
             BadInput: There are no epochs.
@@ -105,12 +86,8 @@ class LinearEpochModel:
         self.energy_ = fit_line(columns, energy_j, np.array([1.0, 1.0, 1.0, 1.0, epoch_s.max()]))
         self._least_j = energy_j
 
-    def predict(self, network: str, modes: Modes) -> LinearEpochPredictions:
-        """Predict an epoch of a fitted network in every mode.
-
-        Args:
-            network: The network.
-            modes: The n modes.
+    def predict(self, network: str, modes: Modes) -> tuple[Floats, Floats | None]:
+        """Predict seconds and joules (None if no energy was fitted) of an epoch in every mode, each of shape (n,).
 
         Raises:
             UnknownName: The network is not fitted.
@@ -120,9 +97,9 @@ class LinearEpochModel:
         shares = self._knob_shares(modes)
         epoch_s: Floats = apply_floor(self.time_[network].predict(shares), self._least_s[network])
         if self.energy_ is None:
-            return LinearEpochPredictions(modes, epoch_s, None)
+            return epoch_s, None
         joules = self.energy_.predict(np.column_stack([shares, epoch_s]))
-        return LinearEpochPredictions(modes, epoch_s, np.maximum(joules, PREDICTION_FLOOR * self._least_j.min()))
+        return epoch_s, np.maximum(joules, PREDICTION_FLOOR * self._least_j.min())
 
     def _knob_shares(self, modes: Modes) -> Floats:
         top = self.maxn

@@ -38,12 +38,7 @@ from fedge.characterisation.point_measurement import (
     ProgressCallback,
 )
 from fedge.characterisation.sweep_plan import CharacterisationPlan, MeasurementSchedule, SweepPoint, WorkloadPlan
-from fedge.characterisation.system_sampler import (
-    CpuWork,
-    SamplingThread,
-    SystemSample,
-    SystemSampler,
-)
+from fedge.characterisation.system_sampler import CpuWork, SamplingThread, SystemSample, SystemSampler
 from fedge.devices.local_board import BoardLocation
 from fedge.devices.sensing.package_energy import PackageEnergyCounter
 from fedge.errors import BadInput, BoardError
@@ -57,12 +52,10 @@ class ProgramRun:
     """A run of the measuring program: its output file, the system samples taken meanwhile, and its own messages.
 
     Attributes:
-        out: The NumPy archive that the program wrote.
         samples: System samples, the first and last at the ends of the run.
         facts: Device, versions and thread count as reported by the program.
         by_rapl: Whether the processor's energy counters were read.
         other_cores: Mean number of cores that other programs kept busy; None if unknown.
-        notes: Deviations from the plan.
     """
 
     out: Path
@@ -244,14 +237,7 @@ def build_local_rig(plan: CharacterisationPlan, folder: Path, place: BoardLocati
 
 
 class LocalRig:
-    """The rig of this machine.
-
-    Args:
-        plan: The plan.
-        folder: The sweep's folder.
-        machine: The kind of machine.
-        place: Where the power daemon and system files are.
-    """
+    """The rig of this machine."""
 
     def __init__(self, plan: CharacterisationPlan, folder: Path, machine: HostMachine, place: BoardLocation) -> None:
         self._plan, self._folder, self._machine, self._place = plan, folder.resolve(), machine, place
@@ -334,14 +320,14 @@ class LocalRig:
                 place = f"minibatch {message['step']} of {message['steps']}"
                 report(f"epoch {message['epoch'] + 1} of {course.epochs}, {place}")
 
-        def started(pid: int) -> None:
+        def set_pid(pid: int) -> None:
             sampler.pid = pid if runtime.engine is None else None
 
         before = CpuWork.read_now()
         try:
             with SamplingThread(sampler, course.sample_hz) as thread:
                 measurement_process.run_program(
-                    command, apply_message, environment=measurement_process.build_environment(), started=started
+                    command, apply_message, environment=measurement_process.build_environment(), started=set_pid
                 )
         finally:
             measurement_process.remove_container(runtime, name)
@@ -385,7 +371,6 @@ def _loader_refusal(point: SweepPoint, workload: WorkloadPlan, has_gpu: bool) ->
 def _make_program_spec(
     point: SweepPoint, workload: WorkloadPlan, course: MeasurementSchedule, images: image_storage.ImageDataSet
 ) -> dict[str, Any]:
-    """Return the specification that the measuring program reads."""
     return {
         "model": workload.model,
         "shape": list(workload.input),

@@ -1,4 +1,9 @@
-"""Interface between a rig and its machine: which modes and clocks can be set, and which sensors meter the power."""
+"""The machines that points are measured on: which modes and clocks can be set, and which sensors meter the power.
+
+A machine has a ``title`` for users, its top mode ``maxn`` (None where modes cannot be set), the name of its power
+``meter`` (None without one), and the ``software`` versions that measurements depend on besides Python packages.
+``hold`` configures it for a point, yields its session, and restores the original setting on exit.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +13,10 @@ import math
 import os
 import platform
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -29,7 +34,7 @@ from fedge.devices.local_board import (
 )
 from fedge.errors import BoardError, SensorLost
 from fedge.powerd.powerd_client import SOCKET, PowerdClient, PowerdError
-from fedge.types import DeviceSpec, PowerMode, SensorSample
+from fedge.types import DeviceSpec, PowerMode
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,59 +45,6 @@ class SensorSummary:
     gpu_load: float | None = None
     temperature_c: float | None = None
     throttled: bool = False
-
-
-class MachineSession(Protocol):
-    """A machine that is configured for one point."""
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """Deviations from the requested setting."""
-        ...
-
-    def summarise_sensors(self, start_s: float, end_s: float) -> SensorSummary:
-        """Summarise an interval between two times of the monotonic clock, in seconds."""
-        ...
-
-    def complete_trace(self, strip: SensorTrace, begun_s: float) -> SensorTrace:
-        """Add the machine's own sensors to a trace, whose times count from ``begun_s`` of the monotonic clock."""
-        ...
-
-
-class HostMachine(Protocol):
-    """A kind of machine that points are measured on."""
-
-    @property
-    def title(self) -> str:
-        """Name of the machine for users."""
-        ...
-
-    @property
-    def maxn(self) -> PowerMode | None:
-        """The top power mode; None where modes cannot be set."""
-        ...
-
-    @property
-    def meter(self) -> str | None:
-        """The power meter's name; None if the machine has no power sensor of its own."""
-        ...
-
-    @property
-    def software(self) -> dict[str, str]:
-        """Versions that the measurements depend on, besides Python packages."""
-        ...
-
-    def refusal_reason(self, point: SweepPoint) -> str | None:
-        """Return why the point's mode or clocks cannot be set, or None if they can."""
-        ...
-
-    def hold(self, point: SweepPoint) -> AbstractContextManager[MachineSession]:
-        """Configure the machine for a point, and restore the original setting on exit.
-
-        Raises:
-            BoardError: The setting could not be applied.
-        """
-        ...
 
 
 LOCK_MIN = "lock-min"
@@ -123,7 +75,6 @@ class JetsonMachine:
 
     @property
     def meter(self) -> str | None:
-        """The sensor and the rails that it meters."""
         return f"{self._place.sensor}: {self.spec.total_power}"
 
     @property
@@ -131,13 +82,13 @@ class JetsonMachine:
         return {"machine": self.spec.name, "l4t": self._identity.l4t}
 
     def refusal_reason(self, point: SweepPoint) -> str | None:
+        """Return why the point's mode or clocks cannot be set, or None if they can."""
         if point.mode is not None:
             allowed = self._described["allowed"]
             for knob, value in mode_to_wire(point.mode, self._described["knobs"]).items():
                 if value not in allowed[knob]:
-                    return (
-                        f"mode {point.mode}: this board has no {knob} {value}; it has {_format_allowed(allowed[knob])}"
-                    )
+                    has = _format_allowed(allowed[knob])
+                    return f"mode {point.mode}: this board has no {knob} {value}; it has {has}"
         if not point.dvfs and LOCK_MIN not in self._described["extras"]:
             return (
                 f'dvfs: false needs "{LOCK_MIN}" among "extras" in the power daemon\'s file (docs/powerd.md); '
@@ -179,20 +130,22 @@ class JetsonSession:
 
     @property
     def notes(self) -> tuple[str, ...]:
+        """Deviations from the requested setting."""
         return (*self.lost_notes, *self._list_mode_notes())
 
     def summarise_sensors(self, start_s: float, end_s: float) -> SensorSummary:
+        """Summarise an interval between two times of the monotonic clock, in seconds."""
         try:
             energy = self.here.sampler.energy_between(start_s, end_s)
         except SensorLost as error:
             self.lost_notes += (f"power was lost: {error}",)
             return SensorSummary()
         loads = [one.gpu_load for one in self.here.sampler.samples_between(start_s, end_s) if one.gpu_load is not None]
-        return SensorSummary(
-            energy.energy_j, sum(loads) / len(loads) if loads else None, energy.peak_c, energy.throttled
-        )
+        gpu_load = sum(loads) / len(loads) if loads else None
+        return SensorSummary(energy.energy_j, gpu_load, energy.peak_c, energy.throttled)
 
     def complete_trace(self, strip: SensorTrace, begun_s: float) -> SensorTrace:
+        """Add the board's own sensors to a trace, whose times count from ``begun_s`` of the monotonic clock."""
         if not len(strip.at_s):
             return strip
         samples = self.here.sampler.samples_between(begun_s, begun_s + float(strip.at_s[-1]))
@@ -204,7 +157,7 @@ class JetsonSession:
             strip,
             gpu_load=np.array([_nan_if_none(one.gpu_load) for one in nearest]),
             power_w=np.array([one.total_w for one in nearest]),
-            temperature_c=np.array([_nan_if_none(_hottest_c(one)) for one in nearest]),
+            temperature_c=np.array([_nan_if_none(one.hottest_c) for one in nearest]),
         )
 
     def _list_mode_notes(self) -> tuple[str, ...]:
@@ -212,17 +165,11 @@ class JetsonSession:
             now = self.power.get()
         except PowerdError as error:
             return (f"whether the mode was held is not known: {error}",)
-        if all(
-            abs(now["mode"].get(knob, value) - value) <= CLOCK_TOLERANCE * value for knob, value in self.wished.items()
-        ):
+        found = now["mode"]
+        if all(abs(found.get(knob, value) - value) <= CLOCK_TOLERANCE * value for knob, value in self.wished.items()):
             return ()
-        return (
-            f"the board left its mode: it is now at {now['mode']}; {now.get('stopped') or 'something else set it'}",
-        )
-
-
-def _hottest_c(sample: SensorSample) -> float | None:
-    return sample.hottest_c
+        reason = now.get("stopped") or "something else set it"
+        return (f"the board left its mode: it is now at {found}; {reason}",)
 
 
 def _nan_if_none(value: float | None) -> float:
@@ -269,7 +216,6 @@ class LinuxMachine:
 
     @property
     def meter(self) -> str | None:
-        """None: power is metered by RAPL, if at all."""
         return None
 
     @property
@@ -277,13 +223,12 @@ class LinuxMachine:
         return {"machine": self.title, "kernel": platform.release()}
 
     def refusal_reason(self, point: SweepPoint) -> str | None:
+        """Return why the point's mode or clocks cannot be set, or None if they can."""
         if point.mode is not None:
-            return (
-                f"mode {point.mode} cannot be set: no power daemon listens at {self.socket}, which a Jetson has; "
-                "leave mode out"
-            )
-        lack = self._governor_refusal(point.dvfs)
-        return None if lack is None or not self.strict else f"dvfs: {str(point.dvfs).lower()} cannot be had: {lack}"
+            lack = f"no power daemon listens at {self.socket}, which a Jetson has"
+            return f"mode {point.mode} cannot be set: {lack}; leave mode out"
+        reason = self._governor_refusal(point.dvfs)
+        return None if reason is None or not self.strict else f"dvfs: {str(point.dvfs).lower()} cannot be had: {reason}"
 
     @contextmanager
     def hold(self, point: SweepPoint) -> Iterator[LinuxSession]:
@@ -340,6 +285,10 @@ class LinuxSession:
 
     def complete_trace(self, strip: SensorTrace, begun_s: float) -> SensorTrace:
         return strip
+
+
+HostMachine = JetsonMachine | LinuxMachine
+MachineSession = JetsonSession | LinuxSession
 
 
 def _write_governors(wished: Sequence[tuple[Path, str]]) -> None:

@@ -63,6 +63,11 @@ def parse_runtime(text: str) -> Runtime | str:
     return Runtime(engine, image, nvidia)
 
 
+def is_runtime(text: str) -> bool:
+    """Return whether a text is a runtime."""
+    return isinstance(parse_runtime(text), Runtime)
+
+
 def runtime_refusal(text: str) -> str | None:
     """Return why the runtime cannot be used on this machine, in the engine's own words, or None if it can."""
     runtime = parse_runtime(text)
@@ -312,4 +317,4 @@ def _describe_exit(code: int, words: str) -> str:
             "the measuring program was killed; memory may have run out: a smaller minibatch or fewer workers need less"
         )
     how = f"by signal {-code}" if code < 0 else f"with exit code {code}"
-    return f"the measuring program ended {how}: {lines[-1][:300] if lines else 'it message nothing'}"
+    return f"the measuring program ended {how}: {lines[-1][:300] if lines else 'it said nothing'}"

@@ -9,7 +9,7 @@ computing follows the GPU's clock as far as the GPU does not wait for launches, 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from statistics import median
 from typing import Any
 
@@ -17,9 +17,8 @@ import numpy as np
 
 from fedge.characterisation.confidence_interval import Estimate
 from fedge.characterisation.findings import format_seconds
-from fedge.characterisation.knob_values import device_name
 from fedge.characterisation.point_knobs import CLOCK_FORMATS, without_knob
-from fedge.characterisation.pooled_settings import PooledSetting
+from fedge.characterisation.point_statistics import PooledSetting
 from fedge.characterisation.setting_model import (
     MIN_ERROR,
     SLOPE_UNCERTAINTY,
@@ -32,6 +31,7 @@ from fedge.characterisation.setting_model import (
     scale_by_slope,
     step_compute_s,
 )
+from fedge.characterisation.sweep_plan import device_name
 from fedge.costs.input_pipeline.pipeline_fit import with_loader
 from fedge.costs.input_pipeline.pipeline_model import InputPipeline
 from fedge.costs.input_pipeline.steady_state import compute_host_factor, solve_steady_state
@@ -42,42 +42,20 @@ MEMORY_SLOPE = -0.5
 saves 26 to 33 % in the characterisation paper (doi 10.1145/3570604), a slope of -0.43 to -0.58."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _ClockChange:
-    knob: str
-    mode: PowerMode
-    then: PowerMode
-    ratio: float
-    """New value of the knob divided by the present one."""
-
-
 def propose_clocks(model: SettingModel, group: Sequence[PooledSetting]) -> Iterator[KnobChange]:
-    """Propose one step up and one step down of every clock of a board in the catalogue.
-
-    Args:
-        model: The present setting.
-        group: Settings of the same board and workload, including the present one.
-    """
+    """Propose one step up and one step down of every clock of a board in the catalogue."""
     mode, spec = model.now.point.mode, _load_spec(model.now.point.board)
     if mode is None or spec is None:
         return
-    now = next(one for one in group if one.stats is model.now)
     for knob, table in (("cpu_mhz", spec.cpu_mhz), ("gpu_mhz", spec.gpu_mhz), ("mem_mhz", spec.mem_mhz)):
         own = getattr(mode, knob)
         for value in (_next_above(table, own), _next_below(table, own)):
             if value is not None:
-                other: dict[str, Any] = {knob: value}
-                turn = _ClockChange(knob, mode, replace(mode, **other), value / own)
-                yield _propose_clock_step(model, now=now, group=group, turn=turn, spec=spec)
+                yield _propose_clock_step(model, group, knob=knob, then=value, spec=spec)
 
 
 def propose_cores(model: SettingModel, group: Sequence[PooledSetting]) -> Iterator[KnobChange]:
-    """Propose the next larger number of cores, which loaders and training share.
-
-    Args:
-        model: The present setting.
-        group: Not used.
-    """
+    """Propose the next larger number of cores, which loaders and training share."""
     mode, spec = model.now.point.mode, _load_spec(model.now.point.board)
     more = None if mode is None or spec is None else _next_above(spec.cores, mode.cores)
     if mode is None or more is None:
@@ -95,48 +73,41 @@ def propose_cores(model: SettingModel, group: Sequence[PooledSetting]) -> Iterat
 
 
 def _propose_clock_step(
-    model: SettingModel, now: PooledSetting, group: Sequence[PooledSetting], turn: _ClockChange, spec: DeviceSpec
+    model: SettingModel, group: Sequence[PooledSetting], knob: str, then: float, spec: DeviceSpec
 ) -> KnobChange:
-    pipeline, is_measured = _pipeline_at_clocks(model, now=now, group=group, turn=turn, spec=spec)
+    mode = model.now.point.mode
+    assert mode is not None
+    value = getattr(mode, knob)
+    other: dict[str, Any] = {knob: then}
+    host = _host_time_factor(replace(mode, **other), spec) / _host_time_factor(mode, spec)
+    slope = estimate_slope(model.now.point, group, knob, step_compute_s)
+    host_share = model.pipeline.step.host_share
+    compute = _compute_time_factor(knob, then / value, host=host, host_share=host_share, slope=slope)
+    pipeline = _scale_pipeline(model.pipeline, host, compute)
     e2e_s = model.predict_e2e_s(pipeline)
     change = e2e_s.value - model.now.e2e_s.value
     ends = [e2e_s.value + by * SLOPE_UNCERTAINTY * change for by in (-1.0, 1.0)]
-    likely = Estimate(e2e_s.value, min(ends), max(ends), 0)
-    then = getattr(turn.then, turn.knob)
-    power_slope = estimate_slope(now, group, turn.knob, mean_power_w)
-    by = "as the sweep shows near it" if is_measured else "as host and device times follow their clocks"
+    power_slope = estimate_slope(model.now.point, group, knob, mean_power_w)
+    by = "as host and device times follow their clocks" if slope is None else "as the sweep shows near it"
     slower = f"; an epoch takes {100 * change / model.now.e2e_s.value:.0f} % longer" if change > 0 else ""
     return KnobChange(
-        turn.knob,
+        knob,
         then=then,
         pipeline=pipeline,
-        why=(
-            f"one step from {getattr(turn.mode, turn.knob):g} MHz to {CLOCK_FORMATS[turn.knob].format(then)}, "
-            f"{by}{slower}"
-        ),
+        why=f"one step from {value:g} MHz to {CLOCK_FORMATS[knob].format(then)}, {by}{slower}",
         error=MIN_ERROR,
         same_work=False,
-        e2e_s=likely,
-        power=None if power_slope is None else scale_by_slope(power_slope, turn.ratio),
+        e2e_s=Estimate(e2e_s.value, min(ends), max(ends), 0),
+        power=None if power_slope is None else scale_by_slope(power_slope, then / value),
     )
 
 
-def _pipeline_at_clocks(
-    model: SettingModel, now: PooledSetting, group: Sequence[PooledSetting], turn: _ClockChange, spec: DeviceSpec
-) -> tuple[InputPipeline, bool]:
-    """Return the pipeline at other clocks, and whether the sweep determines how computing depends on them."""
-    step = model.pipeline.step
-    factor = _host_time_factor(turn.then, spec) / _host_time_factor(turn.mode, spec)
-    means = estimate_slope(now, group, turn.knob, step_compute_s)
-    if means is not None:
-        compute = turn.ratio**means
-    elif turn.knob == "gpu_mhz":
-        compute = step.host_share + (1.0 - step.host_share) / turn.ratio
-    elif turn.knob == "mem_mhz":
-        compute = step.host_share * factor + (1.0 - step.host_share) * turn.ratio**MEMORY_SLOPE
-    else:
-        compute = 1.0 + step.host_share * (factor - 1.0)
-    return _scale_pipeline(model.pipeline, factor, compute), means is not None
+def _compute_time_factor(knob: str, ratio: float, host: float, host_share: float, slope: float | None) -> float:
+    """Return the factor of computing when a clock is multiplied by ``ratio`` and work on a core by ``host``."""
+    if slope is not None:
+        return float(ratio**slope)
+    device = {"gpu_mhz": 1.0 / ratio, "mem_mhz": ratio**MEMORY_SLOPE}.get(knob, 1.0)
+    return float(host_share * (1.0 if knob == "gpu_mhz" else host) + (1.0 - host_share) * device)
 
 
 def _host_time_factor(mode: PowerMode, spec: DeviceSpec) -> float:
@@ -147,7 +118,6 @@ def _host_time_factor(mode: PowerMode, spec: DeviceSpec) -> float:
 
 
 def _scale_pipeline(pipeline: InputPipeline, host: float, compute: float) -> InputPipeline:
-    """Scale work on a core by ``host`` and computing by ``compute``."""
     samples, step = pipeline.samples, pipeline.step
     parts = {name: getattr(step, name) * host for name in ("copy_s", "collate_s", "handover_s", "overhead_s")}
     return replace(
@@ -183,18 +153,11 @@ SAME_POWER = Estimate(1.0, 1.0, 1.0, 0)
 
 
 def propose_workers(model: SettingModel, group: Sequence[PooledSetting]) -> Iterator[KnobChange]:
-    """Propose one and two more loader workers, unless the model expects no gain.
-
-    Args:
-        model: The present setting.
-        group: Not used.
-    """
+    """Propose one and two more loader workers, unless the model expects no gain."""
     present, means = model.pipeline.loader.workers, minibatch_means(model.now)
     best = solve_steady_state(model.pipeline)
-    waits = (
-        f"the {_work_name(model)} waits {format_seconds(means.stall_s)} of every {format_seconds(means.step_s)} "
-        f"for its batch"
-    )
+    of_step = f"{format_seconds(means.stall_s)} of every {format_seconds(means.step_s)}"
+    waits = f"the {_work_name(model)} waits {of_step} for its batch"
     for more in MORE_WORKERS:
         then = with_loader(model.pipeline, present + more)
         steady = solve_steady_state(then)
@@ -209,12 +172,7 @@ def propose_workers(model: SettingModel, group: Sequence[PooledSetting]) -> Iter
 
 
 def propose_prefetch(model: SettingModel, group: Sequence[PooledSetting]) -> Iterator[KnobChange]:
-    """Propose twice the prefetch, which hides a part of the random stall beyond that of the steady state.
-
-    Args:
-        model: The present setting.
-        group: Not used.
-    """
+    """Propose twice the prefetch, which hides a part of the random stall beyond that of the steady state."""
     now, own = model.now, model.now.point
     if own.workers == 0:
         return
@@ -227,8 +185,7 @@ def propose_prefetch(model: SettingModel, group: Sequence[PooledSetting]) -> Ite
     likely, best = (whole_s - part * chance_s * now.steps for part in (QUEUE_HIDES, 1.0))
     why = (
         f"the {_work_name(model)} waits {format_seconds(chance_s)} of every {format_seconds(means.step_s)} for "
-        f"batches that come late by "
-        "chance; a longer queue hides some of it, and cannot save more"
+        "batches that come late by chance; a longer queue hides some of it, and cannot save more"
     )
     yield KnobChange(
         "prefetch",
@@ -241,19 +198,11 @@ def propose_prefetch(model: SettingModel, group: Sequence[PooledSetting]) -> Ite
 
 
 def propose_batch_size(model: SettingModel, group: Sequence[PooledSetting]) -> Iterator[KnobChange]:
-    """Propose twice the batch size, with compute time on the line through two measured sizes.
-
-    Args:
-        model: The present setting.
-        group: Settings of the same board and workload; without another batch size there is no proposal.
-    """
+    """Propose twice the batch size, with compute time on the line through two measured sizes."""
     own = model.now.point
     like = without_knob(own, "batch_size")
-    sizes = {
-        one.point.batch_size: minibatch_means(one.stats)
-        for one in group
-        if without_knob(one.point, "batch_size") == like
-    }
+    alike = [one for one in group if without_knob(one.point, "batch_size") == like]
+    sizes = {one.point.batch_size: minibatch_means(one.stats) for one in alike}
     if len(sizes) < 2:
         return
     size = 2 * own.batch_size
@@ -265,11 +214,10 @@ def propose_batch_size(model: SettingModel, group: Sequence[PooledSetting]) -> I
     compute_s = step.compute_s + each_s * (size - own.batch_size)
     larger = replace(step, compute_s=compute_s, copy_s=2 * step.copy_s, collate_s=2 * step.collate_s)
     why = (
-        f"a minibatch of {own.batch_size} computes for {format_seconds(step.compute_s)}, {format_seconds(each_s)} "
-        f"of it for each "
-        f"sample; the rest, and {format_seconds(step.overhead_s)} of overhead, is shared by more samples"
+        f"a minibatch of {own.batch_size} computes for {format_seconds(step.compute_s)}, {format_seconds(each_s)} of "
+        f"it for each sample; the rest, and {format_seconds(step.overhead_s)} of overhead, is shared by more samples"
     )
-    power_slope = estimate_slope(_find_pooled(model, group), group, "batch_size", mean_power_w)
+    power_slope = estimate_slope(own, group, "batch_size", mean_power_w)
     power = None if power_slope is None else scale_by_slope(power_slope, 2.0)
     changed = replace(pipeline, batch_size=size, step=larger)
     yield KnobChange(
@@ -284,12 +232,7 @@ def _second_batch_size(sizes: Sequence[int], own: int, then: int) -> int:
 
 
 def propose_warm_cache(model: SettingModel, group: Sequence[PooledSetting]) -> Iterator[KnobChange]:
-    """Propose a warm page cache, with files fetched as fast as the fastest setting in the same mode does.
-
-    Args:
-        model: The present setting.
-        group: Settings of the same board and workload.
-    """
+    """Propose a warm page cache, with files fetched as fast as the fastest setting in the same mode does."""
     own = model.now.point
     if own.cache == "warm":
         return
@@ -304,12 +247,7 @@ def propose_warm_cache(model: SettingModel, group: Sequence[PooledSetting]) -> I
 
 
 def propose_storage(model: SettingModel, group: Sequence[PooledSetting]) -> Iterator[KnobChange]:
-    """Propose storages that are faster in pairs of settings that differ in nothing else.
-
-    Args:
-        model: The present setting.
-        group: Settings of the same board and workload.
-    """
+    """Propose storages that are faster in pairs of settings that differ in nothing else."""
     own = model.now.point
     faster: dict[str, list[float]] = {}
     there: Mapping[object, float] = {
@@ -325,9 +263,8 @@ def propose_storage(model: SettingModel, group: Sequence[PooledSetting]) -> Iter
             continue
         now_s = model.now.fetch_s.value / model.now.samples
         why = (
-            f"fetching a sample takes {format_seconds(now_s)}; from {name} it took {part:.2g} times as long where "
-            f"the sweep "
-            "has both"
+            f"fetching a sample takes {format_seconds(now_s)}; from {name} it took {part:.2g} times as long "
+            "where the sweep has both"
         )
         yield KnobChange(
             "storage", then=name, pipeline=_with_fetch_factor(model.pipeline, part), why=why, error=model.error
@@ -335,22 +272,15 @@ def propose_storage(model: SettingModel, group: Sequence[PooledSetting]) -> Iter
 
 
 def propose_pinned_memory(model: SettingModel, group: Sequence[PooledSetting]) -> Iterator[KnobChange]:
-    """Propose copying from page-locked memory.
-
-    Args:
-        model: The present setting.
-        group: Not used.
-    """
+    """Propose copying from page-locked memory."""
     copy_s = minibatch_means(model.now).copy_s
     if model.now.point.pinned or copy_s <= 0 or not has_gpu(model.now):
         return
     own = model.pipeline.step.copy_s
     halved, gone = (_with_copy_time(model.pipeline, own * part) for part in (COPY_PINNED, 0.0))
     expected = Estimate(model.predict_e2e_s(halved).value, model.predict_e2e_s(gone).value, model.now.e2e_s.value, 0)
-    why = (
-        f"copying takes {format_seconds(copy_s)} of every {format_seconds(minibatch_means(model.now).step_s)}; "
-        f"more than that it cannot save"
-    )
+    of_step = f"{format_seconds(copy_s)} of every {format_seconds(minibatch_means(model.now).step_s)}"
+    why = f"copying takes {of_step}; more than that it cannot save"
     yield KnobChange(
         "pinned",
         then=True,
@@ -363,16 +293,17 @@ def propose_pinned_memory(model: SettingModel, group: Sequence[PooledSetting]) -
     )
 
 
-PROPOSERS: tuple[Callable[[SettingModel, Sequence[PooledSetting]], Iterator[KnobChange]], ...] = (
-    *(
-        propose_workers,
-        propose_prefetch,
-        propose_batch_size,
-        propose_warm_cache,
-        propose_storage,
-        propose_pinned_memory,
-    ),
-    *(propose_cores, propose_clocks),
+Proposer = Callable[[SettingModel, Sequence[PooledSetting]], Iterator[KnobChange]]
+"""Proposes values near the present setting from settings of the same board and workload."""
+PROPOSERS: tuple[Proposer, ...] = (
+    propose_workers,
+    propose_prefetch,
+    propose_batch_size,
+    propose_warm_cache,
+    propose_storage,
+    propose_pinned_memory,
+    propose_cores,
+    propose_clocks,
 )
 
 
@@ -381,16 +312,11 @@ def _with_copy_time(pipeline: InputPipeline, copy_s: float) -> InputPipeline:
 
 
 def _with_fetch_factor(pipeline: InputPipeline, part: float) -> InputPipeline:
-    """Return the pipeline with its fetch time multiplied by ``part``."""
     return replace(pipeline, samples=replace(pipeline.samples, fetch_s=pipeline.samples.fetch_s * part))
 
 
 def _sample_fetch_s(one: PooledSetting) -> float:
     return one.stats.fetch_s.value / one.stats.samples
-
-
-def _find_pooled(model: SettingModel, group: Sequence[PooledSetting]) -> PooledSetting:
-    return next(one for one in group if one.stats is model.now)
 
 
 def _work_name(model: SettingModel) -> str:

@@ -129,33 +129,25 @@ def _disagreement(
 ) -> float:
     """Return the scatter of what a sample, and computing at equal clocks, would take alone, in mean log units."""
     groups: dict[tuple[object, ...], list[float]] = {}
-    for observation in observations:
-        mode = observation.mode
-        each_s = _uncontended_sample_s(observation, observation.means.preprocess_s, maxn, host)
+    for one in observations:
+        mode = one.mode
+        each_s = _uncontended_sample_s(one, one.means.preprocess_s, maxn, host)
         groups.setdefault(("samples",), []).append(float(np.log(max(each_s, _LEAST_S))))
-        if observation.is_counted:
-            clocks = (mode.cpu_mhz, mode.gpu_mhz, mode.mem_mhz, observation.means.batch_size)
-            groups.setdefault(clocks, []).append(
-                float(np.log(uncontended_compute_s(observation, host, host_share(mode))))
-            )
+        if one.is_counted:
+            clocks = (mode.cpu_mhz, mode.gpu_mhz, mode.mem_mhz, one.means.batch_size)
+            groups.setdefault(clocks, []).append(float(np.log(uncontended_compute_s(one, host, host_share(mode)))))
     off = [np.square(np.array(logs) - np.mean(logs)) for logs in groups.values() if len(logs) > 1]
     return float(np.sqrt(np.mean(np.concatenate(off)))) if off else 0.0
 
 
-def uncontended_compute_s(observation: PointObservation, host: HostCores, host_share: float) -> float:
-    """Return the compute time per minibatch with no other work on the cores, in seconds.
-
-    Args:
-        observation: The observation.
-        host: The board's cores and their contention.
-        host_share: The part of computing that is bound to the host, 0 to 1.
-    """
-    return observation.means.compute_s / (1.0 + host_share * (_contention_factors(observation, host)[1] - 1.0))
+def uncontended_compute_s(one: PointObservation, host: HostCores, host_share: float) -> float:
+    """Return the compute time per minibatch with no other work on the cores, in seconds."""
+    return one.means.compute_s / (1.0 + host_share * (_contention_factors(one, host)[1] - 1.0))
 
 
-def _contention_factors(observation: PointObservation, host: HostCores) -> tuple[float, float]:
+def _contention_factors(one: PointObservation, host: HostCores) -> tuple[float, float]:
     """Return the slow-downs of loading and of training on shared cores, given how busy these were observed to be."""
-    here, means = dataclasses.replace(host, cores=float(observation.mode.cores)), observation.means
+    here, means = dataclasses.replace(host, cores=float(one.mode.cores)), one.means
     if means.workers == 0:
         alone = compute_slowdown(here, 1.0)
         return alone, alone
@@ -172,9 +164,9 @@ def _build_pipeline(
     host: HostCores,
 ) -> InputPipeline:
     """Build the pipeline at the top clocks for given host cores."""
-    alone = [observation for observation in observations if observation.point.workers == 0] or list(observations)
+    alone = [one for one in observations if one.point.workers == 0] or list(observations)
     size = observations[0].point.batch_size
-    warm = [observation for observation in alone if observation.cached >= WARM_SHARE] or alone
+    warm = [one for one in alone if one.cached >= WARM_SHARE] or alone
     return InputPipeline(
         batch_size=size,
         loader=Loader(0),
@@ -182,13 +174,9 @@ def _build_pipeline(
         samples=SampleCost(
             observations[0].file_mb,
             _geometric_mean(
-                _uncontended_sample_s(observation, observation.means.fetch_s, maxn, host)
-                - _storage_read_s(observation, stored)
-                for observation in warm
+                _uncontended_sample_s(one, one.means.fetch_s, maxn, host) - _storage_read_s(one, stored) for one in warm
             ),
-            _geometric_mean(
-                _uncontended_sample_s(observation, observation.means.preprocess_s, maxn, host) for observation in alone
-            ),
+            _geometric_mean(_uncontended_sample_s(one, one.means.preprocess_s, maxn, host) for one in alone),
         ),
         step=_build_step(observations, maxn, host, size),
         host=host,
@@ -196,52 +184,34 @@ def _build_pipeline(
     )
 
 
-def _uncontended_sample_s(observation: PointObservation, batch_s: float, maxn: PowerMode, host: HostCores) -> float:
+def _uncontended_sample_s(one: PointObservation, batch_s: float, maxn: PowerMode, host: HostCores) -> float:
     """Return the seconds of loading per sample, at the top clocks and alone on its core."""
-    return (
-        batch_s
-        / observation.means.batch_size
-        / host_slowdown(observation.mode, maxn)
-        / _contention_factors(observation, host)[0]
-    )
+    return batch_s / one.means.batch_size / host_slowdown(one.mode, maxn) / _contention_factors(one, host)[0]
 
 
-def _storage_read_s(observation: PointObservation, stored: Mapping[str, Storage]) -> float:
-    storage = stored.get(observation.point.storage)
-    return (
-        0.0
-        if storage is None or observation.file_mb <= 0
-        else (1.0 - observation.cached) * file_read_s(storage, observation.file_mb)
-    )
+def _storage_read_s(one: PointObservation, stored: Mapping[str, Storage]) -> float:
+    storage = stored.get(one.point.storage)
+    return 0.0 if storage is None or one.file_mb <= 0 else (1.0 - one.cached) * file_read_s(storage, one.file_mb)
 
 
 def _build_step(observations: Sequence[PointObservation], maxn: PowerMode, host: HostCores, size: int) -> StepCost:
     """Build the cost around computing at the top clocks; copying and collating scale with the batch size."""
 
-    def top(observation: PointObservation, seconds: float) -> float:
-        return seconds / host_slowdown(observation.mode, maxn) / _contention_factors(observation, host)[1]
+    def top(one: PointObservation, seconds: float) -> float:
+        return seconds / host_slowdown(one.mode, maxn) / _contention_factors(one, host)[1]
 
-    alone = [observation for observation in observations if observation.point.workers == 0]
-    beside = [observation for observation in observations if observation.point.workers > 0]
-    inline = [
-        observation.means.stall_s - observation.means.fetch_s - observation.means.preprocess_s for observation in alone
-    ]
-    collated = [
-        top(observation, s) * size / observation.means.batch_size for observation, s in zip(alone, inline, strict=True)
-    ]
-    overhead_s = _geometric_mean(top(observation, observation.means.overhead_s) for observation in alone or beside)
+    alone = [one for one in observations if one.point.workers == 0]
+    beside = [one for one in observations if one.point.workers > 0]
+    inline = [one.means.stall_s - one.means.fetch_s - one.means.preprocess_s for one in alone]
+    collated = [top(one, s) * size / one.means.batch_size for one, s in zip(alone, inline, strict=True)]
+    overhead_s = _geometric_mean(top(one, one.means.overhead_s) for one in alone or beside)
     taken_s = (
-        _geometric_mean(top(observation, observation.means.overhead_s) for observation in beside) - overhead_s
-        if alone and beside
-        else 0.0
+        _geometric_mean(top(one, one.means.overhead_s) for one in beside) - overhead_s if alone and beside else 0.0
     )
     return StepCost(
         compute_s=0.0,
         host_share=0.0,
-        copy_s=_geometric_mean(
-            top(observation, observation.means.copy_s) * size / observation.means.batch_size
-            for observation in observations
-        ),
+        copy_s=_geometric_mean(top(one, one.means.copy_s) * size / one.means.batch_size for one in observations),
         collate_s=max(0.0, float(np.median(collated))) if collated else 0.0,
         handover_s=max(0.0, taken_s),
         overhead_s=overhead_s,
@@ -257,11 +227,9 @@ def _geometric_mean(values: object) -> float:
 def _worker_start_s(observations: Sequence[PointObservation], maxn: PowerMode) -> float:
     """Return the seconds to start one worker: the first minibatch's stall beyond the time of making it."""
     measured = [
-        (observation.first_s - observation.means.fetch_s - observation.means.preprocess_s)
-        / observation.point.workers
-        / host_slowdown(observation.mode, maxn)
-        for observation in observations
-        if observation.point.workers > 0
+        (one.first_s - one.means.fetch_s - one.means.preprocess_s) / one.point.workers / host_slowdown(one.mode, maxn)
+        for one in observations
+        if one.point.workers > 0
     ]
     return max(0.0, float(np.median(measured))) if measured else 0.0
 
@@ -293,29 +261,25 @@ def _pace_error(
     return float(np.sqrt(np.mean(np.square(np.concatenate(logs)))))
 
 
-def _group_key(observation: PointObservation) -> tuple[int, str, int]:
-    return observation.point.workers, observation.point.storage, observation.point.batch_size
+def _group_key(one: PointObservation) -> tuple[int, str, int]:
+    return one.point.workers, one.point.storage, one.point.batch_size
 
 
 def _make_needs_row(
-    observation: PointObservation, pipeline: InputPipeline, maxn: PowerMode, host_share: HostShare, storage: Storage
+    one: PointObservation, pipeline: InputPipeline, maxn: PowerMode, host_share: HostShare, storage: Storage
 ) -> tuple[float, float, float, float, float]:
     """Return one observation's row of ``BatchNeeds``: observed computing, everything else by the pipeline."""
-    factor, share, size = (
-        host_slowdown(observation.mode, maxn),
-        host_share(observation.mode),
-        observation.means.batch_size,
-    )
-    samples, step, more = pipeline.samples, pipeline.step, observation.means.batch_size / pipeline.batch_size
-    compute_s = uncontended_compute_s(observation, pipeline.host, share)
-    missing = (1.0 - observation.cached) if samples.file_mb > 0 else 0.0
-    taken_s = step.handover_s if observation.point.workers else 0.0
+    factor, share, size = (host_slowdown(one.mode, maxn), host_share(one.mode), one.means.batch_size)
+    samples, step, more = pipeline.samples, pipeline.step, one.means.batch_size / pipeline.batch_size
+    compute_s = uncontended_compute_s(one, pipeline.host, share)
+    missing = (1.0 - one.cached) if samples.file_mb > 0 else 0.0
+    taken_s = step.handover_s if one.point.workers else 0.0
     return (
         size * missing * file_read_s(storage, samples.file_mb),
         (size * (samples.fetch_s + samples.preprocess_s) + step.collate_s * more) * factor,
         (taken_s + step.copy_s * more + step.overhead_s) * factor + compute_s * share,
         compute_s * (1.0 - share),
-        float(observation.mode.cores),
+        float(one.mode.cores),
     )
 
 
@@ -324,28 +288,20 @@ def _fit_storages(
 ) -> dict[str, Storage]:
     """Return every storage of the plan, fitted to observations that read from it; others as their emulated model."""
     made = {}
-    for name in sorted({observation.point.storage for observation in observations} | set(plans)):
+    for name in sorted({one.point.storage for one in observations} | set(plans)):
         plan = plans.get(name)
         model = (plan.model if plan is not None else None) or name
         like = load_storages().get(model, load_storages()[DEFAULT_STORAGE_MODEL])
         measured = [
-            observation
-            for observation in observations
-            if observation.point.storage == name and observation.cached < WARM_SHARE and observation.file_mb > 0
+            one for one in observations if one.point.storage == name and one.cached < WARM_SHARE and one.file_mb > 0
         ]
         if not measured:
             if model in load_storages():
                 made[name] = dataclasses.replace(like, name=name)
             continue
-        fewest = min(observation.point.workers for observation in measured)
+        fewest = min(one.point.workers for one in measured)
         one_s = float(
-            np.median(
-                [
-                    _file_read_s(observation, observations, maxn)
-                    for observation in measured
-                    if observation.point.workers == fewest
-                ]
-            )
+            np.median([_file_read_s(one, observations, maxn) for one in measured if one.point.workers == fewest])
         )
         slower = max(one_s, 1e-7) / file_read_s(like, measured[0].file_mb)
         speed, latency_s = like.mb_per_s / slower, like.latency_s * slower
@@ -355,12 +311,12 @@ def _fit_storages(
     return made
 
 
-def _file_read_s(observation: PointObservation, observations: Sequence[PointObservation], maxn: PowerMode) -> float:
+def _file_read_s(one: PointObservation, observations: Sequence[PointObservation], maxn: PowerMode) -> float:
     """Return the seconds to read one uncached file, from fetching with and without the page cache."""
     warm = [
         other.means.fetch_s / other.means.batch_size / host_slowdown(other.mode, maxn)
         for other in observations
-        if other.cached >= WARM_SHARE and other.point.workers == observation.point.workers
+        if other.cached >= WARM_SHARE and other.point.workers == one.point.workers
     ]
-    cached_s = float(np.median(warm)) * host_slowdown(observation.mode, maxn) if warm else 0.0
-    return (observation.means.fetch_s / observation.means.batch_size - cached_s) / (1.0 - observation.cached)
+    cached_s = float(np.median(warm)) * host_slowdown(one.mode, maxn) if warm else 0.0
+    return (one.means.fetch_s / one.means.batch_size - cached_s) / (1.0 - one.cached)

@@ -13,19 +13,13 @@ from typing import Annotated, Any, Literal, TypeVar, get_args
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from fedge.characterisation.knob_values import (
-    EMULATED,
-    HERE,
-    MAXN,
-    cross_knobs,
-    device_name,
-    load_board_spec,
-    order_points,
-    parse_mode,
-)
+from fedge.characterisation.measurement_process import is_runtime
 from fedge.characterisation.sweep_plan import (
     DEFAULT_STORAGE,
+    EMULATED,
+    HERE,
     KNOBS,
+    MAXN,
     CacheState,
     CharacterisationPlan,
     Images,
@@ -34,6 +28,11 @@ from fedge.characterisation.sweep_plan import (
     SweepPoint,
     WorkKind,
     WorkloadPlan,
+    cross_knobs,
+    device_name,
+    load_board_spec,
+    order_points,
+    parse_mode,
 )
 from fedge.errors import BadInput, UnknownName
 from fedge.types import DeviceSpec, PowerMode
@@ -198,7 +197,6 @@ class ResolvedPlan:
     """A plan with the power modes that it resolved to.
 
     Attributes:
-        plan: The plan.
         modes: The mode that each mode text became: board -> text -> mode.
         has_modes: Whether the plan names power modes; if not, every point runs at MAXN on boards that have modes.
     """
@@ -215,9 +213,6 @@ def read_plan(path: Path) -> CharacterisationPlan:
 
 def read_resolved_plan(path: Path) -> ResolvedPlan:
     """Read a plan together with the power modes that its mode texts resolved to.
-
-    Args:
-        path: The plan's file.
 
     Raises:
         BadInput: The file cannot be read, is not YAML, or a field is wrong; the message names the file and the field.
@@ -444,14 +439,9 @@ def _parse_value(knob: str, given: Any, names: Mapping[str, tuple[str, ...]], wh
         right = "maxn, a preset's name, or CORES/CPU/GPU/MEMORY with clocks in MHz"
     else:
         known = RUNTIMES if knob == "runtime" else CHOICES.get(knob) or names[knob]
-        if not isinstance(given, str) or not (_is_runtime(given) if knob == "runtime" else given in known):
+        if not isinstance(given, str) or not (is_runtime(given) if knob == "runtime" else given in known):
             raise UnknownName(where, str(given), known)
         return given
     if not is_right:
         raise BadInput(where, format_value(given), right)
     return given
-
-
-def _is_runtime(text: str) -> bool:
-    engine, _, image = text.removeprefix("nvidia+").partition(":")
-    return text == "bare" or (engine in {"docker", "podman"} and image != "" and not image.startswith("-"))

@@ -49,11 +49,7 @@ class MinibatchTimes:
         return len(self.epoch)
 
     def select(self, keep: NDArray[np.bool_]) -> MinibatchTimes:
-        """Return the minibatches selected by a mask.
-
-        Args:
-            keep: Boolean mask of shape (n,).
-        """
+        """Return the minibatches selected by a mask."""
         return MinibatchTimes(**{one.name: getattr(self, one.name)[keep] for one in fields(self)})
 
 
@@ -149,12 +145,6 @@ class MeasurementRig(Protocol):
     ) -> PointMeasurement:
         """Measure a point, independently of any earlier measurement of it.
 
-        Args:
-            point: The setting.
-            workload: The workload that ``point`` names.
-            course: How long to measure.
-            report: Called with progress messages.
-
         Raises:
             BoardError: The measurement failed; the point is then recorded as failed with this reason.
         """
@@ -182,6 +172,11 @@ def count_epoch_steps(images: int, batch_size: int, course: MeasurementSchedule)
     return whole if course.minibatches is None else min(whole, course.minibatches)
 
 
+def select_counted_epochs(epochs: Sequence[EpochSummary], course: MeasurementSchedule) -> tuple[EpochSummary, ...]:
+    """Return the epochs without the first ones that the plan discards, unless none would remain."""
+    return tuple(one for one in epochs if one.epoch >= course.discard) or tuple(epochs)
+
+
 def estimate_remaining_s(done_s: Sequence[float], left: Sequence[SweepPoint], course: MeasurementSchedule) -> float:
     """Estimate the remaining duration of a sweep, in seconds.
 
@@ -200,12 +195,6 @@ def estimate_point_s(
     rig: MeasurementRig, point: SweepPoint, workload: WorkloadPlan, course: MeasurementSchedule
 ) -> float | None:
     """Estimate a point's duration on the board's clock, in seconds, by simulating a part of one epoch.
-
-    Args:
-        rig: An emulated board.
-        point: The setting.
-        workload: The workload that ``point`` names.
-        course: The schedule whose epochs are estimated.
 
     Returns:
         The duration, or None if the rig cannot measure the point.

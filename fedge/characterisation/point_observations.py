@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedge.characterisation.point_measurement import EpochSummary, MinibatchTimes
+from fedge.characterisation.point_measurement import EpochSummary, MinibatchTimes, select_counted_epochs
 from fedge.characterisation.sweep_plan import SweepPoint, WorkloadPlan
 from fedge.characterisation.sweep_store import FinishedPoint, SweepResult
 from fedge.costs.input_pipeline.emulated_pipeline import SampleFormat
@@ -57,12 +57,6 @@ def extract_observations(
 ) -> tuple[PointObservation, ...]:
     """Extract the observations of a workload on a board.
 
-    Args:
-        result: The sweep.
-        board: The board's name.
-        workload: The workload's name.
-        kind: Training or inference.
-
     Returns:
         One or two observations per point with a known power mode, in the order of the plan: of the counted epochs, and
             of the discarded ones if they read from the storage.
@@ -88,7 +82,7 @@ def _observe_point(finished: FinishedPoint, result: SweepResult) -> Iterable[Poi
     course = result.plan.course
     file_mb = image_file_mb(finished, result.plan.workloads[finished.point.workload])
     minibatches = finished.read_minibatches()
-    counted = [one for one in finished.epochs if one.epoch >= course.discard] or list(finished.epochs)
+    counted = select_counted_epochs(finished.epochs, course)
     discarded = [one for one in finished.epochs if one not in counted]
     for epochs, counts in ((discarded, False), (counted, True)):
         if epochs and (counts or _cached_share(epochs, finished.point, file_mb) < WARM_SHARE):

@@ -37,15 +37,12 @@ class Variability:
     Attributes:
         scope: Between repeats on one board (``within``), or between boards of a kind (each board's mean).
         board: The board; with scope ``between``, its kind.
-        workload: The workload's name.
-        setting: Description of the setting.
         quantity: ``e2e_s`` or ``energy_j``.
         values: The compared values in seconds or joules.
         names: Per value, the number of the repeat (from 1) or the board.
         cv: Coefficient of variation: standard deviation divided by the mean.
         spread: (max - min) / min.
         label: Label of the weakest point.
-        points: Keys of all points.
     """
 
     scope: Literal["within", "between"]
@@ -63,9 +60,6 @@ class Variability:
 
 def compute_variability(stats: Sequence[PointStats]) -> tuple[Variability, ...]:
     """Compute the variation of every repeated setting, and of every setting measured on several boards of a kind.
-
-    Args:
-        stats: Statistics of all points.
 
     Returns:
         One entry per setting, quantity and scope that has at least two values.
@@ -116,12 +110,7 @@ REPEAT_CONFIDENCE = 0.99
 
 @dataclass(frozen=True, slots=True)
 class DifferingRepeats:
-    """A setting whose repeats differ by more than their minibatches explain.
-
-    Attributes:
-        points: Keys of all repeats.
-        spread: (max - min) / min of the repeats' epoch times.
-    """
+    """A setting whose repeats differ by more than their minibatches explain."""
 
     points: tuple[str, ...]
     spread: float
@@ -134,9 +123,6 @@ class DifferingRepeats:
 
 def find_differing_repeats(stats: Sequence[PointStats]) -> tuple[DifferingRepeats, ...]:
     """Find the settings whose repeats differ significantly.
-
-    Args:
-        stats: Statistics of all points.
 
     Returns:
         Settings with two repeats whose epoch times differ by more than ``MIN_DRIFT`` and by more than chance among
@@ -194,11 +180,7 @@ MAX_SETTINGS, MAX_POINTS, MAX_VALUES = 5, 20, 8
 
 
 def find_variability(stats: Sequence[PointStats]) -> list[SweepFinding]:
-    """Find, per board over its repeats and per kind over its boards, the setting that varies most.
-
-    Args:
-        stats: Statistics of all points.
-    """
+    """Find, per board over its repeats and per kind over its boards, the setting that varies most."""
     groups: dict[tuple[str, str], list[Variability]] = defaultdict(list)
     for one in compute_variability(stats):
         groups[one.scope, one.board].append(one)
@@ -251,9 +233,6 @@ def _describe_spread(one: Variability) -> str:
 def find_doubtful_points(stats: Sequence[PointStats]) -> list[SweepFinding]:
     """Find points that were throttled, did not reach a steady state, or ran beside other programs.
 
-    Args:
-        stats: Statistics of all points.
-
     Returns:
         At most one finding for each of the three reasons.
     """
@@ -267,7 +246,6 @@ def find_doubtful_points(stats: Sequence[PointStats]) -> list[SweepFinding]:
 
 
 def _make_doubt_finding(kind: str, stats: Sequence[PointStats], reasons: Mapping[str, str]) -> SweepFinding:
-    """Make the finding about the points with a reason, by their keys."""
     marked = [one for one in stats if one.key in reasons]
     return SweepFinding(
         kind=kind,

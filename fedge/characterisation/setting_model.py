@@ -12,8 +12,7 @@ import numpy as np
 
 from fedge.characterisation.confidence_interval import Estimate
 from fedge.characterisation.point_knobs import KnobValue, get_knob_value, without_knob
-from fedge.characterisation.point_statistics import PointStats
-from fedge.characterisation.pooled_settings import PooledSetting
+from fedge.characterisation.point_statistics import PointStats, PooledSetting
 from fedge.characterisation.sweep_plan import SweepPoint
 from fedge.costs.input_pipeline.pipeline_fit import LoaderMeans, fit_pipeline, with_loader
 from fedge.costs.input_pipeline.pipeline_model import InputPipeline
@@ -45,7 +44,7 @@ direction."""
 StatsFigure = Callable[[PointStats], float | None]
 
 
-def estimate_slope(now: PooledSetting, group: Sequence[PooledSetting], knob: str, figure: StatsFigure) -> float | None:
+def estimate_slope(now: SweepPoint, group: Sequence[PooledSetting], knob: str, figure: StatsFigure) -> float | None:
     """Estimate the log-log slope of a figure against a knob.
 
     Args:
@@ -58,14 +57,14 @@ def estimate_slope(now: PooledSetting, group: Sequence[PooledSetting], knob: str
         d log(figure) / d log(knob) between two settings that differ in ``knob`` alone, preferably from settings that
             are otherwise equal to ``now``; None if there are none.
     """
-    own = get_knob_value(now.point, knob)
+    own = get_knob_value(now, knob)
     if own is None or float(own) <= 0:
         return None
     chains: dict[SweepPoint, list[PooledSetting]] = defaultdict(list)
     for one in group:
         if get_knob_value(one.point, knob):
             chains[without_knob(one.point, knob)].append(one)
-    like = without_knob(now.point, knob)
+    like = without_knob(now, knob)
     found: list[tuple[bool, float, float]] = []
     for key, settings in chains.items():
         ordered = sorted((float(get_knob_value(one.point, knob) or 0.0), figure(one.stats) or 0.0) for one in settings)
@@ -138,9 +137,6 @@ class SettingModel:
     def predict_e2e_s(self, then: InputPipeline) -> Estimate:
         """Predict the epoch's duration with another pipeline, in seconds: the measured one scaled by the model's ratio.
 
-        Args:
-            then: The other pipeline.
-
         Returns:
             The duration for the same number of samples; its interval is the model's error, and ``n`` is 0.
         """
@@ -150,9 +146,6 @@ class SettingModel:
 
     def predict_energy_j(self, then_s: Estimate) -> Estimate | None:
         """Predict an epoch's energy for another duration of the same work, in joules.
-
-        Args:
-            then_s: The duration in seconds.
 
         Returns:
             The energy, or None if not metered. If the power of waiting is unknown, its interval covers everything from

@@ -26,8 +26,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedge.characterisation.confidence_interval import batch_means, student_t, variance_inflation
-from fedge.characterisation.profiling.stability import clip_outliers, compute_mser_truncation, outlier_band
+from fedge.characterisation.confidence_interval import batch_means, combine_errors, student_t, variance_inflation
+from fedge.characterisation.stability import clip_outliers, compute_mser_truncation, outlier_band
 from fedge.types import Floats
 
 MSER_BATCH = 5
@@ -51,9 +51,7 @@ class Steadiness:
     """Assessment of a series.
 
     Attributes:
-        warm_up: Number of warm-up minibatches.
         outliers: Boolean mask of shape (n,) over the whole series.
-        settled: Whether the series is steady after warm-up.
         why: Why it is not steady; empty if it is.
     """
 
@@ -77,11 +75,7 @@ def assess_steadiness(series: Floats) -> Steadiness:
 
 
 def find_outliers(series: Floats) -> NDArray[np.bool_]:
-    """Return a boolean mask of the outliers, which are at most ``MAX_OUTLIER_SHARE`` of the series.
-
-    Args:
-        series: Seconds per minibatch, shape (n,), n >= 1.
-    """
+    """Return a boolean mask of the outliers, which are at most ``MAX_OUTLIER_SHARE`` of the series."""
     centre, width = outlier_band(series, MIN_OUTLIER_DISTANCE)
     far: NDArray[np.bool_] = np.abs(series - centre) > width
     return far if far.mean() <= MAX_OUTLIER_SHARE else np.zeros(len(series), dtype=np.bool_)
@@ -149,12 +143,9 @@ def _have_different_means(first: Floats, second: Floats, sure: float) -> bool:
     apart = abs(float(first.mean() - second.mean()))
     if apart <= MIN_DRIFT * abs(float(second.mean())) or min(len(one), len(two)) < 2:
         return False
-    parts = [float(means.var(ddof=1)) / len(means) * variance_inflation(means) for means in (one, two)]
-    total = sum(parts)
-    if total <= 0.0:
-        return True
-    freedom = total**2 / sum(part**2 / (len(means) - 1) for part, means in zip(parts, (one, two), strict=True))
-    return apart > student_t(freedom, sure) * math.sqrt(total)
+    variances = [float(means.var(ddof=1)) / len(means) * variance_inflation(means) for means in (one, two)]
+    se, freedom = combine_errors([(math.sqrt(v), len(m) - 1) for v, m in zip(variances, (one, two), strict=True)])
+    return apart > student_t(freedom, sure) * se
 
 
 def _relative_trend(series: Floats) -> float:

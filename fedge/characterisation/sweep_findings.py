@@ -17,11 +17,10 @@ from fedge.characterisation.findings import (
     rank_findings,
     render_finding,
 )
-from fedge.characterisation.knob_effects import KnobEffect, compute_effects_from_first, compute_pooled_effects
+from fedge.characterisation.knob_effects import KnobEffect
 from fedge.characterisation.knob_findings import find_knob_findings
 from fedge.characterisation.point_knobs import describe_differences, describe_setting
-from fedge.characterisation.point_statistics import PointStats
-from fedge.characterisation.pooled_settings import PooledSetting, group_by_workload, pool_repeats
+from fedge.characterisation.point_statistics import PointStats, PooledSetting, group_by_workload
 from fedge.characterisation.reliability import find_doubtful_points, find_variability
 from fedge.characterisation.sweep_plan import SweepPoint
 
@@ -32,12 +31,6 @@ COMPUTES, DESCRIBED = 0.1, 0.5
 for the ranking."""
 MIN_STALL_SHARE = 0.1
 """Share of an epoch from which the setting with the largest stall is reported; a default."""
-
-
-def compute_findings(stats: Sequence[PointStats]) -> tuple[SweepFinding, ...]:
-    """Compute all findings from the statistics of all points, by decreasing importance."""
-    points = pool_repeats(stats)
-    return compute_pooled_findings(stats, points, compute_pooled_effects(points), compute_effects_from_first(points))
 
 
 def compute_pooled_findings(
@@ -68,11 +61,7 @@ def compute_pooled_findings(
 
 
 def find_time_shares(points: Sequence[PooledSetting]) -> list[SweepFinding]:
-    """Find, per workload and board, the parts of an epoch in the fastest setting and in the one with the largest stall.
-
-    Args:
-        points: Settings with pooled repeats.
-    """
+    """Find, per workload and board, the parts of an epoch in the fastest setting and in the one that stalls most."""
     found: list[SweepFinding] = []
     for group in group_by_workload(points).values():
         among = [one.point for one in group]

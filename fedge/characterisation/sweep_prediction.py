@@ -10,14 +10,13 @@ from typing import get_args
 
 import numpy as np
 
-from fedge.characterisation import knob_values
+from fedge.characterisation import sweep_plan
 from fedge.characterisation.epoch_model import EpochModel, EpochPredictions, EpochSetting
-from fedge.characterisation.knob_values import parse_mode
 from fedge.characterisation.linear_epoch_model import LinearEpochModel, MeasuredEpoch
 from fedge.characterisation.point_knobs import format_mode
 from fedge.characterisation.point_measurement import count_epoch_steps
 from fedge.characterisation.point_observations import PointObservation, extract_observations
-from fedge.characterisation.sweep_plan import WorkKind
+from fedge.characterisation.sweep_plan import WorkKind, parse_mode
 from fedge.characterisation.sweep_store import SweepResult, read_result
 from fedge.costs.input_pipeline.emulated_pipeline import load_storages
 from fedge.decisions.candidate_modes import mask_candidates
@@ -36,14 +35,10 @@ class EpochPredictionOptions:
     """Options of a prediction; None means the sweep's most frequent value.
 
     Attributes:
-        folder: The sweep's folder.
         modes: Power modes as cores/CPU/GPU/memory in MHz, or ``maxn``; empty for those of the sweep.
         board: The board; None if the sweep has one.
         workload: The workload; None for all.
         kind: ``train`` or ``infer``.
-        batch_size: Samples per step.
-        workers: Loader workers.
-        prefetch: Batches that each worker loads ahead.
         storage: A storage of the plan, or an emulated one.
         cache: Page cache of the predicted epoch, ``warm`` or ``dropped``.
         method: ``epochs`` with stalls, or ``simple`` by the mode alone.
@@ -76,8 +71,6 @@ class EpochPrediction:
         energy_spread: Standard deviation of ``energy_j``, as a share of it.
         seen_s: Measured time of the same setting; None if the sweep did not measure it.
         seen_j: Measured energy of the same setting.
-        method: Prediction method.
-        label: Provenance.
     """
 
     board: str
@@ -116,7 +109,7 @@ def predict_result_epochs(result: SweepResult, options: EpochPredictionOptions) 
     if options.storage is not None and options.storage not in stored:
         raise UnknownName("--storage", options.storage, stored)
     board = _resolve_name("--board", options.board, result.plan.boards)
-    spec = knob_values.load_board_spec(board)
+    spec = sweep_plan.load_board_spec(board)
     if spec is None:
         right = "a board whose power modes can be set, an emulated one or a Jetson"
         raise BadInput("--board", f"{board}, a machine whose modes are not known", right)
@@ -176,14 +169,14 @@ class _Case:
 
     @property
     def counted_observations(self) -> list[PointObservation]:
-        return [observation for observation in self.observations if observation.is_counted]
+        return [one for one in self.observations if one.is_counted]
 
 
 def _predict_workload(
     result: SweepResult, options: EpochPredictionOptions, board: str, workload: str, spec: DeviceSpec
 ) -> list[EpochPrediction]:
     observations = extract_observations(result, board, workload, options.kind)
-    counted = [observation for observation in observations if observation.is_counted]
+    counted = [one for one in observations if one.is_counted]
     if not counted:
         right = "a sweep with a finished point of it, in a mode that is known"
         raise BadInput(str(options.folder), f"nothing of {workload} on {board} ({options.kind})", right)
@@ -212,12 +205,12 @@ def _build_setting(
 
     def usual(knob: str, given: int | str | None) -> str:
         base = result.plan.base.get(knob)
-        most = Counter(getattr(observation.point, knob) for observation in observations).most_common(1)[0][0]
+        most = Counter(getattr(one.point, knob) for one in observations).most_common(1)[0][0]
         return str(next(value for value in (given, base, most) if value is not None))
 
     size = int(usual("batch_size", options.batch_size))
     cached = (
-        float(np.median([observation.cached for observation in observations]))
+        float(np.median([one.cached for one in observations]))
         if options.cache is None
         else CACHED_SHARES[options.cache]
     )
@@ -239,7 +232,7 @@ def _select_modes(options: EpochPredictionOptions, observations: Sequence[PointO
     if options.best is not None:
         every = build_grid(spec)
         return Modes(every.knobs[mask_candidates(every)])
-    tried = dict.fromkeys(observation.mode for observation in observations)
+    tried = dict.fromkeys(one.mode for one in observations)
     return stack_modes(sorted(tried, reverse=True))
 
 
@@ -247,30 +240,30 @@ def _predict_simple(case: _Case, modes: Modes) -> EpochPredictions:
     """Predict with the paper's simple method, which uses epochs with the same loader setting only."""
     workload, setting = case.workload, case.setting
     epochs = [
-        MeasuredEpoch(name, observation.mode, observation.e2e_s, observation.energy_j)
+        MeasuredEpoch(name, one.mode, one.e2e_s, one.energy_j)
         for name in _list_workloads(case.result)
-        for observation in extract_observations(case.result, case.board, name, case.options.kind)
-        if observation.is_counted and _has_same_loader(observation, setting)
+        for one in extract_observations(case.result, case.board, name, case.options.kind)
+        if one.is_counted and _has_same_loader(one, setting)
     ]
     if all(one.network != workload for one in epochs):
         got = f"no point at batch {setting.batch_size}, {setting.workers} workers, {setting.storage}"
         raise BadInput("--method simple", got, "a setting that the sweep tried in some modes: it predicts modes alone")
-    fitted = LinearEpochModel(case.spec.maxn).fit(epochs).predict(workload, modes)
+    epoch_s, energy_j = LinearEpochModel(case.spec.maxn).fit(epochs).predict(workload, modes)
     unknown = np.full(len(modes), np.nan)
     return EpochPredictions(
         modes,
-        e2e_s=fitted.epoch_s,
+        e2e_s=epoch_s,
         stall_s=unknown,
         compute_s=unknown,
         e2e_sd_log=unknown,
-        energy_j=fitted.energy_j,
+        energy_j=energy_j,
         energy_sd_log=unknown,
         label="estimated",
     )
 
 
-def _has_same_loader(observation: PointObservation, setting: EpochSetting) -> bool:
-    point = observation.point
+def _has_same_loader(one: PointObservation, setting: EpochSetting) -> bool:
+    point = one.point
     mine = (point.batch_size, point.workers, point.storage)
     return mine == (setting.batch_size, setting.workers, setting.storage)
 
@@ -289,11 +282,7 @@ def _find_best_row(predictions: EpochPredictions, best: str) -> int:
 def _to_prediction(case: _Case, predictions: EpochPredictions, row: int) -> EpochPrediction:
     setting = case.setting
     mode = predictions.modes[row]
-    same = [
-        observation
-        for observation in case.counted_observations
-        if observation.mode == mode and _has_same_setting(observation, setting)
-    ]
+    same = [one for one in case.counted_observations if one.mode == mode and _has_same_setting(one, setting)]
     return EpochPrediction(
         board=case.board,
         workload=case.workload,
@@ -308,8 +297,8 @@ def _to_prediction(case: _Case, predictions: EpochPredictions, row: int) -> Epoc
         energy_j=None if predictions.energy_j is None else float(predictions.energy_j[row]),
         e2e_spread=_finite_or_none(predictions.e2e_sd_log[row]),
         energy_spread=None if predictions.energy_sd_log is None else _finite_or_none(predictions.energy_sd_log[row]),
-        seen_s=_mean_or_none([observation.e2e_s for observation in same]),
-        seen_j=_mean_or_none([observation.energy_j for observation in same]),
+        seen_s=_mean_or_none([one.e2e_s for one in same]),
+        seen_j=_mean_or_none([one.energy_j for one in same]),
         method=case.options.method,
         label=predictions.label,
     )
@@ -319,8 +308,8 @@ def _finite_or_none(value: float) -> float | None:
     return None if np.isnan(value) else float(value)
 
 
-def _has_same_setting(observation: PointObservation, setting: EpochSetting) -> bool:
-    return _has_same_loader(observation, setting) and abs(observation.cached - setting.cached) < 0.01
+def _has_same_setting(one: PointObservation, setting: EpochSetting) -> bool:
+    return _has_same_loader(one, setting) and abs(one.cached - setting.cached) < 0.01
 
 
 def _mean_or_none(values: Sequence[float | None]) -> float | None:

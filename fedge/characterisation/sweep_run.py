@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedge.characterisation import knob_values, sweep_files
-from fedge.characterisation.knob_values import MAXN
+from fedge.characterisation import sweep_plan, sweep_tables
 from fedge.characterisation.plan_reader import ResolvedPlan, read_resolved_plan
 from fedge.characterisation.point_knobs import describe_point
 from fedge.characterisation.point_measurement import (
@@ -20,7 +19,7 @@ from fedge.characterisation.point_measurement import (
     estimate_point_s,
     estimate_remaining_s,
 )
-from fedge.characterisation.sweep_plan import CharacterisationPlan, SweepPoint
+from fedge.characterisation.sweep_plan import MAXN, CharacterisationPlan, SweepPoint
 from fedge.characterisation.sweep_store import (
     JOURNAL_FILE,
     SweepJournal,
@@ -43,7 +42,6 @@ class SweepOptions:
     """Options of a sweep.
 
     Attributes:
-        plan: The plan's file.
         out: The sweep's folder; None for ``DEFAULT_FOLDER`` and the plan's name.
         again: Whether to retry points that have failed too often.
     """
@@ -60,8 +58,6 @@ class SweepOutcome:
     Attributes:
         result: All finished, skipped and failed points.
         new: Number of points finished by this start.
-        written: Files of the results.
-        attempts: Number of failed attempts by point key.
     """
 
     result: SweepResult
@@ -99,8 +95,6 @@ class SweepListing:
     """The points of a plan in the order of measurement.
 
     Attributes:
-        folder: The sweep's folder.
-        points: The points.
         repeats_s: Least time from the first repeat to the last, in seconds.
         default_modes: Note on the modes if the plan names none; empty otherwise.
     """
@@ -140,7 +134,7 @@ def run_sweep(
         if options.again:
             journal.past.attempts.clear()
         before = len(journal.past.done)
-        sweep_files.write_plan(out, resolved)
+        sweep_tables.write_plan(out, resolved)
         if text := _describe_default_modes(resolved):
             note(text)
         _measure_points(SweepRun(plan, rigs, journal), out, note, show_progress)
@@ -217,7 +211,6 @@ def build_rigs(plan: CharacterisationPlan, folder: Path, path: Path) -> dict[str
 
 @contextmanager
 def _prefix_errors(place: str) -> Iterator[None]:
-    """Prefix errors raised in the block with the plan's file or a location in it."""
     try:
         yield
     except BadInput as error:
@@ -226,7 +219,7 @@ def _prefix_errors(place: str) -> Iterator[None]:
 
 
 def _build_rig(plan: CharacterisationPlan, board: str, folder: Path) -> MeasurementRig:
-    if board == knob_values.HERE:
+    if board == sweep_plan.HERE:
         from fedge.characterisation.local_rig import build_local_rig
 
         return build_local_rig(plan, folder)
@@ -237,7 +230,7 @@ def _build_rig(plan: CharacterisationPlan, board: str, folder: Path) -> Measurem
 
 def _describe_default_modes(resolved: ResolvedPlan) -> str:
     """Describe the mode used if the plan names none; empty if it names one or modes cannot be set."""
-    modes = {knob_values.device_name(name) or name: own.get(MAXN) for name, own in resolved.modes.items()}
+    modes = {sweep_plan.device_name(name) or name: own.get(MAXN) for name, own in resolved.modes.items()}
     shown = ", ".join(f"{mode} on {name}" for name, mode in modes.items() if mode is not None)
     return f"the plan names no mode: every point is at MAXN ({shown})" if shown and not resolved.has_modes else ""
 
@@ -265,12 +258,9 @@ def _measure_points(run: SweepRun, out: Path, note: Callable[[str], None], show_
 
 
 def _write_results(result: SweepResult, write_report: Callable[[SweepResult], list[Path]]) -> list[Path]:
-    """Write all results: epochs, tables and report."""
-    written = [sweep_files.write_epochs(result)]
+    written = [sweep_tables.write_epochs(result)]
     if result.points:
-        from fedge.characterisation.sweep_tables import write_tables
-
-        written += write_tables(result)
+        written += sweep_tables.write_tables(result)
         written += write_report(result)
     return written
 
@@ -280,7 +270,7 @@ def _plan_point(
 ) -> PlannedPoint:
     workload = plan.workloads[point.workload]
     reason = None if rig is None else rig.refusal_reason(point, workload)
-    timed = rig is not None and not reason and point.board != knob_values.HERE
+    timed = rig is not None and not reason and point.board != sweep_plan.HERE
     seconds = estimate_point_s(rig, point, workload, plan.course) if rig is not None and timed else None
     state = states.get(point.key, "skipped" if reason else "left")
     return PlannedPoint(point.key, state=state, seconds=seconds, point=describe_point(point), reason=reason)
@@ -331,8 +321,8 @@ class SweepRun:
     @property
     def local_remaining_s(self) -> float | None:
         """Estimated remaining time on this machine, in seconds; None before its first point is done."""
-        here = [one.seconds for one in self.journal.past.done.values() if one.point.board == knob_values.HERE]
-        rest = [point for point in self.remaining_points if point.board == knob_values.HERE]
+        here = [one.seconds for one in self.journal.past.done.values() if one.point.board == sweep_plan.HERE]
+        rest = [point for point in self.remaining_points if point.board == sweep_plan.HERE]
         return estimate_remaining_s(here, rest, self.plan.course) if here else None
 
     def next_point(self) -> SweepPoint | None:
@@ -341,9 +331,6 @@ class SweepRun:
 
     def run_next(self, report: ProgressCallback = lambda _: None) -> PointMeasurement | UnmeasuredPoint:
         """Measure the next point, unless its rig refuses it, and write the journal.
-
-        Args:
-            report: Called with progress messages.
 
         Returns:
             The measurement, or the reason why there is none.

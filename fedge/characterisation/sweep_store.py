@@ -27,21 +27,11 @@ from fedge.types import Label
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class PointArrays:
-    """Lazy access to a point's arrays, which are either in memory or read from disk on each call.
-
-    Attributes:
-        minibatches: Returns the times of every minibatch.
-        sensor_trace: Returns the loads, power and temperature over time.
-    """
-
-    minibatches: Callable[[], MinibatchTimes]
-    sensor_trace: Callable[[], SensorTrace]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
 class FinishedPoint:
-    """A finished point, with the fields of ``PointMeasurement`` but its arrays read on demand."""
+    """A finished point, with the fields of ``PointMeasurement`` but its arrays read on demand.
+
+    Both readers raise ``BadInput`` if the point's file is missing or damaged.
+    """
 
     point: SweepPoint
     epochs: tuple[EpochSummary, ...]
@@ -51,23 +41,8 @@ class FinishedPoint:
     seconds: float
     notes: tuple[str, ...]
     parameters: Mapping[str, float]
-    arrays: PointArrays = field(repr=False)
-
-    def read_minibatches(self) -> MinibatchTimes:
-        """Read the times of every minibatch.
-
-        Raises:
-            BadInput: The point's file is missing or damaged.
-        """
-        return self.arrays.minibatches()
-
-    def read_sensor_trace(self) -> SensorTrace:
-        """Read the loads, power and temperature over time.
-
-        Raises:
-            BadInput: The point's file is missing or damaged.
-        """
-        return self.arrays.sensor_trace()
+    read_minibatches: Callable[[], MinibatchTimes] = field(repr=False)
+    read_sensor_trace: Callable[[], SensorTrace] = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,10 +65,6 @@ UNFINISHED_FILES = ".*.part"
 def write_arrays(folder: Path, seen: PointMeasurement) -> None:
     """Write a point's arrays to Parquet files.
 
-    Args:
-        folder: The sweep's folder.
-        seen: The measurement whose minibatch times and sensor trace are written.
-
     Raises:
         BadInput: A file cannot be written.
     """
@@ -113,27 +84,8 @@ def write_arrays(folder: Path, seen: PointMeasurement) -> None:
             pq.write_table(table.replace_schema_metadata(about), file)
 
 
-def open_point_arrays(folder: Path, key: str) -> PointArrays:
-    """Return the lazy arrays of a stored point.
-
-    Args:
-        folder: The sweep's folder.
-        key: The point's key, as in ``SweepPoint.key``.
-
-    Returns:
-        Readers that raise ``BadInput`` when a file is missing or damaged.
-    """
-    return PointArrays(
-        lambda: MinibatchTimes(**_read_parquet(_array_path(folder, MINIBATCHES, key), MinibatchTimes)),
-        lambda: SensorTrace(**_read_parquet(_array_path(folder, STRIPS, key), SensorTrace)),
-    )
-
-
 def has_complete_arrays(folder: Path, key: str) -> bool:
-    """Return whether a point's files exist and contain all columns.
-
-    Only the metadata at the end of each file is checked; damaged content is detected on reading.
-    """
+    """Return whether a point's files have all columns, by the metadata at their ends alone."""
     return all(_has_columns(_array_path(folder, part, key), record) for part, record in ARRAY_RECORDS.items())
 
 
@@ -202,14 +154,17 @@ COMMAND = "fedge characterise"
 EXPECTED_FILE = f"the journal of `{COMMAND}`, or another --out"
 MAX_ATTEMPTS = 2
 """A failed point is retried once, when the sweep is started again."""
-SAVED_FIELDS = tuple(one.name for one in fields(FinishedPoint) if one.name != "arrays")
+SAVED_FIELDS = tuple(one.name for one in fields(FinishedPoint) if not one.name.startswith("read_"))
 """Fields of a finished point's journal line: all of ``PointMeasurement`` except its arrays."""
 
 
 def to_finished_point(measurement: PointMeasurement) -> FinishedPoint:
     """Convert a measurement to a finished point that keeps its arrays in memory."""
-    arrays = PointArrays(lambda: measurement.minibatches, lambda: measurement.sensor_trace)
-    return FinishedPoint(**{name: getattr(measurement, name) for name in SAVED_FIELDS}, arrays=arrays)
+    return FinishedPoint(
+        **{name: getattr(measurement, name) for name in SAVED_FIELDS},
+        read_minibatches=lambda: measurement.minibatches,
+        read_sensor_trace=lambda: measurement.sensor_trace,
+    )
 
 
 @dataclass(slots=True)
@@ -225,28 +180,31 @@ class SweepProgress:
     attempts: dict[str, int] = field(default_factory=dict)
     """Number of failures per point."""
 
-    def finish(self, finished: FinishedPoint) -> None:
-        """Record a finished point."""
-        key = finished.point.key
-        self.done[key] = finished
-        self.skipped.pop(key, None)
-        self.failed.pop(key, None)
+    def apply_event(self, event: Mapping[str, Any], folder: Path) -> None:
+        """Apply a line of the journal in ``folder``.
 
-    def skip(self, point: SweepPoint, reason: str) -> None:
-        """Record a point that the board cannot measure."""
-        self.skipped[point.key] = (point, reason)
-        self.failed.pop(point.key, None)
-
-    def fail(self, point: SweepPoint, reason: str) -> None:
-        """Record a failed attempt at a point."""
-        self.failed[point.key] = (point, reason)
-        self.attempts[point.key] = self.attempts.get(point.key, 0) + 1
-        self.skipped.pop(point.key, None)
-
-    def replace_plan(self, plan: CharacterisationPlan) -> None:
-        """Set another plan and reset the failure counts, since failed points may succeed with it."""
-        self.plan = plan
-        self.attempts.clear()
+        Raises:
+            KeyError, TypeError, ValueError: It is no such line.
+        """
+        kind = event["event"]
+        if kind in {"begin", "plan"} and event["version"] == VERSION:
+            self.plan, self.software = plan_from_data(event["plan"]), dict(event["software"])
+            self.attempts.clear()  # failed points may succeed with another plan
+            return
+        point = SweepPoint.from_data(event["point"])
+        key = point.key
+        if kind == "done":
+            self.done[key] = _finished_from_event(event, point, folder)
+        elif kind == "skipped":
+            self.skipped[key] = (point, event["reason"])
+        elif kind == "failed":
+            self.failed[key] = (point, event["reason"])
+            self.attempts[key] = self.attempts.get(key, 0) + 1
+        else:
+            raise ValueError(event)
+        for other, points in (("skipped", self.skipped), ("failed", self.failed)):
+            if kind != other:
+                points.pop(key, None)
 
     def remaining_points(self, plan: CharacterisationPlan) -> tuple[SweepPoint, ...]:
         """Return the points that are neither finished nor failed ``MAX_ATTEMPTS`` times, in the order of the plan."""
@@ -258,11 +216,7 @@ class SweepProgress:
 
 
 class SweepJournal(JsonLines):
-    """An open journal, written by one process only.
-
-    Attributes:
-        past: The state of the sweep that the journal records.
-    """
+    """An open journal, written by one process only."""
 
     def __init__(self, path: Path, file: int, past: SweepProgress) -> None:
         super().__init__(path, file)
@@ -289,15 +243,11 @@ class SweepJournal(JsonLines):
             about = {"event": event, "version": VERSION, "software": together, "plan": plan_as_data(plan)}
             self._append(about)
             sync_folder(self.path.parent)
-            past.replace_plan(plan)
+            past.attempts.clear()
         past.plan, past.software = plan, together
 
     def forget_damaged(self) -> tuple[SweepPoint, ...]:
-        """Treat finished points whose arrays are missing or truncated as not measured.
-
-        Returns:
-            These points.
-        """
+        """Treat finished points whose arrays are missing or truncated as not measured, and return them."""
         lost = tuple(
             done.point for key, done in self.past.done.items() if not has_complete_arrays(self.path.parent, key)
         )
@@ -310,30 +260,27 @@ class SweepJournal(JsonLines):
         write_arrays(self.path.parent, seen)
         known = {name: getattr(seen, name) for name in SAVED_FIELDS}
         epochs = [asdict(epoch) for epoch in seen.epochs]
-        line = _to_python_scalars(known | {"epochs": epochs, "point": seen.point.as_data()})
-        self._append({"event": "done", "key": seen.point.key, **line})
-        self.past.finish(FinishedPoint(**known, arrays=open_point_arrays(self.path.parent, seen.point.key)))
+        self._write_event("done", seen.point, _to_python_scalars(known | {"epochs": epochs}))
 
     def skip(self, point: SweepPoint, reason: str) -> None:
         """Record that the board cannot measure the point; an identical entry is not repeated."""
         if self.past.skipped.get(point.key) != (point, reason):
-            self._append({"event": "skipped", "key": point.key, "reason": reason, "point": point.as_data()})
-        self.past.skip(point, reason)
+            self._write_event("skipped", point, {"reason": reason})
 
     def fail(self, point: SweepPoint, reason: str) -> None:
         """Record a failed attempt at a point."""
-        self._append({"event": "failed", "key": point.key, "reason": reason, "point": point.as_data()})
-        self.past.fail(point, reason)
+        self._write_event("failed", point, {"reason": reason})
+
+    def _write_event(self, kind: str, point: SweepPoint, values: Mapping[str, Any]) -> None:
+        event = {"event": kind, "key": point.key, **values, "point": point.as_data()}
+        self._append(event)
+        self.past.apply_event(event, self.path.parent)
 
 
 def open_journal(folder: Path) -> SweepJournal:
     """Open the journal in ``folder`` for this process alone, creating folder and journal if they do not exist.
 
-    Args:
-        folder: The sweep's folder. A truncated last line of its journal, and temporary files, are removed.
-
-    Returns:
-        The journal, locked until it is closed.
+    A truncated last line, and temporary files of an interrupted writer, are removed. Closing releases the lock.
 
     Raises:
         BadInput: The folder holds something else, cannot be written, or is locked by another process; or the journal is
@@ -353,11 +300,7 @@ def open_journal(folder: Path) -> SweepJournal:
 
 
 def parse_journal(path: Path, raw: bytes) -> tuple[SweepProgress, int]:
-    """Replay a journal.
-
-    Args:
-        path: The journal's path, for messages and for the folder of the points' arrays.
-        raw: The journal's content.
+    """Replay a journal whose content is ``raw``; the points' arrays are in the folder of ``path``.
 
     Returns:
         The state of the sweep, and how many bytes of ``raw`` are complete lines.
@@ -370,16 +313,13 @@ def parse_journal(path: Path, raw: bytes) -> tuple[SweepProgress, int]:
     def take(number: int, event: Any) -> None:
         if number == 1 and event["event"] != "begin":
             raise ValueError(event)
-        _apply_event(event, past, path.parent)
+        past.apply_event(event, path.parent)
 
     return past, replay_lines(path, raw, take, EXPECTED_FILE)
 
 
 def read_result(folder: Path) -> SweepResult:
-    """Read the sweep in ``folder``.
-
-    Returns:
-        The plan and all points that were measured, skipped or failed so far.
+    """Read the sweep in ``folder``: its plan and all points that were measured, skipped or failed so far.
 
     Raises:
         BadInput: The folder holds no sweep, or its journal is damaged.
@@ -417,33 +357,20 @@ def _check_folder(folder: Path) -> None:
         raise BadInput("--out", f"{folder}, which holds something else", "a new folder, or that of this sweep")
 
 
-def _apply_event(event: Mapping[str, Any], past: SweepProgress, folder: Path) -> None:
-    kind = event["event"]
-    if kind in {"begin", "plan"}:
-        if event["version"] != VERSION:
-            raise ValueError(event)
-        past.replace_plan(plan_from_data(event["plan"]))
-        past.software = dict(event["software"])
-    elif kind == "done":
-        past.finish(_finished_from_event(event, folder))
-    elif kind == "skipped":
-        past.skip(SweepPoint.from_data(event["point"]), event["reason"])
-    elif kind == "failed":
-        past.fail(SweepPoint.from_data(event["point"]), event["reason"])
-    else:
-        raise ValueError(event)
-
-
-def _finished_from_event(event: Mapping[str, Any], folder: Path) -> FinishedPoint:
-    """Return the finished point of a journal line; its arrays are in ``folder``."""
-    point = SweepPoint.from_data(event["point"])
+def _finished_from_event(event: Mapping[str, Any], point: SweepPoint, folder: Path) -> FinishedPoint:
     made = {
         "point": point,
         "epochs": tuple(EpochSummary(**epoch) for epoch in event["epochs"]),
         "notes": tuple(event["notes"]),
     }
+
+    def read(part: str, record: Any) -> Callable[[], Any]:
+        return lambda: record(**_read_parquet(_array_path(folder, part, point.key), record))
+
     return FinishedPoint(
-        **{name: event[name] for name in SAVED_FIELDS} | made, arrays=open_point_arrays(folder, point.key)
+        **{name: event[name] for name in SAVED_FIELDS} | made,
+        read_minibatches=read(MINIBATCHES, MinibatchTimes),
+        read_sensor_trace=read(STRIPS, SensorTrace),
     )
 
 
@@ -460,12 +387,7 @@ def _to_python_scalars(value: Any) -> Any:
 
 
 def check_plan_extends(path: Path, before: CharacterisationPlan, now: CharacterisationPlan) -> None:
-    """Check that a plan equals that of the journal or only adds points, repeats, boards, workloads or storages.
-
-    Args:
-        path: The journal's path, for messages.
-        before: The plan in the journal.
-        now: The plan of this start.
+    """Check that a plan equals that of the journal at ``path`` or only adds points, repeats, boards and the like.
 
     Raises:
         BadInput: With the first difference.

@@ -7,19 +7,23 @@ readers take the names. Next to each table is its record, as with tables of ``fe
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import re
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import yaml
 
-from fedge.characterisation.point_knobs import kind_of_board
-from fedge.characterisation.point_measurement import EpochSummary, MinibatchTimes
-from fedge.characterisation.profiling.profiling_record import profiling_record_path
-from fedge.characterisation.sweep_plan import MeasurementSchedule, SweepPoint
+from fedge.characterisation.plan_reader import ResolvedPlan
+from fedge.characterisation.point_knobs import MODE_KNOBS, format_mode, kind_of_board
+from fedge.characterisation.point_measurement import EpochSummary, MinibatchTimes, select_counted_epochs
+from fedge.characterisation.profiling_journal import profiling_record_path
+from fedge.characterisation.sweep_plan import CharacterisationPlan, MeasurementSchedule, SweepPoint, plan_as_data
 from fedge.characterisation.sweep_store import FinishedPoint, SweepResult, replace_synced
 from fedge.devices.tables.mode_table import write_mode_table
 from fedge.modes import stack_modes
@@ -40,13 +44,9 @@ class SweepTableRow:
     """A row of a table.
 
     Attributes:
-        point: The measured setting.
-        mode: The power mode.
         step_s: Seconds per minibatch from end to end.
         power_w: Mean power of the module over the epochs.
         epochs: Number of counted epochs.
-        label: Label of the time.
-        power_label: Label of the power.
         source: Machine, clock and sensors, or the model.
     """
 
@@ -93,12 +93,7 @@ def list_omitted_points(result: SweepResult) -> tuple[tuple[SweepPoint, str], ..
 
 
 def to_table_row(finished: FinishedPoint, course: MeasurementSchedule) -> SweepTableRow | str:
-    """Return a point's row, or the reason why it has none.
-
-    Args:
-        finished: The point.
-        course: The plan's schedule.
-    """
+    """Return a point's row, or the reason why it has none."""
     mode, epochs = finished.point.mode, select_counted_epochs(finished.epochs, course)
     if mode is None:
         return NO_MODE
@@ -119,20 +114,11 @@ def to_table_row(finished: FinishedPoint, course: MeasurementSchedule) -> SweepT
     )
 
 
-def select_counted_epochs(epochs: Sequence[EpochSummary], course: MeasurementSchedule) -> tuple[EpochSummary, ...]:
-    """Return the epochs without the first ones that the plan discards, unless none would remain."""
-    return tuple(one for one in epochs if one.epoch >= course.discard) or tuple(epochs)
-
-
 def mean_step_s(minibatches: MinibatchTimes, epochs: Sequence[EpochSummary]) -> float:
     """Return the seconds per minibatch from end to end, as ``MEAN_RULE`` defines.
 
     Within an epoch this is a mean, not a median: workers deliver batches in bursts, so that most minibatches do not
     stall.
-
-    Args:
-        minibatches: The times of a point's minibatches.
-        epochs: The counted epochs.
     """
     means = []
     for epoch in epochs:
@@ -217,3 +203,56 @@ def _mode_fields(row: SweepTableRow) -> dict[str, Any]:
     point = row.point
     own = {"batch_size": point.batch_size, "point": point.key, "repeat": point.repeat}
     return asdict(row.mode) | own | {"epochs": row.epochs, "step_s": row.step_s, "power_w": row.power_w}
+
+
+PLAN_FILE, EPOCHS_FILE, FINDINGS_FILE = "plan.yaml", "epochs.csv", "findings.json"
+
+
+def write_plan(folder: Path, resolved: ResolvedPlan) -> Path:
+    """Write ``plan.yaml`` for people to read; a resumed sweep relies on its journal."""
+    path = folder / PLAN_FILE
+    text = yaml.safe_dump(_plan_data(resolved), sort_keys=False, allow_unicode=True, width=120)
+    header = f"# The plan {resolved.plan.name!r} as resolved, with the points in the order of measurement.\n"
+    with replace_synced(path) as file:
+        file.write_text(header + text, encoding="utf-8")
+    return path
+
+
+def write_epochs(result: SweepResult) -> Path:
+    """Write ``epochs.csv`` with one row per epoch; columns without a sensor are empty."""
+    text = io.StringIO()
+    rows = [row for point in result.points for row in _epoch_rows(point, result.plan)]
+    writer = csv.DictWriter(text, _epoch_columns(), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    path = result.folder / EPOCHS_FILE
+    with replace_synced(path) as file:
+        file.write_text(text.getvalue(), encoding="utf-8", newline="")
+    return path
+
+
+def _plan_data(resolved: ResolvedPlan) -> dict[str, Any]:
+    modes = {board: {text: _mode_text(mode) for text, mode in own.items()} for board, own in resolved.modes.items()}
+    points = [{"key": point.key, **point.as_data(), "mode": _mode_text(point.mode)} for point in resolved.plan.points]
+    return {**plan_as_data(resolved.plan), "modes": modes, "points": points}
+
+
+def _mode_text(mode: PowerMode | None) -> str:
+    return "as found" if mode is None else format_mode(mode)
+
+
+def _epoch_columns() -> list[str]:
+    knobs = [one.name for one in fields(SweepPoint) if one.name != "mode"]
+    own = [one.name for one in fields(EpochSummary)]
+    return ["key", *knobs, *MODE_KNOBS, *own, "discarded", "label", "power_label"]
+
+
+def _epoch_rows(finished: FinishedPoint, plan: CharacterisationPlan) -> list[Mapping[str, Any]]:
+    point = finished.point
+    mode = {name: None if point.mode is None else getattr(point.mode, name) for name in MODE_KNOBS}
+    setting = {**{name: value for name, value in point.as_data().items() if name != "mode"}, **mode, "key": point.key}
+    labels = {"label": finished.label, "power_label": finished.power_label}
+    return [
+        {**setting, **asdict(epoch), "discarded": epoch.epoch < plan.course.discard, **labels}
+        for epoch in finished.epochs
+    ]

@@ -80,13 +80,7 @@ def read_storage_bytes(pids: tuple[int, ...], proc: Path) -> dict[int, float]:
 
 @dataclass(frozen=True, slots=True)
 class CpuWork:
-    """Core-seconds of work so far: of the whole machine, and of this process with its terminated children.
-
-    Attributes:
-        at_s: Time on the monotonic clock.
-        all_s: Core-seconds of the whole machine since boot.
-        own_s: Core-seconds of this process and of the children that it has waited for.
-    """
+    """Core-seconds of work so far: of the whole machine, and of this process with its terminated children."""
 
     at_s: float
     all_s: float
@@ -129,9 +123,6 @@ class SystemSampler:
 
     Attributes:
         disk: Numbers of the block device that holds the images, such as "8:1"; None: reads are counted per process.
-        rapl: The processor's energy counters, if used.
-        root: Root of the file system, for tests.
-        now_s: The clock.
         pid: Process id of the measuring program once it runs.
     """
 
@@ -180,10 +171,6 @@ class SamplingThread:
     """Samples in the background: ``with SamplingThread(sampler, hz) as sampling: ...``, then read ``sampling.looks``.
 
     The first and the last sample are taken at the ends of the block.
-
-    Args:
-        sampler: The sampler, closed at the end of the block.
-        hz: Sampling rate.
     """
 
     def __init__(self, sampler: SystemSampler, hz: float) -> None:

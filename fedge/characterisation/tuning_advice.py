@@ -23,8 +23,7 @@ from fedge.characterisation.point_knobs import (
     get_knob_value,
     without_knob,
 )
-from fedge.characterisation.point_statistics import PointStats
-from fedge.characterisation.pooled_settings import PooledSetting, group_by_workload, pool_repeats
+from fedge.characterisation.point_statistics import PointStats, PooledSetting, group_by_workload
 from fedge.characterisation.setting_model import KnobChange, PipelineFits, SettingModel, fit_setting_model
 from fedge.characterisation.sweep_plan import CharacterisationPlan
 from fedge.types import Label
@@ -62,21 +61,12 @@ class TuningAdvice:
         return 1.0 - self.expected.value / self.present if self.present > 0 else 0.0
 
 
-def compute_advice(stats: Sequence[PointStats], plan: CharacterisationPlan) -> tuple[TuningAdvice, ...]:
-    """Compute advice for every board, workload and kind, pooling repeats first.
-
-    Args:
-        stats: Statistics of all points.
-        plan: The plan, whose base breaks ties between starting settings.
+def compute_pooled_advice(points: Sequence[PooledSetting], plan: CharacterisationPlan) -> tuple[TuningAdvice, ...]:
+    """Compute advice for every board, workload and kind; the plan's base breaks ties between starting settings.
 
     Returns:
         Per starting setting, first time and then energy, each by decreasing saving.
     """
-    return compute_pooled_advice(pool_repeats(stats), plan)
-
-
-def compute_pooled_advice(points: Sequence[PooledSetting], plan: CharacterisationPlan) -> tuple[TuningAdvice, ...]:
-    """Compute advice from settings whose repeats are pooled already; see ``compute_advice``."""
     found: list[TuningAdvice] = []
     for group in group_by_workload(points).values():
         fits: PipelineFits = {}

@@ -12,14 +12,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from fedge.costs.cost_profile import CostProfile, load_calibrated_inference, load_calibrated_training
-from fedge.costs.cost_scaling import board_distance, find_cost_profile, scale_to_board, scale_to_workload
+from fedge.costs.cost_scaling import board_distance, carry_to_board, find_cost_profile, scale_to_workload
 from fedge.costs.gpu_rates import RateObservation
-from fedge.costs.layer_estimate import (
-    estimate_network_cost,
-    is_rate_evidence,
-    load_timed_steps,
-    rescale_to_batch_size,
-)
+from fedge.costs.layer_estimate import estimate_network_cost, is_rate_evidence, load_timed_steps, rescale_to_batch_size
 from fedge.costs.layered_work import find_known_layers, find_profile_network
 from fedge.costs.workload_sizes import SIZE_EXPONENT, load_workload_sizes, size_distance, size_ratio
 from fedge.errors import BadInput
@@ -119,22 +114,13 @@ def derive_priors(
 
 
 def transfer_priors(
-    device: DeviceSpec,
-    workload: str,
-    specs: Mapping[str, DeviceSpec],
-    calibrated: Sequence[CostProfile] | None = None,
+    device: DeviceSpec, workload: str, specs: Mapping[str, DeviceSpec], calibrated: Sequence[CostProfile] | None = None
 ) -> tuple[CostProfile, ...]:
     """Rescale every calibrated training profile of another workload to this board and this workload.
 
     The board is accounted for by data-sheet ratios and the workload by its size; a workload of unknown size is not
     rescaled. Profiles of the same board come first, then the workloads closest in FLOP and bytes per step, then the
     nearest boards.
-
-    Args:
-        device: The board.
-        workload: Name of the workload.
-        specs: Data sheets by board name.
-        calibrated: The profiles to choose from; None for all that are shipped with fedge.
 
     Raises:
         BadInput: There is no profile of another workload.
@@ -182,11 +168,7 @@ def _list_network_names(workloads: Collection[str]) -> set[str]:
 
 
 def _estimate_by_layers(
-    device: DeviceSpec,
-    workload: str,
-    batch_size: int | None,
-    specs: Mapping[str, DeviceSpec],
-    sources: PriorSources,
+    device: DeviceSpec, workload: str, batch_size: int | None, specs: Mapping[str, DeviceSpec], sources: PriorSources
 ) -> CostProfile | None:
     """Return the estimate from the workload's layers, or None if its network or its size is not known."""
     if not sources.rate_profiles or batch_size is None:
@@ -218,7 +200,7 @@ def _transfer_profiles(
 def _transfer_profile(
     profile: CostProfile, device: DeviceSpec, workload: str, specs: Mapping[str, DeviceSpec]
 ) -> CostProfile:
-    here = profile if profile.device == device.name else scale_to_board(profile, specs[profile.device], device)
+    here = carry_to_board(profile, device, specs)
     sizes = load_workload_sizes()
     batch_size = sizes[workload].batch_size if workload in sizes else profile.batch_size
     return scale_to_workload(here, workload, batch_size, _time_ratio(workload, profile.workload))

@@ -7,10 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from fedge.costs.cost_profile import (
-    CostProfile,
-    load_calibrated_training,
-)
+from fedge.costs.cost_profile import CostProfile, load_calibrated_training
 from fedge.errors import UnknownName
 from fedge.physics.time_power_model import POWER_NAMES, TIME_NAMES, Coefficients
 from fedge.types import DeviceSpec
@@ -62,6 +59,11 @@ def scale_to_board(profile: CostProfile, of: DeviceSpec, device: DeviceSpec) -> 
     )
 
 
+def carry_to_board(profile: CostProfile, device: DeviceSpec, specs: Mapping[str, DeviceSpec]) -> CostProfile:
+    """Return a board's own profile as it is, and that of another board scaled to it."""
+    return profile if profile.device == device.name else scale_to_board(profile, specs[profile.device], device)
+
+
 def scale_to_workload(profile: CostProfile, workload: str, batch_size: int, time_ratio: float) -> CostProfile:
     """Return a profile as an estimate for another workload: ``time_ratio`` scales all times, power stays."""
     seconds = {name: time_ratio for name in TIME_NAMES if name.endswith("_s")}
@@ -89,18 +91,9 @@ def _log_ratios(
 
 
 def find_cost_profile(
-    device: DeviceSpec,
-    workload: str,
-    specs: Mapping[str, DeviceSpec],
-    calibrated: Sequence[CostProfile] | None = None,
+    device: DeviceSpec, workload: str, specs: Mapping[str, DeviceSpec], calibrated: Sequence[CostProfile] | None = None
 ) -> CostProfile:
     """Return the calibrated profile of a workload on a board, or an estimate scaled from the nearest calibrated board.
-
-    Args:
-        device: The board.
-        workload: Name of the workload.
-        specs: Data sheets by board name. Profiles of boards that are not among them are ignored.
-        calibrated: The profiles to choose from; None for those shipped with fedge.
 
     Raises:
         UnknownName: No board has a profile of the workload.
@@ -111,7 +104,4 @@ def find_cost_profile(
     if not having:
         raise UnknownName("workload.cost", workload, tuple(sorted({profile.workload for profile in profiles})))
     own = next((profile for profile in having if profile.device == device.name), None)
-    if own is not None:
-        return own
-    base = find_nearest_profile(having, device, specs)
-    return scale_to_board(base, specs[base.device], device)
+    return own or carry_to_board(find_nearest_profile(having, device, specs), device, specs)

@@ -89,17 +89,10 @@ class GpuRates:
 
     def predict_s(self, wanted: RateObservation, spec: DeviceSpec) -> float:
         """Return the GPU time of a minibatch at the top clocks, in seconds; ``wanted.seconds`` is ignored."""
-        terms, factors = _build_terms(wanted, spec, len(self.logs)), _build_factors(wanted, self.boards, self.networks)
-        total = np.exp(terms.exponents @ self.logs) @ terms.sizes
+        sizes, exponents = _build_terms(wanted, spec, len(self.logs))
+        factors = _build_factors(wanted, self.boards, self.networks)
+        total = np.exp(exponents @ self.logs) @ sizes
         return float(total * np.exp(factors @ self.logs))
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Terms:
-    """Summands of a minibatch's time: ``sizes`` (7,), each multiplied by exp(``exponents`` (7, n) @ logs)."""
-
-    sizes: Floats
-    exponents: Floats
 
 
 def fit_rates(observations: Sequence[RateObservation], specs: Mapping[str, DeviceSpec]) -> GpuRates:
@@ -132,20 +125,23 @@ def _linearize(
     """Return the log misfits (m,) and the derivatives (m, n) of the log predictions."""
     misfit, slopes = np.zeros(len(observations)), np.zeros((len(observations), len(rates.logs)))
     for row, one in enumerate(observations):
-        terms = _build_terms(one, specs[one.device], len(rates.logs))
+        sizes, exponents = _build_terms(one, specs[one.device], len(rates.logs))
         factors = _build_factors(one, rates.boards, rates.networks)
-        summands = terms.sizes * np.exp(terms.exponents @ rates.logs)
+        summands = sizes * np.exp(exponents @ rates.logs)
         total = summands.sum()
         misfit[row] = np.log(one.seconds) - np.log(total) - factors @ rates.logs
-        slopes[row] = summands @ terms.exponents / total + factors
+        slopes[row] = summands @ exponents / total + factors
     return misfit, slopes
 
 
 _TERM_INDEX = {name: i for i, name in enumerate(EFFICIENCIES)}
 
 
-def _build_terms(one: RateObservation, spec: DeviceSpec, width: int | None = None) -> _Terms:
-    """Return the summands of a minibatch's time, in seconds at an efficiency of 1 (launches: in operators)."""
+def _build_terms(one: RateObservation, spec: DeviceSpec, width: int) -> tuple[Floats, Floats]:
+    """Return the summands of a minibatch's time: ``sizes`` (7,), each multiplied by exp(``exponents`` (7, n) @ logs).
+
+    Sizes are seconds at an efficiency of 1 (launches: operators).
+    """
     has, batch = one.counted, one.batch_size
     passes = PASSES["train" if one.training else "infer"]
     flops = spec.gpu_gflops.value * 1e9 / (MIXED_FLOP if one.mixed else 1.0)
@@ -162,11 +158,11 @@ def _build_terms(one: RateObservation, spec: DeviceSpec, width: int | None = Non
         (passes * batch * has.depthwise_bytes / bytes_, {"depthwise": -1.0}),
         (once, {"launched": 1.0}),
     ]
-    exponents = np.zeros((len(summands), width or len(EFFICIENCIES)))
+    exponents = np.zeros((len(summands), width))
     for row, (_, powers) in enumerate(summands):
         for name, power in powers.items():
             exponents[row, _TERM_INDEX[name]] = power
-    return _Terms(np.array([size for size, _ in summands]), exponents)
+    return np.array([size for size, _ in summands]), exponents
 
 
 def _build_factors(one: RateObservation, boards: tuple[str, ...], networks: tuple[str, ...]) -> Floats:

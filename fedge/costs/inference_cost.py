@@ -12,7 +12,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from fedge.costs.cost_profile import CostProfile, load_calibrated_inference, load_calibrated_training
-from fedge.costs.cost_scaling import board_distance, find_nearest_profile, scale_to_board
+from fedge.costs.cost_scaling import board_distance, carry_to_board, find_nearest_profile
+from fedge.costs.gpu_rates import PASSES
 from fedge.costs.workload_sizes import (
     SIZE_EXPONENT,
     WorkloadSize,
@@ -29,8 +30,6 @@ from fedge.types import DeviceSpec
 MAX_EXTRAPOLATION = 2.0
 """Factor by which a batch size may exceed the calibrated range. Default; larger values accept more sizes at unknown
 error."""
-PASSES_BY_KIND = {"train": 3.0, "infer": 1.0}
-"""Forward passes that a minibatch is equivalent to (``workloads.yaml``)."""
 
 
 def estimate_inference_cost(
@@ -57,7 +56,7 @@ def estimate_inference_cost(
     base = find_nearest_profile(having, device, specs)
     own = next(those for those in series if those[0] is base)
     profile = cost_at_batch_size(own, batch_size)
-    return profile if base.device == device.name else scale_to_board(profile, specs[base.device], device)
+    return carry_to_board(profile, device, specs)
 
 
 def build_inference_priors(
@@ -105,8 +104,7 @@ def build_inference_priors(
 
     carried = []
     for those in sorted(others, key=credibility):
-        profile = _start_profile(those, batch_size)
-        here = profile if profile.device == device.name else scale_to_board(profile, specs[profile.device], device)
+        here = carry_to_board(_start_profile(those, batch_size), device, specs)
         carried.append(_transfer_to_workload(here, workload, batch_size))
     return tuple(carried)
 
@@ -190,9 +188,9 @@ def _transfer_to_workload(profile: CostProfile, workload: str, batch_size: int) 
     """Rescale a profile to inferring batches of another workload, term by term.
 
     GPU times follow the batch in proportion and the network's size by ``SIZE_EXPONENT``. A training step has
-    ``PASSES_BY_KIND`` times the launches and waits of inference; copies by the host follow the batch alone.
+    ``PASSES`` times the launches and waits of inference; copies by the host follow the batch alone.
     """
-    passes, growth = PASSES_BY_KIND[profile.kind], batch_size / profile.batch_size
+    passes, growth = PASSES[profile.kind], batch_size / profile.batch_size
     on_gpu = _batch_growth(profile, batch_size) / passes * _gpu_time_ratio(profile.workload, workload, batch_size)
     ratios = {"gpu_s": on_gpu, "mem_s": on_gpu, "launch_s": 1.0 / passes, "fixed_s": 1.0 / passes, "host_s": growth}
     logs = np.array([math.log(ratios.get(name, 1.0)) for name in TIME_NAMES])

@@ -24,7 +24,7 @@ from fedge.costs.cost_profile import (
     load_calibrated_training,
     load_yaml,
 )
-from fedge.costs.cost_scaling import board_distance, scale_to_board
+from fedge.costs.cost_scaling import board_distance, carry_to_board
 from fedge.costs.gpu_rates import PASSES, RateObservation, fit_rates
 from fedge.costs.layered_work import LayeredBatch, build_profile_batch
 from fedge.errors import BadInput
@@ -86,14 +86,10 @@ def estimate_network_cost(
     alike = _select_closest_batches([profile for profile in profiles if profile.kind == batch.kind], batch.size)
     if not alike:
         raise BadInput("workload.network", repr(work.name), f"a calibrated profile of kind {batch.kind} beside it")
-    bases = _select_bases(alike, batch.layers.loading, device, specs)
-    time = _build_time_logs(
-        device,
-        batch,
-        _estimate_parts(device, batch=batch, seen=collect_observations(profiles, timed), alike=alike, specs=specs),
-        bases,
-    )
-    power = min(bases.own, key=lambda profile: _workload_dissimilarity(profile, batch)).coefficients.power
+    own, loaded = _select_bases(alike, batch.layers.loading, device, specs)
+    parts = _estimate_parts(device, batch=batch, seen=collect_observations(profiles, timed), alike=alike, specs=specs)
+    time = _build_time_logs(device, batch, parts=parts, own=own, loaded=loaded)
+    power = min(own, key=lambda profile: _workload_dissimilarity(profile, batch)).coefficients.power
     time_off, power_off = (
         OWN_BOARD_ERRORS[batch.kind] if any(p.device == device.name for p in alike) else OTHER_BOARD_ERRORS
     )
@@ -139,12 +135,7 @@ def rescale_to_batch_size(
 def collect_observations(
     profiles: Sequence[CostProfile], timed: Sequence[RateObservation] | None = None
 ) -> tuple[RateObservation, ...]:
-    """Return the GPU times of calibrated profiles, followed by timed steps.
-
-    Args:
-        profiles: Profiles to convert; those of unknown networks and of small inference batches are skipped.
-        timed: Timed steps to append; None for ``load_timed_steps``.
-    """
+    """Return the GPU times of calibrated profiles, followed by timed steps."""
     seen = [one for one in map(_to_observation, profiles) if one is not None]
     return (*seen, *(load_timed_steps() if timed is None else timed))
 
@@ -233,13 +224,10 @@ def _estimate_parts(
     )
     launch_s = PASSES[batch.kind] * batch.layers.counted.operators * math.exp(operator_s) / device.cpu_score.value
     shares = [(p.device, _log_parameter(p, "mem_s") - _log_parameter(p, "gpu_s")) for p in alike]
-    return _Parts(
-        gpu_s,
-        launch_s,
-        _posterior_mean(
-            shares, device=device.name, expected=math.log(MEMORY_SHARE), sd=MEMORY_SD, own_sd=MEMORY_OWN_SD
-        ),
+    memory_log = _posterior_mean(
+        shares, device=device.name, expected=math.log(MEMORY_SHARE), sd=MEMORY_SD, own_sd=MEMORY_OWN_SD
     )
+    return _Parts(gpu_s, launch_s, memory_log)
 
 
 def _operator_logs(profiles: Sequence[CostProfile], specs: Mapping[str, DeviceSpec]) -> list[tuple[str, float]]:
@@ -264,34 +252,24 @@ def _posterior_mean(seen: Sequence[tuple[str, float]], device: str, expected: fl
     return expected
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Bases:
-    """Profiles that an estimate is assembled from, all of this board or scaled to it."""
-
-    own: tuple[CostProfile, ...]
-    """Of the board itself; if it has none, of the nearest board that has."""
-    loading: tuple[CostProfile, ...]
-    """Those with the same way of loading samples, of the nearest board that has one; ``own`` if there is none."""
-
-
 def _select_bases(
     alike: Sequence[CostProfile], loading: Loading, device: DeviceSpec, specs: Mapping[str, DeviceSpec]
-) -> _Bases:
+) -> tuple[tuple[CostProfile, ...], tuple[CostProfile, ...]]:
+    """Return the board's own profiles and those that load samples alike; without any of the latter, the former twice.
+
+    Both are scaled from the nearest board that has some, if this board has none.
+    """
     own = _scale_nearest_profiles(alike, device, specs)
     loaded = [profile for profile in alike if _find_loading(profile) == loading]
-    return _Bases(own, _scale_nearest_profiles(loaded, device, specs) if loaded else own)
+    return own, _scale_nearest_profiles(loaded, device, specs) if loaded else own
 
 
 def _scale_nearest_profiles(
     profiles: Sequence[CostProfile], device: DeviceSpec, specs: Mapping[str, DeviceSpec]
 ) -> tuple[CostProfile, ...]:
-    """Return the profiles of the most similar board, scaled to ``device``."""
     least = min(board_distance(specs[profile.device], device) for profile in profiles)
     near = [profile for profile in profiles if board_distance(specs[profile.device], device) == least]
-    return tuple(
-        profile if profile.device == device.name else scale_to_board(profile, specs[profile.device], device)
-        for profile in near
-    )
+    return tuple(carry_to_board(profile, device, specs) for profile in near)
 
 
 def _find_loading(profile: CostProfile) -> Loading:
@@ -299,10 +277,12 @@ def _find_loading(profile: CostProfile) -> Loading:
     return "cached" if batch is None else batch.layers.loading
 
 
-def _build_time_logs(device: DeviceSpec, batch: LayeredBatch, parts: _Parts, bases: _Bases) -> Floats:
-    """Return the log time parameters, shape (11,)."""
-    logs = np.mean([profile.coefficients.time for profile in bases.own], axis=0)
-    loading = np.mean([_loading_logs(profile, batch) for profile in bases.loading], axis=0)
+def _build_time_logs(
+    device: DeviceSpec, batch: LayeredBatch, parts: _Parts, own: Sequence[CostProfile], loaded: Sequence[CostProfile]
+) -> Floats:
+    """Return the log time parameters, shape (11,), from the estimated parts and the profiles of ``_select_bases``."""
+    logs = np.mean([profile.coefficients.time for profile in own], axis=0)
+    loading = np.mean([_loading_logs(profile, batch) for profile in loaded], axis=0)
     for name in ("prep_s", "prep_core_exponent", "prep_mem_share", "prep_crowding", "host_s", "fixed_s"):
         logs[_INDEX[name]] = loading[_INDEX[name]]
     logs[_INDEX["mem_s"]] = logs[_INDEX["gpu_s"]] + parts.memory_log

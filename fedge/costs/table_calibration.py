@@ -79,7 +79,6 @@ def calibrate_table_series(
 
 
 def _largest_mode(tops: Sequence[PowerMode]) -> PowerMode:
-    """Return the mode with the largest value of every knob."""
     cores, clocks = max(top.cores for top in tops), [(top.cpu_mhz, top.gpu_mhz, top.mem_mhz) for top in tops]
     return PowerMode(cores, *(max(column) for column in zip(*clocks, strict=True)))
 

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 
-from fedge.characterisation.knob_values import cross_knobs, order_points
 from fedge.characterisation.point_measurement import EpochSummary, MinibatchTimes, PointMeasurement, SensorTrace
 from fedge.characterisation.sweep_plan import (
     CharacterisationPlan,
@@ -19,6 +18,8 @@ from fedge.characterisation.sweep_plan import (
     StoragePlan,
     SweepPoint,
     WorkloadPlan,
+    cross_knobs,
+    order_points,
 )
 from fedge.errors import BoardError
 from fedge.types import PowerMode

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from fedge.devices.tables.mode_table import TABLE_COLUMNS
+from fedge.modes import stack_modes
 from fedge.physics.time_power_model import POWER_NAMES, TIME_NAMES, Coefficients, compute_power_w, compute_step_s
 from fedge.types import Modes, PowerMode, ProfileTable
 
@@ -56,6 +57,12 @@ def another_workload(rng: np.random.Generator, time_sd: float = 0.4, power_sd: f
         base.time + time_sd * rng.standard_normal(len(base.time)),
         base.power + power_sd * rng.standard_normal(len(base.power)),
     )
+
+
+def at_maxn(cost: Coefficients, maxn: PowerMode) -> tuple[float, float]:
+    """Seconds per step and watts in the top mode."""
+    top = stack_modes([maxn])
+    return float(compute_step_s(cost, maxn, top)[0]), float(compute_power_w(cost, maxn, top)[0])
 
 
 def grid() -> Modes:

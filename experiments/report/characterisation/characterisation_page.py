@@ -34,8 +34,8 @@ from experiments.report.page import (
 )
 from experiments.report.quantities import duration, energy, number, percent, ratio
 from fedge.atomic_files import write_text
-from fedge.characterisation.sweep_files import FINDINGS_FILE
 from fedge.characterisation.sweep_store import SweepResult, to_write_error
+from fedge.characterisation.sweep_tables import FINDINGS_FILE
 from fedge.telemetry import run_folder
 
 LABEL_MEANINGS = {

@@ -49,8 +49,7 @@ def summarise_result(result: SweepResult) -> CharacterisationSummary:
         BadInput: A point's file is missing or damaged.
     """
     from fedge.characterisation.knob_effects import compute_effects_from_first, compute_pooled_effects
-    from fedge.characterisation.point_statistics import compute_point_stats
-    from fedge.characterisation.pooled_settings import pool_repeats
+    from fedge.characterisation.point_statistics import compute_point_stats, pool_repeats
     from fedge.characterisation.reliability import add_repeat_notes, compute_variability
     from fedge.characterisation.sweep_findings import compute_pooled_findings
     from fedge.characterisation.tuning_advice import compute_pooled_advice

@@ -14,8 +14,7 @@ from typing import Any
 
 from experiments.report.characterisation.knob_labels import collect_knobs
 from fedge.characterisation.confidence_interval import Estimate
-from fedge.characterisation.point_statistics import PointStats
-from fedge.characterisation.pooled_settings import PooledSetting, pool_repeats
+from fedge.characterisation.point_statistics import PointStats, PooledSetting, pool_repeats
 from fedge.characterisation.sweep_plan import SweepPoint
 
 

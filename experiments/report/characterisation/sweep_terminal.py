@@ -9,13 +9,13 @@ from typing import Any
 
 from experiments.report.quantities import duration, energy, percent
 from experiments.report.tables import Table, number_cell, text_cell
-from fedge.characterisation import knob_values
+from fedge.characterisation import sweep_plan
 from fedge.characterisation.point_knobs import describe_point
-from fedge.characterisation.sweep_files import FINDINGS_FILE
 from fedge.characterisation.sweep_plan import SweepPoint
 from fedge.characterisation.sweep_prediction import EpochPrediction
 from fedge.characterisation.sweep_run import PlannedPoint, SweepListing, SweepOutcome, format_count
 from fedge.characterisation.sweep_store import JOURNAL_FILE, MAX_ATTEMPTS, SweepResult
+from fedge.characterisation.sweep_tables import FINDINGS_FILE
 from fedge.telemetry import run_folder
 
 MOST_REASONS, MOST_NOTES, MOST_FINDINGS = 8, 4, 3
@@ -99,7 +99,7 @@ def _describe_advice(one: Mapping[str, Any]) -> str:
 
 
 def _time_owner(result: SweepResult) -> str:
-    kinds = {board == knob_values.HERE for board in result.plan.boards}
+    kinds = {board == sweep_plan.HERE for board in result.plan.boards}
     return "this machine's" if kinds == {True} else "the emulated boards'" if kinds == {False} else "the boards'"
 
 

@@ -21,7 +21,7 @@ from fedge.analysis.placement.placement_measurements import PlacementMeasurement
 from fedge.analysis.placement.placement_outcome import OutcomeArrays, check_placement, evaluate_at_full_load
 from fedge.costs.layers.network_cost import NetworkCost
 from fedge.errors import BadInput
-from fedge.physics.robust_fit import Curve, GaussianPrior, fit_curve
+from fedge.physics.robust_fit import Curve, GaussianPrior, fit_curve, robust_sd
 from fedge.types import Floats, Label
 
 ParameterKey = tuple[str, ...]
@@ -49,8 +49,6 @@ A default: a smaller one lets a few lucky rows dominate the fit.
 """
 ANNEALING_SD = (0.5, 0.15)
 """Noise of the preceding fits: far from the solution, a fit with small noise treats half of the rows as outliers."""
-MAD_TO_SD = 1.4826
-"""Ratio of the standard deviation of a normal distribution to its median absolute deviation."""
 DOUBTFUL_WEIGHT = 0.4
 """Default weight, out of at most 1.25, below which a row is reported as doubtful."""
 FEWEST_ROWS, MOST_REFITS = 3, 30
@@ -85,11 +83,6 @@ def accelerator_kind(name: str) -> str:
 
 def fit_board(board: PlacementBoard, network: NetworkCost, rows: Sequence[PlacementMeasurement]) -> FittedBoard:
     """Fit the board's parameters to measured placements of a network.
-
-    Args:
-        board: The board with its estimated figures.
-        network: Costs of the network's layers.
-        rows: Measured placements, at least three.
 
     Raises:
         BadInput: For fewer than three rows, or a placement that the board does not have.
@@ -162,7 +155,6 @@ def _scale_accelerator(place: Accelerator, moved: dict[ParameterKey, float]) -> 
 
 
 def _offer_measured_precisions(board: PlacementBoard, measured: frozenset[tuple[str, str]]) -> PlacementBoard:
-    """Offer the measured precisions to planners."""
     places = tuple(
         replace(
             place,
@@ -201,7 +193,6 @@ def _list_engine_instances(board: PlacementBoard, placement: Placement, engine: 
 
 
 def _uses_two_kinds(board: PlacementBoard, placement: Placement) -> bool:
-    """Return whether two accelerators of one engine are in use."""
     engines = {place.engine for place in board.accelerators}
     return any(len(set(_list_engine_instances(board, placement, engine))) > 1 for engine in engines)
 
@@ -260,11 +251,8 @@ def _anneal_fit(curve: Curve, data: Floats, keys: Sequence[ParameterKey]) -> _Fi
     for noise_sd in ANNEALING_SD:
         found = _fit_once(curve, data=data, keys=keys, start=start, noise_sd=noise_sd)
         start = found.parameters
-    return _fit_once(curve, data=data, keys=keys, start=start, noise_sd=_estimate_noise_sd(found.residuals))
-
-
-def _estimate_noise_sd(residuals: Floats) -> float:
-    return max(NOISE_SD, MAD_TO_SD * float(np.median(np.abs(residuals))))
+    noise_sd = max(NOISE_SD, robust_sd(found.residuals))
+    return _fit_once(curve, data=data, keys=keys, start=start, noise_sd=noise_sd)
 
 
 def _build_images_curve(board: PlacementBoard, table: _PlacementTable, keys: Sequence[ParameterKey]) -> Curve:

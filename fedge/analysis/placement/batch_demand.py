@@ -137,15 +137,7 @@ def compute_demand(board: PlacementBoard, network: NetworkCost, instance: Instan
 def compute_split_demand(
     board: PlacementBoard, parts: NetworkSplit, accelerator: Accelerator, speed: PrecisionSpeed, batch_size: int
 ) -> InstanceDemand:
-    """Return the same from a network that is split already.
-
-    Args:
-        board: The board, for its bandwidth and corner.
-        parts: The work that the accelerator runs itself, and the work that falls back.
-        accelerator: The accelerator.
-        speed: Its speed in the instance's precision.
-        batch_size: Samples per batch.
-    """
+    """Return the same from a network that is split already."""
     # A DLA loadable of consecutive operators is one launch (batch_s); kernels launched singly count one each.
     fixed_s = speed.batch_s + speed.launch_s * parts.launches
     compute_s = batch_size * parts.flop / speed.flop_per_s

@@ -205,7 +205,6 @@ def _knows_watts(board: PlacementBoard, fitted: FittedBoard | None) -> bool:
 
 
 def _restrict_accelerators(board: PlacementBoard, on: str | None) -> PlacementBoard:
-    """Return the board with the named accelerators only."""
     if on is None:
         return board
     names = [word.strip() for word in on.split(",")]

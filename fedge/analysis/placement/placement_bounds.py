@@ -142,13 +142,7 @@ def combine_half_bounds(one: HalfBounds, other: HalfBounds) -> PlacementBounds:
 
 
 def compute_least_cost(goal: PlacementGoal, idle_w: float, found: PlacementBounds) -> Floats:
-    """Return a lower bound of the goal's cost per placement; infinite if a limit cannot be met.
-
-    Args:
-        goal: The objective and limits.
-        idle_w: Idle power of the board in watts.
-        found: Bounds of the placements.
-    """
+    """Return a lower bound of the goal's cost per placement; infinite if a limit cannot be met."""
     images, rate = np.maximum(found.most_images, 1e-300), goal.rate_hz
     if rate is None:
         latency, watts = found.slowest_s, idle_w + found.dynamic_w
@@ -190,11 +184,11 @@ def _enclose_fixed_point(
         fallen_low = compute_time_shares(columns, d, StretchFactors(high.engine, high.memory, low.fallback)).fallen
         fallen_high = compute_time_shares(columns, d, StretchFactors(low.engine, low.memory, high.fallback)).fallen
         below = compute_stretch_factors(columns, d, TimeShares(own_low.held, own_low.computing, moving_low, fallen_low))
-        low = _elementwise_max(low, replace(below, memory=below.memory + outside.bandwidth_least))
+        low = _combine_elementwise(np.maximum, low, replace(below, memory=below.memory + outside.bandwidth_least))
         above = compute_stretch_factors(
             columns, d, TimeShares(own_high.held, own_high.computing, moving_high, fallen_high)
         )
-        high = _elementwise_min(high, _add_other_half(above, columns, outside))
+        high = _combine_elementwise(np.minimum, high, _add_other_half(above, columns, outside))
     return compute_batch_seconds(columns, d, low), compute_batch_seconds(columns, d, high), moving_low
 
 
@@ -207,16 +201,8 @@ def _add_other_half(found: StretchFactors, columns: ContentionColumns, outside: 
     )
 
 
-def _elementwise_max(a: StretchFactors, b: StretchFactors) -> StretchFactors:
-    return StretchFactors(
-        np.maximum(a.engine, b.engine), np.maximum(a.memory, b.memory), np.maximum(a.fallback, b.fallback)
-    )
-
-
-def _elementwise_min(a: StretchFactors, b: StretchFactors) -> StretchFactors:
-    return StretchFactors(
-        np.minimum(a.engine, b.engine), np.minimum(a.memory, b.memory), np.minimum(a.fallback, b.fallback)
-    )
+def _combine_elementwise(function: np.ufunc, a: StretchFactors, b: StretchFactors) -> StretchFactors:
+    return StretchFactors(function(a.engine, b.engine), function(a.memory, b.memory), function(a.fallback, b.fallback))
 
 
 def _multiply_finite(joules: Floats, images: Floats) -> Floats:

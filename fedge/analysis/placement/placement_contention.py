@@ -196,5 +196,4 @@ def _pair_fields(a: StretchFactors, b: StretchFactors) -> tuple[tuple[Floats, Fl
 
 
 def _select_placements(arrays: Arrays, which: NDArray[np.bool_]) -> Arrays:
-    """Return some of the placements."""
     return type(arrays)(*(getattr(arrays, name)[which] for name in arrays.__slots__))

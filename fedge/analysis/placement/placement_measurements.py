@@ -130,7 +130,6 @@ def parse_batch_size(text: str, where: str) -> int:
 
 
 def _broadcast(words: list[str], names: list[str], where: str) -> list[str]:
-    """Return one value per instance."""
     if len(words) == 1:
         return words * len(names)
     if len(words) != len(names):

@@ -38,8 +38,6 @@ class InstanceOutcome:
     """One instance among the others.
 
     Attributes:
-        instance: The instance.
-        images_per_s: Its images per second.
         batch_s: Seconds of a batch while the others run.
         alone_s: Seconds of a batch without the others.
     """
@@ -55,13 +53,10 @@ class PlacementOutcome:
     """The figures that the module's head defines.
 
     Attributes:
-        placement: The placement.
         images_per_s: Images per second at full load.
         latency_s: Latency in seconds at ``rate_hz``.
         power_w: Power of the board in watts at ``rate_hz``.
-        joules_per_image: Energy per image in joules.
         rate_hz: The requested rate; None for full load.
-        instances: Its instances.
     """
 
     placement: Placement
@@ -92,12 +87,6 @@ def evaluate_placement(
     board: PlacementBoard, network: NetworkCost, placement: Placement, rate_hz: float | None = None
 ) -> PlacementOutcome:
     """Return the outcome of a placement.
-
-    Args:
-        board: The board.
-        network: Costs of the network's layers.
-        placement: At least one instance.
-        rate_hz: Images requested per second; None for full load.
 
     Raises:
         BadInput: For instances that the board cannot have.
@@ -165,12 +154,6 @@ class PlacementGoal:
 
     With ``rate_hz`` a placement must keep up with it, and latency, energy and power are those at that rate; without one
     they are those at full load. The objective ``rate`` is the highest rate at which power and latency hold.
-
-    Attributes:
-        objective: The figure to optimise.
-        rate_hz: Images requested per second.
-        max_power_w: Limit of the board's power in watts.
-        max_latency_s: Limit of the latency in seconds.
     """
 
     objective: PlacementObjective = "throughput"
@@ -195,8 +178,6 @@ class PlacementScores:
 
     Attributes:
         cost: The value to minimise, infinite where a limit is broken.
-        power_w: Power in watts at ``rate_hz``.
-        rate_hz: Images per second.
     """
 
     cost: Floats
@@ -205,13 +186,7 @@ class PlacementScores:
 
 
 def score_placements(goal: PlacementGoal, idle_w: float, found: OutcomeArrays) -> PlacementScores:
-    """Return every placement's cost.
-
-    Args:
-        goal: The objective and limits.
-        idle_w: Idle power of the board in watts.
-        found: Outcomes of the placements at full load.
-    """
+    """Return every placement's cost."""
     images, slowest_s, dynamic_w = found.images_per_s, found.slowest_s, found.dynamic_w
     rate = _resolve_rate_hz(goal, idle_w, images, dynamic_w)
     if goal.rate_hz is None and goal.objective != "rate":

@@ -72,13 +72,6 @@ def plan_placement(
 ) -> PlacementPlan:
     """Find the best placement; ties go to fewer instances, then to less power.
 
-    Args:
-        board: The board.
-        network: Costs of the network's layers.
-        goal: The objective and limits.
-        batch_sizes: Batch sizes to choose from.
-        most_instances: Instances per accelerator at most.
-
     Raises:
         BadInput: If there are more placements than ``MAX_SPACE``.
     """

@@ -143,14 +143,7 @@ class CombinationCurve:
 def compute_combination_curves(
     board: PlacementBoard, network: NetworkCost, batch_sizes: Sequence[int], rate_hz: float | None = None
 ) -> tuple[CombinationCurve, ...]:
-    """Return the curves of all combinations; of two equal DLAs, the second does not appear without the first.
-
-    Args:
-        board: The board.
-        network: Costs of the network's layers.
-        batch_sizes: The batch sizes of a curve's points.
-        rate_hz: Images requested per second; None for full load.
-    """
+    """Return the curves of all combinations; of two equal DLAs, the second does not appear without the first."""
     found = []
     for chosen in _generate_combinations(board, network):
         placements = [

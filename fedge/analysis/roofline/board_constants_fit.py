@@ -8,7 +8,7 @@ own noise, estimated from its residuals.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 
@@ -176,18 +176,13 @@ def _stack_rows(
     batches = [build_roofline_batch(networks[table.workload], table.batch_size) for table in tables]
     counts = [len(table.modes) for table in tables]
 
-    def column(of: Callable[[RooflineBatch], float]) -> Floats:
-        return np.repeat(np.array([of(batch) for batch in batches], dtype=np.float64), counts)
-
-    batch = RooflineBatch(
-        column(lambda b: float(b.flop)),
-        column(lambda b: float(b.bytes)),
-        column(lambda b: float(b.launches)),
-        column(lambda b: float(b.samples)),
+    columns = (
+        np.repeat(np.array([getattr(batch, one.name) for batch in batches], dtype=np.float64), counts)
+        for one in fields(RooflineBatch)
     )
     return _StackedRows(
         np.concatenate([knob_shares(maxn, table.modes) for table in tables]),
-        batch=batch,
+        batch=RooflineBatch(*columns),
         network=np.repeat([names.index(table.workload) for table in tables], counts),
         table=np.repeat(np.arange(len(tables)), counts),
         step_s=np.concatenate([table.step_s for table in tables]),
@@ -280,7 +275,6 @@ def _estimate_row_noise(
 
 
 def _data_sheet_priors(spec: DeviceSpec) -> dict[str, tuple[float, float]]:
-    """Return the priors that follow from the board's data sheet."""
     watts = {name: (share * spec.max_w.value, sd) for name, (share, sd) in _POWER_SHARES.items()}
     return {
         "tau_f": (PEAK_OVER_REACHED / (1e9 * spec.gpu_gflops.value), 0.4),

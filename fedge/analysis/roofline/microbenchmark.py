@@ -191,7 +191,10 @@ KERNEL_INTENSITIES = (1.0 / 12.0, 1.0 / 8.0, *(n / 2.0 for n in PRODUCT_COLUMNS)
 
 def emulate_microbenchmark(board: ModeRooflines, row: int, rng: np.random.Generator) -> list[KernelPoint]:
     """Return the sweep's points in the mode of ``row``, without a network's overheads besides its kernels."""
-    at = _strip_overheads(board, row)
+    tau_f, tau_m, eps_f, eps_m, pi_0_w = (
+        getattr(board, name)[[row]] for name in ("tau_f", "tau_m", "eps_f", "eps_m", "pi_0_w")
+    )
+    at = ModeRooflines(tau_f, tau_m=tau_m, eps_f=eps_f, eps_m=eps_m, pi_0_w=pi_0_w, label=board.label)
     points = []
     for intensity in KERNEL_INTENSITIES:
         one = at.mode_roofline(0)
@@ -210,15 +213,3 @@ def emulate_microbenchmark(board: ModeRooflines, row: int, rng: np.random.Genera
             )
         )
     return points
-
-
-def _strip_overheads(board: ModeRooflines, row: int) -> ModeRooflines:
-    only = [row]
-    return ModeRooflines(
-        board.tau_f[only],
-        tau_m=board.tau_m[only],
-        eps_f=board.eps_f[only],
-        eps_m=board.eps_m[only],
-        pi_0_w=board.pi_0_w[only],
-        label=board.label,
-    )

@@ -72,13 +72,6 @@ class RooflineSweep:
 def fit_sweep(device: str, mode: str, points: Sequence[KernelPoint], label: Label, note: str) -> RooflineSweep:
     """Fit the constants to the points of one sweep.
 
-    Args:
-        device: Name of the device.
-        mode: Description of its power mode.
-        points: At least three kernels.
-        label: Source label of the constants.
-        note: Source of the energy, or why it is unknown.
-
     Raises:
         RunFailed: For fewer than three points.
     """

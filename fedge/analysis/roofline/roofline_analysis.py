@@ -25,7 +25,7 @@ from fedge.analysis.roofline.roofline_model import (
 )
 from fedge.analysis.roofline.slowdown_choice import SlowdownChoice, choose_within_slowdown, explain_choice, parse_mode
 from fedge.costs.cost_profile import CostProfile, load_calibrated_inference
-from fedge.costs.cost_scaling import find_nearest_profile, scale_to_board
+from fedge.costs.cost_scaling import carry_to_board, find_nearest_profile
 from fedge.costs.layers.network_cost import NetworkCost
 from fedge.costs.layers.network_record import find_known_network, list_known_workloads
 from fedge.costs.layers.network_source import load_network_cost
@@ -43,14 +43,7 @@ PROFILE_STRIDE = 4
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RooflineBasis:
-    """A board's constants and the modes to choose from: those within the fitted clocks.
-
-    Attributes:
-        spec: The board.
-        constants: Its fitted constants.
-        modes: The modes to choose from.
-        maxn_row: Row of MAXN in ``modes``.
-    """
+    """A board's constants and the modes to choose from: those within the fitted clocks."""
 
     spec: DeviceSpec
     constants: BoardConstants
@@ -157,7 +150,7 @@ def _build_from_profiles(spec: DeviceSpec) -> RooflineBasis:
     profiles = [profile for profile in load_calibrated_inference() if profile.device in specs]
     base = specs[find_nearest_profile(profiles, spec, specs).device]
     own = base.name == spec.name
-    used = [p if own else scale_to_board(p, base, spec) for p in profiles if p.device == base.name]
+    used = [carry_to_board(p, spec, specs) for p in profiles if p.device == base.name]
     grid = build_planning_modes(spec)
     tables = [predict_table(spec, Modes(grid.knobs[::PROFILE_STRIDE]), profile) for profile in used]
     source = f"the calibrated profiles of inference on {base.name} (" + ", ".join(_describe_profiles(used)) + ")"
@@ -202,7 +195,6 @@ class RooflineOptions:
         model: A known workload, or any network as ``load_network_cost`` takes it.
         device: Name of the board, or the path of a board's file.
         mode: The mode to show, a preset or cores and clocks; by default the chosen one.
-        batch_size: Samples per batch.
         max_slowdown: Largest time of the chosen mode, as a multiple of MAXN's.
         tables: Folder with measured inference tables, or None for the shipped profiles.
     """

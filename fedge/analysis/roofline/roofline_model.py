@@ -55,7 +55,6 @@ class Roofline:
         eps_f: Joules per FLOP beyond the constant power.
         eps_m: Joules per byte beyond the constant power.
         pi_0_w: Constant power in watts.
-        label: Source of the constants.
     """
 
     tau_f: float
@@ -142,14 +141,7 @@ def describe_implication(roofline: Roofline) -> str:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RooflineBatch:
-    """The work of one batch; numbers, or arrays of one shape that broadcast with the modes' arrays.
-
-    Attributes:
-        flop: FLOP of the batch.
-        bytes: Bytes moved between processor and memory.
-        launches: Kernel launches.
-        samples: Samples.
-    """
+    """The work of one batch; numbers, or arrays of one shape that broadcast with the modes' arrays."""
 
     flop: Floats | float
     bytes: Floats | float

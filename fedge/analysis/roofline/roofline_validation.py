@@ -89,13 +89,7 @@ def predict_left_out(
 def score_choice(
     case: RooflinePrediction, max_slowdown: float = DEFAULT_MAX_SLOWDOWN, margin: float = 0.0
 ) -> RooflineChoiceScore:
-    """Return the savings and slowdown in the measured table of the mode chosen by the prediction.
-
-    Args:
-        case: The table with its prediction.
-        max_slowdown: Limit of the time relative to MAXN's.
-        margin: Margin on predicted times, in log units.
-    """
+    """Return the savings and slowdown in the measured table of the mode chosen by the prediction."""
     table, row = case.table, case.maxn_row
     batch = build_roofline_batch(case.network, table.batch_size)
     seconds = compute_batch_times(case.lines, batch).total_s
@@ -143,6 +137,5 @@ def _is_left_out(other: ProfileTable, judged: ProfileTable, left_out: LeftOutPro
 
 
 def _measured_slowdown_and_saving(table: ProfileTable, row: int, maxn_row: int) -> tuple[float, float]:
-    """Return slowdown and saving relative to MAXN."""
     joules = table.step_s * table.power_w
     return float(table.step_s[row] / table.step_s[maxn_row]), 1.0 - float(joules[row] / joules[maxn_row])

@@ -166,7 +166,6 @@ def randomize_weights(module: nn.Module, seed: int = 0) -> nn.Module:
 
 @cache
 def _scaling_norm_class() -> type:
-    """Return a GroupNorm class without statistics."""
     from torch import nn
 
     class Scaling(nn.GroupNorm):
@@ -183,11 +182,6 @@ def is_cut_equivalent(module: nn.Module, plan: ChannelPlan, sample: Tensor) -> b
     """Return whether the cut module computes the same as the zeroed one, within 0.1 % of the output's range.
 
     Both run with BatchNorm in training mode and without dropout; a mismatch of shapes counts as False.
-
-    Args:
-        module: The whole module.
-        plan: The channels to keep.
-        sample: Input of shape (batch, ...).
     """
     import torch
 

@@ -48,12 +48,6 @@ def find_coupling(
 ) -> ChannelCoupling:
     """Return the coupled channels of a module, which is not changed.
 
-    Args:
-        module: The network.
-        input_shape: Shape of one sample, without the batch.
-        method: One of ``IMPORTANCE_METHODS``.
-        seed: Seed of the random ranking.
-
     Raises:
         BadInput: For an unknown method, a missing library, and a network that cannot be traced.
     """
@@ -244,14 +238,6 @@ def build_prunable(
     module: nn.Module, model: str, input_shape: Shape, method: str = "l1", round_to: int = 1, seed: int = 0
 ) -> PrunableNetwork:
     """Find and verify the removable channels of a module, which is not changed.
-
-    Args:
-        module: The network.
-        model: Its name.
-        input_shape: Shape of one sample.
-        method: Ranking of the channels.
-        round_to: Layers keep multiples of this number of channels where possible.
-        seed: Seed of a random ranking.
 
     Raises:
         BadInput: For a network without removable channels, with the reasons.

@@ -45,7 +45,6 @@ class TopologyOptions:
 
     Attributes:
         model: The network, as ``build_module`` takes it.
-        device: Name of the board.
         batch_size: Samples per training step.
         max_memory_mb: Limit of training's memory in MB; by default what the board leaves for it.
         max_step_s: Limit of a step's time at MAXN in seconds, or None.
@@ -54,7 +53,6 @@ class TopologyOptions:
         round_to: Every layer keeps a multiple of this number of channels.
         variants: Largest number of variants to list.
         confidence: Probability with which each limit is met.
-        seed: Seed of random ranking.
     """
 
     model: str
@@ -75,10 +73,6 @@ class TopologyResult:
     """Result of a search.
 
     Attributes:
-        options: The request.
-        device: The board.
-        limits: The limits with their margin.
-        memory_limit_source: Source of the limit on memory.
         whole_network: The unpruned network at the requested batch size.
         variants: The variants that fit at the requested batch size, the largest first.
         front: Non-dominated largest variants over batch sizes.

@@ -43,11 +43,6 @@ NetworkFactory = Callable[[str, Shape], tuple["nn.Module", Shape]]
 def save_variant(variant: NetworkVariant, module: nn.Module, folder: Path) -> None:
     """Write a variant and its module's weights into ``folder`` atomically.
 
-    Args:
-        variant: The variant.
-        module: Its module, for the weights.
-        folder: A folder that must not exist.
-
     Raises:
         BadInput: If the folder exists.
     """
@@ -71,10 +66,6 @@ def save_variant(variant: NetworkVariant, module: nn.Module, folder: Path) -> No
 
 def load_variant_module(folder: Path, whole: NetworkFactory | None = None) -> nn.Module:
     """Return the variant's module with its weights, ready to train.
-
-    Args:
-        folder: The variant's folder.
-        whole: Builds the network from which it was cut.
 
     Raises:
         BadInput: For a folder, a record or weights that are not a variant's.
@@ -211,8 +202,6 @@ class TrainingCheck:
     """The loss of every step on the same samples, and the growth of this process's peak memory.
 
     Attributes:
-        losses: Loss of every step.
-        batch_size: Samples per step.
         grown_mb: Growth of the peak memory in MB on this machine, which says nothing about a board; None if unknown.
     """
 
@@ -242,13 +231,6 @@ def train_on_noise(
     module: nn.Module, input_shape: Shape, batch_size: int = BATCH, steps: int = STEPS, proc: Path = PROC
 ) -> TrainingCheck:
     """Train ``module`` in place on one batch of noise, with the same random state in every step.
-
-    Args:
-        module: The network.
-        input_shape: Shape of one sample.
-        batch_size: Samples per step.
-        steps: Number of steps.
-        proc: The process's folder in ``/proc``.
 
     Raises:
         RunFailed: If a step fails.

@@ -9,32 +9,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from fedge.analysis.topology.channel_plan import NetworkVariant
+from fedge.costs.memory.step_need import StepNeed
 from fedge.errors import BadInput
 
 COARSE_WIDTHS = 8
 """Default number of widths that are tried before bisection: more find fits that are not monotone in the width."""
 WIDTH_STEP = 0.005
 """Default step between two widths, as a share of the channels: a twentieth of the smallest width."""
-
-
-class PredictedNeed(Protocol):
-    """Predicted need of a training step: peak memory above idle (MB), seconds at MAXN, and their log deviations."""
-
-    @property
-    def memory_mb(self) -> float: ...
-    @property
-    def step_s(self) -> float: ...
-    @property
-    def memory_sd_log(self) -> float: ...
-    @property
-    def step_sd_log(self) -> float: ...
-    @property
-    def label(self) -> str: ...
-    @property
-    def source(self) -> str: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,15 +42,15 @@ class StepLimits:
             if value is not None and not (math.isfinite(value) and value > 0):
                 raise BadInput(option, f"{value:g}", f"{unit}, above 0")
 
-    def memory_with_margin_mb(self, need: PredictedNeed) -> float:
+    def memory_with_margin_mb(self, need: StepNeed) -> float:
         """Return the memory in MB that a step needs with the margin."""
         return need.memory_mb * math.exp(self.z * need.memory_sd_log)
 
-    def step_with_margin_s(self, need: PredictedNeed) -> float:
+    def step_with_margin_s(self, need: StepNeed) -> float:
         """Return the seconds that a step needs with the margin."""
         return need.step_s * math.exp(self.z * need.step_sd_log)
 
-    def is_met_by(self, need: PredictedNeed) -> bool:
+    def is_met_by(self, need: StepNeed) -> bool:
         """Return whether both limits hold."""
         memory = self.memory_mb is None or self.memory_with_margin_mb(need) <= self.memory_mb
         time = self.step_s is None or self.step_with_margin_s(need) <= self.step_s
@@ -80,7 +63,7 @@ class VariantFit:
 
     variant: NetworkVariant
     batch_size: int
-    need: PredictedNeed
+    need: StepNeed
     fits: bool
 
     @property
@@ -124,7 +107,7 @@ class VariantSearch:
 
     shares: tuple[float, ...]
     variant_at: Callable[[float], NetworkVariant]
-    need_of: Callable[[NetworkVariant, int], PredictedNeed]
+    need_of: Callable[[NetworkVariant, int], StepNeed]
     limits: StepLimits
 
     def evaluate(self, index: int, batch_size: int) -> VariantFit:

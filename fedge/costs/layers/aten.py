@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from fedge.costs.layers.counting_rules import ARITHMETIC, FUNCTIONS, REDUCTIONS, RULES
+from fedge.costs.layers.counting_rules import ARITHMETIC, FUNCTIONS, REDUCTIONS
 
 VIEWS = frozenset({
     "alias", "as_strided", "broadcast_to", "chunk", "detach", "diagonal", "expand", "expand_as", "flatten",
@@ -32,13 +32,16 @@ CREATORS = frozenset({
 """Operators whose result depends on no sample, even if a sample's tensor determines its type or size."""
 
 
+SAME_NAME = ("cat", "embedding", "flip", "gather", "glu", "masked_fill", "repeat", "roll", "tril", "triu", "where")
+"""Further kinds that have the name of torch's operator."""
+
+
 def _map_names(kind: str, names: str) -> dict[str, str]:
     return dict.fromkeys(names.split(), kind)
 
 
 KINDS: dict[str, str] = {
-    # Kinds with the same name in torch and in the rules
-    **{kind: kind for kind in (*ARITHMETIC, *FUNCTIONS, *REDUCTIONS) if kind in RULES},
+    **{kind: kind for kind in (*ARITHMETIC, *FUNCTIONS, *REDUCTIONS, *SAME_NAME)},
     **_map_names("conv", "convolution _convolution mkldnn_convolution conv1d conv2d conv3d"),
     **_map_names("matmul", "mm bmm addmm baddbmm addbmm matmul mv addmv dot linear"),
     **_map_names("attention", "_scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_flash_attention"),
@@ -57,7 +60,6 @@ KINDS: dict[str, str] = {
     **_map_names("softmax", "_softmax _safe_softmax"),
     **_map_names("log_softmax", "_log_softmax"),
     **_map_names("log_sigmoid", "log_sigmoid_forward"),
-    **_map_names("glu", "glu"),
     **_map_names("exp", "exp2 expm1"),
     **_map_names("log", "log2 log10 log1p"),
     **_map_names("sub", "rsub"),
@@ -87,18 +89,11 @@ KINDS: dict[str, str] = {
     **_map_names("upsample_cubic", "upsample_bicubic2d"),
     **_map_names("copy", "clone contiguous _to_copy copy pixel_shuffle pixel_unshuffle channel_shuffle im2col col2im"),
     **_map_names("copy", "native_channel_shuffle"),
-    **_map_names("cat", "cat stack"),
+    **_map_names("cat", "stack"),
     **_map_names("pad", "constant_pad_nd reflection_pad1d reflection_pad2d replication_pad1d replication_pad2d"),
     **_map_names("pad", "reflection_pad3d replication_pad3d"),
-    **_map_names("repeat", "repeat repeat_interleave tile"),
-    **_map_names("roll", "roll"),
-    **_map_names("flip", "flip"),
-    **_map_names("tril", "tril"),
-    **_map_names("triu", "triu"),
-    **_map_names("where", "where"),
-    **_map_names("masked_fill", "masked_fill"),
-    **_map_names("gather", "gather index _unsafe_index index_select take"),
-    **_map_names("embedding", "embedding"),
+    **_map_names("repeat", "repeat_interleave tile"),
+    **_map_names("gather", "index _unsafe_index index_select take"),
     **_map_names("scatter", "scatter index_put _index_put_impl index_copy masked_scatter slice_scatter select_scatter"),
     **_map_names("scatter_add", "scatter_add index_add scatter_reduce"),
     **dict.fromkeys(CREATORS, "fill"),

@@ -255,7 +255,6 @@ def _scale_layer(layer: LayerCost, work: float, read: float, written: float) -> 
 
 
 def _scale_shape(shape: Shape, factor: float) -> Shape:
-    """Scale the channels of a shape with a batch of one."""
     return shape if len(shape) < 2 else (shape[0], _count_kept_channels(shape[1], factor), *shape[2:])
 
 

@@ -228,11 +228,11 @@ def _without_memory() -> Iterator[None]:
     from torch import nn
     from torch.nn.modules import module as modules
 
-    def emptied(module: nn.Module, name: str, parameter: nn.Parameter) -> nn.Parameter:
+    def empty_parameter(module: nn.Module, name: str, parameter: nn.Parameter) -> nn.Parameter:
         return nn.Parameter(parameter.to("meta"), requires_grad=parameter.requires_grad)
 
     # torch's annotation omits that a hook may return the parameter to be registered instead
-    handle = modules.register_module_parameter_registration_hook(emptied)  # type: ignore[arg-type]
+    handle = modules.register_module_parameter_registration_hook(empty_parameter)  # type: ignore[arg-type]
     try:
         yield
     finally:

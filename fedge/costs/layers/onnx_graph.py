@@ -10,14 +10,20 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedge.costs.layers import onnx_operators as operators
-from fedge.costs.layers.counting_rules import RULES, Operation
-from fedge.costs.layers.layer_cost import FOLDABLE_KINDS, build_convolution, build_folded_layer_cost, build_layer_cost
+from fedge.costs.layers.counting_rules import (
+    FOLDABLE_KINDS,
+    RULES,
+    Operation,
+    build_convolution,
+    build_folded_layer_cost,
+    build_layer_cost,
+)
 from fedge.costs.layers.network_cost import Convolution, LayerCost, NetworkCost, Shape
 from fedge.errors import BadInput
 
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
+
 
 SIZE_OPERATORS = frozenset({
     "Add", "Cast", "Concat", "Constant", "ConstantOfShape", "Div", "Equal", "Expand", "Floor", "Gather", "Identity",
@@ -177,10 +183,10 @@ class _GraphReader:
     def add_node(self, node: NodeProto) -> None:
         """Add the node's layer, or its name if there is no rule for it."""
         inputs = [name for name in node.input if name]
-        constant = node.op_type in operators.CREATORS or all(name in self._constant for name in inputs)
+        constant = node.op_type in CREATORS or all(name in self._constant for name in inputs)
         if constant:
             self._constant.update(node.output)
-        if node.op_type in operators.FREE:
+        if node.op_type in FREE:
             self._follow_reshape(node, inputs)
             return
         settings = _read_settings(node)
@@ -267,7 +273,7 @@ def _may_be_learnt(tensor: TensorProto) -> bool:
 
 
 def _is_statistic(node: NodeProto, place: int) -> bool:
-    return node.op_type == "BatchNormalization" and place in operators.STATISTICS_INPUTS
+    return node.op_type == "BatchNormalization" and place in STATISTICS_INPUTS
 
 
 def _read_settings(node: NodeProto) -> dict[str, Any]:
@@ -279,10 +285,10 @@ def _read_settings(node: NodeProto) -> dict[str, Any]:
 def _find_kind(node: NodeProto, settings: Mapping[str, Any]) -> str | None:
     """Return the kind of rule that counts a node, or None if there is none."""
     if node.op_type == "Resize":
-        return operators.RESIZE_KINDS.get(_decode_text(settings.get("mode")))
+        return RESIZE_KINDS.get(_decode_text(settings.get("mode")))
     if node.op_type == "Einsum":
         return "matmul" if len(node.input) == 2 and "." not in _decode_text(settings["equation"]) else None
-    return operators.KINDS.get(node.op_type)
+    return KINDS.get(node.op_type)
 
 
 def _decode_text(value: Any) -> str:
@@ -369,3 +375,46 @@ DETAILS: dict[str, OperationDetails] = {
     "Attention": _describe_attention,
 }
 """Functions that add what rules need besides shapes, by operator."""
+
+
+FREE = frozenset({
+    "Cast", "CastLike", "Constant", "Dropout", "Expand", "Flatten", "Identity", "Reshape", "Shape", "Size", "Slice",
+    "Split", "Squeeze", "Unsqueeze",
+})  # fmt: skip
+"""Operators that view the same elements, compute sizes, or do nothing in inference: free, as in torch.
+
+Transpose is not among them: a runtime that executes it moves every element, which torch does later or never."""
+
+CREATORS = frozenset({"ConstantOfShape", "EyeLike", "RandomNormal", "RandomUniform", "Range", "Shape", "Size"})
+"""Operators whose result does not depend on a sample's numbers."""
+
+KINDS: dict[str, str] = {
+    "Conv": "conv", "ConvTranspose": "conv_transpose", "Gemm": "linear", "MatMul": "matmul", "Attention": "attention",
+    "LSTM": "lstm", "GRU": "gru", "RNN": "rnn_tanh",
+    "BatchNormalization": "batch_norm", "LayerNormalization": "layer_norm", "GroupNormalization": "group_norm",
+    "InstanceNormalization": "instance_norm", "RMSNormalization": "rms_norm", "LRN": "local_response_norm",
+    "MaxPool": "max_pool", "AveragePool": "avg_pool", "GlobalAveragePool": "mean", "GlobalMaxPool": "max",
+    "ReduceMean": "mean", "ReduceSum": "sum", "ReduceMax": "max", "ReduceMin": "min", "ReduceProd": "prod",
+    "ReduceL2": "norm", "ReduceLogSumExp": "logsumexp", "ArgMax": "argmax", "ArgMin": "argmin", "CumSum": "cumsum",
+    "TopK": "topk",
+    "Relu": "relu", "Clip": "relu6", "LeakyRelu": "leaky_relu", "PRelu": "prelu", "ThresholdedRelu": "threshold",
+    "Elu": "elu", "Selu": "selu", "Celu": "celu", "Gelu": "gelu", "Softplus": "softplus", "Softsign": "softsign",
+    "Mish": "mish", "Swish": "silu", "Sigmoid": "sigmoid", "Tanh": "tanh", "HardSigmoid": "hard_sigmoid",
+    "HardSwish": "hard_swish", "Softmax": "softmax", "LogSoftmax": "log_softmax", "Erf": "erf", "Exp": "exp",
+    "Log": "log", "Sqrt": "sqrt", "Pow": "pow", "Sin": "sin", "Cos": "cos",
+    "Abs": "abs", "Add": "add", "And": "logical_and", "Ceil": "ceil", "Div": "div", "Equal": "eq", "Floor": "floor",
+    "Greater": "gt", "GreaterOrEqual": "ge", "Less": "lt", "LessOrEqual": "le", "Max": "max_of", "Min": "min_of",
+    "Mod": "remainder", "Mul": "mul", "Neg": "neg", "Not": "logical_not", "Or": "logical_or",
+    "Reciprocal": "reciprocal", "Round": "round", "Sign": "sign", "Sub": "sub", "Sum": "add",
+    "Where": "where",
+    "Concat": "cat", "Pad": "pad", "Tile": "repeat", "Transpose": "copy", "DepthToSpace": "copy",
+    "SpaceToDepth": "copy", "Trilu": "tril", "ReverseSequence": "flip",
+    "Gather": "gather", "GatherElements": "gather", "GatherND": "gather", "OneHot": "one_hot",
+    "ScatterElements": "scatter", "ScatterND": "scatter", "TensorScatter": "scatter",
+    **dict.fromkeys(CREATORS, "fill"),
+}  # fmt: skip
+"""Kind in ``counting_rules.RULES`` of each ONNX operator; that of Resize depends on its mode (``RESIZE_KINDS``)."""
+
+RESIZE_KINDS = {"nearest": "upsample_nearest", "linear": "upsample_linear", "cubic": "upsample_cubic"}
+STATISTICS_INPUTS = frozenset({3, 4})
+"""Inputs of a batch normalisation that are running statistics and not learnt."""

@@ -19,8 +19,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from fedge.costs.layers import aten
-from fedge.costs.layers.counting_rules import RULES, Operation
-from fedge.costs.layers.layer_cost import FOLDABLE_KINDS, build_convolution, build_folded_layer_cost, build_layer_cost
+from fedge.costs.layers.counting_rules import (
+    FOLDABLE_KINDS,
+    RULES,
+    Operation,
+    build_convolution,
+    build_folded_layer_cost,
+    build_layer_cost,
+)
 from fedge.costs.layers.network_cost import Convolution, LayerCost, NetworkCost, Shape
 from fedge.errors import BadInput
 

@@ -216,7 +216,6 @@ def _flop(a: ConvolutionGeometry, inputs: Floats, outputs: Floats) -> Floats:
 
 
 def _is_small_kernel(kernel: Floats) -> np.ndarray:
-    """Return which kernels count as 3 x 3."""
     small: np.ndarray = (kernel > 1) & (kernel <= 3)
     return small
 

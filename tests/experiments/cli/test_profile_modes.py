@@ -13,9 +13,9 @@ import pytest
 
 from experiments.cli.command_output import warn
 from experiments.cli.profile_commands import show_progress
-from fedge.characterisation.profiling import board_profile, profiling_record
-from fedge.characterisation.profiling import profiling_journal as journals
-from fedge.characterisation.profiling.board_profile import ProfileOptions
+from fedge.characterisation import board_profile, profiling_journal
+from fedge.characterisation import profiling_journal as journals
+from fedge.characterisation.board_profile import ProfileOptions
 from fedge.devices.tables.mode_table import read_mode_table
 from fedge.errors import BadInput, ModeNotSet
 
@@ -65,7 +65,7 @@ def test_a_table_its_record_and_one_line_are_left(fedge, out):
     table = read_mode_table(out)
     assert len(table.modes) == MODES
     assert (table.device, table.workload, table.batch_size) == ("orin-nano", WORKLOAD, 16)
-    told = json.loads(profiling_record.profiling_record_path(out).read_text(encoding="utf-8"))
+    told = json.loads(profiling_journal.profiling_record_path(out).read_text(encoding="utf-8"))
     assert told["label"] == "emulated"
     assert told["board"] == "orin-nano"
     assert told["total_power"] == "VDD_IN"
@@ -75,7 +75,7 @@ def test_a_table_its_record_and_one_line_are_left(fedge, out):
 def test_json_says_the_same_to_a_program(fedge, out):
     told = json.loads(fedge(*options(out), "--json").out)
 
-    written = json.loads(profiling_record.profiling_record_path(out).read_text(encoding="utf-8"))
+    written = json.loads(profiling_journal.profiling_record_path(out).read_text(encoding="utf-8"))
     assert told["file"] == str(out)
     assert (told["modes"], told["new"], told["failed"]) == (MODES, MODES, 0)
     assert (told["board_s"], told["board_j"]) == (written["seconds"], written["joules"])
@@ -93,7 +93,7 @@ def test_predict_fit_learns_from_the_table(fedge, out, tmp_path):
 def test_a_bare_name_is_emulated_too(out):
     profile(out, board="nano", modes="1")
 
-    assert json.loads(profiling_record.profiling_record_path(out).read_text(encoding="utf-8"))["board"] == "nano"
+    assert json.loads(profiling_journal.profiling_record_path(out).read_text(encoding="utf-8"))["board"] == "nano"
 
 
 def test_the_seed_fixes_the_table(out, tmp_path):
@@ -169,8 +169,8 @@ def test_a_folder_must_exist(tmp_path):
 CHILD = """
 import os, signal, sys
 from experiments.cli import main as cli
-from fedge.characterisation.profiling import emulated_bench as emulated
-from fedge.characterisation.profiling.profiling_journal import ProfilingJournal
+from fedge.characterisation import emulated_bench as emulated
+from fedge.characterisation.profiling_journal import ProfilingJournal
 
 point, number = sys.argv.pop(1), int(sys.argv.pop(1))
 seen = 0
@@ -232,8 +232,8 @@ def test_killed_at_any_point_and_started_again_it_leaves_the_same_table(fedge, o
     assert again.code == 0, again.err
     assert out.read_bytes() == whole.read_bytes()
     assert (
-        profiling_record.profiling_record_path(out).read_bytes()
-        == profiling_record.profiling_record_path(whole).read_bytes()
+        profiling_journal.profiling_record_path(out).read_bytes()
+        == profiling_journal.profiling_record_path(whole).read_bytes()
     )
     assert journals.profiling_journal_path(out).read_bytes() == journals.profiling_journal_path(whole).read_bytes(), (
         "no mode was measured twice"
@@ -261,7 +261,7 @@ def test_interrupted_it_leaves_a_table_of_what_is_done_and_says_how_to_go_on(fed
     assert "holds the 2 modes done so far; the same command goes on" in stopped.stderr
     assert "Traceback" not in stopped.stderr
     assert len(read_mode_table(out).modes) == 2
-    assert not json.loads(profiling_record.profiling_record_path(out).read_text(encoding="utf-8"))["finished"]
+    assert not json.loads(profiling_journal.profiling_record_path(out).read_text(encoding="utf-8"))["finished"]
     again = fedge(*options(out))
     assert again.err.startswith("fedge: going on after 2 of 6 modes")
     assert len(read_mode_table(out).modes) == MODES

@@ -34,7 +34,7 @@ def _write(path: Path, seed: int, sizes: tuple[int, ...] = (16,)) -> Path:
     return path
 
 
-def test_every_table_gets_a_file_and_a_row(tmp_path: Path) -> None:
+def test_every_table_gets_a_file_and_a_row(tmp_path):
     tables = [_write(tmp_path / "my-board" / "train" / f"net{i}.csv", i) for i in (1, 2)]
 
     results = calibrate_tables(tables, out=tmp_path / "out")
@@ -44,7 +44,7 @@ def test_every_table_gets_a_file_and_a_row(tmp_path: Path) -> None:
     assert read_profile(Path(results[0].written or "")).workload == "net1"
 
 
-def test_the_outcome_is_a_table_and_json(tmp_path: Path) -> None:
+def test_the_outcome_is_a_table_and_json(tmp_path):
     results = calibrate_tables([_write(tmp_path / "b" / "train" / "n.csv", 3)])
     console = Console(record=True, width=160, file=(tmp_path / "log").open("w"))
     console.print(build_outcome_table(results))
@@ -53,14 +53,14 @@ def test_the_outcome_is_a_table_and_json(tmp_path: Path) -> None:
     assert json.loads(json.dumps([asdict(result) for result in results]))[0]["written"] is None
 
 
-def test_a_folder_name_of_the_tables_becomes_the_catalogues(tmp_path: Path) -> None:
+def test_a_folder_name_of_the_tables_becomes_the_catalogues(tmp_path):
     (result,) = calibrate_tables([_write(tmp_path / "agx-orin" / "train" / "n.csv", 4)], out=tmp_path, maxn=MAXN)
 
     assert result.device == "agx-orin-64gb"
     assert read_profile(tmp_path / "agx-orin-64gb--n.yaml").device == "agx-orin-64gb"
 
 
-def test_a_boards_own_top_may_lie_above_the_tables(tmp_path: Path) -> None:
+def test_a_boards_own_top_may_lie_above_the_tables(tmp_path):
     path = _write(tmp_path / "b" / "train" / "n.csv", 5)
 
     (result,) = calibrate_tables([path], maxn=PowerMode(16, 4000.0, 2400.0, 6000.0))
@@ -68,12 +68,12 @@ def test_a_boards_own_top_may_lie_above_the_tables(tmp_path: Path) -> None:
     assert result.time_mape < 0.01
 
 
-def test_one_workload_name_does_not_fit_two_tables(tmp_path: Path) -> None:
+def test_one_workload_name_does_not_fit_two_tables(tmp_path):
     with pytest.raises(BadInput, match="--workload: got 2 tables"):
         calibrate_tables([tmp_path / "a.csv", tmp_path / "b.csv"], workload="x")
 
 
-def test_two_tables_of_one_name_are_refused_before_anything_is_written(tmp_path: Path) -> None:
+def test_two_tables_of_one_name_are_refused_before_anything_is_written(tmp_path):
     tables = [_write(tmp_path / folder / "b" / "train" / "n.csv", 1) for folder in ("x", "y")]
 
     with pytest.raises(BadInput, match=r"two tables for b--n\.yaml"):
@@ -81,7 +81,7 @@ def test_two_tables_of_one_name_are_refused_before_anything_is_written(tmp_path:
     assert not (tmp_path / "out").exists()
 
 
-def test_a_table_of_inference_gets_a_file_per_batch_size(tmp_path: Path) -> None:
+def test_a_table_of_inference_gets_a_file_per_batch_size(tmp_path):
     table = _write(tmp_path / "my-board" / "infer" / "net.csv", 1, (1, 4, 16))
 
     results = calibrate_tables([table], out=tmp_path / "out")
@@ -98,7 +98,7 @@ def test_a_table_of_inference_gets_a_file_per_batch_size(tmp_path: Path) -> None
         assert max(result.time_mape, result.power_mape) < 0.015
 
 
-def test_one_batch_size_of_a_table_of_inference_can_be_chosen(tmp_path: Path) -> None:
+def test_one_batch_size_of_a_table_of_inference_can_be_chosen(tmp_path):
     table = _write(tmp_path / "my-board" / "infer" / "net.csv", 1, (1, 4))
 
     (result,) = calibrate_tables([table], batch_size=4, out=tmp_path / "out")
@@ -106,7 +106,7 @@ def test_one_batch_size_of_a_table_of_inference_can_be_chosen(tmp_path: Path) ->
     assert Path(result.written or "").name == "my-board--net--b4.yaml"
 
 
-def test_the_kind_can_be_said_where_the_path_does_not_tell(tmp_path: Path) -> None:
+def test_the_kind_can_be_said_where_the_path_does_not_tell(tmp_path):
     table = _write(tmp_path / "net.csv", 1, (1, 4))
 
     assert [r.kind for r in calibrate_tables([table], device="b", kind="infer")] == ["infer", "infer"]
@@ -116,7 +116,7 @@ def test_the_kind_can_be_said_where_the_path_does_not_tell(tmp_path: Path) -> No
         calibrate_tables([table], device="b")
 
 
-def test_training_and_inference_of_a_workload_do_not_share_a_file(tmp_path: Path) -> None:
+def test_training_and_inference_of_a_workload_do_not_share_a_file(tmp_path):
     tables = [_write(tmp_path / "b" / kind / "net.csv", 1) for kind in ("train", "infer")]
 
     results = calibrate_tables(tables, out=tmp_path / "out")
@@ -124,7 +124,7 @@ def test_training_and_inference_of_a_workload_do_not_share_a_file(tmp_path: Path
     assert [Path(r.written or "").name for r in results] == ["b--net.yaml", "b--net--b16.yaml"]
 
 
-def test_a_batch_size_with_too_few_modes_is_named(tmp_path: Path) -> None:
+def test_a_batch_size_with_too_few_modes_is_named(tmp_path):
     table = _write(tmp_path / "b" / "infer" / "net.csv", 1, (1, 4))
     lines = table.read_text(encoding="utf-8").splitlines()
     table.write_text("\n".join(lines[: len(grid()) + 6]), encoding="utf-8")

@@ -45,7 +45,7 @@ def shown(found: MemoryPrediction) -> str:
 
 @pytest.mark.parametrize("name", ["resnet50-imagenet", "mobilenetv3l-gld23k", "vit-b16-cifar10"])
 @pytest.mark.parametrize("board", ["tx2", "nano", "agx-orin"])
-def test_the_largest_batch_fits_and_one_more_sample_does_not(name: str, board: str) -> None:
+def test_the_largest_batch_fits_and_one_more_sample_does_not(name, board):
     found = predict_memory(network(name), find(board), 32)
     assert found.largest_sure_batch <= found.largest_batch
     for batch, sds in ((found.largest_batch, 0.0), (found.largest_sure_batch, CONFIDENT_SDS)):
@@ -55,7 +55,7 @@ def test_the_largest_batch_fits_and_one_more_sample_does_not(name: str, board: s
             assert more.memory_mb * math.exp(sds * more.memory_sd_log) > found.limit_mb
 
 
-def test_a_board_with_too_little_memory_fits_no_batch() -> None:
+def test_a_board_with_too_little_memory_fits_no_batch():
     tiny = replace(find("nano"), ram_gb=replace(find("nano").ram_gb, value=1.0))
     found = predict_memory(network(), tiny, 4)
     assert found.largest_batch == 0
@@ -63,7 +63,7 @@ def test_a_board_with_too_little_memory_fits_no_batch() -> None:
     assert "batch none" in shown(found)
 
 
-def test_what_is_shown_names_spread_label_limit_and_the_asked_batch() -> None:
+def test_what_is_shown_names_spread_label_limit_and_the_asked_batch():
     text = shown(predict_memory(network(), find("tx2"), 24))
     assert "a training step of 24 x 3x224x224" in text
     assert "calibrated: SGD steps" in text
@@ -75,13 +75,13 @@ def test_what_is_shown_names_spread_label_limit_and_the_asked_batch() -> None:
     assert "does not fit" in text
 
 
-def test_an_estimate_is_called_one() -> None:
+def test_an_estimate_is_called_one():
     text = shown(predict_memory(network(), find("agx-xavier"), 8))
     assert "From     estimated: " in text
     assert "to a factor of 1.8" in text
 
 
-def test_json_says_the_same_as_the_table() -> None:
+def test_json_says_the_same_as_the_table():
     found = predict_memory(network(), find("tx2"), 24)
     data = json.loads(json.dumps(memory_prediction_to_dict(found)))
     assert data["memory_mb"] == data["batches"]["24"]["memory_mb"] == found.step.memory_mb
@@ -90,25 +90,25 @@ def test_json_says_the_same_as_the_table() -> None:
     assert set(data) >= {"limit_mb", "largest_batch", "surely_fits", "step_s", "memory_sd_log", "source"}
 
 
-def test_operators_without_a_rule_are_named() -> None:
+def test_operators_without_a_rule_are_named():
     assert "NOT COUNTED: aten.odd" in shown(predict_memory(replace(network(), unknown=("aten.odd",)), find("tx2"), 8))
 
 
-def test_a_known_workload_needs_no_tracing() -> None:
+def test_a_known_workload_needs_no_tracing():
     done = CliRunner().invoke(app, ["predict", "resnet50-imagenet", "--json"])
     assert done.exit_code == 0, done.output
     assert json.loads(done.output)["memory_mb"] == predict_memory(network(), find("tx2"), 32).step.memory_mb
 
 
 @pytest.mark.parametrize("batch", ["0", "-1", "nan", "1.5", "99999999999"])
-def test_a_batch_that_cannot_be_is_refused(batch: str) -> None:
+def test_a_batch_that_cannot_be_is_refused(batch):
     done = CliRunner().invoke(app, ["predict", "resnet50-imagenet", "--batch", batch])
     assert done.exit_code == 2
     assert "--batch" in done.output
 
 
 @pytest.mark.slow
-def test_the_command_takes_a_network_of_torchvision() -> None:
+def test_the_command_takes_a_network_of_torchvision():
     done = CliRunner().invoke(app, ["predict", "squeezenet1_1", "--batch", "16", "--input", "3x160x160", "--json"])
     assert done.exit_code == 0, done.output
     data = json.loads(done.output)

@@ -11,12 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedge.characterisation.confidence_interval import (
-    MAX_BATCHES,
     Estimate,
     batch_mean_estimate,
     combine_errors,
     combine_estimates,
-    count_batches,
     estimate_ratio,
     geometric_mean,
     make_estimate,
@@ -31,58 +29,46 @@ from fedge.characterisation.confidence_interval import (
     ("freedom", "value"),
     [(1, 12.706), (2, 4.303), (3, 3.182), (5, 2.571), (10, 2.228), (19, 2.093), (30, 2.042), (100, 1.984)],
 )
-def test_students_t_is_that_of_the_tables(freedom: int, value: float) -> None:
+def test_students_t_is_that_of_the_tables(freedom, value):
     assert student_t(freedom) == pytest.approx(value, rel=2e-3)
 
 
 @given(st.floats(1.0, 50.0), st.floats(0.01, 5.0))
-def test_students_t_falls_with_the_degrees_of_freedom(freedom: float, more: float) -> None:
+def test_students_t_falls_with_the_degrees_of_freedom(freedom, more):
     assert student_t(freedom + more) < student_t(freedom)
 
 
-def test_a_single_figure_has_no_interval() -> None:
-    one = mean_estimate([3.0])
-    assert (one.value, one.is_bounded, one.n) == (3.0, False, 1)
-    assert batch_mean_estimate(np.array([3.0])) == one
-
-
-@given(st.integers(2, 3000))
-def test_batches_are_some_and_not_too_many(n: int) -> None:
-    assert 2 <= count_batches(n) <= min(n, MAX_BATCHES)
-
-
 @given(st.floats(0.1, 10.0), st.floats(0.0, 1.0), st.integers(2, 50))
-def test_the_standard_error_comes_back_out_of_the_interval(value: float, se: float, n: int) -> None:
+def test_the_standard_error_comes_back_out_of_the_interval(value, se, n):
     assert make_estimate(value, se, n).standard_error == pytest.approx(se, abs=1e-12)
 
 
 @pytest.mark.parametrize(
     ("n", "phi", "least"), [(100, 0.0, 0.92), (200, 0.5, 0.92), (200, 0.8, 0.89), (100, 0.8, 0.85), (20, 0.0, 0.92)]
 )
-def test_batch_means_hold_the_true_mean_nearly_as_often_as_they_say(n: int, phi: float, least: float) -> None:
+def test_batch_means_hold_the_true_mean_nearly_as_often_as_they_say(n, phi, least):
     rng = np.random.default_rng(3)
     found = [batch_mean_estimate(series(rng, n, 0.1, phi)) for _ in range(400)]
     assert np.mean([one.low <= 1.0 <= one.high for one in found]) >= least
 
 
 @given(st.lists(st.tuples(st.floats(0.01, 10.0), st.floats(1.0, 40.0)), min_size=1, max_size=5))
-def test_joined_errors_have_degrees_of_freedom_between_the_least_and_all(
-    parts: list[tuple[float, float]],
-) -> None:
+def test_joined_errors_have_degrees_of_freedom_between_the_least_and_all(parts):
     se, freedom = combine_errors(parts)
     assert se == pytest.approx(math.hypot(*(one for one, _ in parts)))
     assert min(v for _, v in parts) - 1e-9 <= freedom <= sum(v for _, v in parts) + 1e-9
 
 
-def test_a_mean_scatters_no_less_than_its_parts_lie_apart() -> None:
+def test_a_mean_scatters_no_less_than_its_parts_lie_apart():
     assert widen_by_scatter((1.0, 30.0), (0.5, 1.0)) == (1.0, 30.0)
     se, freedom = widen_by_scatter((1.0, 30.0), (5.0, 1.0))
     assert se == pytest.approx(5.0)
     assert freedom < 1.2
 
 
-def test_one_estimate_stays_as_it_is_and_unbounded_ones_are_the_figures_themselves() -> None:
+def test_one_estimate_stays_as_it_is_and_unbounded_ones_are_the_figures_themselves():
     own = Estimate(1.0, 0.5, 1.5, 7)
+    assert batch_mean_estimate(np.array([3.0])) == mean_estimate([3.0]) == make_unbounded_estimate(3.0)
     assert combine_estimates([own]) is own
     assert combine_estimates([make_unbounded_estimate(1.0), make_unbounded_estimate(3.0)]) == mean_estimate([1.0, 3.0])
 
@@ -92,20 +78,16 @@ relative = st.floats(0.0, 0.05)
 
 
 @given(means, relative, means, relative)
-def test_a_ratio_lies_in_its_interval_and_turned_round_it_is_the_inverse(
-    a: float, ea: float, b: float, eb: float
-) -> None:
+def test_a_ratio_lies_in_its_interval_and_turned_round_it_is_the_inverse(a, ea, b, eb):
     one, other = make_estimate(a, ea * a, 20), make_estimate(b, eb * b, 15)
     there, back = estimate_ratio(one, other), estimate_ratio(other, one)
-    assert there is not None
-    assert back is not None
     assert there.low <= there.value * (1 + 1e-9)
     assert there.value <= there.high * (1 + 1e-9)
     assert (back.low, back.value, back.high) == pytest.approx((1 / there.high, 1 / there.value, 1 / there.low))
 
 
 @pytest.mark.parametrize(("mean", "sd"), [(2.0, 0.2), (0.05, 0.06)])
-def test_intervals_hold_the_true_ratio_nearly_as_often_as_they_say(mean: float, sd: float) -> None:
+def test_intervals_hold_the_true_ratio_nearly_as_often_as_they_say(mean, sd):
     rng = np.random.default_rng(0)
     held = 0
     for _ in range(500):
@@ -115,24 +97,17 @@ def test_intervals_hold_the_true_ratio_nearly_as_often_as_they_say(mean: float, 
     assert held >= 0.9 * 500
 
 
-def test_there_is_no_ratio_to_what_may_be_nothing() -> None:
+def test_there_is_no_ratio_to_what_may_be_nothing():
     assert estimate_ratio(make_estimate(1.0, 0.1, 10), make_estimate(0.1, 0.2, 10)) is None
     assert estimate_ratio(make_estimate(1.0, 0.1, 10), make_estimate(0.0, 0.0, 10)) is None
 
 
-def test_all_of_it_may_be_gone() -> None:
-    found = estimate_ratio(make_estimate(0.0, 0.0, 10), make_estimate(1.0, 0.01, 10))
-    assert found is not None
-    assert (found.value, found.low, found.high) == (0.0, 0.0, 0.0)
-
-
-def test_a_single_figure_makes_a_ratio_of_which_nothing_is_certain() -> None:
+def test_a_single_figure_makes_a_ratio_of_which_nothing_is_certain():
     found = estimate_ratio(make_unbounded_estimate(2.0), make_estimate(1.0, 0.01, 10))
-    assert found is not None
     assert (found.value, found.low, found.high) == (2.0, 0.0, math.inf)
 
 
-def test_the_ratios_of_boards_are_taken_together_in_logarithms() -> None:
+def test_the_ratios_of_boards_are_taken_together_in_logarithms():
     ratios = [estimate_ratio(make_estimate(a, 0.01, 20), make_estimate(1.0, 0.01, 20)) for a in (0.5, 2.0)]
     found = geometric_mean([one for one in ratios if one])
     assert found.value == pytest.approx(1.0)

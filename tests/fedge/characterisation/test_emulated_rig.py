@@ -85,7 +85,7 @@ class TestEmulatedRig(RigContract):
 POINT = SweepPoint(BOARD, "files")
 
 
-def test_the_same_seed_gives_the_same_epochs_whatever_was_measured_before() -> None:
+def test_the_same_seed_gives_the_same_epochs_whatever_was_measured_before():
     first, other = rig_of(), rig_of()
     other.measure(replace(POINT, workers=2), FILES, COURSE, lambda _: None)
     one, two = (rig.measure(POINT, FILES, COURSE, lambda _: None) for rig in (first, other))
@@ -94,11 +94,7 @@ def test_the_same_seed_gives_the_same_epochs_whatever_was_measured_before() -> N
     assert one.epochs != rig_of(seed=2).measure(POINT, FILES, COURSE, lambda _: None).epochs
 
 
-def test_a_data_set_in_memory_reads_nothing() -> None:
-    assert all(epoch.disk_read_mb == 0.0 and epoch.fetch_s == 0.0 for epoch in epochs(SweepPoint(BOARD, "memory")))
-
-
-def test_a_board_with_little_memory_forgets_a_large_data_set() -> None:
+def test_a_board_with_little_memory_forgets_a_large_data_set():
     large = replace(FILES, images=replace(FILES.images, count=60_000, kb=100.0))
     course = MeasurementSchedule(epochs=2, minibatches=20)
     nano, xavier = (
@@ -110,14 +106,14 @@ def test_a_board_with_little_memory_forgets_a_large_data_set() -> None:
     assert xavier.disk_read_mb == 0.0
 
 
-def test_workers_take_the_stall_away_and_energy_with_it() -> None:
+def test_workers_take_the_stall_away_and_energy_with_it():
     none, one, two = (second(replace(POINT, workers=count)) for count in (0, 1, 2))
     assert none.stall_s > one.stall_s > 1.5 * two.stall_s
     assert none.energy_j > two.energy_j
     assert none.cpu_load < two.cpu_load
 
 
-def test_a_lower_gpu_clock_computes_longer_at_less_power() -> None:
+def test_a_lower_gpu_clock_computes_longer_at_less_power():
     spec = catalogue.find("agx-xavier")
     slow = second(replace(POINT, mode=replace(spec.maxn, gpu_mhz=min(spec.gpu_mhz))))
     fast = second(replace(POINT, mode=spec.maxn))
@@ -134,16 +130,16 @@ def test_a_lower_gpu_clock_computes_longer_at_less_power() -> None:
         (replace(POINT, board="nano-1", workers=64), "MB of memory"),
     ],
 )
-def test_what_a_board_cannot_do_is_refused_with_the_reason(point: SweepPoint, said: str) -> None:
+def test_what_a_board_cannot_do_is_refused_with_the_reason(point, said):
     assert said in (rig_of(point.board).refusal_reason(point, WORKLOADS[point.workload]) or "")
 
 
-def test_a_container_is_told_to_make_no_difference() -> None:
+def test_a_container_is_told_to_make_no_difference():
     seen = rig_of().measure(replace(POINT, runtime="docker:torch"), FILES, COURSE, lambda _: None)
     assert any("container" in note for note in seen.notes)
 
 
-def test_an_unknown_board_and_storage_are_named() -> None:
+def test_an_unknown_board_and_storage_are_named():
     with pytest.raises(BadInput, match="agx-xavier-1"):
         rig_of("toaster")
     with pytest.raises(UnknownName, match="toaster"):
@@ -168,7 +164,7 @@ def digest(seen: PointMeasurement) -> str:
 
 
 @pytest.mark.slow
-def test_another_process_sees_the_same() -> None:
+def test_another_process_sees_the_same():
     here = Path(__file__).parent
     path = os.pathsep.join(map(str, (here.parents[2], here.parents[1], here)))
     environment = {**os.environ, "PYTHONPATH": path, "PYTHONHASHSEED": "1"}
@@ -179,7 +175,7 @@ def test_another_process_sees_the_same() -> None:
     assert found.strip() == digest(rig.measure(replace(POINT, workers=3, storage="hdd"), FILES, COURSE, lambda _: None))
 
 
-def test_a_cut_epoch_leaves_a_part_of_the_data_set_in_the_cache() -> None:
+def test_a_cut_epoch_leaves_a_part_of_the_data_set_in_the_cache():
     course = MeasurementSchedule(epochs=3, minibatches=20)
     cold, second, third = rig_of().measure(POINT, FILES, course, lambda _: None).epochs
     assert (cold.resident_before, second.resident_before, third.resident_before) == pytest.approx((0.0, 0.5, 0.75))
@@ -187,32 +183,33 @@ def test_a_cut_epoch_leaves_a_part_of_the_data_set_in_the_cache() -> None:
     assert third.disk_read_mb == pytest.approx(0.25 * cold.disk_read_mb)
 
 
-def test_inference_needs_less_memory_than_training_and_workers_need_their_own() -> None:
+def test_inference_needs_less_memory_than_training_and_workers_need_their_own():
     network = WorkloadPlan("large", "resnet18", (3, 224, 224), 10, Images(640, 400, 300))
     small, large = (estimate_costs("agx-xavier", network, "infer", size).memory_mb for size in (16, 256))
     assert small < large < estimate_costs("agx-xavier", network, "train", 256).memory_mb / 2
     assert second(replace(POINT, workers=2)).memory_mb == second(POINT).memory_mb + 2 * WORKER_MB
 
 
-def test_pinning_without_workers_is_the_training_s_own_work() -> None:
+def test_pinning_without_workers_is_the_training_s_own_work():
     assert second(replace(POINT, pinned=True)).overhead_s > 1.02 * second(POINT).overhead_s
     beside = replace(POINT, workers=1)
     assert second(replace(beside, pinned=True)).overhead_s == pytest.approx(second(beside).overhead_s, rel=1e-6)
 
 
-def test_a_point_without_a_mode_is_in_the_top_mode() -> None:
+def test_a_point_without_a_mode_is_in_the_top_mode():
     free, told = second(POINT), second(replace(POINT, mode=catalogue.find("agx-xavier").maxn))
     assert free.compute_s == pytest.approx(told.compute_s, rel=0.03)
     assert free.power_w == pytest.approx(told.power_w, rel=0.06)
 
 
-def test_the_gpu_is_busy_no_longer_beside_loading() -> None:
+def test_the_gpu_is_busy_no_longer_beside_loading():
     alone, beside = (second(replace(POINT, workload="memory", workers=count)) for count in (0, 8))
+    assert alone.disk_read_mb == alone.fetch_s == 0.0
     assert beside.compute_s > 1.02 * alone.compute_s
     assert beside.gpu_load * beside.e2e_s == pytest.approx(alone.gpu_load * alone.e2e_s, rel=1e-3)
 
 
-def test_every_epoch_scatters_in_its_own_way_and_the_very_first_minibatch_warms_up() -> None:
+def test_every_epoch_scatters_in_its_own_way_and_the_very_first_minibatch_warms_up():
     seen = rig_of().measure(replace(POINT, cache="warm"), FILES, MeasurementSchedule(epochs=3), lambda _: None)
     assert len({epoch.preprocess_s for epoch in seen.epochs}) == 3
     compute_s, first = seen.minibatches.compute_s, seen.minibatches.step == 0
@@ -227,7 +224,7 @@ def spread(device: str, quantity: str, boards: range, repeats: range) -> float:
     return float(np.std(np.log([getattr(epoch, quantity) for epoch in seen]), ddof=1))
 
 
-def test_boards_differ_in_power_and_repeats_in_time_as_far_as_the_paper_saw() -> None:
+def test_boards_differ_in_power_and_repeats_in_time_as_far_as_the_paper_saw():
     eight, one = range(1, 9), range(1)
     assert 0.015 < spread("agx-xavier", "power_w", eight, one) < 0.06  # 5.9 % from least to most
     assert spread("agx-xavier", "e2e_s", eight, one) < 0.012  # 1 %
@@ -235,7 +232,7 @@ def test_boards_differ_in_power_and_repeats_in_time_as_far_as_the_paper_saw() ->
     assert spread("agx-xavier", "e2e_s", range(1, 2), range(8)) < 0.012  # 1 %
 
 
-def test_the_strip_shows_the_loads_and_watts_of_the_epochs() -> None:
+def test_the_strip_shows_the_loads_and_watts_of_the_epochs():
     seen = rig_of().measure(
         replace(POINT, workers=1), FILES, MeasurementSchedule(epochs=2, sample_hz=200.0), lambda _: None
     )
@@ -250,7 +247,7 @@ def test_the_strip_shows_the_loads_and_watts_of_the_epochs() -> None:
 NETWORK = WorkloadPlan("network", "resnet18", (3, 64, 64), 10, Images(640, 400, 300))
 
 
-def test_slower_launches_slow_computing_by_the_host_s_share() -> None:
+def test_slower_launches_slow_computing_by_the_host_s_share():
     costs = estimate_costs("agx-xavier", NETWORK, "train", 4)
     does, norm = costs.compute_cost(costs.spec.maxn), find_pipeline_kind("agx-xavier").overlap
     slower_s = (does.gpu_s**norm + (1.001 * does.launch_s) ** norm) ** (1.0 / norm)
@@ -258,7 +255,7 @@ def test_slower_launches_slow_computing_by_the_host_s_share() -> None:
     assert 0.02 < does.host_share < 0.98
 
 
-def test_watts_come_of_computing_and_of_loading_cores_and_waiting_draws_least() -> None:
+def test_watts_come_of_computing_and_of_loading_cores_and_waiting_draws_least():
     costs = estimate_costs("agx-xavier", NETWORK, "train", 16)
     mode = costs.spec.maxn
     does = costs.compute_cost(mode)

@@ -36,15 +36,15 @@ def _said(model: EpochModel, of: PointObservation) -> EpochPredictions:
     return model.predict(_setting(of), stack_modes([of.mode]))
 
 
-def test_modes_left_out_of_the_sweep_are_closer_than_by_the_simple_predictor() -> None:
+def test_modes_left_out_of_the_sweep_are_closer_than_by_the_simple_predictor():
     gone = [look(MODES[i], 4) for i in (1, 3, 4, 7)]
     ours, simple = [], []
     for one in gone:
         rest = without(sweep(), one)
         ours.append(relative(_said(_fitted(rest), one).e2e_s[0], one.e2e_s))
         seen = [MeasuredEpoch(NAME, other.mode, other.e2e_s) for other in rest if other.point.workers == 4]
-        said = LinearEpochModel(TOP).fit(seen).predict(NAME, stack_modes([one.mode]))
-        simple.append(relative(said.epoch_s[0], one.e2e_s))
+        seconds, _ = LinearEpochModel(TOP).fit(seen).predict(NAME, stack_modes([one.mode]))
+        simple.append(relative(seconds[0], one.e2e_s))
 
     assert np.mean(ours) < 0.06
     assert np.mean(ours) < 0.4 * np.mean(simple)
@@ -63,17 +63,15 @@ def test_modes_left_out_of_the_sweep_are_closer_than_by_the_simple_predictor() -
     ],
     ids=lambda one: f"{one.mode}, {one.point.workers} workers, {one.point.storage}, {one.cached:g} cached",
 )
-def test_loaders_and_storages_that_were_never_tried_are_foreseen(asked: PointObservation) -> None:
+def test_loaders_and_storages_that_were_never_tried_are_foreseen(asked):
     said = _said(_model(), asked)
 
     assert said.e2e_s[0] == pytest.approx(asked.e2e_s, rel=0.08)
     assert abs(said.stall_s[0] - asked.stall_s) < 0.08 * asked.e2e_s
-    assert said.energy_j is not None
-    assert asked.energy_j is not None
     assert said.energy_j[0] == pytest.approx(asked.energy_j, rel=0.15)
 
 
-def test_other_batch_sizes_are_interpolated_between_those_that_were_seen() -> None:
+def test_other_batch_sizes_are_interpolated_between_those_that_were_seen():
     looks = [*sweep(), look(batch_size=4), look(batch_size=64)]
     model = _fitted(looks)
 
@@ -85,7 +83,7 @@ def test_other_batch_sizes_are_interpolated_between_those_that_were_seen() -> No
     assert beyond.e2e_s[0] > _said(model, look(batch_size=64)).e2e_s[0]
 
 
-def test_without_a_meter_there_are_seconds_and_no_joules() -> None:
+def test_without_a_meter_there_are_seconds_and_no_joules():
     said = _said(_fitted(unmetered(sweep())), look(workers=3))
 
     assert said.e2e_s[0] == pytest.approx(look(workers=3).e2e_s, rel=0.08)
@@ -93,13 +91,13 @@ def test_without_a_meter_there_are_seconds_and_no_joules() -> None:
     assert said.energy_sd_log is None
 
 
-def test_one_point_is_enough_to_begin_with() -> None:
+def test_one_point_is_enough_to_begin_with():
     said = _said(_fitted([look(workers=0)]), look(workers=2))
 
     assert said.e2e_s[0] == pytest.approx(look(workers=2).e2e_s, rel=0.3)
 
 
-def test_nothing_seen_and_an_unknown_storage_are_the_users_mistakes() -> None:
+def test_nothing_seen_and_an_unknown_storage_are_the_users_mistakes():
     with pytest.raises(BadInput, match="no finished point"):
         _fitted([])
     with pytest.raises(UnknownName, match="floppy"):

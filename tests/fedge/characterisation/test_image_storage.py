@@ -37,40 +37,42 @@ def never() -> str | None:
     raise AssertionError("all of the cache was dropped")
 
 
-def test_files_are_dropped_alone_and_read_again(files: list[str]) -> None:
+def test_files_are_dropped_alone_and_read_again(files):
     assert image_storage.set_cache_state(files, "dropped", drop_all=never) == ()
     assert page_cache.resident_share(files) == pytest.approx(0.0)
     assert image_storage.set_cache_state(files, "warm", drop_all=never) == ()
     assert page_cache.resident_share(files) == pytest.approx(1.0)
 
 
-def test_pages_that_stay_are_dropped_with_all_others_or_noted(
-    files: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shares = [0.4, 0.3]
-    monkeypatch.setattr(page_cache, "resident_share", lambda paths: shares.pop(0))
-    assert image_storage.set_cache_state(files, "dropped", drop_all=lambda: "nobody may") == (
-        "the page cache could not be dropped: 30 % of the images stayed in it (nobody may)",
-    )
+@pytest.mark.parametrize(
+    ("cache", "shares", "why", "note"),
+    [
+        ("dropped", (0.4, 0.3), "nobody may", "dropped: 30 % of the images stayed in it (nobody may)"),
+        ("dropped", (None, None), None, "cannot be seen"),
+        ("warm", (0.5,), None, "holds 50 % of the images only"),
+    ],
+)
+def test_a_state_that_was_not_reached_is_noted(files, monkeypatch, cache, shares, why, note):
+    seen = iter(shares)
+    monkeypatch.setattr(page_cache, "resident_share", lambda paths: next(seen))
+    assert note in image_storage.set_cache_state(files, cache, drop_all=lambda: why)[0]
+
+
+def test_pages_that_stay_are_dropped_with_all_others(files, monkeypatch):
     shares = [0.4, 0.01]
+    monkeypatch.setattr(page_cache, "resident_share", lambda paths: shares.pop(0))
     assert image_storage.set_cache_state(files, "dropped", drop_all=lambda: None) == ()
 
 
-def test_what_was_read_and_is_not_there_is_noted(files: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(page_cache, "resident_share", lambda paths: 0.5)
-    assert "holds 50 % of the images only" in image_storage.set_cache_state(files, "warm")[0]
-
-
-def test_root_drops_all_of_the_page_cache_and_nothing_else(tmp_path: Path) -> None:
+def test_root_drops_all_of_the_page_cache_and_nothing_else(tmp_path):
     control = tmp_path / "drop_caches"
     control.write_text("0")
     assert image_storage.drop_page_cache(str(tmp_path / "no.sock"), control) is None
     assert control.read_text() == "1"
 
 
-def test_without_root_and_without_a_daemon_it_is_said_who_could(tmp_path: Path) -> None:
+def test_without_root_and_without_a_daemon_it_is_said_who_could(tmp_path):
     reason = image_storage.drop_page_cache(str(tmp_path / "no.sock"), tmp_path / "gone/drop_caches")
-    assert reason is not None
     assert "root alone, or through the power daemon" in reason
 
 
@@ -95,20 +97,15 @@ def why(tmp_path: Path) -> Why:
     return asked
 
 
-def test_a_storage_that_is_not_mounted_is_refused_and_not_made(tmp_path: Path, why: Why) -> None:
+def test_a_storage_that_is_emulated_or_not_mounted_is_refused_and_not_made(tmp_path, why):
     assert why(StoragePlan("card", str(tmp_path / "gone"))) == (
         f"storage card: there is no folder {tmp_path}/gone; mount it, or make it"
     )
     assert not (tmp_path / "gone").exists()
-
-
-def test_an_emulated_storage_is_refused(why: Why) -> None:
     assert why(StoragePlan("card", model="sd")) == "storage card is an emulated one (sd); here it needs a path"
 
 
-def test_a_storage_that_cannot_be_written_is_refused_unless_its_images_are_there(
-    tmp_path: Path, why: Why, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_storage_that_cannot_be_written_is_refused_unless_its_images_are_there(tmp_path, why, monkeypatch):
     monkeypatch.setattr(os, "access", lambda path, how: False)
     card = StoragePlan("card", str(tmp_path))
     assert "cannot be written by this user" in (why(card) or "")
@@ -116,21 +113,19 @@ def test_a_storage_that_cannot_be_written_is_refused_unless_its_images_are_there
     assert why(card) is None
 
 
-def test_a_full_storage_is_refused(tmp_path: Path, why: Why) -> None:
+def test_a_full_storage_is_refused(tmp_path, why):
     reason = why(StoragePlan("card", str(tmp_path)), replace(TINY, count=2**31 - 1, width=4000, height=4000))
     assert "MB free; 2147483647 images and a reserve need" in (reason or "")
 
 
-def test_files_in_memory_cannot_be_dropped_but_be_warm(
-    tmp_path: Path, why: Why, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_in_memory_cannot_be_dropped_but_be_warm(tmp_path, why, monkeypatch):
     monkeypatch.setattr(image_storage, "find_mount", lambda path: Mount("/", "tmpfs", "tmpfs", None))
     card = StoragePlan("card", str(tmp_path))
     assert f"{tmp_path} is a tmpfs" in (why(card) or "")
     assert why(card, point=replace(POINT, cache="warm")) is None
 
 
-def test_a_users_folder_must_be_there_and_on_the_storage(tmp_path: Path, why: Why) -> None:
+def test_a_users_folder_must_be_there_and_on_the_storage(tmp_path, why):
     (tmp_path / "card/photos").mkdir(parents=True)
     (tmp_path / "elsewhere").mkdir()
     card = StoragePlan("card", str(tmp_path / "card"))
@@ -140,7 +135,7 @@ def test_a_users_folder_must_be_there_and_on_the_storage(tmp_path: Path, why: Wh
     assert "does not lie on storage card" in (why(card, replace(TINY, folder=str(tmp_path / "elsewhere"))) or "")
 
 
-def test_a_point_without_a_path_has_its_images_in_the_sweeps_folder(tmp_path: Path) -> None:
+def test_a_point_without_a_path_has_its_images_in_the_sweeps_folder(tmp_path):
     plan, heard = plan_with(StoragePlan("card")), list[str]()
     found = image_storage.prepare_data_set(plan, tmp_path, POINT, workload(), heard.append)
     assert found.folder.is_relative_to(tmp_path / "images")
@@ -150,7 +145,7 @@ def test_a_point_without_a_path_has_its_images_in_the_sweeps_folder(tmp_path: Pa
     assert heard == [f"makes images on {tmp_path}/images: 8 of 8"]
 
 
-def test_images_in_memory_are_read_from_one_file(tmp_path: Path) -> None:
+def test_images_in_memory_are_read_from_one_file(tmp_path):
     plan = plan_with(StoragePlan("card", str(tmp_path)))
     found = image_storage.prepare_data_set(
         plan, tmp_path, POINT, workload(replace(TINY, source="memory")), lambda _: None
@@ -160,7 +155,7 @@ def test_images_in_memory_are_read_from_one_file(tmp_path: Path) -> None:
     assert found.file_mb == 0
 
 
-def test_a_users_folder_without_images_is_a_mistake_in_the_plan(tmp_path: Path) -> None:
+def test_a_users_folder_without_images_is_a_mistake_in_the_plan(tmp_path):
     (tmp_path / "photos").mkdir()
     plan = plan_with(StoragePlan("card", str(tmp_path)))
     with pytest.raises(BadInput, match="without images"):
@@ -186,22 +181,14 @@ def proc(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_the_longest_mount_above_a_path_holds_it(proc: Path) -> None:
+def test_the_longest_mount_above_a_path_holds_it(proc):
     assert find_mount(proc / "my card/a/b", proc) == Mount(f"{proc}/my card", "vfat", "/dev/mmcblk1p1", "179:1")
     assert find_mount(proc / "ramp", proc).device == "/dev/sda2"  # not below .../ram, though it begins so
-
-
-def test_a_path_through_a_link_lies_where_the_link_leads(proc: Path) -> None:
     (proc / "link").symlink_to(proc / "my card")
     assert find_mount(proc / "link/x", proc).kind == "vfat"
 
 
-def test_a_share_that_nobody_tells_is_noted(files: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(page_cache, "resident_share", lambda paths: None)
-    assert "cannot be seen" in image_storage.set_cache_state(files, "dropped", drop_all=lambda: None)[0]
-
-
-def test_files_in_memory_are_known() -> None:
+def test_files_in_memory_are_known():
     (mount,) = parse_mounts("30 22 0:26 / /dev/shm rw - tmpfs tmpfs rw")
     assert mount.is_in_memory
     assert str(mount) == "tmpfs on tmpfs"

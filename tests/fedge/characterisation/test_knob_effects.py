@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from itertools import combinations
 
@@ -11,14 +12,23 @@ from contracts.characterised_points import Noise, Truth, sweep, varied
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedge.characterisation.knob_effects import MIN_CHANGE, KnobEffect, compute_effects, compute_effects_from_first
-from fedge.characterisation.point_knobs import MODE_KNOBS, ORDERED_KNOBS, get_knob_value, kind_of_board
-from fedge.characterisation.pooled_settings import pool_repeats
+from fedge.characterisation.knob_effects import (
+    MIN_CHANGE,
+    KnobEffect,
+    compute_effects_from_first,
+    compute_pooled_effects,
+)
+from fedge.characterisation.point_knobs import MODE_KNOBS, ORDERED_KNOBS, get_knob_value
+from fedge.characterisation.point_statistics import PointStats, pool_repeats
 from fedge.characterisation.sweep_plan import SweepPoint
 from fedge.types import PowerMode
 
 POINT = SweepPoint("here", "net", mode=PowerMode(8, 2000.0, 1300.0, 2133.0))
 QUIET = Noise(step=0.002, power=0.002)
+
+
+def compute_effects(stats: Sequence[PointStats]) -> tuple[KnobEffect, ...]:
+    return compute_pooled_effects(pool_repeats(stats))
 
 
 def _named(found: tuple[KnobEffect, ...], knob: str, quantity: str = "e2e_s") -> list[KnobEffect]:
@@ -51,12 +61,12 @@ def _by_brute_force(many: set[SweepPoint]) -> set[tuple[str, frozenset[str]]]:
         if len(differs) != 1 or differs[0] == "workload":
             continue
         (knob,) = differs
-        low, high = sorted([a[knob], b[knob]])  # type: ignore[type-var]
+        low, high = sorted([a[knob], b[knob]])
         between = [
             third
             for third in many
             if {n: v for n, v in _knobs(third).items() if n != knob} == {n: v for n, v in a.items() if n != knob}
-            and low < _knobs(third)[knob] < high  # type: ignore[operator]
+            and low < _knobs(third)[knob] < high
         ]
         if knob not in ORDERED_KNOBS or not between:
             found.add((knob, frozenset((one.key, other.key))))
@@ -65,7 +75,7 @@ def _by_brute_force(many: set[SweepPoint]) -> set[tuple[str, frozenset[str]]]:
 
 @settings(max_examples=25)
 @given(st.sets(points, min_size=2, max_size=14))
-def test_the_pairs_are_those_that_brute_force_finds(many: set[SweepPoint]) -> None:
+def test_the_pairs_are_those_that_brute_force_finds(many):
     ordered = sorted(many, key=lambda point: point.key)
     found = compute_effects(sweep(ordered, lambda _: Truth(), steps=20, epochs=2))
     own = [(one.knob, frozenset(one.points)) for one in found if one.quantity == "e2e_s"]
@@ -75,7 +85,7 @@ def test_the_pairs_are_those_that_brute_force_finds(many: set[SweepPoint]) -> No
 
 @settings(max_examples=30)
 @given(st.floats(0.1, 5.0), st.integers(0, 1000))
-def test_a_ratio_that_was_put_in_comes_out(ratio: float, seed: int) -> None:
+def test_a_ratio_that_was_put_in_comes_out(ratio, seed):
     found = compute_effects(
         sweep(
             varied(POINT, "workers", [1, 2]),
@@ -93,7 +103,7 @@ def test_a_ratio_that_was_put_in_comes_out(ratio: float, seed: int) -> None:
         assert effect.share == pytest.approx((ratio - 1) * 0.007 / 0.012, abs=0.05 * max(ratio, 1))
 
 
-def test_intervals_hold_the_true_ratio_nearly_as_often_as_they_say() -> None:
+def test_intervals_hold_the_true_ratio_nearly_as_often_as_they_say():
     held = []
     for seed in range(40):
         own = sweep(
@@ -105,12 +115,12 @@ def test_intervals_hold_the_true_ratio_nearly_as_often_as_they_say() -> None:
         held += [
             e.ratio.low <= (1 + e.before) / (1 + e.after) <= e.ratio.high
             for e in _named(compute_effects(own), "workers", "stall_s")
-        ]  # type: ignore[operator]
+        ]
     assert np.mean(held) >= 0.92
 
 
 @pytest.mark.parametrize("noise", [Noise(), Noise(step=0.2, phi=0.5), Noise(epoch=0.02)])
-def test_of_pure_noise_no_more_than_one_comparison_in_twenty_is_called_certain(noise: Noise) -> None:
+def test_of_pure_noise_no_more_than_one_comparison_in_twenty_is_called_certain(noise):
     wrong = [
         effect.certain
         for seed in range(25)
@@ -126,12 +136,12 @@ def test_of_pure_noise_no_more_than_one_comparison_in_twenty_is_called_certain(n
     assert np.mean(wrong) <= 0.05
 
 
-def test_without_workers_the_prefetch_does_not_count() -> None:
+def test_without_workers_the_prefetch_does_not_count():
     found = compute_effects(sweep(varied(POINT, "prefetch", [1, 2]), lambda _: Truth()))
     assert not found
 
 
-def test_batch_sizes_are_compared_by_sample_and_by_minibatch() -> None:
+def test_batch_sizes_are_compared_by_sample_and_by_minibatch():
     found = compute_effects(
         sweep(varied(POINT, "batch_size", [1, 16]), lambda p: Truth(compute_s=0.01 * p.batch_size**0.5), QUIET)
     )
@@ -141,7 +151,7 @@ def test_batch_sizes_are_compared_by_sample_and_by_minibatch() -> None:
     assert not _named(found, "batch_size", "e2e_s")
 
 
-def test_boards_of_a_kind_are_each_compared_with_themselves() -> None:
+def test_boards_of_a_kind_are_each_compared_with_themselves():
     """One board is twice as slow; the knob's effect on both is the same, and that alone is seen."""
     points = [replace(POINT, board=board, workers=w) for board in ("nano-1", "nano-2") for w in (0, 1)]
 
@@ -158,17 +168,13 @@ def test_boards_of_a_kind_are_each_compared_with_themselves() -> None:
     assert len(effect.points) == 4
 
 
-def test_the_worst_label_is_the_effects() -> None:
+def test_the_worst_label_is_the_effects():
     points = varied(POINT, "workers", [0, 1])
     own = (*sweep(points[:1], lambda _: Truth()), *sweep(points[1:], lambda _: Truth(), label="estimated"))
     assert {one.label for one in compute_effects(own)} == {"estimated"}
 
 
-def test_a_boards_kind_is_its_name_without_its_number() -> None:
-    assert [kind_of_board(name) for name in ("agx-xavier-12", "here", "tx2-1")] == ["agx-xavier", "here", "tx2"]
-
-
-def test_later_values_are_told_against_the_first_where_that_is_certain() -> None:
+def test_later_values_are_told_against_the_first_where_that_is_certain():
     sizes = varied(POINT, "batch_size", [1, 4, 16])
     found = compute_effects_from_first(
         pool_repeats(sweep(sizes, lambda p: Truth(compute_s=0.01 * p.batch_size**0.5), QUIET))

@@ -60,7 +60,7 @@ def limits(board: Board, which: str) -> set[str]:
     }
 
 
-def test_a_point_has_its_mode_and_the_board_is_as_found_afterwards(board: Board) -> None:
+def test_a_point_has_its_mode_and_the_board_is_as_found_afterwards(board):
     ground = JetsonMachine(board.place)
     mode, before = low(ground), state_of(board.root)
     with ground.hold(replace(POINT, mode=mode)) as held:
@@ -80,7 +80,7 @@ def test_a_point_has_its_mode_and_the_board_is_as_found_afterwards(board: Board)
     assert state_of(board.root) == before
 
 
-def test_clocks_are_pinned_where_a_point_wants_no_scaling(board: Board) -> None:
+def test_clocks_are_pinned_where_a_point_wants_no_scaling(board):
     ground = JetsonMachine(board.place)
     mode = low(ground)
     with ground.hold(replace(POINT, mode=mode, dvfs=False)):
@@ -88,7 +88,7 @@ def test_clocks_are_pinned_where_a_point_wants_no_scaling(board: Board) -> None:
     assert len(limits(board, "min") | limits(board, "max")) == 2
 
 
-def test_a_board_that_left_its_mode_is_noted(board: Board) -> None:
+def test_a_board_that_left_its_mode_is_noted(board):
     ground = JetsonMachine(board.place)
     with ground.hold(replace(POINT, mode=low(ground))) as held:
         for path in board.root.glob("sys/devices/system/cpu/cpufreq/policy*/scaling_max_freq"):
@@ -96,30 +96,27 @@ def test_a_board_that_left_its_mode_is_noted(board: Board) -> None:
         assert "the board left its mode" in held.notes[0]
 
 
-def test_modes_that_the_board_does_not_have_are_refused(board: Board) -> None:
+def test_modes_that_the_board_does_not_have_are_refused(board):
     ground = JetsonMachine(board.place)
     assert ground.refusal_reason(replace(POINT, mode=ground.maxn)) is None
     reason = ground.refusal_reason(replace(POINT, mode=replace(low(ground), gpu_mhz=123.0)))
-    assert reason is not None
     assert "this board has no gpu_hz 123000000" in reason
 
 
-def test_clocks_that_may_not_be_pinned_are_refused_with_how_to_allow_it(plain: Board) -> None:
+def test_clocks_that_may_not_be_pinned_are_refused_with_how_to_allow_it(plain):
     reason = JetsonMachine(plain.place).refusal_reason(replace(POINT, dvfs=False))
-    assert reason is not None
     assert '"lock-min" among "extras"' in reason
 
 
-def test_the_daemon_drops_the_page_cache_where_it_may(board: Board, plain: Board) -> None:
+def test_the_daemon_drops_the_page_cache_where_it_may(board, plain):
     nowhere = board.root / "gone/drop_caches"
     assert image_storage.drop_page_cache(board.place.power_socket, nowhere) is None
     assert (board.root / DROPPED).read_text().strip("\n") != "0"
     reason = image_storage.drop_page_cache(plain.place.power_socket, nowhere)
-    assert reason is not None
     assert "drop-caches is off on this board" in reason
 
 
-def test_a_machine_with_a_power_daemon_is_a_jetsons_rig(board: Board, tmp_path: Path) -> None:
+def test_a_machine_with_a_power_daemon_is_a_jetsons_rig(board, tmp_path):
     rig = build_local_rig(
         CharacterisationPlan("p", ("here",), {}, {}, MeasurementSchedule(), ()), tmp_path, board.place
     )
@@ -146,19 +143,13 @@ def governors(linux_root: Path) -> set[str]:
     return {file.read_text().strip() for file in linux_root.rglob("scaling_governor")}
 
 
-def test_a_mode_is_refused_with_what_it_needs() -> None:
-    reason = LinuxMachine().refusal_reason(SweepPoint("here", "w", PowerMode(2, 1, 1, 1)))
-    assert reason is not None
-    assert "no power daemon listens" in reason
-
-
-def test_clocks_that_follow_the_load_stay_as_they_are(linux_root: Path) -> None:
+def test_clocks_that_follow_the_load_stay_as_they_are(linux_root):
     with LinuxMachine(str(linux_root)).hold(FOLLOWING) as held:
         assert governors(linux_root) == {"schedutil"}
         assert held.notes == ()
 
 
-def test_pinned_clocks_are_let_go_for_a_point_that_wants_them_so(linux_root: Path) -> None:
+def test_pinned_clocks_are_let_go_for_a_point_that_wants_them_so(linux_root):
     for file in linux_root.rglob("scaling_governor"):
         file.write_text("performance\n")
     with LinuxMachine(str(linux_root)).hold(FOLLOWING):
@@ -166,18 +157,15 @@ def test_pinned_clocks_are_let_go_for_a_point_that_wants_them_so(linux_root: Pat
     assert governors(linux_root) == {"performance"}
 
 
-def test_an_error_puts_the_clocks_back_too(linux_root: Path) -> None:
+def test_an_error_puts_the_clocks_back_too(linux_root):
     with pytest.raises(KeyboardInterrupt), LinuxMachine(str(linux_root)).hold(PINNED):
         raise KeyboardInterrupt
     assert governors(linux_root) == {"schedutil"}
 
 
-def test_without_the_right_a_plan_that_compares_clocks_is_refused_and_others_noted(
-    linux_root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_the_right_a_plan_that_compares_clocks_is_refused_and_others_noted(linux_root, monkeypatch):
     monkeypatch.setattr(os, "access", lambda path, how: False)
     reason = LinuxMachine(str(linux_root), strict=True).refusal_reason(PINNED)
-    assert reason is not None
     assert "schedutil and only root may set it to performance" in reason
     assert LinuxMachine(str(linux_root)).refusal_reason(PINNED) is None
     with LinuxMachine(str(linux_root)).hold(PINNED) as held:
@@ -185,11 +173,10 @@ def test_without_the_right_a_plan_that_compares_clocks_is_refused_and_others_not
         assert "clocks are as found" in held.notes[0]
 
 
-def test_a_machine_without_a_governor_says_so(tmp_path: Path) -> None:
+def test_a_machine_without_a_governor_says_so(tmp_path):
     reason = LinuxMachine(str(tmp_path), strict=True).refusal_reason(FOLLOWING)
-    assert reason is not None
     assert "shows no clock governor" in reason
 
 
-def test_the_processor_is_named(linux_root: Path) -> None:
+def test_the_processor_is_named(linux_root):
     assert LinuxMachine(str(linux_root)).title == f"A Processor, {os.cpu_count()} cores"

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -33,11 +29,6 @@ child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
 print('{"pids": [%d, %d]}' % (__import__("os").getpid(), child.pid), flush=True)
 time.sleep(600)
 """
-STARTER = """
-import sys
-from fedge.characterisation.measurement_process import run_program
-run_program([sys.executable, "-c", sys.argv[1]], lambda said: print(*said["pids"], flush=True))
-"""
 
 
 def python(text: str) -> list[str]:
@@ -58,33 +49,28 @@ def gone(pid: int) -> bool:
     return False
 
 
-def test_lines_of_json_are_heard_and_others_passed_over() -> None:
+def test_lines_of_json_are_heard_and_others_passed_over():
     heard: list[Mapping[str, Any]] = []
     run_program(python('print(\'a word\\n{"step": 1}\\n[2]\\n{"step": 2}\')'), heard.append)
     assert heard == [{"step": 1}, {"step": 2}]
 
 
-def test_the_programs_own_reason_is_the_errors() -> None:
-    with pytest.raises(BoardError, match=r"^no such folder$"):
-        run_program(python('print(\'{"failed": "no such folder"}\'); raise SystemExit(1)'), lambda said: None)
+@pytest.mark.parametrize(
+    ("command", "told"),
+    [
+        (python('print(\'{"failed": "no such folder"}\'); raise SystemExit(1)'), r"^no such folder$"),
+        (python("1 / 0"), "exit code 1: ZeroDivisionError: division by zero"),
+        (python("import os; os.kill(os.getpid(), 9)"), "was killed; memory may have run out"),
+        (["/no/such/program"], "cannot be started: No such file"),
+    ],
+    ids=["its own reason", "last word on stderr", "killed", "absent"],
+)
+def test_a_program_that_fails_is_told_by_its_reason(command, told):
+    with pytest.raises(BoardError, match=told):
+        run_program(command, lambda said: None)
 
 
-def test_without_a_reason_the_last_word_on_stderr_is_told() -> None:
-    with pytest.raises(BoardError, match=r"exit code 1: ZeroDivisionError: division by zero"):
-        run_program(python("1 / 0"), lambda said: None)
-
-
-def test_a_killed_program_may_have_run_out_of_memory() -> None:
-    with pytest.raises(BoardError, match="was killed; memory may have run out"):
-        run_program(python("import os; os.kill(os.getpid(), 9)"), lambda said: None)
-
-
-def test_what_cannot_be_started_says_so() -> None:
-    with pytest.raises(BoardError, match="cannot be started: No such file"):
-        run_program(["/no/such/program"], lambda said: None)
-
-
-def test_a_program_that_falls_silent_is_ended_with_its_children() -> None:
+def test_a_program_that_falls_silent_is_ended_with_its_children():
     pids: list[int] = []
     with pytest.raises(BoardError, match=r"nothing was heard of the measuring program for 0\.5 s"):
         run_program(python(WITH_A_CHILD), lambda said: pids.extend(said["pids"]), silence_s=0.5)
@@ -92,7 +78,7 @@ def test_a_program_that_falls_silent_is_ended_with_its_children() -> None:
     assert all(gone(pid) for pid in pids)
 
 
-def test_whatever_goes_wrong_here_ends_the_program_with_its_children() -> None:
+def test_whatever_goes_wrong_here_ends_the_program_with_its_children():
     pids: list[int] = []
 
     def heard(said: Mapping[str, Any]) -> None:
@@ -101,21 +87,6 @@ def test_whatever_goes_wrong_here_ends_the_program_with_its_children() -> None:
 
     with pytest.raises(KeyboardInterrupt):
         run_program(python(WITH_A_CHILD), heard)
-    assert len(pids) == 2
-    assert all(gone(pid) for pid in pids)
-
-
-def test_ctrl_c_ends_the_program_with_its_children() -> None:
-    starter = [sys.executable, "-c", STARTER, WITH_A_CHILD]
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).resolve().parents[3])}
-    with subprocess.Popen(starter, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment) as outer:
-        assert outer.stdout is not None
-        killer = threading.Timer(LIMIT_S, outer.kill)
-        killer.start()
-        pids = [int(pid) for pid in outer.stdout.readline().split()]
-        outer.send_signal(signal.SIGINT)
-        outer.wait(LIMIT_S)
-        killer.cancel()
     assert len(pids) == 2
     assert all(gone(pid) for pid in pids)
 
@@ -129,15 +100,18 @@ esac
 """
 
 
+def forget_engines() -> None:
+    measurement_process._engine_refusal.cache_clear()
+    measurement_process._image_refusal.cache_clear()
+
+
 @pytest.fixture
 def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A folder that is all of PATH."""
     monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
-    for asked in (measurement_process._engine_refusal, measurement_process._image_refusal):
-        asked.cache_clear()
+    forget_engines()
     yield tmp_path
-    for asked in (measurement_process._engine_refusal, measurement_process._image_refusal):
-        asked.cache_clear()
+    forget_engines()
 
 
 def engine(folder: Path, name: str, info: str) -> None:
@@ -153,30 +127,28 @@ def engine(folder: Path, name: str, info: str) -> None:
         ("nvidia+podman:x", Runtime("podman", "x", nvidia=True)),
     ],
 )
-def test_a_runtime_is_read(text: str, runtime: Runtime) -> None:
+def test_a_runtime_is_read(text, runtime):
     assert parse_runtime(text) == runtime
 
 
 @pytest.mark.parametrize("text", ["", "docker", "docker:", "lxc:x", "nvidia+bare", "docker:--privileged"])
-def test_what_is_no_runtime_is_refused(text: str) -> None:
+def test_what_is_no_runtime_is_refused(text):
     assert "is none of bare, docker:IMAGE" in (runtime_refusal(text) or "")
 
 
-def test_an_engine_that_does_not_answer_is_refused_in_its_own_words(path: Path) -> None:
-    engine(path, "docker", 'echo "Cannot connect to the Docker daemon" >&2; exit 1')
-    assert runtime_refusal("docker:here:1") == "docker does not answer: Cannot connect to the Docker daemon"
-
-
-def test_an_image_that_is_not_there_is_refused_with_how_to_fetch_it(path: Path) -> None:
+def test_engines_that_do_not_answer_and_images_that_are_not_there_are_refused_in_their_words(path, monkeypatch):
+    monkeypatch.setenv("PATH", str(path))
+    assert runtime_refusal("podman:x") == "podman does not answer: No such file or directory"
+    forget_engines()
+    engine(path, "podman", 'echo "Cannot connect to the daemon" >&2; exit 1')
+    assert runtime_refusal("podman:here:1") == "podman does not answer: Cannot connect to the daemon"
     engine(path, "docker", "true")
     assert runtime_refusal("docker:here:1") is None
-    assert (
-        runtime_refusal("docker:gone")
-        == "docker has no image gone: Error: No such image: gone; fetch it: docker pull gone"
-    )
+    words = "docker has no image gone: Error: No such image: gone; fetch it: docker pull gone"
+    assert runtime_refusal("docker:gone") == words
 
 
-def test_a_container_gets_its_folders_no_network_and_the_same_user(path: Path) -> None:
+def test_a_container_gets_its_folders_no_network_and_the_same_user(path):
     spec, out = path / "work/spec.json", path / "work/out.npz"
     made = build_command(Runtime("docker", "img", nvidia=True), spec, out, [Path("/data")], "name")
     text = " ".join(made)
@@ -189,7 +161,7 @@ def test_a_container_gets_its_folders_no_network_and_the_same_user(path: Path) -
     assert made[-5:] == ["img", "python3", "/fedge-program/fedge/worker/epoch_profiler.py", str(spec), str(out)]
 
 
-def test_without_a_container_the_program_is_run_by_its_path(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_container_the_program_is_run_by_its_path(path, monkeypatch):
     monkeypatch.setenv("FEDGE_WORKER_PYTHON", "/my/python")
     made = build_command(Runtime(), path / "s", path / "o", [], "name")
     assert made[0] == "/my/python"
@@ -197,15 +169,13 @@ def test_without_a_container_the_program_is_run_by_its_path(path: Path, monkeypa
     assert made[2:] == [str(path / "s"), str(path / "o")]
 
 
-def test_a_containers_process_is_asked_of_its_engine(path: Path) -> None:
+def test_a_containers_process_is_asked_of_its_engine(path):
     engine(path, "podman", "true")
     assert find_container_pid(Runtime("podman", "x"), "name") == 4711
     assert find_container_pid(Runtime(), "name") is None
 
 
-def test_the_packages_are_those_of_the_python_that_points_run_with(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_packages_are_those_of_the_python_that_points_run_with(tmp_path, monkeypatch):
     other = tmp_path / "python"
     monkeypatch.setenv("FEDGE_WORKER_PYTHON", str(other))
     with pytest.raises(BoardError, match="has no torch and Pillow"):
@@ -215,6 +185,6 @@ def test_the_packages_are_those_of_the_python_that_points_run_with(
     assert read_package_versions() == {"torch": "1.10.2", "pillow": "8.4.0"}
 
 
-def test_an_engine_that_is_not_there_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_engine_that_is_not_there_is_refused(path, monkeypatch):
     monkeypatch.setenv("PATH", str(path))
     assert runtime_refusal("podman:x") == "podman does not answer: No such file or directory"

@@ -28,7 +28,7 @@ def _feeding(looks: list[PointObservation], plans: dict[str, StoragePlan] = PLAN
     return fit_input_pipeline(looks, TOP, _host_share, plans)
 
 
-def test_what_a_sample_takes_is_found_again_whatever_shared_the_cores() -> None:
+def test_what_a_sample_takes_is_found_again_whatever_shared_the_cores():
     found = _feeding(sweep())
 
     assert found.top.samples.preprocess_s == pytest.approx(pipeline().samples.preprocess_s, rel=0.1)
@@ -39,7 +39,7 @@ def test_what_a_sample_takes_is_found_again_whatever_shared_the_cores() -> None:
     assert found.sd_log < 0.05
 
 
-def test_a_storage_is_as_fast_as_it_was_seen_to_be() -> None:
+def test_a_storage_is_as_fast_as_it_was_seen_to_be():
     cold = [look(name="sd", cached=0.0), look(name="hdd", cached=0.0), look()]
     named = {"card": StoragePlan("card", path="somewhere"), "ssd": PLANS["ssd"]}
     own = [replace(one, point=replace(one.point, storage="card")) for one in cold[:1]]
@@ -56,7 +56,7 @@ def test_a_storage_is_as_fast_as_it_was_seen_to_be() -> None:
     assert found.storages["sd"].label == "calibrated"
 
 
-def test_a_storage_that_was_not_read_is_its_models_and_none_at_all_is_an_error() -> None:
+def test_a_storage_that_was_not_read_is_its_models_and_none_at_all_is_an_error():
     found = _feeding([look(), look(MODES[1], 4)])
 
     assert found.pipeline_at(16, 1, 2, "hdd", 0.0).storage.latency_s == find_storage("hdd").latency_s
@@ -65,6 +65,6 @@ def test_a_storage_that_was_not_read_is_its_models_and_none_at_all_is_an_error()
         found.pipeline_at(16, 1, 2, "floppy", 0.0)
 
 
-def test_nothing_seen_is_told() -> None:
+def test_nothing_seen_is_told():
     with pytest.raises(BadInput, match="no finished point"):
         _feeding([])

@@ -11,7 +11,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedge.characterisation.plan_reader import load_shipped_workloads, read_plan, read_resolved_plan, resolve_plan
+from fedge.characterisation.plan_reader import load_shipped_workloads, read_plan, resolve_plan
 from fedge.characterisation.sweep_plan import KNOBS, Images
 from fedge.devices import catalogue
 from fedge.errors import BadInput
@@ -143,7 +143,6 @@ def test_the_papers_three_workloads_are_shipped():
 
 WRONG = [
     ({"name": None}, "name", "got nothing"),
-    ({"name": "a b"}, "name", "got 'a b'"),
     ({"nonsense": 1}, "nonsense", "an unknown key; known here: name, board, boards"),
     ({"board": None}, "board", "got nothing; one of them"),
     ({"boards": ["here"]}, "board", "both board and boards"),
@@ -157,7 +156,6 @@ WRONG = [
     ({"workloads": None}, "workloads", "lenet5-mnist, resnet18-cifar10, mobilenetv3l-gld23k"),
     ({"workloads": ["nosuch"]}, "workloads.nosuch", "known: lenet5-mnist"),
     ({"workloads": {"own": {"like": "nosuch"}}}, "workloads.own.like", "known: lenet5-mnist"),
-    ({"workloads": {"own": {"model": "x"}}}, "workloads.own.input", "got nothing; this key is needed"),
     ({"workloads": {"own": 7}}, "workloads.own", "a mapping with some of like, count, model"),
     ({"workloads": {"all": None}}, "workloads.all", "not 'all'"),
     ({"workloads": {"lenet5-mnist": {"count": 0}}}, "workloads.lenet5-mnist.images.count", "got 0"),
@@ -167,11 +165,9 @@ WRONG = [
     ({"storages": {"all": {}}}, "storages", "another name"),
     ({"storages": {"sd": {}, "ssd": {}}}, "sweeps[0].storage", "got nothing; storage: all, some of sd, ssd"),
     ({"workloads": ["lenet5-mnist", "resnet18-cifar10"]}, "sweeps[0].workload", "workload: all, some of lenet5-mnist"),
-    ({"course": {"epochs": "3"}}, "course.epochs", "got '3'"),
     ({"course": {"epochs": True}}, "course.epochs", "got true"),
     ({"course": {"epochs": 2, "discard": 2}}, "course.discard", "fewer than course.epochs (2)"),
     ({"course": {"every": 2}}, "course.every", "every_s"),
-    ({"seed": -1}, "seed", "got -1"),
     ({"base": {"worker": 1}}, "base", "'worker'; known: mode, workload, kind"),
     ({"base": {"workers": -1}}, "base.workers", "from 0 to 64"),
     ({"base": {"workers": True}}, "base.workers", "got true"),
@@ -181,7 +177,6 @@ WRONG = [
     ({"base": {"workload": "nosuch"}}, "base.workload", "known: lenet5-mnist"),
     ({"base": {"storage": "nosuch"}}, "base.storage", "known: default"),
     ({"base": {"pinned": "yes"}}, "base.pinned", "true or false"),
-    ({"base": {"runtime": "docker"}}, "base.runtime", "docker:IMAGE"),
     ({"base": {"runtime": "docker:-v"}}, "base.runtime", "docker:IMAGE"),
     ({"base": {"mode": 15}}, "base.mode", "got 15; maxn"),
     ({"base": {"mode": "15W"}}, "mode '15W' on agx-xavier-1", "MODE_15W"),
@@ -192,7 +187,6 @@ WRONG = [
     ({"sweeps": [{"worker": [1]}]}, "sweeps[0]", "'worker'; known: mode"),
     ({"sweeps": [{}, {"workers": []}]}, "sweeps[1].workers", "an empty list"),
     ({"sweeps": [{"mode": "all"}]}, "sweeps[0].mode", "it has none (modes:)"),
-    ({"sweeps": [{"board": ["here"]}]}, "sweeps[0]", "'board'; known: mode"),
     ({"sweeps": {"workers": [1]}}, "sweeps", "got {'workers': [1]}"),
     ({"sweeps": [{"batch_size": list(range(1, 1000)), "workers": list(range(64))}]}, "sweeps", "at most 20000"),
     ({"sweeps": [{"prefetch": [1, 4], "workers": [0]}]}, "sweeps[0].prefetch", "got [1, 4]; workers of 1 or more"),
@@ -219,25 +213,12 @@ def test_what_is_wrong_is_one_line_that_names_the_field(raw, field, words):
     assert "\n" not in str(refused.value)
 
 
-def test_a_key_that_stands_twice_is_refused(tmp_path):
-    (tmp_path / "p.yaml").write_text("name: p\nboard: here\nsweeps: []\nsweeps: []\n")
-    with pytest.raises(BadInput, match=r"line 4: .*'sweeps' stands here twice"):
-        read_plan(tmp_path / "p.yaml")
-
-
 @pytest.mark.parametrize("text", ["a: [", "- 1", "", "\x00", "a: {b", "!!python/object:os.system x"])
 def test_a_file_that_is_no_plan_is_one_line(tmp_path, text):
     (tmp_path / "p.yaml").write_text(text)
     with pytest.raises(BadInput) as refused:
         read_plan(tmp_path / "p.yaml")
     assert "\n" not in str(refused.value)
-
-
-def test_a_file_that_is_not_there_is_one_line(tmp_path):
-    with pytest.raises(BadInput, match="No such file"):
-        read_plan(tmp_path / "nosuch.yaml")
-    with pytest.raises(BadInput, match="Is a directory"):
-        read_plan(tmp_path)
 
 
 JUNK = st.recursive(
@@ -265,34 +246,18 @@ def test_no_content_of_a_field_is_more_than_one_line(field, junk):
 
 # What ships -----------------------------------------------------------------------------------------------------------
 
-SHIPPED = {
-    "agx-orin": 69,
-    "batch-size": 21,
-    "between-boards": 45,
-    "dvfs": 18,
-    "emulated-quick": 32,
-    "here-quick": 6,
-    "inference": 27,
-    "loader": 18,
-    "lowest-gpu": 6,
-    "modes": 42,
-    "nano": 69,
-    "over-time": 279,
-    "simple-predictor": 27,
-    "storage": 12,
-    "workers": 12,
-    "xavier-nx": 69,
-}
-
 
 def configs(root):
     return {path.stem: path for path in (root / "experiments" / "configs" / "characterisation").glob("*.yaml")}
 
 
-def test_every_shipped_plan_is_read_and_has_the_points_that_it_says(project_root):
-    assert {name: len(read_resolved_plan(path).plan.points) for name, path in configs(project_root).items()} == SHIPPED
-    for name, path in configs(project_root).items():
-        assert read_plan(path).name == name
+def test_every_shipped_plan_is_read_and_has_the_points_that_the_manual_says(project_root):
+    text = (project_root / "docs" / "characterise.md").read_text(encoding="utf-8").partition("## Included plans")[2]
+    rows = [line.split("|") for line in text.splitlines() if line.startswith("| `")]
+    told = {name: int(cells[2].split()[0]) for cells in rows for name in re.findall(r"`([^`]+)`", cells[1])}
+    plans = {name: read_plan(path) for name, path in configs(project_root).items()}
+    assert {name: len(plan.points) for name, plan in plans.items()} == told
+    assert all(plan.name == name for name, plan in plans.items())
 
 
 def test_a_study_of_one_board_is_a_real_boards_by_one_word(project_root):
@@ -317,11 +282,3 @@ def test_the_plans_of_the_manual_are_read(project_root):
     assert len(found.points) == len(set(found.points)) == 16
     assert own.workloads["large-photos"].images.width == 1600
     assert own.workloads["mine"].model == "mynet:make"
-
-
-def test_the_manual_names_every_plan_that_ships_with_its_points(project_root):
-    text = (project_root / "docs" / "characterise.md").read_text(encoding="utf-8")
-    text = text.partition("## Included plans")[2]
-    for name, points in SHIPPED.items():
-        (row,) = [line for line in text.splitlines() if line.startswith("| `") and f"`{name}`" in line]
-        assert str(points) in row.split("|")[2], row

@@ -19,7 +19,7 @@ from fedge.types import PowerMode
 POINT = SweepPoint("nano-1", "net", mode=PowerMode(4, 1479.0, 921.6, 1600.0), workers=1)
 
 
-def test_two_points_that_differ_in_one_knob_are_the_same_without_it() -> None:
+def test_two_points_that_differ_in_one_knob_are_the_same_without_it():
     other = replace(POINT, workers=3)
     assert without_knob(POINT, "workers") == without_knob(other, "workers")
     assert without_knob(POINT, "storage") != without_knob(other, "storage")
@@ -28,7 +28,7 @@ def test_two_points_that_differ_in_one_knob_are_the_same_without_it() -> None:
     assert (get_knob_value(slower, "gpu_mhz"), get_knob_value(replace(POINT, mode=None), "gpu_mhz")) == (76.8, None)
 
 
-def test_a_setting_in_words_leaves_out_what_goes_without_saying() -> None:
+def test_a_setting_in_words_leaves_out_what_goes_without_saying():
     assert describe_setting(POINT) == "training, mode 4c/1479/921.6/1600 MHz, batch 16, 1 worker, dropped cache"
     special = replace(
         POINT, kind="infer", mode=None, workers=2, prefetch=4, pinned=True, storage="sd", cache="warm", dvfs=True
@@ -43,7 +43,7 @@ def test_a_setting_in_words_leaves_out_what_goes_without_saying() -> None:
     )
 
 
-def test_a_setting_is_told_from_others_by_what_differs() -> None:
+def test_a_setting_is_told_from_others_by_what_differs():
     assert POINT.mode is not None
     slow = replace(POINT, mode=replace(POINT.mode, gpu_mhz=76.8), workers=0)
     assert describe_differences(slow, [POINT, slow]) == "GPU 76.8 MHz, no workers"

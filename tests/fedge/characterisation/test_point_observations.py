@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
+from contracts.characterised_points import Noise, Truth, finished
 
-from fedge.characterisation.point_measurement import EpochSummary, MinibatchTimes, PointMeasurement, SensorTrace
 from fedge.characterisation.point_observations import PointObservation, extract_observations
 from fedge.characterisation.sweep_plan import (
     CharacterisationPlan,
@@ -18,12 +17,11 @@ from fedge.characterisation.sweep_plan import (
     SweepPoint,
     WorkloadPlan,
 )
-from fedge.characterisation.sweep_store import SweepResult, to_finished_point
+from fedge.characterisation.sweep_store import SweepResult
 from fedge.types import PowerMode
 
 STEPS = 40
 MODE = PowerMode(8, 2265.6, 1377, 2133)
-NONE = SensorTrace(*(np.zeros(0) for _ in range(7)))
 PLAN = CharacterisationPlan(
     "made-up",
     ("agx-xavier-1",),
@@ -35,76 +33,54 @@ PLAN = CharacterisationPlan(
 POINT = SweepPoint("agx-xavier-1", "net", MODE, workers=2, storage="ssd")
 
 
-def _result(
-    point: SweepPoint = POINT, read_mb: float | None = 64.0, source: str = "files", epochs: int = 2
-) -> SweepResult:
-    """An epoch from the disk and others from the cache, each with a slow beginning."""
-    number = np.tile(np.arange(STEPS), epochs)
-    epoch = np.repeat(np.arange(epochs), STEPS)
-    slow = np.where(number < 4, 10.0, 1.0)
-    ones = np.ones(len(number))
-    minibatches = MinibatchTimes(
-        epoch,
-        number,
-        np.cumsum(ones),
-        0.03 * ones,
-        0.02 * ones,
-        0.01 * slow,
-        0.002 * ones,
-        0.1 * slow,
-        0.003 * ones,
-        ones,
-    )
-    rows = tuple(
-        EpochSummary(
-            i, STEPS, 7.0, 1.2, 0.8, 0.9, 0.1, 4.5, 0.1, 70.0, 10.0, disk_read_mb=read_mb if i == 0 else read_mb and 0.0
-        )
-        for i in range(epochs)
-    )
-    seen = to_finished_point(
-        PointMeasurement(point, minibatches, rows, NONE, "measured", "made up", 14.0, power_label="measured")
-    )
-    images = replace(PLAN.workloads["net"].images, source=source)  # type: ignore[arg-type]
+def _result(point: SweepPoint = POINT, read_mb: float | None = 64.0, source: str = "files") -> SweepResult:
+    """An epoch from the disk and one from the cache, each with a slow beginning."""
+    truth = Truth(stall_s=0.01, compute_s=0.1, copy_s=0.002, overhead_s=0.003, fetch_s=0.03, preprocess_s=0.02)
+    seen = finished(point, truth, Noise(step=0.0, start=4, start_factor=10.0), steps=STEPS, epochs=2)
+    first, second = seen.epochs
+    epochs = (replace(first, disk_read_mb=read_mb), replace(second, disk_read_mb=read_mb and 0.0))
+    images = replace(PLAN.workloads["net"].images, source=source)
     plan = replace(PLAN, workloads={"net": replace(PLAN.workloads["net"], images=images)})
-    return SweepResult(plan, Path(), (seen,), (), ())
+    return SweepResult(plan, Path(), (replace(seen, epochs=epochs),), (), ())
 
 
 def _looks(result: SweepResult) -> tuple[PointObservation, ...]:
     return extract_observations(result, "agx-xavier-1", "net")
 
 
-def test_the_steady_state_is_without_an_epochs_beginning_and_sums_are_whole() -> None:
-    *_, look = _looks(_result())
+def test_the_steady_state_is_without_an_epochs_beginning_and_sums_are_whole():
+    result = _result()
+    (look,), epoch = _looks(result)[1:], result.points[0].epochs[1]
 
     assert look.means.stall_s == pytest.approx(0.01)
     assert look.means.compute_s == pytest.approx(0.1)
     assert look.first_s == pytest.approx(0.1)
-    assert (look.e2e_s, look.stall_s, look.energy_j) == pytest.approx((7.0, 0.9, 70.0))
+    assert (look.e2e_s, look.stall_s, look.energy_j) == pytest.approx((epoch.e2e_s, epoch.stall_s, epoch.energy_j))
 
 
-def test_a_discarded_epoch_from_the_disk_tells_of_loading_alone() -> None:
+def test_a_discarded_epoch_from_the_disk_tells_of_loading_alone():
     first, second = _looks(_result())
 
     assert (first.is_counted, first.cached) == (False, pytest.approx(0.0))
     assert (second.is_counted, second.cached) == (True, pytest.approx(1.0))
 
 
-def test_a_discarded_epoch_from_the_cache_tells_nothing_new() -> None:
+def test_a_discarded_epoch_from_the_cache_tells_nothing_new():
     assert [look.is_counted for look in _looks(_result(read_mb=0.0))] == [True]
 
 
-def test_without_a_disk_counter_a_dropped_cache_answers_nothing_at_first() -> None:
+def test_without_a_disk_counter_a_dropped_cache_answers_nothing_at_first():
     assert [look.cached for look in _looks(_result(read_mb=None))] == [0.0, 1.0]
     assert [look.cached for look in _looks(_result(replace(POINT, cache="warm"), read_mb=None))] == [1.0]
 
 
-def test_data_in_memory_is_never_read() -> None:
+def test_data_in_memory_is_never_read():
     (look,) = _looks(_result(source="memory"))
 
     assert (look.file_mb, look.cached) == (0.0, 1.0)
 
 
-def test_other_boards_workloads_and_unknown_modes_are_left_out() -> None:
+def test_other_boards_workloads_and_unknown_modes_are_left_out():
     result = _result()
 
     assert extract_observations(result, "agx-xavier-2", "net") == ()

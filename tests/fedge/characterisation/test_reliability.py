@@ -26,7 +26,7 @@ def _repeated(by: float, count: int = 2, noise: Noise | None = None, seed: int =
     return sweep(points, lambda p: Truth(compute_s=0.007 * (1 + by) ** p.repeat), noise, seed=seed)
 
 
-def test_repeats_that_are_a_third_apart_are_told_with_a_note_at_each() -> None:
+def test_repeats_that_are_a_third_apart_are_told_with_a_note_at_each():
     stats = (*_repeated(0.6), *sweep([replace(POINT, workers=2)], lambda _: Truth()))
     (found,) = find_differing_repeats(stats)
     assert found.spread == pytest.approx(0.35, abs=0.02)
@@ -36,19 +36,19 @@ def test_repeats_that_are_a_third_apart_are_told_with_a_note_at_each() -> None:
     assert all(one.settled for one in stats)
 
 
-def test_the_finding_about_repeats_says_in_how_many_settings() -> None:
+def test_the_finding_about_repeats_says_in_how_many_settings():
     other = [replace(POINT, workers=2, repeat=repeat) for repeat in range(2)]
     (found,) = find_variability((*_repeated(0.6), *sweep(other, lambda _: Truth())))
     assert found.statements[0].remark == "in 1 of 2 settings more than the minibatches explain"
 
 
 @pytest.mark.parametrize("noise", [Noise(), Noise(step=0.3), Noise(step=0.2, phi=0.5)])
-def test_of_minibatches_that_scatter_no_repeats_are_told_but_by_chance(noise: Noise) -> None:
+def test_of_minibatches_that_scatter_no_repeats_are_told_but_by_chance(noise):
     told = sum(len(find_differing_repeats(_repeated(0.0, 3, noise, seed))) for seed in range(20))
     assert told <= 2
 
 
-def test_one_look_has_nothing_to_differ_from() -> None:
+def test_one_look_has_nothing_to_differ_from():
     assert find_differing_repeats(_repeated(0.6, 1)) == ()
     assert find_differing_repeats(()) == ()
 
@@ -65,7 +65,7 @@ def _truth(point: SweepPoint) -> Truth:
     )
 
 
-def test_repeats_and_boards_vary_as_the_formulas_say() -> None:
+def test_repeats_and_boards_vary_as_the_formulas_say():
     points = [replace(one, board=board) for board in ("nano-1", "nano-2") for one in varied(NANO, "repeat", range(3))]
     found = {
         (one.scope, one.board, one.quantity): one
@@ -85,9 +85,9 @@ def test_repeats_and_boards_vary_as_the_formulas_say() -> None:
     assert len(between.points) == 6
 
 
-def test_a_setting_measured_once_does_not_vary() -> None:
+def test_a_setting_measured_once_does_not_vary():
     assert compute_variability(sweep(varied(NANO, "workers", [0, 1]), _truth)) == ()
 
 
-def test_boards_of_different_kinds_are_not_compared() -> None:
+def test_boards_of_different_kinds_are_not_compared():
     assert compute_variability(sweep([NANO, replace(NANO, board="tx2-1")], _truth)) == ()

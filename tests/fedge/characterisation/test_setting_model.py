@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedge.characterisation.confidence_interval import Estimate
-from fedge.characterisation.point_statistics import compute_point_stats
-from fedge.characterisation.pooled_settings import pool_repeats
+from fedge.characterisation.point_statistics import compute_point_stats, pool_repeats
 from fedge.characterisation.setting_model import (
     MIN_ERROR,
     UNCHECKED_ERROR,
@@ -41,7 +40,7 @@ def _loading(point: SweepPoint) -> Truth:
     return Truth(stall_s=stall_s, compute_s=0.007, fetch_s=0.002, preprocess_s=0.01, power_w=5.0 + 0.1 / step_s)
 
 
-def test_a_pipeline_fitted_to_one_setting_foretells_the_others_and_says_that_nobody_checked() -> None:
+def test_a_pipeline_fitted_to_one_setting_foretells_the_others_and_says_that_nobody_checked():
     (now,) = pool_repeats(sweep([POINT], _loading, EXACT))
     model = fit_setting_model(now, [now])
     assert (model.error, model.check_count) == (UNCHECKED_ERROR, 0)
@@ -52,7 +51,7 @@ def test_a_pipeline_fitted_to_one_setting_foretells_the_others_and_says_that_nob
         assert expected.n == 0
 
 
-def test_its_error_is_the_largest_by_which_it_misses_a_setting_with_another_loader() -> None:
+def test_its_error_is_the_largest_by_which_it_misses_a_setting_with_another_loader():
     settings = pool_repeats(sweep(varied(POINT, "workers", [0, 1, 2]), _loading, EXACT))
     model = fit_setting_model(settings[0], settings)
     assert model.check_count == 2
@@ -63,17 +62,16 @@ def test_its_error_is_the_largest_by_which_it_misses_a_setting_with_another_load
         assert foretold == pytest.approx(seen_s, rel=1.01 * model.error)
 
 
-def test_what_waiting_draws_comes_from_settings_that_waited_differently() -> None:
+def test_what_waiting_draws_comes_from_settings_that_waited_differently():
     settings = sweep(varied(POINT, "workers", [0, 1, 2]), _loading, EXACT)
     assert waiting_power_w(settings) == pytest.approx(5.0, rel=0.05)
     assert waiting_power_w(settings[:1]) is None
     assert waiting_power_w([settings[0], settings[0]]) is None
 
 
-def test_joules_follow_the_time_and_their_interval_is_wide_where_nobody_knows_what_waiting_draws() -> None:
+def test_joules_follow_the_time_and_their_interval_is_wide_where_nobody_knows_what_waiting_draws():
     settings = pool_repeats(sweep(varied(POINT, "workers", [0, 1, 2]), _loading, EXACT))
     truth_j = settings[2].stats.energy_j
-    assert truth_j is not None
     then_s = settings[2].stats.e2e_s
     known = fit_setting_model(settings[0], settings).predict_energy_j(
         Estimate(then_s.value, then_s.value, then_s.value, 0)
@@ -81,13 +79,11 @@ def test_joules_follow_the_time_and_their_interval_is_wide_where_nobody_knows_wh
     unknown = fit_setting_model(settings[0], settings[:1]).predict_energy_j(
         Estimate(then_s.value, then_s.value, then_s.value, 0)
     )
-    assert known is not None
-    assert unknown is not None
     assert known.value == pytest.approx(truth_j.value, rel=0.03)
     assert unknown.low <= truth_j.value <= unknown.high
 
 
-def test_cores_are_those_of_the_mode_or_of_the_rig() -> None:
+def test_cores_are_those_of_the_mode_or_of_the_rig():
     here = compute_point_stats(finished(SweepPoint("here", "net"), Truth()), MeasurementSchedule())
     assert count_online_cores(here) == UNKNOWN_CORES
     assert count_online_cores(sweep([POINT], _loading)[0]) == 8
@@ -99,15 +95,15 @@ NOISELESS = Noise(step=0.0, power=0.0)
 
 @settings(max_examples=10)
 @given(st.floats(-2.0, 2.0), st.floats(1.1, 4.0))
-def test_the_power_that_was_put_in_comes_out(slope: float, ratio: float) -> None:
+def test_the_power_that_was_put_in_comes_out(slope, ratio):
     sizes = varied(NANO, "batch_size", [4, int(4 * ratio) + 1])
     made = sweep(sizes, lambda p: Truth(power_w=10.0 * (p.batch_size / 4) ** slope), NOISELESS, steps=20)
     group = pool_repeats(made)
-    found = estimate_slope(group[0], group, "batch_size", mean_power_w)
+    found = estimate_slope(group[0].point, group, "batch_size", mean_power_w)
     assert found == pytest.approx(slope, abs=1e-6)
 
 
-def test_the_nearest_settings_speak_and_those_with_all_else_alike_first() -> None:
+def test_the_nearest_settings_speak_and_those_with_all_else_alike_first():
     assert NANO.mode is not None
     clocks = [replace(NANO, mode=replace(NANO.mode, gpu_mhz=mhz)) for mhz in (100.0, 460.8, 921.6)]
     other = [replace(one, workers=2) for one in clocks]
@@ -117,13 +113,13 @@ def test_the_nearest_settings_speak_and_those_with_all_else_alike_first() -> Non
         return Truth(compute_s=1.0 / point.mode.gpu_mhz if point.workers or point.mode.gpu_mhz > 400 else 0.05)
 
     group = pool_repeats(sweep([*clocks, *other], truth, NOISELESS, steps=20))
-    assert estimate_slope(group[2], group, "gpu_mhz", step_compute_s) == pytest.approx(-1.0, abs=1e-6)
-    assert estimate_slope(group[5], group[:3], "gpu_mhz", step_compute_s) == pytest.approx(-1.0, abs=1e-6)
-    assert estimate_slope(group[2], group[2:3], "gpu_mhz", step_compute_s) is None
-    assert estimate_slope(group[2], group, "mem_mhz", step_compute_s) is None
+    assert estimate_slope(group[2].point, group, "gpu_mhz", step_compute_s) == pytest.approx(-1.0, abs=1e-6)
+    assert estimate_slope(group[5].point, group[:3], "gpu_mhz", step_compute_s) == pytest.approx(-1.0, abs=1e-6)
+    assert estimate_slope(group[2].point, group[2:3], "gpu_mhz", step_compute_s) is None
+    assert estimate_slope(group[2].point, group, "mem_mhz", step_compute_s) is None
 
 
-def test_half_and_one_and_a_half_of_the_slope_are_its_interval() -> None:
+def test_half_and_one_and_a_half_of_the_slope_are_its_interval():
     found = scale_by_slope(1.0, 2.0)
     assert (found.value, found.low, found.high) == pytest.approx((2.0, 2.0**0.5, 2.0**1.5))
     falling = scale_by_slope(1.0, 0.5)

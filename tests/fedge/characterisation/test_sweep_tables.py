@@ -7,12 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 from experiments.cli.predict_commands import fit_to_file
 from fedge.analysis.cost_calibration import calibrate_tables
 from fedge.characterisation.point_measurement import EpochSummary, MinibatchTimes, PointMeasurement, SensorTrace
-from fedge.characterisation.profiling.profiling_record import profiling_record_path
+from fedge.characterisation.profiling_journal import profiling_record_path
 from fedge.characterisation.sweep_plan import (
     CharacterisationPlan,
     Images,
@@ -46,7 +45,7 @@ PLAN = CharacterisationPlan(
 
 
 def _point(mode: PowerMode | None, **knobs: object) -> SweepPoint:
-    return replace(SweepPoint("agx-xavier-1", NAME, mode, workers=2, storage="nvme"), **knobs)  # type: ignore[arg-type]
+    return replace(SweepPoint("agx-xavier-1", NAME, mode, workers=2, storage="nvme"), **knobs)
 
 
 def _finished(point: SweepPoint, step_s: float, power_w: float | None = 10.0) -> FinishedPoint:
@@ -60,7 +59,7 @@ def _finished(point: SweepPoint, step_s: float, power_w: float | None = 10.0) ->
     label = None if power_w is None else "estimated"
     return to_finished_point(
         PointMeasurement(point, minibatches, epochs, NONE, "estimated", "made up", 1.0, power_label=label)
-    )  # type: ignore[arg-type]
+    )
 
 
 def _epoch(epoch: int, e2e_s: float, power_w: float | None) -> EpochSummary:
@@ -84,7 +83,7 @@ def _swept(folder: Path) -> SweepResult:
     return _result(folder, *made)
 
 
-def test_a_row_is_the_mean_minibatch_and_the_power_of_the_epochs_that_count(tmp_path: Path) -> None:
+def test_a_row_is_the_mean_minibatch_and_the_power_of_the_epochs_that_count(tmp_path):
     slow, fast = PowerMode(2, 1190.4, 675.75, 1333), SPEC.maxn
 
     (path,) = write_tables(_result(tmp_path, _finished(_point(fast), 0.2, 12.0), _finished(_point(slow), 0.5, 7.0)))
@@ -96,7 +95,7 @@ def test_a_row_is_the_mean_minibatch_and_the_power_of_the_epochs_that_count(tmp_
     np.testing.assert_allclose(table.power_w, [7.0, 12.0], rtol=1e-9)
 
 
-def test_every_loader_setting_and_kind_has_a_table_and_batch_sizes_share_one(tmp_path: Path) -> None:
+def test_every_loader_setting_and_kind_has_a_table_and_batch_sizes_share_one(tmp_path):
     top = SPEC.maxn
     points = [_point(top), _point(top, workers=0), _point(top, kind="infer"), _point(top, batch_size=32)]
 
@@ -111,7 +110,7 @@ def test_every_loader_setting_and_kind_has_a_table_and_batch_sizes_share_one(tmp
     assert read_mode_table(paths[0], batch_size=32).batch_size == 32
 
 
-def test_points_without_power_or_mode_give_no_row_and_are_named(tmp_path: Path) -> None:
+def test_points_without_power_or_mode_give_no_row_and_are_named(tmp_path):
     other = PowerMode(4, 1190.4, 675.75, 1333)
     result = _result(
         tmp_path,
@@ -128,9 +127,7 @@ def test_points_without_power_or_mode_give_no_row_and_are_named(tmp_path: Path) 
     assert (record["label"], record["power_label"], len(record["modes"])) == ("emulated", "estimated", 1)
 
 
-def test_predictors_calibration_and_emulated_boards_read_a_table_as_it_is(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_predictors_calibration_and_emulated_boards_read_a_table_as_it_is(tmp_path, capsys):
     (path,) = write_tables(_swept(tmp_path))
 
     fit_to_file(ModelFitOptions(table=path, modes=12), tmp_path / "model", as_json=True)

@@ -27,12 +27,12 @@ NESTED = "import subprocess, sys; print('up', flush=True); subprocess.run([sys.e
 INNER = "held = bytearray(50_000_000); print('full', flush=True); import sys; sys.stdin.read()"
 
 
-def test_waiting_for_a_disk_is_not_work(tmp_path: Path) -> None:
+def test_waiting_for_a_disk_is_not_work(tmp_path):
     (tmp_path / "stat").write_text("cpu  10 5 15 100 20 1 2 3 7 7\ncpu0 1 1 1 1 1 1 1 1 0 0\n", "ascii")
     assert system_sampler.read_cpu_ticks(tmp_path) == (36, 156)
 
 
-def test_a_tree_of_processes_is_found_with_its_memory() -> None:
+def test_a_tree_of_processes_is_found_with_its_memory():
     outer = [sys.executable, "-c", NESTED.format(inner=INNER)]
     with subprocess.Popen(outer, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -48,7 +48,7 @@ def test_a_tree_of_processes_is_found_with_its_memory() -> None:
     assert set(read) == set(pids)
 
 
-def test_what_others_do_is_what_is_not_this_programs_own() -> None:
+def test_what_others_do_is_what_is_not_this_programs_own():
     then = system_sampler.CpuWork(100.0, 1000.0, 50.0)
     assert system_sampler.CpuWork(110.0, 1012.0, 55.0).other_cores_since(then) == pytest.approx(0.7)
     assert system_sampler.CpuWork(110.0, 1004.0, 55.0).other_cores_since(then) == 0  # ticks are coarse
@@ -59,12 +59,12 @@ def test_what_others_do_is_what_is_not_this_programs_own() -> None:
     assert after.all_s >= before.all_s
 
 
-def test_a_process_that_is_gone_counts_nothing() -> None:
+def test_a_process_that_is_gone_counts_nothing():
     assert system_sampler.read_resident_mb((2**22 + 1,), PROC) == 0
     assert system_sampler.read_storage_bytes((2**22 + 1,), PROC) == {}
 
 
-def test_the_machine_is_looked_at_while_the_block_runs() -> None:
+def test_the_machine_is_looked_at_while_the_block_runs():
     eyes = SystemSampler(disk=None, pid=os.getpid())
     with SamplingThread(eyes, 50) as looking:
         while len(looking.samples) < 4:
@@ -84,7 +84,7 @@ def looks(**columns: list[float]) -> list[SystemSample]:
     return [SystemSample(100.0 + k, *(row[k] for row in rows)) for k in range(count)]
 
 
-def test_a_strip_holds_what_changed_between_two_looks() -> None:
+def test_a_strip_holds_what_changed_between_two_looks():
     seen = looks(
         busy_so_far=[0, 50, 250],
         ticks_so_far=[0, 200, 400],
@@ -103,19 +103,19 @@ def test_a_strip_holds_what_changed_between_two_looks() -> None:
     assert np.isnan(strip.gpu_load).all()
 
 
-def test_a_counter_grows_along_a_line_between_looks() -> None:
+def test_a_counter_grows_along_a_line_between_looks():
     seen = looks(joules_so_far=[0, 10, 10, 40])
     assert counter_growth(seen, "joules_so_far", 100.5, 102.5) == pytest.approx(20)
     assert counter_growth(seen, "busy_so_far", 100.5, 102.5) is None
 
 
-def test_the_load_of_a_stretch_is_its_share_of_ticks() -> None:
+def test_the_load_of_a_stretch_is_its_share_of_ticks():
     seen = looks(busy_so_far=[0, 100, 100], ticks_so_far=[0, 200, 400])
     assert mean_cpu_load(seen, 100, 102) == pytest.approx(0.25)
     assert mean_cpu_load(seen, 100, 101) == pytest.approx(0.5)
 
 
-def test_the_highest_of_a_short_stretch_is_that_of_the_looks_about_it() -> None:
+def test_the_highest_of_a_short_stretch_is_that_of_the_looks_about_it():
     seen = looks(memory_mb=[math.nan, 10, 30, 20])
     assert peak_value(seen, "memory_mb", 101.2, 101.3) == 30
     assert peak_value(seen, "memory_mb", 100.1, 100.2) == 10

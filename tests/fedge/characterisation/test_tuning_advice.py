@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -9,14 +10,19 @@ from contracts.characterised_points import PLAN, Noise, Truth, sweep, varied
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedge.characterisation.point_statistics import PointStats, pool_repeats
 from fedge.characterisation.setting_model import UNCHECKED_ERROR
-from fedge.characterisation.sweep_plan import SweepPoint
-from fedge.characterisation.tuning_advice import TuningAdvice, compute_advice
+from fedge.characterisation.sweep_plan import CharacterisationPlan, SweepPoint
+from fedge.characterisation.tuning_advice import TuningAdvice, compute_pooled_advice
 from fedge.types import PowerMode
 
 TOP = PowerMode(8, 2265.6, 1377.0, 2133.0)
 POINT = SweepPoint("agx-xavier-1", "net", mode=TOP)
 EXACT = Noise(step=0.002, power=0.002)
+
+
+def compute_advice(stats: Sequence[PointStats], plan: CharacterisationPlan) -> tuple[TuningAdvice, ...]:
+    return compute_pooled_advice(pool_repeats(stats), plan)
 
 
 def _loading(point: SweepPoint) -> Truth:
@@ -28,7 +34,7 @@ def _about(found: tuple[TuningAdvice, ...], knob: str, quantity: str = "e2e_s") 
     return [one for one in found if (one.knob, one.quantity) == (knob, quantity)]
 
 
-def test_workers_that_nobody_measured_are_modelled_with_the_reason() -> None:
+def test_workers_that_nobody_measured_are_modelled_with_the_reason():
     found = _about(compute_advice(sweep([POINT], _loading, EXACT), PLAN), "workers")
     assert [(one.now, one.then, one.label) for one in found] == [(0, 2, "estimated")]
     assert found[0].saving == pytest.approx(0.6, abs=0.05)
@@ -37,7 +43,7 @@ def test_workers_that_nobody_measured_are_modelled_with_the_reason() -> None:
     assert found[0].expected.n == 0
 
 
-def test_workers_that_were_measured_are_quoted() -> None:
+def test_workers_that_were_measured_are_quoted():
     found = _about(compute_advice(sweep(varied(POINT, "workers", [0, 1, 2]), _loading, EXACT), PLAN), "workers")
     own = [one for one in found if one.now == 0]
     assert [(one.then, one.label) for one in own] == [(2, "measured")]
@@ -48,9 +54,7 @@ def test_workers_that_were_measured_are_quoted() -> None:
 
 @settings(max_examples=20)
 @given(st.floats(0.0001, 0.03), st.floats(0.001, 0.03), st.integers(0, 3), st.integers(0, 50))
-def test_no_advice_saves_less_than_the_models_own_error(
-    load_s: float, compute_s: float, workers: int, seed: int
-) -> None:
+def test_no_advice_saves_less_than_the_models_own_error(load_s, compute_s, workers, seed):
     def truth(point: SweepPoint) -> Truth:
         stall_s = load_s if point.workers == 0 else max(load_s / point.workers - compute_s, 0.0)
         return Truth(stall_s=stall_s, compute_s=compute_s, fetch_s=load_s / 4, preprocess_s=load_s * 3 / 4)
@@ -60,14 +64,14 @@ def test_no_advice_saves_less_than_the_models_own_error(
         assert one.label == "estimated"
 
 
-def test_one_turns_from_where_the_sweep_did_and_from_the_fastest() -> None:
+def test_one_turns_from_where_the_sweep_did_and_from_the_fastest():
     points = [*varied(POINT, "workers", [0, 1, 2]), replace(POINT, pinned=True), replace(POINT, storage="sd")]
     found = compute_advice(sweep(points, _loading, EXACT), PLAN)
     assert {one.point for one in found} <= {points[0].key, points[2].key}
     assert found[0].point == points[0].key
 
 
-def test_clocks_go_up_one_step_of_the_boards_table_and_not_beyond_it() -> None:
+def test_clocks_go_up_one_step_of_the_boards_table_and_not_beyond_it():
     low = replace(POINT, mode=replace(TOP, gpu_mhz=114.75, cpu_mhz=1190.4), workers=2)
     truth = Truth(stall_s=0.0, compute_s=0.05, fetch_s=0.001, preprocess_s=0.002)
     (up,) = _about(compute_advice(sweep([low], lambda _: truth, EXACT), PLAN), "gpu_mhz")
@@ -76,7 +80,7 @@ def test_clocks_go_up_one_step_of_the_boards_table_and_not_beyond_it() -> None:
     assert not _about(compute_advice(sweep([replace(POINT, workers=2)], lambda _: truth, EXACT), PLAN), "gpu_mhz")
 
 
-def test_twice_the_batch_is_foretold_where_two_sizes_tell_what_a_sample_costs() -> None:
+def test_twice_the_batch_is_foretold_where_two_sizes_tell_what_a_sample_costs():
     def truth(point: SweepPoint) -> Truth:
         return Truth(
             stall_s=0.0,
@@ -95,7 +99,7 @@ def test_twice_the_batch_is_foretold_where_two_sizes_tell_what_a_sample_costs() 
     assert not _about(compute_advice(sweep(sizes[:1], truth, EXACT), PLAN), "batch_size")
 
 
-def test_files_from_the_cache_are_fetched_as_fast_as_they_were_anywhere() -> None:
+def test_files_from_the_cache_are_fetched_as_fast_as_they_were_anywhere():
     def truth(point: SweepPoint) -> Truth:
         fetch_s = 0.02 if point.storage == "sd" else 0.001
         return Truth(stall_s=fetch_s + 0.004, compute_s=0.008, fetch_s=fetch_s, preprocess_s=0.004)
@@ -107,7 +111,7 @@ def test_files_from_the_cache_are_fetched_as_fast_as_they_were_anywhere() -> Non
     assert "fetching a sample takes 1.25 ms" in found.why
 
 
-def test_pinning_cannot_save_more_than_the_copying() -> None:
+def test_pinning_cannot_save_more_than_the_copying():
     stats = [
         replace(one, gpu_load=0.5)
         for one in sweep([replace(POINT, workers=2)], lambda _: Truth(stall_s=0.0, copy_s=0.002, fetch_s=0.0), EXACT)
@@ -117,7 +121,7 @@ def test_pinning_cannot_save_more_than_the_copying() -> None:
     assert found.expected.high == found.present
 
 
-def test_noise_is_not_quoted_as_help() -> None:
+def test_noise_is_not_quoted_as_help():
     told = sum(
         len(
             [
@@ -133,7 +137,7 @@ def test_noise_is_not_quoted_as_help() -> None:
     assert told <= 0.05 * 8 * 6 * 2
 
 
-def test_the_memorys_clock_and_cores_are_foretold_where_they_bind() -> None:
+def test_the_memorys_clock_and_cores_are_foretold_where_they_bind():
     low = replace(POINT, mode=PowerMode(2, 2265.6, 1377.0, 800.0), workers=4)
     truth = Truth(stall_s=0.02, compute_s=0.02, fetch_s=0.02, preprocess_s=0.06)
     found = compute_advice(sweep([low], lambda _: truth, EXACT), PLAN)
@@ -145,7 +149,7 @@ def test_the_memorys_clock_and_cores_are_foretold_where_they_bind() -> None:
     assert "2 cores are shared by the training and 4 loader workers" in more.why
 
 
-def test_a_storage_that_was_seen_elsewhere_is_foretold_by_how_much_faster_it_was_there() -> None:
+def test_a_storage_that_was_seen_elsewhere_is_foretold_by_how_much_faster_it_was_there():
     fetch_s = {"sd": 0.02, "ssd": 0.004}
 
     def truth(point: SweepPoint) -> Truth:
@@ -161,7 +165,7 @@ def test_a_storage_that_was_seen_elsewhere_is_foretold_by_how_much_faster_it_was
     assert faster.saving == pytest.approx(0.016 / 0.031, abs=0.05)
 
 
-def test_a_longer_queue_is_told_only_for_waiting_beyond_the_steady_state() -> None:
+def test_a_longer_queue_is_told_only_for_waiting_beyond_the_steady_state():
     beside = replace(POINT, workers=2)
     late = Truth(stall_s=0.004, compute_s=0.01, fetch_s=0.001, preprocess_s=0.004)
     found = _about(compute_advice(sweep([beside], lambda _: late, EXACT), PLAN), "prefetch")
@@ -172,7 +176,7 @@ def test_a_longer_queue_is_told_only_for_waiting_beyond_the_steady_state() -> No
     assert not _about(compute_advice(sweep([beside], lambda _: steady, EXACT), PLAN), "prefetch")
 
 
-def test_energy_at_a_lower_clock_is_foretold_by_what_the_sweep_shows_of_the_power() -> None:
+def test_energy_at_a_lower_clock_is_foretold_by_what_the_sweep_shows_of_the_power():
     clocks = [replace(POINT, mode=replace(TOP, gpu_mhz=mhz), workers=2) for mhz in (1338.75, 1377.0)]
 
     def truth(point: SweepPoint) -> Truth:

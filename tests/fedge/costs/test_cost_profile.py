@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -27,7 +26,7 @@ PROFILE = CostProfile(
 )  # fmt: skip
 
 
-def test_a_profile_comes_back_as_it_was_written(tmp_path: Path) -> None:
+def test_a_profile_comes_back_as_it_was_written(tmp_path):
     path = write_profile(PROFILE, tmp_path / "new")
     back = read_profile(path)
 
@@ -39,7 +38,7 @@ def test_a_profile_comes_back_as_it_was_written(tmp_path: Path) -> None:
     )
 
 
-def test_a_profile_of_inference_is_named_by_its_batch_size_and_tells_its_bad_rows(tmp_path: Path) -> None:
+def test_a_profile_of_inference_is_named_by_its_batch_size_and_tells_its_bad_rows(tmp_path):
     assert PROFILE.evidence is not None
     seen = dataclasses.replace(PROFILE.evidence, time_rows_off=3, power_rows_off=7)
 
@@ -51,7 +50,7 @@ def test_a_profile_of_inference_is_named_by_its_batch_size_and_tells_its_bad_row
     assert "kind" not in write_profile(PROFILE, tmp_path).read_text(encoding="utf-8")
 
 
-def test_the_source_of_a_read_profile_names_table_rows_and_errors(tmp_path: Path) -> None:
+def test_the_source_of_a_read_profile_names_table_rows_and_errors(tmp_path):
     source = read_profile(write_profile(PROFILE, tmp_path)).source
 
     assert "210 rows of my-net.csv" in source
@@ -59,7 +58,7 @@ def test_the_source_of_a_read_profile_names_table_rows_and_errors(tmp_path: Path
     assert "time within 2.0%" in source
 
 
-def test_an_estimate_is_not_written_as_if_it_were_calibrated(tmp_path: Path) -> None:
+def test_an_estimate_is_not_written_as_if_it_were_calibrated(tmp_path):
     with pytest.raises(BadInput, match="an estimated profile"):
         write_profile(dataclasses.replace(PROFILE, label="estimated", evidence=None), tmp_path)
 
@@ -75,7 +74,7 @@ def test_an_estimate_is_not_written_as_if_it_were_calibrated(tmp_path: Path) -> 
         ("device: nano", "device: [", "cannot be read"),
     ],
 )
-def test_a_wrong_field_is_named(tmp_path: Path, old: str, new: str, field: str) -> None:
+def test_a_wrong_field_is_named(tmp_path, old, new, field):
     path = write_profile(PROFILE, tmp_path)
     text = path.read_text(encoding="utf-8")
     assert old in text
@@ -85,7 +84,7 @@ def test_a_wrong_field_is_named(tmp_path: Path, old: str, new: str, field: str) 
         read_profile(path)
 
 
-def test_every_shipped_profile_says_which_table_it_saw() -> None:
+def test_every_shipped_profile_says_which_table_it_saw():
     profiles = load_calibrated_training()
 
     assert len(profiles) == 7
@@ -107,9 +106,7 @@ FOLDERS = {"agx-orin-64gb": "agx-orin"}
 @pytest.mark.parametrize(
     "profile", load_calibrated_training(), ids=lambda profile: f"{profile.device}--{profile.workload}"
 )
-def test_shipped_coefficients_meet_their_table_within_seven_and_three_percent(
-    profile: CostProfile, profiles_root: Path
-) -> None:
+def test_shipped_coefficients_meet_their_table_within_seven_and_three_percent(profile, profiles_root):
     path = profiles_root / FOLDERS.get(profile.device, profile.device) / "train" / f"{profile.workload}.csv"
     if not path.exists():
         pytest.skip(f"no {path}")
@@ -119,7 +116,6 @@ def test_shipped_coefficients_meet_their_table_within_seven_and_three_percent(
     time_mape = float(np.mean(np.abs(compute_step_s(profile.coefficients, maxn, table.modes) / table.step_s - 1)))
     power_mape = float(np.mean(np.abs(compute_power_w(profile.coefficients, maxn, table.modes) / table.power_w - 1)))
 
-    assert profile.evidence is not None
     assert profile.evidence.sha256 == table.sha256
     assert time_mape <= 0.07
     assert power_mape <= 0.03

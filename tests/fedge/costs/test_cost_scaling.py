@@ -6,8 +6,9 @@ import dataclasses
 
 import numpy as np
 import pytest
+from contracts.boards import at_maxn
 
-from fedge.costs.cost_profile import CostProfile, load_calibrated_training
+from fedge.costs.cost_profile import load_calibrated_training
 from fedge.costs.cost_scaling import (
     board_distance,
     find_cost_profile,
@@ -18,7 +19,7 @@ from fedge.costs.cost_scaling import (
 from fedge.costs.workload_sizes import load_workload_sizes
 from fedge.devices.catalogue import load_catalogue
 from fedge.errors import UnknownName
-from fedge.physics.time_power_model import POWER_NAMES, TIME_NAMES, compute_idle_ratio, compute_power_w, compute_step_s
+from fedge.physics.time_power_model import POWER_NAMES, TIME_NAMES, compute_idle_ratio
 from fedge.types import DeviceSpec, LabelledValue, Modes
 
 SPECS = load_catalogue()
@@ -40,7 +41,7 @@ def _changed(other: DeviceSpec) -> dict[str, float]:
     return {name: ratio for name, ratio in (time | power).items() if not np.isclose(ratio, 1.0)}
 
 
-def test_the_same_figures_change_nothing() -> None:
+def test_the_same_figures_change_nothing():
     assert _changed(_with()) == {}
 
 
@@ -52,21 +53,21 @@ def test_the_same_figures_change_nothing() -> None:
         ("cpu_score", {"prep_s", "launch_s", "host_s", "fixed_s"}),
     ],
 )
-def test_half_a_figure_doubles_its_own_seconds(figure: str, names: set[str]) -> None:
+def test_half_a_figure_doubles_its_own_seconds(figure, names):
     changed = _changed(_with(**{figure: 0.5}))
 
     assert set(changed) == names
     assert list(changed.values()) == pytest.approx([2.0] * len(names))
 
 
-def test_fewer_cores_slow_preprocessing_alone() -> None:
+def test_fewer_cores_slow_preprocessing_alone():
     changed = _changed(dataclasses.replace(_with(), cores=tuple(range(1, 7))))
 
     assert set(changed) == {"prep_s"}
     assert changed["prep_s"] > 1.5
 
 
-def test_idle_watts_follow_idle_power_and_busy_watts_the_rest() -> None:
+def test_idle_watts_follow_idle_power_and_busy_watts_the_rest():
     half = _changed(_with(idle_w=0.5, max_w=0.5))
 
     assert all(ratio == pytest.approx(0.5) for ratio in half.values())
@@ -74,13 +75,13 @@ def test_idle_watts_follow_idle_power_and_busy_watts_the_rest() -> None:
     assert "static_w" not in _changed(_with(max_w=0.8))
 
 
-def test_a_board_is_nearest_to_itself() -> None:
+def test_a_board_is_nearest_to_itself():
     assert board_distance(ORIN, ORIN) == 0.0
     for profile in load_calibrated_training():
         assert find_nearest_profile(load_calibrated_training(), SPECS[profile.device], SPECS).device == profile.device
 
 
-def test_another_workload_stretches_every_second_and_no_watt() -> None:
+def test_another_workload_stretches_every_second_and_no_watt():
     guess = scale_to_workload(PROFILE, "new", 4, 3.0)
 
     seconds = np.array([name.endswith("_s") for name in TIME_NAMES])
@@ -93,22 +94,14 @@ CALIBRATED = load_calibrated_training()
 WORKLOADS = sorted({profile.workload for profile in CALIBRATED})
 
 
-def _at_maxn(profile: CostProfile, spec: DeviceSpec) -> tuple[float, float]:
-    top = spec.maxn
-    mode = Modes(np.array([[top.cores, top.cpu_mhz, top.gpu_mhz, top.mem_mhz]]))
-    return float(compute_step_s(profile.coefficients, top, mode)[0]), float(
-        compute_power_w(profile.coefficients, top, mode)[0]
-    )
-
-
 @pytest.mark.parametrize("profile", CALIBRATED, ids=lambda profile: f"{profile.device}--{profile.workload}")
-def test_a_calibrated_board_gets_its_own_coefficients(profile: CostProfile) -> None:
+def test_a_calibrated_board_gets_its_own_coefficients(profile):
     assert find_cost_profile(SPECS[profile.device], profile.workload, SPECS) is profile
 
 
-def test_slower_boards_are_estimated_slower_at_resnet18() -> None:
+def test_slower_boards_are_estimated_slower_at_resnet18():
     seconds = [
-        _at_maxn(find_cost_profile(SPECS[name], "resnet18-imagenet", SPECS), SPECS[name])[0]
+        at_maxn(find_cost_profile(SPECS[name], "resnet18-imagenet", SPECS).coefficients, SPECS[name].maxn)[0]
         for name in ("agx-orin-64gb", "agx-xavier", "xavier-nx", "nano")
     ]
 
@@ -118,17 +111,17 @@ def test_slower_boards_are_estimated_slower_at_resnet18() -> None:
 
 @pytest.mark.parametrize("workload", WORKLOADS)
 @pytest.mark.parametrize("name", sorted(SPECS))
-def test_every_board_gets_every_workload_at_a_power_it_could_draw(name: str, workload: str) -> None:
+def test_every_board_gets_every_workload_at_a_power_it_could_draw(name, workload):
     spec = SPECS[name]
     profile = find_cost_profile(spec, workload, SPECS)
-    seconds, watts = _at_maxn(profile, spec)
+    seconds, watts = at_maxn(profile.coefficients, spec.maxn)
 
     assert 0.02 < seconds < 10
     assert spec.idle_w.value < watts < 1.15 * spec.max_w.value
     assert compute_idle_ratio(profile.coefficients, spec.maxn, Modes(np.array([[2, 400, 200, 800.0]])))[0] < 1
 
 
-def test_an_estimate_says_what_it_was_scaled_from() -> None:
+def test_an_estimate_says_what_it_was_scaled_from():
     estimate = find_cost_profile(SPECS["nano"], "resnet18-imagenet", SPECS)
 
     assert estimate.label == "estimated"
@@ -138,12 +131,12 @@ def test_an_estimate_says_what_it_was_scaled_from() -> None:
     assert estimate.evidence is None
 
 
-def test_a_workload_that_nobody_measured_is_refused_with_the_known_ones() -> None:
+def test_a_workload_that_nobody_measured_is_refused_with_the_known_ones():
     with pytest.raises(UnknownName, match="known: mobilenetv3l-gld23k, resnet18-imagenet"):
         find_cost_profile(SPECS["nano"], "gpt-5", SPECS)
 
 
-def test_every_calibrated_workload_has_its_size_at_the_same_batch() -> None:
+def test_every_calibrated_workload_has_its_size_at_the_same_batch():
     sizes = load_workload_sizes()
 
     for profile in CALIBRATED:

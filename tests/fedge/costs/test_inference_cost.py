@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from contracts.boards import at_maxn
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,7 +18,7 @@ from fedge.costs.inference_cost import build_inference_priors, cost_at_batch_siz
 from fedge.devices.catalogue import load_catalogue
 from fedge.devices.tables.mode_table import read_mode_table
 from fedge.errors import BadInput, UnknownName
-from fedge.modes import build_grid, stack_modes
+from fedge.modes import build_grid
 from fedge.physics.prior_knowledge import PriorKnowledge
 from fedge.physics.time_power_model import compute_power_w, compute_step_s
 from fedge.predictors import DEFAULT_PREDICTOR, load_predictor
@@ -36,7 +37,7 @@ def _label(profile: CostProfile) -> str:
 
 
 def _seconds(profile: CostProfile, spec: DeviceSpec = ORIN) -> float:
-    return float(compute_step_s(profile.coefficients, spec.maxn, stack_modes([spec.maxn]))[0])
+    return at_maxn(profile.coefficients, spec.maxn)[0]
 
 
 def _table(root: Path, workload: str, batch_size: int) -> ProfileTable:
@@ -54,7 +55,7 @@ def _errors(profile: CostProfile, table: ProfileTable) -> tuple[Floats, Floats]:
     )
 
 
-def test_two_workloads_ship_at_five_batch_sizes_with_their_errors() -> None:
+def test_two_workloads_ship_at_five_batch_sizes_with_their_errors():
     assert [(p.workload, p.batch_size) for p in CALIBRATED] == [(name, size) for name in WORKLOADS for size in SIZES]
     for profile in CALIBRATED:
         assert (profile.device, profile.kind, profile.label) == (ORIN.name, "infer", "calibrated")
@@ -68,24 +69,16 @@ def test_two_workloads_ship_at_five_batch_sizes_with_their_errors() -> None:
         assert profile.residual_power_sd_log <= 0.055
 
 
-def test_the_files_say_how_many_bad_rows_a_noisy_table_has() -> None:
-    off = {_label(p): p.evidence and (p.evidence.time_rows_off, p.evidence.power_rows_off) for p in CALIBRATED}
-
-    assert off["mobilenetv3l-gld23k--b64"] == (42, 0)
-    assert off["resnet50-imagenet--b32"] == (14, 38)
-
-
-def test_training_profiles_and_priors_know_nothing_of_inference() -> None:
+def test_training_profiles_and_priors_know_nothing_of_inference():
     assert all(profile.kind == "train" for profile in load_calibrated_training())
     assert not any("infer" in prior.source for prior in build_priors(ORIN, "resnet50-imagenet", SPECS))
 
 
 @pytest.mark.parametrize("profile", CALIBRATED, ids=_label)
-def test_shipped_coefficients_have_the_errors_that_they_tell(profile: CostProfile, profiles_root: Path) -> None:
+def test_shipped_coefficients_have_the_errors_that_they_tell(profile, profiles_root):
     table = _table(profiles_root, profile.workload, profile.batch_size)
     time, power = _errors(profile, table)
 
-    assert profile.evidence is not None
     assert profile.evidence.sha256 == table.sha256
     assert time.mean() == pytest.approx(profile.time_mape, abs=1e-4)
     assert power.mean() == pytest.approx(profile.power_mape, abs=1e-4)
@@ -94,12 +87,12 @@ def test_shipped_coefficients_have_the_errors_that_they_tell(profile: CostProfil
 
 
 @pytest.mark.parametrize("profile", CALIBRATED, ids=_label)
-def test_a_calibrated_batch_size_gets_its_own_coefficients(profile: CostProfile) -> None:
+def test_a_calibrated_batch_size_gets_its_own_coefficients(profile):
     assert estimate_inference_cost(ORIN, profile.workload, profile.batch_size, SPECS) is profile
 
 
 @given(st.sampled_from(WORKLOADS), st.integers(2, 127))
-def test_a_larger_batch_takes_longer_but_less_per_sample(workload: str, size: int) -> None:
+def test_a_larger_batch_takes_longer_but_less_per_sample(workload, size):
     here = _seconds(estimate_inference_cost(ORIN, workload, size, SPECS))
     larger = _seconds(estimate_inference_cost(ORIN, workload, size + 1, SPECS))
 
@@ -108,7 +101,7 @@ def test_a_larger_batch_takes_longer_but_less_per_sample(workload: str, size: in
 
 
 @pytest.mark.parametrize("size", [2, 8, 24, 48])
-def test_between_two_sizes_the_logarithms_are_linear(size: int) -> None:
+def test_between_two_sizes_the_logarithms_are_linear(size):
     below = max(known for known in SIZES if known <= size)
     above = min(known for known in SIZES if known >= size)
     a, b, mixed = (estimate_inference_cost(ORIN, "resnet50-imagenet", s, SPECS) for s in (below, above, size))
@@ -123,7 +116,7 @@ def test_between_two_sizes_the_logarithms_are_linear(size: int) -> None:
     assert mixed.residual_time_sd_log == max(a.residual_time_sd_log, b.residual_time_sd_log)
 
 
-def test_beyond_the_last_size_by_a_factor_two_and_no_further() -> None:
+def test_beyond_the_last_size_by_a_factor_two_and_no_further():
     twice = estimate_inference_cost(ORIN, "resnet50-imagenet", 128, SPECS)
     last = estimate_inference_cost(ORIN, "resnet50-imagenet", 64, SPECS)
 
@@ -135,7 +128,7 @@ def test_beyond_the_last_size_by_a_factor_two_and_no_further() -> None:
             estimate_inference_cost(ORIN, "resnet50-imagenet", size, SPECS)
 
 
-def test_one_calibrated_size_reaches_half_and_twice_itself() -> None:
+def test_one_calibrated_size_reaches_half_and_twice_itself():
     only = [profile for profile in CALIBRATED if profile.batch_size == 16]
 
     assert _seconds(cost_at_batch_size(only[:1], 8)) < _seconds(only[0]) < _seconds(cost_at_batch_size(only[:1], 32))
@@ -144,35 +137,23 @@ def test_one_calibrated_size_reaches_half_and_twice_itself() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(SPECS))
-@pytest.mark.parametrize("size", [1, 8, 64])
-def test_another_board_gets_an_estimate_by_its_data_sheet(name: str, size: int) -> None:
-    spec = SPECS[name]
-    cost = estimate_inference_cost(spec, "resnet50-imagenet", size, SPECS)
-    watts = float(compute_power_w(cost.coefficients, spec.maxn, stack_modes([spec.maxn]))[0])
-
-    assert (cost.device, cost.kind, cost.batch_size) == (name, "infer", size)
-    assert (cost.label == "calibrated") == (name == ORIN.name and size in SIZES)
-    assert 0.005 < _seconds(cost, spec) < 20
-    assert 0.8 * spec.idle_w.value < watts < 1.15 * spec.max_w.value
-    if name != ORIN.name:
-        assert cost.source.startswith("scaled from agx-orin-64gb's resnet50-imagenet")
-
-
-@pytest.mark.parametrize("name", sorted(SPECS))
 @pytest.mark.parametrize("workload", WORKLOADS)
-def test_a_carried_cost_is_one_that_the_board_can_have_in_every_mode(workload: str, name: str) -> None:
+def test_a_carried_cost_is_one_that_the_board_can_have_in_every_mode(workload, name):
     spec = SPECS[name]
     modes = build_grid(spec)
     for size in (1, 2, *SIZES, 128):
         cost = estimate_inference_cost(spec, workload, size, SPECS)
         watts, seconds = (of(cost.coefficients, spec.maxn, modes) for of in (compute_power_w, compute_step_s))
 
+        assert (cost.device, cost.kind, cost.batch_size) == (name, "infer", size)
+        assert (cost.label == "calibrated") == (name == ORIN.name and size in SIZES)
+        assert name == ORIN.name or cost.source.startswith(f"scaled from agx-orin-64gb's {workload}")
         assert 0.9 * spec.idle_w.value < watts.min() < watts.max() <= spec.max_w.value
         assert seconds.min() > 0.015
         assert seconds.max() < 1.0 + size
 
 
-def test_a_workload_that_nobody_inferred_is_refused_with_the_known_ones() -> None:
+def test_a_workload_that_nobody_inferred_is_refused_with_the_known_ones():
     with pytest.raises(UnknownName, match="known: mobilenetv3l-gld23k, resnet50-imagenet"):
         estimate_inference_cost(ORIN, "yolov8n-coco", 4, SPECS)
 
@@ -180,7 +161,7 @@ def test_a_workload_that_nobody_inferred_is_refused_with_the_known_ones() -> Non
 @pytest.mark.parametrize("size", [1, 3, 64, 300])
 @pytest.mark.parametrize("workload", [*WORKLOADS, "resnet18-imagenet", "unheard-of"])
 @pytest.mark.parametrize("name", ["agx-orin-64gb", "nano"])
-def test_no_prior_saw_its_workload_and_inference_comes_first(name: str, workload: str, size: int) -> None:
+def test_no_prior_saw_its_workload_and_inference_comes_first(name, workload, size):
     priors = build_inference_priors(SPECS[name], workload, size, SPECS)
 
     kinds = [prior.source.partition(" of ")[0] for prior in priors]
@@ -194,9 +175,8 @@ def test_no_prior_saw_its_workload_and_inference_comes_first(name: str, workload
         assert np.isfinite(prior.coefficients.time).all()
 
 
-def test_a_prior_never_saw_any_batch_size_of_the_table_that_is_replayed() -> None:
+def test_a_prior_never_saw_any_batch_size_of_the_table_that_is_replayed():
     resnet = [profile for profile in CALIBRATED if profile.workload == "resnet50-imagenet"]
-    assert resnet[2].evidence is not None
 
     unseen = build_inference_priors(ORIN, "another-name", 4, SPECS, unseen=resnet[2].evidence.sha256)
 
@@ -204,7 +184,7 @@ def test_a_prior_never_saw_any_batch_size_of_the_table_that_is_replayed() -> Non
     assert not any("resnet50-imagenet" in prior.source for prior in unseen)
 
 
-def test_priors_do_not_change_when_the_workloads_tables_are_lost() -> None:
+def test_priors_do_not_change_when_the_workloads_tables_are_lost():
     everything = (*CALIBRATED, *load_calibrated_training())
     without = [profile for profile in everything if profile.workload != WORKLOADS[0]]
 
@@ -217,14 +197,14 @@ def test_priors_do_not_change_when_the_workloads_tables_are_lost() -> None:
         np.testing.assert_array_equal(a.coefficients.power, b.coefficients.power)
 
 
-def test_a_prior_needs_some_other_workload() -> None:
+def test_a_prior_needs_some_other_workload():
     only = [profile for profile in CALIBRATED if profile.workload == WORKLOADS[0]]
 
     with pytest.raises(BadInput, match="another one is calibrated"):
         build_inference_priors(ORIN, WORKLOADS[0], 4, SPECS, only)
 
 
-def test_a_training_prior_expects_a_third_of_the_launches_and_grows_with_the_batch() -> None:
+def test_a_training_prior_expects_a_third_of_the_launches_and_grows_with_the_batch():
     trained = [p for p in load_calibrated_training() if p.device == ORIN.name and p.workload == "resnet18-imagenet"]
     small, large = (build_inference_priors(ORIN, "resnet50-imagenet", size, SPECS, trained)[0] for size in (4, 64))
     change = np.exp(large.coefficients.time - small.coefficients.time)
@@ -235,7 +215,7 @@ def test_a_training_prior_expects_a_third_of_the_launches_and_grows_with_the_bat
     np.testing.assert_array_equal(large.coefficients.power, trained[0].coefficients.power)
 
 
-def test_a_workload_of_unknown_size_is_taken_to_be_as_large_as_the_known_one() -> None:
+def test_a_workload_of_unknown_size_is_taken_to_be_as_large_as_the_known_one():
     trained = [dataclasses.replace(load_calibrated_training()[0], workload="not-in-the-list", device=ORIN.name)]
 
     (prior,) = build_inference_priors(ORIN, "unheard-of", trained[0].batch_size, SPECS, trained)
@@ -244,9 +224,7 @@ def test_a_workload_of_unknown_size_is_taken_to_be_as_large_as_the_known_one() -
 
 
 @pytest.mark.parametrize("workload", WORKLOADS)
-def test_eight_measured_modes_predict_a_table_about_as_well_as_a_fit_to_all_of_it(
-    workload: str, profiles_root: Path
-) -> None:
+def test_eight_measured_modes_predict_a_table_about_as_well_as_a_fit_to_all_of_it(workload, profiles_root):
     misses = []
     for size in SIZES:
         table = _table(profiles_root, workload, size)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from pathlib import Path
 
 import numpy as np
 import pytest
+from contracts.boards import at_maxn
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,7 +21,7 @@ from fedge.devices.catalogue import find, load_catalogue
 from fedge.devices.tables.mode_table import read_mode_table
 from fedge.errors import BadInput, UnknownName
 from fedge.experiment import FleetEntry, NetworkSpec, WorkloadSpec
-from fedge.modes import build_grid, stack_modes
+from fedge.modes import build_grid
 from fedge.physics.time_power_model import compute_power_w, compute_step_s
 from fedge.types import LayerWork, OperationCounts, ProfileTable, Workload
 
@@ -40,14 +40,13 @@ BOUND_TOP, BOUND_SHAPE = 0.20, 0.12
 
 
 def _work(name: str, batch_size: int, kind: str = "train") -> Workload:
-    layers = find_known_layers(name, kind)  # type: ignore[arg-type]
+    layers = find_known_layers(name, kind)
     assert layers is not None
-    return Workload(name, batch_size, kind, layers)  # type: ignore[arg-type]
+    return Workload(name, batch_size, kind, layers)
 
 
 def _top_s(profile: CostProfile) -> float:
-    maxn = SPECS[profile.device].maxn
-    return float(compute_step_s(profile.coefficients, maxn, stack_modes([maxn]))[0])
+    return at_maxn(profile.coefficients, SPECS[profile.device].maxn)[0]
 
 
 def _left_out(table: ProfileTable) -> CostProfile:
@@ -61,9 +60,7 @@ def _left_out(table: ProfileTable) -> CostProfile:
 
 
 @pytest.mark.parametrize(("board", "workload"), SEVERAL)
-def test_a_left_out_table_is_foretold_in_its_top_mode_and_in_its_shape(
-    profiles_root: Path, board: str, workload: str
-) -> None:
+def test_a_left_out_table_is_foretold_in_its_top_mode_and_in_its_shape(profiles_root, board, workload):
     table = read_mode_table(profiles_root / board / "train" / f"{workload}.csv")
     predicted = compute_step_s(_left_out(table).coefficients, table.maxn, table.modes)
     top = int(np.argmax((table.modes.knobs / table.modes.knobs.max(axis=0)).sum(axis=1)))
@@ -74,7 +71,7 @@ def test_a_left_out_table_is_foretold_in_its_top_mode_and_in_its_shape(
 
 @pytest.mark.parametrize("device", sorted(SPECS))
 @pytest.mark.parametrize("kind", ["train", "infer"])
-def test_every_board_gets_finite_labelled_seconds_and_watts(device: str, kind: str) -> None:
+def test_every_board_gets_finite_labelled_seconds_and_watts(device, kind):
     spec = SPECS[device]
     cost = estimate_network_cost(spec, _work("resnet50-imagenet", 8, kind), SPECS)
     modes = build_grid(spec)
@@ -91,23 +88,23 @@ def test_every_board_gets_finite_labelled_seconds_and_watts(device: str, kind: s
 
 
 @given(small=st.integers(1, 64), more=st.integers(1, 64))
-def test_more_samples_never_take_less_time(small: int, more: int) -> None:
+def test_more_samples_never_take_less_time(small, more):
     work = _work("resnet18-imagenet", small)
     larger = dataclasses.replace(work, batch_size=small + more)
     assert _top_s(estimate_network_cost(ORIN, larger, SPECS)) >= _top_s(estimate_network_cost(ORIN, work, SPECS))
 
 
-def test_a_batch_twice_as_large_takes_less_than_twice_the_time() -> None:
+def test_a_batch_twice_as_large_takes_less_than_twice_the_time():
     large, small = (_top_s(estimate_network_cost(ORIN, _work("mobilenetv3l-gld23k", size), SPECS)) for size in (32, 16))
     assert 1.0 < large / small < 2.0
 
 
-def test_a_profile_at_its_own_batch_size_stays_as_it_is() -> None:
+def test_a_profile_at_its_own_batch_size_stays_as_it_is():
     profile = find_cost_profile(ORIN, "resnet18-imagenet", SPECS)
     assert rescale_to_batch_size(profile, _work("resnet18-imagenet", profile.batch_size), ORIN, SPECS) is profile
 
 
-def test_a_profile_at_another_batch_size_is_an_estimate_and_moves_with_the_size() -> None:
+def test_a_profile_at_another_batch_size_is_an_estimate_and_moves_with_the_size():
     profile = find_cost_profile(ORIN, "resnet18-imagenet", SPECS)
     moved = rescale_to_batch_size(profile, _work("resnet18-imagenet", 4), ORIN, SPECS)
     assert (moved.label, moved.batch_size, moved.evidence) == ("estimated", 4, None)
@@ -118,7 +115,7 @@ def test_a_profile_at_another_batch_size_is_an_estimate_and_moves_with_the_size(
     assert ratio == pytest.approx(expected, rel=0.15)
 
 
-def test_loading_between_minibatches_takes_the_time_of_the_images_decoded() -> None:
+def test_loading_between_minibatches_takes_the_time_of_the_images_decoded():
     layers = find_known_layers("resnet18-imagenet")
     assert layers is not None
     inline = dataclasses.replace(layers, loading="inline", image_mpixel=1.0)
@@ -129,18 +126,23 @@ def test_loading_between_minibatches_takes_the_time_of_the_images_decoded() -> N
     assert seconds[1] - seconds[0] == pytest.approx(16 * 7e-3, rel=0.05)
 
 
-def test_work_without_layers_cannot_be_priced_by_them() -> None:
-    with pytest.raises(BadInput, match="layers are not known"):
-        estimate_network_cost(ORIN, Workload("mine", 16), SPECS)
+NOTHING = LayerWork("nothing", OperationCounts(0.0, 0.0, 0.0, 0.0, 0.0, 0))
 
 
-def test_work_without_operators_cannot_be_priced_by_them() -> None:
-    nothing = LayerWork("nothing", OperationCounts(0.0, 0.0, 0.0, 0.0, 0.0, 0))
-    with pytest.raises(BadInput, match="computes nothing"):
-        estimate_network_cost(ORIN, Workload("mine", 16, layers=nothing), SPECS)
+@pytest.mark.parametrize(
+    ("work", "told"),
+    [
+        (Workload("mine", 16), "layers are not known"),
+        (Workload("mine", 16, layers=NOTHING), "computes nothing"),
+        (_work("resnet50-imagenet", 16, "infer"), "a calibrated profile of kind infer"),
+    ],
+)
+def test_what_cannot_be_priced_by_its_layers_is_refused(work, told):
+    with pytest.raises(BadInput, match=told):
+        estimate_network_cost(ORIN, work, SPECS, load_calibrated_training())
 
 
-def test_the_error_that_is_told_is_that_of_the_kind_of_work() -> None:
+def test_the_error_that_is_told_is_that_of_the_kind_of_work():
     train, infer = (
         estimate_network_cost(ORIN, _work("resnet50-imagenet", 8, kind), SPECS).source for kind in ("train", "infer")
     )
@@ -148,22 +150,17 @@ def test_the_error_that_is_told_is_that_of_the_kind_of_work() -> None:
     assert "time off by 13%, power by 17% in the mean" in infer
 
 
-def test_without_any_profile_of_the_kind_there_is_nothing_to_begin_with() -> None:
-    with pytest.raises(BadInput, match="a calibrated profile of kind infer"):
-        estimate_network_cost(ORIN, _work("resnet50-imagenet", 16, "infer"), SPECS, load_calibrated_training())
-
-
 def _observed(seconds: float, device: str = "agx-orin-64gb") -> RateObservation:
     return RateObservation(device, "net", OperationCounts(1e9, 1e8, 1e8, 1e6, 1e7, 50), 16, True, seconds)
 
 
-def test_rates_without_observations_are_the_priors() -> None:
+def test_rates_without_observations_are_the_priors():
     rates = fit_rates([], SPECS)
     assert rates.boards == rates.networks == ()
     assert np.exp(rates.logs[0]) == pytest.approx(0.65)
 
 
-def test_fitted_rates_come_close_to_what_was_seen() -> None:
+def test_fitted_rates_come_close_to_what_was_seen():
     seen = collect_observations([*load_calibrated_training(), *load_calibrated_inference()])
     rates = fit_rates(seen, SPECS)
     errors = [abs(np.log(rates.predict_s(one, SPECS[one.device]) / one.seconds)) for one in seen]
@@ -172,13 +169,13 @@ def test_fitted_rates_come_close_to_what_was_seen() -> None:
 
 
 @given(st.floats(0.02, 0.5))
-def test_one_observation_draws_the_prediction_towards_it(seconds: float) -> None:
+def test_one_observation_draws_the_prediction_towards_it(seconds):
     one = _observed(seconds)
     before, after = fit_rates([], SPECS).predict_s(one, ORIN), fit_rates([one], SPECS).predict_s(one, ORIN)
     assert abs(np.log(after / seconds)) <= abs(np.log(before / seconds)) + 1e-9
 
 
-def test_the_slope_of_the_rates_is_their_derivative() -> None:
+def test_the_slope_of_the_rates_is_their_derivative():
     from fedge.costs.gpu_rates import _linearize
 
     seen = collect_observations(load_calibrated_training())
@@ -191,26 +188,21 @@ def test_the_slope_of_the_rates_is_their_derivative() -> None:
         assert (misfit - after) / 1e-6 == pytest.approx(slopes[:, place], abs=1e-4)
 
 
-def test_a_known_workload_at_its_own_batch_size_needs_no_layers() -> None:
+def test_a_known_workload_carries_its_layers_at_another_batch_size_alone():
     entry = FleetEntry(device="nano")
     assert build_workload(entry, WorkloadSpec()) == Workload("resnet18-imagenet", 16)
+    assert build_workload(entry, WorkloadSpec(batch_size=4)).layers == find_known_layers("resnet18-imagenet")
 
 
-def test_a_known_workload_at_another_batch_size_carries_its_layers() -> None:
-    work = build_workload(FleetEntry(device="nano"), WorkloadSpec(batch_size=4))
-    assert work.layers == find_known_layers("resnet18-imagenet")
-
-
-def test_an_entry_of_another_cost_works_at_that_cost_s_batch_size() -> None:
+def test_an_entry_of_another_cost_works_at_that_cost_s_batch_size():
     work = build_workload(FleetEntry(device="nano", cost="vit-b16-cifar10"), WorkloadSpec(batch_size=4))
     assert (work.name, work.batch_size, work.layers) == ("vit-b16-cifar10", 32, None)
     with pytest.raises(UnknownName, match=r"fleet\.cost"):
         build_workload(FleetEntry(device="nano", cost="nobody's"), WorkloadSpec())
 
 
-def test_an_experiment_s_own_network_is_priced_as_the_known_one_of_the_same_layers() -> None:
+def test_an_experiment_s_own_network_is_priced_as_the_known_one_of_the_same_layers():
     network = find_known_network("resnet18-imagenet")
-    assert network is not None
     spec = NetworkSpec(model="resnet18", image_mpixel=0.19, layers=format_layers(network), input=(3, 224, 224))
     assert network_from_spec(spec).layers == network.layers
     layers = layer_work_from_spec(spec)
@@ -218,7 +210,7 @@ def test_an_experiment_s_own_network_is_priced_as_the_known_one_of_the_same_laye
     assert isinstance(layers, LayerWork)
 
 
-def test_a_network_that_was_not_counted_is_refused() -> None:
+def test_a_network_that_was_not_counted_is_refused():
     with pytest.raises(BadInput, match="nothing"):
         network_from_spec(NetworkSpec(model="resnet18"))
     with pytest.raises(BadInput, match="cannot be read"):

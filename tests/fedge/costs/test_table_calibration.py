@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -23,7 +22,7 @@ def _table(noise: float) -> ProfileTable:
     return ProfileTable("board", "net", 16, modes, seconds, watts, "0" * 64, "folder/net.csv")
 
 
-def test_the_error_of_a_model_made_table_is_its_noise() -> None:
+def test_the_error_of_a_model_made_table_is_its_noise():
     calibration = calibrate_table(_table(noise=0.02))
 
     assert calibration.time.mape == pytest.approx(0.016, abs=0.002)
@@ -31,14 +30,14 @@ def test_the_error_of_a_model_made_table_is_its_noise() -> None:
     assert calibration.time.residual_sd_log == pytest.approx(0.02, abs=0.003)
 
 
-def test_a_calibration_says_which_table_it_saw() -> None:
+def test_a_calibration_says_which_table_it_saw():
     calibration = calibrate_table(_table(noise=0.01))
 
     assert (calibration.table, calibration.sha256, calibration.rows) == ("net.csv", "0" * 64, len(grid()))
     assert calibration.maxn == MAXN
 
 
-def test_errors_count_every_row() -> None:
+def test_errors_count_every_row():
     errors = compute_fit_errors(np.array([1.0, 1.0, 1.0, 2.0]), np.array([1.0, 1.0, 1.0, 1.0]))
 
     assert errors.mape == pytest.approx(0.25)
@@ -47,7 +46,7 @@ def test_errors_count_every_row() -> None:
     assert errors.rows_off == 1
 
 
-def test_sizes_fitted_together_are_each_judged_on_their_own_table() -> None:
+def test_sizes_fitted_together_are_each_judged_on_their_own_table():
     small = _table(noise=0.02)
     large = dataclasses.replace(small, batch_size=32, step_s=2 * small.step_s, sha256="1" * 64)
 
@@ -58,7 +57,7 @@ def test_sizes_fitted_together_are_each_judged_on_their_own_table() -> None:
 
 
 @pytest.mark.slow
-def test_a_measured_table_is_fitted_within_seven_and_three_percent(profiles_root: Path) -> None:
+def test_a_measured_table_is_fitted_within_seven_and_three_percent(profiles_root):
     calibration = calibrate_table(read_mode_table(profiles_root / "agx-orin" / "train" / "resnet18-imagenet.csv"))
 
     assert calibration.rows == 4368

@@ -9,7 +9,7 @@ from fedge.costs.workload_sizes import forward_size_of_batch, load_forward_sizes
 
 
 @pytest.mark.parametrize("name", sorted(load_workload_sizes()))
-def test_three_forward_passes_are_a_training_step(name: str) -> None:
+def test_three_forward_passes_are_a_training_step(name):
     step = load_workload_sizes()[name]
     forward = forward_size_of_batch(load_forward_sizes()[name], step.batch_size)
 
@@ -17,11 +17,11 @@ def test_three_forward_passes_are_a_training_step(name: str) -> None:
     assert 3 * forward.gbyte_per_step == pytest.approx(step.gbyte_per_step, rel=1e-3)
 
 
-def test_every_workload_with_inference_costs_has_its_size() -> None:
+def test_every_workload_with_inference_costs_has_its_size():
     assert {profile.workload for profile in load_calibrated_inference()} <= load_forward_sizes().keys()
 
 
-def test_weights_are_read_once_per_batch() -> None:
+def test_weights_are_read_once_per_batch():
     size = load_forward_sizes()["vit-b16-cifar10"]
 
     assert forward_size_of_batch(size, 2).gflop_per_step == 2 * forward_size_of_batch(size, 1).gflop_per_step

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from io import StringIO
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fedge.analysis.placement.accelerators import Instance
 from fedge.analysis.placement.catalogue_accelerators import INT8, MIXED, TF32
@@ -18,10 +18,6 @@ from fedge.analysis.placement.execution.host_runtimes import CPU_PROVIDER, ORT, 
 from fedge.costs.layers.network_cost import Shape
 from fedge.costs.layers.network_source import build_module
 from fedge.errors import BadInput, RunFailed
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
 
 OPSET = 18
 

@@ -7,7 +7,8 @@ import os
 import signal
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING
@@ -26,16 +27,12 @@ WARM_UP_BATCHES = 3
 MAX_LATENCIES = 100_000
 
 
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+
+
 @dataclass(frozen=True, slots=True)
 class InstanceRun:
-    """The run of one instance.
-
-    Attributes:
-        batches: Batches finished.
-        seconds: Time from the start to the end of the last batch.
-        median_s: Median duration of a batch, in seconds.
-        p95_s: 95th percentile of a batch's duration, in seconds.
-    """
+    """The run of one instance."""
 
     batches: int
     seconds: float
@@ -60,11 +57,6 @@ JobBuilder = Callable[[InstanceTask], BatchJob]
 
 def run_instances(tasks: Sequence[InstanceTask], seconds: float, build: JobBuilder = build_job) -> list[InstanceRun]:
     """Run all instances at the same time; no process outlives the call.
-
-    Args:
-        tasks: The instances.
-        seconds: Duration of the run in seconds.
-        build: Builds an instance's job inside its process; must be picklable.
 
     Returns:
         One run per task, in their order.
@@ -157,18 +149,14 @@ def _receive_message(here: Connection, process: SpawnProcess, task: InstanceTask
     return heard
 
 
-class _single_thread:  # noqa: N801 - used as a statement
+@contextmanager
+def _single_thread() -> Iterator[None]:
     """Let processes started inside use one thread for numeric libraries, whatever the machine has."""
-
-    _names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-
-    def __enter__(self) -> None:
-        self._before = {name: os.environ.get(name) for name in self._names}
-        os.environ.update(dict.fromkeys(self._names, "1"))
-
-    def __exit__(self, *_: object) -> None:
-        for name, value in self._before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
+    before = {name: os.environ[name] for name in THREAD_VARIABLES if name in os.environ}
+    os.environ.update(dict.fromkeys(THREAD_VARIABLES, "1"))
+    try:
+        yield
+    finally:
+        for name in THREAD_VARIABLES:
+            del os.environ[name]
+        os.environ.update(before)

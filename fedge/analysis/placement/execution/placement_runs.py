@@ -78,14 +78,6 @@ def measure_placement(
 ) -> PlacementRun:
     """Run a placement and measure its images per second and the board's mean power.
 
-    Args:
-        placement: The placement to run.
-        runtimes: The runtimes of this machine.
-        source: The model.
-        seconds: Duration of the run in seconds.
-        read_w: Reads the board's power in watts; None to skip power.
-        build: Builds an instance's job inside its process.
-
     Raises:
         BadInput: If an instance cannot run here.
         RunFailed: If an instance fails.
@@ -140,8 +132,6 @@ class PlacementRunOptions:
         instances: Placements to run, as ``parse_placement`` reads them; by default a sweep.
         batches: Batch sizes of the sweep, separated by commas.
         most: Largest number of instances in a placement of the sweep.
-        seconds: Duration of each run in seconds.
-        sensor: Name of the power sensor, or None.
         input_shape: Shape of one sample, such as ``3x224x224``; None for the network's own.
     """
 
@@ -197,10 +187,6 @@ def run_placements(
     plan: PlacementRunPlan, report_placement: Callable[[str], None] = lambda _: None
 ) -> tuple[PlacementRun, ...]:
     """Run the placements of a plan one after the other.
-
-    Args:
-        plan: The placements.
-        report_placement: Called with each placement once it was measured.
 
     Raises:
         BadInput: If the network or sensor is invalid.

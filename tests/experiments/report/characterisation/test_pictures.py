@@ -136,7 +136,7 @@ def test_a_lost_file_costs_its_picture_and_is_named(few: SweepResult) -> None:
 
     finished = by_key(few)
     key = next(one for one in finished if finished[one].point.workers == 1)
-    finished[key] = replace(finished[key], arrays=replace(finished[key].arrays, minibatches=lost, sensor_trace=lost))
+    finished[key] = replace(finished[key], read_minibatches=lost, read_sensor_trace=lost)
     section = point_timeline.build_point_section(settings_in(few), finished, 1)
     assert section.html.count("minibatches/abc.parquet") == 1
     assert all(chart.frames for chart in section.charts)

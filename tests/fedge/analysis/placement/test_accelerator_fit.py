@@ -22,6 +22,7 @@ from fedge.devices.catalogue import find
 from fedge.errors import BadInput
 from fedge.types import Floats
 
+ORIN = build_placement_board(find("agx-orin"))
 PLACES = {"c": ("cuda-cores", "fp32"), "t": ("tensor-cores", "mixed"), "d": ("dla-0", "fp16")}
 
 
@@ -35,13 +36,14 @@ def placements(combinations: str, sizes: tuple[int, ...]) -> list[Placement]:
 
 def another_board(seed: int) -> PlacementBoard:
     """The AGX Orin with every parameter off by about half."""
-    board = build_placement_board(find("agx-orin"))
-    keys = tuple(find_parameter_keys(board, [PlacementMeasurement(one, 1.0) for one in placements("c t d ct", (1,))]))
+    keys = tuple(find_parameter_keys(ORIN, [PlacementMeasurement(one, 1.0) for one in placements("c t d ct", (1,))]))
     moved: Floats = np.random.default_rng(seed).normal(0, 0.4, len(keys))
-    return apply_parameters(board, keys, moved)
+    return apply_parameters(ORIN, keys, moved)
 
 
-def measured(board: PlacementBoard, some: list[Placement], noise: float, seed: int = 0) -> list[PlacementMeasurement]:
+def measured(
+    board: PlacementBoard, some: list[Placement], noise: float = 0.0, seed: int = 0
+) -> list[PlacementMeasurement]:
     rng = np.random.default_rng(seed)
     found = [evaluate_placement(board, resnet50(), one) for one in some]
     return [
@@ -52,14 +54,14 @@ def measured(board: PlacementBoard, some: list[Placement], noise: float, seed: i
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1])
-def test_combinations_that_were_not_measured_are_predicted_from_those_that_were(seed: int) -> None:
+def test_combinations_that_were_not_measured_are_predicted_from_those_that_were(seed):
     truth = another_board(seed)
     seen = measured(truth, placements("c t d ct", (1, 8, 64)), 0.02, seed)
     left = placements("cd td ctd", (2, 16, 64))
-    found = fit_board(build_placement_board(find("agx-orin")), resnet50(), seen)
+    found = fit_board(ORIN, resnet50(), seen)
     true = np.array([evaluate_placement(truth, resnet50(), one).images_per_s for one in left])
     off = np.abs(predict_images_per_s(found.board, resnet50(), left) / true - 1)
-    before = np.abs(predict_images_per_s(build_placement_board(find("agx-orin")), resnet50(), left) / true - 1)
+    before = np.abs(predict_images_per_s(ORIN, resnet50(), left) / true - 1)
     assert found.error < 3
     assert found.left_out_error is not None
     assert found.left_out_error < 8
@@ -70,74 +72,56 @@ def test_combinations_that_were_not_measured_are_predicted_from_those_that_were(
 
 
 @pytest.mark.slow
-def test_a_bad_row_is_told_and_does_not_bend_the_fit() -> None:
+def test_a_bad_row_is_told_and_does_not_bend_the_fit():
     truth = another_board(3)
     rows = measured(truth, placements("c t ct", (1, 4, 16, 64)), 0.01)
     rows[5] = replace(rows[5], images_per_s=3 * rows[5].images_per_s)
-    found = fit_board(build_placement_board(find("agx-orin")), resnet50(), rows)
+    found = fit_board(ORIN, resnet50(), rows)
     assert found.doubtful == (6,)
     good = [row.placement for i, row in enumerate(rows) if i != 5]
     true = np.array([evaluate_placement(truth, resnet50(), one).images_per_s for one in good])
     assert np.abs(predict_images_per_s(found.board, resnet50(), good) / true - 1).max() < 0.06
 
 
-def test_what_was_measured_is_calibrated_and_the_rest_stays_estimated() -> None:
-    found = fit_board(
-        build_placement_board(find("agx-orin")),
-        resnet50(),
-        measured(another_board(1), placements("c d", (1, 8, 64)), 0.01),
-    )
+def test_what_was_measured_is_calibrated_and_the_rest_stays_estimated():
+    found = fit_board(ORIN, resnet50(), measured(another_board(1), placements("c d", (1, 8, 64)), 0.01))
+    cuda = Instance("cuda-cores", 4, "fp32")
     assert found.board.label == "calibrated"
-    assert (
-        found.label_placement(Placement((Instance("cuda-cores", 4, "fp32"), Instance("dla-1", 2, "fp16"))))
-        == "calibrated"
-    )
-    assert (
-        found.label_placement(Placement((Instance("cuda-cores", 4, "fp32"), Instance("dla-0", 2, "int8"))))
-        == "estimated"
-    )
-    untouched = build_placement_board(find("agx-orin")).accelerator("tensor-cores")
-    assert found.board.accelerator("tensor-cores") == untouched
+    assert found.label_placement(Placement((cuda, Instance("dla-1", 2, "fp16")))) == "calibrated"
+    assert found.label_placement(Placement((cuda, Instance("dla-0", 2, "int8")))) == "estimated"
+    assert found.board.accelerator("tensor-cores") == ORIN.accelerator("tensor-cores")
 
 
-def test_two_dla_cores_are_fitted_as_one() -> None:
+def test_two_dla_cores_are_fitted_as_one():
     board = fit_board(
-        build_placement_board(find("agx-orin")),
+        ORIN,
         resnet50(),
-        measured(another_board(2), placements("d", (1, 8, 64)), 0.0),
+        measured(another_board(2), placements("d", (1, 8, 64))),
     ).board
     assert board.accelerator("dla-0").speeds == board.accelerator("dla-1").speeds
 
 
-def test_tf32_may_be_planned_with_once_it_was_measured() -> None:
+def test_tf32_may_be_planned_with_once_it_was_measured():
     tf32 = [
         PlacementMeasurement(Placement((Instance("tensor-cores", size, "tf32"),)), rate)
         for size, rate in ((1, 80), (8, 400), (64, 700))
     ]
-    board = fit_board(build_placement_board(find("agx-orin")), resnet50(), tf32).board
+    board = fit_board(ORIN, resnet50(), tf32).board
     assert board.accelerator("tensor-cores").precisions == ("mixed", "tf32")
 
 
-def test_watts_that_nobody_read_are_left_as_they_were() -> None:
-    rows = [replace(row, watts=None) for row in measured(another_board(1), placements("c", (1, 8, 64)), 0.0)]
-    found = fit_board(build_placement_board(find("agx-orin")), resnet50(), rows)
+def test_watts_that_nobody_read_are_left_as_they_were():
+    rows = [replace(row, watts=None) for row in measured(another_board(1), placements("c", (1, 8, 64)))]
+    found = fit_board(ORIN, resnet50(), rows)
     assert found.power_error is None
-    assert found.board.idle_w == build_placement_board(find("agx-orin")).idle_w
+    assert found.board.idle_w == ORIN.idle_w
 
 
-def test_too_few_rows_are_refused() -> None:
-    with pytest.raises(BadInput, match="3 or more"):
-        fit_board(
-            build_placement_board(find("agx-orin")),
-            resnet50(),
-            measured(another_board(1), placements("c", (1, 8)), 0.0),
-        )
-
-
-def test_rows_of_another_board_are_refused() -> None:
-    with pytest.raises(BadInput, match="row 1: got 'dla-0'"):
-        fit_board(
-            build_placement_board(find("nano")),
-            resnet50(),
-            measured(another_board(1), placements("d", (1, 8, 64)), 0.0),
-        )
+@pytest.mark.parametrize(
+    ("board", "combinations", "sizes", "told"),
+    [("agx-orin", "c", (1, 8), "3 or more"), ("nano", "d", (1, 8, 64), "row 1: got 'dla-0'")],
+)
+def test_too_few_rows_and_rows_of_another_board_are_refused(board, combinations, sizes, told):
+    rows = measured(another_board(1), placements(combinations, sizes))
+    with pytest.raises(BadInput, match=told):
+        fit_board(build_placement_board(find(board)), resnet50(), rows)

@@ -50,7 +50,7 @@ def place(name: str, engine: str, **more: float) -> Accelerator:
     return Accelerator(name, engine, (PrecisionSpeed("fp32", 1e9, 1.0, 0.0),), **more)
 
 
-def test_placements_looked_at_together_settle_as_they_do_alone() -> None:
+def test_placements_looked_at_together_settle_as_they_do_alone():
     slow = simple(*(place(f"a{i}", "gpu", bandwidth_share=0.5) for i in range(4)))
     columns = build_contention_columns(slow, slow.accelerator_names)
     rows = [
@@ -63,7 +63,7 @@ def test_placements_looked_at_together_settle_as_they_do_alone() -> None:
 
 
 @given(seed=st.integers(0, 10**6))
-def test_the_fixed_point_is_one(seed: int) -> None:
+def test_the_fixed_point_is_one(seed):
     board, net, placement = drawn(seed)
     columns = build_contention_columns(board, [one.accelerator for one in placement.instances])
     demands = stack_demands([[(1, compute_demand(board, net, one)) for one in placement.instances]])
@@ -80,19 +80,19 @@ def _stretches_at(columns: object, demands: object, settled: Floats) -> Stretche
     one = np.ones_like(settled)
     here = Stretched(one, one, one)
     for _ in range(STEPS):
-        there = compute_stretch_factors(columns, demands, compute_time_shares(columns, demands, here))  # type: ignore[arg-type]
+        there = compute_stretch_factors(columns, demands, compute_time_shares(columns, demands, here))
         here = Stretched(*(0.5 * (getattr(here, n) + getattr(there, n)) for n in ("engine", "memory", "fallback")))
     return here
 
 
 @given(seed=st.integers(0, 10**6))
-def test_nobody_is_faster_beside_others_than_alone(seed: int) -> None:
+def test_nobody_is_faster_beside_others_than_alone(seed):
     for one in evaluate_placement(*drawn(seed)).instances:
         assert one.batch_s >= one.alone_s * (1 - 1e-9)
 
 
 @given(seed=st.integers(0, 10**6))
-def test_no_more_bytes_are_moved_than_the_memory_gives(seed: int) -> None:
+def test_no_more_bytes_are_moved_than_the_memory_gives(seed):
     board, net, placement = drawn(seed)
     found = evaluate_placement(board, net, placement)
     used = 0.0
@@ -103,7 +103,7 @@ def test_no_more_bytes_are_moved_than_the_memory_gives(seed: int) -> None:
 
 
 @given(seed=st.integers(0, 10**6))
-def test_no_accelerator_is_held_for_more_than_all_of_the_time(seed: int) -> None:
+def test_no_accelerator_is_held_for_more_than_all_of_the_time(seed):
     board, net, placement = drawn(seed)
     held: dict[str, float] = {}
     for one in evaluate_placement(board, net, placement).instances:
@@ -114,39 +114,39 @@ def test_no_accelerator_is_held_for_more_than_all_of_the_time(seed: int) -> None
 
 
 @given(seed=st.integers(0, 10**6))
-def test_instances_alike_do_alike(seed: int) -> None:
+def test_instances_alike_do_alike(seed):
     board, net, placement = drawn(seed)
     twice = Placement((placement.instances[0], *placement.instances))
     found = evaluate_placement(board, net, twice).instances
     assert found[0].batch_s == pytest.approx(found[1].batch_s, rel=1e-9)
 
 
-def test_alone_an_instance_takes_the_rounded_roofline() -> None:
+def test_alone_an_instance_takes_the_rounded_roofline():
     board = simple(place("a", "gpu"))
     found = evaluate_placement(board, network(1e9, 5e8), Placement((Instance("a", 2, "fp32"),)))
     assert found.latency_s == pytest.approx((2.0**3 + 1.0**3) ** (1 / 3))
 
 
-def test_two_that_only_compute_share_their_engine_evenly() -> None:
+def test_two_that_only_compute_share_their_engine_evenly():
     board = simple(place("a", "gpu"))
     found = evaluate_placement(board, network(1e9, 0.0), Placement((Instance("a", 1, "fp32"),) * 2))
     assert [one.batch_s for one in found.instances] == pytest.approx([2.0, 2.0])
 
 
 @pytest.mark.parametrize(("overlap", "seconds"), [(0.0, 1.0), (0.5, 1.5), (1.0, 2.0)])
-def test_two_kinds_of_cores_hold_each_other_up_by_the_overlap(overlap: float, seconds: float) -> None:
+def test_two_kinds_of_cores_hold_each_other_up_by_the_overlap(overlap, seconds):
     board = simple(place("a", "gpu"), place("b", "gpu"), overlap=overlap)
     both = Placement((Instance("a", 1, "fp32"), Instance("b", 1, "fp32")))
     assert evaluate_placement(board, network(1e9, 0.0), both).latency_s == pytest.approx(seconds)
 
 
-def test_two_engines_that_only_move_bytes_share_the_memory_evenly() -> None:
+def test_two_engines_that_only_move_bytes_share_the_memory_evenly():
     board = simple(place("a", "gpu"), place("b", "dla"))
     both = Placement((Instance("a", 1, "fp32"), Instance("b", 1, "fp32")))
     assert evaluate_placement(board, network(0.0, 1e9), both).latency_s == pytest.approx(2.0)
 
 
-def test_a_rate_below_what_can_be_done_costs_less_power_and_more_waiting() -> None:
+def test_a_rate_below_what_can_be_done_costs_less_power_and_more_waiting():
     board = simple(place("a", "gpu", full_w=10.0))
     one = Placement((Instance("a", 4, "fp32"),))
     full, half = (

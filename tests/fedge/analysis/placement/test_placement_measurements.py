@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from fedge.analysis.placement.accelerators import Instance, Placement
@@ -20,13 +18,13 @@ ONE = PlacementMeasurement(Placement((Instance("cuda-cores", 64, "fp32"), Instan
 TWO = PlacementMeasurement(Placement((Instance("cuda-cores", 1, "fp32"),)), 89.0)
 
 
-def test_rows_are_read_as_they_were_written(tmp_path: Path) -> None:
+def test_rows_are_read_as_they_were_written(tmp_path):
     path = tmp_path / "rows.csv"
     path.write_text(measurements_to_csv([ONE, TWO], [{"note": "a"}, {}]))
     assert read_measurements(path) == (ONE, TWO)
 
 
-def test_one_batch_size_and_precision_stand_for_all_and_watts_may_be_left_out() -> None:
+def test_one_batch_size_and_precision_stand_for_all_and_watts_may_be_left_out():
     (row,) = parse_measurements("instances,batch_sizes,precisions,images_per_s\n dla-0 + dla-1 ,8,fp16,100\n", "x")
     assert row == PlacementMeasurement(Placement((Instance("dla-0", 8, "fp16"), Instance("dla-1", 8, "fp16"))), 100.0)
 
@@ -53,7 +51,7 @@ def test_one_batch_size_and_precision_stand_for_all_and_watts_may_be_left_out() 
         (HEAD + "a,1,fp32,10,1,2,3\n", "row 1"),
     ],
 )
-def test_a_bad_table_is_one_line_that_says_where(text: str, told: str) -> None:
+def test_a_bad_table_is_one_line_that_says_where(text, told):
     with pytest.raises(BadInput, match=told) as caught:
         parse_measurements(text, "rows.csv")
     assert "\n" not in str(caught.value)
@@ -61,7 +59,7 @@ def test_a_bad_table_is_one_line_that_says_where(text: str, told: str) -> None:
 
 
 @pytest.mark.parametrize("content", [b"\xff\xfe\x00\x01", None])
-def test_a_file_that_cannot_be_read_is_one_line(tmp_path: Path, content: bytes | None) -> None:
+def test_a_file_that_cannot_be_read_is_one_line(tmp_path, content):
     path = tmp_path / "rows.csv"
     if content is not None:
         path.write_bytes(content)

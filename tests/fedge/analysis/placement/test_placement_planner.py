@@ -29,6 +29,7 @@ from fedge.costs.layers.network_cost import NetworkCost
 from fedge.devices.catalogue import find
 from fedge.errors import BadInput
 
+ORIN = build_placement_board(find("agx-orin"))
 SIZES = (1, 4, 32)
 
 
@@ -86,7 +87,7 @@ def drawn(seed: int) -> tuple[PlacementBoard, NetworkCost, PlacementGoal, int]:
 @pytest.mark.slow
 @given(seed=st.integers(0, 10**6))
 @settings(max_examples=25)
-def test_the_plan_is_that_of_trying_everything(seed: int) -> None:
+def test_the_plan_is_that_of_trying_everything(seed):
     board, network, goal, most = drawn(seed)
     best = min(
         cost(goal, evaluate_placement(board, network, one, goal.rate_hz))
@@ -102,7 +103,7 @@ def test_the_plan_is_that_of_trying_everything(seed: int) -> None:
 @pytest.mark.slow
 @given(seed=st.integers(0, 10**6))
 @settings(max_examples=60)
-def test_every_placement_lies_within_its_bounds(seed: int) -> None:
+def test_every_placement_lies_within_its_bounds(seed):
     rng = np.random.default_rng(seed)
     board, network = made_up_board(rng), made_up_network(rng)
     columns = build_contention_columns(board, board.accelerator_names)
@@ -124,10 +125,9 @@ def test_every_placement_lies_within_its_bounds(seed: int) -> None:
     assert (bound.joules[first, second] <= joules * (1 + 1e-7) + 1e-12).all()
 
 
-def test_bounds_know_what_the_other_half_draws_at_least() -> None:
-    board = build_placement_board(find("agx-orin"))
-    space = build_placement_space(board, resnet50(), (64,), 1)
-    columns = build_contention_columns(board, board.accelerator_names)
+def test_bounds_know_what_the_other_half_draws_at_least():
+    space = build_placement_space(ORIN, resnet50(), (64,), 1)
+    columns = build_contention_columns(ORIN, ORIN.accelerator_names)
     one, other = _split_board(space, columns)
     alone = compute_half_bounds(
         columns, space.select_demands(one.rows), compute_other_half_load(columns, space.select_demands(other.rows))
@@ -136,26 +136,21 @@ def test_bounds_know_what_the_other_half_draws_at_least() -> None:
     assert (alone.most_images[:, -1] <= alone.most_images[:, 0]).all()
 
 
-def test_two_dla_alike_are_interchangeable_and_other_accelerators_are_not() -> None:
-    assert find_twins(build_placement_board(find("agx-orin"))) == ((2, 3),)
+def test_two_dla_alike_are_interchangeable_and_other_accelerators_are_not():
+    assert find_twins(ORIN) == ((2, 3),)
     assert find_twins(build_placement_board(find("orin-nano"))) == ()
 
 
-def test_of_equals_the_one_with_fewer_instances_is_taken() -> None:
-    found = plan_placement(
-        build_placement_board(find("agx-orin")), resnet50(), PlacementGoal("latency"), (1,), 2
-    ).chosen
-    assert found is not None
+def test_of_equals_the_one_with_fewer_instances_is_taken():
+    found = plan_placement(ORIN, resnet50(), PlacementGoal("latency"), (1,), 2).chosen
     assert str(found.placement) == "cuda-cores (batch 1, fp32)"
 
 
-def test_a_rate_that_is_too_high_is_answered_by_the_highest_there_is() -> None:
-    board = build_placement_board(find("agx-orin"))
+def test_a_rate_that_is_too_high_is_answered_by_the_highest_there_is():
     goal = PlacementGoal("latency", rate_hz=5000.0)
-    assert plan_placement(board, resnet50(), goal).chosen is None
-    (near,) = relax_limits(board, resnet50(), goal)
-    most = plan_placement(board, resnet50(), PlacementGoal()).chosen
-    assert most is not None
+    assert plan_placement(ORIN, resnet50(), goal).chosen is None
+    (near,) = relax_limits(ORIN, resnet50(), goal)
+    most = plan_placement(ORIN, resnet50(), PlacementGoal()).chosen
     assert (near.option, near.reachable) == ("--rate", pytest.approx(most.images_per_s))
 
 
@@ -167,27 +162,26 @@ def test_a_rate_that_is_too_high_is_answered_by_the_highest_there_is() -> None:
         PlacementGoal("throughput", max_power_w=12.0, max_latency_s=0.02),
     ],
 )
-def test_what_is_said_to_be_nearest_can_be_reached_and_less_cannot(goal: PlacementGoal) -> None:
-    board = build_placement_board(find("agx-orin"))
+def test_what_is_said_to_be_nearest_can_be_reached_and_less_cannot(goal):
     fields = {"--rate": "rate_hz", "--max-power-w": "max_power_w", "--max-latency-s": "max_latency_s"}
-    assert plan_placement(board, resnet50(), goal, SIZES, 1).chosen is None
-    found = relax_limits(board, resnet50(), goal, SIZES, 1)
+    assert plan_placement(ORIN, resnet50(), goal, SIZES, 1).chosen is None
+    found = relax_limits(ORIN, resnet50(), goal, SIZES, 1)
     assert found
     for near in found:
         stricter = 1.01 if near.option == "--rate" else 0.99
         limits = {name: getattr(goal, name) for name in fields.values()}
         reached = limits | {fields[near.option]: near.reachable * (2 - stricter)}
         missed = limits | {fields[near.option]: near.reachable * stricter}
-        assert plan_placement(board, resnet50(), PlacementGoal(goal.objective, **reached), SIZES, 1).chosen is not None
-        assert plan_placement(board, resnet50(), PlacementGoal(goal.objective, **missed), SIZES, 1).chosen is None
+        assert plan_placement(ORIN, resnet50(), PlacementGoal(goal.objective, **reached), SIZES, 1).chosen is not None
+        assert plan_placement(ORIN, resnet50(), PlacementGoal(goal.objective, **missed), SIZES, 1).chosen is None
 
 
 @pytest.mark.parametrize("limit", [0.0, -1.0, math.inf, math.nan])
-def test_a_limit_that_is_no_number_above_0_is_refused(limit: float) -> None:
+def test_a_limit_that_is_no_number_above_0_is_refused(limit):
     with pytest.raises(BadInput, match="--rate"):
         PlacementGoal("latency", rate_hz=limit)
 
 
-def test_too_many_placements_are_refused() -> None:
+def test_too_many_placements_are_refused():
     with pytest.raises(BadInput, match="placements"):
-        plan_placement(build_placement_board(find("agx-orin")), resnet50(), PlacementGoal(), tuple(range(1, 33)), 3)
+        plan_placement(ORIN, resnet50(), PlacementGoal(), tuple(range(1, 33)), 3)

@@ -15,7 +15,7 @@ from fedge.errors import BadInput
 from fedge.types import Floats
 
 
-def errors(fitted_to: list, name: str, batch_size: int) -> tuple[float, float]:  # type: ignore[type-arg]
+def errors(fitted_to: list, name: str, batch_size: int) -> tuple[float, float]:
     """Median error of time and of power on a table without noise."""
     network, truth = NETWORKS[name], table(name, batch_size)
     lines = compute_rooflines(fit_constants(fitted_to, NETWORKS, SPEC), modes(), activation_intensity(network))
@@ -30,7 +30,7 @@ def errors(fitted_to: list, name: str, batch_size: int) -> tuple[float, float]: 
 
 
 @pytest.mark.slow
-def test_a_batch_size_that_was_left_out_is_met_within_two_percent() -> None:
+def test_a_batch_size_that_was_left_out_is_met_within_two_percent():
     seen = [one for one in tables(np.random.default_rng(1)) if (one.workload, one.batch_size) != ("heavy", 16)]
     time_off, power_off = errors(seen, "heavy", 16)
     assert time_off < 0.02
@@ -38,7 +38,7 @@ def test_a_batch_size_that_was_left_out_is_met_within_two_percent() -> None:
 
 
 @pytest.mark.slow
-def test_rows_in_which_something_else_ran_do_not_bend_the_fit() -> None:
+def test_rows_in_which_something_else_ran_do_not_bend_the_fit():
     rng = np.random.default_rng(2)
     disturbed = []
     for one in tables(rng, (1, 16)):
@@ -49,7 +49,7 @@ def test_rows_in_which_something_else_ran_do_not_bend_the_fit() -> None:
     assert power_off < 0.05
 
 
-def test_what_was_fitted_is_labelled_and_says_to_what() -> None:
+def test_what_was_fitted_is_labelled_and_says_to_what():
     found = fit_constants([table("light", 4)], NETWORKS, SPEC)
     assert found.label == "calibrated"
     assert found.source == f"{len(modes())} rows of light at batch 4"
@@ -58,6 +58,6 @@ def test_what_was_fitted_is_labelled_and_says_to_what() -> None:
     assert found.time_sd_log < 0.01
 
 
-def test_a_table_of_an_unknown_network_is_refused() -> None:
+def test_a_table_of_an_unknown_network_is_refused():
     with pytest.raises(BadInput, match="other, whose layers are not known"):
         fit_constants([replace(table("light", 4), workload="other")], NETWORKS, SPEC)

@@ -35,25 +35,25 @@ def measured_cases(root: Path) -> tuple[RooflinePrediction, ...]:
 
 
 @pytest.mark.long
-def test_measured_energy_saved_is_most_of_the_oracles_in_eight_cases(profiles_root: Path) -> None:
+def test_measured_energy_saved_is_most_of_the_oracles_in_eight_cases(profiles_root):
     verdicts = [score_choice(one) for one in measured_cases(profiles_root)]
     assert len(verdicts) == 8
     assert oracle_saving_share(verdicts) >= 0.7
 
 
 @pytest.mark.long
-def test_measured_time_is_never_more_than_two_percent_beyond_what_is_allowed(profiles_root: Path) -> None:
+def test_measured_time_is_never_more_than_two_percent_beyond_what_is_allowed(profiles_root):
     assert all(score_choice(one).slowdown <= 1.05 * 1.02 for one in measured_cases(profiles_root))
 
 
 @pytest.mark.slow
-def test_on_a_board_without_noise_the_choice_is_nearly_the_oracles() -> None:
+def test_on_a_board_without_noise_the_choice_is_nearly_the_oracles():
     verdicts = [score_choice(one) for one in predict_left_out(tables(), NETWORKS, SPEC)]
     assert oracle_saving_share(verdicts) > 0.9
     assert all(one.slowdown <= 1.06 for one in verdicts)
 
 
-def test_the_oracle_is_the_cheapest_of_the_fast_enough() -> None:
+def test_the_oracle_is_the_cheapest_of_the_fast_enough():
     table = tables(sizes=(16,))[0]
     top = int(np.argmin(table.step_s))
     best = find_oracle_row(table, top)
@@ -63,10 +63,10 @@ def test_the_oracle_is_the_cheapest_of_the_fast_enough() -> None:
     assert joules[best] == min(joules[row] for row in within)
 
 
-def test_what_is_left_out_is_what_the_protocol_says(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_left_out_is_what_the_protocol_says(monkeypatch):
     seen: list[list[tuple[str, int]]] = []
 
-    def spy(kept: list, networks: object, *rest: object) -> object:  # type: ignore[type-arg]
+    def spy(kept: list, networks: object, *rest: object) -> object:
         seen.append([(one.workload, one.batch_size) for one in kept])
         from fedge.analysis.roofline.pagoda_fit import fit_per_mode
 
@@ -80,5 +80,5 @@ def test_what_is_left_out_is_what_the_protocol_says(monkeypatch: pytest.MonkeyPa
         ("none", [("light", 1), ("light", 16), ("heavy", 1), ("heavy", 16)]),
     ):
         seen.clear()
-        predict_left_out(every, NETWORKS, SPEC, left_out, "pagoda")  # type: ignore[arg-type]
+        predict_left_out(every, NETWORKS, SPEC, left_out, "pagoda")
         assert seen[0] == expected

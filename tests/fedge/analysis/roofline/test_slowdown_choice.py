@@ -26,9 +26,7 @@ random = st.integers(0, 10_000).map(np.random.default_rng)
 
 
 @given(random, st.floats(1.0, 2.0), st.floats(0.0, 0.2))
-def test_no_mode_that_is_fast_enough_is_cheaper_by_more_than_its_lowered_knobs_must_save(
-    rng: np.random.Generator, allowed: float, margin: float
-) -> None:
+def test_no_mode_that_is_fast_enough_is_cheaper_by_more_than_its_lowered_knobs_must_save(rng, allowed, margin):
     seconds, joules = rng.uniform(1.0, 3.0, COUNT), rng.uniform(1.0, 3.0, COUNT)
     found = choose_within_slowdown(MODES, seconds, joules, MAXN, allowed, margin)
     assert found.row == MAXN or seconds[found.row] * math.exp(margin) <= allowed * seconds[MAXN]
@@ -39,7 +37,7 @@ def test_no_mode_that_is_fast_enough_is_cheaper_by_more_than_its_lowered_knobs_m
     assert found.saving == pytest.approx(1 - joules[found.row] / joules[MAXN])
 
 
-def test_a_knob_that_saves_next_to_nothing_stays_at_its_top() -> None:
+def test_a_knob_that_saves_next_to_nothing_stays_at_its_top():
     joules = np.full(COUNT, 1.0)
     joules[0] = 0.99  # every knob lowered, for one percent
     assert choose_within_slowdown(MODES, np.ones(COUNT), joules, MAXN).row == MAXN
@@ -48,7 +46,7 @@ def test_a_knob_that_saves_next_to_nothing_stays_at_its_top() -> None:
 
 
 @pytest.mark.parametrize("allowed", [0.95, 0.0, math.nan, math.inf])
-def test_a_slowdown_that_cannot_be_meant_is_refused(allowed: float) -> None:
+def test_a_slowdown_that_cannot_be_meant_is_refused(allowed):
     with pytest.raises(BadInput, match="--max-slowdown"):
         choose_within_slowdown(MODES, np.ones(COUNT), np.ones(COUNT), MAXN, allowed)
 
@@ -60,7 +58,7 @@ def reason(batch_size: int, allowed: float = 1.05) -> str:
     return explain_choice(choice, MODES, lines.mode_roofline(MAXN), batch, spent)
 
 
-def test_the_reason_names_what_sets_the_pace_and_what_was_lowered() -> None:
+def test_the_reason_names_what_sets_the_pace_and_what_was_lowered():
     small, large = reason(1), reason(64)
     assert "launching on the CPU sets the pace" in small
     assert "as it does not set the pace: GPU clock from 1300.5 to 726.75 MHz" in small
@@ -72,7 +70,7 @@ def test_the_reason_names_what_sets_the_pace_and_what_was_lowered() -> None:
     assert "as far as the slowdown allows" in reason(64, 1.9)
 
 
-def test_a_mode_is_read_from_its_four_knobs() -> None:
+def test_a_mode_is_read_from_its_four_knobs():
     assert parse_mode("12/2201.6/1300.5/3199") == PowerMode(12, 2201.6, 1300.5, 3199.0)
 
 
@@ -80,6 +78,6 @@ WRONG = ("", "12", "12/2201.6/1300.5", "a/b/c/d", "1.5/1/1/1", "0/1/1/1", "1/inf
 
 
 @pytest.mark.parametrize("text", WRONG)
-def test_a_mode_that_is_none_is_refused(text: str) -> None:
+def test_a_mode_that_is_none_is_refused(text):
     with pytest.raises(BadInput, match="cores/CPU/GPU/memory in MHz"):
         parse_mode(text)

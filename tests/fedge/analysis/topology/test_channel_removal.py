@@ -22,7 +22,7 @@ PLAN = {"0": LayerCut(None, (1, 4, 6)), "1": LayerCut(None, (1, 4, 6)), "3": Lay
 SAMPLE = torch.randn(4, 3, 8, 8, generator=torch.Generator().manual_seed(1))
 
 
-def test_a_cut_module_has_the_kept_weights_and_says_its_new_width() -> None:
+def test_a_cut_module_has_the_kept_weights_and_says_its_new_width():
     module = _chain()
     small = cut_module(module, PLAN)
     assert small[0].out_channels == small[1].num_features == small[3].in_channels == 3
@@ -31,7 +31,7 @@ def test_a_cut_module_has_the_kept_weights_and_says_its_new_width() -> None:
     assert small(SAMPLE).shape == (4, 5)
 
 
-def test_the_whole_module_stays_as_it_was() -> None:
+def test_the_whole_module_stays_as_it_was():
     module = _chain()
     before = {name: tensor.clone() for name, tensor in module.state_dict().items()}
     cut_module(module, PLAN)
@@ -40,7 +40,7 @@ def test_the_whole_module_stays_as_it_was() -> None:
     assert all(torch.equal(before[name], tensor) for name, tensor in module.state_dict().items())
 
 
-def test_a_plan_that_cuts_both_sides_of_a_tie_changes_nothing_else() -> None:
+def test_a_plan_that_cuts_both_sides_of_a_tie_changes_nothing_else():
     assert is_cut_equivalent(randomize_weights(_chain()), PLAN, SAMPLE)
 
 
@@ -52,11 +52,11 @@ def test_a_plan_that_cuts_both_sides_of_a_tie_changes_nothing_else() -> None:
         {"0": LayerCut(None, (1, 4, 6))},
     ],
 )
-def test_a_plan_that_cuts_the_wrong_channels_is_seen(plan: dict[str, LayerCut]) -> None:
+def test_a_plan_that_cuts_the_wrong_channels_is_seen(plan):
     assert not is_cut_equivalent(randomize_weights(_chain()), plan, SAMPLE)
 
 
-def test_a_harmful_plan_is_seen_behind_a_head_of_zeros_too() -> None:
+def test_a_harmful_plan_is_seen_behind_a_head_of_zeros_too():
     module = _chain()
     nn.init.zeros_(module[5].weight)
     wrong = {**PLAN, "3": LayerCut((0, 1, 2), None)}
@@ -64,7 +64,7 @@ def test_a_harmful_plan_is_seen_behind_a_head_of_zeros_too() -> None:
     assert not is_cut_equivalent(randomize_weights(module), wrong, SAMPLE)
 
 
-def test_depthwise_convolutions_lose_groups_and_grouped_ones_places() -> None:
+def test_depthwise_convolutions_lose_groups_and_grouped_ones_places():
     depthwise = nn.Sequential(nn.Conv2d(8, 8, 3, groups=8))
     small = cut_module(depthwise, {"0": LayerCut(None, (0, 5))})[0]
     assert (small.in_channels, small.out_channels, small.groups) == (2, 2, 2)
@@ -84,12 +84,12 @@ def test_depthwise_convolutions_lose_groups_and_grouped_ones_places() -> None:
         ({"0": LayerCut(None, (0,), (3, 16))}, "(3, 16)"),
     ],
 )
-def test_a_plan_of_another_network_is_refused(plan: dict[str, LayerCut], told: str) -> None:
+def test_a_plan_of_another_network_is_refused(plan, told):
     with pytest.raises(BadInput) as caught:
         cut_module(_chain(), plan)
     assert told in str(caught.value)
 
 
-def test_different_places_in_the_groups_of_a_convolution_are_refused() -> None:
+def test_different_places_in_the_groups_of_a_convolution_are_refused():
     with pytest.raises(BadInput, match="groups"):
         cut_module(nn.Sequential(nn.Conv2d(8, 8, 3, groups=2)), {"0": LayerCut((0, 1, 2, 4), None)})

@@ -54,26 +54,26 @@ def folder(tmp_path: Path) -> Path:
     return place
 
 
-def test_a_variant_comes_back_with_its_weights_and_its_record(folder: Path) -> None:
+def test_a_variant_comes_back_with_its_weights_and_its_record(folder):
     module = load_variant_module(folder, _other)
     expected = cut_module(_whole(), _variant().plan).state_dict()
     assert all(torch.equal(expected[name], tensor) for name, tensor in module.state_dict().items())
     assert read_variant(folder) == read_variant(folder / RECORD) == _variant()
 
 
-def test_the_folder_holds_json_and_safetensors_alone(folder: Path) -> None:
+def test_the_folder_holds_json_and_safetensors_alone(folder):
     assert sorted(path.name for path in folder.iterdir()) == [RECORD, WEIGHTS]
     assert json.loads((folder / RECORD).read_text())["channels"]["0"] == {"outputs": [0, 3, 7], "of": [3, 8]}
     length = int.from_bytes((folder / WEIGHTS).read_bytes()[:8], "little")
     assert "0.weight" in json.loads((folder / WEIGHTS).read_bytes()[8 : 8 + length])
 
 
-def test_nothing_is_written_over(folder: Path) -> None:
+def test_nothing_is_written_over(folder):
     with pytest.raises(BadInput, match="exists"):
         save_variant(_variant(), _whole(), folder)
 
 
-def test_nothing_half_written_stays(tmp_path: Path) -> None:
+def test_nothing_half_written_stays(tmp_path):
     class Broken(nn.Module):
         def state_dict(self, *args: Any, **kwargs: Any) -> Any:
             raise OSError("the disk is full")
@@ -106,19 +106,19 @@ def test_nothing_half_written_stays(tmp_path: Path) -> None:
         ({"cost": {}}, "cost"),
     ],
 )
-def test_a_damaged_record_is_refused_by_its_field(change: dict[str, Any], field: str) -> None:
+def test_a_damaged_record_is_refused_by_its_field(change, field):
     with pytest.raises(BadInput) as caught:
         variant_from_dict({**variant_to_dict(_variant()), **change}, "variant.json")
     assert field in str(caught.value)
 
 
-def test_a_record_that_is_no_object_is_refused() -> None:
+def test_a_record_that_is_no_object_is_refused():
     for data in (None, [], "text", 3):
         with pytest.raises(BadInput, match="format"):
             variant_from_dict(data, "variant.json")
 
 
-def test_files_that_are_missing_or_damaged_are_refused(folder: Path) -> None:
+def test_files_that_are_missing_or_damaged_are_refused(folder):
     with pytest.raises(BadInput, match="nowhere"):
         read_variant(folder.parent / "nowhere")
     (folder / WEIGHTS).write_bytes(b"\x80\x04pickle?")
@@ -130,7 +130,7 @@ def test_files_that_are_missing_or_damaged_are_refused(folder: Path) -> None:
             read_variant(folder)
 
 
-def test_weights_of_other_shapes_are_refused(folder: Path) -> None:
+def test_weights_of_other_shapes_are_refused(folder):
     data = variant_to_dict(_variant())
     data["channels"]["3"]["inputs"] = [0, 1]
     data["channels"]["0"]["outputs"] = data["channels"]["1"]["outputs"] = [0, 1]
@@ -139,7 +139,7 @@ def test_weights_of_other_shapes_are_refused(folder: Path) -> None:
         load_variant_module(folder, _other)
 
 
-def test_a_record_for_a_network_of_other_widths_is_refused(folder: Path) -> None:
+def test_a_record_for_a_network_of_other_widths_is_refused(folder):
     def wider(model: str, shape: Shape) -> tuple[nn.Module, Shape]:
         return nn.Sequential(nn.Conv2d(3, 16, 3), nn.BatchNorm2d(16), nn.ReLU(), nn.Conv2d(16, 4, 3)), shape
 
@@ -152,13 +152,13 @@ def _module() -> nn.Module:
     return nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Dropout(0.5), nn.Flatten(), nn.Linear(288, 10))
 
 
-def test_the_loss_of_a_small_network_falls_with_dropout_too() -> None:
+def test_the_loss_of_a_small_network_falls_with_dropout_too():
     trained = train_on_noise(_module(), SHAPE)
     assert trained.is_loss_falling
     assert len(trained.losses) == 6
 
 
-def test_every_head_that_answers_in_training_is_trained() -> None:
+def test_every_head_that_answers_in_training_is_trained():
     class Two(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -174,18 +174,18 @@ def test_every_head_that_answers_in_training_is_trained() -> None:
     assert not torch.equal(before, module.b.weight)
 
 
-def test_a_loss_that_rises_or_is_not_finite_does_not_count_as_falling() -> None:
+def test_a_loss_that_rises_or_is_not_finite_does_not_count_as_falling():
     assert not TrainingCheck((1.0, 2.0), 4, None).is_loss_falling
     assert not TrainingCheck((1.0, float("nan"), 0.5), 4, None).is_loss_falling
     assert TrainingCheck((1.0, 2.0, 0.5), 4, None).is_loss_falling
 
 
-def test_a_step_that_cannot_be_made_is_told_in_one_line() -> None:
+def test_a_step_that_cannot_be_made_is_told_in_one_line():
     with pytest.raises(RunFailed, match="a step of training failed"):
         train_on_noise(nn.Sequential(nn.Flatten(), nn.Linear(7, 2)), SHAPE)
 
 
-def test_the_growth_is_the_peak_after_beyond_that_before(tmp_path: Path) -> None:
+def test_the_growth_is_the_peak_after_beyond_that_before(tmp_path):
     (tmp_path / "status").write_text("VmPeak:\t9 kB\nVmHWM:\t  50000 kB\n", encoding="ascii")
 
     class Grows(nn.Linear):
@@ -197,5 +197,5 @@ def test_the_growth_is_the_peak_after_beyond_that_before(tmp_path: Path) -> None
     assert (tmp_path / "clear_refs").read_text(encoding="ascii") == "5"
 
 
-def test_where_the_system_does_not_say_there_is_no_figure(tmp_path: Path) -> None:
+def test_where_the_system_does_not_say_there_is_no_figure(tmp_path):
     assert train_on_noise(_module(), SHAPE, proc=tmp_path / "nothing").grown_mb is None

@@ -20,7 +20,7 @@ from fedge.costs.input_pipeline.pipeline_model import HostCores, InputPipeline, 
 from fedge.types import Floats
 
 
-def test_work_takes_turns_and_is_quicker_again_when_others_are_done() -> None:
+def test_work_takes_turns_and_is_quicker_again_when_others_are_done():
     clock = SimulationClock(HostCores(1.0), served=1.0, most=3)
     clock.begin(1, Activity.WORKS, 1.0)
     clock.begin(2, Activity.WORKS, 3.0)
@@ -31,7 +31,7 @@ def test_work_takes_turns_and_is_quicker_again_when_others_are_done() -> None:
     assert clock.busy_s == pytest.approx(4.0)
 
 
-def test_readers_are_served_in_the_order_in_which_they_came() -> None:
+def test_readers_are_served_in_the_order_in_which_they_came():
     clock = SimulationClock(HostCores(8.0), served=1.5, most=3)
     for process in (2, 0, 1):
         clock.begin(process, Activity.READS, 1.0)
@@ -44,7 +44,7 @@ def test_readers_are_served_in_the_order_in_which_they_came() -> None:
     assert clock.busy_s == 0.0
 
 
-def test_a_spinning_training_keeps_a_core_from_others_and_the_device_goes_on() -> None:
+def test_a_spinning_training_keeps_a_core_from_others_and_the_device_goes_on():
     for spins, worked_s in ((True, 2.0), (False, 1.0)):
         clock = SimulationClock(HostCores(1.0, spins=spins), served=1.0, most=2)
         clock.begin(0, Activity.DEVICE, 5.0)
@@ -55,7 +55,7 @@ def test_a_spinning_training_keeps_a_core_from_others_and_the_device_goes_on() -
         assert clock.now_s == pytest.approx(5.0)
 
 
-def test_those_who_are_done_at_once_are_named_in_order() -> None:
+def test_those_who_are_done_at_once_are_named_in_order():
     clock = SimulationClock(HostCores(8.0), served=4.0, most=3)
     clock.begin(2, Activity.WORKS, 1.0)
     clock.begin(1, Activity.READS, 1.0)
@@ -63,7 +63,7 @@ def test_those_who_are_done_at_once_are_named_in_order() -> None:
     assert clock.advance_to_next_end() == [0, 1, 2]
 
 
-def test_waiting_has_no_end_of_its_own() -> None:
+def test_waiting_has_no_end_of_its_own():
     clock = SimulationClock(HostCores(1.0), served=1.0, most=1)
     with pytest.raises(ValueError, match="WAITS"):
         clock.begin(0, Activity.WAITS, 1.0)
@@ -75,7 +75,7 @@ STEPS = 12
 
 
 @given(pipelines(), st.integers(0, 1000))
-def test_where_nobody_waits_for_anybody_an_epoch_is_what_the_recursion_says(pipeline: InputPipeline, seed: int) -> None:
+def test_where_nobody_waits_for_anybody_an_epoch_is_what_the_recursion_says(pipeline, seed):
     free, jitter = uncontended(pipeline), scattered(STEPS, seed)
     played = simulate_epoch(free, STEPS, jitter)
     begins = by_recursion(free, STEPS, jitter)
@@ -85,13 +85,13 @@ def test_where_nobody_waits_for_anybody_an_epoch_is_what_the_recursion_says(pipe
 
 @settings(max_examples=12, deadline=None)
 @given(pipelines(most_workers=3))
-def test_shared_cores_and_storage_take_as_long_as_when_played_in_small_ticks(pipeline: InputPipeline) -> None:
+def test_shared_cores_and_storage_take_as_long_as_when_played_in_small_ticks(pipeline):
     tick_s = 2e-5
     assert simulate_epoch(pipeline, 6).e2e_s == pytest.approx(by_ticks(pipeline, 6, tick_s), rel=0.02, abs=60 * tick_s)
 
 
 @given(pipelines(), st.integers(0, 1000))
-def test_the_parts_of_the_minibatches_add_up_to_the_epoch(pipeline: InputPipeline, seed: int) -> None:
+def test_the_parts_of_the_minibatches_add_up_to_the_epoch(pipeline, seed):
     played = simulate_epoch(pipeline, STEPS, scattered(STEPS, seed))
     ends = np.append(played.start_s[1:], played.e2e_s)
     np.testing.assert_allclose(played.start_s + played.step_s, ends, rtol=1e-9, atol=1e-12)
@@ -101,7 +101,7 @@ def test_the_parts_of_the_minibatches_add_up_to_the_epoch(pipeline: InputPipelin
 
 
 @given(pipelines())
-def test_without_workers_the_stall_is_the_making_and_with_them_never_longer(pipeline: InputPipeline) -> None:
+def test_without_workers_the_stall_is_the_making_and_with_them_never_longer(pipeline):
     inline = simulate_epoch(replace(pipeline, loader=Loader(0)), STEPS)
     np.testing.assert_allclose(inline.stall_s, inline.fetch_s + inline.preprocess_s, rtol=1e-9, atol=1e-12)
     beside = simulate_epoch(replace(uncontended(pipeline), loader=Loader(2)), STEPS)
@@ -110,14 +110,14 @@ def test_without_workers_the_stall_is_the_making_and_with_them_never_longer(pipe
     assert (beside.stall_s <= alone.stall_s + collate_s + 1e-12).all()
 
 
-def test_starting_the_workers_takes_the_training_s_time_before_the_first_batch() -> None:
+def test_starting_the_workers_takes_the_training_s_time_before_the_first_batch():
     quick = simulate_epoch(PLAIN, STEPS)
     slow = simulate_epoch(replace(PLAIN, start_s=0.05), STEPS)
     assert slow.stall_s[0] - quick.stall_s[0] == pytest.approx(2 * 0.05, rel=1e-6)
     np.testing.assert_allclose(slow.step_s[1:], quick.step_s[1:], rtol=1e-6)
 
 
-def test_a_queue_that_is_longer_evens_out_a_slow_batch() -> None:
+def test_a_queue_that_is_longer_evens_out_a_slow_batch():
     jitter = scattered(200, 3)
     slower = replace(PLAIN.samples, preprocess_s=0.0027)
     bare = replace(PLAIN, host=HostCores(1000.0), samples=slower, step=replace(PLAIN.step, compute_s=0.005))
@@ -125,7 +125,7 @@ def test_a_queue_that_is_longer_evens_out_a_slow_batch() -> None:
     assert waits[0] > waits[1] > waits[2]
 
 
-def test_an_epoch_without_minibatches_and_workers_without_batches_are_refused() -> None:
+def test_an_epoch_without_minibatches_and_workers_without_batches_are_refused():
     with pytest.raises(ValueError, match="0 minibatches"):
         simulate_epoch(PLAIN, 0)
     with pytest.raises(ValueError, match="prefetch 0"):
@@ -144,7 +144,7 @@ NOTHING = replace(
 @pytest.mark.parametrize("workers", [0, 2, 64])
 @pytest.mark.parametrize("batch_size", [1, 1024])
 @pytest.mark.parametrize("steps", [1, 5])
-def test_odd_settings_are_played_as_well(workers: int, batch_size: int, steps: int) -> None:
+def test_odd_settings_are_played_as_well(workers, batch_size, steps):
     odd = replace(PLAIN, loader=Loader(workers, 1), batch_size=batch_size, host=HostCores(1.0, 1.0, 0.5), cached=0.0)
     for pipeline in (odd, replace(odd, storage=replace(odd.storage, latency_s=0.0, at_once=1))):
         played = simulate_epoch(pipeline, steps)
@@ -157,7 +157,7 @@ def test_odd_settings_are_played_as_well(workers: int, batch_size: int, steps: i
     assert (nothing.cpu_busy == 0.0).all()
 
 
-def test_cores_are_busy_as_long_as_there_is_work_on_them() -> None:
+def test_cores_are_busy_as_long_as_there_is_work_on_them():
     free = replace(PLAIN, host=HostCores(1000.0, spins=False), cached=1.0)
     played = simulate_epoch(free, STEPS)
     making_s = free.batch_size * (free.samples.fetch_s + free.samples.preprocess_s) + free.step.collate_s
@@ -169,7 +169,7 @@ def test_cores_are_busy_as_long_as_there_is_work_on_them() -> None:
     assert float(spinning.cpu_busy @ spinning.step_s) == pytest.approx(STEPS * (making_s + training_s) + waiting_s)
 
 
-def test_a_long_epoch_is_played_in_less_than_half_a_second() -> None:
+def test_a_long_epoch_is_played_in_less_than_half_a_second():
     begun_s = process_time()
     simulate_epoch(replace(PLAIN, loader=Loader(4), cached=0.0), 3750)
     assert process_time() - begun_s < 0.5
@@ -248,7 +248,7 @@ def waits(prefetch: int = PREFETCH) -> Floats:
 
 
 @pytest.mark.slow
-def test_batches_come_in_pytorch_s_order_and_the_training_waits_as_long() -> None:
+def test_batches_come_in_pytorch_s_order_and_the_training_waits_as_long():
     pytest.importorskip("torch")
 
     def off_s(played: Floats) -> Floats:

@@ -29,7 +29,7 @@ def means(pipeline: InputPipeline) -> LoaderMeans:
     )
 
 
-def test_from_none_one_and_two_workers_four_follow() -> None:
+def test_from_none_one_and_two_workers_four_follow():
     model = fit_pipeline([means(with_loader(TRUE, workers)) for workers in (0, 1, 2)], cores=2.0)
     assert model.host.crowding == pytest.approx(0.35, abs=0.1)
     for workers in (1, 2, 4):
@@ -38,7 +38,7 @@ def test_from_none_one_and_two_workers_four_follow() -> None:
         assert said.step_s[40:].mean() == pytest.approx(truth.step_s[40:].mean(), rel=0.08)
 
 
-def test_crowding_that_was_measured_is_believed_and_the_rest_is_what_a_worker_s_batch_costs() -> None:
+def test_crowding_that_was_measured_is_believed_and_the_rest_is_what_a_worker_s_batch_costs():
     costly = replace(TRUE, host=HostCores(2.0), step=replace(TRUE.step, posting_s=0.003, foreign_s=0.002))
     model = fit_pipeline([means(with_loader(costly, workers)) for workers in (0, 1)], cores=2.0, crowding=0.0)
     assert model.step.posting_s == pytest.approx(0.003, rel=0.15)
@@ -47,14 +47,14 @@ def test_crowding_that_was_measured_is_believed_and_the_rest_is_what_a_worker_s_
     assert said == pytest.approx(truth, abs=0.05 * simulate_epoch(with_loader(costly, 0), 50).stall_s.mean())
 
 
-def test_a_setting_with_workers_alone_is_undone_to_what_it_would_be_without() -> None:
+def test_a_setting_with_workers_alone_is_undone_to_what_it_would_be_without():
     model = fit_pipeline([means(with_loader(TRUE, 2))], cores=2.0)
     assert model.loader.workers == 2
     assert model.samples.preprocess_s == pytest.approx(TRUE.samples.preprocess_s, rel=0.15)
     assert model.step.compute_s == pytest.approx(TRUE.step.compute_s, rel=0.15)
 
 
-def test_taking_a_batch_over_costs_what_the_overhead_grows_by() -> None:
+def test_taking_a_batch_over_costs_what_the_overhead_grows_by():
     alone = LoaderMeans(0, 2, 4, 0.001, 0.008, 0.009, 0.0, 0.01, 0.0005)
     dearer = LoaderMeans(1, 2, 4, 0.001, 0.008, 0.001, 0.0, 0.01, 0.0009)
     assert fit_pipeline([alone, dearer], 4.0, crowding=0.0).step.handover_s == pytest.approx(0.0004)
@@ -62,13 +62,13 @@ def test_taking_a_batch_over_costs_what_the_overhead_grows_by() -> None:
     assert fit_pipeline([alone, cheaper], 4.0, crowding=0.0).step.collate_s == pytest.approx(0.0003)
 
 
-def test_reading_that_the_cache_did_not_save_is_the_storage_s() -> None:
+def test_reading_that_the_cache_did_not_save_is_the_storage_s():
     truth = replace(with_loader(TRUE, 0), cached=0.5)
     kept = fit_pipeline([means(truth)], 2.0, file_mb=truth.samples.file_mb, storage=truth.storage, cached=0.5)
     assert kept.samples.fetch_s == pytest.approx(TRUE.samples.fetch_s, rel=1e-6)
     assert simulate_epoch(kept, 50).fetch_s.mean() == pytest.approx(simulate_epoch(truth, 50).fetch_s.mean(), rel=1e-6)
 
 
-def test_nothing_measured_is_refused() -> None:
+def test_nothing_measured_is_refused():
     with pytest.raises(ValueError, match="no setting"):
         fit_pipeline([], 2.0)

@@ -10,7 +10,7 @@ from contracts.pipelines import PLAIN, pipelines, uncontended
 from hypothesis import given, settings
 
 from fedge.costs.input_pipeline.epoch_simulation import simulate_epoch
-from fedge.costs.input_pipeline.pipeline_model import HostCores, InputPipeline, Loader, Storage
+from fedge.costs.input_pipeline.pipeline_model import HostCores, Loader, Storage
 from fedge.costs.input_pipeline.steady_state import (
     ClockShares,
     batch_read_s,
@@ -24,7 +24,7 @@ from fedge.costs.input_pipeline.steady_state import (
 )
 
 
-def test_turns_and_crowding_multiply_and_the_background_counts() -> None:
+def test_turns_and_crowding_multiply_and_the_background_counts():
     host = HostCores(4.0, background=1.0, crowding=0.6)
     assert compute_slowdown(host, 1) == pytest.approx(1.0 + 0.6 * 1 / 3)
     assert compute_slowdown(host, 3) == pytest.approx(1.6)
@@ -36,7 +36,7 @@ def test_turns_and_crowding_multiply_and_the_background_counts() -> None:
     np.testing.assert_array_equal(compute_slowdowns(cores, host, 3), each)
 
 
-def test_a_storage_moves_one_reader_s_bytes_at_a_time() -> None:
+def test_a_storage_moves_one_reader_s_bytes_at_a_time():
     disk = Storage("disk", mb_per_s=100.0, latency_s=0.003, at_once=8)
     assert file_read_s(disk, 0.1) == pytest.approx(0.004)
     assert count_served_readers(disk, 0.1) == pytest.approx(4.0)
@@ -46,7 +46,7 @@ def test_a_storage_moves_one_reader_s_bytes_at_a_time() -> None:
     assert count_served_readers(replace(disk, latency_s=0.0), 0.0) == 8.0
 
 
-def test_only_what_is_not_cached_is_read() -> None:
+def test_only_what_is_not_cached_is_read():
     whole = batch_read_s(replace(PLAIN, cached=0.0))
     assert whole == pytest.approx(4 * (0.001 + 0.1 / 100.0))
     assert batch_read_s(replace(PLAIN, cached=0.75)) == pytest.approx(whole / 4)
@@ -54,7 +54,7 @@ def test_only_what_is_not_cached_is_read() -> None:
 
 
 @given(pipelines())
-def test_where_nobody_waits_for_anybody_the_pace_is_exact(pipeline: InputPipeline) -> None:
+def test_where_nobody_waits_for_anybody_the_pace_is_exact(pipeline):
     free = uncontended(pipeline)
     played, found = simulate_epoch(free, 60), solve_steady_state(free)
     assert found.step_s == pytest.approx(played.step_s[20:].mean(), rel=0.02)
@@ -62,14 +62,14 @@ def test_where_nobody_waits_for_anybody_the_pace_is_exact(pipeline: InputPipelin
 
 @settings(deadline=None)
 @given(pipelines(most_workers=4))
-def test_on_shared_cores_and_storage_it_is_near(pipeline: InputPipeline) -> None:
+def test_on_shared_cores_and_storage_it_is_near(pipeline):
     played, found = simulate_epoch(pipeline, 60), solve_steady_state(pipeline)
     assert found.step_s == pytest.approx(played.step_s[20:].mean(), rel=0.35)
     parts = pipeline.step.copy_s + pipeline.step.overhead_s
     assert found.step_s >= found.stall_s + found.compute_s + parts * (1 - 1e-9) - 1e-12
 
 
-def test_loading_sets_the_pace_by_the_workers_or_by_the_storage() -> None:
+def test_loading_sets_the_pace_by_the_workers_or_by_the_storage():
     alone = HostCores(1000.0)
     loading = replace(PLAIN, samples=replace(PLAIN.samples, preprocess_s=0.02), host=alone, cached=1.0)
     making_s = 4 * (0.0001 + 0.02) + 0.0003
@@ -82,7 +82,7 @@ def test_loading_sets_the_pace_by_the_workers_or_by_the_storage() -> None:
 
 
 @pytest.mark.parametrize("workers", [64, 300])
-def test_many_workers_share_the_cores_and_nothing_overflows(workers: int) -> None:
+def test_many_workers_share_the_cores_and_nothing_overflows(workers):
     host = HostCores(4.0, background=0.5, crowding=0.5)
     crowd = replace(PLAIN, samples=replace(PLAIN.samples, preprocess_s=0.02), host=host, loader=Loader(workers))
     found = solve_steady_state(crowd)
@@ -93,7 +93,7 @@ def test_many_workers_share_the_cores_and_nothing_overflows(workers: int) -> Non
 
 
 @given(pipelines())
-def test_many_modes_at_once_are_each_mode_by_itself(pipeline: InputPipeline) -> None:
+def test_many_modes_at_once_are_each_mode_by_itself(pipeline):
     shares = np.array([[1.0, 1.0, 1.0, 1.0], [0.5, 0.4, 0.3, 0.5], [0.5, 1.0, 0.1, 0.2]])
     cores, compute_s, host_share = np.array([8.0, 4.0, 2.0]), np.array([0.01, 0.03, 0.02]), np.array([0.1, 0.5, 0.9])
     top = replace(pipeline, host=replace(pipeline.host, cores=8.0))

@@ -28,8 +28,8 @@ def convolution_by_loops(channels: int, outputs: tuple[int, ...], window: tuple[
 
 @given(small, small, small, st.tuples(side, side), st.tuples(small, small))
 def test_a_convolution_holds_a_multiplication_and_a_sum_per_weight_and_output_and_its_bias(
-    per_group: int, out_per_group: int, groups: int, outside: tuple[int, int], window: tuple[int, int]
-) -> None:
+    per_group, out_per_group, groups, outside, window
+):
     channels = per_group * groups
     outputs = (1, out_per_group * groups, *outside)
     weight = (outputs[1], per_group, *window)
@@ -42,8 +42,8 @@ def test_a_convolution_holds_a_multiplication_and_a_sum_per_weight_and_output_an
 
 @given(small, small, st.tuples(small, small), st.tuples(small, small))
 def test_a_transposed_convolution_multiplies_every_input_into_a_window_of_every_output_channel(
-    inside: int, outside: int, image: tuple[int, int], window: tuple[int, int]
-) -> None:
+    inside, outside, image, window
+):
     outputs = (1, outside, *(2 * size for size in image))
     found = count_operation(
         Operation("conv_transpose", ((1, inside, *image),), ((inside, outside, *window),), (outputs,), window=window)
@@ -54,9 +54,7 @@ def test_a_transposed_convolution_multiplies_every_input_into_a_window_of_every_
 
 @pytest.mark.parametrize("kind", ["linear", "matmul"])
 @given(small, small, small)
-def test_a_product_holds_a_multiplication_and_a_sum_per_output_and_inner_element(
-    kind: str, m: int, n: int, k: int
-) -> None:
+def test_a_product_holds_a_multiplication_and_a_sum_per_output_and_inner_element(kind, m, n, k):
     found = count_operation(Operation(kind, ((m, k),), ((k, n),), ((m, n),), inner=k))
     assert found.flop == sum(2 for _ in range(m) for _ in range(n) for _ in range(k))
     assert (found.read, found.written, found.weight) == (m * k, m * n, k * n)
@@ -68,18 +66,14 @@ def windows_of(size: int, windows: int) -> list[range]:
 
 
 @given(small, st.tuples(side, side), st.tuples(side, side))
-def test_adaptive_pooling_counts_every_element_of_every_window(
-    channels: int, inside: tuple[int, int], outside: tuple[int, int]
-) -> None:
+def test_adaptive_pooling_counts_every_element_of_every_window(channels, inside, outside):
     found = count_operation(Operation("adaptive_avg_pool", ((1, channels, *inside),), (), ((1, channels, *outside),)))
     rows, columns = (windows_of(i, o) for i, o in zip(inside, outside, strict=True))
     assert found.flop == channels * sum(len(row) * len(column) for row in rows for column in columns)
 
 
 @given(small, st.tuples(side, side), st.tuples(small, small))
-def test_pooling_compares_one_less_than_it_averages(
-    channels: int, outside: tuple[int, int], window: tuple[int, int]
-) -> None:
+def test_pooling_compares_one_less_than_it_averages(channels, outside, window):
     shapes = ((1, channels, 9, 9),), (), ((1, channels, *outside),)
     largest, mean = (count_operation(Operation(kind, *shapes, window=window)) for kind in ("max_pool", "avg_pool"))
     outputs = channels * prod(outside)
@@ -88,7 +82,7 @@ def test_pooling_compares_one_less_than_it_averages(
 
 
 @given(st.lists(side, min_size=1, max_size=3))
-def test_element_wise_operators_read_each_activation_in_full_and_weights_once_per_batch(shape: list[int]) -> None:
+def test_element_wise_operators_read_each_activation_in_full_and_weights_once_per_batch(shape):
     whole, narrow = tuple(shape), (1,) * len(shape)
     elements = prod(whole)
     broadcast = count_operation(Operation("mul", (whole, narrow), (), (whole,)))
@@ -109,15 +103,13 @@ def test_element_wise_operators_read_each_activation_in_full_and_weights_once_pe
         ("erf", 8), ("batch_norm", 2), ("add", 1), ("mul", 1), ("mean", 1),
     ],
 )  # fmt: skip
-def test_functions_cost_the_published_flop_per_element(kind: str, flop: int) -> None:
+def test_functions_cost_the_published_flop_per_element(kind, flop):
     found = count_operation(Operation(kind, ((1, 5, 3),), (), ((1, 5, 3),)))
     assert (found.flop, found.read, found.written) == (15 * flop, 15, 15)
 
 
 @given(small, side, side, small, small)
-def test_attention_is_the_sum_of_the_operators_that_it_is_made_of(
-    heads: int, queries: int, keys: int, width: int, value_width: int
-) -> None:
+def test_attention_is_the_sum_of_the_operators_that_it_is_made_of(heads, queries, keys, width, value_width):
     q, k, v = (heads, queries, width), (heads, keys, width), (heads, keys, value_width)
     scores, out = (heads, queries, keys), (heads, queries, value_width)
     whole = count_operation(
@@ -136,9 +128,7 @@ def test_attention_is_the_sum_of_the_operators_that_it_is_made_of(
 
 
 @given(st.integers(1, 5), st.lists(small, min_size=1, max_size=3), small)
-def test_an_lstm_multiplies_input_and_state_into_four_gates_at_every_step_of_every_layer(
-    steps: int, widths: list[int], hidden: int
-) -> None:
+def test_an_lstm_multiplies_input_and_state_into_four_gates_at_every_step_of_every_layer(steps, widths, hidden):
     sizes = (steps, *widths)
     found = count_operation(
         Operation("lstm", ((1, steps, widths[0]),), (), ((1, steps, hidden),), inner=hidden, sizes=sizes)
@@ -148,31 +138,31 @@ def test_an_lstm_multiplies_input_and_state_into_four_gates_at_every_step_of_eve
     assert found.flop == products + gates
 
 
-def test_what_is_picked_out_of_a_table_reads_as_much_as_it_writes() -> None:
+def test_what_is_picked_out_of_a_table_reads_as_much_as_it_writes():
     found = count_operation(Operation("embedding", ((1, 7),), ((1000, 4),), ((1, 7, 4),)))
     assert (found.flop, found.read, found.written, found.weight) == (0, 28, 28, 0)
 
 
 @pytest.mark.parametrize(("kind", "flop"), [("scatter", 0), ("scatter_add", 12)])
-def test_what_is_put_into_a_larger_tensor_moves_alone(kind: str, flop: int) -> None:
+def test_what_is_put_into_a_larger_tensor_moves_alone(kind, flop):
     found = count_operation(Operation(kind, ((3, 4),), (), ((100, 4),)))
     assert (found.flop, found.read, found.written) == (flop, 12, 12)
 
 
-def test_a_view_costs_nothing_and_a_copy_moves_without_arithmetic() -> None:
+def test_a_view_costs_nothing_and_a_copy_moves_without_arithmetic():
     view = count_operation(Operation("view", ((2, 3),), (), ((3, 2),)))
     copy = count_operation(Operation("copy", ((2, 3),), (), ((3, 2),)))
     assert (view.flop, view.read, view.written) == (0, 0, 0)
     assert (copy.flop, copy.read, copy.written) == (0, 6, 6)
 
 
-def test_a_kind_without_a_rule_is_an_error_and_not_zero() -> None:
+def test_a_kind_without_a_rule_is_an_error_and_not_zero():
     with pytest.raises(KeyError):
         count_operation(Operation("no such kind", ((1,),), (), ((1,),)))
 
 
 @pytest.mark.parametrize("kind", sorted(RULES))
-def test_no_rule_counts_less_than_nothing(kind: str) -> None:
+def test_no_rule_counts_less_than_nothing(kind):
     shape = (1, 4, 6, 6)
     operation = Operation(kind, (shape,), (), (shape,), window=(1, 1), inner=4, sizes=(1, 4, 4, 4, 4))
     found = count_operation(operation)

@@ -54,7 +54,7 @@ def counted_by_torch(module: nn.Module, shape: tuple[int, ...]) -> int:
 
 
 @pytest.mark.parametrize("name", PRINTED)
-def test_totals_are_the_printed_constants(name: str) -> None:
+def test_totals_are_the_printed_constants(name):
     cost = load_network_cost(name)
     gflop, activation_mb, weight_mb = PRINTED[name]
     assert cost.flop / 1e9 == pytest.approx(gflop, abs=0.5e-4)
@@ -63,24 +63,14 @@ def test_totals_are_the_printed_constants(name: str) -> None:
     assert cost.unknown == ()
 
 
-@pytest.mark.parametrize("name", PRINTED)
-def test_the_printed_weights_are_those_without_biases(name: str) -> None:
-    cost, (_, _, weight_mb) = load_network_cost(name), PRINTED[name]
-    module, _ = build_module(name)
-    matrices = sum(parameter.numel() for parameter in module.parameters() if parameter.ndim > 1)
-    biases = cost.weight_bytes / 4 - matrices
-    assert 4 * matrices / 1e6 == pytest.approx(weight_mb, abs=0.006)
-    assert 0 < biases < 0.004 * matrices
-
-
 @pytest.mark.parametrize("name", AGREEING)
-def test_products_agree_exactly_with_torchs_own_counter(name: str) -> None:
+def test_products_agree_exactly_with_torchs_own_counter(name):
     module, shape = build_module(name)
     assert products(trace_module(module, shape, name)) == counted_by_torch(module, shape)
 
 
 @pytest.mark.long
-def test_every_third_classifier_of_torchvision_is_costed_without_an_unknown_operator() -> None:
+def test_every_third_classifier_of_torchvision_is_costed_without_an_unknown_operator():
     from fedge.costs.layers.network_source import _build
 
     for name in sorted(classifiers())[::3]:  # all of them: benchmarks/layer_costs.py
@@ -98,7 +88,7 @@ def family(name: str) -> str:
 
 
 @pytest.mark.slow
-def test_one_classifier_of_every_family_computes_what_torch_counts() -> None:
+def test_one_classifier_of_every_family_computes_what_torch_counts():
     from fedge.costs.layers.network_source import _build
 
     assert {family(name) for name in (*AGREEING, *AGREEING_TOO)} == {family(name) for name in classifiers()}
@@ -107,14 +97,14 @@ def test_one_classifier_of_every_family_computes_what_torch_counts() -> None:
         assert products(trace_module(module, shape, name)) == counted_by_torch(module, shape), name
 
 
-def test_resnet50_is_costed_in_less_than_a_second_of_processor_time() -> None:
+def test_resnet50_is_costed_in_less_than_a_second_of_processor_time():
     load_network_cost("resnet18")  # torch loads what it needs for shapes without data once
     started_s = time.process_time()
     load_network_cost("resnet50")
     assert time.process_time() - started_s < 1.0
 
 
-def test_a_batch_normalisation_behind_a_convolution_is_folded_unless_it_is_asked_for() -> None:
+def test_a_batch_normalisation_behind_a_convolution_is_folded_unless_it_is_asked_for():
     module = nn.Sequential(nn.Conv2d(3, 8, 3, bias=False), nn.BatchNorm2d(8), nn.ReLU(), nn.BatchNorm2d(8))
     folded = trace_module(module, (3, 6, 6), "net").layers
     apart = trace_module(module, (3, 6, 6), "net", fold_batch_norm=False).layers
@@ -125,7 +115,7 @@ def test_a_batch_normalisation_behind_a_convolution_is_folded_unless_it_is_asked
     assert (apart[1].flop, apart[1].read_bytes, apart[1].weight_bytes) == (2 * elements, 4 * elements, 128)
 
 
-def test_layers_are_named_by_where_they_stand() -> None:
+def test_layers_are_named_by_where_they_stand():
     names = [layer.name for layer in load_network_cost("resnet18").layers]
     assert names[:3] == ["conv1", "bn1", "relu"]
     assert "layer1.0.conv1" in names
@@ -137,7 +127,7 @@ class Odd(nn.Module):
         return functional.relu(torch.linalg.qr(x)[0])
 
 
-def test_an_operator_without_a_rule_is_named_and_what_can_be_counted_is() -> None:
+def test_an_operator_without_a_rule_is_named_and_what_can_be_counted_is():
     cost = trace_module(Odd(), (4, 4), "odd")
     assert cost.unknown == ("linalg_qr",)
     assert [layer.kind for layer in cost.layers] == ["relu"]
@@ -148,7 +138,7 @@ class Asks(nn.Module):
         return x * 2 if x.sum().item() >= 0 else x
 
 
-def test_a_module_that_looks_at_its_numbers_is_run_for_real() -> None:
+def test_a_module_that_looks_at_its_numbers_is_run_for_real():
     assert [layer.kind for layer in trace_module(Asks(), (8,), "asks").layers] == ["sum", "mul"]
 
 
@@ -157,18 +147,18 @@ class Two(nn.Module):
         return left + right
 
 
-def test_a_module_with_two_inputs_is_refused_by_their_names() -> None:
+def test_a_module_with_two_inputs_is_refused_by_their_names():
     with pytest.raises(BadInput, match=r"2 inputs \(left, right\); networks with one input are supported"):
         trace_module(Two(), (8,), "two")
 
 
-def test_an_input_that_does_not_fit_is_one_line() -> None:
+def test_an_input_that_does_not_fit_is_one_line():
     with pytest.raises(BadInput, match="an error for an input of 5: RuntimeError") as caught:
         trace_module(nn.Linear(8, 2), (5,), "dense")
     assert "\n" not in str(caught.value)
 
 
-def test_a_module_is_left_as_it_was_found() -> None:
+def test_a_module_is_left_as_it_was_found():
     module, shape = build_module("digits-cnn")
     module.train()
     next(module.children()).eval()
@@ -182,7 +172,7 @@ def test_a_module_is_left_as_it_was_found() -> None:
         assert torch.equal(value, before[name][1])
 
 
-def test_a_module_that_fails_is_left_as_it_was_found() -> None:
+def test_a_module_that_fails_is_left_as_it_was_found():
     module = nn.Sequential(nn.Linear(8, 2), nn.ReLU())
     with pytest.raises(BadInput):
         trace_module(module, (5,), "net")
@@ -199,7 +189,7 @@ class Tied(nn.Module):
         return self.dense(self.dense(x))
 
 
-def test_a_weight_used_twice_is_read_twice_and_learnt_once() -> None:
+def test_a_weight_used_twice_is_read_twice_and_learnt_once():
     cost = trace_module(Tied(), (6,), "tied")
     assert (cost.weight_bytes, cost.parameters) == (2 * 4 * 36, 36)
 
@@ -213,7 +203,7 @@ class Bias(nn.Module):
         return x + torch.sigmoid(self.table) * 2
 
 
-def test_what_depends_on_no_sample_moves_once_per_batch() -> None:
+def test_what_depends_on_no_sample_moves_once_per_batch():
     cost = trace_module(Bias(), (9,), "bias")
     assert cost.activation_bytes == 4 * 18, "the sum alone reads and writes what belongs to a sample"
     assert cost.weight_bytes == 4 * (18 + 18 + 9)
@@ -233,9 +223,7 @@ class Text(nn.Module):
 
 @pytest.mark.parametrize(("kind", "gates"), [(nn.LSTM, 4), (nn.GRU, 3)])
 @pytest.mark.parametrize("both_ways", [False, True])
-def test_a_recurrent_network_over_words_is_counted_by_its_steps(
-    kind: type[nn.RNNBase], gates: int, both_ways: bool
-) -> None:
+def test_a_recurrent_network_over_words_is_counted_by_its_steps(kind, gates, both_ways):
     module = Text(both_ways, kind)
     cost = trace_module(module, (12,), "text")
     memory = next(layer for layer in cost.layers if layer.name == "memory" and layer.flop)
@@ -247,7 +235,7 @@ def test_a_recurrent_network_over_words_is_counted_by_its_steps(
     assert cost.unknown == ()
 
 
-def test_packed_or_projected_recurrences_are_named_as_not_counted() -> None:
+def test_packed_or_projected_recurrences_are_named_as_not_counted():
     class Projected(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -259,7 +247,7 @@ def test_packed_or_projected_recurrences_are_named_as_not_counted() -> None:
     assert trace_module(Projected(), (5, 4), "net").unknown == ("lstm (packed, or with projections)",)
 
 
-def test_attention_on_the_processor_costs_the_same_as_taken_apart() -> None:
+def test_attention_on_the_processor_costs_the_same_as_taken_apart():
     class Looks(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
             x.sum().item()
@@ -288,14 +276,14 @@ PARTS = [
 
 
 @pytest.mark.parametrize("module", PARTS, ids=lambda module: type(module).__name__)
-def test_a_usual_part_of_networks_has_a_rule(module: nn.Module) -> None:
+def test_a_usual_part_of_networks_has_a_rule(module):
     cost = trace_module(module, (4, 8, 8), "net")
     assert cost.unknown == ()
     assert cost.activation_bytes > 0
 
 
 @pytest.mark.parametrize("module", [nn.Flatten(), nn.Dropout(), nn.Dropout2d(), nn.Identity()], ids=str)
-def test_what_only_looks_at_elements_or_does_nothing_is_free(module: nn.Module) -> None:
+def test_what_only_looks_at_elements_or_does_nothing_is_free(module):
     cost = trace_module(module, (4, 8, 8), "net")
     assert (cost.layers, cost.unknown) == ((), ())
 
@@ -310,11 +298,11 @@ def test_what_only_looks_at_elements_or_does_nothing_is_free(module: nn.Module) 
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_other_products_agree_with_torchs_own_counter_too(module: nn.Module, shape: tuple[int, ...]) -> None:
+def test_other_products_agree_with_torchs_own_counter_too(module, shape):
     assert products(trace_module(module, shape, "net")) == counted_by_torch(module, shape)
 
 
-def test_a_normalisation_with_the_samples_own_statistics_is_never_folded() -> None:
+def test_a_normalisation_with_the_samples_own_statistics_is_never_folded():
     module = nn.Sequential(nn.Conv2d(4, 4, 1), nn.InstanceNorm2d(4), nn.BatchNorm2d(4, track_running_stats=False))
     cost = trace_module(module, (4, 8, 8), "net")
     assert [(layer.kind, layer.flop > 0) for layer in cost.layers[1:]] == [("instance_norm", True)] * 2
@@ -327,7 +315,7 @@ class Masks(nn.Module):
         return x * mask
 
 
-def test_a_mask_that_is_made_anew_belongs_to_no_sample() -> None:
+def test_a_mask_that_is_made_anew_belongs_to_no_sample():
     cost = trace_module(Masks(), (8, 8), "net")
     assert cost.activation_bytes == 4 * 2 * 64
     assert cost.unknown == ()
@@ -340,12 +328,12 @@ class Writes(nn.Module):
         return torch.relu(out)
 
 
-def test_a_tensor_that_a_sample_was_written_into_belongs_to_the_sample() -> None:
+def test_a_tensor_that_a_sample_was_written_into_belongs_to_the_sample():
     cost = trace_module(Writes(), (4, 8), "net")
     assert [(layer.kind, layer.read_bytes) for layer in cost.layers] == [("fill", 0), ("copy", 96), ("relu", 128)]
 
 
-def test_activations_are_the_elements_that_layers_write() -> None:
+def test_activations_are_the_elements_that_layers_write():
     module = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 16, 10))
     cost = trace_module(module, (3, 6, 6), "net")
     assert cost.activations == 128 + 128 + 10
@@ -361,7 +349,7 @@ def test_activations_are_the_elements_that_layers_write() -> None:
         nn.Conv2d(4, 8, 3, padding="same"),
     ],
 )
-def test_the_geometry_of_a_convolution_gives_its_output(layer: nn.Conv2d) -> None:
+def test_the_geometry_of_a_convolution_gives_its_output(layer):
     cost = trace_module(nn.Sequential(layer), (4, 17, 17), "net")
     (found,) = cost.convolutions
     (traced,) = (each for each in cost.layers if each.kind == "conv")

@@ -25,7 +25,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_folder(tmp_path_factory.mktemp("steps"))
 
 
-def test_what_made_the_steps_is_found_and_the_spread_is_that_of_networks_left_out(folder: Path) -> None:
+def test_what_made_the_steps_is_found_and_the_spread_is_that_of_networks_left_out(folder):
     found = fit_memory_calibration(read_step_tables(folder), "made-up", "a law of our own")
     assert found.memory.floor_mb == pytest.approx(1600.0, rel=0.02)
     assert 5500.0 < found.memory.ceiling_mb <= 6200.0
@@ -33,14 +33,14 @@ def test_what_made_the_steps_is_found_and_the_spread_is_that_of_networks_left_ou
     assert 0.005 < found.step_sd_log < 0.3
 
 
-def test_a_calibration_reads_back_as_it_was_written(folder: Path) -> None:
+def test_a_calibration_reads_back_as_it_was_written(folder):
     found = fit_memory_calibration(read_step_tables(folder), "made-up", "a law of our own")
     again = memory_calibration_from_dict(yaml.safe_load(yaml.safe_dump(memory_calibration_to_dict(found))), "file")
     assert memory_calibration_to_dict(again) == memory_calibration_to_dict(found)
     assert again.memory.coefficients == pytest.approx(found.memory.coefficients, rel=1e-5)
 
 
-def test_two_networks_are_too_few(folder: Path) -> None:
+def test_two_networks_are_too_few(folder):
     with pytest.raises(BadInput, match="got 2 networks; at least 3"):
         fit_memory_calibration(read_step_tables(folder)[:2], "made-up", "")
     with pytest.raises(BadInput, match="got 1 network; at least 3"):
@@ -58,7 +58,7 @@ def test_two_networks_are_too_few(folder: Path) -> None:
         ("step_ms", [1.0], "step_ms: got other terms"),
     ],
 )
-def test_a_file_that_was_tampered_with_is_named(field: str, value: object, says: str) -> None:
+def test_a_file_that_was_tampered_with_is_named(field, value, says):
     data: dict[str, Any] = {**memory_calibration_to_dict(load_stock_calibration()), field: value}
     with pytest.raises(BadInput) as caught:
         memory_calibration_from_dict(data, "mine.yaml")
@@ -67,7 +67,7 @@ def test_a_file_that_was_tampered_with_is_named(field: str, value: object, says:
         memory_calibration_from_dict([], "mine.yaml")
 
 
-def test_the_stock_calibration_is_physical() -> None:
+def test_the_stock_calibration_is_physical():
     found = load_stock_calibration()
     assert found.board == "tx2"
     assert 1000 < found.memory.floor_mb < 2000
@@ -75,7 +75,7 @@ def test_the_stock_calibration_is_physical() -> None:
     assert (found.time.coefficients >= 0).all()
 
 
-def test_the_stock_calibration_is_that_of_the_measured_tables(profiles_root: Path) -> None:
+def test_the_stock_calibration_is_that_of_the_measured_tables(profiles_root):
     names = ("mobilenetv2", "resnet18", "resnet50", "squeezenet")
     tables = [t for t in read_step_tables(profiles_root / "perf4sight-tx2") if t.network in names]
     found, shipped = fit_memory_calibration(tables, "tx2", load_stock_calibration().source), load_stock_calibration()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -35,7 +34,7 @@ def mean(rows: list[MemoryErrorRow], method: str, split: str, target: str) -> fl
     return float(np.mean([r.mape for r in rows if (r.method, r.split, r.target) == (method, split, target)]))
 
 
-def test_a_row_per_method_split_network_and_target(tables: tuple[StepTable, ...]) -> None:
+def test_a_row_per_method_split_network_and_target(tables):
     rows = MemoryStudy(tables, ["fedge"], left_out=True).run()
     assert [(r.split, r.network, r.target) for r in rows] == [
         (split, table.network, target) for split in ("within", "left-out") for table in tables for target in TARGETS
@@ -47,7 +46,7 @@ def test_a_row_per_method_split_network_and_target(tables: tuple[StepTable, ...]
         assert row.n == judged.sum()
 
 
-def test_a_law_of_the_same_kind_is_found(tables: tuple[StepTable, ...]) -> None:
+def test_a_law_of_the_same_kind_is_found(tables):
     rows = MemoryStudy(tables, ["fedge"], left_out=True).run()
     assert mean(rows, "fedge", "within", "memory") < 2.5
     assert mean(rows, "fedge", "within", "latency") < 4.0
@@ -56,20 +55,18 @@ def test_a_law_of_the_same_kind_is_found(tables: tuple[StepTable, ...]) -> None:
 
 
 @pytest.mark.parametrize("split", ["within", "left-out"])
-def test_nothing_is_learnt_from_what_is_judged(
-    tables: tuple[StepTable, ...], split: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_is_learnt_from_what_is_judged(tables, split, monkeypatch):
     """A method gets no step that it is judged on, and none that ran out of memory."""
     seen: list[tuple[set[tuple[str, float]], set[tuple[str, float]]]] = []
 
     def spy(learn: MeasuredSteps, judge: MeasuredSteps, target: str, how: str, seed: int) -> Floats:
-        assert np.isfinite(learn.measured[target]).all()  # type: ignore[index]
+        assert np.isfinite(learn.measured[target]).all()
         if how == split:
             pairs = [set(zip(s.network.tolist(), s.level.tolist(), strict=True)) for s in (learn, judge)]
             seen.append((pairs[0], pairs[1]))
         return np.ones(len(judge.level))
 
-    monkeypatch.setitem(memory_study.METHODS, "spy", spy)  # type: ignore[arg-type]
+    monkeypatch.setitem(memory_study.METHODS, "spy", spy)
     MemoryStudy(tables, ["spy"], left_out=True).run()
     assert len(seen) == 2 * len(tables)
     for learn, judge in seen:
@@ -81,7 +78,7 @@ def test_nothing_is_learnt_from_what_is_judged(
 
 
 @pytest.mark.parametrize("method", ["fedge", pytest.param("perf4sight", marks=pytest.mark.slow)])
-def test_what_a_judged_step_measured_changes_no_prediction(tables: tuple[StepTable, ...], method: str) -> None:
+def test_what_a_judged_step_measured_changes_no_prediction(tables, method):
     steps = gather_steps(tables[1:2])
     there = steps[np.isfinite(steps.measured["memory"]) & np.isfinite(steps.measured["latency"])]
     trained = np.isin(there.level, TRAIN_LEVELS)
@@ -92,7 +89,7 @@ def test_what_a_judged_step_measured_changes_no_prediction(tables: tuple[StepTab
         assert np.array_equal(one, other)
 
 
-def test_what_cannot_be_judged_is_said_before_anything_is_computed(tables: tuple[StepTable, ...]) -> None:
+def test_what_cannot_be_judged_is_said_before_anything_is_computed(tables):
     with pytest.raises(UnknownName, match="perf4sight, fedge"):
         MemoryStudy(tables, ["magic"], left_out=False).run()
     with pytest.raises(BadInput, match="got 1 network; at least two"):
@@ -102,7 +99,7 @@ def test_what_cannot_be_judged_is_said_before_anything_is_computed(tables: tuple
         MemoryStudy([trained], ["fedge"], left_out=False).run()
 
 
-def test_one_network_alone_is_judged_within(tmp_path: Path) -> None:
+def test_one_network_alone_is_judged_within(tmp_path):
     write_network(tmp_path, "only", 48, 4)
     rows = MemoryStudy(read_step_tables(tmp_path), ["fedge", "perf4sight"], left_out=False).run()
     assert len(rows) == 4
@@ -110,14 +107,14 @@ def test_one_network_alone_is_judged_within(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_perf4sight_reproduces_its_figures_on_the_measured_tables(profiles_root: Path) -> None:
+def test_perf4sight_reproduces_its_figures_on_the_measured_tables(profiles_root):
     tables = [t for t in read_step_tables(profiles_root / "perf4sight-tx2") if t.network in PUBLISHED]
     for row in MemoryStudy(tables, ["perf4sight"], left_out=False).run():
         assert row.mape == pytest.approx(PUBLISHED[row.network][TARGETS.index(row.target)], abs=1.0)
 
 
 @pytest.mark.slow
-def test_ours_keeps_its_errors_on_the_measured_tables(profiles_root: Path) -> None:
+def test_ours_keeps_its_errors_on_the_measured_tables(profiles_root):
     tables = [t for t in read_step_tables(profiles_root / "perf4sight-tx2") if t.network in PUBLISHED]
     rows = MemoryStudy(tables, ["fedge"], left_out=True).run()
     assert mean(rows, "fedge", "within", "memory") <= 2.5

@@ -47,14 +47,8 @@ def after(events: list[tuple[bool, float, float]]) -> MemoryBelief:
     return reduce(learn, events, MemoryBelief())
 
 
-def test_without_history_nothing_is_corrected() -> None:
-    assert correct_need(MemoryBelief(), step(3000.0)) == step(3000.0)
-
-
 @given(EVENTS, MB, SD, st.floats(1.0, 4.0))
-def test_a_larger_prediction_stays_the_larger_one(
-    events: list[tuple[bool, float, float]], memory_mb: float, sd_log: float, times: float
-) -> None:
+def test_a_larger_prediction_stays_the_larger_one(events, memory_mb, sd_log, times):
     belief = after(events)
     low, high = (correct_need(belief, step(mb, sd_log)) for mb in (memory_mb, times * memory_mb))
     assert low.memory_mb <= high.memory_mb * (1 + 1e-12)
@@ -63,17 +57,15 @@ def test_a_larger_prediction_stays_the_larger_one(
 
 @given(EVENTS, MB, MB, SD, st.floats(1.0, 3.0))
 def test_a_step_that_failed_is_predicted_above_the_limit_and_so_is_any_larger_one(
-    events: list[tuple[bool, float, float]], predicted_mb: float, limit_mb: float, sd_log: float, times: float
-) -> None:
+    events, predicted_mb, limit_mb, sd_log, times
+):
     belief = update_with_failure(after(events), predicted_mb, limit_mb)
     assert correct_need(belief, step(times * predicted_mb, sd_log)).memory_mb > limit_mb
 
 
 @settings(max_examples=30)
 @given(EVENTS, MB, st.floats(0.5, 2.0), st.floats(0.02, 0.3))
-def test_many_peaks_win_over_the_model_and_over_everything_before(
-    events: list[tuple[bool, float, float]], predicted_mb: float, factor: float, sd_log: float
-) -> None:
+def test_many_peaks_win_over_the_model_and_over_everything_before(events, predicted_mb, factor, sd_log):
     belief = after(events)
     for _ in range(3000):
         belief = update_with_peak(belief, predicted_mb, factor * predicted_mb)
@@ -83,9 +75,7 @@ def test_many_peaks_win_over_the_model_and_over_everything_before(
 
 
 @given(EVENTS, MB, MB, SD)
-def test_a_peak_moves_the_prediction_towards_itself(
-    events: list[tuple[bool, float, float]], predicted_mb: float, peak_mb: float, sd_log: float
-) -> None:
+def test_a_peak_moves_the_prediction_towards_itself(events, predicted_mb, peak_mb, sd_log):
     belief = replace(after(events), failed_mb=None, limit_mb=None)
     before, now = (
         correct_need(b, step(predicted_mb, sd_log)) for b in (belief, update_with_peak(belief, predicted_mb, peak_mb))
@@ -99,9 +89,7 @@ def test_a_peak_moves_the_prediction_towards_itself(
 
 
 @given(EVENTS, MB, MB)
-def test_a_failure_never_makes_a_step_look_smaller(
-    events: list[tuple[bool, float, float]], predicted_mb: float, limit_mb: float
-) -> None:
+def test_a_failure_never_makes_a_step_look_smaller(events, predicted_mb, limit_mb):
     belief = after(events)
     worse = update_with_failure(belief, predicted_mb, limit_mb)
     assert worse.log_factor >= belief.log_factor - 1e-12
@@ -109,14 +97,14 @@ def test_a_failure_never_makes_a_step_look_smaller(
     assert correct_need(worse, asked).memory_mb >= min(correct_need(belief, asked).memory_mb, limit_mb)
 
 
-def test_the_same_step_fitting_takes_its_failure_back() -> None:
+def test_the_same_step_fitting_takes_its_failure_back():
     belief = update_with_failure(MemoryBelief(), 3000.0, 2500.0)
     assert correct_need(belief, step(3000.0)).memory_mb > 2500.0
     assert update_with_peak(belief, 2000.0, 2000.0).failed_mb == 3000.0
     assert update_with_peak(belief, 3000.0, 2400.0).failed_mb is None
 
 
-def test_history_makes_the_prediction_surer_and_says_so() -> None:
+def test_history_makes_the_prediction_surer_and_says_so():
     belief = update_with_peak(update_with_peak(MemoryBelief(), 3000.0, 3300.0), 2000.0, 2250.0)
     found = correct_need(belief, step(3000.0, 0.2))
     assert found.memory_sd_log < 0.1
@@ -125,7 +113,7 @@ def test_history_makes_the_prediction_surer_and_says_so() -> None:
 
 
 @pytest.mark.parametrize("pair", [(0.0, 1.0), (1.0, -1.0), (float("nan"), 1.0), (1.0, float("inf"))])
-def test_figures_that_cannot_be_are_refused(pair: tuple[float, float]) -> None:
+def test_figures_that_cannot_be_are_refused(pair):
     for learn in (update_with_peak, update_with_failure):
         with pytest.raises(ValueError, match="two finite figures above 0"):
             learn(MemoryBelief(), *pair)
@@ -141,12 +129,12 @@ def need(scale: TrainingScale) -> StepNeed:
 
 
 def chosen(limit_mb: float, lower: str = "batch-first", min_batch: int = 1, margin: float = 0.0) -> ScaleChoice:
-    found = choose_scale(list_scales(ASKED, min_batch, WIDTHS, lower), need, MemoryBelief(), limit_mb, margin)  # type: ignore[arg-type]
+    found = choose_scale(list_scales(ASKED, min_batch, WIDTHS, lower), need, MemoryBelief(), limit_mb, margin)
     assert found is not None
     return found
 
 
-def test_batch_first_keeps_the_network_as_wide_as_any_batch_allows() -> None:
+def test_batch_first_keeps_the_network_as_wide_as_any_batch_allows():
     assert list_scales(ASKED, 4, (1.0, 0.5), "batch-first") == (
         TrainingScale(16), TrainingScale(8), TrainingScale(4),
         TrainingScale(16, 0.5), TrainingScale(8, 0.5), TrainingScale(4, 0.5),
@@ -155,16 +143,12 @@ def test_batch_first_keeps_the_network_as_wide_as_any_batch_allows() -> None:
     assert chosen(150.0).scale == TrainingScale(1, 0.5)
 
 
-def test_width_first_keeps_the_batch_as_large_as_any_width_allows() -> None:
+def test_width_first_keeps_the_batch_as_large_as_any_width_allows():
     assert list_scales(TrainingScale(6), 1, (1.0, 0.5), "width-first") == (
         TrainingScale(6), TrainingScale(6, 0.5), TrainingScale(3),
         TrainingScale(3, 0.5), TrainingScale(1), TrainingScale(1, 0.5),
     )  # fmt: skip
     assert chosen(1000.0, "width-first").scale == TrainingScale(16, 0.5)
-
-
-def test_what_is_asked_for_comes_first_whatever_widths_are_named() -> None:
-    assert list_scales(TrainingScale(4), 4, (0.5,), "batch-first") == (TrainingScale(4), TrainingScale(4, 0.5))
 
 
 @given(
@@ -173,20 +157,17 @@ def test_what_is_asked_for_comes_first_whatever_widths_are_named() -> None:
     min_batch=st.integers(1, 16),
     margin=st.floats(0.0, 0.5),
 )
-def test_what_is_chosen_fits_whenever_anything_does_and_nothing_preferred_does(
-    limit_mb: float, lower: str, min_batch: int, margin: float
-) -> None:
-    scales = list_scales(ASKED, min_batch, WIDTHS, lower)  # type: ignore[arg-type]
+def test_what_is_chosen_fits_whenever_anything_does_and_nothing_preferred_does(limit_mb, lower, min_batch, margin):
+    scales = list_scales(ASKED, min_batch, WIDTHS, lower)
     fitting = [scale for scale in scales if need(scale).memory_mb * (1 + margin) <= limit_mb]
 
     found = choose_scale(scales, need, MemoryBelief(), limit_mb, margin)
 
-    assert found is not None
     assert found.fits == bool(fitting)
     assert found.scale == (fitting[0] if fitting else min(scales, key=lambda scale: need(scale).memory_mb))
 
 
-def test_after_a_failure_only_smaller_ones_are_tried_until_none_is_left() -> None:
+def test_after_a_failure_only_smaller_ones_are_tried_until_none_is_left():
     scales, failed, tried = list_scales(ASKED, 4, (1.0, 0.5), "batch-first"), None, []
     while (found := choose_scale(scales, need, MemoryBelief(), 1e6, 0.0, failed)) is not None:
         tried.append(found.uncorrected_mb)
@@ -197,7 +178,7 @@ def test_after_a_failure_only_smaller_ones_are_tried_until_none_is_left() -> Non
     assert len(set(tried)) == len(tried)
 
 
-def test_where_the_model_sees_no_difference_a_smaller_scale_is_tried_nevertheless() -> None:
+def test_where_the_model_sees_no_difference_a_smaller_scale_is_tried_nevertheless():
     def flat(_: TrainingScale) -> StepNeed:
         return StepNeed(1000.0, 1.0, 0.1, 0.1, "estimated", "made up")
 
@@ -209,22 +190,20 @@ def test_where_the_model_sees_no_difference_a_smaller_scale_is_tried_nevertheles
     assert tried[-1] == TrainingScale(2, 0.5)
 
 
-def test_failures_and_peaks_change_what_is_chosen() -> None:
+def test_failures_and_peaks_change_what_is_chosen():
     scales = list_scales(ASKED, 1, (1.0,), "batch-first")
     failed, fits = MemoryObservation(1700.0, 1800.0), MemoryObservation(900.0, 1800.0, 450.0)
 
     after_failure = choose_scale(scales, need, build_memory_belief([failed]), 1800.0, 0.0)
     after_peak = choose_scale(scales, need, build_memory_belief([fits]), 1000.0, 0.0)
 
-    assert after_failure is not None
     assert after_failure.scale == TrainingScale(8)
-    assert after_peak is not None
     assert after_peak.scale == ASKED
     assert after_peak.uncorrected_mb == 1700.0
     assert after_peak.need.memory_mb == pytest.approx(850.0, rel=0.1)
 
 
-def test_only_the_last_tries_are_remembered() -> None:
+def test_only_the_last_tries_are_remembered():
     seen: tuple[MemoryObservation, ...] = ()
     for i in range(MAX_HISTORY + 5):
         seen = extend_history(seen, MemoryObservation(100.0 + i, 500.0, 100.0))
@@ -245,5 +224,5 @@ def test_only_the_last_tries_are_remembered() -> None:
         (ASKED, 1000.0, ""),
     ],
 )
-def test_what_was_lowered_is_said_with_its_reason(used: TrainingScale, predicted_mb: float, words: str) -> None:
+def test_what_was_lowered_is_said_with_its_reason(used, predicted_mb, words):
     assert describe_scaling(ASKED, used, predicted_mb, 1500.0, 0.05) == words

@@ -7,7 +7,6 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -40,7 +39,7 @@ def product(name: str, tokens: int, inputs: int, outputs: int) -> LayerCost:
 
 
 @given(st.sampled_from(KNOWN), st.sampled_from(sorted(load_catalogue())), st.integers(1, 512))
-def test_a_larger_batch_needs_no_less_and_all_figures_are_finite(name: str, board: str, batch: int) -> None:
+def test_a_larger_batch_needs_no_less_and_all_figures_are_finite(name, board, batch):
     device = find(board)
     one, more = predict_step_need(network(name), device, batch), predict_step_need(network(name), device, batch + 1)
     assert more.memory_mb >= one.memory_mb > 1000.0
@@ -48,7 +47,7 @@ def test_a_larger_batch_needs_no_less_and_all_figures_are_finite(name: str, boar
     assert all(math.isfinite(x) and x > 0 for x in (one.memory_sd_log, one.step_sd_log))
 
 
-def test_resnet50_on_the_tx2_is_near_what_was_measured(profiles_root: Path) -> None:
+def test_resnet50_on_the_tx2_is_near_what_was_measured(profiles_root):
     """Its own table is among those that the coefficients were fitted to."""
     table = read_step_table(profiles_root / "perf4sight-tx2" / "resnet50.layers.json")
     for batch in (8, 16, 32):
@@ -58,7 +57,7 @@ def test_resnet50_on_the_tx2_is_near_what_was_measured(profiles_root: Path) -> N
         assert found.step_s == pytest.approx(float(table.step_ms[row][0]) / 1e3, rel=0.2)
 
 
-def test_only_convolutional_networks_on_the_tx2_are_calibrated() -> None:
+def test_only_convolutional_networks_on_the_tx2_are_calibrated():
     assert predict_step_need(network(), TX2, 16).label == "calibrated"
     other_board = predict_step_need(network(), find("agx-xavier"), 16)
     assert other_board.label == "estimated"
@@ -70,7 +69,7 @@ def test_only_convolutional_networks_on_the_tx2_are_calibrated() -> None:
     assert predict_step_need(large_images, TX2, 16).label == "estimated"
 
 
-def test_what_is_carried_further_is_less_sure() -> None:
+def test_what_is_carried_further_is_less_sure():
     sure, board, both = (
         predict_step_need(network(), TX2, 16),
         predict_step_need(network(), find("agx-orin"), 16),
@@ -80,13 +79,13 @@ def test_what_is_carried_further_is_less_sure() -> None:
     assert sure.step_sd_log < board.step_sd_log < both.step_sd_log
 
 
-def test_a_faster_board_takes_less_time_and_as_much_memory() -> None:
+def test_a_faster_board_takes_less_time_and_as_much_memory():
     slow, fast = predict_step_need(network(), TX2, 32), predict_step_need(network(), find("agx-orin"), 32)
     assert fast.step_s < slow.step_s / 2
     assert fast.memory_mb == slow.memory_mb
 
 
-def test_a_network_of_matrix_products_is_estimated_from_them() -> None:
+def test_a_network_of_matrix_products_is_estimated_from_them():
     def at(width: int, batch: int) -> float:
         layers = (product("in", 196, 768, width), product("out", 196, width, 768))
         return predict_step_need(NetworkCost("mlp", (3, 224, 224), layers, "made up"), TX2, batch).memory_mb
@@ -97,7 +96,7 @@ def test_a_network_of_matrix_products_is_estimated_from_them() -> None:
     assert at(6144, 128) > at(3072, 128)
 
 
-def test_a_network_without_layers_of_either_kind_is_not_refused() -> None:
+def test_a_network_without_layers_of_either_kind_is_not_refused():
     layer = LayerCost("norm", "batch_norm", 2.0 * 64, 256.0, 256.0, activations=64, output=(64,))
     for layers in ((), (layer,)):
         found = predict_step_need(NetworkCost("odd", (64,), layers, "made up"), TX2, 4)
@@ -105,12 +104,12 @@ def test_a_network_without_layers_of_either_kind_is_not_refused() -> None:
         assert found.memory_mb > 1000.0
 
 
-def test_a_batch_without_samples_is_refused() -> None:
+def test_a_batch_without_samples_is_refused():
     with pytest.raises(ValueError, match="batch_size: got 0; 1 or more"):
         predict_step_need(network(), TX2, 0)
 
 
-def test_a_need_is_computed_in_a_few_milliseconds() -> None:
+def test_a_need_is_computed_in_a_few_milliseconds():
     predict_step_need(network(), TX2, 1)
     began = time.process_time()
     for batch in range(1, 51):
@@ -118,7 +117,7 @@ def test_a_need_is_computed_in_a_few_milliseconds() -> None:
     assert time.process_time() - began < 50 * 0.005
 
 
-def test_no_heavy_library_is_needed() -> None:
+def test_no_heavy_library_is_needed():
     program = (
         "import sys, fedge.costs.memory.scale_choice, fedge.costs.memory.step_need as n; from "
         "fedge.costs.layers.network_record import find_known_network\n"

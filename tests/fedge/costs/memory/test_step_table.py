@@ -20,13 +20,13 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_every_network_of_a_folder_is_read_by_name(tmp_path: Path) -> None:
+def test_every_network_of_a_folder_is_read_by_name(tmp_path):
     tables = read_step_tables(write_folder(tmp_path))
     assert [table.network for table in tables] == ["deep", "small", "wide"]
     assert all(set(table.layers) == set(LEVELS) for table in tables)
 
 
-def test_an_empty_cell_is_a_step_that_ran_out_of_memory(folder: Path) -> None:
+def test_an_empty_cell_is_a_step_that_ran_out_of_memory(folder):
     path = folder / "net.csv"
     path.write_text(path.read_text() + "net,0,512,,NaN\nnet,0,1024,900.5,\n")
     table = read_step_tables(folder)[0]
@@ -35,14 +35,14 @@ def test_an_empty_cell_is_a_step_that_ran_out_of_memory(folder: Path) -> None:
     assert table.step_ms[-1] == 900.5
 
 
-def test_a_step_that_was_measured_twice_counts_twice(folder: Path) -> None:
+def test_a_step_that_was_measured_twice_counts_twice(folder):
     path = folder / "net.csv"
     once = read_step_tables(folder)[0]
     path.write_text(path.read_text() + "net,0,2,10,1700\n")
     assert len(read_step_tables(folder)[0].step_ms) == len(once.step_ms) + 1
 
 
-def test_rows_of_a_level_without_a_geometry_are_counted_and_left_out(folder: Path) -> None:
+def test_rows_of_a_level_without_a_geometry_are_counted_and_left_out(folder):
     path = folder / "net.csv"
     whole = read_step_tables(folder)[0]
     path.write_text(path.read_text() + "net,33,4,10,1700\n")
@@ -62,7 +62,7 @@ def test_rows_of_a_level_without_a_geometry_are_counted_and_left_out(folder: Pat
         ("net,0,4,inf,1700", "step_ms: got 'inf'"),
     ],
 )
-def test_a_bad_row_is_named_with_what_would_be_right(folder: Path, line: str, says: str) -> None:
+def test_a_bad_row_is_named_with_what_would_be_right(folder, line, says):
     path = folder / "net.csv"
     path.write_text(f"{path.read_text()}{line}\n")
     with pytest.raises(BadInput) as caught:
@@ -89,9 +89,7 @@ def without(key: str) -> Callable[[dict[str, object]], object]:
         (lambda d: {**d, "levels": {"1": [[3, 8, 3, 0, 1, 1, 8]]}}, "got no row of a level"),
     ],
 )
-def test_a_bad_geometry_is_named_with_what_would_be_right(
-    folder: Path, change: Callable[[dict[str, object]], object], says: str
-) -> None:
+def test_a_bad_geometry_is_named_with_what_would_be_right(folder, change, says):
     path = folder / "net.layers.json"
     path.write_text(json.dumps(change(json.loads(path.read_text()))))
     with pytest.raises(BadInput) as caught:
@@ -99,7 +97,7 @@ def test_a_bad_geometry_is_named_with_what_would_be_right(
     assert says in str(caught.value)
 
 
-def test_what_is_missing_is_said(tmp_path: Path) -> None:
+def test_what_is_missing_is_said(tmp_path):
     with pytest.raises(BadInput, match=r"no NETWORK\.layers\.json"):
         read_step_tables(tmp_path)
     with pytest.raises(BadInput, match="no folder"):
@@ -117,7 +115,7 @@ def test_what_is_missing_is_said(tmp_path: Path) -> None:
         read_step_tables(tmp_path)
 
 
-def test_the_columns_are_those_of_a_convolution() -> None:
+def test_the_columns_are_those_of_a_convolution():
     from dataclasses import fields
 
     from fedge.costs.layers.network_cost import Convolution

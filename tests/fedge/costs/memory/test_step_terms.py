@@ -35,7 +35,7 @@ def networks(draw: st.DrawFn) -> Floats:
     return np.array(layers, dtype=np.float64)
 
 
-def test_a_layer_by_hand() -> None:
+def test_a_layer_by_hand():
     b, n, m, k, i, o, e = 2.0, 4.0, 8.0, 3.0, 8.0, 4.0, 2.0
     found = compute_features(LAYER, np.array([b]))[0]
     assert found.shape == (FEATURE_COUNT,)
@@ -62,7 +62,7 @@ def test_a_layer_by_hand() -> None:
 
 
 @given(networks(), st.integers(1, 512))
-def test_features_add_over_layers_and_each_batch_stands_alone(layers: Floats, batch: int) -> None:
+def test_features_add_over_layers_and_each_batch_stands_alone(layers, batch):
     whole = compute_features(layers, np.array([1.0, float(batch)]))
     apart = sum(compute_features(layer[None, :], np.array([float(batch)])) for layer in layers)
     assert whole[1] == pytest.approx(np.asarray(apart)[0])
@@ -78,7 +78,7 @@ def term(name: str, *layers: list[float], batch: float = 1.0) -> float:
     return float(dict(zip(MEMORY_TERMS, found, strict=True))[name])
 
 
-def test_memory_is_the_weights_and_what_every_layer_keeps() -> None:
+def test_memory_is_the_weights_and_what_every_layer_keeps():
     layer = [32.0, 48.0, 3.0, 1.0, 1.0, 1.0, 10.0]
     assert term("base", layer) == pytest.approx(1.0)
     assert term("weights", layer, layer, batch=7) == pytest.approx(2 * 32 * 48 * 9 * MEGABYTES)
@@ -87,7 +87,7 @@ def test_memory_is_the_weights_and_what_every_layer_keeps() -> None:
     assert term("largest", layer, [1.0, 1.0, 1.0, 0.0, 1.0, 1.0, 4.0]) == pytest.approx(48 * 100 * MEGABYTES)
 
 
-def test_the_work_space_is_that_of_the_largest_layer_in_tiles_of_64() -> None:
+def test_the_work_space_is_that_of_the_largest_layer_in_tiles_of_64():
     small, large = [32.0, 65.0, 3.0, 1.0, 1.0, 1.0, 8.0], [17.0, 30.0, 3.0, 1.0, 1.0, 1.0, 16.0]
     assert term("workspace", small) == pytest.approx(128 * 64 * MEGABYTES)
     assert term("workspace", small, large) == pytest.approx(64 * 256 * MEGABYTES)
@@ -101,12 +101,12 @@ def test_the_work_space_is_that_of_the_largest_layer_in_tiles_of_64() -> None:
         [64.0, 64.0, 3.0, 1.0, 1.0, 64.0, 8.0],  # depthwise
     ],
 )
-def test_other_layers_ask_for_no_work_space(layer: list[float]) -> None:
+def test_other_layers_ask_for_no_work_space(layer):
     assert term("workspace", layer) == 0.0
 
 
 @given(st.sampled_from([0, 30, 50, 90]), st.integers(8, 96), st.integers(1, 5), st.integers(1, 256))
-def test_every_term_grows_with_the_batch(level: int, width: int, blocks: int, batch: int) -> None:
+def test_every_term_grows_with_the_batch(level, width, blocks, batch):
     layers = np.array(layers_at(level, width, blocks), dtype=np.float64)
     for terms, names in (
         (compute_memory_terms, MEMORY_TERMS),
@@ -127,14 +127,14 @@ def shape(inputs: float, outputs: float, kernel: float, groups: float = 1.0) -> 
 
 
 @pytest.mark.parametrize(("channels", "padded"), [(33, 64), (64, 64), (65, 128)])
-def test_arithmetic_is_that_of_whole_tiles(channels: float, padded: float) -> None:
+def test_arithmetic_is_that_of_whole_tiles(channels, padded):
     found = dict(zip(OWN_TIME_TERMS, compute_own_time_terms(shape(32, channels, 3), ONE)[0], strict=True))
     assert found["3x3"] == pytest.approx(2 * 64 * 32 * padded * 9)
     assert found["1x1"] == pytest.approx(2 * 3)
 
 
 @pytest.mark.parametrize(("kernel", "stride"), [(3.0, 2.0), (2.0, 1.0), (3.0, 1.0)])
-def test_every_small_dense_kernel_counts_its_arithmetic(kernel: float, stride: float) -> None:
+def test_every_small_dense_kernel_counts_its_arithmetic(kernel, stride):
     layers = shape(32, 64, kernel)
     layers[1, 4] = stride
     found = dict(zip(OWN_TIME_TERMS, compute_own_time_terms(layers, ONE)[0], strict=True))
@@ -142,7 +142,7 @@ def test_every_small_dense_kernel_counts_its_arithmetic(kernel: float, stride: f
     assert found["3x3 weights"] > 0
 
 
-def test_depthwise_layers_move_but_count_no_dense_arithmetic() -> None:
+def test_depthwise_layers_move_but_count_no_dense_arithmetic():
     own = dict(zip(OWN_TIME_TERMS, compute_own_time_terms(shape(32, 32, 3, 32), ONE)[0], strict=True))
     other = dict(zip(TIME_TERMS, compute_time_terms(shape(32, 32, 3, 32), ONE)[0], strict=True))
     moved = 2 * 32 * 64

@@ -27,22 +27,22 @@ def libraries(found: InstalledLibraries) -> dict[tuple[str, str], str]:
     return find_usable_libraries(list_runtimes(found))
 
 
-def test_a_machine_without_libraries_can_run_nothing_and_says_why() -> None:
+def test_a_machine_without_libraries_can_run_nothing_and_says_why():
     assert libraries(NOTHING) == {}
     assert all(way.reason for way in list_runtimes(NOTHING))
 
 
-def test_a_server_with_a_gpu_runs_everything_but_dla() -> None:
+def test_a_server_with_a_gpu_runs_everything_but_dla():
     assert {name for name, _ in libraries(SERVER)} == {"torch-cpu", "ort-cpu", "cuda-cores", "tensor-cores"}
     assert {way.reason for way in list_runtimes(SERVER) if way.accelerator == "dla-0"} == {"this machine has no DLA"}
 
 
-def test_an_orin_runs_everything_and_a_dla_under_tensorrt() -> None:
+def test_an_orin_runs_everything_and_a_dla_under_tensorrt():
     assert len(libraries(ORIN)) == len(list_runtimes(ORIN))
     assert libraries(ORIN)["dla-1", "int8"] == "tensorrt"
 
 
-def test_a_dla_runs_under_onnx_runtime_where_that_has_tensorrt() -> None:
+def test_a_dla_runs_under_onnx_runtime_where_that_has_tensorrt():
     found = replace(ORIN, ort_providers=("TensorrtExecutionProvider", "CPUExecutionProvider"), tensorrt=False)
     assert libraries(found)["dla-0", "fp16"] == "onnxruntime"
 
@@ -58,20 +58,18 @@ def test_a_dla_runs_under_onnx_runtime_where_that_has_tensorrt() -> None:
         (SERVER, "ort-cpu", "int8", "no precision of it"),
     ],
 )
-def test_an_instance_that_cannot_run_is_refused_with_the_reason(
-    found: InstalledLibraries, accelerator: str, precision: str, why: str
-) -> None:
+def test_an_instance_that_cannot_run_is_refused_with_the_reason(found, accelerator, precision, why):
     with pytest.raises(BadInput, match=why):
         check_runnable(Placement((Instance(accelerator, 1, precision),)), list_runtimes(found))
 
 
-def test_this_machine_is_read_without_an_error_and_runs_what_is_installed() -> None:
+def test_this_machine_is_read_without_an_error_and_runs_what_is_installed():
     pytest.importorskip("torch")
     pytest.importorskip("onnxruntime")
     assert {("torch-cpu", "fp32"), ("ort-cpu", "fp32")} <= set(find_usable_libraries(list_runtimes(detect_libraries())))
 
 
-def test_a_dla_core_is_asked_of_onnx_runtimes_tensorrt_by_its_options() -> None:
+def test_a_dla_core_is_asked_of_onnx_runtimes_tensorrt_by_its_options():
     (name, options), *others = select_providers(Instance("dla-1", 8, "int8"))
     assert name == "TensorrtExecutionProvider"
     assert options == {
@@ -81,7 +79,7 @@ def test_a_dla_core_is_asked_of_onnx_runtimes_tensorrt_by_its_options() -> None:
     assert select_providers(Instance("dla-0", 8, "fp16"))[0][1]["trt_int8_enable"] == "0"
 
 
-def test_a_sweep_has_every_accelerator_alone_and_every_choice_of_two() -> None:
+def test_a_sweep_has_every_accelerator_alone_and_every_choice_of_two():
     found = [str(one) for one in list_placements([("a", "fp32"), ("b", "fp32")], (1, 8), 2)]
     assert len(found) == 4 + 6
     assert found[0] == "a (batch 1, fp32)"

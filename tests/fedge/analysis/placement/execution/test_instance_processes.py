@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-from pathlib import Path
 
 import pytest
 
@@ -42,7 +41,7 @@ def dying(given: InstanceTask) -> BatchJob:
     os._exit(9)
 
 
-def test_batches_are_counted_until_the_time_is_over_and_the_last_one_counts_whole() -> None:
+def test_batches_are_counted_until_the_time_is_over_and_the_last_one_counts_whole():
     times = iter([0.0, 0.4, 0.8, 1.3])
     ran = time_batches(lambda: None, 1.0, lambda: next(times))
     assert (ran.batches, ran.seconds) == (3, 1.3)
@@ -51,7 +50,7 @@ def test_batches_are_counted_until_the_time_is_over_and_the_last_one_counts_whol
 
 
 @pytest.mark.slow
-def test_two_instances_run_at_the_same_time() -> None:
+def test_two_instances_run_at_the_same_time():
     ran = run_instances([task("a"), task("b")], 0.5, sleeping)
     assert len(ran) == 2
     assert all(5 <= one.batches <= 50 and 0.5 <= one.seconds < 2.0 for one in ran)
@@ -67,9 +66,9 @@ def test_two_instances_run_at_the_same_time() -> None:
         (dying, RunFailed, "ended with code 9"),
     ],
 )
-def test_one_that_fails_ends_all_and_says_why(build: object, error: type[Exception], told: str) -> None:
+def test_one_that_fails_ends_all_and_says_why(build, error, told):
     with pytest.raises(error, match=told):
-        run_instances([task("good"), task("bad")], 0.2, build)  # type: ignore[arg-type]
+        run_instances([task("good"), task("bad")], 0.2, build)
     for process in multiprocessing.active_children():
         process.join(timeout=10)
     assert not multiprocessing.active_children()
@@ -77,7 +76,7 @@ def test_one_that_fails_ends_all_and_says_why(build: object, error: type[Excepti
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["torch-cpu", "ort-cpu"])
-def test_a_small_network_really_runs_on_this_machines_processor(name: str, tmp_path: Path) -> None:
+def test_a_small_network_really_runs_on_this_machines_processor(name, tmp_path):
     pytest.importorskip("torch")
     pytest.importorskip("onnxruntime")
     pytest.importorskip("onnxscript")
@@ -95,10 +94,10 @@ def test_a_small_network_really_runs_on_this_machines_processor(name: str, tmp_p
     assert run.instance_runs[0].p95_s >= run.instance_runs[0].median_s > 0
 
 
-def test_costs_alone_cannot_run() -> None:
+def test_costs_alone_cannot_run():
     with pytest.raises(BadInput, match="costs alone"):
         prepare_model_source("layers.json", (1, 8, 8), [1], None)
 
 
-def test_a_file_is_its_own_source_for_every_batch_size() -> None:
+def test_a_file_is_its_own_source_for_every_batch_size():
     assert dict(prepare_model_source("net.onnx", (1, 8, 8), [1, 4], None).files) == {1: "net.onnx", 4: "net.onnx"}

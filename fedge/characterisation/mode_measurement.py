@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 
-from fedge.characterisation.profiling.profiling_bench import ProfilingBench
-from fedge.characterisation.profiling.stability import MeasuredChunk, StabilityRule, StabilityVerdict, judge_stability
-from fedge.types import Measurement, PowerMode
+from fedge.characterisation.stability import MeasuredChunk, StabilityRule, StabilityVerdict, judge_stability
+from fedge.physics.prior_knowledge import PriorKnowledge
+from fedge.protocols import Clock, Device
+from fedge.types import Label, Measurement, Modes, PowerMode, Workload
 
 MAX_CHUNK_STEPS = 10_000
 # Limit on the steps of a chunk, for very short steps. Default: keeps a chunk near its length even at 0.1 ms per step.
@@ -24,18 +25,46 @@ HOT_C = 80.0
 VerdictCallback = Callable[[StabilityVerdict], None]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class ProfilingBench:
+    """A real or emulated board under profiling: the device, its work, how it rests, and metadata for the record.
+
+    Attributes:
+        board: Kind of board.
+        work: Runs the next ``count`` steps.
+        idle_for: Lets the board rest for some seconds.
+        temperature_c: Reads the hottest sensor in degrees Celsius; None if there is none or it was lost.
+        total_power: Formula of the measured power.
+        software: Versions that the figures depend on; a campaign is resumed only if they are unchanged.
+        prepare: Called before a mode is set, for work that must not be measured.
+    """
+
+    board: str
+    device: Device
+    workload: Workload
+    work: Callable[[int], object]
+    idle_for: Callable[[float], None]
+    temperature_c: Callable[[], float | None]
+    clock: Clock
+    candidates: Modes
+    knowledge: PriorKnowledge
+    label: Label
+    source: str
+    total_power: str
+    emulated: bool
+    software: Mapping[str, str] = field(default_factory=dict)
+    prepare: Callable[[], object] = lambda: None
+
+
 @dataclass(frozen=True, slots=True)
 class SettledMode:
     """The measurement of one mode.
 
     Attributes:
-        mode: Power mode.
         verdict: Steady values and their quality.
         throttled: Whether the board throttled in the last attempt.
         peak_c: Highest temperature of the last attempt; None without a sensor.
-        attempts: Number of attempts.
-        seconds: Duration including rests and retries.
-        joules: Energy including rests and retries.
+        seconds: Duration including rests and retries, as for ``joules``.
         end_c: Temperature at the end; None without a sensor.
     """
 
@@ -87,12 +116,6 @@ def measure_mode(
     """Measure the steady time and power of a mode; the previous mode is restored even after an error.
 
     A board that throttles is stopped at once, rests, and is measured once more; the second attempt counts in any case.
-
-    Args:
-        bench: The board and its work.
-        mode: Mode to measure.
-        rule: Criteria of a settled mode.
-        report: Called with the verdict after every chunk.
 
     Raises:
         BoardError: If the board fails.

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from fedge.characterisation.profiling.profiling_bench import ProfilingBench
+from fedge.characterisation.mode_measurement import ProfilingBench
 from fedge.clock import SimulatedClock
 from fedge.devices.catalogue import load_catalogue
 from fedge.modes import build_grid

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from fedge import __version__
-from fedge.characterisation.profiling.profiling_bench import ProfilingBench
+from fedge.characterisation.mode_measurement import ProfilingBench
 from fedge.clock import SimulatedClock
 from fedge.costs.workload_sizes import load_workload_sizes
 from fedge.decisions.candidate_modes import mask_above_floor

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from contracts.device import WORK, DeviceContract
 
-from fedge.characterisation.profiling.emulated_bench import build_emulated_bench
-from fedge.characterisation.profiling.mode_measurement import measure_mode
-from fedge.characterisation.profiling.stability import StabilityRule
+from fedge.characterisation.emulated_bench import build_emulated_bench
+from fedge.characterisation.mode_measurement import measure_mode
+from fedge.characterisation.stability import StabilityRule
 from fedge.errors import BadInput, ModeNotSet, UnknownName
 from fedge.protocols import Device
 from fedge.types import PowerMode

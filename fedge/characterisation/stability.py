@@ -36,9 +36,6 @@ class StabilityRule:
 
     Attributes:
         chunk_s: Length of a chunk in seconds, at least one step; ten power samples at 10 Hz by default.
-        least_chunks: Smallest number of chunks kept.
-        least_steps: Smallest number of steps kept.
-        least_s: Smallest total length kept in seconds.
         target: Relative standard error of time and power.
         limit_s: Seconds after which a mode is left, settled or not.
     """
@@ -73,14 +70,7 @@ MAX_CORRELATION = 0.9
 
 @dataclass(frozen=True, slots=True)
 class MeasuredChunk:
-    """An interval of work in one mode.
-
-    Attributes:
-        steps: Number of steps.
-        step_s: Mean seconds per step.
-        power_w: Mean power in watts.
-        work_s: Total seconds.
-    """
+    """An interval of work in one mode."""
 
     steps: int
     step_s: float
@@ -93,12 +83,8 @@ class StabilityVerdict:
     """The steady values so far and whether they are reliable.
 
     Attributes:
-        settled: Whether all criteria are met.
-        step_s: Mean seconds per step.
-        power_w: Mean power in watts.
         time_se_log: Relative standard error of ``step_s`` (log units).
         power_se_log: Relative standard error of ``power_w`` (log units).
-        steps: Steps kept.
         dropped: Chunks dropped at the start.
         outliers: Chunks left out of the mean of time or power.
         why: Criterion that is not met; empty if settled.
@@ -126,12 +112,7 @@ class _SteadyFigure:
 
 
 def judge_stability(chunks: Sequence[MeasuredChunk], rule: StabilityRule) -> StabilityVerdict:
-    """Judge whether a mode has settled; a pure function.
-
-    Args:
-        chunks: The chunks so far, at least one.
-        rule: The criteria.
-    """
+    """Judge whether a mode has settled; a pure function."""
     times = np.array([chunk.step_s for chunk in chunks])
     powers = np.array([chunk.power_w for chunk in chunks])
     dropped, started = _find_start(times, powers)

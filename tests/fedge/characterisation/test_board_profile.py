@@ -7,8 +7,8 @@ import json
 
 import pytest
 
-from fedge.characterisation.profiling import profiling_record
-from fedge.characterisation.profiling.profiling_campaign import (
+from fedge.characterisation import profiling_journal
+from fedge.characterisation.board_profile import (
     ALL_MODES,
     CampaignStopped,
     ProfilingCampaign,
@@ -16,7 +16,7 @@ from fedge.characterisation.profiling.profiling_campaign import (
     build_header,
     check_request,
 )
-from fedge.characterisation.profiling.profiling_journal import open_profiling_journal
+from fedge.characterisation.profiling_journal import open_profiling_journal
 from fedge.devices.tables.mode_table import read_mode_table
 from fedge.errors import BadInput, ModeNotSet
 from fedge.modes import stack_modes
@@ -136,12 +136,12 @@ def test_table_and_record_say_what_was_measured_and_how(small, tmp_path):
     out = tmp_path / "nano" / "net.csv"
     out.parent.mkdir()
 
-    profiling_record.save_campaign(out, build_header(bench, wanted), past, finished=True)
+    profiling_journal.save_campaign(out, build_header(bench, wanted), past, finished=True)
 
     table = read_mode_table(out)
     assert list(table.modes) == [one.mode for one in past.done]
     assert table.step_s.tolist() == pytest.approx([one.verdict.step_s for one in past.done], rel=1e-11)
-    told = json.loads(profiling_record.profiling_record_path(out).read_text(encoding="utf-8"))
+    told = json.loads(profiling_journal.profiling_record_path(out).read_text(encoding="utf-8"))
     assert told["label"] == "measured"
     assert told["total_power"] == "POM_5V_IN"
     assert (told["modes_wanted"], told["explorer"], told["seed"]) == ("all", "all", 7)
@@ -157,7 +157,7 @@ def test_nothing_is_written_of_nothing(small, tmp_path):
     wanted = ProfilingRequest(2, "random")
     past = play(bench, wanted, tmp_path / "j", stop_after=0)
 
-    profiling_record.save_campaign(tmp_path / "t.csv", build_header(bench, wanted), past, finished=False)
+    profiling_journal.save_campaign(tmp_path / "t.csv", build_header(bench, wanted), past, finished=False)
 
     assert not (tmp_path / "t.csv").exists()
-    assert not profiling_record.profiling_record_path(tmp_path / "t.csv").exists()
+    assert not profiling_journal.profiling_record_path(tmp_path / "t.csv").exists()

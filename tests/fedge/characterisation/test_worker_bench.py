@@ -1,4 +1,4 @@
-"""``fedge profile`` on the board at hand: the real daemon, sensors and worker make a table in the normal form."""
+"""``fedge profile`` on the board at hand: its bench, the endless training behind it, and a table made for real."""
 
 from __future__ import annotations
 
@@ -14,17 +14,28 @@ from typing import Any
 import pytest
 from contracts.desk import desk
 
-from fedge.characterisation.profiling import worker_bench
-from fedge.characterisation.profiling.worker_bench import RESTART_STEPS, EndlessTraining, open_worker_bench
+from fedge.characterisation import worker_bench
+from fedge.characterisation.board_profile import ProfilingCampaign, ProfilingRequest, build_header
+from fedge.characterisation.profiling_journal import open_profiling_journal
+from fedge.characterisation.worker_bench import (
+    RESTART_STEPS,
+    EndlessTraining,
+    build_real_bench,
+    open_worker_bench,
+    resolve_workload,
+)
 from fedge.client import worker_training
+from fedge.clock import SimulatedClock
+from fedge.costs.cost_priors import build_priors
+from fedge.devices.catalogue import load_catalogue
 from fedge.devices.node_settings import NodeSettings
 from fedge.devices.tables.mode_table import read_mode_table
-from fedge.errors import WorkerFailed
+from fedge.errors import BadInput, WorkerFailed
 from fedge.powerd.powerd_client import PowerdClient as Power
 from fedge.types import Workload
 from fedge.worker.worker_client import WorkerError
 
-ROOT = Path(__file__).resolve().parents[4]
+ROOT = Path(__file__).resolve().parents[3]
 LIMIT_S = 4.0
 """Too short for any mode to settle, so that the test's length does not depend on how even the machine is."""
 
@@ -32,7 +43,7 @@ LIMIT_S = 4.0
 @pytest.mark.slow
 @pytest.mark.xdist_group("desk")
 @pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="the worker trains with torch")
-def test_a_board_is_profiled_into_a_table_and_left_as_found(tmp_path: Path) -> None:
+def test_a_board_is_profiled_into_a_table_and_left_as_found(tmp_path):
     with desk("xavier-nx", tmp_path) as board:
         settings = tmp_path / "node.yaml"
         settings.write_text(json.dumps(board.settings.model_dump(mode="json")), encoding="utf-8")
@@ -83,9 +94,9 @@ class Trainer:
     def close(self) -> None: ...
 
 
-def test_a_training_is_begun_before_the_mode_is_set_and_never_in_the_middle_of_metered_work() -> None:
+def test_a_training_is_begun_before_the_mode_is_set_and_never_in_the_middle_of_metered_work():
     trainer = Trainer()
-    work = EndlessTraining(trainer, lambda: trainer.asked.append("ready"), 16, 0)  # type: ignore[arg-type]
+    work = EndlessTraining(trainer, lambda: trainer.asked.append("ready"), 16, 0)
 
     work.prepare()
     for _ in range(3):
@@ -100,9 +111,9 @@ def test_a_training_is_begun_before_the_mode_is_set_and_never_in_the_middle_of_m
     assert trainer.asked[8:] == ["ready", "begin", "1", "1"]
 
 
-def test_after_a_failure_the_worker_is_made_ready_and_a_training_is_begun_anew() -> None:
+def test_after_a_failure_the_worker_is_made_ready_and_a_training_is_begun_anew():
     trainer = Trainer()
-    work = EndlessTraining(trainer, lambda: trainer.asked.append("ready"), 16, 0)  # type: ignore[arg-type]
+    work = EndlessTraining(trainer, lambda: trainer.asked.append("ready"), 16, 0)
     work.prepare()
     trainer.fails = WorkerError("oom", "memory ran out")
     with pytest.raises(WorkerFailed, match="memory ran out"):
@@ -115,7 +126,7 @@ def test_after_a_failure_the_worker_is_made_ready_and_a_training_is_begun_anew()
     assert trainer.asked == ["ready", "begin", "3", "ready", "begin", "3"]
 
 
-def test_a_worker_that_does_not_tell_its_status_is_an_error_of_the_board(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_that_does_not_tell_its_status_is_an_error_of_the_board(monkeypatch):
     @contextmanager
     def here(place: Any) -> Any:
         yield SimpleNamespace()
@@ -129,3 +140,61 @@ def test_a_worker_that_does_not_tell_its_status_is_an_error_of_the_board(monkeyp
         open_worker_bench(NodeSettings(board="here"), Workload("digits-cnn", 16), 0),
     ):
         pytest.fail("the bench counts as there")
+
+
+@pytest.fixture
+def bench(fake):
+    board, _ = fake()
+    board.total_power = "POM_5V_IN + EXTRA"
+    work = resolve_workload("resnet18-imagenet", None)
+    given = {"clock": board.clock, "seed": 3, "software": {"torch": "1.10"}}
+    return board, build_real_bench(board, work, board.done.append, lambda: board.temperature_c, **given)
+
+
+def test_a_campaign_runs_the_trainer_and_says_that_it_measured(bench, tmp_path):
+    board, one = bench
+    wanted = ProfilingRequest(4, "active", seed=3)
+    header = build_header(one, wanted)
+    with open_profiling_journal(tmp_path / "j", header) as journal:
+        campaign = ProfilingCampaign(one, wanted, journal)
+        while (mode := campaign.choose_next_mode()) is not None:
+            campaign.measure_and_record(mode)
+        done = journal.past.done
+
+    assert len(done) == 4
+    assert done[0].mode == one.device.spec.maxn
+    assert sum(board.done) == sum(board.chunks) > 0
+    assert (header.label, header.emulated, header.total_power) == ("measured", False, "POM_5V_IN + EXTRA")
+    assert header.software.keys() == {"fedge", "torch"}
+
+
+def test_its_modes_keep_it_reachable_unless_others_are_given(bench, fake):
+    _, one = bench
+    assert one.candidates.knobs[:, 0].min() >= 2
+    assert one.candidates.knobs[:, 1].min() >= 400
+
+    board, _ = fake()
+    allowed = one.candidates.__class__(one.candidates.knobs[:5])
+    narrow = build_real_bench(
+        board, Workload("net", 4), board.done.append, lambda: None, clock=SimulatedClock(), candidates=allowed
+    )
+    assert len(narrow.candidates) == 5
+    assert narrow.total_power == board.spec.total_power
+
+
+@pytest.mark.parametrize("batch_size", [16, 64])
+def test_what_is_believed_beforehand_is_of_the_batch_size_that_is_measured(fake, batch_size):
+    board, _ = fake()
+    work = resolve_workload("resnet18-imagenet", batch_size)
+    known = build_real_bench(board, work, board.done.append, lambda: None, clock=SimulatedClock()).knowledge
+    wanted = build_priors(board.spec, work.name, load_catalogue(), batch_size=batch_size, layered=False)
+    assert [p.time.tolist() for p in known.priors] == [p.coefficients.time.tolist() for p in wanted]
+
+
+def test_a_workload_has_its_own_batch_size_or_must_be_given_one():
+    assert resolve_workload("resnet18-imagenet", None) == Workload("resnet18-imagenet", 16)
+    assert resolve_workload("mine", 4) == Workload("mine", 4)
+    with pytest.raises(BadInput, match="--batch-size: got nothing"):
+        resolve_workload("mine", None)
+    with pytest.raises(BadInput, match="--batch-size: got 0"):
+        resolve_workload("mine", 0)

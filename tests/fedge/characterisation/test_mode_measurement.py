@@ -9,14 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedge.characterisation.profiling.mode_measurement import (
-    BLIND_REST_S,
-    MAX_REST_S,
-    REST_S,
-    count_chunk_steps,
-    measure_mode,
-)
-from fedge.characterisation.profiling.stability import StabilityRule
+from fedge.characterisation.mode_measurement import BLIND_REST_S, MAX_REST_S, REST_S, count_chunk_steps, measure_mode
+from fedge.characterisation.stability import StabilityRule
 from fedge.errors import SensorLost
 from fedge.types import Measurement, PowerMode
 

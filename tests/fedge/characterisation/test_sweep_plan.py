@@ -8,8 +8,7 @@ from itertools import product
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedge.characterisation.knob_values import cross_knobs, order_points
-from fedge.characterisation.sweep_plan import SweepPoint
+from fedge.characterisation.sweep_plan import SweepPoint, cross_knobs, order_points
 
 VALUES = {
     "workload": st.sampled_from(["a", "b"]),

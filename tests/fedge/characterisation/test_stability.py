@@ -9,12 +9,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from fedge.characterisation.profiling.stability import (
-    MeasuredChunk,
-    StabilityRule,
-    StabilityVerdict,
-    judge_stability,
-)
+from fedge.characterisation.stability import MeasuredChunk, StabilityRule, StabilityVerdict, judge_stability
 
 RULE = StabilityRule()
 SEEDS = st.integers(0, 2**32 - 1)

@@ -1,0 +1,311 @@
+"""The profile of a board: MAXN first, then an explorer's modes, each measured until settled and journaled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from fedge.characterisation.emulated_bench import build_emulated_bench
+from fedge.characterisation.mode_measurement import ProfilingBench, SettledMode, VerdictCallback, measure_mode
+from fedge.characterisation.profiling_journal import (
+    ModeFailure,
+    ProfilingHeader,
+    ProfilingHistory,
+    ProfilingJournal,
+    last_temperature_c,
+    open_profiling_journal,
+    profiling_journal_path,
+    profiling_record_path,
+    save_campaign,
+)
+from fedge.characterisation.stability import StabilityRule
+from fedge.characterisation.sweep_plan import EMULATED, HERE
+from fedge.errors import BadInput, BoardError
+from fedge.modes import find_mode_index, stack_modes
+from fedge.predictors.explorers import EXPLORERS, load_explorer
+from fedge.predictors.explorers.profiling_order import sort_high_to_low
+from fedge.registry import load_named
+from fedge.types import PowerMode
+
+ALL_MODES = 0
+MAX_CONSECUTIVE_FAILURES = 3
+# Consecutive failures after which a campaign stops. Default: one may be an accident, three indicate a broken board.
+
+
+@dataclass(frozen=True, slots=True)
+class ProfilingRequest:
+    """The settings of a campaign; ``modes`` may be ``ALL_MODES``."""
+
+    modes: int
+    explorer: str
+    seed: int = 0
+    rule: StabilityRule = field(default_factory=StabilityRule)
+
+
+class CampaignStopped(BoardError):
+    """A campaign stopped after consecutive failures; measurements so far are kept."""
+
+
+def build_header(bench: ProfilingBench, request: ProfilingRequest) -> ProfilingHeader:
+    """Return the identity of a campaign."""
+    return ProfilingHeader(
+        board=bench.board,
+        workload=bench.workload.name,
+        batch_size=bench.workload.batch_size,
+        kind=bench.workload.kind,
+        emulated=bench.emulated,
+        label=bench.label,
+        source=bench.source,
+        total_power=bench.total_power,
+        explorer="all" if request.modes == ALL_MODES else request.explorer,
+        modes=request.modes,
+        seed=request.seed,
+        rule=request.rule.to_dict(),
+        software=dict(bench.software),
+    )
+
+
+def check_request(bench: ProfilingBench, request: ProfilingRequest) -> None:
+    """Check the number of modes and the explorer.
+
+    Raises:
+        BadInput: If there are fewer modes on the board or the explorer is unknown.
+    """
+    count = len(bench.candidates)
+    if not 0 <= request.modes <= count:
+        raise BadInput("--modes", str(request.modes), f"from 1 to {count}, or all")
+    if request.modes != ALL_MODES:
+        load_named("--explorer", request.explorer, EXPLORERS)
+
+
+class ProfilingCampaign:
+    """Drives a bench: chooses the next mode, measures it, and writes the journal before anything else."""
+
+    def __init__(self, bench: ProfilingBench, request: ProfilingRequest, journal: ProfilingJournal) -> None:
+        self.bench, self.request, self.journal = bench, request, journal
+        self.total = request.modes or len(bench.candidates)
+
+    def choose_next_mode(self) -> PowerMode | None:
+        """Return the mode to measure next, or None if all are done or the explorer has no more."""
+        past = self.journal.past
+        while not past.remaining_modes:
+            modes = self._plan_more()
+            if not modes:
+                return None
+            self.journal.write_plan(modes)
+        return past.remaining_modes[0]
+
+    def measure_and_record(
+        self, mode: PowerMode, report: VerdictCallback = lambda _: None
+    ) -> SettledMode | ModeFailure:
+        """Measure ``mode`` until it has settled, with a report after every chunk, and record the result or the failure.
+
+        Raises:
+            CampaignStopped: After ``MAX_CONSECUTIVE_FAILURES`` consecutive failures.
+        """
+        begin_s = self.bench.clock.now_s()
+        try:
+            settled = measure_mode(self.bench, mode, self.request.rule, report)
+        except BoardError as error:
+            failure = ModeFailure(mode, str(error), round(self.bench.clock.now_s() - begin_s, 3))
+            self.journal.write_failure(failure)
+            if self.journal.past.failed_in_a_row >= MAX_CONSECUTIVE_FAILURES:
+                self.journal.write_stop()
+                raise CampaignStopped(
+                    f"{MAX_CONSECUTIVE_FAILURES} modes failed in a row, the last ({mode}) with: {error}. "
+                    "Mend that, then give the same command again: it goes on with these modes"
+                ) from error
+            return failure
+        self.journal.write_result(settled)
+        return settled
+
+    def _plan_more(self) -> list[PowerMode]:
+        """Return the modes to measure next: MAXN alone first, then all others at once in descending order."""
+        planned = self.journal.past.planned
+        maxn, missing = self.bench.knowledge.maxn, self.total - len(planned)
+        if not planned and find_mode_index(self.bench.candidates, maxn) is not None:
+            return [maxn]
+        if missing <= 0:
+            return []
+        known = set(planned)
+        proposed = self.bench.candidates if self.request.modes == ALL_MODES else self._ask_explorer(missing)
+        fresh = [mode for mode in dict.fromkeys(proposed) if mode not in known][:missing]
+        return list(sort_high_to_low(stack_modes(fresh))) if fresh else []
+
+    def _ask_explorer(self, missing: int) -> list[PowerMode]:
+        """Ask a new explorer that knows all measurements, so that its proposals are the same after a restart.
+
+        It does not know the failed modes and may propose them again; as many additional modes are requested.
+        """
+        past = self.journal.past
+        explorer = load_explorer(self.request.explorer, self.bench.candidates, self.bench.knowledge, "--explorer")
+        explorer.tell([settled.as_measurement() for settled in past.done])
+        return list(explorer.ask(missing + len(past.failed)))
+
+
+JETSON_RELEASE_FILE = Path("/etc/nv_tegra_release")
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileOptions:
+    """Options of a profile.
+
+    Attributes:
+        board: ``here``, or a board of the catalogue, which is emulated.
+        out: The table to write.
+        modes: Number of modes, or ``all``.
+        batch_size: Samples per step; None for the workload's own.
+        settings: Settings file of the local board; None for its own.
+        limit_s: Seconds after which a mode is abandoned, settled or not; None for the rule's own.
+    """
+
+    board: str
+    workload: str
+    out: Path
+    modes: str = "50"
+    explorer: str = "active"
+    batch_size: int | None = None
+    seed: int = 0
+    settings: Path | None = None
+    limit_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileOutcome:
+    """A profile after one start, which measured ``new`` of the ``modes``.
+
+    The paths of the table and of its record are None if no mode was measured. Board time and energy are those of all
+    starts.
+    """
+
+    file: str | None
+    record: str | None
+    modes: int
+    new: int
+    not_settled: int
+    failed: int
+    board_s: float
+    board_j: float
+
+
+ShowProgress = Callable[[ProfilingCampaign], AbstractContextManager[Callable[[str], None]]]
+
+
+def profile_board(
+    options: ProfileOptions, *, note: Callable[[str], None], show_progress: ShowProgress
+) -> ProfileOutcome:
+    """Measure the remaining modes, and write the table and its record.
+
+    An interrupt, or a board that fails repeatedly, leaves a table of the finished modes.
+
+    Args:
+        options: The options.
+        note: Shows a note to the user.
+        show_progress: Opens a progress line, which receives the present mode.
+
+    Raises:
+        BadInput: If the input is invalid; raised before any measurement.
+        CampaignStopped: If the board fails repeatedly.
+    """
+    rule = StabilityRule() if options.limit_s is None else StabilityRule(limit_s=options.limit_s)
+    request = ProfilingRequest(_parse_modes(options.modes), options.explorer, options.seed, rule)
+    journal_path = _check_table_path(options.out)
+    with _open_bench(options, last_temperature_c(journal_path)) as bench:
+        check_request(bench, request)
+        with open_profiling_journal(journal_path, build_header(bench, request)) as journal:
+            campaign = ProfilingCampaign(bench, request, journal)
+            return _measure_and_record(campaign, options.out, note, show_progress)
+
+
+def _measure_and_record(
+    campaign: ProfilingCampaign, out: Path, note: Callable[[str], None], show_progress: ShowProgress
+) -> ProfileOutcome:
+    journal = campaign.journal
+    before = len(journal.past.done)
+    if before:
+        note(f"going on after {before} of {campaign.total} modes")
+    finished = False
+    try:
+        _run_campaign(campaign, note, show_progress)
+        finished = True
+    except KeyboardInterrupt:
+        done = len(journal.read_from_disk().done)
+        state = f"{out} holds the {done} modes done so far" if done else "no mode is done yet"
+        note(f"{state}; the same command goes on")
+        raise
+    finally:
+        header = build_header(campaign.bench, campaign.request)
+        save_campaign(out, header, journal.read_from_disk(), finished=finished)
+    return _build_outcome(out, journal.past, before)
+
+
+def _run_campaign(campaign: ProfilingCampaign, note: Callable[[str], None], show_progress: ShowProgress) -> None:
+    with show_progress(campaign) as report:
+        while (mode := campaign.choose_next_mode()) is not None:
+            report(f"{mode}")
+            result = campaign.measure_and_record(
+                mode,
+                lambda verdict, mode=mode: report(f"{mode}  {verdict.why or 'settled'}"),  # type: ignore[misc]
+            )
+            if isinstance(result, ModeFailure):
+                note(f"{result.mode} failed and is left out: {result.reason}")
+            elif result.note:
+                note(f"{result.mode}: {result.note}")
+
+
+def _build_outcome(out: Path, past: ProfilingHistory, before: int) -> ProfileOutcome:
+    board_s, board_j = past.cost
+    return ProfileOutcome(
+        file=str(out) if past.done else None,
+        record=str(profiling_record_path(out)) if past.done else None,
+        modes=len(past.done),
+        new=len(past.done) - before,
+        not_settled=sum(not mode.verdict.settled for mode in past.done),
+        failed=len(past.failed),
+        board_s=board_s,
+        board_j=board_j,
+    )
+
+
+@contextmanager
+def _open_bench(options: ProfileOptions, temperature_c: float | None) -> Iterator[ProfilingBench]:
+    """Open the board for measuring; an emulated one continues at ``temperature_c`` (degrees Celsius)."""
+    if options.board != HERE:
+        yield build_emulated_bench(
+            options.board.removeprefix(EMULATED),
+            workload=options.workload,
+            batch_size=options.batch_size,
+            seed=options.seed,
+            temperature_c=temperature_c,
+        )
+        return
+    from fedge.characterisation.worker_bench import open_worker_bench, resolve_workload
+    from fedge.devices.node_settings import load_local_settings
+
+    if options.settings is None and not JETSON_RELEASE_FILE.exists():
+        right = f"{EMULATED}NAME, a board of `fedge devices list`"
+        raise BadInput("--board here", "a machine that is no Jetson", right)
+    workload = resolve_workload(options.workload, options.batch_size)
+    with open_worker_bench(load_local_settings(options.settings), workload, options.seed) as bench:
+        yield bench
+
+
+def _parse_modes(text: str) -> int:
+    if text == "all":
+        return ALL_MODES
+    if not (text.isascii() and text.isdigit() and int(text) > 0):
+        raise BadInput("--modes", repr(text), "a whole number above 0, or all")
+    return int(text)
+
+
+def _check_table_path(out: Path) -> Path:
+    """Return the journal's path; refuse a table without a journal, which would be overwritten."""
+    journal = profiling_journal_path(out)
+    if out.is_dir() or not out.absolute().parent.is_dir():
+        raise BadInput("--out", str(out), "the path of a file in a folder that exists")
+    for path in (out, profiling_record_path(out)):
+        if path.exists() and not journal.exists():
+            raise BadInput("--out", f"{path}, which exists without a journal", "a new file")
+    return journal

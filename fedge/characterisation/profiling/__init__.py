@@ -1,1 +1,0 @@
-"""Profiling of boards, emulated or real: choose modes, measure each until it has settled, and write a table."""

@@ -1,0 +1,295 @@
+"""The files of a profiling campaign: its journal, its table in the standard form, and the record of the measurement.
+
+The journal has one JSON line per event, synced to disk before the next mode; nothing else is needed to resume.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict, astuple, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedge.atomic_files import sync_folder, write_text
+from fedge.characterisation.mode_measurement import SettledMode
+from fedge.characterisation.stability import StabilityVerdict
+from fedge.devices.tables.mode_table import write_mode_table
+from fedge.errors import BadInput
+from fedge.jsonlines import RETRY_ADVICE, JsonLines, open_locked, replay_lines
+from fedge.modes import stack_modes
+from fedge.types import PowerMode, ProfileTable
+
+VERSION = 1
+EXPECTED_FILE = "the journal of `fedge profile`, or another --out"
+RULE_DESCRIPTION = (
+    "fedge.characterisation.stability: MSER truncation, clipped outliers, standard errors below the target, no drift"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ProfilingHeader:
+    """The identity of a campaign, which is resumed only if all of it is unchanged. ``modes`` 0 means all."""
+
+    board: str
+    workload: str
+    batch_size: int
+    kind: str
+    emulated: bool
+    label: str
+    source: str
+    total_power: str
+    explorer: str
+    modes: int
+    seed: int
+    rule: Mapping[str, float]
+    software: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class ModeFailure:
+    """A mode that could not be measured, the reason, and the seconds spent on it."""
+
+    mode: PowerMode
+    reason: str
+    seconds: float = 0.0
+
+
+@dataclass(slots=True)
+class ProfilingHistory:
+    """The progress of a campaign; modes are in chronological order."""
+
+    planned: list[PowerMode] = field(default_factory=list)
+    done: list[SettledMode] = field(default_factory=list)
+    failed: list[ModeFailure] = field(default_factory=list)
+    failed_in_a_row: int = 0
+    """Number of failures since the last success."""
+
+    @property
+    def remaining_modes(self) -> list[PowerMode]:
+        """Return the planned modes that have not been tried."""
+        tried = {one.mode for one in self.done} | {one.mode for one in self.failed}
+        return [mode for mode in self.planned if mode not in tried]
+
+    @property
+    def cost(self) -> tuple[float, float]:
+        """The seconds and joules of all modes; failed modes contribute their seconds only."""
+        seconds = sum(one.seconds for one in self.done) + sum(one.seconds for one in self.failed)
+        return round(seconds, 3), round(sum(one.joules for one in self.done), 3)
+
+    def apply_event(self, event: Mapping[str, Any]) -> None:
+        """Apply a line of the journal.
+
+        Raises:
+            KeyError, TypeError, ValueError: It is no such line.
+        """
+        kind = event["event"]
+        if kind == "plan":
+            self.planned += [_mode_from_list(knobs) for knobs in event["modes"]]
+        elif kind == "mode":
+            self.done.append(_settled_from_dict(event))
+            self.failed_in_a_row = 0
+        elif kind == "failed":
+            self.failed.append(ModeFailure(_mode_from_list(event["mode"]), event["reason"], event["seconds"]))
+            self.failed_in_a_row += 1
+        elif kind == "stopped":  # the failures for which the campaign stopped are tried again
+            del self.failed[len(self.failed) - self.failed_in_a_row :]
+            self.failed_in_a_row = 0
+        else:
+            raise ValueError(event)
+
+
+def profiling_journal_path(table: Path) -> Path:
+    """Return the path of a table's journal."""
+    return table.with_name(f"{table.name}.journal")
+
+
+def profiling_record_path(table: Path) -> Path:
+    """Return the path of a table's record."""
+    return table.with_name(f"{table.name}.json")
+
+
+class ProfilingJournal(JsonLines):
+    """An open journal that only one process writes; ``past`` is its content."""
+
+    def __init__(self, path: Path, file: int, past: ProfilingHistory) -> None:
+        super().__init__(path, file)
+        self.past = past
+
+    def write_plan(self, modes: list[PowerMode]) -> None:
+        """Record the modes that come next."""
+        self._write_event({"event": "plan", "modes": [list(astuple(mode)) for mode in modes]})
+
+    def write_result(self, settled: SettledMode) -> None:
+        self._write_event({"event": "mode", **_settled_to_dict(settled)})
+
+    def write_failure(self, failure: ModeFailure) -> None:
+        self._write_event({"event": "failed", **asdict(failure), "mode": list(astuple(failure.mode))})
+
+    def write_stop(self) -> None:
+        """Record that the campaign stops because of its last failures."""
+        self._write_event({"event": "stopped"})
+
+    def read_from_disk(self) -> ProfilingHistory:
+        """Read the file again: after an interrupt, it may contain a line that ``past`` lacks."""
+        return parse_journal(self.path, self.path.read_bytes())[1]
+
+    def _write_event(self, event: Mapping[str, Any]) -> None:
+        self._append(event)
+        self.past.apply_event(event)
+
+
+def open_profiling_journal(path: Path, header: ProfilingHeader) -> ProfilingJournal:
+    """Create a journal, or resume the one at ``path``.
+
+    Raises:
+        BadInput: If the journal belongs to another campaign (the message names the difference), is locked by another
+            process, is damaged other than at its end, or cannot be written.
+    """
+    file = open_locked(path, "fedge profile")
+    try:
+        found, past, whole = parse_journal(path, path.read_bytes())
+        if found is not None:
+            _check_fits(path, found, header)
+        os.ftruncate(file, whole)
+        journal = ProfilingJournal(path, file, past)
+        if found is None:
+            journal._append({"event": "begin", "version": VERSION, **asdict(header)})  # noqa: SLF001 -- its own maker
+            sync_folder(path.parent)
+    except BaseException:
+        os.close(file)
+        raise
+    return journal
+
+
+def last_temperature_c(path: Path) -> float | None:
+    """Return the board's temperature after the last mode of a journal in degrees Celsius, or None if it is unknown."""
+    raw = b""
+    with suppress(OSError):
+        raw = path.read_bytes()
+    _, past, _ = parse_journal(path, raw)
+    return past.done[-1].end_c if past.done else None
+
+
+def parse_journal(path: Path, raw: bytes) -> tuple[ProfilingHeader | None, ProfilingHistory, int]:
+    """Parse a journal whose content is ``raw``; ``path`` is named in messages.
+
+    Returns:
+        The header (None in an empty journal), the history, and the number of bytes in complete lines.
+
+    Raises:
+        BadInput: If a complete line is invalid.
+    """
+    past = ProfilingHistory()
+    header: ProfilingHeader | None = None
+
+    def take(number: int, event: Any) -> None:
+        nonlocal header
+        if number > 1:
+            past.apply_event(event)
+        elif event["event"] != "begin" or event["version"] != VERSION:
+            raise ValueError(event)
+        else:
+            header = ProfilingHeader(**{one.name: event[one.name] for one in fields(ProfilingHeader)})
+
+    whole = replay_lines(path, raw, take, EXPECTED_FILE)
+    return header, past, whole
+
+
+def _check_fits(path: Path, before: ProfilingHeader, now: ProfilingHeader) -> None:
+    for one in fields(ProfilingHeader):
+        there, wanted = getattr(before, one.name), getattr(now, one.name)
+        if there != wanted:
+            right = f"{wanted!r} was asked for now: ask for the same, give another --out, or remove the journal"
+            raise BadInput(f"{path}: {one.name}", repr(there), right)
+
+
+def _mode_from_list(knobs: list[float]) -> PowerMode:
+    cores, cpu_mhz, gpu_mhz, mem_mhz = knobs
+    return PowerMode(int(cores), cpu_mhz, gpu_mhz, mem_mhz)
+
+
+def _settled_to_dict(settled: SettledMode) -> dict[str, Any]:
+    """Return the content of a line; an unknown standard error becomes null."""
+    verdict = {name: _finite_or_none(value) for name, value in asdict(settled.verdict).items()}
+    return asdict(settled) | {"mode": list(astuple(settled.mode)), "verdict": verdict}
+
+
+def _settled_from_dict(event: Mapping[str, Any]) -> SettledMode:
+    verdict: dict[str, Any] = {name: math.inf if value is None else value for name, value in event["verdict"].items()}
+    given = {one.name: event[one.name] for one in fields(SettledMode)}
+    return SettledMode(**{**given, "mode": _mode_from_list(event["mode"]), "verdict": StabilityVerdict(**verdict)})
+
+
+def _finite_or_none(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def save_campaign(path: Path, header: ProfilingHeader, past: ProfilingHistory, *, finished: bool) -> None:
+    """Write table and record atomically, with the modes in the order of measurement; nothing if there are none.
+
+    The record is written first, so that an emulated board's table never exists without its label.
+
+    Raises:
+        BadInput: If a path cannot be written.
+    """
+    if not past.done:
+        return
+    record = profiling_record_path(path)
+    try:
+        write_text(record, json.dumps(campaign_to_dict(header, past, finished=finished), indent=1) + "\n")
+    except OSError as error:
+        raise BadInput(str(record), f"a file that cannot be written ({error.strerror})", RETRY_ADVICE) from error
+    table = ProfileTable(
+        device=header.board,
+        workload=header.workload,
+        batch_size=header.batch_size,
+        modes=stack_modes(one.mode for one in past.done),
+        step_s=np.array([one.verdict.step_s for one in past.done]),
+        power_w=np.array([one.verdict.power_w for one in past.done]),
+        sha256="",
+        path=str(path),
+    )
+    write_mode_table(path, table)
+
+
+def campaign_to_dict(header: ProfilingHeader, past: ProfilingHistory, *, finished: bool) -> dict[str, Any]:
+    """Return the record: all facts about the measurements that the table's columns do not hold."""
+    seconds, joules = past.cost
+    return {
+        "label": "emulated" if header.emulated else "measured",
+        **{name: getattr(header, name) for name in ("board", "workload", "batch_size", "kind", "source")},
+        "truth_label": header.label,
+        "total_power": header.total_power,
+        "method": {"rule": RULE_DESCRIPTION, **header.rule},
+        "explorer": header.explorer,
+        "seed": header.seed,
+        "modes_wanted": header.modes or "all",
+        "software": dict(header.software),
+        "finished": finished,
+        "seconds": seconds,
+        "joules": joules,
+        "modes": [_mode_to_record(one) for one in past.done],
+        "failed": [{**asdict(one.mode), "reason": one.reason, "seconds": one.seconds} for one in past.failed],
+    }
+
+
+def _mode_to_record(one: SettledMode) -> dict[str, Any]:
+    verdict = one.verdict
+    return {
+        **asdict(one.mode),
+        "settled": verdict.settled,
+        "throttled": one.throttled,
+        "note": one.note,
+        "time_se_log": _finite_or_none(verdict.time_se_log),
+        "power_se_log": _finite_or_none(verdict.power_se_log),
+        "steps": verdict.steps,
+        "chunks_dropped": verdict.dropped,
+        "outliers": verdict.outliers,
+        **{name: getattr(one, name) for name in ("attempts", "peak_c", "seconds", "joules")},
+    }

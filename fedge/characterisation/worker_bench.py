@@ -1,0 +1,170 @@
+"""This board under profiling: measured while its own worker trains on generated images."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import replace
+
+from fedge import __version__
+from fedge.characterisation.mode_measurement import ProfilingBench
+from fedge.client.worker_training import STRETCH_LIMIT_S, WorkerTraining, load_worker_task, translate_worker_errors
+from fedge.clock import RealClock
+from fedge.costs.cost_priors import build_priors
+from fedge.costs.workload_sizes import load_workload_sizes
+from fedge.decisions.candidate_modes import mask_above_floor
+from fedge.devices.catalogue import load_catalogue
+from fedge.devices.local_board import open_local_board
+from fedge.devices.node_settings import NodeSettings
+from fedge.errors import BadInput, WorkerFailed
+from fedge.modes import build_grid
+from fedge.physics.prior_knowledge import PriorKnowledge
+from fedge.protocols import Clock, Device
+from fedge.types import Modes, TrainOptions, Workload
+from fedge.worker import builtin_tasks
+from fedge.worker.refusal import Refusal
+from fedge.worker.worker_client import WorkerClient
+
+RESTART_STEPS = 20_000
+# A training with more steps is restarted between two modes, because the worker stores loss and accuracy of every step.
+ENDLESS_STEPS = 10**9
+# Steps announced for every training, so that none ends within a mode.
+LEARNING_RATE = 1e-3
+# Small, so that the weights stay finite over a long campaign; the step time does not depend on it.
+
+
+@contextmanager
+def open_worker_bench(settings: NodeSettings, workload: Workload, seed: int) -> Iterator[ProfilingBench]:
+    """Open the bench of this board, which is held during the context; ``workload`` is a built-in task.
+
+    Raises:
+        BadInput: If the workload has no network here.
+        BoardError: If the power daemon or the worker fails.
+    """
+    try:
+        source = builtin_tasks.synthetic_source(workload.name)
+    except Refusal as error:
+        raise BadInput("--workload", error.got, error.right) from error
+
+    def ready() -> object:
+        return load_worker_task(settings.worker_socket, {"builtin": workload.name}, source)
+
+    with (
+        closing(WorkerClient(settings.worker_socket, STRETCH_LIMIT_S)) as worker,
+        open_local_board(settings.place) as here,
+    ):
+        ready()
+        with translate_worker_errors():
+            status = worker.status()
+        software = {name: str(status[name]) for name in ("python", "torch")} | {"l4t": str(here.identity.l4t)}
+        work = EndlessTraining(worker, ready, workload.batch_size, seed)
+        with here.board.hold():
+            bench = build_real_bench(
+                here.board,
+                workload,
+                work.advance,
+                here.hottest_c,
+                prepare=work.prepare,
+                candidates=build_grid(here.board.spec),
+                seed=seed,
+                software=software,
+            )
+            if settings.root != "/":  # power was written into a recorded folder and is not measured
+                words = f"a recorded folder ({settings.root}), no board"
+                bench = replace(bench, emulated=True, label="estimated", source=words)
+            yield bench
+
+
+class EndlessTraining:
+    """Unlimited training steps in the worker from a new model; ``ready`` loads the task."""
+
+    def __init__(self, worker: WorkerClient, ready: Callable[[], object], batch_size: int, seed: int) -> None:
+        self._worker, self._ready, self._seed = worker, ready, seed
+        self._options = TrainOptions(ENDLESS_STEPS, batch_size, LEARNING_RATE)
+        self._training: WorkerTraining | None = None
+        self._done = 0
+
+    def prepare(self) -> None:
+        """Begin a training if none is running or the current one is long; nothing is measured meanwhile."""
+        if self._training is None or self._done > RESTART_STEPS:
+            self._ready()
+            self._training = WorkerTraining(self._worker, arrays={}, share=None, seed=self._seed, options=self._options)
+            self._done = 0
+
+    def advance(self, steps: int) -> None:
+        """Run the next ``steps`` steps; after a failure, ``prepare`` begins a new training."""
+        if self._training is None:
+            self.prepare()
+        assert self._training is not None
+        try:
+            self._training.advance(steps)
+        except WorkerFailed:
+            self._training = None
+            raise
+        self._done += steps
+
+
+def build_real_bench(
+    device: Device,
+    workload: Workload,
+    work: Callable[[int], object],
+    temperature_c: Callable[[], float | None],
+    *,
+    prepare: Callable[[], object] = lambda: None,
+    clock: Clock | None = None,
+    candidates: Modes | None = None,
+    seed: int = 0,
+    software: Mapping[str, str] | None = None,
+) -> ProfilingBench:
+    """Build the bench of a real board; the arguments are fields of ``ProfilingBench``.
+
+    Args:
+        device: The board.
+        workload: Work of one step.
+        work: Runs the next ``count`` steps.
+        temperature_c: Reads the hottest sensor in degrees Celsius; None without one.
+        prepare: Called before a mode is set.
+        clock: The machine's by default.
+        candidates: By default, the modes above the usual floor.
+        seed: Seed of random choices.
+        software: Further versions that the figures depend on (torch, L4T).
+    """
+    chosen = candidates
+    if chosen is None:
+        every = build_grid(device.spec)
+        chosen = Modes(every.knobs[mask_above_floor(every)])
+    pause = clock or RealClock()
+    priors = build_priors(device.spec, workload.name, load_catalogue(), batch_size=workload.batch_size, layered=False)
+    return ProfilingBench(
+        board=device.spec.name,
+        device=device,
+        workload=workload,
+        work=work,
+        idle_for=pause.sleep_s,
+        temperature_c=temperature_c,
+        clock=pause,
+        candidates=chosen,
+        knowledge=PriorKnowledge(device.spec.maxn, tuple(prior.coefficients for prior in priors), seed=seed),
+        label="measured",
+        source=f"measured on a {device.spec.title}",
+        total_power=getattr(device, "total_power", device.spec.total_power),
+        emulated=False,
+        software={"fedge": __version__, **(software or {})},
+        prepare=prepare,
+    )
+
+
+def resolve_workload(name: str, batch_size: int | None) -> Workload:
+    """Return a workload at ``batch_size``, by default at its own.
+
+    Raises:
+        BadInput: If the batch size is not positive, or is not given and unknown.
+    """
+    known = load_workload_sizes().get(name)
+    if batch_size is not None:
+        if batch_size < 1:
+            raise BadInput("--batch-size", str(batch_size), "a whole number above 0")
+        return Workload(name, batch_size)
+    if known is None:
+        raise BadInput("--batch-size", "nothing", f"samples per minibatch: the one of {name!r} is not known")
+    return Workload(name, known.batch_size)
