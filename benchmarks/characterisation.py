@@ -165,12 +165,9 @@ class PaperEffect:
 
     def measure_size(self, board: str, kind: WorkKind) -> float:
         """Return the size of the effect on the emulated board."""
-        (mode_before, before), (mode_after, after) = self.before, self.after
-        first = quantity_per_step(
-            run_epoch(board, self.workload, mode_before, kind, tuple(before.items())), self.quantity
-        )
-        second = quantity_per_step(
-            run_epoch(board, self.workload, mode_after, kind, tuple(after.items())), self.quantity
+        first, second = (
+            quantity_per_step(run_epoch(board, self.workload, mode, kind, tuple(more.items())), self.quantity)
+            for mode, more in (self.before, self.after)
         )
         if self.form == "change":
             return second / first - 1.0
@@ -313,9 +310,8 @@ def _report_absolute_times() -> None:
     table = build_table("Seconds of an epoch of training", *headings, left=headings)
     for text, board, workload, setting, paper, quantity, fitted in EPOCH_SECONDS:
         minibatches = -(-WORKLOADS[workload].images.count // 16)  # the paper's epochs, the rest of them too
-        seconds = (
-            quantity_per_step(run_epoch(board, workload, None, "train", tuple(setting.items())), quantity) * minibatches
-        )
+        seen = run_epoch(board, workload, None, "train", tuple(setting.items()))
+        seconds = quantity_per_step(seen, quantity) * minibatches
         mark = "yes" if paper / TOLERATED_FACTOR <= seconds <= paper * TOLERATED_FACTOR else "NO"
         table.add_row(text, board[:-2], f"{paper:g}", f"{seconds:.1f}", mark, "fitted" if fitted else "")
     CONSOLE.print(table)
@@ -336,13 +332,10 @@ def report_boards() -> None:
             if board == "xavier-nx" and effect.before[0] == "h":
                 cells.append("no such clock")
                 continue
-            total += 1
             size = effect.measure_size(f"{board}-1", kind)
-            right = size * effect.low > 0
-            signs, within = signs + right, within + effect.is_reproduced(size)
-            cells.append(
-                f"{effect.format_size(size)}{'' if effect.is_reproduced(size) else ' *' if right else ' WRONG'}"
-            )
+            right, near = size * effect.low > 0, effect.is_reproduced(size)
+            total, signs, within = total + 1, signs + right, within + near
+            cells.append(f"{effect.format_size(size)}{'' if near else ' *' if right else ' WRONG'}")
         table.add_row(effect.text, effect.format_paper_range, *cells)
     CONSOLE.print(table)
     CONSOLE.print(f"right sign: {signs} of {total}; within the factor: {within} (others have a star)")
