@@ -59,13 +59,8 @@ def begin_or_renew(
 ) -> Optional[PowerdLease]:
     """Begin, renew or end a lease.
 
-    Args:
-        lease: The current lease, or None.
-        name: Name of the holder.
-        seconds: Time from now until the lease ends, at most ``LONGEST_S``; 0 gives it back.
-        token: The holder's token; None to begin a lease.
-        new_token: Token of a lease that begins; a renewed one keeps its name and token.
-        now_s: Current time on the daemon's monotonic clock.
+    ``seconds`` count from now, at most ``LONGEST_S``; 0 gives the lease back. ``token`` is the holder's, None to begin
+    a lease, which gets ``new_token``; a renewed one keeps its name and token.
 
     Returns:
         The lease, or None if it was given back.

@@ -25,10 +25,6 @@ def list_zones(machine: Machine, needed: Sequence[str]) -> List[Tuple[str, str]]
 def read_temperatures(machine: Machine, needed: Sequence[str]) -> Dict[str, float]:
     """Read the temperatures; unreadable zones are skipped unless they are required.
 
-    Args:
-        machine: The machine.
-        needed: Zone types that must be readable.
-
     Returns:
         Degrees C by zone type, the hotter one of two zones of one type.
 
@@ -71,11 +67,7 @@ def check_temperatures(
 ) -> Optional[GuardStop]:
     """Decide whether modes may be set.
 
-    Args:
-        before: The current stop, or None.
-        temperatures_c: Degrees C by zone; None if they could not be read.
-        hottest_c: The limit in degrees C.
-        lost: Why the temperatures could not be read.
+    Temperatures are by zone, or None if they could not be read, and then ``lost`` says why.
 
     Returns:
         The stop from now on, or None to go on.
