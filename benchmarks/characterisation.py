@@ -8,7 +8,7 @@ model     error of the closed form of the input pipeline against simulated epoch
 
 An effect is within a factor 1.5 when it has the paper's sign and its size is between the paper's least divided by 1.5
 and the paper's largest times 1.5. Sizes of changes are compared, not the ratios: -22 % is compared with -33 to -15 %.
-"fitted" marks figures of the paper to which a constant of ``fedge/costs/input_pipeline/emulated_pipeline.yaml`` was
+"fitted" marks figures of the paper to which a constant of ``fedge/costs/input_pipeline/emulation.yaml`` was
 fitted; the others are results of the model. The paper gives no figures of inference, none of the AGX Orin, and those of
 power modes for the AGX Xavier alone: elsewhere the comparison is with the AGX Xavier's figure of training. The paper
 does not say with how many loader workers the power modes were measured: here it is without, as the paper's stalls,
@@ -23,7 +23,7 @@ from functools import lru_cache, partial
 from typing import Literal
 
 import numpy as np
-from figures import build_table, measure_s, run_parts
+from figures import PAPER_MODES, build_table, measure_s, run_parts
 from rich.console import Console
 
 from fedge.characterisation.emulated_costs import estimate_costs
@@ -71,17 +71,7 @@ WORKLOADS = {
 STORAGES = {name: StoragePlan(name) for name in ("default", "ssd", "sd", "hdd")}
 BOARDS = ("agx-xavier", "xavier-nx", "nano", "agx-orin-64gb")
 RANDOM_PIPELINES = 300
-MODES = {
-    "b": (8, 1200, 670, 1333),
-    "c": (8, 1200, 900, 1333),
-    "d": (8, 1200, 900, 1600),
-    "e": (8, 2100, 900, 1600),
-    "f": (2, 2100, 900, 1600),
-    "g": (8, 2265.6, 1377, 2133),
-    "h": (8, 2265.6, 1377, 1066),
-    "lowest GPU": (8, 2265.6, 114.75, 2133),
-}
-"""Modes of the AGX Xavier: cores, CPU, GPU and memory clock in MHz."""
+MODES = PAPER_MODES | {"lowest GPU": (8, 2265, 114.75, 2133)}
 Quantity = Literal["stall", "compute", "e2e", "power", "energy"]
 Form = Literal["change", "times", "share"]
 Setting = dict[str, object]

@@ -23,6 +23,23 @@ from fedge.devices.tables.mode_table import list_batch_sizes, read_mode_table
 from fedge.types import Floats, ProfileTable
 
 HERE = Path(__file__).resolve()
+PAPER_MODES = {
+    "a": (4, 1200, 670, 1333),
+    "b": (8, 1200, 670, 1333),
+    "c": (8, 1200, 900, 1333),
+    "d": (8, 1200, 900, 1600),
+    "e": (8, 2100, 900, 1600),
+    "f": (2, 2100, 900, 1600),
+    "g": (8, 2265, 1377, 2133),
+    "h": (8, 2265, 1377, 1066),
+    "i": (8, 2265, 1377, 1333),
+    "j": (8, 2265, 1377, 1600),
+    "k": (4, 1036, 420, 2133),
+    "l": (8, 1036, 420, 2133),
+    "m": (8, 2265, 420, 2133),
+    "n": (8, 2265, 900, 2133),
+}
+"""Modes of the AGX Xavier of the paper doi 10.1145/3570604: cores, CPU, GPU and memory clock in MHz."""
 
 
 def list_programs() -> dict[str, tuple[str, list[str]]]:

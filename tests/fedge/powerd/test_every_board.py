@@ -62,11 +62,6 @@ def test_a_board_says_what_it_is_and_the_tables_are_its_own(truth, board):
     assert board.emc_control() == "lock"
 
 
-def test_without_a_table_from_the_file_the_nano_has_its_highest_memory_rate_alone(roots):
-    machine = KernelMachine(str(roots.root("nano")), quick=True)
-    assert BoardControl(machine, Config()).tables().emc_hz == (1600000000,)
-
-
 def beside(table, cap):
     """The table's values next to a cap: rounding may take either."""
     below, above = [v for v in table if v <= cap], [v for v in table if v >= cap]
@@ -92,14 +87,6 @@ def mode_of(caps, truth):
     """The mode that a preset's caps set."""
     clocks = ("cpu_khz", "gpu_hz", "emc_hz")
     return Mode(caps.cores, *(getattr(caps, clock) or getattr(truth, clock)[-1] for clock in clocks))
-
-
-def test_at_the_start_the_default_preset_is_set(truth, board):
-    preset = board.preset()
-    caps = truth.presets[truth.default]
-
-    assert (preset.id, preset.default) == (truth.default, True)
-    assert board.mode() == mode_of(caps, truth)
 
 
 @pytest.mark.parametrize("knob", KNOBS)
@@ -143,20 +130,19 @@ def test_a_random_walk_is_read_back_at_every_step_and_put_back_to_the_byte(seed,
     assert board.snapshot() == found
 
 
-def test_a_change_of_state_survives_another_look_by_a_new_daemon(truth, machine, board):
-    """The state found may be any: what one daemon set, the next one puts back."""
-    first = end(board, 0)
-    board.set_mode(first, lock_min=True)
+def test_what_one_daemon_set_another_one_puts_back(truth, machine, board):
+    board.set_mode(end(board, 0), lock_min=True)
     before, again = jetsons.contents(machine.root), BoardControl(machine, Config(emc_table_hz=truth.emc_hz))
     found = again.snapshot()
-
     again.set_mode(end(board, -1))
     assert again.put_back(found) == []
     assert jetsons.contents(machine.root) == before
 
 
 def test_every_preset_is_set_or_refused_and_the_default_comes_back_to_the_byte(truth, machine, board, refused):
-    before, found = jetsons.contents(machine.root), board.snapshot()
+    before, found, preset = jetsons.contents(machine.root), board.snapshot(), board.preset()
+    assert (preset.id, preset.default) == (truth.default, True)
+    assert board.mode() == mode_of(truth.presets[truth.default], truth)
     for caps in truth.presets:
         if caps.needs_reboot:
             now = jetsons.contents(machine.root)
