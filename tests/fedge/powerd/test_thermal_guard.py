@@ -1,8 +1,9 @@
-"""The temperature guard: when it stops, when it lets go again."""
+"""The temperature guard: what it reads, when it stops, when it lets go again."""
 
 import pytest
 
-from fedge.powerd.thermal_guard import GuardStop, check_temperatures
+from fedge.powerd.machine import Machine
+from fedge.powerd.thermal_guard import GuardStop, check_temperatures, read_temperatures
 
 HOT = GuardStop("too-hot", "it was")
 
@@ -25,3 +26,14 @@ def test_temperatures_that_cannot_be_read_stop_with_the_reason_and_a_board_witho
     assert stop.kind == "sensor-lost"
     assert "thermal_zone0 is gone" in stop.text
     assert check_temperatures(stop, {}, 95.0) is None
+
+
+def test_of_two_zones_of_one_type_the_hotter_one_counts_and_what_is_no_sensor_only_where_it_is_needed(tmp_path) -> None:
+    for number, (zone, milli_c) in enumerate([("cpu", 51000), ("cpu", 40000), ("PMIC-Die", 100000)]):
+        folder = tmp_path / f"sys/class/thermal/thermal_zone{number}"
+        folder.mkdir(parents=True)
+        (folder / "type").write_text(zone + "\n")
+        (folder / "temp").write_text(f"{milli_c}\n")
+    machine = Machine(str(tmp_path))
+    assert read_temperatures(machine, ()) == {"cpu": 51.0}
+    assert read_temperatures(machine, ("PMIC-Die",)) == {"cpu": 51.0, "PMIC-Die": 100.0}
