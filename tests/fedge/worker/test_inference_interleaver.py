@@ -302,3 +302,9 @@ def test_a_batch_of_an_unknown_size_is_expected_to_take_as_long_as_a_larger_one(
     seen.add(1, 0.1)
     seen.add(16, 0.4)
     assert [seen.estimate(size).slow_s for size in (1, 2, 9, 16, 64)] == [0.1, 0.4, 0.4, 0.4, 0.4]
+
+
+def test_a_training_without_requests_saves_up_no_more_than_a_tenth_of_a_second_for_a_burst():
+    play = Play([HostedService("s", 1, 10.0)], {"s": iter([60.0] * 1000)}, lambda *_: 0.01, 0.01)
+    play.train(65.0)
+    assert sum(batch[4] == play.done[0][4] for batch in play.done) == pytest.approx(0.1 * 9 / 0.01, abs=2)

@@ -221,6 +221,11 @@ class TestImages:
         with pytest.raises(BadSource, match=r"0\.png: got an image of {} x {} pixels; square .*6 x 6".format(*size)):
             read({"folder": str(tmp_path)})
 
+    def test_images_of_one_size_that_are_not_square_are_refused_by_file(self, tmp_path, image):
+        write_images(tmp_path, self.painter(image, size=(6, 4)))
+        with pytest.raises(BadSource, match=r"\.png: got an image of 6 x 4 pixels; square .*4 x 4"):
+            read({"folder": str(tmp_path)})
+
     def test_a_broken_image_is_refused_by_file(self, tmp_path, image):
         write_images(tmp_path, self.painter(image))
         path = tmp_path / "train" / "cat" / "1.png"
