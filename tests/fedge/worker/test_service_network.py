@@ -18,6 +18,13 @@ from fedge.worker.trainer_backend import make_torch_backend  # noqa: E402
 from fedge.worker.worker_client import WorkerClient  # noqa: E402
 
 
+class First(torch.nn.Module):
+    """Scores the first image alone."""
+
+    def forward(self, x):
+        return x.flatten(1)[:1]
+
+
 class Dropping(torch.nn.Linear):
     """Draws random numbers although it is only asked for scores."""
 
@@ -110,9 +117,10 @@ def test_a_seed_fixes_a_network_that_is_freshly_made():
 def test_arrays_of_another_model_and_scores_that_are_none_are_refused():
     with pytest.raises(BadCall, match="model arrays"):
         ServiceNetwork(task_of(with_batch_norm), noise(), "cpu", {"w": np.zeros(3)})
-    served = ServiceNetwork(task_of(lambda shape: torch.nn.Flatten(0)), noise(), "cpu", most=4)
-    with pytest.raises(BadScores, match="a row of scores for each image"):
-        served.scores([None, None])
+    for net in (torch.nn.Flatten(0), First()):
+        served = ServiceNetwork(task_of(lambda shape, net=net: net), noise(), "cpu", most=4)
+        with pytest.raises(BadScores, match="a row of scores for each image"):
+            served.scores([None, None])
 
 
 @pytest.mark.parametrize("device", ["cpu", CUDA])

@@ -104,6 +104,7 @@ READ = "from fedge.worker.sources import read\ndef data(source):\n    return rea
     [
         ("def model():\n    pass", built, r"got TypeError from model\(shape\)"),
         ("def model(shape):\n    return shape.width", built, r"line 2: got AttributeError from model\(shape\)"),
+        ("def model(shape):\n    raise SystemExit(3)", built, r"line 2: got SystemExit from model\(shape\): 3"),
         ("def model(shape):\n    return 3", built, r"model\(shape\) that returns 'int'; a torch\.nn\.Module"),
         (
             PLAIN + "def loss(s, y):\n    return s.nothing\n",

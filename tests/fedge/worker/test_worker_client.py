@@ -134,6 +134,10 @@ def test_a_status_cut_off_by_a_death_is_asked_of_the_next_trainer(scripted):
     assert scripted(vanish, answer(state="idle")).status()["state"] == "idle"
 
 
+def test_a_status_that_two_deaths_cut_off_is_asked_no_third_time(scripted):
+    assert error_of(scripted(vanish, vanish, answer(state="idle")).status).kind == "unreachable"
+
+
 def test_an_answer_that_is_no_frame_is_told(scripted):
     assert "a frame begins with" in error_of(scripted(garbage).infer, 1, 1).text
 
