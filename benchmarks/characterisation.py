@@ -8,7 +8,7 @@ model     error of the closed form of the input pipeline against simulated epoch
 
 An effect is within a factor 1.5 when it has the paper's sign and its size is between the paper's least divided by 1.5
 and the paper's largest times 1.5. Sizes of changes are compared, not the ratios: -22 % is compared with -33 to -15 %.
-"fitted" marks figures of the paper to which a constant of ``fedge/costs/input_pipeline/emulated_pipeline.yaml`` was
+"fitted" marks figures of the paper to which a constant of ``fedge/costs/input_pipeline/emulation.yaml`` was
 fitted; the others are results of the model. The paper gives no figures of inference, none of the AGX Orin, and those of
 power modes for the AGX Xavier alone: elsewhere the comparison is with the AGX Xavier's figure of training. The paper
 does not say with how many loader workers the power modes were measured: here it is without, as the paper's stalls,
@@ -23,7 +23,7 @@ from functools import lru_cache, partial
 from typing import Literal
 
 import numpy as np
-from figures import build_table, measure_s, run_parts
+from figures import PAPER_MODES, build_table, measure_s, run_parts
 from rich.console import Console
 
 from fedge.characterisation.emulated_costs import estimate_costs
@@ -71,17 +71,7 @@ WORKLOADS = {
 STORAGES = {name: StoragePlan(name) for name in ("default", "ssd", "sd", "hdd")}
 BOARDS = ("agx-xavier", "xavier-nx", "nano", "agx-orin-64gb")
 RANDOM_PIPELINES = 300
-MODES = {
-    "b": (8, 1200, 670, 1333),
-    "c": (8, 1200, 900, 1333),
-    "d": (8, 1200, 900, 1600),
-    "e": (8, 2100, 900, 1600),
-    "f": (2, 2100, 900, 1600),
-    "g": (8, 2265.6, 1377, 2133),
-    "h": (8, 2265.6, 1377, 1066),
-    "lowest GPU": (8, 2265.6, 114.75, 2133),
-}
-"""Modes of the AGX Xavier: cores, CPU, GPU and memory clock in MHz."""
+MODES = PAPER_MODES | {"lowest GPU": (8, 2265, 114.75, 2133)}
 Quantity = Literal["stall", "compute", "e2e", "power", "energy"]
 Form = Literal["change", "times", "share"]
 Setting = dict[str, object]
@@ -165,12 +155,9 @@ class PaperEffect:
 
     def measure_size(self, board: str, kind: WorkKind) -> float:
         """Return the size of the effect on the emulated board."""
-        (mode_before, before), (mode_after, after) = self.before, self.after
-        first = quantity_per_step(
-            run_epoch(board, self.workload, mode_before, kind, tuple(before.items())), self.quantity
-        )
-        second = quantity_per_step(
-            run_epoch(board, self.workload, mode_after, kind, tuple(after.items())), self.quantity
+        first, second = (
+            quantity_per_step(run_epoch(board, self.workload, mode, kind, tuple(more.items())), self.quantity)
+            for mode, more in (self.before, self.after)
         )
         if self.form == "change":
             return second / first - 1.0
@@ -313,9 +300,8 @@ def _report_absolute_times() -> None:
     table = build_table("Seconds of an epoch of training", *headings, left=headings)
     for text, board, workload, setting, paper, quantity, fitted in EPOCH_SECONDS:
         minibatches = -(-WORKLOADS[workload].images.count // 16)  # the paper's epochs, the rest of them too
-        seconds = (
-            quantity_per_step(run_epoch(board, workload, None, "train", tuple(setting.items())), quantity) * minibatches
-        )
+        seen = run_epoch(board, workload, None, "train", tuple(setting.items()))
+        seconds = quantity_per_step(seen, quantity) * minibatches
         mark = "yes" if paper / TOLERATED_FACTOR <= seconds <= paper * TOLERATED_FACTOR else "NO"
         table.add_row(text, board[:-2], f"{paper:g}", f"{seconds:.1f}", mark, "fitted" if fitted else "")
     CONSOLE.print(table)
@@ -336,13 +322,10 @@ def report_boards() -> None:
             if board == "xavier-nx" and effect.before[0] == "h":
                 cells.append("no such clock")
                 continue
-            total += 1
             size = effect.measure_size(f"{board}-1", kind)
-            right = size * effect.low > 0
-            signs, within = signs + right, within + effect.is_reproduced(size)
-            cells.append(
-                f"{effect.format_size(size)}{'' if effect.is_reproduced(size) else ' *' if right else ' WRONG'}"
-            )
+            right, near = size * effect.low > 0, effect.is_reproduced(size)
+            total, signs, within = total + 1, signs + right, within + near
+            cells.append(f"{effect.format_size(size)}{'' if near else ' *' if right else ' WRONG'}")
         table.add_row(effect.text, effect.format_paper_range, *cells)
     CONSOLE.print(table)
     CONSOLE.print(f"right sign: {signs} of {total}; within the factor: {within} (others have a star)")

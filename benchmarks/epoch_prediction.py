@@ -21,7 +21,7 @@ from functools import cache
 from pathlib import Path
 
 import numpy as np
-from figures import build_table, find_profiles, run_parts
+from figures import PAPER_MODES, build_table, find_profiles, run_parts
 from rich.console import Console
 from rich.table import Table
 
@@ -44,23 +44,6 @@ CONSOLE = Console(width=150)
 PLANS = Path(__file__).resolve().parents[1] / "experiments" / "configs" / "characterisation"
 BOARD = "agx-xavier-1"
 TRAINED = ("e", "f", "i", "j")
-MODES = {
-    "a": (4, 1200, 670, 1333),
-    "b": (8, 1200, 670, 1333),
-    "c": (8, 1200, 900, 1333),
-    "d": (8, 1200, 900, 1600),
-    "e": (8, 2100, 900, 1600),
-    "f": (2, 2100, 900, 1600),
-    "g": (8, 2265, 1377, 2133),
-    "h": (8, 2265, 1377, 1066),
-    "i": (8, 2265, 1377, 1333),
-    "j": (8, 2265, 1377, 1600),
-    "k": (4, 1036, 420, 2133),
-    "l": (8, 1036, 420, 2133),
-    "m": (8, 2265, 420, 2133),
-    "n": (8, 2265, 900, 2133),
-}
-"""The paper's modes: cores, CPU, GPU and memory clock in MHz."""
 PAPER_TIME, PAPER_ENERGY = "about 12 %, 31 of 40 below 10 %", "about 25 %, LeNet-5 60 %"
 
 
@@ -81,7 +64,7 @@ class EpochPredictionErrors:
 def report_emulated() -> None:
     """Report the paper's experiment on the emulated board."""
     result = _run_sweep("modes.yaml", None)
-    near = {name: _find_mode(result, knobs) for name, knobs in MODES.items()}
+    near = {name: _find_mode(result, knobs) for name, knobs in PAPER_MODES.items()}
     trained = {near[name] for name in TRAINED}
     every = {
         name: [look for look in extract_observations(result, BOARD, name) if look.is_counted]
@@ -169,7 +152,7 @@ def report_tables() -> None:
 def _find_nearest_rows(table: ProfileTable) -> list[int]:
     """Return the rows nearest to the paper's four modes, as shares of the table's top clocks on another board."""
     top, paper = table.modes.knobs.max(axis=0), np.array([8, 2265, 1377, 2133])
-    wished = [np.array(MODES[name]) / paper * top for name in TRAINED]
+    wished = [np.array(PAPER_MODES[name]) / paper * top for name in TRAINED]
     rows = [find_nearest_row(table.modes, PowerMode(round(k[0]), *map(float, k[1:]))) for k in wished]
     return list(dict.fromkeys(rows))
 

@@ -1,8 +1,14 @@
-"""Parts of a program, measured tables, terminal tables and errors: what the programs of this folder share."""
+"""Parts of a program, measured tables, terminal tables and errors: what the programs of this folder share.
+
+    python benchmarks/figures.py
+
+lists the programs, what each prints, and the pages that quote its figures.
+"""
 
 from __future__ import annotations
 
 import argparse
+import ast
 import os
 import sys
 import time
@@ -10,10 +16,45 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+from rich.console import Console
 from rich.table import Table
 
 from fedge.devices.tables.mode_table import list_batch_sizes, read_mode_table
 from fedge.types import Floats, ProfileTable
+
+HERE = Path(__file__).resolve()
+PAPER_MODES = {
+    "a": (4, 1200, 670, 1333),
+    "b": (8, 1200, 670, 1333),
+    "c": (8, 1200, 900, 1333),
+    "d": (8, 1200, 900, 1600),
+    "e": (8, 2100, 900, 1600),
+    "f": (2, 2100, 900, 1600),
+    "g": (8, 2265, 1377, 2133),
+    "h": (8, 2265, 1377, 1066),
+    "i": (8, 2265, 1377, 1333),
+    "j": (8, 2265, 1377, 1600),
+    "k": (4, 1036, 420, 2133),
+    "l": (8, 1036, 420, 2133),
+    "m": (8, 2265, 420, 2133),
+    "n": (8, 2265, 900, 2133),
+}
+"""Modes of the AGX Xavier of the paper doi 10.1145/3570604: cores, CPU, GPU and memory clock in MHz."""
+
+
+def list_programs() -> dict[str, tuple[str, list[str]]]:
+    """Return each program's summary, and the pages of the documentation that name it, by file name."""
+    root = HERE.parents[1]
+    pages = {path.name: path.read_text("utf-8") for path in (root / "README.md", *sorted((root / "docs").glob("*.md")))}
+    summaries = {
+        path.name: (ast.get_docstring(ast.parse(path.read_text("utf-8"))) or "").splitlines()[0]
+        for path in sorted(HERE.parent.glob("*.py"))
+        if path != HERE
+    }
+    return {
+        name: (summary, [page for page, text in pages.items() if f"benchmarks/{name}" in text])
+        for name, summary in summaries.items()
+    }
 
 
 def build_parser(doc: str | None, **counts: int) -> argparse.ArgumentParser:
@@ -95,3 +136,10 @@ def measure_s(work: Callable[[], object], clock: Callable[[], float] = time.proc
 def report_progress(job: object) -> None:
     """Print on standard error that a job is done."""
     print(f"done: {job}", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    programs = build_table("What `make bench` runs", "program", "prints", "quoted in", left=("prints", "quoted in"))
+    for program, (summary, quoting) in list_programs().items():
+        programs.add_row(program, summary, ", ".join(quoting))
+    Console(width=170).print(programs)

@@ -18,8 +18,8 @@ from pathlib import Path
 from figures import build_parser, find_profiles, report_progress
 
 from experiments.backends.study_backend import FleetStudyOptions, build_fleet_study
-from experiments.spec.experiment_loader import read_yaml
 from fedge.knowledge.table_background import find_board_spec
+from fedge.yaml_files import read_yaml
 
 CONFIG = Path(__file__).resolve().parents[1] / "experiments" / "configs" / "fleet40.yaml"
 POLICIES = "balanced,least-energy"

@@ -6,7 +6,7 @@ constants  totals beside the constants printed with Pagoda (arXiv 2509.20189) an
 zoo        every classifier of torchvision: totals, unknown operators, and FLOP of convolutions and matrix products
            beside torch's FlopCounterMode
 onnx       a few networks exported with torch.onnx and read back, beside the traced ones (takes minutes)
-known      print the text of ``fedge/costs/layers/known_networks.yaml`` (what cannot be built here is taken from the
+known      print the text of ``fedge/costs/layers/known.yaml`` (what cannot be built here is taken from the
 file itself)
 """
 

@@ -54,35 +54,15 @@ def build_message(board: int, seq: int, at_s: float) -> bytes:
     """Return one HTTP request, as the proxy sends it."""
     name = f"orin-nano-{board}"
     rails = {"VDD_IN": (7.1,), "VDD_CPU_GPU_CV": (3.2,), "VDD_SOC": (1.4,)}
-    trace = Trace(
-        (at_s,),
-        span_s=(1.0,),
-        power_w=(7.1,),
-        temperature_c=(46.5,),
-        cpu_mhz=(1510.4,),
-        gpu_mhz=(624.75,),
-        mem_mhz=(2133.0,),
-        cpu_load=(0.41,),
-        gpu_load=(0.97,),
-        mem_load=(0.3,),
-        rails_w=rails,
-    )
+    clocks = {"cpu_mhz": (1510.4,), "gpu_mhz": (624.75,), "mem_mhz": (2133.0,)}
+    loads = {"cpu_load": (0.41,), "gpu_load": (0.97,), "mem_load": (0.3,)}
+    trace = Trace((at_s,), (1.0,), power_w=(7.1,), temperature_c=(46.5,), **clocks, **loads, rails_w=rails)
+    work = {"device": "orin-nano-8gb", "run": "run", "round": 3, "steps": 400, "mode": "6c/1510.4/624.75/2133 MHz"}
     doing = BoardProgress(
-        name,
-        at_s=at_s,
-        state="training",
-        device="orin-nano-8gb",
-        run="run",
-        round=3,
-        steps=400,
-        steps_done=seq % 400,
-        mode="6c/1510.4/624.75/2133 MHz",
-        power_w=7.1,
-        temperature_c=46.5,
+        name, at_s=at_s, state="training", **work, steps_done=seq % 400, power_w=7.1, temperature_c=46.5
     )
-    body = encode_batch(
-        TelemetryBatch(VERSION, board=name, stream="a1b2c3d4e5f60718", seq=seq, trace=trace, progress=doing)
-    )
+    stream = "a1b2c3d4e5f60718"
+    body = encode_batch(TelemetryBatch(VERSION, board=name, stream=stream, seq=seq, trace=trace, progress=doing))
     head = f"POST /telemetry HTTP/1.1\r\nHost: fleet\r\nX-Fedge-Board: {name}\r\nContent-Length: {len(body)}\r\n\r\n"
     return head.encode("ascii") + body
 

@@ -217,12 +217,8 @@ def _run_plain(options: argparse.Namespace, folder: Path, address: str, block: i
     home = place / ".flwr"
     home.mkdir()
     (home / "config.toml").write_text(connection_toml(SuperlinkSpec(address=address)), encoding="utf-8")
-    config = {
-        "rounds": options.rounds + 2,
-        "nodes": len(BOARDS),
-        "model": options.model,
-        "samples": str(folder / "test"),
-    }
+    samples = str(folder / "test")
+    config = {"rounds": options.rounds + 2, "nodes": len(BOARDS), "model": options.model, "samples": samples}
     config |= {"batch-size": BATCH, "steps": options.steps, "learning-rate": RATE, "momentum": MOMENTUM}
     (home / "run-config.toml").write_text(run_config_toml(config), encoding="utf-8")
     launch = Launch(
@@ -238,26 +234,11 @@ def _run_fedge(options: argparse.Namespace, folder: Path, address: str, block: i
     """Run the same with ``fedge run``."""
     task, experiment = folder / "bench_task.py", folder / f"fedge-{block}.yaml"
     task.write_text(TASK.format(model=options.model), encoding="utf-8")
-    text = EXPERIMENT.format(
-        rounds=options.rounds + 2,
-        boards=len(BOARDS),
-        task=task,
-        batch=BATCH,
-        rate=RATE,
-        momentum=MOMENTUM,
-        data=folder / "test",
-        address=address,
-    )
+    training = {"task": task, "batch": BATCH, "rate": RATE, "momentum": MOMENTUM, "data": folder / "test"}
+    text = EXPERIMENT.format(rounds=options.rounds + 2, boards=len(BOARDS), address=address, **training)
     experiment.write_text(text, encoding="utf-8")
-    command = [
-        sys.executable,
-        "-m",
-        "experiments.cli.main",
-        "run",
-        str(experiment),
-        "--out",
-        str(folder / f"fedge-{block}"),
-    ]
+    command = [sys.executable, "-m", "experiments.cli.main", "run", str(experiment)]
+    command += ["--out", str(folder / f"fedge-{block}")]
     log = folder / f"fedge-{block}.log"
     with log.open("wb") as output, subprocess.Popen(command, stdout=output, stderr=output, cwd=ROOT) as process:
         try:

@@ -21,6 +21,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -121,32 +122,23 @@ def build_plain_rows(rows: int) -> list[dict[str, Any]]:
     ]
 
 
-def measure_json(folder: Path, rows: list[dict[str, Any]]) -> tuple[float, float]:
-    """Return the CPU seconds to write and to query."""
+def measure_lines(folder: Path, rows: list[dict[str, Any]], form: str) -> tuple[float, float]:
+    """Return the CPU seconds to write and to query a file of one line per row, ``json`` or ``csv``."""
     import pandas as pd
 
-    def write() -> None:
-        with (folder / "samples.jsonl").open("w") as file:
-            for row in rows:
-                file.write(json.dumps(row) + "\n")
-                file.flush()
-
-    return measure_s(write), measure_s(lambda: group_by_board(pd.read_json(folder / "samples.jsonl", lines=True)))
-
-
-def measure_csv(folder: Path, rows: list[dict[str, Any]]) -> tuple[float, float]:
-    """Return the CPU seconds to write and to query."""
-    import pandas as pd
+    path = folder / f"samples.{form}"
 
     def write() -> None:
-        with (folder / "samples.csv").open("w", newline="") as file:
-            writer = csv.DictWriter(file, rows[0])
-            writer.writeheader()
+        with path.open("w", newline="") as file:
+            table = csv.DictWriter(file, rows[0])
+            if form == "csv":
+                table.writeheader()
             for row in rows:
-                writer.writerow(row)
+                table.writerow(row) if form == "csv" else file.write(json.dumps(row) + "\n")
                 file.flush()
 
-    return measure_s(write), measure_s(lambda: group_by_board(pd.read_csv(folder / "samples.csv")))
+    read = pd.read_csv if form == "csv" else partial(pd.read_json, lines=True)
+    return measure_s(write), measure_s(lambda: group_by_board(read(path)))
 
 
 def measure_sqlite(folder: Path, rows: list[dict[str, Any]]) -> tuple[float, float]:
@@ -283,8 +275,8 @@ def main(millions: float) -> int:
         taken_s, cpu_s = report_asking(folder, rows)
         same = build_plain_rows(PLAIN)
         for form, work in (
-            ("JSON lines, pandas", measure_json),
-            ("CSV, pandas", measure_csv),
+            ("JSON lines, pandas", partial(measure_lines, form="json")),
+            ("CSV, pandas", partial(measure_lines, form="csv")),
             ("SQLite", measure_sqlite),
         ):
             write_s, ask_s = work(folder, same)

@@ -1,11 +1,10 @@
 """Accuracy of a training step's memory and time predicted from the geometry of the layers.
 
-    FEDGE_PROFILES=folder/of/tables python benchmarks/training_memory.py [floor|levels|pairs|boards|speed]...
+    FEDGE_PROFILES=folder/of/tables python benchmarks/training_memory.py [floor|levels|pairs|speed]...
 
 floor      the remaining error within a network after removing every evaluated level's own median offset
 levels     the latency errors within a network: the worst level, the scatter over batch sizes, the worst step
 pairs      fedge with two networks left out at a time: the accuracy from half of the tables
-boards     the shipped coefficients on the power-mode tables at the top mode: other boards, other networks
 speed      one prediction
 
 Errors are mean absolute errors in percent. The tables are measured TX2 steps of pruned networks; the accuracy on them:
@@ -32,18 +31,8 @@ from fedge.costs.memory.memory_study import (
 from fedge.costs.memory.step_need import predict_step_need
 from fedge.costs.memory.step_table import StepTable, read_step_tables
 from fedge.devices.catalogue import find
-from fedge.devices.tables.mode_table import read_mode_table
 
 CONSOLE = Console(width=120, highlight=False)
-POWER_TABLES = (
-    "agx-orin/train/resnet18-imagenet",
-    "agx-orin/train/mobilenetv3l-gld23k",
-    "agx-orin/train/yolov8n-coco",
-    "agx-xavier/train/vit-b16-cifar10",
-    "agx-xavier/train/resnet50-tinyimagenet224",
-    "orin-nano/train/resnet18-imagenet",
-    "tx2/train/vit-b16-cifar10",
-)
 
 
 def load_step_tables() -> tuple[StepTable, ...]:
@@ -118,22 +107,6 @@ def _compute_error(learn: MeasuredSteps, judge: MeasuredSteps, target: TargetNam
     return compute_mape(predicted, judge.measured[target])
 
 
-def report_boards() -> None:
-    """Report seconds of a step at the top mode: by the shipped coefficients, and in the table."""
-    headings = ("table", "batch", "measured s", "predicted s", "ratio", "spread", "label")
-    shown = build_table("shipped coefficients at the top mode", *headings)
-    for path in POWER_TABLES:
-        table = read_mode_table(profiles_folder() / f"{path}.csv")
-        network = find_known_network(table.workload)
-        if network is None:
-            continue
-        need = predict_step_need(network, find(table.device), table.batch_size)
-        measured_s = float(table.step_s[int(np.lexsort(table.modes.knobs.T[::-1])[-1])])
-        figures = (f"{measured_s:.3f}", f"{need.step_s:.3f}", f"{need.step_s / measured_s:.2f}")
-        shown.add_row(path, str(table.batch_size), *figures, f"{need.step_sd_log:.2f}", need.label)
-    CONSOLE.print(shown)
-
-
 def report_speed() -> None:
     """Report CPU milliseconds of a prediction."""
     network, device = find_known_network("resnet50-imagenet"), find("tx2")
@@ -147,7 +120,6 @@ PARTS = {
     "floor": report_error_floor,
     "levels": report_levels,
     "pairs": report_pairs,
-    "boards": report_boards,
     "speed": report_speed,
 }
 

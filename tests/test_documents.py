@@ -1,8 +1,9 @@
-"""The documents name files that exist."""
+"""The documents name files that exist, and every benchmark is quoted by one."""
 
 from __future__ import annotations
 
 import re
+import runpy
 from pathlib import Path
 
 import pytest
@@ -25,3 +26,9 @@ def test_modules_named_in_the_contributors_page_exist() -> None:
     names = {path.name for package in PACKAGES for path in (ROOT / package).rglob("*.py")}
     text = (ROOT / "docs/contributing.md").read_text(encoding="utf-8")
     assert not sorted(set(FILE_NAME.findall(text)) - names)
+
+
+def test_every_benchmark_backs_a_page() -> None:
+    programs = runpy.run_path(str(ROOT / "benchmarks/figures.py"))["list_programs"]()
+    assert len(programs) > 20
+    assert [name for name, (summary, pages) in programs.items() if not (summary and pages)] == []

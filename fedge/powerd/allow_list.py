@@ -21,38 +21,20 @@ def _drop_below(values: Tuple[int, ...], floor: int) -> Tuple[int, ...]:
 
 
 def check_mode(mode: Mode, tables: KnobTables, config: Config) -> None:
-    """Check that every field of a mode may be set.
-
-    Args:
-        mode: The requested mode.
-        tables: The board's values of each knob.
-        config: Holds the floor.
+    """Check that every knob that a mode names may be set.
 
     Raises:
-        PowerdRefusal: Of kind bad-request, not-allowed, off-table or below-floor.
+        PowerdRefusal: Of kind not-allowed, off-table or below-floor.
     """
-    if not mode.to_wire():
-        raise PowerdRefusal(
-            "bad-request", f"got a mode that names no knob; name at least one of {', '.join(Mode._fields)}"
-        )
     allowed = above_floor(tables, config)
-    for knob in Mode._fields:
-        value = getattr(mode, knob)
-        if value is not None:
-            _check_knob(knob, value, getattr(tables, knob), getattr(allowed, knob))
-
-
-def _check_knob(knob: str, value: Any, table: Tuple[int, ...], allowed: Tuple[int, ...]) -> None:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise PowerdRefusal("bad-request", f"got {knob} {value!r:.60}; it must be a whole number or be left out")
-    if not table:
-        raise PowerdRefusal("not-allowed", f"got {knob} {value}; this board has no such knob: leave {knob} out")
-    if value not in table:
-        raise PowerdRefusal(
-            "off-table", f"got {knob} {value}; this board has {format_values(table)}: choose one of these"
-        )
-    if value not in allowed:
-        raise PowerdRefusal("below-floor", _floor_text(f"{knob} {value}", knob, allowed))
+    for knob, value in mode.to_wire().items():
+        table, got = getattr(tables, knob), f"got {knob} {value}"
+        if not table:
+            raise PowerdRefusal("not-allowed", f"{got}; this board has no such knob: leave {knob} out")
+        if value not in table:
+            raise PowerdRefusal("off-table", f"{got}; this board has {format_values(table)}: choose one of these")
+        if value not in getattr(allowed, knob):
+            raise PowerdRefusal("below-floor", _floor_text(got, knob, getattr(allowed, knob)))
 
 
 def check_preset(preset: Preset, tables: KnobTables, config: Config) -> None:
@@ -71,12 +53,14 @@ def check_preset(preset: Preset, tables: KnobTables, config: Config) -> None:
     for knob in ("cores", "cpu_khz"):
         value, values = getattr(preset.mode, knob), getattr(allowed, knob)
         if value is not None and values and value < values[0]:
-            raise PowerdRefusal("below-floor", _floor_text(f"preset {preset.name} with {knob} {value}", knob, values))
+            raise PowerdRefusal(
+                "below-floor", _floor_text(f"got preset {preset.name} with {knob} {value}", knob, values)
+            )
 
 
 def _floor_text(got: str, knob: str, allowed: Tuple[int, ...]) -> str:
     return (
-        f"got {got}; the floor that keeps the board's own services alive is {allowed[0]}: "
+        f"{got}; the floor that keeps the board's own services alive is {allowed[0]}: "
         f"choose at least that, or lower the floor of {knob} in the daemon's file"
     )
 
@@ -92,9 +76,8 @@ def find_preset(presets: List[Preset], name_or_id: Any) -> Preset:
         if wanted in (preset.name.lower(), str(preset.id)):
             return preset
     known = ", ".join(f"{preset.name} ({preset.id})" for preset in presets)
-    raise PowerdRefusal(
-        "off-table", f"got preset {wanted[:60]!r}; this board has {known or 'none'}: choose one of these"
-    )
+    text = f"got preset {wanted[:60]!r}; this board has {known or 'none'}: choose one of these"
+    raise PowerdRefusal("off-table", text)
 
 
 def format_values(values: Tuple[int, ...]) -> str:

@@ -2,18 +2,20 @@
 
 from typing import Any, Callable, Dict, List, Optional
 
-from fedge.powerd import allow_list, knob_changes, nvpmodel, thermal_zones
+from fedge.powerd import allow_list, knob_changes, nvpmodel, thermal_guard
 from fedge.powerd.config import Config
-from fedge.powerd.control_values import try_read_int, try_read_text
 from fedge.powerd.device_tree import identify_board
 from fedge.powerd.knob_changes import Snapshot, WriteNotApplied
 from fedge.powerd.knobs import KnobState, discover_hardware, limits_from_state, mode_from_state, read_state
-from fedge.powerd.machine import Machine
+from fedge.powerd.machine import Machine, try_read_int, try_read_text
 from fedge.powerd.mode_records import KnobTables, Mode, PowerdRefusal, Preset
 from fedge.powerd.state_restore import StateRestore
-from fedge.powerd.write_plan import ControlWrite, plan_write
+from fedge.powerd.write_plan import plan_write
 
 DROP_CACHES = "/proc/sys/vm/drop_caches"
+FAN_TARGET_PWM = "/sys/devices/pwm-fan/target_pwm"
+FAN_HWMON = "/sys/class/hwmon/hwmon*"
+FAN_FULL_PWM = 255
 
 SideState = Dict[str, Any]
 """State outside the knobs before a change: ``nvpmodel`` (id of its mode), ``fan`` (raw PWM value)."""
@@ -41,10 +43,9 @@ class BoardControl:
         try:
             self._hardware = discover_hardware(machine, config)
         except OSError as error:
-            raise PowerdRefusal(
-                "failed", f"the board's knobs cannot be read: {error}; run as root on the board"
-            ) from error
-        self._had_zones = bool(thermal_zones.list_zones(machine, config.needed_zones))
+            text = f"the board's knobs cannot be read: {error}; run as root on the board"
+            raise PowerdRefusal("failed", text) from error
+        self._had_zones = bool(thermal_guard.list_zones(machine, config.needed_zones))
 
     def identity(self) -> Dict[str, Any]:
         """Return the model, the compatible names and the L4T release."""
@@ -88,21 +89,13 @@ class BoardControl:
         return knob_changes.make_snapshot(self._read_state(), self._query_preset_id() if with_preset else None)
 
     def set_mode(self, mode: Mode, lock_min: bool = False, first: BeforeFirstWrite = _do_nothing) -> Mode:
-        """Set the knobs that the mode names; a mode that is already set costs only one reading.
+        """Set the knobs that the mode names and return the mode as read back; one already set costs only one reading.
 
         The upper limits are set; the lower ones to the table's lowest value, or with ``lock_min`` to the upper ones.
 
-        Args:
-            mode: The requested mode.
-            lock_min: Whether to fix the clocks by raising the lower limits.
-            first: Called once before the first write.
-
-        Returns:
-            The mode as read back.
-
         Raises:
-            PowerdRefusal: Of kind bad-request, not-allowed, off-table or below-floor; or did-not-stick, after the
-                previous state was restored.
+            PowerdRefusal: Of kind not-allowed, off-table or below-floor; or did-not-stick, after the previous state was
+                restored.
         """
         allow_list.check_mode(mode, self.tables(), self._config)
         state = self._read_state()
@@ -111,26 +104,14 @@ class BoardControl:
             return found
         first(found, {})
         try:
-            return mode_from_state(
-                knob_changes.apply_mode(
-                    self._machine, hardware=self._hardware, state=state, mode=mode, lock_min=lock_min
-                ),
-                self._hardware,
-            )
+            state_now = knob_changes.apply_mode(self._machine, self._hardware, state, mode, lock_min=lock_min)
         except (WriteNotApplied, OSError, PowerdRefusal) as error:
-            raise self._undo(
-                knob_changes.make_snapshot(state, None), error
-            ) from error  # nvpmodel was not asked to change
+            before = knob_changes.make_snapshot(state, None)  # nvpmodel was not asked to change
+            raise self._undo(before, error) from error
+        return mode_from_state(state_now, self._hardware)
 
     def set_preset(self, name_or_id: Any, first: BeforeFirstWrite = _do_nothing) -> Mode:
-        """Set a stock mode through nvpmodel.
-
-        Args:
-            name_or_id: Name (case-insensitive) or id of the mode.
-            first: Called once before the first write.
-
-        Returns:
-            The mode as read back.
+        """Set a stock mode by its name (case-insensitive) or id through nvpmodel, and return the mode as read back.
 
         Raises:
             PowerdRefusal: Of kind off-table, below-floor, reboot-needed or container; failed if nvpmodel does not
@@ -170,11 +151,10 @@ class BoardControl:
         Raises:
             PowerdRefusal: Of kind sensor-lost.
         """
-        found = thermal_zones.read_temperatures(self._machine, self._config.needed_zones)
+        found = thermal_guard.read_temperatures(self._machine, self._config.needed_zones)
         if self._had_zones and not found:
-            raise PowerdRefusal(
-                "sensor-lost", f"all thermal zones are gone from {thermal_zones.ZONES}; look at dmesg, or reboot"
-            )
+            text = f"all thermal zones are gone from {thermal_guard.ZONES}; look at dmesg, or reboot"
+            raise PowerdRefusal("sensor-lost", text)
         return found
 
     def drop_caches(self) -> None:
@@ -188,9 +168,8 @@ class BoardControl:
         try:
             self._machine.write(DROP_CACHES, "3")
         except OSError as error:
-            raise PowerdRefusal(
-                "failed", f"{DROP_CACHES}: {error.strerror or error}; run as root on the board"
-            ) from error
+            text = f"{DROP_CACHES}: {error.strerror or error}; run as root on the board"
+            raise PowerdRefusal("failed", text) from error
 
     def set_fan(self, percent: float, first: Callable[[SideState], None] = _do_nothing) -> None:
         """Set the fan's speed.
@@ -200,14 +179,16 @@ class BoardControl:
             first: Called with the previous speed when all is checked, before the write.
 
         Raises:
-            PowerdRefusal: Of kind bad-request, not-allowed or failed; did-not-stick after the previous speed was
-                restored.
+            PowerdRefusal: Of kind not-allowed or failed; did-not-stick after the previous speed was restored.
         """
-        write = plan_fan_write(self._machine, percent)
-        before = try_read_int(self._machine, write.path)
+        path = find_fan_file(self._machine)
+        if path is None:
+            raise PowerdRefusal("not-allowed", "this board has no fan that can be set")
+        before = try_read_int(self._machine, path)
         if before is None:
-            unread = f"{write.path} cannot be read, so the speed before could not be put back; look at dmesg"
+            unread = f"{path} cannot be read, so the speed before could not be put back; look at dmesg"
             raise PowerdRefusal("failed", unread)
+        write = plan_write(path, round(percent * FAN_FULL_PWM / 100))
         if before == write.value:
             return
         first({"fan": before})
@@ -217,7 +198,7 @@ class BoardControl:
             text = f"{error.text}; is another fan service running?"
             left: List[str] = []
             try:
-                knob_changes.write_all(self._machine, [plan_write(write.path, before)])
+                knob_changes.write_all(self._machine, [plan_write(path, before)])
             except WriteNotApplied as again:
                 left = [f"fan: {again.text}"]
                 text += f" The speed before is not set again: {again.text}"
@@ -251,11 +232,9 @@ class BoardControl:
     def _check_preset_applied(self, preset_id: int) -> None:
         conf = self._read_conf()
         model = nvpmodel.find_model(conf, preset_id)
-        unmet = (
-            nvpmodel.find_unmet(nvpmodel.read_caps(conf, model), self._read_state(), self._hardware)
-            if model is not None
-            else None
-        )
+        if model is None:
+            return
+        unmet = nvpmodel.find_unmet(nvpmodel.read_caps(conf, model), self._read_state(), self._hardware)
         if unmet is not None:
             raise WriteNotApplied(f"nvpmodel -m {preset_id} ended well, but {unmet[0]} reads back {unmet[1]}", unmet[1])
 
@@ -265,9 +244,8 @@ class BoardControl:
             return
         preset = next((preset for preset in self._list_presets(now) if preset.id == preset_id), None)
         if preset is None or preset.needs_reboot:
-            raise WriteNotApplied(
-                f"preset {preset_id} is {'gone' if preset is None else 'not to be had without a reboot'}"
-            )
+            state = "gone" if preset is None else "not to be had without a reboot"
+            raise WriteNotApplied(f"preset {preset_id} is {state}")
         self._switch_preset(preset_id)
 
     def _restore_fan(self, before: Optional[int]) -> None:
@@ -287,11 +265,6 @@ class BoardControl:
         return PowerdRefusal(kind, f"{error}; {ending}", getattr(error, "got", None), left)
 
 
-FAN_TARGET_PWM = "/sys/devices/pwm-fan/target_pwm"
-FAN_HWMON = "/sys/class/hwmon/hwmon*"
-FAN_FULL_PWM = 255
-
-
 def find_fan_file(machine: Machine) -> Optional[str]:
     """Return the fan's control file; None if there is no fan."""
     if machine.exists(FAN_TARGET_PWM):
@@ -300,19 +273,3 @@ def find_fan_file(machine: Machine) -> Optional[str]:
     fans = [folder for folder in folders if machine.exists(f"{folder}/pwm1")]
     named = [folder for folder in fans if "fan" in try_read_text(machine, f"{folder}/name")]
     return f"{(named or fans)[0]}/pwm1" if fans else None
-
-
-def plan_fan_write(machine: Machine, percent: Any) -> ControlWrite:
-    """Return the write for a speed in percent.
-
-    Raises:
-        PowerdRefusal: Of kind bad-request or not-allowed.
-    """
-    if isinstance(percent, bool) or not isinstance(percent, (int, float)) or not 0 <= percent <= 100:
-        raise PowerdRefusal(
-            "bad-request", f"got a fan speed of {percent!r:.60}; it must be a number from 0 to 100 (percent)"
-        )
-    path = find_fan_file(machine)
-    if path is None:
-        raise PowerdRefusal("not-allowed", "this board has no fan that can be set")
-    return plan_write(path, round(percent * FAN_FULL_PWM / 100))

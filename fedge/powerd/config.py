@@ -1,10 +1,11 @@
 """The daemon's configuration file, parsed strictly: permitted knobs, the floor, and who may send requests."""
 
 import json
-import math
 import os
 from pathlib import Path
 from typing import Any, Callable, Dict, List, NamedTuple, Tuple
+
+from fedge.powerd.line_protocol import format_value
 
 CONFIG = "/etc/fedge/powerd.json"
 EXTRAS = ("drop-caches", "fan", "lock-min")
@@ -59,7 +60,7 @@ def load(path: Path, needed: bool) -> Config:
     try:
         with path.open("rb") as file:
             _check_owner(os.fstat(file.fileno()))
-            text = file.read(LONGEST_CONFIG)
+            return parse(file.read(LONGEST_CONFIG).decode("utf-8"))
     except BadConfig as error:
         raise BadConfig(f"{path}: {error}") from error
     except FileNotFoundError as error:
@@ -68,10 +69,6 @@ def load(path: Path, needed: bool) -> Config:
         return Config()
     except OSError as error:
         raise BadConfig(f"{path}: {error.strerror}; the daemon must be able to read it") from error
-    try:
-        return parse(text.decode("utf-8"))
-    except BadConfig as error:
-        raise BadConfig(f"{path}: {error}") from error
     except (ValueError, RecursionError) as error:
         raise BadConfig(f"{path}: {error}; it must be one JSON object in UTF-8") from error
 
@@ -91,12 +88,13 @@ def parse(text: str) -> Config:
     """
     raw = json.loads(text, object_pairs_hook=_reject_duplicates)
     if not isinstance(raw, dict):
-        raise BadConfig(f"got {_shorten(raw)}; it must be one JSON object")
+        raise BadConfig(f"got {format_value(raw)}; it must be one JSON object")
     fields: Dict[str, Any] = {}
-    for key in raw:
+    for key, value in raw.items():
         if key not in FIELDS:
             raise BadConfig(f"unknown key {key!r}; known: {', '.join(FIELDS)}")
-        fields.update(FIELDS[key](key, raw[key]))
+        parsed = FIELDS[key](key, value)
+        fields.update(parsed if key == "floor" else {key: parsed})
     return Config(**fields)
 
 
@@ -109,92 +107,83 @@ def _reject_duplicates(pairs: List[Tuple[str, Any]]) -> Dict[str, Any]:
     return found
 
 
-def _shorten(value: Any) -> str:
-    text = json.dumps(value)
-    return text if len(text) <= 60 else text[:57] + "..."
+def _bad_value(where: str, value: Any, right: str) -> BadConfig:
+    return BadConfig(f"{where}: got {format_value(value)}; {right}")
 
 
 def _check_whole_number(where: str, value: Any, least: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise BadConfig(f"{where}: got {_shorten(value)}; it must be a whole number of at least {least}")
+        raise _bad_value(where, value, f"it must be a whole number of at least {least}")
     return value
 
 
-def _parse_floor(key: str, value: Any) -> Dict[str, Any]:
+def _check_list(key: str, value: Any) -> List[Any]:
+    if not isinstance(value, list):
+        raise _bad_value(key, value, "it must be a list")
+    return value
+
+
+def _check_text(where: str, value: Any) -> str:
+    if not isinstance(value, str) or not value or not value.isprintable():
+        raise _bad_value(where, value, "it must be a text on one line, not empty")
+    return value
+
+
+def _parse_floor(key: str, value: Any) -> Dict[str, int]:
     known = {"cores": ("floor_cores", 1), "cpu_khz": ("floor_cpu_khz", 0)}
     if not isinstance(value, dict):
-        raise BadConfig(f'{key}: got {_shorten(value)}; it must look like {{"cores": 2, "cpu_khz": 400000}}')
+        raise _bad_value(key, value, 'it must look like {"cores": 2, "cpu_khz": 400000}')
     for name in value:
         if name not in known:
             raise BadConfig(f"unknown key {f'{key}.{name}'!r}; known: {', '.join(f'{key}.{k}' for k in known)}")
     return {known[name][0]: _check_whole_number(f"{key}.{name}", value[name], known[name][1]) for name in value}
 
 
-def _parse_emc(key: str, value: Any) -> Dict[str, Any]:
+def _parse_emc(key: str, value: Any) -> str:
     if value not in ("lock", "cap"):
-        raise BadConfig(
-            f'{key}: got {_shorten(value)}; it must be "lock" (a fixed memory clock) or "cap" (an upper limit)'
-        )
-    return {key: value}
+        raise _bad_value(key, value, 'it must be "lock" (a fixed memory clock) or "cap" (an upper limit)')
+    return str(value)
 
 
-def _check_list(key: str, value: Any) -> List[Any]:
-    if not isinstance(value, list):
-        raise BadConfig(f"{key}: got {_shorten(value)}; it must be a list")
-    return value
-
-
-def _parse_clocks(key: str, value: Any) -> Dict[str, Any]:
+def _parse_clocks(key: str, value: Any) -> Tuple[int, ...]:
     clocks = [_check_whole_number(f"{key}[{n}]", clock, 1) for n, clock in enumerate(_check_list(key, value))]
     if clocks != sorted(set(clocks)):
-        raise BadConfig(f"{key}: got {_shorten(value)}; the clocks (Hz) must rise")
-    return {key: tuple(clocks)}
+        raise _bad_value(key, value, "the clocks (Hz) must rise")
+    return tuple(clocks)
 
 
-def _parse_hottest(key: str, value: Any) -> Dict[str, Any]:
-    right = f"it must be a temperature from {COOLEST_LIMIT_C:g} to {HOTTEST_LIMIT_C:g} C"
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-        raise BadConfig(f"{key}: got {_shorten(value)}; {right}")
-    if not COOLEST_LIMIT_C <= value <= HOTTEST_LIMIT_C:
-        raise BadConfig(f"{key}: got {_shorten(value)}; {right}")
-    return {key: float(value)}
+def _parse_hottest(key: str, value: Any) -> float:
+    known = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not known or not COOLEST_LIMIT_C <= value <= HOTTEST_LIMIT_C:
+        raise _bad_value(key, value, f"it must be a temperature from {COOLEST_LIMIT_C:g} to {HOTTEST_LIMIT_C:g} C")
+    return float(value)
 
 
-def _check_text(where: str, value: Any) -> str:
-    if not isinstance(value, str) or not value or not value.isprintable():
-        raise BadConfig(f"{where}: got {_shorten(value)}; it must be a text on one line, not empty")
-    return value
+def _parse_names(key: str, value: Any) -> Tuple[str, ...]:
+    return tuple(_check_text(f"{key}[{n}]", name) for n, name in enumerate(_check_list(key, value)))
 
 
-def _parse_name(key: str, value: Any) -> Dict[str, Any]:
-    return {key: _check_text(key, value)}
-
-
-def _parse_names(key: str, value: Any) -> Dict[str, Any]:
-    return {key: tuple(_check_text(f"{key}[{n}]", name) for n, name in enumerate(_check_list(key, value)))}
-
-
-def _parse_extras(key: str, value: Any) -> Dict[str, Any]:
+def _parse_extras(key: str, value: Any) -> Tuple[str, ...]:
     for extra in _check_list(key, value):
         if extra not in EXTRAS:
-            raise BadConfig(f"{key}: got {_shorten(extra)}; known: {', '.join(EXTRAS)}")
-    return {key: tuple(extra for extra in EXTRAS if extra in value)}
+            raise _bad_value(key, extra, f"known: {', '.join(EXTRAS)}")
+    return tuple(extra for extra in EXTRAS if extra in value)
 
 
-def _parse_path(key: str, value: Any) -> Dict[str, Any]:
+def _parse_path(key: str, value: Any) -> str:
     if not _check_text(key, value).startswith("/"):
-        raise BadConfig(f"{key}: got {_shorten(value)}; it must be a path that begins with /")
-    return {key: value}
+        raise _bad_value(key, value, "it must be a path that begins with /")
+    return str(value)
 
 
-FIELDS: Dict[str, Callable[[str, Any], Dict[str, Any]]] = {
+FIELDS: Dict[str, Callable[[str, Any], Any]] = {
     "floor": _parse_floor,
     "emc": _parse_emc,
     "emc_table_hz": _parse_clocks,
     "hottest_c": _parse_hottest,
     "needed_zones": _parse_names,
     "extras": _parse_extras,
-    "group": _parse_name,
+    "group": _check_text,
     "socket": _parse_path,
     "state": _parse_path,
 }

@@ -31,32 +31,20 @@ def main(argv: Optional[List[str]] = None, machine_at: Callable[[str], Machine] 
         The exit code: 0 after a clean end, 1 if it cannot run here or could not restore everything, 2 for an invalid
         configuration file.
     """
-    arguments = _make_parser().parse_args(argv)
+    parser = argparse.ArgumentParser(prog="fedge-powerd", description="Sets a Jetson board's power modes, safely.")
+    parser.add_argument("--config", help=f"the daemon's file (default {configuration.CONFIG})")
+    parser.add_argument("--root", default="/", help="a folder that stands for / of the board (default /)")
+    parser.add_argument("--socket", help="where to listen (default: what the file says)")
+    arguments = parser.parse_args(argv)
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(levelname)s %(message)s")
     machine = machine_at(arguments.root)
     try:
         path = Path(arguments.config) if arguments.config else machine.path(configuration.CONFIG)
         config = configuration.load(path, needed=arguments.config is not None)
         return _run(machine, config, Path(arguments.socket) if arguments.socket else machine.path(config.socket))
-    except BadConfig as error:
-        return _report_exit(2, error)
-    except PowerdRefusal as refused:
-        return _report_exit(1, refused.text)
-    except (sockets.CannotStart, OSError) as error:
-        return _report_exit(1, error)
-
-
-def _make_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="fedge-powerd", description="Sets a Jetson board's power modes, safely.")
-    parser.add_argument("--config", help=f"the daemon's file (default {configuration.CONFIG})")
-    parser.add_argument("--root", default="/", help="a folder that stands for / of the board (default /)")
-    parser.add_argument("--socket", help="where to listen (default: what the file says)")
-    return parser
-
-
-def _report_exit(code: int, why: object) -> int:
-    sys.stderr.write(f"fedge-powerd: {why}\n")
-    return code
+    except (BadConfig, PowerdRefusal, sockets.CannotStart, OSError) as error:
+        sys.stderr.write(f"fedge-powerd: {error}\n")
+        return 2 if isinstance(error, BadConfig) else 1
 
 
 def _run(machine: Machine, config: Config, path: Path) -> int:
@@ -67,26 +55,21 @@ def _run(machine: Machine, config: Config, path: Path) -> int:
     lock = sockets.lock_folder(state)
     try:
         daemon = Daemon(board, StateKeeper(board, state, _read_boot_id(machine)), config)
-        gate = peers.AccessGate(config.group, gid, os.geteuid())
-        wakeup = _Wakeup()
-        return _serve(daemon, gate=gate, listener=sockets.listen_at(path, gid), path=path, wakeup=wakeup)
+        gate, wakeup = peers.AccessGate(config.group, gid, os.geteuid()), _Wakeup()
+        listener = sockets.listen_at(path, gid)
+        try:
+            daemon.start()  # clients that connect meanwhile wait in the socket's backlog
+            server = LineServer(listener, daemon.answer, gate.denial_reason, daemon.tick)
+            logger.info("fedge-powerd listens at %s", path)
+            notify_systemd("READY=1")
+            server.serve(lambda: wakeup.ended, wakeup.reader)
+        finally:
+            whole = daemon.end()
+            listener.close()
+            sockets.remove_socket(path)
+        return 0 if whole else 1
     finally:
         os.close(lock)
-
-
-def _serve(daemon: Daemon, gate: peers.AccessGate, listener: socket.socket, path: Path, wakeup: "_Wakeup") -> int:
-    """Serve until the end; clients that connect during the start wait in the socket's backlog."""
-    try:
-        daemon.start()
-        server = LineServer(listener, daemon.answer, gate.denial_reason, daemon.tick)
-        logger.info("fedge-powerd listens at %s", path)
-        notify_systemd("READY=1")
-        server.serve(lambda: wakeup.ended, wakeup.reader)
-    finally:
-        whole = daemon.end()
-        listener.close()
-        sockets.remove_socket(path)
-    return 0 if whole else 1
 
 
 def _find_group_id(machine: Machine, config: Config) -> Optional[int]:

@@ -3,12 +3,12 @@
 import re
 from typing import List, NamedTuple
 
-from fedge.powerd.control_values import try_read_text
-from fedge.powerd.machine import Machine
+from fedge.powerd.machine import Machine, try_read_text
 from fedge.powerd.mode_records import PowerdRefusal
 
 TREES = ("/proc/device-tree", "/sys/firmware/devicetree/base")
 RELEASE = "/etc/nv_tegra_release"
+L4T = re.compile(r"R(\d+)\s*\(release\),\s*REVISION:\s*([\d.]+)")
 
 
 class DeviceTreeIdentity(NamedTuple):
@@ -35,14 +35,7 @@ def identify_board(machine: Machine) -> DeviceTreeIdentity:
         model = try_read_text(machine, f"{tree}/model")
         compatible = [name for name in try_read_text(machine, f"{tree}/compatible").split("\0") if name.strip()]
         if "jetson" in model.lower() or any(name.startswith("nvidia,tegra") for name in compatible):
-            return DeviceTreeIdentity(model, compatible, _parse_release(try_read_text(machine, RELEASE)))
-    raise PowerdRefusal(
-        "failed",
-        f"this machine is no Jetson: its device tree says {(model or 'nothing')[:80]!r}; "
-        "fedge-powerd runs on the board itself, as root",
-    )
-
-
-def _parse_release(text: str) -> str:
-    found = re.search(r"R(\d+)\s*\(release\),\s*REVISION:\s*([\d.]+)", text)
-    return f"{found.group(1)}.{found.group(2)}" if found else ""
+            found = L4T.search(try_read_text(machine, RELEASE))
+            return DeviceTreeIdentity(model, compatible, f"{found.group(1)}.{found.group(2)}" if found else "")
+    text = f"this machine is no Jetson: its device tree says {(model or 'nothing')[:80]!r}"
+    raise PowerdRefusal("failed", f"{text}; fedge-powerd runs on the board itself, as root")

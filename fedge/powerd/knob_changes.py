@@ -3,9 +3,8 @@
 from typing import Any, Dict, List, Optional, Tuple
 
 from fedge.powerd import write_plan
-from fedge.powerd.control_values import highest_at_most, read_int, try_read_int
-from fedge.powerd.knobs import Hardware, KnobState, read_state
-from fedge.powerd.machine import Machine
+from fedge.powerd.knobs import Hardware, KnobState, highest_at_most, read_state
+from fedge.powerd.machine import Machine, read_int, try_read_int
 from fedge.powerd.mode_records import Mode
 from fedge.powerd.write_plan import ControlWrite, LimitSpan
 
@@ -53,13 +52,6 @@ def list_missing_writes(state: KnobState, hardware: Hardware, mode: Mode, lock_m
 
 def apply_mode(machine: Machine, hardware: Hardware, state: KnobState, mode: Mode, lock_min: bool) -> KnobState:
     """Change from a state to a mode: cores on, then clocks (policies appear with their cores), then cores off.
-
-    Args:
-        machine: The machine.
-        hardware: Its knobs.
-        state: The state found.
-        mode: The requested mode.
-        lock_min: Whether to raise the lower limits to the upper ones.
 
     Returns:
         The state after the change.
@@ -121,16 +113,14 @@ def release_limits(machine: Machine, hardware: Hardware) -> None:
     """
     state = read_state(machine, hardware)
     writes: List[ControlWrite] = []
-    for policy in state.policies:
-        writes += _lower_limits(policy.files, policy.span, policy.table)
+    clocks = [(policy.files, policy.span, policy.table) for policy in state.policies]
     gpu = hardware.gpu()
     if gpu is not None:
-        writes += _lower_limits(gpu.files, state.gpus[gpu.name], gpu.table)
+        clocks.append((gpu.files, state.gpus[gpu.name], gpu.table))
+    for files, found, table in clocks:
+        if table:
+            writes += write_plan.plan_limits(files, found, LimitSpan(min(table[0], found.low), found.high))
     write_all(machine, writes + write_plan.plan_emc_release(hardware.emc_files, state.emc))
-
-
-def _lower_limits(files: write_plan.LimitFiles, found: LimitSpan, table: Tuple[int, ...]) -> List[ControlWrite]:
-    return write_plan.plan_limits(files, found, LimitSpan(min(table[0], found.low), found.high)) if table else []
 
 
 def make_snapshot(state: KnobState, preset: Optional[int]) -> Snapshot:

@@ -1,11 +1,10 @@
 """A board's knobs and their current settings: cores, every cpufreq policy, the GPU and the memory clock."""
 
 import re
-from typing import Dict, List, NamedTuple, Optional, Tuple
+from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from fedge.powerd.config import Config
-from fedge.powerd.control_values import highest_at_most, read_int, read_numbers, try_read_int, try_read_text
-from fedge.powerd.machine import Machine
+from fedge.powerd.machine import Machine, read_int, read_numbers, try_read_int, try_read_text
 from fedge.powerd.mode_records import KnobTables, Mode
 from fedge.powerd.write_plan import EMC_SLACK_HZ, SLACK_HZ, EmcFiles, EmcState, LimitFiles, LimitSpan
 
@@ -114,9 +113,8 @@ def discover_hardware(machine: Machine, config: Config) -> Hardware:
     Raises:
         OSError: Core 0's policy cannot be read.
     """
-    cores = find_core_files(machine)
+    cores, files = find_core_files(machine), find_emc_files(machine)
     first = read_policies(machine, read_online(machine, cores))
-    files = find_emc_files(machine)
     rates = read_emc_table(machine, config)
     control = choose_emc_control(files, config.emc) if rates else "none"
     return Hardware(
@@ -142,7 +140,7 @@ def read_state(machine: Machine, hardware: Hardware) -> KnobState:
 
 def _read_gpu_span(machine: Machine, gpu: Gpu) -> LimitSpan:
     if gpu.table:
-        return LimitSpan(read_int(machine, gpu.files.low), read_int(machine, gpu.files.high))
+        return read_span(machine, gpu.files)
     return LimitSpan(try_read_int(machine, gpu.files.low) or 0, try_read_int(machine, gpu.files.high) or 0)
 
 
@@ -176,17 +174,18 @@ def read_policies(machine: Machine, on: Dict[int, bool]) -> List[CpufreqPolicy]:
     Raises:
         OSError: A policy that counts cannot be read.
     """
-    return [read_policy(machine, folder) for folder in find_policy_folders(machine, on)]
+    found = []
+    for folder in find_policy_folders(machine, on):
+        core, files = first_core_of(folder), policy_files(folder)
+        span, table = read_span(machine, files), read_policy_table(machine, folder)
+        found.append(CpufreqPolicy(f"policy{core}", core=core, files=files, span=span, table=table))
+    return found
 
 
 def find_policy_folders(machine: Machine, on: Dict[int, bool]) -> List[str]:
     """Return the folders of the policies that count, by their first core."""
     folders = sorted(machine.glob(f"{CPU}/cpufreq/policy[0-9]*"), key=first_core_of)
-    return [
-        path
-        for path in folders
-        if on.get(first_core_of(path), False) or try_read_text(machine, f"{path}/affected_cpus")
-    ]
+    return [one for one in folders if on.get(first_core_of(one)) or try_read_text(machine, f"{one}/affected_cpus")]
 
 
 def first_core_of(folder: str) -> int:
@@ -204,11 +203,9 @@ def read_policy_table(machine: Machine, folder: str) -> Tuple[int, ...]:
     return read_numbers(machine, f"{folder}/scaling_available_frequencies")
 
 
-def read_policy(machine: Machine, folder: str) -> CpufreqPolicy:
-    """Return a policy's current settings; raises ``OSError``."""
-    core, files = first_core_of(folder), policy_files(folder)
-    span = LimitSpan(read_int(machine, files.low), read_int(machine, files.high))
-    return CpufreqPolicy(f"policy{core}", core=core, files=files, span=span, table=read_policy_table(machine, folder))
+def read_span(machine: Machine, files: LimitFiles) -> LimitSpan:
+    """Return a pair of limits as set; raises ``OSError``."""
+    return LimitSpan(read_int(machine, files.low), read_int(machine, files.high))
 
 
 def find_gpus(machine: Machine) -> Tuple[Gpu, ...]:
@@ -286,6 +283,12 @@ def mode_from_state(state: KnobState, hardware: Hardware) -> Mode:
     )
 
 
+def highest_at_most(values: Sequence[int], wanted: int) -> int:
+    """Return the highest value at or below ``wanted``, else the lowest; ``values`` are ascending and not empty."""
+    below = [value for value in values if value <= wanted]
+    return below[-1] if below else values[0]
+
+
 def _snap_to_table(values: Tuple[int, ...], found: Optional[int], slack: int) -> Optional[int]:
     if not values:
         return None
@@ -300,9 +303,8 @@ def _effective_emc_hz(emc: EmcState, hardware: Hardware) -> Optional[int]:
 
 def limits_from_state(state: KnobState) -> Dict[str, Dict[str, object]]:
     """Return the raw limits, for display and logs."""
-    emc = {"rate_hz": state.emc.rate_hz, "locked": state.emc.locked, "cap_hz": state.emc.cap_hz}
     return {
         "cpu": {policy.name: {"min_khz": policy.span.low, "max_khz": policy.span.high} for policy in state.policies},
         "gpu": {name: {"min_hz": span.low, "max_hz": span.high} for name, span in state.gpus.items()},
-        "emc": dict(emc),
+        "emc": {"rate_hz": state.emc.rate_hz, "locked": state.emc.locked, "cap_hz": state.emc.cap_hz},
     }

@@ -7,8 +7,8 @@ from fedge.powerd.mode_records import PowerdRefusal
 
 LONGEST_S = 300.0
 SLOW_S = 1.0
-"""Work of at least this many seconds extends the lease. A default: shorter work must not, or a flood of requests could
-keep a lease alive.
+"""Work of at least this many seconds extends the lease; shorter work must not, or a flood of requests could keep it
+alive.
 """
 
 
@@ -31,20 +31,8 @@ def remaining_s(lease: PowerdLease, now_s: float) -> float:
     return max(0.0, lease.ends_s - now_s)
 
 
-def has_ended(lease: Optional[PowerdLease], now_s: float) -> bool:
-    """Return whether there is a lease and its time is over."""
-    return lease is not None and now_s >= lease.ends_s
-
-
 def extend_by_work(lease: PowerdLease, spent_s: float) -> PowerdLease:
-    """Extend the lease by the time that the daemon was busy and could not receive a renewal.
-
-    Short work changes nothing, so that a flood of requests cannot keep a lease alive.
-
-    Args:
-        lease: The lease.
-        spent_s: Seconds of work.
-    """
+    """Extend the lease by the time that the daemon was busy and could not receive a renewal."""
     return lease._replace(ends_s=lease.ends_s + spent_s) if spent_s >= SLOW_S else lease
 
 
@@ -59,14 +47,11 @@ def check_holder(lease: Optional[PowerdLease], token: Optional[str], now_s: floa
             raise PowerdRefusal("not-holder", "this lease has ended and the state found was put back; hold a new one")
         return
     if token is None:
-        raise PowerdRefusal(
-            "held", f"{lease.name} holds the board for {remaining_s(lease, now_s):.0f} s more; wait, or ask them"
-        )
+        text = f"{lease.name} holds the board for {remaining_s(lease, now_s):.0f} s more; wait, or ask them"
+        raise PowerdRefusal("held", text)
     if not hmac.compare_digest(token.encode("utf-8", "replace"), lease.token.encode("ascii")):
-        text = (
-            f"this token is not that of {lease.name}, who holds the board now; hold a new lease when theirs has ended"
-        )
-        raise PowerdRefusal("not-holder", text)
+        text = f"this token is not that of {lease.name}, who holds the board now"
+        raise PowerdRefusal("not-holder", f"{text}; hold a new lease when theirs has ended")
 
 
 def begin_or_renew(
@@ -74,13 +59,8 @@ def begin_or_renew(
 ) -> Optional[PowerdLease]:
     """Begin, renew or end a lease.
 
-    Args:
-        lease: The current lease, or None.
-        name: Name of the holder.
-        seconds: Time from now until the lease ends, at most ``LONGEST_S``; 0 gives it back.
-        token: The holder's token; None to begin a lease.
-        new_token: Token of a lease that begins; a renewed one keeps its name and token.
-        now_s: Current time on the daemon's monotonic clock.
+    ``seconds`` count from now, at most ``LONGEST_S``; 0 gives the lease back. ``token`` is the holder's, None to begin
+    a lease, which gets ``new_token``; a renewed one keeps its name and token.
 
     Returns:
         The lease, or None if it was given back.
@@ -89,9 +69,8 @@ def begin_or_renew(
         PowerdRefusal: Of kind bad-request, not-holder or held.
     """
     if not 0 <= seconds <= LONGEST_S:
-        raise PowerdRefusal(
-            "bad-request", f"got seconds={seconds:g}; from 0 (give back) to {LONGEST_S:g}, renewed in time"
-        )
+        text = f"got seconds={seconds:g}; from 0 (give back) to {LONGEST_S:g}, renewed in time"
+        raise PowerdRefusal("bad-request", text)
     check_holder(lease, token, now_s)
     if lease is None:
         if seconds == 0:

@@ -30,9 +30,8 @@ class LineBuffer:
         """
         end = self._received.find(b"\n", 0, LONGEST_REQUEST + 1)
         if end < 0 and len(self._received) > LONGEST_REQUEST:
-            raise PowerdRefusal(
-                "bad-request", f"a line of more than {LONGEST_REQUEST} bytes; send one short JSON object"
-            )
+            text = f"a line of more than {LONGEST_REQUEST} bytes; send one short JSON object"
+            raise PowerdRefusal("bad-request", text)
         if end < 0:
             return None
         line = bytes(self._received[:end])
@@ -63,9 +62,8 @@ def decode_request(line: bytes) -> Dict[str, Any]:
         PowerdRefusal: Of kind bad-request.
     """
     try:
-        request = json.loads(
-            line.decode("utf-8"), object_pairs_hook=_reject_duplicates, parse_constant=_reject_constant
-        )
+        text = line.decode("utf-8")
+        request = json.loads(text, object_pairs_hook=_reject_duplicates, parse_constant=_reject_constant)
     except (ValueError, RecursionError) as error:
         why = "too deeply nested" if isinstance(error, RecursionError) else str(error)[:LONGEST_GOT]
         raise PowerdRefusal("bad-request", f"got no JSON ({why}); send one JSON object per line, in UTF-8") from error
@@ -73,15 +71,11 @@ def decode_request(line: bytes) -> Dict[str, Any]:
         raise PowerdRefusal("bad-request", f"got {format_value(request)}; send one JSON object per line")
     version = request.get("v")
     if isinstance(version, bool) or version != PROTOCOL:
-        text = (
-            f'got v={format_value(version)}; this daemon speaks "v":{PROTOCOL}; client and daemon must be of one '
-            f"version"
-        )
-        raise PowerdRefusal("bad-request", text)
-    if not isinstance(request.get("verb"), str):
-        raise PowerdRefusal(
-            "bad-request", f'got verb={format_value(request.get("verb"))}; name one, such as "verb":"get"'
-        )
+        text = f'got v={format_value(version)}; this daemon speaks "v":{PROTOCOL}'
+        raise PowerdRefusal("bad-request", f"{text}; client and daemon must be of one version")
+    verb = request.get("verb")
+    if not isinstance(verb, str):
+        raise PowerdRefusal("bad-request", f'got verb={format_value(verb)}; name one, such as "verb":"get"')
     return request
 
 

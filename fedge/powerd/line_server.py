@@ -74,13 +74,8 @@ class LineServer:
     ) -> None:
         """Prepare the server.
 
-        Args:
-            listener: The listening socket.
-            answer: Converts a request line and a uid into a reply.
-            why_not: Returns why a peer is refused, or None.
-            tick: Called every ``tick_s`` seconds.
-            limits: Limits of the server.
-            clock: Monotonic time in seconds.
+        ``answer`` converts a request line and a uid into a reply, ``why_not`` says why a peer is refused, and ``tick``
+        is called every ``tick_s`` seconds.
         """
         self._listener, self._answer, self._why_not, self._tick = listener, answer, why_not, tick
         self._limits, self._clock = limits, clock
@@ -91,9 +86,7 @@ class LineServer:
     def serve(self, stopped: Callable[[], bool], wakeup: Optional[socket.socket] = None) -> None:
         """Serve until ``stopped`` is true, then close every connection.
 
-        Args:
-            stopped: Checked after each event.
-            wakeup: Socket whose bytes wake the server at once.
+        A byte at ``wakeup`` wakes the server at once.
         """
         self._selector.register(self._listener, selectors.EVENT_READ)
         if wakeup is not None:

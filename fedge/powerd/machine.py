@@ -2,10 +2,11 @@
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 from pathlib import Path
-from typing import List, Sequence, Tuple
+from typing import List, Optional, Sequence, Tuple
 
 COMMAND_LIMIT_S = 20.0
 """Time limit of a command in seconds; nvpmodel answers within a second or two."""
@@ -13,6 +14,7 @@ DEATH_LIMIT_S = 1.0
 """Seconds to wait for a killed command: one that hangs in a driver ends only when the driver returns."""
 LONGEST_READ = 1 << 20
 COMMAND_FOLDERS = ("/usr/sbin", "/usr/bin", "/sbin", "/bin")
+NUMBER = re.compile(r"-?\d+")
 
 
 class Machine:
@@ -91,3 +93,37 @@ def _kill(process: "subprocess.Popen[bytes]") -> None:
         process.stdout.close()
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(DEATH_LIMIT_S)
+
+
+def read_int(machine: Machine, path: str) -> int:
+    """Return the integer in a file.
+
+    Raises:
+        OSError: The file cannot be read or does not contain a single integer.
+    """
+    text = machine.read(path)
+    for base in (0, 10):  # "007" is no Python number
+        with contextlib.suppress(ValueError):
+            return int(text, base)
+    raise OSError(f"{path} holds {text[:80]!r}, not a whole number")
+
+
+def try_read_int(machine: Machine, path: str) -> Optional[int]:
+    """Return the integer in a file; None if there is none."""
+    try:
+        return read_int(machine, path)
+    except OSError:
+        return None
+
+
+def try_read_text(machine: Machine, path: str) -> str:
+    """Return the text of a file; empty if it cannot be read."""
+    try:
+        return machine.read(path)
+    except OSError:
+        return ""
+
+
+def read_numbers(machine: Machine, path: str) -> Tuple[int, ...]:
+    """Return the distinct positive numbers in a file, ascending; empty if it cannot be read."""
+    return tuple(sorted({int(found) for found in NUMBER.findall(try_read_text(machine, path)) if int(found) > 0}))

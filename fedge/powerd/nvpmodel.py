@@ -3,9 +3,8 @@
 import re
 from typing import Dict, List, NamedTuple, Optional, Tuple
 
-from fedge.powerd.control_values import highest_at_most, nearest_value, try_read_text
-from fedge.powerd.knobs import Hardware, KnobState
-from fedge.powerd.machine import Machine
+from fedge.powerd.knobs import Hardware, KnobState, highest_at_most
+from fedge.powerd.machine import Machine, try_read_text
 from fedge.powerd.mode_records import Mode, PowerdRefusal, Preset
 
 CONF = "/etc/nvpmodel.conf"
@@ -51,32 +50,26 @@ class PresetCaps(NamedTuple):
 
 def parse_conf(text: str) -> NvpConf:
     """Parse the file's PARAM, POWER_MODEL and PM_CONFIG parts; unknown parts are ignored."""
-    conf = NvpConf({}, (), None)
+    paths: Dict[Tuple[str, str], str] = {}
+    models: List[NvpModel] = []
+    default: Optional[int] = None
     section, fields = "", {}  # type: Tuple[str, Dict[str, str]]
     for line in (raw.strip() for raw in text.splitlines()):
-        header = HEADER.match(line)
+        header, words = HEADER.match(line), line.split()
         if header:
             section, fields = header.group(1), {key: value.strip('"') for key, value in FIELD.findall(header.group(2))}
-            conf = _add_header(conf, section, fields)
-        elif line and not line.startswith("#"):
-            _add_line(conf, section, fields, line.split())
-    return conf
-
-
-def _add_header(conf: NvpConf, section: str, fields: Dict[str, str]) -> NvpConf:
-    if section == "POWER_MODEL" and _parse_number(fields.get("ID")) is not None:
-        model = NvpModel(int(fields["ID"]), fields.get("NAME", f"MODE_{fields['ID']}"), {})
-        return conf._replace(models=(*conf.models, model))
-    if section == "PM_CONFIG":
-        return conf._replace(default=_parse_number(fields.get("DEFAULT")))
-    return conf
-
-
-def _add_line(conf: NvpConf, section: str, fields: Dict[str, str], words: List[str]) -> None:
-    if section == "PARAM" and len(words) >= 2:
-        conf.paths[fields.get("NAME", ""), words[0]] = words[1]
-    elif section == "POWER_MODEL" and len(words) >= 3 and conf.models:
-        conf.models[-1].values[words[0], words[1]] = words[2]
+            number = _parse_number(fields.get("ID"))
+            if section == "POWER_MODEL" and number is not None:
+                models.append(NvpModel(number, fields.get("NAME", f"MODE_{number}"), {}))
+            elif section == "PM_CONFIG":
+                default = _parse_number(fields.get("DEFAULT"))
+        elif line.startswith("#"):
+            continue
+        elif section == "PARAM" and len(words) >= 2:
+            paths[fields.get("NAME", ""), words[0]] = words[1]
+        elif section == "POWER_MODEL" and len(words) >= 3 and models:
+            models[-1].values[words[0], words[1]] = words[2]
+    return NvpConf(paths, tuple(models), default)
 
 
 def _parse_number(text: Optional[str]) -> Optional[int]:
@@ -142,7 +135,9 @@ def mode_from_caps(what: PresetCaps, hardware: Hardware) -> Mode:
 
 
 def _snap_cap(table: Tuple[int, ...], cap: Optional[int]) -> Optional[int]:
-    return nearest_value(table, cap) if table and cap is not None and cap != UNCAPPED else None
+    if not table or cap is None or cap == UNCAPPED:
+        return None
+    return min(table, key=lambda value: (abs(value - cap), value))
 
 
 def list_presets(machine: Machine, conf: NvpConf, present: Optional[int], hardware: Hardware) -> Tuple[Preset, ...]:
@@ -225,9 +220,8 @@ def find_unmet(what: PresetCaps, state: KnobState, hardware: Hardware) -> Option
         found.append((f"{gpu.name} Hz", state.gpus[gpu.name].high + gpu.files.slack, what.gpu_hz, gpu.table))
     if hardware.emc_files.cap:
         highest = max([*hardware.emc_hz, what.emc_hz or 0])
-        found.append(
-            ("emc cap Hz", state.emc.cap_hz if state.emc.cap_hz > 0 else highest, what.emc_hz, hardware.emc_hz)
-        )
+        cap_hz = state.emc.cap_hz if state.emc.cap_hz > 0 else highest
+        found.append(("emc cap Hz", cap_hz, what.emc_hz, hardware.emc_hz))
     return next(((name, high) for name, high, cap, table in found if not _meets_cap(high, cap, table)), None)
 
 

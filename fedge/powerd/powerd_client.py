@@ -69,10 +69,7 @@ class PowerdClient:
     def set_mode(self, mode: Dict[str, int], token: Optional[str] = None, lock_min: bool = False) -> Dict[str, Any]:
         """Set the knobs that ``mode`` names.
 
-        Args:
-            mode: Values of ``cores``, ``cpu_khz``, ``gpu_hz`` and ``emc_hz``, or some of them.
-            token: The lease's token, if there is a lease.
-            lock_min: Whether to fix the clocks by raising the lower limits.
+        ``mode`` has values of ``cores``, ``cpu_khz``, ``gpu_hz`` and ``emc_hz``, or some of them.
 
         Returns:
             The reply; its ``mode`` is as read back.

@@ -21,10 +21,6 @@ class CannotStart(Exception):
 def make_folder(folder: Path, mode: int) -> None:
     """Create a folder, or check that no other user can write to an existing one.
 
-    Args:
-        folder: The folder.
-        mode: Its permission bits.
-
     Raises:
         CannotStart: The folder cannot be created or is writable by others.
     """
@@ -66,9 +62,7 @@ def lock_folder(folder: Path) -> int:
 def listen_at(path: Path, gid: Optional[int]) -> socket.socket:
     """Create a listening socket with mode 0660; a stale one is replaced.
 
-    Args:
-        path: Path of the socket.
-        gid: Group that owns it; None: the process's own group.
+    Group ``gid`` owns it; None: the process's own group.
 
     Raises:
         CannotStart: The path is too long, in use or not writable.

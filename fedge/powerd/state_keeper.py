@@ -96,15 +96,14 @@ class StateKeeper:
         Raises:
             PowerdRefusal: Of kind failed, if the state cannot be saved; nothing may be changed then.
         """
-        beside = beside or {}
-        lacking = {name: value for name, value in beside.items() if self.found.get(name) is None}
+        lacking = {name: value for name, value in (beside or {}).items() if self.found.get(name) is None}
         if lacking or not self.changed:
             try:
                 self._store(dict(self.found, **lacking))
             except OSError as error:
                 text = f"the state found cannot be stored in {self._folder} ({error}); nothing was changed"
                 raise PowerdRefusal("failed", f"{text}; make room there") from error
-        self._beside |= set(beside)
+        self._beside |= set(beside or {})
         self.changed = True
 
     def _store(self, found: Dict[str, Any]) -> None:

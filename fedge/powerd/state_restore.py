@@ -4,23 +4,22 @@ from functools import partial
 from typing import Any, Callable, Dict, List, Optional, Sequence
 
 from fedge.powerd import write_plan
-from fedge.powerd.control_values import read_int, try_read_int
 from fedge.powerd.knob_changes import Snapshot, WriteNotApplied, write_all
-from fedge.powerd.knobs import Hardware, find_policy_folders, is_always_on, policy_files, read_emc, read_policy_table
-from fedge.powerd.machine import Machine
+from fedge.powerd.knobs import (
+    Hardware,
+    find_policy_folders,
+    is_always_on,
+    policy_files,
+    read_emc,
+    read_policy_table,
+    read_span,
+)
+from fedge.powerd.machine import Machine, try_read_int
 from fedge.powerd.mode_records import PowerdRefusal
 from fedge.powerd.write_plan import ControlWrite, EmcState, LimitFiles, LimitSpan, plan_write
 
-FAILURES = (
-    WriteNotApplied,
-    PowerdRefusal,
-    OSError,
-    ArithmeticError,
-    ValueError,
-    TypeError,
-    LookupError,
-    AttributeError,
-)
+DAMAGED = (ArithmeticError, ValueError, TypeError, LookupError, AttributeError)
+FAILURES = (WriteNotApplied, PowerdRefusal, OSError, *DAMAGED)
 """Errors that restoring one knob may raise: a snapshot that was read from a file may contain anything."""
 
 
@@ -96,7 +95,7 @@ class StateRestore:
         """Restore a pair of limits in the right order; if that fails, try each limit separately."""
         low, high = (int(value) for value in pair)
         try:
-            found = LimitSpan(read_int(self._machine, files.low), read_int(self._machine, files.high))
+            found = read_span(self._machine, files)
             write_all(self._machine, write_plan.plan_limits(files, found, LimitSpan(low, high)))
         except FAILURES:
             both = [plan_write(files.low, low, files.slack), plan_write(files.high, high, files.slack)]
@@ -112,15 +111,7 @@ class StateRestore:
         except FAILURES:
             writes = [plan_write(files.cap, before.cap_hz)] if files.cap else []
             if files.lock and (before.locked or not files.lock_first):  # else the rate is the kernel's own again
-                writes.append(
-                    ControlWrite(
-                        files.rate,
-                        value=before.asked_hz,
-                        read_path=files.asked,
-                        expect=before.asked_hz,
-                        slack=write_plan.EMC_SLACK_HZ,
-                    )
-                )
+                writes.append(write_plan.plan_rate(files, before.asked_hz))
             writes += [plan_write(files.lock, int(before.locked))] if files.lock else []
             self._write_separately(writes)
 

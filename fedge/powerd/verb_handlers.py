@@ -4,7 +4,7 @@ import logging
 import math
 import secrets
 import time
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, TypeVar
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 from fedge.powerd import PROTOCOL, lease, line_protocol, thermal_guard, verb_fields
 from fedge.powerd.board_control import BoardControl
@@ -21,12 +21,6 @@ CACHE_S = 5.0
 RETRY_S = 10.0
 """Seconds between attempts to restore what could not be restored."""
 
-Cached = TypeVar("Cached")
-
-
-def _new_token() -> str:
-    return secrets.token_hex(16)
-
 
 class Daemon:
     """State and verbs of the daemon; one request at a time. ``uid`` is the requesting user's, for the log only."""
@@ -37,7 +31,7 @@ class Daemon:
         keeper: StateKeeper,
         config: Config,
         clock: Callable[[], float] = time.monotonic,
-        new_token: Callable[[], str] = _new_token,
+        new_token: Callable[[], str] = lambda: secrets.token_hex(16),
     ) -> None:
         self._board, self._keeper, self._config = board, keeper, config
         self._clock, self._new_token = clock, new_token
@@ -98,9 +92,8 @@ class Daemon:
         except Exception:
             # The process edge: a bug in one verb must not stop the daemon for all clients.
             logger.exception("a request by uid %d failed", uid)
-            return line_protocol.encode_refusal(
-                PowerdRefusal("failed", "the daemon made a mistake; see journalctl -u fedge-powerd")
-            )
+            mistake = PowerdRefusal("failed", "the daemon made a mistake; see journalctl -u fedge-powerd")
+            return line_protocol.encode_refusal(mistake)
         finally:
             self._extend_lease(held, began_s)
 
@@ -108,8 +101,7 @@ class Daemon:
 
     def _describe(self, request: Fields, uid: int) -> Fields:
         board, config = self._board, self._config
-        nothing: List[Preset] = []
-        presets = self._get_cached_answer("presets", lambda: _call_outside_container(board.presets, nothing))
+        presets = self._get_cached_answer("presets", board.presets)
         return {
             "protocol": PROTOCOL,
             "version": VERSION,
@@ -124,14 +116,14 @@ class Daemon:
         }
 
     def _get(self, request: Fields, uid: int) -> Fields:
-        preset = self._get_cached_answer("preset", lambda: _call_outside_container(self._board.preset, None))
-        left_s = lease.remaining_s(self._lease, self._clock()) if self._lease else 0.0
+        preset = self._get_cached_answer("preset", self._board.preset)
+        held = self._lease
         mode, limits, unread = self._read_present()
         return {
             "mode": mode,
             "limits": limits,
             "preset": {"id": preset.id, "name": preset.name} if preset else None,
-            "lease": {"name": self._lease.name, "left_s": round(left_s, 3)} if self._lease else None,
+            "lease": {"name": held.name, "left_s": self._lease_left_s(held)} if held else None,
             "changed": self._keeper.changed,
             "temperature_c": self._hottest_c,
             "stopped": self._stop_reason() or unread,
@@ -150,7 +142,7 @@ class Daemon:
         lock_min = verb_fields.parse_flag(request, "lock_min")
         mode = verb_fields.parse_mode(request) if "mode" in request else None
         preset = verb_fields.parse_text(request, "preset") if mode is None else ""
-        lease.check_holder(self._lease, verb_fields.parse_token(request), self._clock())
+        self._check_holder(request)
         if lock_min:
             self._require_extra("lock-min")
         if lock_min and mode is None:
@@ -172,10 +164,8 @@ class Daemon:
         try:
             now = self._board.set_preset(preset, first) if mode is None else self._board.set_mode(mode, lock_min, first)
         except PowerdRefusal as refused:
-            wished = preset if mode is None else mode.to_wire()
-            logger.info(
-                "set by %s: to %s, refused as %s: %s", self._caller_name(uid), wished, refused.kind, refused.text
-            )
+            who, wished = self._caller_name(uid), preset if mode is None else mode.to_wire()
+            logger.info("set by %s: to %s, refused as %s: %s", who, wished, refused.kind, refused.text)
             self._note_owed(refused.left)
             if before and not refused.left:
                 self._settle_change(None)
@@ -187,7 +177,7 @@ class Daemon:
         return {"mode": now.to_wire(), "took_s": round(took_s, 6)}
 
     def _restore(self, request: Fields, uid: int) -> Fields:
-        lease.check_holder(self._lease, verb_fields.parse_token(request), self._clock())
+        self._check_holder(request)
         if not self._put_back(f"restore by {self._caller_name(uid)}"):
             raise PowerdRefusal("failed", self._stop_reason() or "")
         return {"mode": self._board.mode().to_wire()}
@@ -195,9 +185,9 @@ class Daemon:
     def _hold(self, request: Fields, uid: int) -> Fields:
         name, token = verb_fields.parse_text(request, "name"), verb_fields.parse_token(request)
         seconds = verb_fields.parse_number(request, "seconds")
-        before, now_s = self._lease, self._clock()
+        before = self._lease
         self._lease = lease.begin_or_renew(
-            before, name=name, seconds=seconds, token=token, new_token=self._new_token(), now_s=now_s
+            before, name=name, seconds=seconds, token=token, new_token=self._new_token(), now_s=self._clock()
         )
         if self._lease is None:
             logger.info("hold by uid %d: %s gave the board back", uid, name)
@@ -206,11 +196,11 @@ class Daemon:
             return {"token": token, "left_s": 0}
         if before is None:
             logger.info("hold by uid %d: %s holds the board for %g s", uid, name, seconds)
-        return {"token": self._lease.token, "left_s": round(lease.remaining_s(self._lease, now_s), 3)}
+        return {"token": self._lease.token, "left_s": self._lease_left_s(self._lease)}
 
     def _drop_caches(self, request: Fields, uid: int) -> Fields:
         self._require_extra("drop-caches")
-        lease.check_holder(self._lease, verb_fields.parse_token(request), self._clock())
+        self._check_holder(request)
         self._board.drop_caches()
         logger.info("drop-caches by %s", self._caller_name(uid))
         return {}
@@ -220,7 +210,7 @@ class Daemon:
         percent = verb_fields.parse_number(request, "percent")
         if not 0 <= percent <= 100:
             raise PowerdRefusal("bad-request", f"got percent={percent:g}; it must be from 0 to 100")
-        lease.check_holder(self._lease, verb_fields.parse_token(request), self._clock())
+        self._check_holder(request)
         self._require_can_set()
         try:
             self._board.set_fan(int(percent), self._keeper.store_before_change)
@@ -231,6 +221,12 @@ class Daemon:
         return {"percent": int(percent)}
 
     # Shared by the verbs
+
+    def _lease_left_s(self, held: lease.PowerdLease) -> float:
+        return round(lease.remaining_s(held, self._clock()), 3)
+
+    def _check_holder(self, request: Fields) -> None:
+        lease.check_holder(self._lease, verb_fields.parse_token(request), self._clock())
 
     def _get_cached_answer(self, what: str, ask: Callable[[], Any]) -> Any:
         """Return a cached answer of nvpmodel, which is slow; changes of the stock mode clear the cache."""
@@ -284,12 +280,11 @@ class Daemon:
             logger.warning("whether the board is as it was found cannot be told, so it is put back later: %s", error)
 
     def _extend_lease(self, held: Optional[lease.PowerdLease], began_s: float) -> None:
-        """Extend the lease by the time in which the daemon was busy and could not receive a renewal."""
         if held is not None and self._lease is held:
             self._lease = lease.extend_by_work(held, self._clock() - began_s)
 
     def _end_expired_lease(self) -> None:
-        if self._lease is None or not lease.has_ended(self._lease, self._clock()):
+        if self._lease is None or self._clock() < self._lease.ends_s:
             return
         name, self._lease = self._lease.name, None
         logger.warning("the lease of %s ended without renewal", name)
@@ -303,11 +298,8 @@ class Daemon:
             temperatures_c = self._board.temperatures()
         except (PowerdRefusal, OSError) as error:
             lost = error.text if isinstance(error, PowerdRefusal) else str(error)
-        self._hottest_c = thermal_guard.find_hottest(temperatures_c or {})[1]
-        needed, hottest_c = self._config.needed_zones, self._config.hottest_c
-        self._stop = thermal_guard.check_temperatures(
-            before, temperatures_c=temperatures_c, hottest_c=hottest_c, needed=needed, lost=lost
-        )
+        self._hottest_c = max((temperatures_c or {}).values(), default=None)
+        self._stop = thermal_guard.check_temperatures(before, temperatures_c, self._config.hottest_c, lost)
         if self._stop is not None:
             self._set_full_fan(told=before is not None)
         if before is None and self._stop is not None:
@@ -334,16 +326,6 @@ class Daemon:
             self._keeper.store_before_change(beside)
         except PowerdRefusal as refused:
             logger.warning("the fan will stay at full speed: %s", refused.text)
-
-
-def _call_outside_container(ask: Callable[[], Cached], otherwise: Cached) -> Cached:
-    """Return nvpmodel's answer, or ``otherwise`` in a container, where it answers nothing."""
-    try:
-        return ask()
-    except PowerdRefusal as refused:
-        if refused.kind != "container":
-            raise
-        return otherwise
 
 
 def _tables_to_wire(tables: KnobTables) -> Dict[str, List[int]]:

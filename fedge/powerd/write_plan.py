@@ -64,9 +64,7 @@ def plan_limits(files: LimitFiles, found: LimitSpan, wanted: LimitSpan) -> List[
 
 def plan_cores_on(files: Dict[int, str], online: Dict[int, bool], wanted: Dict[int, bool]) -> List[ControlWrite]:
     """Return the writes that switch wanted cores on, lowest first; maps are by core number."""
-    return [
-        plan_write(files[core], 1) for core in sorted(files) if wanted.get(core, False) and not online.get(core, False)
-    ]
+    return [plan_write(files[core], 1) for core in sorted(files) if wanted.get(core) and not online.get(core)]
 
 
 def plan_cores_off(files: Dict[int, str], online: Dict[int, bool], wanted: Dict[int, bool]) -> List[ControlWrite]:
@@ -115,12 +113,17 @@ class EmcState(NamedTuple):
     cap_hz: int = 0
 
 
+def plan_rate(files: EmcFiles, rate_hz: int) -> ControlWrite:
+    """Return the write that requests a memory rate."""
+    return ControlWrite(files.rate, value=rate_hz, read_path=files.asked, expect=rate_hz, slack=EMC_SLACK_HZ)
+
+
 def plan_emc_lock(files: EmcFiles, found: EmcState, rate_hz: int) -> List[ControlWrite]:
     """Return the writes that hold the memory at one rate; a lower cap is raised first, since it limits the rate too."""
     cap = [plan_write(files.cap, rate_hz, EMC_SLACK_HZ)] if files.cap and 0 < found.cap_hz < rate_hz else []
     lock = [] if found.locked else [plan_write(files.lock, 1)]
     held = found.locked and abs(found.rate_hz - rate_hz) <= EMC_SLACK_HZ
-    rate = [] if held else [_rate_write(files, rate_hz)]
+    rate = [] if held else [plan_rate(files, rate_hz)]
     return cap + (lock + rate if files.lock_first else rate + lock)
 
 
@@ -146,11 +149,7 @@ def plan_emc_restore(files: EmcFiles, now: EmcState, before: EmcState) -> List[C
     on = [plan_write(files.lock, 1)] if before.locked and not now.locked else []
     off = [plan_write(files.lock, 0)] if now.locked and not before.locked else []
     if not files.lock_first:
-        return cap + off + ([_rate_write(files, before.asked_hz)] if now.asked_hz != before.asked_hz else []) + on
+        return cap + off + ([plan_rate(files, before.asked_hz)] if now.asked_hz != before.asked_hz else []) + on
     differs = bool(before.rate_hz) and abs(now.rate_hz - before.rate_hz) > EMC_SLACK_HZ
-    rate = [_rate_write(files, before.rate_hz)] if on or (differs and now.locked) else []
+    rate = [plan_rate(files, before.rate_hz)] if on or (differs and now.locked) else []
     return cap + on + rate + off
-
-
-def _rate_write(files: EmcFiles, rate_hz: int) -> ControlWrite:
-    return ControlWrite(files.rate, value=rate_hz, read_path=files.asked, expect=rate_hz, slack=EMC_SLACK_HZ)

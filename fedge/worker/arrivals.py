@@ -55,9 +55,7 @@ class Arrivals(NamedTuple):
 def arrival_times(arrivals: Arrivals, begin_s: float = 0.0) -> Iterator[float]:
     """Generate endless arrival times.
 
-    Args:
-        arrivals: The arrival process.
-        begin_s: Time at which the process begins, in seconds.
+    The process begins at ``begin_s``.
 
     Returns:
         Non-decreasing times in seconds, on the clock of ``begin_s``.

@@ -91,10 +91,6 @@ def builtin_shape(name: str) -> Shape:
 def synthetic_source(name: str, samples: int = SYNTHETIC_SAMPLES) -> Dict[str, Any]:
     """Return a data source of noise in the task's shape, with which its steps can be timed.
 
-    Args:
-        name: Name of a built-in task.
-        samples: Number of training images.
-
     Returns:
         A source in the form that ``sources.read`` takes.
     """

@@ -67,10 +67,7 @@ def write(
 ) -> None:
     """Send one frame.
 
-    Args:
-        connection: A connected stream socket.
-        header: Fields that JSON can represent, without ``arrays``.
-        arrays: Arrays by name, of the types in ``DTYPES``.
+    The header has fields that JSON can represent, without ``arrays``; arrays are of the types in ``DTYPES``.
 
     Raises:
         FrameError: The header or the arrays exceed a bound or have an unsupported type; nothing was sent.

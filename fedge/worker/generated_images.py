@@ -143,10 +143,7 @@ def make_images(storage: str, wanted: ImageSetSpec, told: ImageProgress = ignore
 
     It is written under a temporary name; an interrupted run leaves that behind and the next one removes it.
 
-    Args:
-        storage: Path of a folder on the storage to test.
-        wanted: The data set.
-        told: Called with the number of images made and the total.
+    ``storage`` is the path of a folder on the storage to test.
 
     Returns:
         The folder of the complete data set.

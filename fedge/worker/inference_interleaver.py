@@ -150,13 +150,7 @@ def _latest_start(chain: Sequence[PendingBatch]) -> float:
 
 
 def compute_caution(latency_s: float, step: DurationEstimate, batch: DurationEstimate) -> float:
-    """Return how much of the slow quantile can be planned with inside the budget, from 0 (medians alone) to 1.
-
-    Args:
-        latency_s: Latency budget in seconds.
-        step: Estimated duration of a training step.
-        batch: Estimated duration of a full batch.
-    """
+    """Return how much of the slow quantile can be planned with inside the budget, from 0 (medians alone) to 1."""
     usual_s = step.usual_s + batch.usual_s
     slower_s = step.slow_s + batch.slow_s - usual_s
     most_s = CAUTION * max(0.0, latency_s - usual_s)
@@ -277,11 +271,6 @@ class Interleaver:
     def push(self, name: str, payloads: Sequence[Any], arrived_s: float) -> bool:
         """Enqueue requests, one for each payload; may be called from any thread.
 
-        Args:
-            name: Name of the service.
-            payloads: The payloads of the requests.
-            arrived_s: Their common arrival time.
-
         Returns:
             False if the service does not exist or has no room for all of them.
         """
@@ -295,11 +284,6 @@ class Interleaver:
     def learn_step(self, seconds: float, kind: str = "train") -> None:
         """Record the duration of a step."""
         self._expected.setdefault(kind, RecentDurations()).add(seconds)
-
-    @property
-    def has_services(self) -> bool:
-        """Whether any service is running that has not failed."""
-        return any(not stand.failed for stand in list(self._stands.values()))
 
     def serve_before_step(self, stop: Callable[[], bool] = lambda: False, kind: str = "train") -> None:
         """Serve what is due; called before every step. The time until the next call counts as that step.
@@ -401,18 +385,17 @@ class Interleaver:
             self._infer(stand.service, batch)
         except ServiceFailed as error:
             stand.failed = str(error) or "it failed"
-            self._add_time("serving_s", self._now_s() - begin_s)
-            stand.in_hand = 0
-            self._count_dropped(stand, batch)
-            self._count_dropped(stand, stand.close())
-            return
         end_s = self._now_s()
         self._add_time("serving_s", end_s - begin_s)
+        if stand.failed:
+            stand.in_hand = 0
+            self._count_dropped(stand, [*batch, *stand.close()])
+            return
         stand.times.add(len(batch), end_s - begin_s)
         stand.served_s = end_s
         for account in (stand.total, stand.recent):
             account.count_batch(batch, begin_s, end_s)
-        stand.in_hand = 0
+        stand.in_hand = 0  # after the counting, since other threads look
 
     def _count_dropped(self, stand: "_ServiceQueue", dropped: List[Request]) -> None:
         if dropped:
@@ -558,14 +541,8 @@ class _ServiceQueue:
         deadline_s = self.waiting[0].arrived_s + within_s
         late = self.waiting[0].arrived_s + service.latency_s < now_s + batch_s - EPS_S
         turn_s = self.served_s + service.latency_s if late else -math.inf
-        return PendingBatch(
-            service.name,
-            full=missing <= 0,
-            deadline_s=deadline_s,
-            batch_s=batch_s,
-            full_at_s=self._expected_full_s(missing, now_s),
-            turn_s=turn_s,
-        )
+        full_at_s = self._expected_full_s(missing, now_s)
+        return PendingBatch(service.name, missing <= 0, deadline_s, batch_s, full_at_s=full_at_s, turn_s=turn_s)
 
     def take_hopeless(self, now_s: float) -> List[Request]:
         """Remove and return the requests that can no longer be answered in time, if the service drops those."""

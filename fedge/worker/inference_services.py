@@ -62,13 +62,7 @@ class RequestTicket:
         self.samples = [RequestImage(self, place, image) for place, image in enumerate(images)]
 
     def set_scores(self, place: int, row: Any, latency_s: float) -> None:
-        """Record the scores of one image.
-
-        Args:
-            place: Index of the image in the request.
-            row: Its scores (classes,).
-            latency_s: Seconds from arrival to answer.
-        """
+        """Record the scores of one image."""
         self._rows[place], self._latency_s[place] = row, latency_s
         self._count_down()
 
@@ -133,11 +127,8 @@ class InferenceServices:
     ) -> Reply:
         """Warm up the network and start the service; an existing one of the same name runs until then.
 
-        Args:
-            service: The settings.
-            arrivals: Called once the service runs; returns its generated arrival times, or None.
-            net: The network.
-            job: The ``serve`` job, for progress and cancellation.
+        ``arrivals`` is called once the service runs and returns its generated arrival times, or None. The ``serve`` job
+        is told the progress, and may be cancelled.
 
         Returns:
             The reply: the warmed-up batch sizes and the seconds of each.
@@ -290,10 +281,6 @@ def parse_service(fields: Mapping[str, Any]) -> HostedService:
 
 def parse_arrival_times(fields: Mapping[str, Any], now_s: float) -> Optional[Iterator[float]]:
     """Parse the arrival process of a ``serve`` request.
-
-    Args:
-        fields: The request's fields.
-        now_s: Time at which the process begins.
 
     Returns:
         The arrival times in seconds; None if requests come over the socket.

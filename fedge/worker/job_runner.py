@@ -128,7 +128,8 @@ class JobRunner:
         if self._parts.is_oom(error):
             text = f"{verb} ran out of memory: {describe_error(error)}; a smaller batch or model needs less"
             return error_reply("oom", text)
-        if any(_mentions_any(one, BROKEN_CONTEXT) for one in iter_causes(error)):
+        said = " ".join(f"{type(one).__name__} {one}" for one in iter_causes(error)).lower()
+        if any(phrase in said for phrase in BROKEN_CONTEXT):
             self.broken = describe_error(error)
         if not isinstance(error, Refusal):
             return error_reply("failed", describe_error(error))
@@ -148,9 +149,7 @@ class JobRunner:
 
     def _load(self, job: WorkerJob) -> Reply:
         task, source = get_object(job.header, "task"), get_object(job.header, "data")
-        device = job.header.get("device", "auto")
-        if device not in DEVICES:
-            raise BadField("device", repr(device), f"one of {', '.join(DEVICES)}")
+        device = _get_device(job.header)
         # Compare with the present files: a board's own samples grow, and a file without a hash may be replaced.
         key = json.dumps([task, source, device, self._source_stamp(source)], sort_keys=True)
         if self.loaded is not None and self.loaded.key == key:
@@ -168,9 +167,7 @@ class JobRunner:
         header = {"ok": True, "warm": False, "samples": trainer.n_train, "test": trainer.n_test}
         header.update(classes=int(data.classes), buffers=sorted(trainer.buffers), device=chosen)
         reply = header, {"labels": trainer.labels}
-        self.loaded = LoadedTask(
-            key, name=made.name, sha256=made.sha256, device=chosen, trainer=trainer, data=data, reply=reply
-        )
+        self.loaded = LoadedTask(key, made.name, made.sha256, chosen, trainer=trainer, data=data, reply=reply)
         return reply
 
     def _make_task(self, task: Mapping[str, Any]) -> Any:
@@ -258,9 +255,7 @@ class JobRunner:
         _ = parse_arrival_times(job.header, 0.0)  # refused before anything is made
         self.serving.check_room(service.name)
         task, seed = get_object(job.header, "task"), get_count(job.header, "seed", 0)
-        device = job.header.get("device", "auto")
-        if device not in DEVICES:
-            raise BadField("device", repr(device), f"one of {', '.join(DEVICES)}")
+        device = _get_device(job.header)
         if device == "auto" and self.loaded is not None:
             chosen = self.loaded.device
         else:
@@ -268,9 +263,8 @@ class JobRunner:
         made = self._make_task(task)
         data = self._choose_service_data(made, job.header)
         _check_not_cancelled(job, "nothing was changed")
-        net = self._parts.make_inference(
-            made, data, chosen, arrays=job.arrays or None, seed=seed, most=service.batch_size
-        )
+        options = {"arrays": job.arrays or None, "seed": seed, "most": service.batch_size}
+        net = self._parts.make_inference(made, data, chosen, **options)
         reply = self.serving.install(service, lambda: parse_arrival_times(job.header, time.monotonic()), net, job)
         if share is not None:
             self.serving.loop.training_share = share
@@ -312,6 +306,13 @@ class JobRunner:
         return self.loaded.trainer
 
 
+def _get_device(fields: Mapping[str, Any]) -> str:
+    device: str = fields.get("device", "auto")
+    if device not in DEVICES:
+        raise BadField("device", repr(device), f"one of {', '.join(DEVICES)}")
+    return device
+
+
 def _check_not_cancelled(job: WorkerJob, otherwise: str) -> None:
     """Raise ``JobStopped`` if the job is cancelled; called between the parts of a load, which are uninterruptible."""
     if job.cancelled.is_set():
@@ -323,11 +324,6 @@ def describe_error(error: BaseException) -> str:
     place = traceback.extract_tb(error.__traceback__)[-1:]
     where = "".join(f" ({Path(one.filename).name}:{one.lineno} in {one.name})" for one in place)
     return f"{type(error).__name__}: {str(error)[:2000]}{where}"
-
-
-def _mentions_any(error: BaseException, phrases: Sequence[str]) -> bool:
-    text = f"{type(error).__name__} {error}".lower()
-    return any(phrase in text for phrase in phrases)
 
 
 def _stop_reason(job: WorkerJob) -> Optional[str]:

@@ -18,7 +18,7 @@ from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Set
 import torch
 from torch import Tensor, nn
 
-from fedge.worker.refusal import Refusal
+from fedge.worker.refusal import Refusal, one_line
 from fedge.worker.subnetwork_arrays import ShapeMismatch, write_leading
 from fedge.worker.task_shape import Shape
 
@@ -235,7 +235,7 @@ def _check_equivalence(whole: nn.Module, net: nn.Module, shape: Shape) -> None:
         _copy_arrays(net, part)
         worst = float((want - got).abs().max()) / max(float((want[0] - want[1]).abs().max()), 1e-12)
     except (ShapeMismatch, RuntimeError, ValueError) as error:
-        raise CannotNarrow("network", " ".join(str(error).split())[:200], right) from error
+        raise CannotNarrow("network", one_line(error), right) from error
     if not worst <= SCORE_TOLERANCE:
         raise CannotNarrow("network", f"scores that differ by {worst:.1%} once it is narrow", right)
 

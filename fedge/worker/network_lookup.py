@@ -3,6 +3,7 @@
 import importlib
 from typing import TYPE_CHECKING, Any, Callable, Tuple
 
+from fedge.worker.refusal import one_line
 from fedge.worker.task_shape import BadTask, Shape
 
 if TYPE_CHECKING:
@@ -35,9 +36,8 @@ def make_network(name: str, shape: Tuple[int, int, int], classes: int) -> "nn.Mo
         raise
     except Exception as error:
         # A network's own code can raise anything.
-        raise BadTask(
-            "model", f"{name!r}, which raises {type(error).__name__}: {_one_line(error)}", "another input or network"
-        ) from error
+        got = f"{name!r}, which raises {type(error).__name__}: {one_line(error)}"
+        raise BadTask("model", got, "another input or network") from error
     if not isinstance(made, nn.Module):
         raise BadTask("model", f"{name!r}, which gives {type(made).__name__!r}", "a torch.nn.Module")
     return made
@@ -61,9 +61,8 @@ def _network_factory(name: str, shape: Tuple[int, int, int], classes: int) -> Ca
 def _square_shape(name: str, shape: Tuple[int, int, int], classes: int) -> Shape:
     channels, height, width = shape
     if height != width:
-        raise BadTask(
-            "input", f"{height} x {width} pixels for {name!r}", "a square input, or a network of torchvision's"
-        )
+        got = f"{height} x {width} pixels for {name!r}"
+        raise BadTask("input", got, "a square input, or a network of torchvision's")
     return Shape(channels, height, classes)
 
 
@@ -91,12 +90,8 @@ def _import_user_function(name: str) -> Callable[..., Any]:
         function = getattr(importlib.import_module(module_name), function_name)
     except (Exception, SystemExit) as error:
         # The user's module can raise anything.
-        raise BadTask("model", f"{name!r} ({type(error).__name__}: {_one_line(error)})", USER_FUNCTION_FORM) from error
+        raise BadTask("model", f"{name!r} ({type(error).__name__}: {one_line(error)})", USER_FUNCTION_FORM) from error
     if not callable(function):
         raise BadTask("model", f"{name!r}, which is no function", USER_FUNCTION_FORM)
     found: Callable[..., Any] = function
     return found
-
-
-def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split())[:200]

@@ -53,10 +53,6 @@ def drop(paths: Iterable[str], told: Callable[[int], None] = ignore_file_progres
 
     Pages that another process has mapped stay.
 
-    Args:
-        paths: The files.
-        told: Called with the number of files done.
-
     Raises:
         OSError: A file cannot be opened.
     """
@@ -73,10 +69,6 @@ def drop(paths: Iterable[str], told: Callable[[int], None] = ignore_file_progres
 
 def fill(paths: Iterable[str], told: Callable[[int], None] = ignore_file_progress) -> None:
     """Read every file once, which fills the page cache.
-
-    Args:
-        paths: The files.
-        told: Called with the number of files done.
 
     Raises:
         OSError: A file cannot be read.
@@ -130,12 +122,7 @@ class HostCounters(NamedTuple):
 
 
 def read_host_counters(paths: Sequence[str], disk: Optional[str]) -> HostCounters:
-    """Read the counters.
-
-    Args:
-        paths: Files of the data set.
-        disk: Device number of a block device, such as "8:0", or None.
-    """
+    """Read the counters."""
     share = resident_share(paths) if paths else None
     read = None if disk is None else parse_disk_read_bytes(disk, _read_diskstats())
     return HostCounters(math.nan if share is None else share, math.nan if read is None else read)
@@ -144,9 +131,7 @@ def read_host_counters(paths: Sequence[str], disk: Optional[str]) -> HostCounter
 def parse_disk_read_bytes(disk: str, lines: Sequence[str]) -> Optional[float]:
     """Return the bytes that a block device has read since boot.
 
-    Args:
-        disk: Device number, such as "8:0".
-        lines: Lines of ``/proc/diskstats``.
+    ``disk`` is its device number, such as "8:0".
 
     Returns:
         Bytes, or None if the device is not listed.

@@ -46,6 +46,11 @@ def error_reply(kind: str, text: str) -> Tuple[Dict[str, Any], Dict[str, Any]]:
     return {"ok": False, "error": {"kind": kind if kind in KINDS else "failed", "text": text[:LONGEST_TEXT]}}, {}
 
 
+def one_line(error: object) -> str:
+    """Return an error's text on one line, at most 200 characters."""
+    return " ".join(str(error).split())[:200]
+
+
 def iter_causes(error: Optional[BaseException]) -> Iterator[BaseException]:
     """Yield an exception and its chain of causes."""
     while error is not None:

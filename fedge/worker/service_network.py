@@ -1,24 +1,16 @@
 """Network of an inference service: its own weights, on the trainer's device, without touching the random state."""
 
-from typing import TYPE_CHECKING, Any, List, Optional, Sequence
+from typing import List, Optional, Sequence
 
 import numpy as np
 import torch
 from torch import nn
 
 from fedge.worker.refusal import Refusal
-from fedge.worker.sources import Data
+from fedge.worker.sources import Data, Pixels
 from fedge.worker.subnetwork_arrays import Arrays
 from fedge.worker.tasks import TrainingTask, data_shape
 from fedge.worker.trainer import load_arrays
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Images = NDArray[np.uint8]
-    Scores = NDArray[np.float32]
-else:
-    Images = Scores = Any
 
 OWN_IMAGES = 256
 """Images of the source kept for requests that bring none. A default that bounds the memory of a service."""
@@ -32,13 +24,8 @@ class ServiceNetwork:
     ) -> None:
         """Build the network and its input buffer.
 
-        Args:
-            task: The task, which builds the network.
-            data: Defines the images' shape and scale, and supplies the images of requests without one.
-            device: Torch device, such as ``cuda``.
-            arrays: Weights by name; None: freshly initialised from ``seed``.
-            seed: Seed of the initialisation.
-            most: Largest batch.
+        The data defines the images' shape and scale, and supplies the images of requests without one. Without
+        ``arrays`` the network is freshly initialised from ``seed``. ``most`` is the largest batch.
 
         Raises:
             BadCall: The arrays belong to another model.
@@ -53,7 +40,7 @@ class ServiceNetwork:
         self._x = torch.empty((most, *self._own.shape[1:]), dtype=torch.uint8, pin_memory=self.device.type == "cuda")
         self._next = 0
 
-    def scores(self, images: "Sequence[Optional[Images]]") -> "Scores":
+    def scores(self, images: Sequence[Optional[Pixels]]) -> np.ndarray:
         """Score a batch of images.
 
         Args:
@@ -75,7 +62,7 @@ class ServiceNetwork:
             if getattr(scores, "ndim", 0) != 2 or len(scores) != len(images):
                 got = f"scores of shape {tuple(getattr(scores, 'shape', ()))} for {len(images)} images"
                 raise BadScores("the network", got, "a row of scores for each image")
-            found: Scores = scores.to(torch.float32).cpu().numpy()
+            found: np.ndarray = scores.to(torch.float32).cpu().numpy()
             if devices:
                 torch.cuda.synchronize(self.device)
         return found

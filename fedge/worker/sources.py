@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Dict, Iterator, List, NamedTuple, Optiona
 
 import numpy as np
 
-from fedge.worker.refusal import Refusal
+from fedge.worker.refusal import Refusal, one_line
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -21,6 +21,7 @@ else:
     Pixels = Labels = Any
 
 ARRAY_NAMES = ("train_x", "train_y", "test_x", "test_y")
+ARRAY_FILES = ", ".join(name + ".npy" for name in ARRAY_NAMES)
 SCALE_NAMES = ("mean", "sd", "classes")
 """Optional arrays of a file; otherwise computed from the training images."""
 SUFFIXES = (".png", ".jpg", ".jpeg")
@@ -84,9 +85,7 @@ def read(source: Dict[str, Any]) -> Data:
 def find_strays(path: str, roots: Sequence[str]) -> Iterator[str]:
     """Yield the paths that lead out of ``roots``: ``path`` itself, or any link below it.
 
-    Args:
-        path: A file or folder.
-        roots: Allowed folders, as real paths.
+    The roots are real paths.
     """
     given = Path(path).expanduser()
     if not _is_within(given, roots):
@@ -100,9 +99,7 @@ def find_strays(path: str, roots: Sequence[str]) -> Iterator[str]:
 def compute_stamp(path: str, roots: Sequence[str]) -> str:
     """Return a hash over the names, sizes and times of a file or of all files below a folder, but not their content.
 
-    Args:
-        path: A file or folder.
-        roots: Folders as real paths, inside which links to folders are followed, each folder once.
+    Links to folders are followed inside the roots (real paths), each folder once.
     """
     found, given = hashlib.sha256(), str(Path(path).expanduser())
     waiting, seen = [given], set()
@@ -160,21 +157,14 @@ def file_sha256(path: Path) -> str:
 def make_synthetic(samples: int, channels: int, side: int, classes: int, seed: int = SYNTHETIC_SEED) -> Data:
     """Generate noise with random labels, reproducibly: nothing to learn, but as much work as real images.
 
-    Args:
-        samples: Number of training images; an eighth as many, at least one, are added for testing.
-        channels: Channels per image.
-        side: Height and width in pixels.
-        classes: Number of classes.
-        seed: Seed of the noise.
+    There are ``samples`` training images, and an eighth as many, at least one, for testing.
     """
     rng = np.random.default_rng(seed)
     test = max(1, samples // 8)
     x = rng.integers(0, 256, (samples + test, channels, side, side), dtype=np.uint8)
     y = rng.integers(0, classes, samples + test)
     mean, sd = (127.5,) * channels, (73.9,) * channels  # of even noise from 0 to 255
-    return Data(
-        x[:samples], train_y=y[:samples], test_x=x[samples:], test_y=y[samples:], mean=mean, sd=sd, classes=classes
-    )
+    return Data(x[:samples], y[:samples], x[samples:], y[samples:], mean=mean, sd=sd, classes=classes)
 
 
 def check_data(data: Any, where: str) -> Data:
@@ -191,10 +181,8 @@ def check_data(data: Any, where: str) -> Data:
         got = f"{type(data).__name__} instead of a data set"
         raise BadSource(where, got, "a fedge.worker.sources.Data({})".format(", ".join(Data._fields)))
     whole = Data(*data)
-    for part in ("train", "test"):
-        _check_part(
-            where, part=part, x=getattr(whole, part + "_x"), y=getattr(whole, part + "_y"), classes=whole.classes
-        )
+    _check_part(where, "train", whole.train_x, whole.train_y, classes=whole.classes)
+    _check_part(where, "test", whole.test_x, whole.test_y, classes=whole.classes)
     if whole.train_x.shape[1:] != whole.test_x.shape[1:]:
         got = f"training images of shape {whole.train_x.shape[1:]}, test images of {whole.test_x.shape[1:]}"
         raise BadSource(where, got, "one shape for both")
@@ -233,7 +221,7 @@ def _from_file(path: Path, sha256: Optional[str]) -> Data:
         with np.load(str(path), allow_pickle=False) as file:
             arrays = {name: file[name] for name in (*ARRAY_NAMES, *SCALE_NAMES) if name in file.files}
     except (OSError, ValueError, KeyError, AttributeError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        right = "an .npz file of plain arrays, as numpy.savez writes it ({})".format(" ".join(str(error).split())[:200])
+        right = f"an .npz file of plain arrays, as numpy.savez writes it ({one_line(error)})"
         raise BadSource(where, "a file that cannot be read", right) from error
     return _complete_data(where, arrays)
 
@@ -244,9 +232,7 @@ def _from_folder(folder: Path) -> Data:
         return _complete_data(where, _load_arrays(folder))
     if (folder / "train").is_dir() and (folder / "test").is_dir():
         return _from_images(folder)
-    right = "{} in it, or train/CLASS/ and test/CLASS/ with png or jpg images".format(
-        ", ".join(part + ".npy" for part in ARRAY_NAMES)
-    )
+    right = f"{ARRAY_FILES} in it, or train/CLASS/ and test/CLASS/ with png or jpg images"
     raise BadSource(where, "a folder without images" if folder.is_dir() else "no such folder", right)
 
 
@@ -257,8 +243,8 @@ def _load_arrays(folder: Path) -> "Dict[str, NDArray[Any]]":
         try:
             arrays[part] = np.load(str(path), allow_pickle=False)
         except (OSError, ValueError, EOFError) as error:
-            reason = " ".join(str(error).split())[:200]
-            raise BadSource(str(path), f"no readable array ({reason})", "a plain array, by numpy.save") from error
+            got = f"no readable array ({one_line(error)})"
+            raise BadSource(str(path), got, "a plain array, by numpy.save") from error
     return arrays
 
 
@@ -275,14 +261,12 @@ def _complete_data(where: str, arrays: "Dict[str, NDArray[Any]]") -> Data:
             raise BadSource(where, f"{scale} of type {arrays[scale].dtype}", "numbers, or none of it")
     train_x, train_y, test_x, test_y = (arrays[part] for part in ARRAY_NAMES)
     classes = int(arrays["classes"].ravel()[0]) if "classes" in arrays else _count_classes(train_y, test_y)
-    _check_part(where, part="train", x=train_x, y=train_y, classes=classes)
+    _check_part(where, "train", train_x, train_y, classes=classes)
     if "mean" in arrays and "sd" in arrays:
         mean, sd = (tuple(np.ravel(arrays[scale]).tolist()) for scale in ("mean", "sd"))
     else:
         mean, sd = _channel_statistics(train_x)
-    return check_data(
-        Data(train_x, train_y=train_y, test_x=test_x, test_y=test_y, mean=mean, sd=sd, classes=classes), where
-    )
+    return check_data((train_x, train_y, test_x, test_y, mean, sd, classes), where)
 
 
 def _count_classes(*labels: "NDArray[Any]") -> int:
@@ -311,10 +295,7 @@ def _from_images(folder: Path) -> Data:
     mode = _common_mode([path for part in files.values() for path, _ in part])
     (train_x, train_y), (test_x, test_y) = (_decode_images(files[part], mode) for part in ("train", "test"))
     mean, sd = _channel_statistics(train_x)
-    return check_data(
-        Data(train_x, train_y=train_y, test_x=test_x, test_y=test_y, mean=mean, sd=sd, classes=len(classes)),
-        str(folder),
-    )
+    return check_data((train_x, train_y, test_x, test_y, mean, sd, len(classes)), str(folder))
 
 
 def _list_classes(folder: Path) -> List[str]:
@@ -367,9 +348,7 @@ def _open_image(path: Path) -> Any:
     try:
         from PIL import Image
     except ImportError as error:
-        right = "Pillow (the package python3-pil), or the images as {}".format(
-            ", ".join(p + ".npy" for p in ARRAY_NAMES)
-        )
+        right = f"Pillow (the package python3-pil), or the images as {ARRAY_FILES}"
         raise BadSource(str(path), "an image file, and no Pillow to read it", right) from error
     try:
         return Image.open(str(path))
@@ -378,8 +357,7 @@ def _open_image(path: Path) -> Any:
 
 
 def _unreadable_error(path: Path, error: Exception) -> BadSource:
-    reason = " ".join(str(error).split())[:200]
-    return BadSource(str(path), f"a file that cannot be read ({reason})", "a whole png or jpg image")
+    return BadSource(str(path), f"a file that cannot be read ({one_line(error)})", "a whole png or jpg image")
 
 
 def _from_sizes(sizes: Dict[str, Any]) -> Data:

@@ -37,11 +37,7 @@ StepFunction = Callable[[Tensor, Tensor], Tuple[Tensor, Tensor]]
 def make_step_function(net: nn.Module, kind: str, learning_rate: float, momentum: float) -> StepFunction:
     """Return a function that runs one step.
 
-    Args:
-        net: The network, on the device.
-        kind: ``train``: one step of SGD (forward, backward, update); ``infer``: a forward pass.
-        learning_rate: Learning rate of SGD.
-        momentum: Momentum of SGD.
+    ``train`` is one step of SGD (forward, backward, update), ``infer`` a forward pass.
     """
     if kind == "infer":
         net.eval()

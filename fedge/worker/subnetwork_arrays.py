@@ -54,10 +54,6 @@ def leading_slices(full: Shapes, narrow: Shapes) -> Dict[str, Slices]:
 def take_leading(arrays: Arrays, narrow: Shapes) -> OwnArrays:
     """Return the leading block of every array, in the order of ``arrays``.
 
-    Args:
-        arrays: The full arrays, by name.
-        narrow: The shapes of the blocks, by name.
-
     Raises:
         ShapeMismatch: A shape is not a leading block.
     """

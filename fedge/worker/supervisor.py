@@ -102,9 +102,8 @@ class SocketClaim:
     def _bind(self) -> None:
         path = Path(self._path)
         if len(os.fsencode(self._path)) > LONGEST_SOCKET_PATH:
-            raise UnusableSocket(
-                f"socket {path}: a path of at most {LONGEST_SOCKET_PATH} bytes (a limit of unix sockets)"
-            )
+            text = f"a path of at most {LONGEST_SOCKET_PATH} bytes (a limit of unix sockets)"
+            raise UnusableSocket(f"socket {path}: {text}")
         if not path.parent.exists():
             path.parent.mkdir(parents=True)
             path.parent.chmod(0o750)
@@ -113,9 +112,8 @@ class SocketClaim:
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise UnusableSocket(
-                f"socket {path}: another worker serves it; stop it first, or choose another path"
-            ) from error
+            text = "another worker serves it; stop it first, or choose another path"
+            raise UnusableSocket(f"socket {path}: {text}") from error
         if path.exists() or path.is_symlink():
             if not stat.S_ISSOCK(path.lstat().st_mode):
                 raise UnusableSocket(f"socket {path}: there is something else of this name; choose another path")
@@ -288,17 +286,9 @@ class Supervisor:
         pid = child.process.pid
         words = self._last_words.decode("utf-8", "replace")
         after = read_oom_counters(os.getpid(), self._settings.root)  # the same control group
-        self._last_exit = diagnose_exit(
-            ExitEvidence(
-                pid,
-                status=status,
-                before=before,
-                after=after,
-                last_words=words,
-                kernel_log=_read_kernel_lines(self._kernel_log),
-                stopped_s=stopped_s,
-            )
-        )
+        log = _read_kernel_lines(self._kernel_log)
+        evidence = ExitEvidence(pid, status, before, after, last_words=words, kernel_log=log, stopped_s=stopped_s)
+        self._last_exit = diagnose_exit(evidence)
         self._restarts += 1
         self._write_exit_cause(self._last_exit)
         self._young_deaths = self._young_deaths + 1 if time.monotonic() - child.begun_s < YOUNG_S else 0
@@ -344,9 +334,7 @@ def _trainer_environment() -> Dict[str, str]:
 def read_oom_counters(pid: int, root: str = "/") -> OomCounters:
     """Read the kernel's counts of out-of-memory kills on the machine and in a process's control group.
 
-    Args:
-        pid: The process.
-        root: Folder that stands for /.
+    ``root`` stands for /.
     """
     machine = parse_oom_kills(_read_text(root, "/proc/vmstat"))
     for path in group_counter_paths(_read_text(root, f"/proc/{pid}/cgroup")):
@@ -402,9 +390,8 @@ def main(settings: SupervisorSettings) -> int:
     own = settings.command == SupervisorSettings(settings.socket_path).command  # another trainer may need less
     lacking = [name for name in REQUIRED_PACKAGES if own and importlib.util.find_spec(name) is None]
     if lacking:
-        logger.error(
-            "%s has no %s: install it there, or use the Python that has", sys.executable, " and ".join(lacking)
-        )
+        lack = " and ".join(lacking)
+        logger.error("%s has no %s: install it there, or use the Python that has", sys.executable, lack)
         return 2
     try:
         with SocketClaim(settings.socket_path) as claim:
@@ -420,13 +407,8 @@ def parse_arguments(arguments: Sequence[str]) -> SupervisorSettings:
 
     parser = argparse.ArgumentParser(prog="python -m fedge.worker", description="The resident trainer of a board.")
     parser.add_argument("--socket", default=SOCKET, metavar="PATH", help=f"where to listen (default {SOCKET})")
-    parser.add_argument(
-        "--data-root",
-        action="append",
-        default=[],
-        metavar="DIR",
-        help="a folder below which data may be read; may be given again",
-    )
+    roots = "a folder below which data may be read; may be given again"
+    parser.add_argument("--data-root", action="append", default=[], metavar="DIR", help=roots)
     parser.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"), help="what `auto` in a load means")
     given: Any = parser.parse_args(arguments)
     return SupervisorSettings(given.socket, tuple(given.data_root), given.device)

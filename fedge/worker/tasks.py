@@ -70,11 +70,6 @@ def task_from_source(name: str, text: str, sha256: str) -> TrainingTask:
     tensor (default ``cross_entropy``), and ``data(source)``, a ``sources.Data`` (default ``sources.read``). It runs as
     a module of its own.
 
-    Args:
-        name: Name of the file, for error texts.
-        text: Content of the file.
-        sha256: Expected SHA-256 of the text, in hexadecimal digits.
-
     Raises:
         WrongHash: The text has another SHA-256.
         BadTask: The file has an error; the text names the line.

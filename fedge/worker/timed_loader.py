@@ -13,16 +13,13 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 from torch.utils.data.dataloader import default_collate
 
-from fedge.worker.generated_images import BadImages
+from fedge.worker.generated_images import BadImages, Pixels
+from fedge.worker.refusal import one_line
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Pixels = NDArray[np.uint8]
     _Set = Dataset[Any]
     _Loader = DataLoader[Any]
 else:
-    Pixels = Any
     _Set, _Loader = Dataset, DataLoader
 
 now_s = time.monotonic
@@ -117,7 +114,7 @@ class ImageFiles(_Set):
         try:
             image = self._prepared.decode(content)
         except (OSError, SyntaxError, ValueError) as error:
-            reason = " ".join(str(error).partition(" <")[0].split())[:200]  # Pillow names an object's address
+            reason = one_line(str(error).partition(" <")[0])  # Pillow names an object's address
             raise BadImages(path, f"a file that cannot be read ({reason})", "a whole jpg or png image") from error
         return image, label, begun_s, fetched_s, now_s()
 
@@ -126,13 +123,7 @@ class ImageArray(_Set):
     """Data set of one array in memory: a sample is fetched by copying it."""
 
     def __init__(self, pixels: Pixels, classes: int, prepared: ImageTransform) -> None:
-        """Store the images.
-
-        Args:
-            pixels: Images (n, height, width, channels).
-            classes: Number of classes; labels are assigned cyclically.
-            prepared: The transform.
-        """
+        """Store images (n, height, width, channels); labels are assigned cyclically."""
         self._pixels = pixels[..., 0] if pixels.shape[-1] == 1 else pixels
         self._classes, self._prepared = classes, prepared
 
@@ -156,11 +147,8 @@ def collate_timed(samples: Sequence[Sample]) -> TimedBatch:
         preprocess_s += done_s - fetched_s
     images = default_collate([sample[0] for sample in samples])
     labels = default_collate([sample[1] for sample in samples])
-    return TimedBatch(
-        images,
-        labels,
-        BatchStamps(fetch_s, preprocess_s=preprocess_s, begun_s=samples[0][2], gathered_s=gathered_s, made_s=now_s()),
-    )
+    stamps = BatchStamps(fetch_s, preprocess_s, samples[0][2], gathered_s, made_s=now_s())
+    return TimedBatch(images, labels, stamps)
 
 
 class TimedLoaderSettings(NamedTuple):
@@ -182,12 +170,7 @@ class TimedLoaderSettings(NamedTuple):
 def plan_batches(count: int, batch_size: int, most: Optional[int], seed: int, epoch: int) -> List[List[int]]:
     """Shuffle one epoch into batches of sample indices; an incomplete last batch is dropped.
 
-    Args:
-        count: Number of samples.
-        batch_size: Samples per batch.
-        most: Largest number of batches; None: no limit.
-        seed: Seed of the order, together with ``epoch``.
-        epoch: Index of the epoch.
+    There are at most ``most`` batches (None: no limit); ``seed`` and ``epoch`` fix the order.
     """
     order = np.random.RandomState([seed & 0xFFFFFFFF, epoch]).permutation(count)
     whole = count // batch_size
@@ -198,14 +181,7 @@ def plan_batches(count: int, batch_size: int, most: Optional[int], seed: int, ep
 def make_loader(
     samples: _Set, how: TimedLoaderSettings, batches: List[List[int]], collate: Any = collate_timed
 ) -> _Loader:
-    """Return a PyTorch loader, which starts new workers for every epoch.
-
-    Args:
-        samples: The data set.
-        how: Settings of the loader.
-        batches: Sample indices of each batch.
-        collate: Stacks the samples of a batch.
-    """
+    """Return a PyTorch loader of these batches of sample indices, which starts new workers for every epoch."""
     beside = {"prefetch_factor": how.prefetch, "multiprocessing_context": FORK} if how.workers else {}
     return DataLoader(
         samples,

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from fedge.worker import narrow_networks, subnetwork_arrays
-from fedge.worker.refusal import JobStopped, Refusal
+from fedge.worker.refusal import JobStopped, Refusal, iter_causes
 from fedge.worker.sources import Data, Labels
 from fedge.worker.subnetwork_arrays import Arrays, OwnArrays
 from fedge.worker.tasks import TrainingTask, cross_entropy, data_shape
@@ -104,12 +104,11 @@ def never_stop() -> bool:
 
 def is_oom(error: Optional[BaseException]) -> bool:
     """Return whether an error, or one of its causes, is a lack of memory, on the CPU or a GPU."""
-    while error is not None:
-        if isinstance(error, MemoryError) or any(c.__name__ == "OutOfMemoryError" for c in type(error).__mro__):
+    for one in iter_causes(error):
+        if isinstance(one, MemoryError) or any(c.__name__ == "OutOfMemoryError" for c in type(one).__mro__):
             return True
-        if isinstance(error, RuntimeError) and any(text.lower() in str(error).lower() for text in TIGHT_MEMORY):
+        if isinstance(one, RuntimeError) and any(text.lower() in str(one).lower() for text in TIGHT_MEMORY):
             return True
-        error = error.__cause__
     return False
 
 
@@ -153,12 +152,7 @@ class Trainer:
     ) -> None:
         """Build the network and keep the data.
 
-        Args:
-            task: The task.
-            data: The data set.
-            device: Device as ``resolve_device`` takes it.
-            threads: Number of torch threads in this process; None: unchanged.
-            now_s: The clock, in seconds.
+        The device is one that ``resolve_device`` takes; ``threads`` sets the torch threads of this process.
 
         Raises:
             BadCall: The device is missing.
@@ -200,11 +194,8 @@ class Trainer:
     def start(self, arrays: Arrays, share: Optional[Labels], seed: int, options: TrainingOptions) -> "TrainingSession":
         """Begin a training; one begun earlier is ended, as it is by ``evaluate``.
 
-        Args:
-            arrays: The full model's arrays by name, whatever the width.
-            share: Indices of the samples to train on; None: all.
-            seed: Seed of the sample order and of dropout.
-            options: Options of the training.
+        The arrays are the full model's, whatever the width. ``share`` are indices of the samples to train on (None:
+        all); ``seed`` fixes the sample order and dropout.
 
         Returns:
             The session, whose steps are still to be done.
@@ -231,9 +222,7 @@ class Trainer:
     def evaluate(self, arrays: Arrays, stop: Callable[[], bool] = never_stop) -> Tuple[float, float]:
         """Evaluate a model on the whole test set.
 
-        Args:
-            arrays: The model's arrays by name.
-            stop: Checked before each batch.
+        ``stop`` is checked before each batch.
 
         Returns:
             Mean loss and accuracy (0 to 1).
@@ -260,11 +249,7 @@ class Trainer:
     ) -> List[StepTime]:
         """Time steps on a copy of the model; model, training and random state stay as they are.
 
-        Args:
-            steps: Number of steps.
-            batch_size: Samples per step.
-            kind: ``train`` or ``infer``.
-            stop: Checked before each step; true ends the profile early.
+        ``kind`` is ``train`` or ``infer``. ``stop`` is checked before each step; true ends the profile early.
 
         Returns:
             The time of each step done.
@@ -377,9 +362,8 @@ class Trainer:
         if width not in self._narrow:
             while len(self._narrow) >= MOST_NARROW:
                 del self._narrow[next(iter(self._narrow))]
-            self._narrow[width] = narrow_networks.narrow_network(self._make_network(seed=0), width, self._shape).to(
-                self.device
-            )
+            full = self._make_network(seed=0)
+            self._narrow[width] = narrow_networks.narrow_network(full, width, self._shape).to(self.device)
         return self._narrow[width]
 
 
@@ -584,11 +568,7 @@ def minibatches(share: Labels, steps: int, batch_size: int, rng: "np.random.Gene
     All are full, also across the end of an epoch and for a share smaller than one minibatch (whose samples then occur
     more than once), because a board's cost is counted in full steps and batch norm needs more than one sample.
 
-    Args:
-        share: Sample indices (n,).
-        steps: Number of minibatches.
-        batch_size: Indices per minibatch.
-        rng: Source of the order.
+    The share has sample indices (n,).
     """
     left = share[:0]
     for _ in range(steps):

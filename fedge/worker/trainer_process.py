@@ -188,9 +188,8 @@ class JobServer:
     def _answer(self, connection: socket.socket, head: frames.FrameHead) -> Reply:
         verb = head.header.get("verb")
         if head.header.get("v") != PROTOCOL:
-            problem = error_reply(
-                "bad-request", f"v: got {str(head.header.get('v'))[:40]}; protocol {PROTOCOL} is spoken here"
-            )
+            text = f"v: got {str(head.header.get('v'))[:40]}; protocol {PROTOCOL} is spoken here"
+            problem = error_reply("bad-request", text)
         elif verb in JOB_VERBS:
             return self._run_job(connection, WorkerJob(str(verb), head))
         elif verb == "request":
@@ -353,9 +352,8 @@ def _refuse_connection(connection: socket.socket) -> None:
     with connection:
         connection.settimeout(0.1)
         try:
-            frames.write(
-                connection, *error_reply("busy", f"{MOST_CONNECTIONS} connections are open; close one of them")
-            )
+            text = f"{MOST_CONNECTIONS} connections are open; close one of them"
+            frames.write(connection, *error_reply("busy", text))
         except OSError as error:
             logger.info("a connection too many ended: %s", error)
 

@@ -117,10 +117,7 @@ class WorkerClient:
     def profile(self, steps: int, batch_size: int, kind: str = "train") -> Dict[str, Any]:
         """Return ``fetch_s`` and ``step_s`` of each step, in seconds.
 
-        Args:
-            steps: Number of steps.
-            batch_size: Samples per step.
-            kind: ``train`` or ``infer``.
+        ``kind`` is ``train`` or ``infer``.
         """
         return self._run_job("profile", {"steps": steps, "batch_size": batch_size, "kind": kind})[0]
 
@@ -139,13 +136,8 @@ class WorkerClient:
     ) -> Dict[str, Any]:
         """Start an inference service.
 
-        Args:
-            name: Name of the service; an existing one of this name is replaced.
-            task: The task, as for ``load``.
-            batch_size: Largest batch.
-            latency_s: Latency budget from arrival to answer, in seconds.
-            arrays: The model's arrays; None: freshly initialised.
-            **more: Optional arrivals, data, device, max_wait_s, most_waiting, seed, training_share and when_late.
+        An existing service of this name is replaced. ``latency_s`` is the budget from arrival to answer. ``more`` may
+        be arrivals, data, device, max_wait_s, most_waiting, seed, training_share and when_late.
 
         Returns:
             The reply, with the warmed-up batch ``sizes`` and the ``seconds`` of each.
@@ -161,20 +153,16 @@ class WorkerClient:
     def request(self, name: str, images: np.ndarray) -> Tuple[np.ndarray, List[float]]:
         """Send images to an inference service; uses a connection of its own, so that any thread may call it.
 
-        Args:
-            name: Name of the service.
-            images: Images uint8 (n, channels, side, side).
+        The images are uint8 (n, channels, side, side).
 
         Returns:
             Scores (n, classes), and the latency of each image in seconds.
         """
         limit_s, asked_s = self._timeout_s, time.monotonic()
-        connection = self._connect(limit_s)
-        with connection:
+        fields = {"name": name}
+        with self._connect(limit_s) as connection:
             try:
-                reply, arrays = _exchange(
-                    connection, verb="request", fields={"name": name}, arrays={"x": images}, limit_s=limit_s
-                )
+                reply, arrays = _exchange(connection, "request", fields, {"x": images}, limit_s=limit_s)
             except (frames.TruncatedFrame, ConnectionError) as error:
                 raise self._explain_disconnect(asked_s) from error
             except (frames.FrameError, OSError) as error:
@@ -236,26 +224,19 @@ class WorkerClient:
 
     def _send_control(self, verb: str, limit_s: float) -> Dict[str, Any]:
         """Ask on a separate connection; try again once if the trainer died, since the next one takes over."""
-        ends_s = time.monotonic() + limit_s
-        try:
-            return self._request_once(verb, limit_s)
-        except (frames.TruncatedFrame, ConnectionError):
-            pass
-        except (frames.FrameError, OSError) as error:
-            raise self._no_answer_error(verb, limit_s) from error
-        try:
-            return self._request_once(verb, max(0.01, ends_s - time.monotonic()))
-        except (frames.FrameError, OSError) as error:
-            raise self._no_answer_error(verb, limit_s) from error
-
-    def _request_once(self, verb: str, limit_s: float) -> Dict[str, Any]:
-        connection = self._connect(limit_s)
-        with connection:
-            return _exchange(connection, verb=verb, fields={}, arrays=None, limit_s=limit_s)[0]
-
-    def _no_answer_error(self, verb: str, limit_s: float) -> WorkerError:
-        text = f"{self._path}: no answer to {verb} within {limit_s:.3g} s; is the worker stopped? restart it"
-        return WorkerError("unreachable", text)
+        ends_s, died = time.monotonic() + limit_s, False
+        while True:
+            left_s = max(0.01, ends_s - time.monotonic())
+            try:
+                with self._connect(left_s) as connection:
+                    return _exchange(connection, verb=verb, fields={}, arrays=None, limit_s=left_s)[0]
+            except (frames.FrameError, OSError) as error:
+                if died or not isinstance(error, (frames.TruncatedFrame, ConnectionError)):
+                    text = (
+                        f"{self._path}: no answer to {verb} within {limit_s:.3g} s; is the worker stopped? restart it"
+                    )
+                    raise WorkerError("unreachable", text) from error
+                died = True
 
     def _explain_disconnect(self, asked_s: float) -> WorkerError:
         """Return why the connection ended within a request, from the supervisor's file or the next trainer."""

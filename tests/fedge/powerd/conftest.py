@@ -11,6 +11,7 @@ from contracts.jetsons.kernel import DRIFT, FAULTS, LOG, KernelMachine
 
 from fedge.powerd.board_control import BoardControl
 from fedge.powerd.config import Config
+from fedge.powerd.mode_records import PowerdRefusal
 
 PLACE = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 """In memory where that can be had, else where temporary files go: a root is hundreds of small files."""
@@ -50,6 +51,18 @@ def scratch():
     """A folder of this test's own."""
     with tempfile.TemporaryDirectory(prefix="fedge-root", dir=PLACE) as made:
         yield Path(made)
+
+
+@pytest.fixture(scope="session")
+def refused():
+    """Call something that is refused, and return the refusal."""
+
+    def call(act, *arguments, **fields) -> PowerdRefusal:
+        with pytest.raises(PowerdRefusal) as caught:
+            act(*arguments, **fields)
+        return caught.value
+
+    return call
 
 
 @pytest.fixture(params=jetsons.PLAYED)

@@ -1,6 +1,5 @@
 """The program: how it starts, what it says when it cannot, how it ends, and that it stands alone."""
 
-import json
 import os
 import shutil
 import socket
@@ -18,48 +17,40 @@ from fedge.powerd import daemon
 from fedge.powerd.powerd_client import PowerdError
 
 
-def run(*arguments, **given):
-    return subprocess.run(
-        [sys.executable, "-m", "fedge.powerd", *arguments],
-        cwd=str(ROOT),
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        timeout=30,
-        check=False,
-        **given,
+def failed(*arguments, program=("-m", "fedge.powerd"), cwd=ROOT):
+    """Exit code, and the one line that says why."""
+    command = [sys.executable, *program, *map(str, arguments)]
+    done = subprocess.run(
+        command, cwd=str(cwd), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, timeout=30, check=False
     )
-
-
-def one_line(done) -> str:
     text = done.stderr.decode()
     assert text.count("\n") == 1, text
     assert text.startswith("fedge-powerd: ")
-    return text
+    return done.returncode, text
 
 
-def test_a_bad_file_is_one_line_and_exit_2(tmp_path) -> None:
+@pytest.mark.parametrize(
+    ("settings", "code", "says"),
+    [
+        ('{"floor": {"gpu": 1}}', 2, "floor.cpu_khz"),
+        (None, 2, "no such file"),
+        ('{"group": "root"}', 1, "no Jetson"),
+    ],
+)
+def test_what_keeps_it_from_starting_is_one_line_and_an_exit_code(tmp_path, settings, code, says) -> None:
     file = tmp_path / "powerd.json"
-    file.write_text('{"floor": {"gpu": 1}}')
-    done = run("--root", str(tmp_path), "--config", str(file))
-    assert done.returncode == 2
-    assert "floor.cpu_khz" in one_line(done)
-    assert run("--root", str(tmp_path), "--config", str(tmp_path / "none")).returncode == 2
-
-
-def test_a_machine_that_is_no_jetson_is_one_line_and_exit_1(tmp_path) -> None:
-    file = tmp_path / "powerd.json"
-    file.write_text(json.dumps({"group": "root"}))
-    done = run("--root", str(tmp_path), "--config", str(file))
-    assert done.returncode == 1
-    one_line(done)
+    if settings is not None:
+        file.write_text(settings)
+    found, text = failed("--root", tmp_path, "--config", file)
+    assert found == code
+    assert says in text
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="an ordinary user's daemon has no group")
 def test_a_missing_group_is_one_line_with_the_command(tmp_path) -> None:
-    root = board_root("nano", tmp_path, group="no-such-group-here")
-    done = run("--root", str(root))
-    assert done.returncode == 2
-    assert "groupadd --system no-such-group-here" in one_line(done)
+    code, text = failed("--root", board_root("nano", tmp_path, group="no-such-group-here"))
+    assert code == 2
+    assert "groupadd --system no-such-group-here" in text
 
 
 def test_it_starts_sets_and_puts_back_when_it_is_told_to_end(tmp_path) -> None:
@@ -96,16 +87,10 @@ def test_it_runs_alone_and_isolated(tmp_path) -> None:
     package = tmp_path / "lib" / "fedge"
     shutil.copytree(str(ROOT / "fedge" / "powerd"), str(package / "powerd"))
     shutil.copy(str(ROOT / "fedge" / "__init__.py"), str(package / "__init__.py"))
-    done = subprocess.run(
-        [sys.executable, "-I", str(package / "powerd"), "--root", str(root), "--socket", str(tmp_path) + "s" * 120],
-        cwd=str(tmp_path),
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        timeout=30,
-        check=False,
-    )
-    assert "longer than 107 bytes" in done.stderr.decode()
-    assert done.returncode == 1
+    program = ("-I", str(package / "powerd"))
+    code, text = failed("--root", root, "--socket", f"{tmp_path}{'s' * 120}", program=program, cwd=tmp_path)
+    assert code == 1
+    assert "longer than 107 bytes" in text
 
 
 def test_a_lease_that_is_not_renewed_ends_in_a_real_daemon(tmp_path) -> None:

@@ -13,16 +13,6 @@ EMC = "/sys/kernel/debug/bpmp/debug/clk/emc/"
 CAP = "/sys/kernel/nvpmodel_emc_cap/emc_iso_cap"
 
 
-@pytest.fixture(params=jetsons.PLAYED)
-def any_board(request):
-    return jetsons.board(request.param)
-
-
-@pytest.fixture
-def machine(any_board, roots):
-    return KernelMachine(str(roots.root(any_board.name)))
-
-
 @pytest.fixture
 def xavier(roots):
     """An AGX Xavier in its default preset: cores 0 to 3 are on, policies 4 and 6 are gone."""
@@ -58,30 +48,24 @@ def test_no_link_leaves_a_root_and_every_link_leads_somewhere(machine):
             machine.resolve(path)
 
 
-def test_a_board_starts_in_its_default_preset(any_board, machine):
-    on = [cpu for cpu in any_board.cpus if machine.online(cpu)]
-    table = jetsons.board(any_board.name)
-    expected = next(caps for caps in table.presets if caps.default)
+def test_a_board_starts_in_its_default_preset(truth, machine):
+    on = [cpu for cpu in truth.cpus if machine.online(cpu)]
+    expected = next(caps for caps in truth.presets if caps.default)
 
-    assert tuple(on) == any_board.found.cpus
+    assert tuple(on) == truth.found.cpus
     assert machine.read(CPU + "/online") == ranges(on)
-    assert int(machine.read(POLICY.format(0, "scaling_max_freq"))) == (expected.cpu_khz or any_board.cpu_khz[-1])
-    assert int(machine.read(gpu(machine) + "/max_freq")) == (expected.gpu_hz or any_board.gpu_hz[-1])
+    assert int(machine.read(POLICY.format(0, "scaling_max_freq"))) == (expected.cpu_khz or truth.cpu_khz[-1])
+    assert int(machine.read(gpu(machine) + "/max_freq")) == (expected.gpu_hz or truth.gpu_hz[-1])
     assert machine.writes() == []
 
 
-def test_nvpmodel_reports_the_mode_and_every_value_it_set(any_board, machine):
+def test_nvpmodel_reports_its_mode_and_its_file_has_the_slip_of_the_original(truth, machine):
     code, output = machine.run(["nvpmodel", "-q", "--verbose"])
-
-    assert code == 0
-    assert f"NV Power Mode: {any_board.found.name}\n{any_board.default}\n" in output
-    assert "ARG MAX_FREQ" in output
-
-
-def test_the_configuration_has_the_slip_of_the_original_where_the_original_has_it(any_board, machine):
+    assert (code, "ARG MAX_FREQ" in output) == (0, True)
+    assert f"NV Power Mode: {truth.found.name}\n{truth.default}\n" in output
     text = machine.read("/etc/nvpmodel.conf")
-    assert ("\n<PARAM" in text) == (any_board.compatible[-1] == "nvidia,tegra234")
-    assert parse(text).default == any_board.default
+    assert ("\n<PARAM" in text) == (truth.compatible[-1] == "nvidia,tegra234")
+    assert parse(text).default == truth.default
 
 
 def test_a_minimum_above_the_maximum_is_refused_and_so_is_the_reverse(machine):
@@ -98,24 +82,21 @@ def test_a_minimum_above_the_maximum_is_refused_and_so_is_the_reverse(machine):
 
 def test_clocks_beside_the_table_are_rounded(xavier):
     xavier.write(POLICY.format(0, "scaling_min_freq"), "0")
-    xavier.write(POLICY.format(0, "scaling_max_freq"), "1450000")
-    assert xavier.read(POLICY.format(0, "scaling_max_freq")) == "1420800"
+    cpu, gpu_max = POLICY.format(0, "scaling_max_freq"), gpu(xavier) + "/max_freq"
+    for path, wanted, read in (
+        (cpu, "1450000", "1420800"),
+        (gpu_max, "530000000", "624750000"),
+        (gpu_max, "9999999999", "1377000000"),
+    ):
+        xavier.write(path, wanted)
+        assert xavier.read(path) == read
 
-    xavier.write(gpu(xavier) + "/max_freq", "530000000")
-    assert xavier.read(gpu(xavier) + "/max_freq") == "624750000"
-    xavier.write(gpu(xavier) + "/max_freq", "9999999999")
-    assert xavier.read(gpu(xavier) + "/max_freq") == "1377000000"
 
-
-def test_memory_rates_beside_the_table_are_ignored_without_a_word(xavier):
+def test_a_locked_memory_ignores_a_rate_beside_its_table_without_a_word_and_keeps_to_the_cap(xavier):
     xavier.write(EMC + "mrq_rate_locked", "1")
     xavier.write(EMC + "rate", "800000000")
     xavier.write(EMC + "rate", "800000001")
     assert xavier.read(EMC + "rate") == "800000000"
-
-
-def test_the_cap_binds_a_locked_memory_rate_too(xavier):
-    xavier.write(EMC + "mrq_rate_locked", "1")
     xavier.write(EMC + "rate", "2133000000")
     assert xavier.read(EMC + "rate") == xavier.read(CAP) == "1331200000"
 
@@ -170,12 +151,9 @@ def test_a_policy_goes_with_its_last_core_and_comes_back_reset_with_its_first(xa
     assert xavier.read(POLICY.format(4, "scaling_max_freq")) == "2265600"
 
 
-def test_core_0_stays_on(xavier, nano):
+def test_core_0_stays_on_and_files_that_only_tell_cannot_be_written(xavier, nano):
     assert refusal(xavier, CPU + "/cpu0/online", "0") == "EBUSY"
     assert refusal(nano, CPU + "/cpu0/online", "0") == "ENOENT"
-
-
-def test_files_that_only_tell_cannot_be_written(xavier):
     assert refusal(xavier, POLICY.format(0, "cpuinfo_max_freq"), "1") == "EACCES"
     assert refusal(xavier, "/sys/class/thermal/thermal_zone0/temp", "1") == "EACCES"
 
@@ -184,9 +162,7 @@ def test_every_write_is_counted_and_logged_the_refused_ones_too(xavier):
     refusal(xavier, CPU + "/cpu0/online", "0")
     xavier.write(gpu(xavier) + "/max_freq", "1377000000")
 
+    limit = xavier.resolve(gpu(xavier) + "/max_freq")
     assert xavier.count == 2
-    assert xavier.writes() == [
-        (CPU + "/cpu0/online", "0"),
-        (xavier.resolve(gpu(xavier) + "/max_freq"), "1377000000"),
-    ]
+    assert xavier.writes() == [(CPU + "/cpu0/online", "0"), (limit, "1377000000")]
     assert LOG not in jetsons.contents(xavier.root)

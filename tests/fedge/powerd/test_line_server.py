@@ -59,6 +59,23 @@ class Served:
     def open(self) -> int:
         return len(self.server._open)
 
+    def ask(self, sent: bytes, link=None) -> bytes:
+        """Send this, over a connection that stays open, and give the first answer."""
+        link = link or self.link()
+        link.sendall(sent)
+        return link.recv(100)
+
+    def refusal(self, sent: bytes = b"") -> dict:
+        """Send this over a connection of its own, and give the error before it ends."""
+        link = self.link()
+        with contextlib.suppress(OSError):
+            link.sendall(sent)
+        return json.loads(all_of(link).decode())["error"]
+
+    def holds(self, count: int) -> None:
+        """Wait until this many connections are open."""
+        until(lambda: self.open() == count)
+
     def close(self) -> None:
         self._stopped = True
         self._writer.send(b"!")
@@ -95,54 +112,36 @@ def all_of(link) -> bytes:
     return received
 
 
-def test_every_line_of_a_burst_is_answered_in_order_with_the_uid_of_the_asker(folder) -> None:
+def test_a_half_closed_client_gets_every_answer_in_order_and_a_word_on_the_line_it_did_not_end(folder) -> None:
     with served(folder) as one:
         link = one.link()
-        link.sendall(b"a\nb\nc\n")
+        link.sendall(b"a\nb\nunfinished")
         link.shutdown(socket.SHUT_WR)
-        uid = b"%d:" % os.getuid()
-        assert all_of(link) == uid + b"a\n" + uid + b"b\n" + uid + b"c\n"
-        until(lambda: one.open() == 0)
-
-
-def test_a_half_closed_client_gets_its_answers_and_a_word_on_the_line_it_did_not_end(folder) -> None:
-    with served(folder) as one:
-        link = one.link()
-        link.sendall(b"a\nunfinished")
-        link.shutdown(socket.SHUT_WR)
-        lines = all_of(link).splitlines()
-        assert lines[0].endswith(b":a")
-        assert "no line end" in json.loads(lines[1].decode())["error"]["text"]
-        assert len(lines) == 2
+        first, second, last = all_of(link).splitlines()
+        assert [first, second] == [b"%d:" % os.getuid() + line for line in (b"a", b"b")]
+        assert "no line end" in json.loads(last.decode())["error"]["text"]
+        one.holds(0)
 
 
 def test_a_line_that_is_too_long_is_refused_and_the_connection_ends(folder) -> None:
     with served(folder) as one:
-        link = one.link()
-        with contextlib.suppress(OSError):
-            link.sendall(b"x" * 100000)
-        assert json.loads(all_of(link).decode())["error"]["kind"] == "bad-request"
-        until(lambda: one.open() == 0)
+        assert one.refusal(b"x" * 100000)["kind"] == "bad-request"
+        one.holds(0)
 
 
 def test_a_peer_that_may_not_ask_is_told_why_and_never_answered(folder) -> None:
     with served(folder, why_not=lambda peer: "not in group fedge") as one:
-        link = one.link()
-        link.sendall(b"a\nb\n")
-        error = json.loads(all_of(link).decode())["error"]
-        assert error == {"kind": "not-allowed", "text": "not in group fedge"}
+        assert one.refusal(b"a\nb\n") == {"kind": "not-allowed", "text": "not in group fedge"}
 
 
 def test_one_connection_too_many_is_told_so(folder) -> None:
     with served(folder, connections=3) as one:
         links = [one.link() for _ in range(3)]
-        until(lambda: one.open() == 3)
-        assert "3 connections are open" in json.loads(all_of(one.link()).decode())["error"]["text"]
+        one.holds(3)
+        assert "3 connections are open" in one.refusal()["text"]
         links[0].close()
-        until(lambda: one.open() == 2)
-        again = one.link()
-        again.sendall(b"a\n")
-        assert again.recv(100).endswith(b":a\n")
+        one.holds(2)
+        assert one.ask(b"a\n").endswith(b":a\n")
 
 
 def test_no_user_can_take_all_connections_from_the_others(folder, monkeypatch) -> None:
@@ -150,18 +149,14 @@ def test_no_user_can_take_all_connections_from_the_others(folder, monkeypatch) -
     monkeypatch.setattr("fedge.powerd.line_server.peer_of", lambda link: Peer(1, uids[0], 0))
     with served(folder, connections=4, per_user=2) as one:
         links = [one.link() for _ in range(2)]
-        until(lambda: one.open() == 2)
-        assert "2 connections of uid 7 are open" in json.loads(all_of(one.link()).decode())["error"]["text"]
+        one.holds(2)
+        assert "2 connections of uid 7 are open" in one.refusal()["text"]
         uids[0] = 8
-        other = one.link()
-        other.sendall(b"a\n")
-        assert other.recv(100) == b"8:a\n"
+        assert one.ask(b"a\n") == b"8:a\n"
         links[0].close()
-        until(lambda: one.open() == 2)
+        one.holds(2)
         uids[0] = 7
-        again = one.link()
-        again.sendall(b"a\n")
-        assert again.recv(100) == b"7:a\n"
+        assert one.ask(b"a\n") == b"7:a\n"
 
 
 def test_a_slow_reader_gets_all_of_a_big_reply_while_others_are_served(folder) -> None:
@@ -169,8 +164,7 @@ def test_a_slow_reader_gets_all_of_a_big_reply_while_others_are_served(folder) -
         slow, quick = one.link(), one.link()
         slow.sendall(b"big\nbig\n")
         for _ in range(20):
-            quick.sendall(b"a\n")
-            assert quick.recv(100).endswith(b":a\n")
+            assert one.ask(b"a\n", quick).endswith(b":a\n")
         slow.shutdown(socket.SHUT_WR)
         assert all_of(slow) == BIG + BIG
 
@@ -179,19 +173,19 @@ def test_a_reader_that_takes_nothing_is_closed_after_its_time(folder) -> None:
     with served(folder, slow_s=0.05, tick_s=0.01) as one:
         link = one.link()
         link.sendall(b"big\n")
-        until(lambda: one.open() == 1)
-        until(lambda: one.open() == 0)
+        one.holds(1)
+        one.holds(0)
 
 
 def test_a_client_that_says_nothing_or_never_ends_its_line_is_closed_after_its_time(folder) -> None:
     with served(folder, idle_s=0.2, tick_s=0.01) as one:
         silent, dribbling = one.link(), one.link()
-        until(lambda: one.open() == 2)
+        one.holds(2)
         with contextlib.suppress(OSError):
             while one.open():
                 dribbling.send(b"x")
                 time.sleep(0.01)
-        until(lambda: one.open() == 0)
+        one.holds(0)
         assert all_of(silent) == b""
 
 
@@ -201,10 +195,8 @@ def test_a_client_that_is_gone_before_its_reply_harms_nobody(folder) -> None:
             link = one.link()
             link.sendall(b"big\n")
             link.close()
-        link = one.link()
-        link.sendall(b"a\n")
-        assert link.recv(100).endswith(b":a\n")
-        until(lambda: one.open() == 1)
+        assert one.ask(b"a\n").endswith(b":a\n")
+        one.holds(1)
 
 
 def test_a_client_that_asks_without_end_does_not_keep_the_tick_from_coming(folder) -> None:
@@ -224,10 +216,14 @@ def test_a_client_that_asks_without_end_does_not_keep_the_tick_from_coming(folde
 # The socket file
 
 
-def test_the_socket_is_for_its_owner_and_group_alone(folder) -> None:
-    gid = os.getgid()
-    with contextlib.closing(sockets.listen_at(folder / "s", gid)):
-        found = (folder / "s").stat()
+def test_the_socket_is_for_its_owner_and_group_alone_and_the_process_keeps_its_umask(folder) -> None:
+    gid, before = os.getgid(), os.umask(0o022)
+    try:
+        with contextlib.closing(sockets.listen_at(folder / "s", gid)):
+            found = (folder / "s").stat()
+        assert os.umask(0o022) == 0o022
+    finally:
+        os.umask(before)
     assert stat.S_ISSOCK(found.st_mode)
     assert stat.S_IMODE(found.st_mode) == 0o660
     assert (found.st_uid, found.st_gid) == (os.getuid(), gid)
@@ -238,15 +234,6 @@ def test_root_gives_the_socket_to_the_group(folder) -> None:
     gid = max(group.gr_gid for group in grp.getgrall())
     with contextlib.closing(sockets.listen_at(folder / "s", gid)):
         assert (folder / "s").stat().st_gid == gid
-
-
-def test_the_process_keeps_its_umask(folder) -> None:
-    before = os.umask(0o022)
-    try:
-        sockets.listen_at(folder / "s", None).close()
-        assert os.umask(0o022) == 0o022
-    finally:
-        os.umask(before)
 
 
 def test_a_dead_daemons_socket_is_replaced_and_a_live_ones_is_not(folder) -> None:
@@ -328,6 +315,6 @@ def test_what_a_client_asked_for_before_it_closed_is_not_carried_out(folder, cap
         half.shutdown(socket.SHUT_WR)
         goes_on.set()
         assert all_of(half) == b"ok\n"
-        until(lambda: one.open() == 1)
+        one.holds(1)
     assert done == [b"first", b"half"]
     assert "is gone; 12 bytes of requests are not carried out" in caplog.text

@@ -94,11 +94,8 @@ def test_masks_are_compared_as_numbers_and_with_the_file_where_the_preset_is_unk
         (None, None),
     ],
 )
-def test_the_query_gives_the_id(output, preset_id) -> None:
+def test_the_query_gives_the_id_and_without_an_answer_the_status_file_does(output, preset_id) -> None:
     assert nvpmodel.query_preset_id(Answers(output)) == preset_id
-
-
-def test_without_an_answer_the_status_file_tells() -> None:
     assert nvpmodel.query_preset_id(Answers(files={"/var/lib/nvpmodel/status": "pmode:0008"})) == 8
 
 
@@ -113,13 +110,10 @@ def test_without_an_answer_the_status_file_tells() -> None:
     ],
 )
 def test_a_switch_that_did_nothing_is_refused_with_its_kind(code, output, kind) -> None:
+    nvpmodel.switch_preset(Answers(""), 1)  # without a word it went well
     with pytest.raises(PowerdRefusal) as caught:
         nvpmodel.switch_preset(Answers(output, code), 1)
     assert caught.value.kind == kind
-
-
-def test_a_switch_without_a_word_went_well() -> None:
-    nvpmodel.switch_preset(Answers(""), 1)
 
 
 def test_a_core_that_is_on_against_the_preset_is_named() -> None:

@@ -212,17 +212,13 @@ def assert_preset_caught(name, roots, spoil):
 
 
 @with_presets
-def test_a_container_is_told_apart(name, roots):
-    refusal, _ = assert_preset_caught(name, roots, lambda machine: machine.path(SWITCH).write_text("container"))
-    assert refusal.kind == "container"
-
-
-@with_presets
-@pytest.mark.parametrize("how", ["fails", "half"])
-def test_an_nvpmodel_that_fails_is_told_and_undone(how, name, roots):
+@pytest.mark.parametrize(
+    ("how", "kind", "word"), [("fails", "did-not-stick", "255"), ("half", "did-not-stick", "255"), ("container",) * 3]
+)
+def test_an_nvpmodel_that_fails_or_is_in_a_container_is_told_and_undone(how, kind, word, name, roots):
     refusal, _ = assert_preset_caught(name, roots, lambda machine: machine.path(SWITCH).write_text(how))
-    assert refusal.kind == "did-not-stick"
-    assert "255" in refusal.text
+    assert refusal.kind == kind
+    assert word in refusal.text
 
 
 @with_presets
@@ -234,9 +230,14 @@ def test_a_preset_that_does_not_reach_the_kernel_is_caught_and_undone(name, root
     assert refusal.got == int(machine.read(path))
 
 
-def test_a_lost_sensor_that_is_not_needed_is_passed_over(truth, machine, board):
+def test_heat_is_seen_a_lost_sensor_is_passed_over_unless_all_are_lost(truth, machine, board):
+    first = truth.zones[0].name
+    machine.plant(hot(TEMP.format(0), 101.5))
+    assert board.temperatures()[first] == 101.5
     machine.plant(lost_sensor(TEMP.format(0)))
-    assert truth.zones[0].name not in board.temperatures()
+    assert first not in board.temperatures()
+    machine.plant(lost_sensor(TEMP.format("*")))
+    assert refused(board, lambda board: board.temperatures()).kind == "sensor-lost"
 
 
 @pytest.mark.parametrize("error", ["ENODEV", "EAGAIN", "EIO"])
@@ -248,16 +249,6 @@ def test_a_lost_sensor_that_is_needed_is_told_by_name(error, truth, machine):
     refusal = refused(board, lambda board: board.temperatures())
     assert refusal.kind == "sensor-lost"
     assert zone in refusal.text
-
-
-def test_a_board_without_any_readable_sensor_is_told(machine, board):
-    machine.plant(lost_sensor(TEMP.format("*")))
-    assert refused(board, lambda board: board.temperatures()).kind == "sensor-lost"
-
-
-def test_heat_is_seen(truth, machine, board):
-    machine.plant(hot(TEMP.format(0), 101.5))
-    assert board.temperatures()[truth.zones[0].name] == 101.5
 
 
 def test_what_cannot_be_put_back_is_named_and_the_rest_is(truth, machine, board):

@@ -11,14 +11,19 @@ import pytest
 from fedge.powerd.powerd_client import PowerdClient, PowerdError
 
 
+def listen(path: Path) -> socket.socket:
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener.bind(str(path))
+    listener.listen(8)
+    return listener
+
+
 class Scripted:
     """A daemon that answers each line with the next of its replies; None ends the connection instead."""
 
     def __init__(self, path: Path, replies) -> None:
         self.asked, self._replies = [], list(replies)
-        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._listener.bind(str(path))
-        self._listener.listen(8)
+        self._listener = listen(path)
         self._thread = threading.Thread(target=self._serve, daemon=True)
         self._thread.start()
 
@@ -99,9 +104,7 @@ def test_a_connection_that_the_daemon_closed_meanwhile_is_opened_anew(path) -> N
 
 
 def test_a_word_sent_before_the_door_was_closed_is_heard(path) -> None:
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    listener.bind(str(path))
-    listener.listen(1)
+    listener = listen(path)
     client = PowerdClient(str(path))
     client._link = client._connect()
     link, _ = listener.accept()

@@ -10,13 +10,10 @@ torch = pytest.importorskip("torch", reason="needs torch")
 
 from fedge.worker import builtin_tasks  # noqa: E402  torch first
 from fedge.worker.architectures import MODELS  # noqa: E402
-from fedge.worker.tasks import (  # noqa: E402
-    BadTask,
-    Shape,
-    make_builtin_task,
-)
+from fedge.worker.tasks import BadTask, Shape, make_builtin_task  # noqa: E402
 
 OWN = ("digits-cnn", "lenet5", "small-cnn")
+SMALL_IMAGES = ("resnet18", "mobilenet-v3-small", "mobilenet-v3-large")
 HAS_TORCHVISION = importlib.util.find_spec("torchvision") is not None
 with_torchvision = pytest.mark.skipif(not HAS_TORCHVISION, reason="needs torchvision")
 
@@ -30,20 +27,16 @@ def run(program):
 
 
 def scores_of(name, shape):
-    net = MODELS[name](shape).eval()
     with torch.no_grad():
-        return net(torch.zeros(2, shape.channels, shape.side, shape.side))
+        return MODELS[name](shape).eval()(torch.zeros(2, shape.channels, shape.side, shape.side))
+
+
+def parameters_of(name, shape):
+    return sum(w.numel() for w in MODELS[name](shape).parameters())
 
 
 @pytest.mark.parametrize("shape", [Shape(1, 28, 10), Shape(3, 32, 10), Shape(1, 28, 4)], ids=str)
-@pytest.mark.parametrize("name", OWN)
-def test_a_network_of_fedges_own_gives_a_score_per_class(name, shape):
-    assert scores_of(name, shape).shape == (2, shape.classes)
-
-
-@with_torchvision
-@pytest.mark.parametrize("shape", [Shape(1, 28, 10), Shape(3, 32, 10), Shape(1, 28, 4)], ids=str)
-@pytest.mark.parametrize("name", ["resnet18", "mobilenet-v3-small", "mobilenet-v3-large"])
+@pytest.mark.parametrize("name", [*OWN, *(pytest.param(name, marks=with_torchvision) for name in SMALL_IMAGES)])
 def test_a_network_for_small_images_gives_a_score_per_class(name, shape):
     assert scores_of(name, shape).shape == (2, shape.classes)
 
@@ -59,10 +52,8 @@ def test_a_network_for_small_images_gives_a_score_per_class(name, shape):
     ],
 )
 def test_a_profiled_network_is_the_published_one(name, shape, parameters_m):
-    net = MODELS[name](shape).eval()
-    with torch.no_grad():
-        assert net(torch.zeros(1, 3, shape.side, shape.side)).shape == (1, shape.classes)
-    assert sum(w.numel() for w in net.parameters()) / 1e6 == pytest.approx(parameters_m, abs=0.01)
+    assert scores_of(name, shape).shape == (2, shape.classes)
+    assert parameters_of(name, shape) / 1e6 == pytest.approx(parameters_m, abs=0.01)
 
 
 def test_every_built_in_task_names_a_network_and_a_shape_that_exist():
@@ -71,7 +62,7 @@ def test_every_built_in_task_names_a_network_and_a_shape_that_exist():
 
 
 def test_the_digits_network_is_small():
-    assert sum(w.numel() for w in MODELS["digits-cnn"](Shape(1, 8, 10)).parameters()) == 6186
+    assert parameters_of("digits-cnn", Shape(1, 8, 10)) == 6186
 
 
 @pytest.mark.skipif(HAS_TORCHVISION, reason="torchvision is here")

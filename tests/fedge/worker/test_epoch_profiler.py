@@ -27,9 +27,8 @@ NAMES = ("fetch_s", "preprocess_s", "copy_s", "compute_s", "overhead_s")
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    return str(
-        generated_images.make_images(str(tmp_path_factory.mktemp("storage")), generated_images.ImageSetSpec(32, 40, 30))
-    )
+    place, wanted = tmp_path_factory.mktemp("storage"), generated_images.ImageSetSpec(32, 40, 30)
+    return str(generated_images.make_images(str(place), wanted))
 
 
 @pytest.fixture(autouse=True)
@@ -120,7 +119,8 @@ def test_files_are_measured_in_training_and_inference(tmp_path, capsys, folder) 
 
 
 def test_an_array_in_memory_is_measured(tmp_path, capsys) -> None:
-    place = generated_images.make_images(str(tmp_path), generated_images.ImageSetSpec(40, 28, 28, 1, in_memory=True))
+    wanted = generated_images.ImageSetSpec(40, 28, 28, 1, in_memory=True)
+    place = generated_images.make_images(str(tmp_path), wanted)
     spec = spec_of(None, model="mnist-lenet5", shape=[1, 28, 28], images=40, workers=1)
     code, _, found = ran(tmp_path, capsys, dict(spec, data={"array": str(place / generated_images.ARRAY)}))
     assert code == 0
@@ -208,23 +208,17 @@ def test_an_epochs_batches_are_shuffled_anew_whole_and_cut_where_asked() -> None
 
 
 def test_an_image_becomes_what_torchvision_would_make_of_it(folder) -> None:
-    transforms = pytest.importorskip("torchvision.transforms") if _torchvision_loads() else None
-    if transforms is None:
+    try:
+        from fedge.worker import torchvision_shim  # noqa: F401  it makes torchvision importable
+    except BadTask:
         pytest.skip("torchvision does not fit this torch")
     from PIL import Image
+    from torchvision import transforms
 
     path, _ = generated_images.list_image_files(folder)[0]
     usual = [transforms.Resize((16, 16)), transforms.ToTensor(), transforms.Normalize(loading.MEAN, loading.SD)]
     mine = loading.ImageTransform(SHAPE).decode(Path(path).read_bytes())
     assert torch.allclose(mine, transforms.Compose(usual)(Image.open(path)), atol=1e-6)
-
-
-def _torchvision_loads():
-    try:
-        from fedge.worker import torchvision_shim  # noqa: F401  it makes torchvision importable
-    except BadTask:
-        return False
-    return True
 
 
 def test_the_users_function_makes_the_network(tmp_path, monkeypatch) -> None:

@@ -51,7 +51,7 @@ def test_files_are_as_large_as_photographs_unless_a_size_is_asked_for(tmp_path) 
         assert asked["bytes"] / 4 == pytest.approx(1000 * kb, rel=0.1)
 
 
-def test_a_making_that_was_killed_is_made_again_from_its_beginning(tmp_path) -> None:
+def test_a_making_that_was_killed_is_made_again_from_its_beginning_and_a_complete_one_is_not(tmp_path) -> None:
     class Killed(BaseException):
         pass
 
@@ -68,10 +68,6 @@ def test_a_making_that_was_killed_is_made_again_from_its_beginning(tmp_path) -> 
     assert heard[0] == (1, 32)
     assert heard[-1] == (32, 32)
     assert [path.name for path in place.parent.iterdir()] == [TINY.key]
-
-
-def test_what_is_complete_is_not_made_again(tmp_path) -> None:
-    place = generated_images.make_images(str(tmp_path), TINY)
     before = (place / generated_images.COMPLETE).stat().st_mtime_ns
     generated_images.make_images(str(tmp_path), TINY, lambda done, of: pytest.fail("made again"))
     assert (place / generated_images.COMPLETE).stat().st_mtime_ns == before
@@ -121,8 +117,7 @@ def test_fewer_images_than_there_are_come_from_all_classes() -> None:
     assert [label for _, label in generated_images.choose_image_files(files, 8, "")] == list(range(8))
 
 
-def test_a_folder_that_is_none_of_images_says_so(tmp_path) -> None:
-    with pytest.raises(BadImages, match="no such folder"):
-        generated_images.list_image_files(str(tmp_path / "gone"))
-    with pytest.raises(BadImages, match="without images"):
-        generated_images.list_image_files(str(tmp_path))
+@pytest.mark.parametrize(("name", "reason"), [("gone", "no such folder"), ("", "without images")])
+def test_a_folder_that_is_none_of_images_says_so(tmp_path, name, reason) -> None:
+    with pytest.raises(BadImages, match=reason):
+        generated_images.list_image_files(str(tmp_path / name))

@@ -3,13 +3,8 @@
 import json
 import math
 import random
-import sys
-from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-
 from interleaver_simulation import Play
 
 from fedge.worker.arrivals import Arrivals, arrival_times
@@ -94,20 +89,15 @@ def test_with_the_plans_window_exactly_its_minibatches_are_done_between_two_batc
     assert told.histogram.worst_s <= window_s + batch_s
 
 
-def test_late_requests_are_served_late_or_dropped_as_the_service_says():
-    def overloaded(when_late):
-        service = HostedService("a", 4, 0.5, when_late=when_late, most_waiting=100)
-        play = Play([service], {"a": constant(60.0)}, lambda *_: 0.08, 0.03)
-        play.train(300.0)
-        return play, play.loop.get_statistics()["a"]
-
-    play, told = overloaded("serve")
-    assert told.late > 0.9 * told.served
+@pytest.mark.parametrize("when_late", ["serve", "drop"])
+def test_late_requests_are_served_late_or_dropped_as_the_service_says(when_late):
+    service = HostedService("a", 4, 0.5, when_late=when_late, most_waiting=100)
+    play = Play([service], {"a": constant(60.0)}, lambda *_: 0.08, 0.03)
+    play.train(300.0)
+    told = play.loop.get_statistics()["a"]
+    assert told.late > 0.9 * told.served if when_late == "serve" else told.late == 0
     assert told.dropped == len(play.dropped) > 0
     assert told.waiting <= 100
-    play, told = overloaded("drop")
-    assert told.late == 0
-    assert told.dropped == len(play.dropped) > 0
     assert told.served > 10000
 
 
@@ -177,14 +167,16 @@ def test_a_failing_service_is_told_and_the_others_go_on():
     assert told["good"].served >= 98
     assert told["bad"].requests == told["bad"].served + told["bad"].dropped <= 14
     assert not loop.push("bad", [1], clock[0])
-    assert loop.has_services
+
+
+def loop_of(service, arrivals=None, infer=print, now_s=lambda: 1.0, drop=lambda *_: None):
+    """A loop of one service on a clock that stands."""
+    return Interleaver([service], {} if arrivals is None else {"a": arrivals}, infer, now_s, wait_s=print, drop=drop)
 
 
 def test_requests_from_outside_are_taken_all_or_none():
     seen = []
-    loop = Interleaver(
-        [HostedService("a", 2, 0.5, most_waiting=3)], {}, lambda _, batch: seen.extend(batch), lambda: 1.0, print
-    )
+    loop = loop_of(HostedService("a", 2, 0.5, most_waiting=3), infer=lambda _, batch: seen.extend(batch))
     assert loop.push("a", ["x", "y"], 0.5)
     assert not loop.push("a", ["z", "z"], 0.6)
     assert loop.push("a", ["z"], 0.7)
@@ -195,14 +187,7 @@ def test_requests_from_outside_are_taken_all_or_none():
 
 def test_a_service_that_makes_its_own_requests_can_go_at_any_time():
     gone = []
-    loop = Interleaver(
-        [HostedService("a", 99, 5.0)],
-        {"a": constant(10.0)},
-        print,
-        lambda: 1.0,
-        print,
-        drop=lambda _, some: gone.extend(some),
-    )
+    loop = loop_of(HostedService("a", 99, 5.0), constant(10.0), drop=lambda _, some: gone.extend(some))
     loop.serve_before_step()
     assert loop.push("a", ["x"], 0.5)
     told = loop.remove("a")
@@ -214,14 +199,8 @@ def test_a_service_that_makes_its_own_requests_can_go_at_any_time():
 
 def test_a_flood_of_requests_is_let_in_piece_by_piece():
     largest, clock = [], [0.0]
-    loop = Interleaver(
-        [HostedService("a", 1, 5.0, most_waiting=10)],
-        {"a": constant(1e4)},
-        print,
-        lambda: clock[0],
-        print,
-        drop=lambda _, some: largest.append(len(some)),
-    )
+    service = HostedService("a", 1, 5.0, most_waiting=10)
+    loop = loop_of(service, constant(1e4), now_s=lambda: clock[0], drop=lambda _, some: largest.append(len(some)))
     loop.learn_step(0.01)
     loop.serve_before_step(lambda: True)
     clock[0] = 10.0
@@ -242,9 +221,7 @@ def test_arrivals_may_end():
 
 def test_who_looks_during_a_batch_finds_its_requests_among_those_that_wait():
     seen = []
-    loop = Interleaver(
-        [HostedService("a", 2, 0.5)], {}, lambda *_: seen.append(loop.get_statistics()["a"]), lambda: 1.0, print
-    )
+    loop = loop_of(HostedService("a", 2, 0.5), infer=lambda *_: seen.append(loop.get_statistics()["a"]))
     loop.push("a", ["x", "y", "z"], 0.5)
     loop.serve_before_step()
     assert [(one.requests, one.served, one.waiting) for one in seen] == [(3, 0, 3), (3, 2, 1)]
@@ -325,3 +302,9 @@ def test_a_batch_of_an_unknown_size_is_expected_to_take_as_long_as_a_larger_one(
     seen.add(1, 0.1)
     seen.add(16, 0.4)
     assert [seen.estimate(size).slow_s for size in (1, 2, 9, 16, 64)] == [0.1, 0.4, 0.4, 0.4, 0.4]
+
+
+def test_a_training_without_requests_saves_up_no_more_than_a_tenth_of_a_second_for_a_burst():
+    play = Play([HostedService("s", 1, 10.0)], {"s": iter([60.0] * 1000)}, lambda *_: 0.01, 0.01)
+    play.train(65.0)
+    assert sum(batch[4] == play.done[0][4] for batch in play.done) == pytest.approx(0.1 * 9 / 0.01, abs=2)

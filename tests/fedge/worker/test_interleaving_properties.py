@@ -2,8 +2,6 @@
 
 import itertools
 import math
-import sys
-from pathlib import Path
 
 import pytest
 
@@ -11,9 +9,6 @@ hypothesis = pytest.importorskip("hypothesis", reason="property tests need hypot
 
 from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
-
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-
 from interleaver_simulation import Play  # noqa: E402
 
 from fedge.worker.arrivals import Arrivals, arrival_times  # noqa: E402
@@ -147,13 +142,8 @@ def test_all_time_is_accounted_for(scene):
 @given(scenes())
 def test_training_never_has_less_than_its_share(scene):
     services, arrivals, batch_s, step_s, share = scene
-    play = Play(
-        services,
-        {name: arrival_times(one) for name, one in arrivals.items()},
-        lambda service, _: batch_s[service.name],
-        step_s,
-        share,
-    )
+    came = {name: arrival_times(one) for name, one in arrivals.items()}
+    play = Play(services, came, lambda service, _: batch_s[service.name], step_s, share)
     play.train(8.0)
     spent = play.loop.get_time_breakdown()
     taken_s = spent.serving_s + spent.held_s
@@ -168,13 +158,8 @@ def test_no_service_is_starved_by_another_that_can_be_served_too(scene):
     services, arrivals, _, step_s, _ = scene
     quick_s = 0.2 / sum(one.rate_hz for one in arrivals.values())  # even one by one they take a fifth of the time
     services = [one._replace(latency_s=1.0 + 4 * step_s, max_wait_s=None, most_waiting=10**6) for one in services]
-    play = Play(
-        services,
-        {name: arrival_times(one) for name, one in arrivals.items()},
-        lambda *_: quick_s,
-        min(step_s, 0.02),
-        0.1,
-    )
+    came = {name: arrival_times(one) for name, one in arrivals.items()}
+    play = Play(services, came, lambda *_: quick_s, min(step_s, 0.02), 0.1)
     play.train(4.0)
     for told in play.loop.get_statistics().values():
         assert told.dropped == 0

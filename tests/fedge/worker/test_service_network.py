@@ -1,24 +1,28 @@
 """The served network: scores of its own weights, on images of its own or given, and no trace in a training's bits."""
 
 import hashlib
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch", reason="needs torch")
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-
 from fake_worker import LIMIT_S  # noqa: E402
 from test_trainer import CUDA, OPTIONS, SHARE, noise, task_of, with_batch_norm  # noqa: E402
-from test_trainer_process import Worker  # noqa: E402
+from threaded_worker import ThreadedWorker, error_of  # noqa: E402
 
 from fedge.worker.service_network import BadScores, ServiceNetwork  # noqa: E402
+from fedge.worker.tasks import make_builtin_task  # noqa: E402
 from fedge.worker.trainer import BadCall, Trainer  # noqa: E402
 from fedge.worker.trainer_backend import make_torch_backend  # noqa: E402
-from fedge.worker.worker_client import WorkerClient, WorkerError  # noqa: E402
+from fedge.worker.worker_client import WorkerClient  # noqa: E402
+
+
+class First(torch.nn.Module):
+    """Scores the first image alone."""
+
+    def forward(self, x):
+        return x.flatten(1)[:1]
 
 
 class Dropping(torch.nn.Linear):
@@ -51,8 +55,25 @@ def model(shape):
 """
 
 
+SLOW = """
+import time, torch
+
+class Slow(torch.nn.Module):
+    def forward(self, x):
+        time.sleep(0.03)
+        return x.flatten(1)[:, :3]
+
+def model(shape):
+    return Slow()
+"""
+
+
+def file_task(source):
+    return {"name": "task.py", "source": source, "sha256": hashlib.sha256(source.encode()).hexdigest()}
+
+
 def dice():
-    return {"name": "dice.py", "source": DICE, "sha256": hashlib.sha256(DICE.encode()).hexdigest()}
+    return file_task(DICE)
 
 
 def scored(trainer, arrays, x):
@@ -96,9 +117,10 @@ def test_a_seed_fixes_a_network_that_is_freshly_made():
 def test_arrays_of_another_model_and_scores_that_are_none_are_refused():
     with pytest.raises(BadCall, match="model arrays"):
         ServiceNetwork(task_of(with_batch_norm), noise(), "cpu", {"w": np.zeros(3)})
-    served = ServiceNetwork(task_of(lambda shape: torch.nn.Flatten(0)), noise(), "cpu", most=4)
-    with pytest.raises(BadScores, match="a row of scores for each image"):
-        served.scores([None, None])
+    for net in (torch.nn.Flatten(0), First()):
+        served = ServiceNetwork(task_of(lambda shape, net=net: net), noise(), "cpu", most=4)
+        with pytest.raises(BadScores, match="a row of scores for each image"):
+            served.scores([None, None])
 
 
 @pytest.mark.parametrize("device", ["cpu", CUDA])
@@ -111,7 +133,7 @@ def test_scoring_leaves_the_random_state_as_it_was(device):
 
 @pytest.fixture
 def client(tmp_path):
-    worker = Worker(tmp_path, parts=make_torch_backend())
+    worker = ThreadedWorker(tmp_path, parts=make_torch_backend())
     with WorkerClient(worker.path, 6 * LIMIT_S) as client:
         yield client
         client.unserve()  # its thread lives on, and a process has one random state
@@ -141,10 +163,7 @@ def test_a_training_with_services_beside_it_has_the_same_bits(client, task):
 
 def test_time_of_serving_is_no_time_of_a_minibatch(client):
     client.load(DIGITS, NOISE, "cpu")
-    slow = "import time, torch\nclass Slow(torch.nn.Module):\n    def forward(self, x):\n        time.sleep(0.03)\n"
-    slow += "        return x.flatten(1)[:, :3]\ndef model(shape):\n    return Slow()\n"
-    task = {"name": "slow.py", "source": slow, "sha256": hashlib.sha256(slow.encode()).hexdigest()}
-    client.serve("slow", task, 1, 0.05, arrivals={"kind": "constant", "rate_hz": 15})
+    client.serve("slow", file_task(SLOW), 1, 0.05, arrivals={"kind": "constant", "rate_hz": 15})
     options = {"steps": 300, "batch_size": 8, "learning_rate": 0.05}
     reply, _ = client.train({"seed": 3, "options": options}, steps=300)
     done = reply["service"]["slow"]
@@ -161,21 +180,16 @@ def test_arrays_that_are_sent_are_those_that_answer(client):
     client.serve("sent", DIGITS, 2, 0.5, arrays, data=NOISE)
     x = noise().test_x[:2]
     sent, _ = client.request("sent", x)
-    np.testing.assert_allclose(sent, scored(Trainer(task_of(built()), noise(), "cpu"), arrays, x), rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(
+        sent, scored(Trainer(make_builtin_task("digits-cnn"), noise(), "cpu"), arrays, x), rtol=1e-4, atol=1e-4
+    )
     assert not np.allclose(sent, client.request("fresh", x)[0])
-    with pytest.raises(WorkerError, match="model arrays"):
-        client.serve("wrong", DIGITS, 2, 0.5, {"w": np.zeros(3, np.float32)}, data=NOISE)
-
-
-def built():
-    from fedge.worker.architectures import MODELS
-
-    return MODELS["digits-cnn"]
+    wrong = {"w": np.zeros(3, np.float32)}
+    assert "model arrays" in error_of(client.serve, "wrong", DIGITS, 2, 0.5, wrong, data=NOISE).text
 
 
 def test_without_a_source_images_are_of_what_is_loaded_or_made_in_the_tasks_shape(client):
-    with pytest.raises(WorkerError, match="data: got none, and nothing is loaded"):
-        client.serve("dice", dice(), 2, 0.5)
+    assert "data: got none, and nothing is loaded" in error_of(client.serve, "dice", dice(), 2, 0.5).text
     client.load(DIGITS, NOISE, "cpu")
     client.serve("dice", dice(), 2, 0.5)
     assert client.request("dice", noise().test_x[:1])[0].shape == (1, 10)

@@ -105,15 +105,33 @@ def test_a_broken_file_is_refused(tmp_path, content):
         read({"file": str(tmp_path / "x.npz")})
 
 
-def test_an_absent_file_or_folder_is_said(tmp_path):
-    for source in ({"file": str(tmp_path / "no.npz")}, {"folder": str(tmp_path / "no")}):
-        with pytest.raises(BadSource, match="no such f"):
-            read(source)
+SIZES = {"samples": 40, "channels": 3, "side": 8, "classes": 5}
 
 
-@pytest.mark.parametrize("source", [{}, {"url": "x"}, {"file": "a", "folder": "b"}, {"synthetic": 3}])
-def test_a_source_of_no_known_kind_is_refused(source):
-    with pytest.raises(BadSource, match=r'{"file": PATH, "sha256": HEX}, {"folder": PATH} or'):
+def noise_source(**changed):
+    return {"synthetic": dict(SIZES, **changed)}
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ({"file": "/no/such.npz"}, "no such file"),
+        ({"folder": "/no/such"}, "no such folder"),
+        ({}, r'{"file": PATH, "sha256": HEX}, {"folder": PATH} or'),
+        ({"url": "x"}, r'{"file": PATH, "sha256": HEX}, {"folder": PATH} or'),
+        ({"file": "a", "folder": "b"}, r'{"file": PATH, "sha256": HEX}, {"folder": PATH} or'),
+        ({"synthetic": 3}, r'{"file": PATH, "sha256": HEX}, {"folder": PATH} or'),
+        (noise_source(side=0), "whole numbers above 0 for samples, channels, side, classes"),
+        (noise_source(side=2.0), "whole numbers above 0"),
+        (noise_source(side=True), "whole numbers above 0"),
+        (noise_source(more=1), "whole numbers above 0"),
+        (noise_source(samples=1 << 60), "numbers that some memory could hold"),
+        (noise_source(side=1 << 40), "numbers that some memory could hold"),
+        (noise_source(classes=1 << 40), "numbers that some memory could hold"),
+    ],
+)
+def test_a_source_that_cannot_be_is_refused_before_anything_is_made(source, said):
+    with pytest.raises(BadSource, match=said):
         read(source)
 
 
@@ -131,20 +149,12 @@ def test_a_folder_of_arrays_is_read(tmp_path):
 
 
 def test_noise_is_the_same_each_time_and_as_large_as_asked_for():
-    sizes = {"samples": 40, "channels": 3, "side": 8, "classes": 5}
-    found = read({"synthetic": sizes})
+    found = read(noise_source())
 
     assert found.train_x.shape == (40, 3, 8, 8)
     assert len(found.test_y) == 5
-    assert same(found, read({"synthetic": sizes}))
+    assert same(found, read(noise_source()))
     assert sources.check_data(found, "noise") == found
-
-
-@pytest.mark.parametrize("changed", [{"side": 0}, {"side": 2.0}, {"side": True}, {"more": 1}])
-def test_noise_of_no_size_is_refused(changed):
-    sizes = dict({"samples": 40, "channels": 3, "side": 8, "classes": 5}, **changed)
-    with pytest.raises(BadSource, match="whole numbers above 0 for samples, channels, side, classes"):
-        read({"synthetic": sizes})
 
 
 def test_something_else_than_a_data_set_is_refused():
@@ -211,6 +221,11 @@ class TestImages:
         with pytest.raises(BadSource, match=r"0\.png: got an image of {} x {} pixels; square .*6 x 6".format(*size)):
             read({"folder": str(tmp_path)})
 
+    def test_images_of_one_size_that_are_not_square_are_refused_by_file(self, tmp_path, image):
+        write_images(tmp_path, self.painter(image, size=(6, 4)))
+        with pytest.raises(BadSource, match=r"\.png: got an image of 6 x 4 pixels; square .*4 x 4"):
+            read({"folder": str(tmp_path)})
+
     def test_a_broken_image_is_refused_by_file(self, tmp_path, image):
         write_images(tmp_path, self.painter(image))
         path = tmp_path / "train" / "cat" / "1.png"
@@ -219,23 +234,14 @@ class TestImages:
             with pytest.raises(BadSource, match=r"1\.png: got a file that cannot be read .*; a whole png or jpg image"):
                 read({"folder": str(tmp_path)})
 
-    def test_a_class_that_is_not_trained_is_refused(self, tmp_path, image):
-        write_images(tmp_path, self.painter(image))
-        (tmp_path / "test" / "fox").mkdir()
-        with pytest.raises(BadSource, match="test: got the class 'fox'; only the classes below train/"):
-            read({"folder": str(tmp_path)})
-
-    def test_no_images_at_all_are_refused(self, tmp_path, image):
+    def test_no_images_at_all_and_a_class_that_is_not_trained_are_refused(self, tmp_path, image):
         for part in ("train", "test"):
             (tmp_path / part / "cat").mkdir(parents=True)
         with pytest.raises(BadSource, match="train: got no images; png or jpg files in one folder per class"):
             read({"folder": str(tmp_path)})
-
-
-def test_noise_that_no_memory_could_hold_is_refused_before_it_is_made():
-    for sizes in ({"samples": 1 << 60}, {"side": 1 << 40}, {"classes": 1 << 40}):
-        with pytest.raises(BadSource, match="numbers that some memory could hold"):
-            read({"synthetic": dict({"samples": 8, "channels": 1, "side": 8, "classes": 3}, **sizes)})
+        (tmp_path / "test" / "fox").mkdir()
+        with pytest.raises(BadSource, match="test: got the class 'fox'; only the classes below train/"):
+            read({"folder": str(tmp_path)})
 
 
 def test_what_leads_out_of_the_roots_is_named(tmp_path):

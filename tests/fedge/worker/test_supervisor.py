@@ -8,16 +8,13 @@ import socket
 import stat
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 
 import numpy as np
 import pytest
-
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-
 from fake_worker import LIMIT_S, LONG, NOISE, begin, until
+from threaded_worker import Background, W, error_of, training
 
 from fedge.worker import supervisor
 from fedge.worker.exit_causes import OomCounters
@@ -78,30 +75,10 @@ def alive(pid):
         return False
 
 
-def train(client, task="plain"):
-    """A long training: the error that ends it, and when."""
+def train(client, task):
+    """The error that ends a long training."""
     client.load({"builtin": task}, NOISE)
-    try:
-        client.train(begin(), {"w": np.zeros(3, np.float32)}, steps=LONG)
-    except WorkerError as error:
-        return error, time.monotonic()
-    raise AssertionError("it ended without an error")
-
-
-def disturbed(worker, client, number):
-    """What a client is told when a signal hits the trainer in the middle of a training, and after how many seconds."""
-    sent_s = []
-
-    def disturb():
-        until(lambda: (WorkerClient(worker.path).status()["job"] or {}).get("done", 0) > 1)
-        sent_s.append(time.monotonic())
-        os.kill(worker.trainer(), number)
-
-    thread = threading.Thread(target=disturb)
-    thread.start()
-    error, told_s = train(client)
-    thread.join(LIMIT_S)
-    return error, told_s - sent_s[0]
+    return error_of(client.train, begin(), W, steps=LONG)
 
 
 @pytest.mark.slow
@@ -117,10 +94,14 @@ def disturbed(worker, client, number):
 def test_a_signal_during_a_training_is_told_within_two_seconds_and_the_worker_is_back(
     worker, client, number, cause, says
 ):
-    error, after_s = disturbed(worker, client, number)
+    client.load({"builtin": "plain"}, NOISE)
+    job = training(client)
+    sent_s = time.monotonic()
+    os.kill(worker.trainer(), number)
+    error = job.outcome()
+    assert time.monotonic() - sent_s < NOTICED_S
     assert error.kind == "died"
     assert says in error.text
-    assert after_s < NOTICED_S
     until(lambda: client.status()["restarts"] == 1)
     status = client.status()
     assert status["restarts"] == 1
@@ -134,25 +115,17 @@ def test_services_end_with_their_trainer_and_whoever_waits_for_them_is_told(work
     def stand():
         client.serve("s", {"builtin": "plain"}, 4, 60.0, data=NOISE)
 
-    def ask():
-        try:
-            client.request("s", np.zeros((1, 1, 2, 2), np.uint8))
-        except WorkerError as error:
-            heard.append(error)
-
-    heard = []
+    image = np.zeros((1, 1, 2, 2), np.uint8)
     stand()
-    asking = threading.Thread(target=ask)
-    asking.start()
+    asked = Background(client.request, "s", image)
     until(lambda: client.status()["services"]["s"]["waiting"] == 1)
     os.kill(worker.trainer(), signal.SIGKILL)
-    asking.join(LIMIT_S)
-    assert heard[0].kind == "died"
-    assert "serve again" in heard[0].text
+    error = asked.outcome()
+    assert error.kind == "died"
+    assert "serve again" in error.text
     until(lambda: client.status()["restarts"] == 1)
     assert client.status()["services"] == {}
-    ask()
-    assert heard[1].kind == "no-task"
+    assert error_of(client.request, "s", image).kind == "no-task"
     stand()
     assert client.status()["services"]["s"]["failed"] == ""
 
@@ -166,7 +139,7 @@ def test_services_end_with_their_trainer_and_whoever_waits_for_them_is_told(work
     ],
 )
 def test_a_task_that_ends_the_process_is_told_with_its_last_words(client, task, cause, says):
-    error, _ = train(client, task)
+    error = train(client, task)
     assert error.kind == "died"
     assert says in error.text
     assert client.status()["last_exit"]["cause"] == cause
@@ -175,7 +148,7 @@ def test_a_task_that_ends_the_process_is_told_with_its_last_words(client, task, 
 @pytest.mark.slow
 def test_a_task_that_takes_all_memory_is_an_oom_and_the_same_process_goes_on(worker, client):
     before = worker.trainer()
-    error, _ = train(client, "memory")
+    error = train(client, "memory")
     assert error.kind == "oom"
     assert "a smaller batch" in error.text
     assert client.infer(1, 1)["ok"]
@@ -186,7 +159,7 @@ def test_a_task_that_takes_all_memory_is_an_oom_and_the_same_process_goes_on(wor
 @pytest.mark.slow
 @pytest.mark.parametrize("task", ["broken", "broken-with-a-thread"])
 def test_an_error_that_breaks_cuda_is_answered_and_followed_by_a_new_process(client, task):
-    error, _ = train(client, task)
+    error = train(client, task)
     assert error.kind == "failed"
     assert "device-side assert" in error.text
     until(lambda: client.status()["restarts"] == 1)
@@ -365,16 +338,14 @@ def test_the_trainers_own_troubles_are_told_and_each_leaves_a_usable_worker(real
         ("raise MemoryError('no more')", "oom", "ran out of memory"),
     ]:
         load_task(real, trouble)
-        with pytest.raises(WorkerError) as caught:
-            real.train(short(), steps=3)
-        assert caught.value.kind == kind
-        assert says in caught.value.text
+        error = error_of(real.train, short(), steps=3)
+        assert error.kind == kind
+        assert says in error.text
         assert len(real.infer(1, 4)["seconds"]) == 1
     load_task(real, "os._exit(9)")
-    with pytest.raises(WorkerError) as caught:
-        real.train(short(), steps=3)
-    assert caught.value.kind == "died"
-    assert "exit status 9" in caught.value.text
+    error = error_of(real.train, short(), steps=3)
+    assert error.kind == "died"
+    assert "exit status 9" in error.text
     load_task(real, "pass")
     assert real.train(short(), steps=3, finish=True)[0]["done"] == 3
     assert real.status()["restarts"] == restarts + 1
@@ -389,24 +360,16 @@ def test_on_a_gpu_it_trains_is_cancelled_and_survives_a_lack_of_memory(tmp_path)
     try:
         with WorkerClient(worker.path, 120.0) as client:
             assert load_task(client, "torch.empty(1 << 42, device='cuda')")["device"].startswith("cuda")
-            error = None
-            try:
-                client.train(short(), steps=3)
-            except WorkerError as caught:
-                error = caught
-            assert error is not None
-            assert error.kind == "oom"
+            assert error_of(client.train, short(), steps=3).kind == "oom"
             client.load(
                 {"builtin": "cifar10-resnet18"}, {"synthetic": dict(REAL_NOISE["synthetic"], channels=3, side=32)}
             )
             cuda = client.status()["cuda"]
             assert cuda["total_mb"] > cuda["used_mb"] > 0
-            thread = threading.Thread(
-                target=lambda: [until(lambda: (client.status()["job"] or {}).get("done", 0) > 1), client.cancel()]
-            )
-            thread.start()
-            reply, _ = client.train(short(LONG), steps=LONG)
-            thread.join(LIMIT_S)
+            job = Background(client.train, short(LONG), steps=LONG)
+            until(lambda: (client.status()["job"] or {}).get("done", 0) > 1)
+            client.cancel()
+            reply, _ = job.outcome()
             assert reply["stopped"] == "cancelled"
             reply, arrays = client.train(short(), steps=3, finish=True)
             assert reply["done"] == 3

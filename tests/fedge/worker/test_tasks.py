@@ -92,38 +92,42 @@ def test_a_mistake_in_the_file_is_told_with_its_line_and_leaves_no_module_behind
     assert "no_such_module" not in text or set(sys.modules) == before
 
 
+def built(task):
+    return task.build(Shape(1, 2, 2))
+
+
+READ = "from fedge.worker.sources import read\ndef data(source):\n    return read(source)\n"
+
+
 @pytest.mark.parametrize(
-    ("body", "said"),
+    ("text", "call", "said"),
     [
-        ("def model():\n    pass", r"got TypeError from model\(shape\)"),
-        ("def model(shape):\n    return shape.width", r"line 2: got AttributeError from model\(shape\)"),
-        ("def model(shape):\n    return 3", r"model\(shape\) that returns 'int'; a torch\.nn\.Module"),
+        ("def model():\n    pass", built, r"got TypeError from model\(shape\)"),
+        ("def model(shape):\n    return shape.width", built, r"line 2: got AttributeError from model\(shape\)"),
+        ("def model(shape):\n    raise SystemExit(3)", built, r"line 2: got SystemExit from model\(shape\): 3"),
+        ("def model(shape):\n    return 3", built, r"model\(shape\) that returns 'int'; a torch\.nn\.Module"),
+        (
+            PLAIN + "def loss(s, y):\n    return s.nothing\n",
+            lambda task: task.loss(torch.zeros(1, 2), torch.zeros(1)),
+            r"line 7: got AttributeError from loss\(scores, labels\)",
+        ),
+        (
+            PLAIN + "def data(source):\n    return source['no']\n",
+            lambda task: task.data({}),
+            r"line 7: got KeyError from data\(source\): 'no'",
+        ),
+        (
+            PLAIN + "def data(source):\n    return 5\n",
+            lambda task: task.data({}),
+            r"my_task\.py: data\(source\): got int instead of a data set",
+        ),
+        (PLAIN + READ, lambda task: task.data({"folder": "/no/such"}), "^/no/such: got no such folder"),
     ],
 )
-def test_a_mistake_in_the_model_is_told_when_it_is_built(body, said):
-    task = made(body)
-    with pytest.raises(BadTask, match=said):
-        task.build(Shape(1, 2, 2))
-
-
-def test_a_mistake_in_loss_and_data_is_told_when_they_are_called():
-    task = made(PLAIN + "def loss(s, y):\n    return s.nothing\ndef data(source):\n    return source['no']\n")
-    with pytest.raises(BadTask, match=r"line 7: got AttributeError from loss\(scores, labels\)"):
-        task.loss(torch.zeros(1, 2), torch.zeros(1))
-    with pytest.raises(BadTask, match=r"line 9: got KeyError from data\(source\): 'no'"):
-        task.data({})
-
-
-def test_what_data_returns_is_checked():
-    task = made(PLAIN + "def data(source):\n    return 5\n")
-    with pytest.raises(sources.BadSource, match=r"my_task\.py: data\(source\): got int instead of a data set"):
-        task.data({})
-
-
-def test_a_refusal_of_the_sources_comes_through_as_it_is(tmp_path):
-    task = made(PLAIN + "from fedge.worker.sources import read\ndef data(source):\n    return read(source)\n")
-    with pytest.raises(sources.BadSource, match="no such folder"):
-        task.data({"folder": str(tmp_path / "no")})
+def test_a_mistake_in_a_function_is_told_when_it_is_called(text, call, said):
+    task = made(text)
+    with pytest.raises((BadTask, sources.BadSource), match=said):
+        call(task)
 
 
 def test_a_traceback_can_show_the_files_lines():
@@ -137,14 +141,16 @@ def test_a_built_in_task_is_found_by_name():
     assert task.build(Shape(1, 8, 10))(torch.zeros(2, 1, 8, 8)).shape == (2, 10)
 
 
-def test_an_unknown_name_lists_the_known_ones():
-    with pytest.raises(BadTask, match=r"got 'resnet18'; known: digits-cnn, .*cifar10-resnet18, .*resnet18-imagenet"):
-        make_builtin_task("resnet18")
-
-
-def test_a_network_that_fedge_does_not_have_is_refused_with_the_reason():
-    with pytest.raises(BadTask, match=r"got 'yolov8n-coco'; another one: .* licence"):
-        make_builtin_task("yolov8n-coco")
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("resnet18", "known: digits-cnn, .*cifar10-resnet18, .*resnet18-imagenet"),
+        ("yolov8n-coco", "another one: .* licence"),
+    ],
+)
+def test_a_network_that_fedge_does_not_have_is_refused_with_the_known_ones_or_the_reason(name, said):
+    with pytest.raises(BadTask, match=f"got '{name}'; {said}"):
+        make_builtin_task(name)
 
 
 def test_every_network_has_noise_of_its_shape():

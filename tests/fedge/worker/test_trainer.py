@@ -9,12 +9,7 @@ torch = pytest.importorskip("torch", reason="needs torch")
 
 from fedge.worker import sources  # noqa: E402  torch first
 from fedge.worker.architectures import MODELS  # noqa: E402
-from fedge.worker.tasks import (  # noqa: E402
-    BadTask,
-    TrainingTask,
-    cross_entropy,
-    data_shape,
-)
+from fedge.worker.tasks import BadTask, TrainingTask, cross_entropy, data_shape  # noqa: E402
 from fedge.worker.trainer import (  # noqa: E402
     BadCall,
     JobStopped,
@@ -60,8 +55,12 @@ def same(one, other):
     return list(one) == list(other) and all(np.array_equal(one[name], other[name]) for name in one)
 
 
+def begun(trainer, options=OPTIONS):
+    return trainer.start(trainer.initial_arrays(1), SHARE, 5, options)
+
+
 def trained(trainer, parts, options=OPTIONS, between=lambda: None):
-    training = trainer.start(trainer.initial_arrays(1), SHARE, 5, options)
+    training = begun(trainer, options)
     for steps in parts:
         training.advance(steps)
         between()
@@ -115,14 +114,14 @@ def test_the_global_random_state_is_left_as_it_was():
     assert torch.equal(torch.rand(3), expected)
 
 
-@pytest.mark.parametrize("mu", [0.0, 0.3])
-def test_the_steps_are_those_of_torchs_own_sgd_on_the_proximal_loss(mu):
+def check_against_torch(build, mu, rtol, atol):
+    """Hold six steps against those of ``torch.optim.SGD`` on the proximal loss."""
     data = noise()
-    trainer = Trainer(task_of(MODELS["digits-cnn"]), data)
+    trainer = Trainer(task_of(build), data)
     options = TrainingOptions(6, 16, 0.05, 0.9, mu)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(2)
-        net = MODELS["digits-cnn"](data_shape(data))
+        net = build(data_shape(data))
     anchors = [w.detach().clone() for w in net.parameters()]
     sgd = torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9)
     for chosen in minibatches(SHARE, 6, 16, np.random.default_rng(9)):
@@ -136,7 +135,12 @@ def test_the_steps_are_those_of_torchs_own_sgd_on_the_proximal_loss(mu):
     training.advance(6)
 
     for name, array in training.result().arrays.items():
-        np.testing.assert_allclose(array, net.state_dict()[name].numpy(), rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(array, net.state_dict()[name].numpy(), rtol=rtol, atol=atol)
+
+
+@pytest.mark.parametrize("mu", [0.0, 0.3])
+def test_the_steps_are_those_of_torchs_own_sgd_on_the_proximal_loss(mu):
+    check_against_torch(MODELS["digits-cnn"], mu, rtol=1e-4, atol=1e-5)
 
 
 def test_weights_whose_gradients_are_one_tensor_keep_their_own_momentum():
@@ -149,17 +153,7 @@ def test_weights_whose_gradients_are_one_tensor_keep_their_own_momentum():
         def forward(self, x):
             return x.flatten(1) @ (self.one + self.other)
 
-    trainer = made(Sum)
-    result = trained(trainer, [4])
-    net = Sum(data_shape(noise()))
-    sgd = torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9)
-    for chosen in minibatches(SHARE, 4, 8, np.random.default_rng(5)):
-        x, y = trainer.minibatch(chosen)
-        sgd.zero_grad()
-        cross_entropy(net(x), y).backward()
-        sgd.step()
-    for name, weight in net.named_parameters():
-        np.testing.assert_allclose(result.arrays[name], weight.detach().numpy(), rtol=1e-5, atol=1e-7)
+    check_against_torch(Sum, 0.0, rtol=1e-5, atol=1e-7)
 
 
 @pytest.mark.parametrize(("count", "batch_size"), [(11, 8), (2, 5)])
@@ -181,26 +175,19 @@ def test_no_share_is_all_the_samples():
     assert same(*results)
 
 
-def test_training_ends_after_its_steps():
+def test_stop_is_asked_before_every_minibatch_and_training_ends_after_its_steps():
     trainer = made()
-    training = trainer.start(trainer.initial_arrays(1), SHARE, 5, OPTIONS)
-    assert [len(training.advance(3)), len(training.advance(3)), len(training.advance(3))] == [3, 1, 0]
-    assert training.done == training.steps == 4
-
-
-def test_stop_is_asked_before_every_minibatch():
-    trainer = made()
-    training = trainer.start(trainer.initial_arrays(1), SHARE, 5, OPTIONS)
+    training = begun(trainer)
     assert training.advance(4, lambda: True) == []
-    assert len(training.advance(4, Counter(2))) == 2
-    assert len(training.advance(4)) == 2
+    assert [len(training.advance(4, Counter(2))), len(training.advance(4)), len(training.advance(4))] == [2, 2, 0]
+    assert training.done == training.steps == 4
     assert same(training.result().arrays, trained(trainer, [4]).arrays)
 
 
 def test_a_limit_allows_the_minibatches_that_fit_and_one_at_least():
     def done(limit_s, *seconds):
         trainer = made()
-        training = trainer.start(trainer.initial_arrays(1), SHARE, 5, OPTIONS)
+        training = begun(trainer)
         looks = [tick for one in seconds for tick in (0.0, one)]  # each minibatch begins and ends with a look
         trainer.now_s = Clock(0.0, *looks)
         return training.advance(4, never_stop, limit_s)
@@ -211,7 +198,7 @@ def test_a_limit_allows_the_minibatches_that_fit_and_one_at_least():
     assert done(None, 9.0, 9.0, 9.0, 9.0) == [9.0] * 4
 
 
-def test_a_test_of_large_images_takes_few_at_once(monkeypatch):
+def test_a_test_of_large_images_takes_few_at_once_and_has_no_result_when_it_is_stopped(monkeypatch):
     seen = []
 
     class Looking(torch.nn.Linear):
@@ -223,12 +210,8 @@ def test_a_test_of_large_images_takes_few_at_once(monkeypatch):
     monkeypatch.setattr("fedge.worker.trainer.TEST_PIXELS", 7 * 25 + 3)
     trainer.evaluate(trainer.initial_arrays(0))
     assert seen == [7, 7, 7, 7, 2]
-
-
-def test_a_test_that_is_stopped_has_no_result():
-    trainer = made()
-    with pytest.raises(JobStopped, match="after 0 of 8 test samples"):
-        trainer.evaluate(trainer.initial_arrays(0), lambda: True)
+    with pytest.raises(JobStopped, match="after 7 of 30 test samples"):
+        trainer.evaluate(trainer.initial_arrays(0), Counter(1))
 
 
 def test_a_loss_of_ones_own_is_trained_and_tested_with():
@@ -266,7 +249,7 @@ def test_weights_that_are_frozen_or_unused_do_not_stop_training():
 @pytest.mark.parametrize("kind", ["train", "infer"])
 def test_a_profile_times_fetching_and_step_and_leaves_no_trace(kind):
     trainer = made()
-    training = trainer.start(trainer.initial_arrays(1), SHARE, 5, OPTIONS)
+    training = begun(trainer)
     training.advance(2)
     before = trainer.arrays()
     trainer.now_s = Clock(0.0, 1.0, 10.0, 0.0, 2.0, 20.0)
@@ -277,20 +260,20 @@ def test_a_profile_times_fetching_and_step_and_leaves_no_trace(kind):
     assert same(training.result().arrays, trained(trainer, [4]).arrays)
 
 
-def test_a_profile_stops_when_it_is_told_to():
-    assert len(made().profile(5, 4, stop=Counter(3))) == 3
-
-
-@pytest.mark.parametrize("asked", [(0, 4, "train"), (3, 0, "infer"), (3, 4, "test"), (1, 10**15, "train")])
-def test_a_profile_of_nothing_is_refused(asked):
-    with pytest.raises(BadCall, match="at least one of each, to 'train' or to 'infer'"):
-        made().profile(*asked)
+def test_a_profile_stops_when_it_is_told_to_and_one_of_nothing_is_refused():
+    trainer = made()
+    assert len(trainer.profile(5, 4, stop=Counter(3))) == 3
+    for asked in ((0, 4, "train"), (3, 0, "infer"), (3, 4, "test"), (1, 10**15, "train")):
+        with pytest.raises(BadCall, match="at least one of each, to 'train' or to 'infer'"):
+            trainer.profile(*asked)
 
 
 @pytest.mark.parametrize("end", [lambda t: t.start(t.initial_arrays(0), None, 0, OPTIONS), lambda t: t.recover()])
-def test_a_training_that_was_ended_says_so(end):
+def test_a_training_that_was_ended_says_so_and_one_before_its_first_minibatch_has_no_result(end):
     trainer = made()
-    training = trainer.start(trainer.initial_arrays(1), SHARE, 5, OPTIONS)
+    training = begun(trainer)
+    with pytest.raises(BadCall, match="no minibatch done"):
+        training.result()
     training.advance(1)
     end(trainer)
     for go_on in (lambda: training.advance(1), training.result):
@@ -300,18 +283,12 @@ def test_a_training_that_was_ended_says_so(end):
 
 def test_a_refused_start_leaves_the_training_before_alone():
     trainer = made()
-    training = trainer.start(trainer.initial_arrays(1), SHARE, 5, OPTIONS)
+    training = begun(trainer)
     training.advance(2)
     with pytest.raises(BadCall):
         trainer.start({}, SHARE, 5, OPTIONS)
     training.advance(2)
     assert same(training.result().arrays, trained(trainer, [4]).arrays)
-
-
-def test_a_result_before_the_first_minibatch_is_refused():
-    trainer = made()
-    with pytest.raises(BadCall, match="no minibatch done"):
-        trainer.start(trainer.initial_arrays(1), SHARE, 5, OPTIONS).result()
 
 
 @pytest.mark.parametrize(
@@ -374,13 +351,10 @@ def test_counters_stay_integers_also_after_averaging():
     assert trainer.buffers == {"1.running_mean", "1.running_var", "1.num_batches_tracked"}
 
 
-@pytest.mark.parametrize("text", ["gpu", "cuda:x", "cuda:-1", ""])
-def test_a_device_of_another_name_is_refused(text):
-    with pytest.raises(BadCall, match="auto, cpu, cuda or cuda:N"):
-        resolve_device(text)
-
-
-def test_the_best_device_is_found_and_an_absent_one_refused(monkeypatch):
+def test_the_best_device_is_found_and_an_absent_one_or_another_name_refused(monkeypatch):
+    for text in ("gpu", "cuda:x", "cuda:-1", ""):
+        with pytest.raises(BadCall, match="auto, cpu, cuda or cuda:N"):
+            resolve_device(text)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert [resolve_device("auto"), resolve_device("cpu")] == ["cpu", "cpu"]
     with pytest.raises(BadCall, match="finds no CUDA device; cpu, or a torch that was built for this board's CUDA"):
@@ -443,7 +417,7 @@ class Starving(torch.nn.Linear):
 def test_after_a_lack_of_memory_the_trainer_is_usable_and_gives_the_same_bits(device, monkeypatch):
     trainer = made(lambda shape: Starving(shape.side**2, shape.classes), device)
     expected = trained(trainer, [4]).arrays
-    training = trainer.start(trainer.initial_arrays(1), SHARE, 5, OPTIONS)
+    training = begun(trainer)
     training.advance(2)
     monkeypatch.setattr(Starving, "hungry", True)
     with pytest.raises(RuntimeError) as caught:
@@ -490,5 +464,5 @@ def test_on_a_gpu_dropout_has_its_own_random_state_and_stop_stops(device):
     assert torch.equal(torch.rand(3, device=device), expected)
     for name in whole.arrays:  # the same dropout; sums on a GPU may round differently
         np.testing.assert_allclose(whole.arrays[name], cut.arrays[name], rtol=1e-3, atol=1e-4)
-    training = trainer.start(trainer.initial_arrays(1), SHARE, 5, OPTIONS)
+    training = begun(trainer)
     assert len(training.advance(4, Counter(2))) == 2
