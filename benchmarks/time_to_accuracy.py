@@ -35,7 +35,7 @@ from fedge.client import emulated
 from fedge.devices.emulated_board import find_top_mode
 from fedge.experiment import Experiment, FleetBoard, list_boards
 from fedge.modes import find_mode_index
-from fedge.studies.process_pool import run_jobs
+from fedge.studies.task_pool import run_jobs
 from fedge.telemetry.store import MemoryTables
 from fedge.telemetry.store_records import RoundRow
 from server.aggregation.aggregator import build_strategy

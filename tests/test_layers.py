@@ -48,7 +48,7 @@ EMULATOR = ("fedge.devices.emulated_board", "fedge.devices.mode_surface", "fedge
 
 HOMES: dict[str, tuple[str, ...]] = {
     "flwr": ("clients", "server", "experiments"),
-    "ray": ("server", "experiments"),
+    "ray": ("server", "experiments", "fedge.studies.ray_session", "fedge.studies.task_pool"),
     "torch": (
         "fedge.workloads",
         "fedge.worker",

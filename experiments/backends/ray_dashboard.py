@@ -7,9 +7,7 @@ import importlib.util
 import os
 import re
 import secrets
-import shutil
 import socket
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -26,6 +24,13 @@ from experiments.backends.run_processes import (
 )
 from fedge.errors import BadInput, RunFailed
 from fedge.experiment import Experiment, ExporterSpec, list_boards
+from fedge.studies.ray_session import (
+    LOOPBACK_VARIABLE,
+    check_address,
+    set_environment,
+    temporary_ray_folder,
+    uses_cluster,
+)
 
 OPTION = "--ray-dashboard"
 EXPORTER = "ray"
@@ -36,15 +41,13 @@ CLIENT_PORTS = range(10_002, 30_000)
 STARTING_MESSAGE = "Ray and its dashboard start"
 START_WITHIN_S = 180.0
 """Limit for Ray's start, in seconds; it took 40 s on a busy machine with two cores."""
-MAX_TEMP_PATH = 20
-"""Longest temporary path, in characters: Ray appends about 85 for its sockets, and Linux allows 107."""
 REQUIRED_MODULES = ("aiohttp", "aiohttp_cors", "opencensus", "opentelemetry.exporter.prometheus", "prometheus_client")
 """Modules that Ray requires for its dashboard."""
 MISSING = "Ray without its dashboard"
 INSTALL = "pip install 'fedge[ray-dashboard]'"
 SETTINGS = {
     # Without "clusters", Ray uses 127.0.0.1 as its own address and listens only there.
-    ray_cluster.LOOPBACK_VARIABLE: "0",
+    LOOPBACK_VARIABLE: "0",
     "RAY_AUTH_MODE": "token",
     # Interval of metrics; Ray's default of 10 s is longer than many emulated rounds.
     "RAY_metrics_report_interval_ms": "2000",
@@ -80,7 +83,7 @@ def check_dashboard(experiment: Experiment, port: int | None, env: Mapping[str, 
     Raises:
         BadInput: If Ray's dashboard is not installed, the cluster has none, or a port was given for a cluster.
     """
-    joins = ray_cluster.uses_cluster(env)
+    joins = uses_cluster(env)
     if experiment.backend == "local":
         raise BadInput(OPTION, "backend local, which has no Ray", "backend sim, or fleet with RAY_ADDRESS set")
     if experiment.backend == "fleet" and not joins:
@@ -89,7 +92,7 @@ def check_dashboard(experiment: Experiment, port: int | None, env: Mapping[str, 
     if joins:
         if port is not None:
             raise BadInput(f"{OPTION}-port", str(port), f"no port: the cluster at {env['RAY_ADDRESS']} has its own")
-        ray_cluster.check_address(env)
+        check_address(env)
         return
     if not all(map(_is_installed, REQUIRED_MODULES)):
         raise BadInput(OPTION, MISSING, INSTALL)
@@ -123,10 +126,10 @@ def open_dashboard(
         RunFailed: If a private Ray does not start.
         BadInput: If the cluster at RAY_ADDRESS is not available.
     """
-    if ray_cluster.uses_cluster(os.environ):
+    if uses_cluster(os.environ):
         yield RayDashboard(ray_cluster.find_dashboard(private_environment(os.environ, folder)))
         return
-    with _temporary_folder() as temp:
+    with temporary_ray_folder() as temp:
         token = secrets.token_hex(32)
         env = private_environment(os.environ, folder) | SETTINGS | {"RAY_AUTH_TOKEN": token}
         launch = Launch(temp, flwr_home=folder / ".flwr", logs=folder / "logs", env=env, on_poll=on_poll)
@@ -136,7 +139,7 @@ def open_dashboard(
             token_file.touch(mode=0o600)
             token_file.write_text(token, encoding="utf-8")
             inside = SETTINGS | {"RAY_ADDRESS": address, "RAY_AUTH_TOKEN": token}
-            with _set_environment(inside):
+            with set_environment(inside):
                 yield RayDashboard(dashboard, token_file)
 
 
@@ -145,35 +148,6 @@ def _is_installed(module: str) -> bool:
         return importlib.util.find_spec(module) is not None
     except ModuleNotFoundError:  # the package around it
         return False
-
-
-@contextlib.contextmanager
-def _temporary_folder() -> Iterator[Path]:
-    """Yield a private folder with a short path for Ray's sockets; it is deleted afterwards.
-
-    Ray makes its own folder accessible to everybody, so that one is created inside this one.
-    """
-    place = tempfile.gettempdir()
-    short = place if len(place) <= MAX_TEMP_PATH else "/tmp"  # noqa: S108 - a folder of its own is made in it
-    temp = Path(tempfile.mkdtemp(prefix="fedge-ray-", dir=short))
-    try:
-        yield temp
-    finally:
-        shutil.rmtree(temp, ignore_errors=True)
-
-
-@contextlib.contextmanager
-def _set_environment(values: Mapping[str, str]) -> Iterator[None]:
-    before = {key: os.environ.get(key) for key in values}
-    os.environ.update(values)
-    try:
-        yield
-    finally:
-        for key, value in before.items():
-            if value is None:
-                os.environ.pop(key, None)
-            else:
-                os.environ[key] = value
 
 
 def _start_head(launch: Launch, port: int | None, n_nodes: int) -> tuple[str, str]:

@@ -235,9 +235,9 @@ def evaluate_jobs(jobs: Sequence[StrategyJob], workers: int | None = None) -> li
     """Run all jobs in parallel, by default on all cores available to this process, with a progress line on standard
     error.
     """
-    from fedge.studies.prediction_study import limit_to_one_thread
-    from fedge.studies.process_pool import run_jobs
+    from fedge.studies.ray_session import limit_to_one_thread
     from fedge.studies.serving.strategy_study import run_timed_job
+    from fedge.studies.task_pool import run_jobs
 
     with limit_to_one_thread(), _show_progress(len(jobs)) as report_job:
         return run_jobs(run_timed_job, jobs, report_job, workers)
