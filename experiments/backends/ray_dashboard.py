@@ -23,7 +23,7 @@ from experiments.backends.run_processes import (
     spawn,
 )
 from fedge.errors import BadInput, RunFailed
-from fedge.experiment import Experiment, ExporterSpec, list_boards
+from fedge.experiment import Experiment, ExporterSpec
 from fedge.studies.ray_session import (
     LOOPBACK_VARIABLE,
     check_address,
@@ -83,13 +83,21 @@ def check_dashboard(experiment: Experiment, port: int | None, env: Mapping[str, 
     Raises:
         BadInput: If Ray's dashboard is not installed, the cluster has none, or a port was given for a cluster.
     """
-    joins = uses_cluster(env)
     if experiment.backend == "local":
         raise BadInput(OPTION, "backend local, which has no Ray", "backend sim, or fleet with RAY_ADDRESS set")
-    if experiment.backend == "fleet" and not joins:
+    if experiment.backend == "fleet" and not uses_cluster(env):
         right = "RAY_ADDRESS set to the Ray cluster that is to show the boards"
         raise BadInput(OPTION, "backend fleet, whose boards are not on Ray", right)
-    if joins:
+    check_dashboard_port(port, env)
+
+
+def check_dashboard_port(port: int | None, env: Mapping[str, str]) -> None:
+    """Check that Ray's dashboard can be started, on ``port`` if it is given, or that a cluster may be asked for it.
+
+    Raises:
+        BadInput: If Ray's dashboard is not installed, or a port is taken or was given for a cluster.
+    """
+    if uses_cluster(env):
         if port is not None:
             raise BadInput(f"{OPTION}-port", str(port), f"no port: the cluster at {env['RAY_ADDRESS']} has its own")
         check_address(env)
@@ -112,7 +120,7 @@ def add_ray_exporter(experiment: Experiment, env: Mapping[str, str]) -> Experime
 
 @contextlib.contextmanager
 def open_dashboard(
-    experiment: Experiment, folder: Path, port: int | None, on_poll: Callable[[], None] = lambda: None
+    n_nodes: int, folder: Path, port: int | None, on_poll: Callable[[], None] = lambda: None
 ) -> Iterator[RayDashboard]:
     """Provide a dashboard inside the block: a private Ray head, or the existing cluster at RAY_ADDRESS.
 
@@ -120,7 +128,11 @@ def open_dashboard(
     inherits the environment, so RAY_PROMETHEUS_HOST and RAY_GRAFANA_HOST reach the dashboard. All processes of a
     private head end with the block.
 
-    Without ``port``, Ray's default is used; ``on_poll`` is called while waiting for Ray to start.
+    Args:
+        n_nodes: Number of simulated clients or other tasks, which sets the CPU count of a private head.
+        folder: The folder for logs.
+        port: Port of the dashboard; None for Ray's default.
+        on_poll: Called while waiting for Ray to start.
 
     Raises:
         RunFailed: If a private Ray does not start.
@@ -134,7 +146,7 @@ def open_dashboard(
         env = private_environment(os.environ, folder) | SETTINGS | {"RAY_AUTH_TOKEN": token}
         launch = Launch(temp, flwr_home=folder / ".flwr", logs=folder / "logs", env=env, on_poll=on_poll)
         with end_processes_on_exit(launch):
-            address, dashboard = _start_head(launch, port, len(list_boards(experiment)))
+            address, dashboard = _start_head(launch, port, n_nodes)
             token_file = temp / "token"
             token_file.touch(mode=0o600)
             token_file.write_text(token, encoding="utf-8")

@@ -5,11 +5,11 @@ from __future__ import annotations
 import functools
 import hashlib
 import importlib.util
-import math
 import os
 import pickle
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -37,7 +37,7 @@ class TaskOptions:
 
     Attributes:
         workers: Number of tasks at a time at most; None for as many as this machine or the cluster has cores for.
-        cpus: Cores that a task reserves on its machine.
+        cpus: Cores that a task reserves on its machine; above 0.
         gpus: GPUs that it reserves.
         memory_mb: Memory that it reserves; None for no reservation.
         retries: How often a task is repeated whose process or machine is lost. A task that raises is not repeated.
@@ -83,15 +83,16 @@ def run_jobs(
         FedgeError: That of the first job that fails with one; ``RunFailed`` if a worker process dies.
     """
     results: dict[int, R] = {}
-    for outcome in run_tasks(run, jobs, TaskOptions(workers)):
-        results[outcome.place] = outcome.unwrap()
-        report(str(jobs[outcome.place]))
+    with closing(run_tasks(run, jobs, TaskOptions(workers))) as outcomes:
+        for outcome in outcomes:
+            results[outcome.place] = outcome.unwrap()
+            report(str(jobs[outcome.place]))
     return [results[place] for place in range(len(jobs))]
 
 
 def run_tasks(
     run: Callable[[J], R], jobs: Sequence[J], options: TaskOptions = TaskOptions()
-) -> Iterator[TaskOutcome[R]]:
+) -> Generator[TaskOutcome[R], None, None]:
     """Run ``run`` for every job and yield the outcomes as they end; closing the iterator ends all tasks.
 
     On Ray, ``run`` is sent to every worker process once, so a partial may hold data that all jobs share. Each task has
@@ -101,14 +102,29 @@ def run_tasks(
         BadInput: If the cluster at RAY_ADDRESS cannot be used, has another fedge, or no machine for such a task.
         RunFailed: If Ray does not start.
     """
-    workers = options.workers or max(1, math.floor(count_cores() / max(options.cpus, 1e-9)))
-    workers = max(1, min(workers, len(jobs)))
+    workers = _count_workers(options, len(jobs))
     if workers == 1 and not uses_cluster(os.environ):
         for place, job in enumerate(jobs):
             yield _run_here(run, place, job)
     elif jobs:
         with open_ray(workers * options.cpus):
             yield from _run_on_ray(run, jobs, options, workers)
+
+
+@contextmanager
+def open_pool(options: TaskOptions, count: int) -> Iterator[None]:
+    """Keep what ``run_tasks`` starts for ``count`` jobs, so that its calls inside the block need not start it again."""
+    workers = _count_workers(options, count)
+    if workers == 1 and not uses_cluster(os.environ):
+        yield
+    else:
+        with open_ray(workers * options.cpus):
+            yield
+
+
+def _count_workers(options: TaskOptions, jobs: int) -> int:
+    """Return the number of tasks at a time on this machine."""
+    return max(1, min(options.workers or int(count_cores() / options.cpus), jobs))
 
 
 def _run_here(run: Callable[[J], R], place: int, job: J) -> TaskOutcome[R]:
@@ -125,7 +141,7 @@ def _run_on_ray(
 
     _check_resources(options)
     if uses_cluster(os.environ) and options.workers is None:
-        workers = max(1, QUEUED_PER_CORE * int(ray.cluster_resources().get("CPU", 1) / max(options.cpus, 1e-9)))
+        workers = max(1, QUEUED_PER_CORE * int(ray.cluster_resources().get("CPU", 1) / options.cpus))
     task = ray.remote(_make_remote_function())
     wanted = {"num_cpus": options.cpus, "num_gpus": options.gpus, "max_retries": options.retries}
     if options.memory_mb is not None:
