@@ -154,7 +154,7 @@ def _describe_value(key: str, value: Any) -> str:
     if isinstance(value, dict) and "name" in value:
         others = [f"{name} {_to_yaml(one)}" for name, one in value.items() if name != "name"]
         return " ".join((str(value["name"]), *others))
-    at = f"{parents[-1]}.{last}" if last.isdigit() and parents else last
+    at = key if any(part.isdigit() for part in (last, *parents[-1:])) else last
     return f"{at} {_to_yaml(value)}"
 
 
