@@ -79,6 +79,7 @@ HOMES: dict[str, tuple[str, ...]] = {
     "cryptography": ("experiments",),
     "ansible_runner": ("experiments",),
     "jtop": ("fedge.devices.sensing.jtop_sensor",),
+    "optuna": ("experiments",),
     "typer": ("experiments",),
     "rich": ("experiments",),
 }
@@ -100,6 +101,7 @@ HEAVY = (
     "pandas",
     "fastapi",
     "uvicorn",
+    "optuna",
 )
 LONGEST_FUNCTION_LINES = 50
 

@@ -31,14 +31,16 @@ THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"
 """Read by numeric libraries when they are loaded. Tasks fill the cores and use one thread each, with which results are
 the same bits on every machine.
 """
-PRIVATE_SETTINGS = {
-    # Ray executes any client's code: it listens on loopback only, and asks for a token.
-    LOOPBACK_VARIABLE: "0",
+QUIET_SETTINGS = {
     "RAY_USAGE_STATS_ENABLED": "0",
-    # Workers start with the tasks' own environment; those that Ray starts in advance would not be used.
-    "RAY_prestart_worker_first_driver": "0",
     # Ray's future behaviour, which keeps it from warning on every start.
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+}
+PRIVATE_SETTINGS = QUIET_SETTINGS | {
+    # Ray executes any client's code: it listens on loopback only, and asks for a token.
+    LOOPBACK_VARIABLE: "0",
+    # Workers start with the tasks' own environment; those that Ray starts in advance would not be used.
+    "RAY_prestart_worker_first_driver": "0",
 }
 
 
@@ -124,12 +126,13 @@ def _join_cluster() -> Iterator[None]:
 
     address = os.environ[ADDRESS_VARIABLE]
     try:
-        ray.init(
-            address=resolve_address(address),
-            runtime_env={"env_vars": dict.fromkeys(THREAD_VARIABLES, "1")},
-            log_to_driver=False,
-            configure_logging=False,
-        )
+        with set_environment(QUIET_SETTINGS):
+            ray.init(
+                address=resolve_address(address),
+                runtime_env={"env_vars": dict.fromkeys(THREAD_VARIABLES, "1")},
+                log_to_driver=False,
+                configure_logging=False,
+            )
     except (ray.exceptions.RayError, RuntimeError, ConnectionError) as error:
         right = "a running cluster with the same Ray and Python as here, and its token in RAY_AUTH_TOKEN if it has one"
         raise BadInput(ADDRESS_VARIABLE, f"{address}: {' '.join(str(error).split())[:300]}", right) from error

@@ -7,6 +7,7 @@ import hashlib
 import importlib.util
 import os
 import pickle
+import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -27,6 +28,8 @@ PACKAGES = ("fedge", "clients", "server", "experiments")
 PACKAGE_SUFFIXES = {".py", ".yaml"}
 USER_FOLDER = "configs"
 """Folder of experiments, which users edit and tasks do not read."""
+JOINS_WITHIN_S = 60.0
+"""Default limit for a machine that is large enough to join a cluster that is just being started, in seconds."""
 QUEUED_PER_CORE = 2
 """Tasks per core of a cluster that are submitted at a time: one runs, one waits for the core."""
 
@@ -167,12 +170,18 @@ def _check_resources(options: TaskOptions) -> None:
     import ray
 
     wanted = {"CPU": options.cpus, "GPU": options.gpus, "memory": (options.memory_mb or 0.0) * 1e6}
-    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-    if not any(all(node.get(name, 0.0) >= amount for name, amount in wanted.items()) for node in nodes):
-        most = {name: max((node.get(name, 0.0) for node in nodes), default=0.0) for name in wanted}
-        right = f"at most {most['CPU']:g} cores, {most['GPU']:g} GPUs and {most['memory'] / 1e6:.0f} MB on one machine"
-        got = f"{options.cpus:g} cores, {options.gpus:g} GPUs and {options.memory_mb or 0:g} MB"
-        raise BadInput("resources of a task", got, right)
+    deadline_s = time.monotonic() + (JOINS_WITHIN_S if uses_cluster(os.environ) else 0.0)
+    while True:
+        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        if any(all(node.get(name, 0.0) >= amount for name, amount in wanted.items()) for node in nodes):
+            return
+        if time.monotonic() >= deadline_s:
+            break
+        time.sleep(0.5)
+    most = {name: max((node.get(name, 0.0) for node in nodes), default=0.0) for name in wanted}
+    right = f"at most {most['CPU']:g} cores, {most['GPU']:g} GPUs and {most['memory'] / 1e6:.0f} MB on one machine"
+    got = f"{options.cpus:g} cores, {options.gpus:g} GPUs and {options.memory_mb or 0:g} MB"
+    raise BadInput("resources of a task", got, right)
 
 
 def _read_outcome(place: int, reference: Any, own: str) -> TaskOutcome[Any]:
