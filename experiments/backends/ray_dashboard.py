@@ -7,7 +7,6 @@ import importlib.util
 import os
 import re
 import secrets
-import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -27,6 +26,8 @@ from fedge.experiment import Experiment, ExporterSpec
 from fedge.studies.ray_session import (
     LOOPBACK_VARIABLE,
     check_address,
+    choose_port,
+    is_free_port,
     set_environment,
     temporary_ray_folder,
     uses_cluster,
@@ -36,8 +37,6 @@ OPTION = "--ray-dashboard"
 EXPORTER = "ray"
 USUAL_PORT = 8265
 """Ray's default port; if it is taken, Ray picks a free one."""
-CLIENT_PORTS = range(10_002, 30_000)
-"""Candidate ports for Ray Client: below Linux's range of ephemeral ports (32768 and above), see _choose_client_port."""
 STARTING_MESSAGE = "Ray and its dashboard start"
 START_WITHIN_S = 180.0
 """Limit for Ray's start, in seconds; it took 40 s on a busy machine with two cores."""
@@ -104,7 +103,7 @@ def check_dashboard_port(port: int | None, env: Mapping[str, str]) -> None:
         return
     if not all(map(_is_installed, REQUIRED_MODULES)):
         raise BadInput(OPTION, MISSING, INSTALL)
-    if port is not None and not _is_free(port):
+    if port is not None and not is_free_port(port):
         raise BadInput(f"{OPTION}-port", f"{port}, which is taken", "another port, or none: Ray then finds one")
 
 
@@ -165,7 +164,7 @@ def _is_installed(module: str) -> bool:
 def _start_head(launch: Launch, port: int | None, n_nodes: int) -> tuple[str, str]:
     """Start the head, wait for it, and return its address and the dashboard's."""
     log = RunLog.open(launch.logs / "ray.log")
-    wanted = port or (USUAL_PORT if _is_free(USUAL_PORT) else 0)
+    wanted = port or (USUAL_PORT if is_free_port(USUAL_PORT) else 0)
     process = spawn(launch, head_command(launch.app_dir, wanted, n_nodes), log)
     deadline = time.monotonic() + START_WITHIN_S
     over = False
@@ -196,25 +195,7 @@ def head_command(temp: Path, port: int, n_nodes: int) -> list[str]:
         *("--log-style", "record", "--log-color", "false"),
         *("--node-ip-address", "127.0.0.1", "--port", "0", "--temp-dir", str(temp / "r")),
         *("--include-dashboard", "true", "--dashboard-host", "127.0.0.1", "--dashboard-port", str(port)),
-        *("--dashboard-agent-listen-port", "0", "--ray-client-server-port", str(_choose_client_port())),
+        *("--dashboard-agent-listen-port", "0", "--ray-client-server-port", str(choose_port())),
         *("--min-worker-port", "0", "--max-worker-port", "0"),
         *("--num-cpus", str(max(1, min(n_nodes, os.cpu_count() or 1)))),
     ]
-
-
-def _choose_client_port() -> int:
-    """Return a free port for Ray Client, the only one that Ray does not choose by itself.
-
-    Ray binds it seconds later, so it must lie outside the ephemeral range that the kernel hands out meanwhile.
-    """
-    return next(port for port in iter(lambda: secrets.choice(CLIENT_PORTS), None) if _is_free(port))
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-    return True

@@ -68,7 +68,7 @@ class SamplerSpec(_SweepModel):
 
 
 class TaskSpec(_SweepModel):
-    """What a run reserves on its machine, and how often it is repeated if its process or machine is lost."""
+    """Resources that a run reserves on its machine, and how often it is repeated if its process or machine is lost."""
 
     cpus: Annotated[Finite, Field(gt=0)] = 1.0
     gpus: Annotated[Finite, Field(ge=0)] = 0.0

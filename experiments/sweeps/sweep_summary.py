@@ -111,7 +111,8 @@ def summarise_variants(results: Sequence[VariantResults], figures: Sequence[str]
             for name in figures
         }
         points = {seed: one.points[seed] for seed in sorted(one.points)}
-        summaries.append(VariantSummary(one.variant.label, one.variant.overrides, points, dict(one.failed), found))
+        label, overrides, failed = one.variant.label, one.variant.overrides, dict(one.failed)
+        summaries.append(VariantSummary(label, overrides, points=points, failed=failed, figures=found))
     return tuple(summaries)
 
 

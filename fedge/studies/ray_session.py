@@ -10,9 +10,10 @@ import socket
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, redirect_stdout
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from fedge.errors import BadInput, RunFailed
 
@@ -25,6 +26,8 @@ ADDRESS_ADVICE = "the address of a running Ray cluster, such as 10.0.0.5:6379"
 START_COMMAND = "ray start --head --include-dashboard true"
 MAX_TEMP_PATH = 20
 """Longest temporary path, in characters: Ray appends about 85 for its sockets, and Linux allows 107."""
+FREE_PORTS = range(10_002, 30_000)
+"""Candidate ports, below Linux's range of ephemeral ports (32768 and above), see choose_port."""
 OBJECT_STORE_BYTES = 200_000_000
 """Ray's own default is 30 % of the memory; results are a few MB and are fetched as their tasks end."""
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
@@ -41,6 +44,8 @@ PRIVATE_SETTINGS = QUIET_SETTINGS | {
     LOOPBACK_VARIABLE: "0",
     # Workers start with the tasks' own environment; those that Ray starts in advance would not be used.
     "RAY_prestart_worker_first_driver": "0",
+    # How long Ray's parts wait for each other; the default of 30 s is too short on a busy machine.
+    "RAY_agent_register_timeout_ms": "300000",
 }
 
 
@@ -107,12 +112,10 @@ def open_ray(cpus: float) -> Iterator[None]:
     """
     if _is_connected():
         yield
-    elif uses_cluster(os.environ):
-        with _join_cluster():
-            yield
-    else:
-        with _start_private_ray(cpus):
-            yield
+        return
+    # Ray prints messages of its machines to standard output, which is for a command's results.
+    with redirect_stdout(sys.stderr), _join_cluster() if uses_cluster(os.environ) else _start_private_ray(cpus):
+        yield
 
 
 def _is_connected() -> bool:
@@ -152,25 +155,79 @@ def _start_private_ray(cpus: float) -> Iterator[None]:
         # Folders that a killed task leaves are deleted with the others. Modules are found as in this process.
         paths = {"TMPDIR": str(temp), "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         try:
-            with _without_dashboard_agent():
-                ray.init(
-                    address="local",
-                    num_cpus=math.ceil(cpus),
-                    object_store_memory=OBJECT_STORE_BYTES,
-                    runtime_env={"env_vars": dict.fromkeys(THREAD_VARIABLES, "1") | paths},
-                    include_dashboard=False,
-                    log_to_driver=False,
-                    configure_logging=False,
-                    _node_ip_address="127.0.0.1",
-                    _temp_dir=str(temp / "r"),
-                )
+            node = _start_node(math.ceil(cpus), temp / "r")
         except Exception as error:  # Ray raises the bare class when a part of it does not start in time
-            ray.shutdown()
             raise RunFailed(f"Ray did not start: {' '.join(str(error).split())[:300]}") from error
         try:
+            ray.init(
+                address=node.gcs_address,
+                runtime_env={"env_vars": dict.fromkeys(THREAD_VARIABLES, "1") | paths},
+                log_to_driver=False,
+                configure_logging=False,
+            )
             yield
         finally:
             ray.shutdown()
+            node.kill_all_processes(check_alive=False, allow_graceful=True)
+
+
+def _start_node(cpus: int, temp: Path) -> Any:
+    """Start a Ray head without the parts that nobody uses here: dashboard, autoscaler, log monitor.
+
+    ``ray.init`` starts them all, and gives up if the agent for the dashboard needs more than 15 s, which it does on a
+    machine with several busy programs per core.
+    """
+    from ray import _raylet
+    from ray._private import utils
+    from ray._private.node import Node
+    from ray._private.parameter import RayParams
+
+    raylet: Any = _raylet  # compiled, without types
+
+    class QuietNode(Node):  # type: ignore[misc]  # untyped
+        def start_raylet(self, *args: Any, **options: Any) -> None:
+            # What an agent without dashboard writes once it runs; the raylet waits for it.
+            for name in ("METRICS_AGENT_PORT", "METRICS_EXPORT_PORT", "DASHBOARD_AGENT_LISTEN_PORT"):
+                raylet.persist_port(self._session_dir, self._node_id, getattr(raylet, f"{name}_NAME"), -1)
+            super().start_raylet(*args, **options)
+
+    wanted = RayParams(
+        node_ip_address="127.0.0.1",
+        num_cpus=cpus,
+        object_store_memory=OBJECT_STORE_BYTES,
+        temp_dir=str(temp),
+        include_dashboard=False,
+        include_log_monitor=False,
+        no_monitor=True,
+        min_worker_port=0,
+        max_worker_port=0,
+        runtime_env_agent_port=choose_port(),
+    )
+    found = utils.get_dashboard_dependency_error
+    utils.get_dashboard_dependency_error = lambda: ImportError("not needed")  # starts the smaller agent
+    try:
+        return QuietNode(wanted, head=True, shutdown_at_exit=False, spawn_reaper=True)
+    finally:
+        utils.get_dashboard_dependency_error = found
+
+
+def choose_port() -> int:
+    """Return a free port for a part of Ray that does not choose one by itself.
+
+    Ray binds it seconds later, so it must lie outside the ephemeral range that the kernel hands out meanwhile.
+    """
+    return next(port for port in iter(lambda: secrets.choice(FREE_PORTS), None) if is_free_port(port))
+
+
+def is_free_port(port: int) -> bool:
+    """Return whether a program may listen on a port of loopback at this moment."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
 
 
 def _accepts_token() -> bool:
@@ -186,23 +243,6 @@ def _accepts_token() -> bool:
 def _make_token() -> str:
     """Return the token of this process, which Ray keeps from its first use on."""
     return secrets.token_hex(32)
-
-
-@contextmanager
-def _without_dashboard_agent() -> Iterator[None]:
-    """Let Ray start its agent without the parts for the dashboard, as it does where these are not installed.
-
-    Nobody reads them here, and Ray ends itself if they need more than 15 s, as on a machine with several busy programs
-    per core.
-    """
-    from ray._private import utils
-
-    found = utils.get_dashboard_dependency_error
-    utils.get_dashboard_dependency_error = lambda: ImportError("not needed")
-    try:
-        yield
-    finally:
-        utils.get_dashboard_dependency_error = found
 
 
 @contextmanager

@@ -24,6 +24,7 @@ from pathlib import Path
 import pytest
 
 from experiments.backends.simulation import find_free_port
+from fedge.studies.ray_session import choose_port
 from fedge.studies.task_pool import PACKAGES
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -31,9 +32,21 @@ LIMIT_S = 400.0
 """Limit for a step on a busy machine, in seconds."""
 OTHER = "other-machine"
 RAY_PROGRAM = """
+from ray import _raylet
 from ray._private import utils
-utils.get_dashboard_dependency_error = lambda: ImportError("not needed")  # its agent starts too slowly
+from ray._private.node import Node
 from ray.scripts.scripts import main
+
+# Without the agent for the dashboard, for which a raylet waits 15 s: too short on a busy machine.
+utils.get_dashboard_dependency_error = lambda: ImportError("not needed")
+start = Node.start_raylet
+
+def start_raylet(self, *args, **options):
+    for name in ("METRICS_AGENT_PORT", "METRICS_EXPORT_PORT", "DASHBOARD_AGENT_LISTEN_PORT"):
+        _raylet.persist_port(self._session_dir, self._node_id, getattr(_raylet, f"{name}_NAME"), -1)
+    start(self, *args, **options)
+
+Node.start_raylet = start_raylet
 main()
 """
 JOBS_MODULE = '''
@@ -83,6 +96,7 @@ class Machines:
     def start(self, *options: str, apart: bool = False) -> subprocess.Popen[bytes]:
         """Start a raylet."""
         words = ["start", "--node-ip-address", self.host, "--object-store-memory", "100000000", "--block", *options]
+        words += ["--runtime-env-agent-port", str(choose_port())]
         command, env = [sys.executable, "-c", RAY_PROGRAM, *words], self.env | {"PYTHONPATH": f"{ROOT}:{self.site}"}
         if apart:
             python = self.place / "venv" / Path(sys.executable).relative_to(sys.prefix)
@@ -120,6 +134,7 @@ def machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machines]:
         shutil.copytree(ROOT / name, place / "site" / name, ignore=shutil.ignore_patterns("__pycache__"))
     env = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     env |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32), "RAY_USAGE_STATS_ENABLED": "0"}
+    env["RAY_agent_register_timeout_ms"] = "300000"
     from ray._private.services import get_node_ip_address
 
     # Several raylets on loopback are no cluster for Ray.
