@@ -80,9 +80,9 @@ def start_sweep(
         console.print(line, markup=False, highlight=False, soft_wrap=True)
     if as_json:
         sys.stdout.write(json.dumps(json.loads((folder / SUMMARY_JSON).read_text(encoding="utf-8"))) + "\n")
-    if summary.failed:
-        reasons = "; ".join(f"{point}: {reason.splitlines()[0]}" for point, reason in summary.failed.items())
-        raise RunFailed(f"{len(summary.failed)} of {summary.planned} points failed: {reasons}")
+    if summary.failures:
+        reasons = "; ".join(f"{point}: {reason.splitlines()[0]}" for point, reason in summary.failures.items())
+        raise RunFailed(f"{len(summary.failures)} of {summary.planned} points failed: {reasons}")
 
 
 def _run_shown(plan: SweepPlan, folder: Path, workers: int | None, ray_port: int | None) -> SweepSummary:
@@ -121,4 +121,4 @@ def _list_notes(summary: SweepSummary, report: Path) -> Sequence[str]:
         notes.append(f"best: {summary.best}")
     if len(summary.packages) > 1:
         notes.append(f"note: the points were run by different states of fedge: {', '.join(summary.packages)}")
-    return [*notes, f"report: {report}"] if summary.finished else notes
+    return [*notes, f"report: {report}"] if summary.finished_count else notes

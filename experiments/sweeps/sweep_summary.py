@@ -65,12 +65,12 @@ class SweepSummary:
     variants: tuple[VariantSummary, ...]
 
     @property
-    def finished(self) -> int:
+    def finished_count(self) -> int:
         """Number of finished points."""
         return sum(len(variant.points) for variant in self.variants)
 
     @property
-    def failed(self) -> dict[str, str]:
+    def failures(self) -> dict[str, str]:
         """Reasons of failed points by the point's description."""
         return {
             f"{variant.label}, seed {seed}": reason

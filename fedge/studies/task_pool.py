@@ -18,7 +18,7 @@ from typing import Any, Generic, TypeVar
 import fedge
 from fedge.child_processes import count_cores
 from fedge.errors import BadInput, FedgeError, RunFailed
-from fedge.studies.ray_session import ADDRESS_VARIABLE, open_ray, uses_cluster
+from fedge.studies.ray_session import open_ray, uses_cluster
 
 J = TypeVar("J")
 R = TypeVar("R")
@@ -195,7 +195,7 @@ def _read_outcome(place: int, reference: Any, own: str) -> TaskOutcome[Any]:
         text = f"a worker process ended before its time (out of memory?): {' '.join(str(error).split())[:200]}"
         return TaskOutcome(place, error=RunFailed(text))
     if kind == "package":
-        raise BadInput(ADDRESS_VARIABLE, f"a cluster with fedge {value}", f"fedge {own}, as on this machine")
+        raise BadInput("fedge on Ray's machines", str(value), f"{own}, as in this process")
     return TaskOutcome(place, error=FedgeError(value)) if kind == "error" else TaskOutcome(place, value)
 
 

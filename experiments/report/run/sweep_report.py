@@ -34,7 +34,7 @@ def sweep_table(summary: SweepSummary) -> Table:
         for name in (summary.variants[0].figures if summary.variants else ())
         for variant in summary.variants
     )
-    title = f"{summary.name}: {summary.finished} of {summary.planned} points"
+    title = f"{summary.name}: {summary.finished_count} of {summary.planned} points"
     if len(summary.variants) > 1:
         title += f"; differences to {summary.variants[0].label}"
     return Table("sweep", heads, rows, title=title)
@@ -80,7 +80,7 @@ def build_sweep_sections(folders: Sequence[Path]) -> list[Section]:
     sections = []
     for folder in filter(is_sweep, folders):
         summary = read_summary(folder)
-        notes = [render_paragraph(f"{point} failed: {reason}", "caption") for point, reason in summary.failed.items()]
+        notes = [render_paragraph(f"{point} failed: {reason}", "caption") for point, reason in summary.failures.items()]
         table = Markup().join((sweep_table(summary).html, *notes))
         sections.append(Section(f"Sweep {summary.name}", SWEEP_LEAD, (), table))
     return sections

@@ -117,4 +117,4 @@ def test_failed_points_are_told_at_the_end(config: Path, tmp_path: Path, monkeyp
     done = CliRunner().invoke(app, ["sweep", str(config), "--out", str(tmp_path / "out"), "--workers", "1"])
 
     assert isinstance(done.exception, RunFailed)
-    assert str(done.exception).startswith("4 of 4 points failed: balanced, seed 1: no client reported; maxn, seed 1")
+    assert str(done.exception).startswith("4 of 4 points failed: balanced, seed 1: no client reported; balanced, ")

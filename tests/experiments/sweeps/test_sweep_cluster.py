@@ -96,7 +96,7 @@ class Machines:
     def start(self, *options: str, apart: bool = False) -> subprocess.Popen[bytes]:
         """Start a raylet."""
         words = ["start", "--node-ip-address", self.host, "--object-store-memory", "100000000", "--block", *options]
-        words += ["--runtime-env-agent-port", str(choose_port())]
+        words += ["--runtime-env-agent-port", str(choose_port()), "--min-worker-port", "0", "--max-worker-port", "0"]
         command, env = [sys.executable, "-c", RAY_PROGRAM, *words], self.env | {"PYTHONPATH": f"{ROOT}:{self.site}"}
         if apart:
             python = self.place / "venv" / Path(sys.executable).relative_to(sys.prefix)
@@ -207,8 +207,8 @@ def test_another_fedge_on_a_machine_ends_the_sweep_with_both_versions(
 
     assert done.returncode == 2
     last = done.stderr.splitlines()[-1]
-    assert last.startswith("fedge: RAY_ADDRESS: got a cluster with fedge 0.1.0 (sources ")
-    assert f" on {OTHER}; fedge 0.1.0 (sources " in last
+    assert last.startswith("fedge: fedge on Ray's machines: got 0.1.0 (sources ")
+    assert f" on {OTHER}; 0.1.0 (sources " in last
 
 
 @pytest.mark.slow

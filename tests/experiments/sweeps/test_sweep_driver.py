@@ -64,7 +64,7 @@ def test_a_wider_sweep_runs_only_what_is_new(write_sweep, tmp_path: Path, runs: 
     summary = run_sweep(plan_sweep(write_sweep(list=[{"policy": "maxn"}, {}], seeds=2)), tmp_path / "out", 1)
 
     assert runs == ["maxn, seed 1", "as in the file, seed 1", "maxn, seed 2", "as in the file, seed 2"]
-    assert summary.finished == summary.planned == 4
+    assert summary.finished_count == summary.planned == 4
 
 
 def test_what_was_cut_off_is_run_again(write_sweep, tmp_path: Path, runs: list[str]) -> None:
@@ -91,7 +91,7 @@ def test_an_interrupted_sweep_keeps_what_had_ended(
 
     with pytest.raises(KeyboardInterrupt):
         run_sweep(plan, tmp_path / "out", 1, interrupt)
-    assert read_summary(tmp_path / "out").finished == 2
+    assert read_summary(tmp_path / "out").finished_count == 2
 
     run_sweep(plan, tmp_path / "out", 1)
     assert sorted(runs) == sorted(set(runs))
@@ -110,12 +110,12 @@ def test_a_failed_point_is_told_and_tried_again_and_the_others_go_on(
 
     monkeypatch.setattr(sweep_driver, "run_point", fail)
     summary = run_sweep(plan, tmp_path / "out", 1)
-    assert summary.failed == {"maxn, seed 1": "no round was played"}
-    assert summary.finished == 3
+    assert summary.failures == {"maxn, seed 1": "no round was played"}
+    assert summary.finished_count == 3
     assert summary.variants[1].figures["energy_j"].difference.n == 1
 
     monkeypatch.setattr(sweep_driver, "run_point", run)
-    assert not run_sweep(plan, tmp_path / "out", 1).failed
+    assert not run_sweep(plan, tmp_path / "out", 1).failures
     assert runs == ["balanced, seed 1", "balanced, seed 2", "maxn, seed 2", "maxn, seed 1"]
 
 

@@ -44,8 +44,8 @@ with open_ray(1):
     address = ray.get_runtime_context().gcs_address
     stranger = "import ray; ray.init(address=%r, log_to_driver=False)" % address
     env = {name: value for name, value in os.environ.items() if not name.startswith("RAY_AUTH")}
-    print(address)
-    print(subprocess.run([sys.executable, "-c", stranger], env=env, capture_output=True, timeout=100).returncode)
+    done = subprocess.run([sys.executable, "-c", stranger], env=env, capture_output=True, timeout=100)
+print(address, done.returncode)
 """
 
 

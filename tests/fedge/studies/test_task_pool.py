@@ -155,8 +155,8 @@ def test_another_fedge_on_a_machine_is_told_with_both_versions(
     with pytest.raises(BadInput) as error:
         run_jobs(square, [1, 2], lambda _: None, 2)
 
-    assert error.value.got.startswith(f"a cluster with fedge {own} on ")
-    assert error.value.right == "fedge 0.0.9 (sources 12345678), as on this machine"
+    assert error.value.got.startswith(f"{own} on ")
+    assert error.value.right == "0.0.9 (sources 12345678), as in this process"
 
 
 def test_a_cluster_that_is_not_there_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
