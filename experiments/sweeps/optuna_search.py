@@ -12,6 +12,8 @@ from fedge.errors import BadInput
 if TYPE_CHECKING:
     import optuna
 
+DIGITS = 4
+"""Digits of a number that is drawn from a range."""
 EXTRA = "pip install 'fedge[optuna]'"
 Score = Callable[[ExperimentVariant], float | None]
 """Returns the figure to optimise of a variant that has run; None if it has none."""
@@ -71,7 +73,13 @@ def _build_distribution(values: DimensionSpec) -> optuna.distributions.BaseDistr
 
 def _read_values(sampler: SamplerSpec, drawn: dict[str, Any]) -> dict[str, Any]:
     """Return the values of a trial; choices are drawn by their places, because Optuna accepts only simple ones."""
-    found = {}
-    for key, values in sampler.space.items():
-        found[key] = values.choices[drawn[key]] if values.choices is not None else drawn[key]
-    return found
+    return {key: _read_value(values, drawn[key]) for key, values in sampler.space.items()}
+
+
+def _read_value(values: DimensionSpec, drawn: Any) -> Any:
+    if values.choices is not None:
+        return values.choices[drawn]
+    if isinstance(drawn, float) and values.step is None:
+        short = float(f"{drawn:.{DIGITS}g}")  # more would only make the variants' names long
+        return min(max(short, values.low or 0.0), values.high or 0.0)
+    return drawn

@@ -33,11 +33,13 @@ class _SweepState:
     """The results of a running sweep, by the identity of the variants; equal variants of a sampler are one.
 
     Attributes:
+        planned: Number of points in all; a sampler may propose a variant twice, which leaves fewer.
         packages: Versions of fedge of the finished points, as keys.
     """
 
     plan: SweepPlan
     folder: Path
+    planned: int
     results: dict[str, VariantResults] = field(default_factory=dict)
     packages: dict[str, None] = field(default_factory=dict)
 
@@ -65,7 +67,7 @@ class _SweepState:
         figures = tuple(dict.fromkeys((*self.plan.spec.aims, *self.plan.spec.figures)))
         return SweepSummary(
             self.plan.path.name,
-            planned=self.plan.count,
+            planned=self.planned,
             packages=tuple(self.packages),
             best=self._find_best(),
             variants=summarise_variants([*self.results.values()], figures),
@@ -124,7 +126,7 @@ def run_sweep(
     """
     (folder / POINTS).mkdir(parents=True, exist_ok=True)
     lock = FileLock(folder / LOCK_FILE, "a sweep")
-    state = _SweepState(plan, folder)
+    state = _SweepState(plan, folder, plan.count)
     options = plan.spec.task.to_options(workers)
     try:
         with ExitStack() as pool:
@@ -136,9 +138,12 @@ def run_sweep(
                 if waiting:
                     pool.enter_context(open_pool(options, len(points)))
                 _run_points(state, waiting, options, report)
+        state.planned = len(state.results) * len(plan.spec.seeds)
+        summary = state.summarise()
+        write_summary(folder, summary)
+        return summary
     finally:
         lock.release()
-    return state.summarise()
 
 
 def _iterate_batches(state: _SweepState) -> Iterator[tuple[ExperimentVariant, ...]]:
