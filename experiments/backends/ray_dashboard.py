@@ -48,6 +48,8 @@ SETTINGS = {
     # Without "clusters", Ray uses 127.0.0.1 as its own address and listens only there.
     LOOPBACK_VARIABLE: "0",
     "RAY_AUTH_MODE": "token",
+    # Ray's default of 15 would leave its workers almost nothing beside any other busy program.
+    "RAY_worker_niceness": "0",
     # Interval of metrics; Ray's default of 10 s is longer than many emulated rounds.
     "RAY_metrics_report_interval_ms": "2000",
     # Start-up limits of the dashboard and its modules; Ray's defaults of 60 s and 30 s are too short on a busy machine.

@@ -44,6 +44,8 @@ PRIVATE_SETTINGS = QUIET_SETTINGS | {
     LOOPBACK_VARIABLE: "0",
     # Workers start with the tasks' own environment; those that Ray starts in advance would not be used.
     "RAY_prestart_worker_first_driver": "0",
+    # Ray's default of 15 would leave tasks almost nothing beside any other busy program.
+    "RAY_worker_niceness": "0",
     # How long Ray's parts wait for each other; the default of 30 s is too short on a busy machine.
     "RAY_agent_register_timeout_ms": "300000",
 }

@@ -82,14 +82,15 @@ def test_nothing_is_started_for_no_job() -> None:
 # On Ray --------------------------------------------------------------------------------------------------------------
 
 
-def read_environment(_: int) -> tuple[int, dict[str, str | None]]:
-    return os.getpid(), {name: os.environ.get(name) for name in THREAD_VARIABLES}
+def read_environment(_: int) -> tuple[int, int, dict[str, str | None]]:
+    return os.getpid(), os.nice(0), {name: os.environ.get(name) for name in THREAD_VARIABLES}
 
 
 @pytest.mark.slow
-def test_a_task_runs_in_another_process_with_one_thread(ray_of_two_cores: None) -> None:
-    for pid, threads in run_jobs(read_environment, [1, 2], lambda _: None, 2):
+def test_a_task_runs_in_another_process_with_one_thread_and_the_same_priority(ray_of_two_cores: None) -> None:
+    for pid, niceness, threads in run_jobs(read_environment, [1, 2], lambda _: None, 2):
         assert pid != os.getpid()
+        assert niceness == os.nice(0)
         assert set(threads.values()) == {"1"}
 
 
