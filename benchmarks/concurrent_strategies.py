@@ -18,11 +18,11 @@ from rich.console import Console
 
 from fedge.serving.serving_problems import FAMILIES
 from fedge.serving.strategies import DEFAULT_STRATEGY
-from fedge.studies.prediction_study import limit_to_one_thread
-from fedge.studies.process_pool import run_jobs
+from fedge.studies.ray_session import limit_to_one_thread
 from fedge.studies.serving.job_tables import JobTableOptions
 from fedge.studies.serving.strategy_scores import StrategyRow
 from fedge.studies.serving.strategy_study import StrategyStudyOptions, build_strategy_jobs, run_timed_job
+from fedge.studies.task_pool import run_jobs
 
 CONSOLE = Console(width=170)
 BOARD = "agx-orin"

@@ -36,7 +36,7 @@ from fedge.client.emulated import ClientTask
 from fedge.devices.emulated_board import find_top_mode
 from fedge.experiment import Experiment, list_boards
 from fedge.modes import find_mode_index
-from fedge.studies.process_pool import run_jobs
+from fedge.studies.task_pool import run_jobs
 from fedge.telemetry.store import MemoryTables
 from fedge.telemetry.store_records import RoundRow
 from server.aggregation.aggregator import build_strategy

@@ -6,6 +6,14 @@ import multiprocessing
 import os
 import subprocess
 import threading
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from typing import TypeVar
+
+from fedge.errors import FedgeError, RunFailed
+
+A = TypeVar("A")
+R = TypeVar("R")
 
 
 def end_process(process: subprocess.Popen[bytes], limit_s: float) -> None:
@@ -16,6 +24,38 @@ def end_process(process: subprocess.Popen[bytes], limit_s: float) -> None:
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
+
+
+def run_in_child(function: Callable[[A], R], argument: A) -> R:
+    """Call a module-level function in a fresh process that ends with the call, and return its result.
+
+    Raises:
+        RunFailed: If the function fails with a ``FedgeError``, or its process ends before its time.
+    """
+    # Spawned, not forked: a forked child inherits threads' locks and may hang.
+    context = multiprocessing.get_context("spawn")
+    receiver, sender = context.Pipe(duplex=False)
+    child = context.Process(target=_send_result, args=(sender, function, argument), daemon=True)
+    child.start()
+    sender.close()
+    try:
+        result, error = receiver.recv()
+    except EOFError as lost:
+        raise RunFailed("a worker process ended before its time (out of memory?)") from lost
+    finally:
+        child.terminate()
+        child.join()
+    if error is not None:
+        raise RunFailed(error)
+    return result  # type: ignore[no-any-return]  # a pipe does not know what it carries
+
+
+def _send_result(sender: Connection, function: Callable[[A], R], argument: A) -> None:
+    exit_with_parent()
+    try:
+        sender.send((function(argument), None))
+    except FedgeError as error:
+        sender.send((None, str(error)))
 
 
 def exit_with_parent() -> None:

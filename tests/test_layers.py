@@ -56,7 +56,7 @@ EMULATOR = ("fedge.devices.emulated_board", "fedge.devices.mode_surface", "fedge
 
 HOMES: dict[str, tuple[str, ...]] = {
     "flwr": ("clients", "server", "experiments"),
-    "ray": ("server", "experiments"),
+    "ray": ("server", "experiments", "fedge.studies.ray_session", "fedge.studies.task_pool"),
     "torch": (
         "fedge.workloads",
         "fedge.worker",
@@ -87,6 +87,7 @@ HOMES: dict[str, tuple[str, ...]] = {
     "cryptography": ("experiments",),
     "ansible_runner": ("experiments",),
     "jtop": ("fedge.devices.sensing.jtop_sensor",),
+    "optuna": ("experiments",),
     "typer": ("experiments",),
     "rich": ("experiments",),
 }
@@ -108,6 +109,7 @@ HEAVY = (
     "pandas",
     "fastapi",
     "uvicorn",
+    "optuna",
 )
 LONGEST_FUNCTION_LINES = 50
 

@@ -4,36 +4,16 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Mapping
 from typing import Any
 
 from fedge.errors import BadInput
+from fedge.studies.ray_session import ADDRESS_ADVICE, ADDRESS_VARIABLE, LISTENS_WITHIN_S, START_COMMAND, resolve_address
 
-ADDRESS_VARIABLE = "RAY_ADDRESS"
 ASK_WITHIN_S = 12.0
 """Default limit of the query, in seconds; Ray's own attempts last 35 s, too long before a run starts."""
-LISTENS_WITHIN_S = 5.0
-"""Default limit for a cluster's machine to accept a connection, in seconds."""
-LOOPBACK_VARIABLE = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
-"""Unless this is 0, Ray uses 127.0.0.1 as the machine's network address."""
-ADDRESS_ADVICE = "the address of a running Ray cluster, such as 10.0.0.5:6379"
-START_COMMAND = "ray start --head --include-dashboard true"
-
-
-def uses_cluster(env: Mapping[str, str]) -> bool:
-    """Return whether the environment names a cluster that runs join."""
-    return env.get(ADDRESS_VARIABLE, "local") not in {"", "local"}
-
-
-def check_address(env: Mapping[str, str]) -> None:
-    """Raise ``BadInput`` if RAY_ADDRESS has an unsupported form."""
-    if "://" in env[ADDRESS_VARIABLE]:
-        raise BadInput(
-            ADDRESS_VARIABLE, repr(env[ADDRESS_VARIABLE]), "the address of the cluster's head, such as 10.0.0.5:6379"
-        )
 
 
 def find_dashboard(env: Mapping[str, str], within_s: float = ASK_WITHIN_S) -> str:
@@ -75,7 +55,7 @@ def query_dashboard(address: str) -> str:
     """
     from ray.exceptions import AuthenticationError, RayError
 
-    resolved = _resolve_address(address)
+    resolved = resolve_address(address)
     try:
         found = _read_dashboard_url(resolved)
     except AuthenticationError as error:
@@ -93,26 +73,6 @@ def query_dashboard(address: str) -> str:
     return found
 
 
-def _resolve_address(address: str) -> str:
-    """Resolve ``address`` as Ray does to a host and port that accept connections."""
-    from ray._private.services import canonicalize_bootstrap_address_or_die
-
-    try:
-        resolved: str = canonicalize_bootstrap_address_or_die(address)
-        host, port = resolved.rsplit(":", 1)
-        number = int(port)
-    except ConnectionError as error:
-        right = f"{ADDRESS_ADVICE}, or one here: {START_COMMAND}"
-        raise BadInput(ADDRESS_VARIABLE, f"{address}: no Ray, or more than one, on this machine", right) from error
-    except ValueError as error:
-        raise BadInput(ADDRESS_VARIABLE, repr(address), ADDRESS_ADVICE) from error
-    try:
-        socket.create_connection((host.strip("[]"), number), LISTENS_WITHIN_S).close()
-    except (OSError, OverflowError) as error:
-        raise _no_answer_error(address, resolved, error) from error
-    return resolved
-
-
 def _read_dashboard_url(resolved: str) -> str:
     from ray import _raylet
     from ray._private.utils import check_version_info
@@ -124,14 +84,6 @@ def _read_dashboard_url(resolved: str) -> str:
         check_version_info(json.loads(versions), "here")
     found: bytes | None = client.internal_kv_get(b"webui:url", b"dashboard", timeout=LISTENS_WITHIN_S)
     return (found or b"").decode()
-
-
-def _no_answer_error(address: str, resolved: str, error: Exception) -> BadInput:
-    reason = getattr(error, "strerror", None) or str(error)
-    if resolved == address:
-        return BadInput(ADDRESS_VARIABLE, f"{address}, where nothing answers ({reason})", ADDRESS_ADVICE)
-    right = f"{ADDRESS_ADVICE}; for one on 127.0.0.1 alone, {LOOPBACK_VARIABLE}=0 too"
-    return BadInput(ADDRESS_VARIABLE, f"{address}, for Ray {resolved}, where nothing answers ({reason})", right)
 
 
 def _join_lines(error: Exception) -> str:

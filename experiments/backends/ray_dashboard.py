@@ -7,9 +7,6 @@ import importlib.util
 import os
 import re
 import secrets
-import shutil
-import socket
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -25,27 +22,34 @@ from experiments.backends.run_processes import (
     spawn,
 )
 from fedge.errors import BadInput, RunFailed
-from fedge.experiment import Experiment, ExporterSpec, list_boards
+from fedge.experiment import Experiment, ExporterSpec
+from fedge.studies.ray_session import (
+    LOOPBACK_VARIABLE,
+    check_address,
+    choose_port,
+    is_free_port,
+    set_environment,
+    temporary_ray_folder,
+    uses_cluster,
+)
 
 OPTION = "--ray-dashboard"
 EXPORTER = "ray"
 USUAL_PORT = 8265
 """Ray's default port; if it is taken, Ray picks a free one."""
-CLIENT_PORTS = range(10_002, 30_000)
-"""Candidate ports for Ray Client: below Linux's range of ephemeral ports (32768 and above), see _choose_client_port."""
 STARTING_MESSAGE = "Ray and its dashboard start"
 START_WITHIN_S = 180.0
 """Limit for Ray's start, in seconds; it took 40 s on a busy machine with two cores."""
-MAX_TEMP_PATH = 20
-"""Longest temporary path, in characters: Ray appends about 85 for its sockets, and Linux allows 107."""
 REQUIRED_MODULES = ("aiohttp", "aiohttp_cors", "opencensus", "opentelemetry.exporter.prometheus", "prometheus_client")
 """Modules that Ray requires for its dashboard."""
 MISSING = "Ray without its dashboard"
 INSTALL = "pip install 'fedge[ray-dashboard]'"
 SETTINGS = {
     # Without "clusters", Ray uses 127.0.0.1 as its own address and listens only there.
-    ray_cluster.LOOPBACK_VARIABLE: "0",
+    LOOPBACK_VARIABLE: "0",
     "RAY_AUTH_MODE": "token",
+    # Ray's default of 15 would leave its workers almost nothing beside any other busy program.
+    "RAY_worker_niceness": "0",
     # Interval of metrics; Ray's default of 10 s is longer than many emulated rounds.
     "RAY_metrics_report_interval_ms": "2000",
     # Start-up limits of the dashboard and its modules; Ray's defaults of 60 s and 30 s are too short on a busy machine.
@@ -80,20 +84,28 @@ def check_dashboard(experiment: Experiment, port: int | None, env: Mapping[str, 
     Raises:
         BadInput: If Ray's dashboard is not installed, the cluster has none, or a port was given for a cluster.
     """
-    joins = ray_cluster.uses_cluster(env)
     if experiment.backend == "local":
         raise BadInput(OPTION, "backend local, which has no Ray", "backend sim, or fleet with RAY_ADDRESS set")
-    if experiment.backend == "fleet" and not joins:
+    if experiment.backend == "fleet" and not uses_cluster(env):
         right = "RAY_ADDRESS set to the Ray cluster that is to show the boards"
         raise BadInput(OPTION, "backend fleet, whose boards are not on Ray", right)
-    if joins:
+    check_dashboard_port(port, env)
+
+
+def check_dashboard_port(port: int | None, env: Mapping[str, str]) -> None:
+    """Check that Ray's dashboard can be started, on ``port`` if it is given, or that a cluster may be asked for it.
+
+    Raises:
+        BadInput: If Ray's dashboard is not installed, or a port is taken or was given for a cluster.
+    """
+    if uses_cluster(env):
         if port is not None:
             raise BadInput(f"{OPTION}-port", str(port), f"no port: the cluster at {env['RAY_ADDRESS']} has its own")
-        ray_cluster.check_address(env)
+        check_address(env)
         return
     if not all(map(_is_installed, REQUIRED_MODULES)):
         raise BadInput(OPTION, MISSING, INSTALL)
-    if port is not None and not _is_free(port):
+    if port is not None and not is_free_port(port):
         raise BadInput(f"{OPTION}-port", f"{port}, which is taken", "another port, or none: Ray then finds one")
 
 
@@ -109,7 +121,7 @@ def add_ray_exporter(experiment: Experiment, env: Mapping[str, str]) -> Experime
 
 @contextlib.contextmanager
 def open_dashboard(
-    experiment: Experiment, folder: Path, port: int | None, on_poll: Callable[[], None] = lambda: None
+    n_nodes: int, folder: Path, port: int | None, on_poll: Callable[[], None] = lambda: None
 ) -> Iterator[RayDashboard]:
     """Provide a dashboard inside the block: a private Ray head, or the existing cluster at RAY_ADDRESS.
 
@@ -117,26 +129,30 @@ def open_dashboard(
     inherits the environment, so RAY_PROMETHEUS_HOST and RAY_GRAFANA_HOST reach the dashboard. All processes of a
     private head end with the block.
 
-    Without ``port``, Ray's default is used; ``on_poll`` is called while waiting for Ray to start.
+    Args:
+        n_nodes: Number of simulated clients or other tasks, which sets the CPU count of a private head.
+        folder: The folder for logs.
+        port: Port of the dashboard; None for Ray's default.
+        on_poll: Called while waiting for Ray to start.
 
     Raises:
         RunFailed: If a private Ray does not start.
         BadInput: If the cluster at RAY_ADDRESS is not available.
     """
-    if ray_cluster.uses_cluster(os.environ):
+    if uses_cluster(os.environ):
         yield RayDashboard(ray_cluster.find_dashboard(private_environment(os.environ, folder)))
         return
-    with _temporary_folder() as temp:
+    with temporary_ray_folder() as temp:
         token = secrets.token_hex(32)
         env = private_environment(os.environ, folder) | SETTINGS | {"RAY_AUTH_TOKEN": token}
         launch = Launch(temp, flwr_home=folder / ".flwr", logs=folder / "logs", env=env, on_poll=on_poll)
         with end_processes_on_exit(launch):
-            address, dashboard = _start_head(launch, port, len(list_boards(experiment)))
+            address, dashboard = _start_head(launch, port, n_nodes)
             token_file = temp / "token"
             token_file.touch(mode=0o600)
             token_file.write_text(token, encoding="utf-8")
             inside = SETTINGS | {"RAY_ADDRESS": address, "RAY_AUTH_TOKEN": token}
-            with _set_environment(inside):
+            with set_environment(inside):
                 yield RayDashboard(dashboard, token_file)
 
 
@@ -147,39 +163,10 @@ def _is_installed(module: str) -> bool:
         return False
 
 
-@contextlib.contextmanager
-def _temporary_folder() -> Iterator[Path]:
-    """Yield a private folder with a short path for Ray's sockets; it is deleted afterwards.
-
-    Ray makes its own folder accessible to everybody, so that one is created inside this one.
-    """
-    place = tempfile.gettempdir()
-    short = place if len(place) <= MAX_TEMP_PATH else "/tmp"  # noqa: S108 - a folder of its own is made in it
-    temp = Path(tempfile.mkdtemp(prefix="fedge-ray-", dir=short))
-    try:
-        yield temp
-    finally:
-        shutil.rmtree(temp, ignore_errors=True)
-
-
-@contextlib.contextmanager
-def _set_environment(values: Mapping[str, str]) -> Iterator[None]:
-    before = {key: os.environ.get(key) for key in values}
-    os.environ.update(values)
-    try:
-        yield
-    finally:
-        for key, value in before.items():
-            if value is None:
-                os.environ.pop(key, None)
-            else:
-                os.environ[key] = value
-
-
 def _start_head(launch: Launch, port: int | None, n_nodes: int) -> tuple[str, str]:
     """Start the head, wait for it, and return its address and the dashboard's."""
     log = RunLog.open(launch.logs / "ray.log")
-    wanted = port or (USUAL_PORT if _is_free(USUAL_PORT) else 0)
+    wanted = port or (USUAL_PORT if is_free_port(USUAL_PORT) else 0)
     process = spawn(launch, head_command(launch.app_dir, wanted, n_nodes), log)
     deadline = time.monotonic() + START_WITHIN_S
     over = False
@@ -210,25 +197,7 @@ def head_command(temp: Path, port: int, n_nodes: int) -> list[str]:
         *("--log-style", "record", "--log-color", "false"),
         *("--node-ip-address", "127.0.0.1", "--port", "0", "--temp-dir", str(temp / "r")),
         *("--include-dashboard", "true", "--dashboard-host", "127.0.0.1", "--dashboard-port", str(port)),
-        *("--dashboard-agent-listen-port", "0", "--ray-client-server-port", str(_choose_client_port())),
+        *("--dashboard-agent-listen-port", "0", "--ray-client-server-port", str(choose_port())),
         *("--min-worker-port", "0", "--max-worker-port", "0"),
         *("--num-cpus", str(max(1, min(n_nodes, os.cpu_count() or 1)))),
     ]
-
-
-def _choose_client_port() -> int:
-    """Return a free port for Ray Client, the only one that Ray does not choose by itself.
-
-    Ray binds it seconds later, so it must lie outside the ephemeral range that the kernel hands out meanwhile.
-    """
-    return next(port for port in iter(lambda: secrets.choice(CLIENT_PORTS), None) if _is_free(port))
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-    return True

@@ -22,7 +22,7 @@ from fedge.registry import split_names
 from fedge.studies import fleet
 from fedge.studies.fleet import BoardTruth, FleetRun
 from fedge.studies.implausible_rows import find_plausible_rows
-from fedge.studies.process_pool import run_jobs
+from fedge.studies.task_pool import run_jobs
 from fedge.telemetry.store import MemoryTables
 from fedge.telemetry.store_records import RoundRow
 from fedge.types import PowerMode, ProfileTable, RoundReport

@@ -88,3 +88,16 @@ def show_progress(total: int) -> Iterator[Callable[[str], None]]:
     with Progress(*columns, console=shown, transient=True, disable=not shown.is_terminal) as line:
         task = line.add_task("starting", total=total)
         yield lambda step: line.update(task, advance=1, description=step)
+
+
+@contextmanager
+def show_job_progress(total: int) -> Iterator[Callable[[str], None]]:
+    """Show the number of finished jobs and the last one; without a terminal, one line per job.
+
+    A job takes up to minutes, so silence in a log would look like a hang.
+    """
+    if make_console(stderr=True).is_terminal:
+        with show_progress(total) as report_job:
+            yield report_job
+    else:
+        yield lambda job: warn(f"done: {job}")

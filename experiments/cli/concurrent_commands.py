@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from experiments.cli.command_output import check_output, make_console, show_progress, write_json
+from experiments.cli.command_output import check_output, make_console, show_job_progress, write_json
 from fedge.errors import FedgeError
 
 if TYPE_CHECKING:
@@ -229,25 +229,12 @@ def evaluate_jobs(jobs: Sequence[StrategyJob], workers: int | None = None) -> li
     """Run all jobs in parallel, by default on all cores available to this process, with a progress line on standard
     error.
     """
-    from fedge.studies.prediction_study import limit_to_one_thread
-    from fedge.studies.process_pool import run_jobs
+    from fedge.studies.ray_session import limit_to_one_thread
     from fedge.studies.serving.strategy_study import run_timed_job
+    from fedge.studies.task_pool import run_jobs
 
-    with limit_to_one_thread(), _show_progress(len(jobs)) as report_job:
+    with limit_to_one_thread(), show_job_progress(len(jobs)) as report_job:
         return run_jobs(run_timed_job, jobs, report_job, workers)
-
-
-@contextlib.contextmanager
-def _show_progress(total: int) -> Iterator[Callable[[str], None]]:
-    """Show the number of finished jobs and the last one; without a terminal, one line per job.
-
-    A job takes up to a minute, so silence in a log would look like a hang.
-    """
-    if make_console(stderr=True).is_terminal:
-        with show_progress(total) as report_job:
-            yield report_job
-    else:
-        yield lambda job: typer.echo(f"fedge: done: {job}", err=True)
 
 
 @app.command("plan")

@@ -35,6 +35,7 @@ from experiments.cli.report_run import report
 from experiments.cli.roofline_commands import app as roofline
 from experiments.cli.run_experiment import resume, run
 from experiments.cli.study_commands import app as study
+from experiments.cli.sweep_commands import sweep
 from experiments.cli.topology_commands import app as topology
 from fedge.errors import BadInput, FedgeError
 
@@ -59,6 +60,7 @@ app.add_typer(topology, name="topology")
 
 app.command()(run)
 app.command()(resume)
+app.command()(sweep)
 app.command()(report)
 
 

@@ -122,11 +122,13 @@ def _mirror_to_ray(experiment: Experiment, folder: Path, port: int | None, conso
         yield experiment
         return
     from experiments.backends import ray_dashboard
+    from fedge.experiment import list_boards
 
     ray_dashboard.check_dashboard(experiment, port or None, os.environ)
     with ExitStack() as stack:
         with console.status(ray_dashboard.STARTING_MESSAGE):
-            dashboard = stack.enter_context(ray_dashboard.open_dashboard(experiment, folder, port or None))
+            count = len(list_boards(experiment))
+            dashboard = stack.enter_context(ray_dashboard.open_dashboard(count, folder, port or None))
         console.print(str(dashboard), soft_wrap=True, highlight=False, markup=False)
         yield ray_dashboard.add_ray_exporter(experiment, os.environ)
 
@@ -151,7 +153,7 @@ def _launch(
     from experiments.report.run.live_terminal import LiveView, summary_table
 
     try:
-        with _interrupt_on_sigterm(), LiveView(folder, experiment, console) as view:
+        with interrupt_on_sigterm(), LiveView(folder, experiment, console) as view:
             summary = execute(experiment, folder, view.refresh)
     except KeyboardInterrupt:
         console.print(f"stopped; `fedge resume {folder}` goes on from the last checkpoint", soft_wrap=True)
@@ -230,7 +232,7 @@ def _prefix_errors(config: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _interrupt_on_sigterm() -> Iterator[None]:
+def interrupt_on_sigterm() -> Iterator[None]:
     """Treat SIGTERM as Ctrl-C, so that the run's processes are ended as well."""
 
     def interrupt(_signal: int, _frame: object) -> None:

@@ -111,9 +111,9 @@ def print_variants(
 def _check_in_process(folder: Path) -> TrainingCheck:
     """Train a variant in a process of its own, so that the measured memory is that of training alone."""
     from fedge.analysis.topology.variant_files import check_variant_training
-    from fedge.studies.process_pool import run_in_processes
+    from fedge.child_processes import run_in_child
 
-    return run_in_processes(check_variant_training, [folder], 1)[0]
+    return run_in_child(check_variant_training, folder)
 
 
 @app.command()

@@ -6,7 +6,7 @@ import inspect
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
@@ -16,6 +16,8 @@ from fedge.costs.workload_sizes import load_workload_sizes
 from fedge.errors import BadInput
 from fedge.experiment import Experiment, FleetEntry
 from fedge.yaml_files import format_value, parse_yaml, read_yaml_mapping
+
+Record = TypeVar("Record", bound=BaseModel)
 
 NAME_ONLY_KEYS = ("policy", "strategy", "selection")
 """Keys whose value may be a bare name instead of a mapping with ``name``."""
@@ -141,12 +143,21 @@ def resolve_experiment(raw: Mapping[str, Any], path: Path) -> Experiment:
         if isinstance(entries, list):
             filled[key] = [{name: entry} if isinstance(entry, str) else entry for entry in entries]
     filled |= _fill_network(filled)
+    return _make_paths_absolute(validate_record(Experiment, filled, path), path.resolve().parent)
+
+
+def validate_record(record: type[Record], raw: Mapping[str, Any], path: Path) -> Record:
+    """Validate the content of the YAML file ``path``.
+
+    Raises:
+        BadInput: For the first invalid field, naming file and field.
+    """
     try:
-        experiment = Experiment.model_validate(filled)
+        found = record.model_validate(raw)
     except ValidationError as error:
-        raise _to_bad_input(path, filled, error) from error
-    _check_no_booleans(path, filled, experiment.model_dump(), ())
-    return _make_paths_absolute(experiment, path.resolve().parent)
+        raise _to_bad_input(path, record, raw, error) from error
+    _check_no_booleans(path, raw, found.model_dump(by_alias=True), ())
+    return found
 
 
 def _fill_network(raw: Mapping[str, Any]) -> dict[str, Any]:
@@ -160,13 +171,13 @@ def _fill_network(raw: Mapping[str, Any]) -> dict[str, Any]:
     return {"workload": {"cost": Path(network["model"]).stem, **dict(workload or {}), "network": network}}
 
 
-def _to_bad_input(path: Path, raw: Mapping[str, Any], error: ValidationError) -> BadInput:
+def _to_bad_input(path: Path, record: type[BaseModel], raw: Mapping[str, Any], error: ValidationError) -> BadInput:
     """Convert pydantic's first error to a message in the user's terms."""
     first = error.errors()[0]
     location = _trim_location(first["loc"], raw)
     where = f"{path}: {_format_location(location) or 'the file'}"
     if first["type"] == "extra_forbidden":
-        return BadInput(where, "an unknown key", f"known here: {', '.join(_find_record(location[:-1]).model_fields)}")
+        return BadInput(where, "an unknown key", f"known here: {_list_keys(record, location[:-1])}")
     if first["type"] == "missing":
         return BadInput(where, "nothing", "this key is needed")
     got = format_value(first["input"])
@@ -174,7 +185,7 @@ def _to_bad_input(path: Path, raw: Mapping[str, Any], error: ValidationError) ->
         return BadInput(where, got, "a number, text, true or false")
     if first["type"] in {"model_type", "model_attributes_type"}:
         bare = "a name, or " if location[-1] in NAME_ONLY_FIELDS or isinstance(location[-1], int) else ""
-        return BadInput(where, got, f"{bare}a mapping with some of {', '.join(_find_record(location).model_fields)}")
+        return BadInput(where, got, f"{bare}a mapping with some of {_list_keys(record, location)}")
     plain = first["msg"][:1].lower() + first["msg"][1:]
     return BadInput(where, got, _EXPECTED_BY_ERROR.get(first["type"], plain).format(**first.get("ctx", {})))
 
@@ -212,13 +223,12 @@ def _format_location(location: Sequence[int | str]) -> str:
     return text.lstrip(".")
 
 
-def _find_record(location: Sequence[int | str]) -> type[BaseModel]:
-    """Return the model class whose fields are valid at a location of the file."""
-    record: type[BaseModel] = Experiment
+def _list_keys(record: type[BaseModel], location: Sequence[int | str]) -> str:
+    """List the keys that are valid at a location of a file with such a record."""
     for part in location:
-        if isinstance(part, str):
-            record = _extract_record(record.model_fields[part].annotation) or record
-    return record
+        field = next((one for name, one in record.model_fields.items() if part == (one.alias or name)), None)
+        record = (_extract_record(field.annotation) if field is not None else None) or record
+    return ", ".join(field.alias or name for name, field in record.model_fields.items())
 
 
 def _extract_record(hint: Any) -> type[BaseModel] | None:

@@ -12,7 +12,7 @@ from fedge.errors import BadInput
 from fedge.knowledge.table_background import find_board_spec
 from fedge.registry import split_names
 from fedge.studies.mode_choice_study import ModeChoiceResult, check_policy, run_mode_choice
-from fedge.studies.process_pool import run_jobs
+from fedge.studies.task_pool import run_jobs
 from fedge.types import Floats, ProfileTable
 
 BOFL_STEPS = {

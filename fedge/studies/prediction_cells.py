@@ -51,6 +51,9 @@ class PredictionCell:
     modes: int
     seed: int
 
+    def __str__(self) -> str:
+        return f"{self.setup.method}, {self.modes} modes, seed {self.seed}"
+
 
 @dataclass(frozen=True, slots=True)
 class PredictionRow:

@@ -66,8 +66,8 @@ class Blind(Constant):
 class Deadly(Constant):
     """Takes its process along."""
     def fit(self, measurements):
-        import multiprocessing, os
-        if multiprocessing.parent_process() is not None:
+        import os
+        if os.environ.get("FEDGE_TEST_PROCESS", str(os.getpid())) != str(os.getpid()):
             os._exit(7)
         return super().fit(measurements)
 '''

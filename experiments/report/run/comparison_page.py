@@ -166,12 +166,13 @@ ERRORS_LEAD = (
 )
 
 
-def render_comparison(runs: Sequence[LoadedRun]) -> str:
-    """Render the page."""
+def render_comparison(runs: Sequence[LoadedRun], first: Sequence[Section] = ()) -> str:
+    """Render the page, with the sections ``first`` before the others."""
     groups = group_by_experiment(runs)
     title = f"{len(runs)} runs side by side"
     foot = Markup("<br>").join(f"{run.name}: {run.folder}" for run in runs)
-    return render_page(title, _render_comparison_head(title, runs, groups), _build_sections(runs, groups), foot)
+    sections = [*first, *_build_sections(runs, groups)]
+    return render_page(title, _render_comparison_head(title, runs, groups), sections, foot)
 
 
 def list_comparison_tables(runs: Sequence[LoadedRun]) -> tuple[Table, ...]:

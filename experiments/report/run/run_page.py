@@ -33,8 +33,13 @@ MODES_LEAD = Markup(
 )
 
 
-def write_report(folders: Sequence[Path], out: Path) -> None:
+def write_report(folders: Sequence[Path], out: Path, first: Sequence[Section] = ()) -> None:
     """Write the report of one run folder, or a comparison of several, atomically.
+
+    Args:
+        folders: The run folders.
+        out: The HTML file.
+        first: Sections at the head of a comparison.
 
     Raises:
         BadInput: If a folder is not a run folder, or has no finished round.
@@ -43,16 +48,21 @@ def write_report(folders: Sequence[Path], out: Path) -> None:
     text = (
         _render_run(load_run(folders[0]))
         if len(folders) == 1
-        else comparison_page.render_comparison(load_runs(folders))
+        else comparison_page.render_comparison(load_runs(folders), first)
     )
     out.parent.mkdir(parents=True, exist_ok=True)
     write_text(out, text)
 
 
-def write_report_tables(folders: Sequence[Path], out: Path) -> tuple[Path, ...]:
+def write_report_tables(folders: Sequence[Path], out: Path, first: Sequence[Table] = ()) -> tuple[Path, ...]:
     """Write all tables of a report, as NAME.csv and NAME.tex, and return their paths.
 
     Existing files are replaced atomically.
+
+    Args:
+        folders: The run folders.
+        out: The folder of the files.
+        first: Tables besides those of the runs.
 
     Raises:
         BadInput: If a folder is not a run folder.
@@ -62,7 +72,7 @@ def write_report_tables(folders: Sequence[Path], out: Path) -> tuple[Path, ...]:
     tables = _list_tables(load_run(folders[0])) if one else comparison_page.list_comparison_tables(load_runs(folders))
     out.mkdir(parents=True, exist_ok=True)
     written = []
-    for table in tables:
+    for table in (*first, *tables):
         for suffix, text in (("csv", table.csv), ("tex", table.latex)) if table.rows else ():
             written.append(out / f"{table.key}.{suffix}")
             write_text(written[-1], text)

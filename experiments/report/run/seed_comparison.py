@@ -156,6 +156,22 @@ def list_error_figures() -> tuple[HeadlineFigure, ...]:
     )
 
 
+def describe_summary_figure(name: str) -> HeadlineFigure:
+    """Return how a figure of a run's summary is shown, from its name, which ends in its unit."""
+    heading = name.removesuffix("_j").removesuffix("_s").replace("_", " ")
+    if "saving" in name or name.endswith(("accuracy", "_mape", "_ape", "_spent")):
+        return _share_figure(heading, name, more_is_better=not name.endswith(("ape", "spent")))
+    if name.endswith("_j"):
+        return HeadlineFigure(heading, lambda run: run.summary[name], energies, "J")
+    if name.endswith("_s"):
+        return HeadlineFigure(heading, lambda run: run.summary[name], _format_durations, "s")
+    return HeadlineFigure(heading, lambda run: run.summary[name], _format_numbers, "")
+
+
+def _format_numbers(*values: float) -> tuple[str, ...]:
+    return tuple(number(one) for one in values)
+
+
 def _share_figure(heading: str, name: str, *, more_is_better: bool = False) -> HeadlineFigure:
     return HeadlineFigure(
         heading,

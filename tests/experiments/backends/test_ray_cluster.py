@@ -11,16 +11,10 @@ from collections.abc import Iterator
 import pytest
 
 from experiments.backends import ray_cluster
-from experiments.backends.ray_cluster import (
-    ADDRESS_VARIABLE,
-    LOOPBACK_VARIABLE,
-    check_address,
-    find_dashboard,
-    main,
-    uses_cluster,
-)
+from experiments.backends.ray_cluster import find_dashboard, main
 from experiments.backends.simulation import find_free_port
 from fedge.errors import BadInput
+from fedge.studies.ray_session import ADDRESS_ADVICE, ADDRESS_VARIABLE, LOOPBACK_VARIABLE
 
 
 @pytest.fixture(autouse=True)
@@ -35,21 +29,9 @@ def silent() -> Iterator[str]:
         yield f"127.0.0.1:{listening.getsockname()[1]}"
 
 
-def test_a_run_joins_a_cluster_that_is_named_and_is_not_its_own() -> None:
-    assert uses_cluster({ADDRESS_VARIABLE: "10.0.0.5:6379"})
-    assert uses_cluster({ADDRESS_VARIABLE: "auto"})
-    assert not any(uses_cluster(env) for env in ({}, {ADDRESS_VARIABLE: ""}, {ADDRESS_VARIABLE: "local"}))
-
-
-def test_the_address_of_ray_client_is_refused_with_the_kind_that_is_wanted() -> None:
-    with pytest.raises(BadInput, match=r"'ray://10.0.0.5:10001'; the address of the cluster's head"):
-        check_address({ADDRESS_VARIABLE: "ray://10.0.0.5:10001"})
-    check_address({ADDRESS_VARIABLE: "10.0.0.5:6379"})
-
-
 @pytest.mark.parametrize("address", ["nonsense", "10.0.0.5:port"])
 def test_what_is_no_address_is_told_with_an_example(address: str) -> None:
-    assert json.loads(main(address)) == {"got": repr(address), "right": ray_cluster.ADDRESS_ADVICE}
+    assert json.loads(main(address)) == {"got": repr(address), "right": ADDRESS_ADVICE}
 
 
 def test_where_nobody_listens_that_is_told_at_once() -> None:

@@ -188,7 +188,7 @@ def _taken(port: int) -> Iterator[None]:
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     head = tmp_path_factory.mktemp("head")
-    with _taken(8265), ray_dashboard.open_dashboard(EXPERIMENT, head, None) as dashboard:
+    with _taken(8265), ray_dashboard.open_dashboard(4, head, None) as dashboard:
         assert not dashboard.address.endswith(":8265")
         assert dashboard.token_file is not None
         discovery = dashboard.token_file.parent / "r" / "prom_metrics_service_discovery.json"

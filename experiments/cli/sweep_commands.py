@@ -1,0 +1,124 @@
+"""``fedge sweep``: runs an experiment with other keys and seeds, side by side on Ray, and prints one summary table."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from experiments.cli.command_output import make_console, print_line, show_job_progress
+from experiments.cli.run_experiment import AsJson, RayDashboard, RayPort, interrupt_on_sigterm
+from fedge.errors import BadInput, RunFailed
+
+if TYPE_CHECKING:
+    from experiments.sweeps.point_plan import SweepPlan
+    from experiments.sweeps.sweep_summary import SweepSummary
+
+TABLE_CSV = "sweep.csv"
+
+
+def sweep(
+    config: Annotated[Path, typer.Argument(metavar="SWEEP", help="YAML file of the sweep.")],
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of the sweep, new or of an earlier start; by default runs/sweep-<name>.")
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Points at a time; by default as many as there are cores for.")
+    ] = None,
+    *,
+    ray_dashboard: RayDashboard = False,
+    ray_dashboard_port: RayPort = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run an experiment with other keys and seeds, and compare them; started again, it repeats nothing that ended."""
+    port = ray_dashboard_port or 0 if ray_dashboard or ray_dashboard_port else None
+    start_sweep(config, out or Path("runs") / f"sweep-{config.stem}", workers, port, as_json=as_json)
+
+
+def start_sweep(
+    config: Path, folder: Path, workers: int | None = None, ray_port: int | None = None, *, as_json: bool = False
+) -> None:
+    """Check and run a sweep, print its table, and write it and the report into the sweep's folder.
+
+    Args:
+        config: The sweep's file.
+        folder: The sweep's folder.
+        workers: Number of points at a time; None for as many as there are cores for.
+        ray_port: Port of Ray's dashboard, 0 for any; None shows none.
+        as_json: Whether to print the summary as JSON, and the rest to standard error.
+
+    Raises:
+        BadInput: If the sweep or a variant is invalid; raised before anything is written.
+        RunFailed: At the end, if points failed.
+    """
+    from experiments.report.run.run_page import write_report
+    from experiments.report.run.sweep_report import build_sweep_sections, sweep_table
+    from experiments.sweeps.point_plan import plan_sweep
+    from experiments.sweeps.sweep_driver import check_sweep
+    from experiments.sweeps.sweep_summary import SUMMARY_JSON, list_point_folders
+    from fedge.atomic_files import write_text
+    from fedge.telemetry import run_folder
+
+    plan = plan_sweep(config)
+    check_sweep(plan)
+    if folder.exists() and not folder.is_dir():
+        raise BadInput("--out", str(folder), "a folder that is new or holds this sweep")
+    summary = _run_shown(plan, folder, workers, ray_port)
+    console, table = make_console(stderr=as_json), sweep_table(summary)
+    table.print(console)
+    write_text(folder / TABLE_CSV, table.csv)
+    points = list_point_folders(folder, summary)
+    if points:
+        write_report(points, folder / run_folder.REPORT, build_sweep_sections([folder]))
+    for line in _list_notes(summary, folder / run_folder.REPORT):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+    if as_json:
+        sys.stdout.write(json.dumps(json.loads((folder / SUMMARY_JSON).read_text(encoding="utf-8"))) + "\n")
+    if summary.failures:
+        reasons = "; ".join(f"{point}: {reason.splitlines()[0]}" for point, reason in summary.failures.items())
+        raise RunFailed(f"{len(summary.failures)} of {summary.planned} points failed: {reasons}")
+
+
+def _run_shown(plan: SweepPlan, folder: Path, workers: int | None, ray_port: int | None) -> SweepSummary:
+    """Run the sweep with a progress bar, and with Ray's dashboard if a port is given."""
+    from experiments.sweeps.sweep_driver import run_sweep
+
+    try:
+        with (
+            interrupt_on_sigterm(),
+            _show_dashboard(folder, ray_port),
+            show_job_progress(plan.count) as report_point,
+        ):
+            return run_sweep(plan, folder, workers, report_point)
+    except KeyboardInterrupt:
+        make_console(stderr=True).print("stopped; the same command goes on with the points that have not ended")
+        raise
+
+
+@contextmanager
+def _show_dashboard(folder: Path, port: int | None) -> Iterator[None]:
+    """Start Ray with its dashboard, or find that of the cluster at RAY_ADDRESS; nothing for no port."""
+    if port is None:
+        yield
+        return
+    from experiments.backends import ray_dashboard
+
+    ray_dashboard.check_dashboard_port(port or None, os.environ)
+    with ray_dashboard.open_dashboard(os.cpu_count() or 1, folder, port or None) as dashboard:
+        print_line(str(dashboard))
+        yield
+
+
+def _list_notes(summary: SweepSummary, report: Path) -> Sequence[str]:
+    notes = []
+    if summary.best is not None:
+        notes.append(f"best: {summary.best}")
+    if len(summary.packages) > 1:
+        notes.append(f"note: the points were run by different states of fedge: {', '.join(summary.packages)}")
+    return [*notes, f"report: {report}"] if summary.finished_count else notes

@@ -1,0 +1,86 @@
+"""The summary of a sweep as a table, for the terminal, CSV, LaTeX and the report of its runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from markupsafe import Markup
+
+from experiments.report.page import Section, render_paragraph
+from experiments.report.run.seed_comparison import HeadlineFigure, describe_summary_figure
+from experiments.report.tables import Cell, Table, number_cell, text_cell
+from experiments.sweeps.sweep_summary import (
+    SweepSummary,
+    VariantFigure,
+    VariantSummary,
+    is_sweep,
+    list_point_folders,
+    read_summary,
+)
+from fedge.errors import BadInput
+
+SWEEP_LEAD = (
+    "Mean ± half of its 95 % confidence interval over n seeds, and the paired difference to the first variant over "
+    "common seeds. A variant is better or worse if the interval of the difference excludes zero."
+)
+
+
+def sweep_table(summary: SweepSummary) -> Table:
+    """Build a table with one row per figure and variant: mean, and difference to the first variant."""
+    heads = ("figure", "variant", "n", "mean", "difference", "verdict")
+    rows = tuple(
+        _build_row(describe_summary_figure(name), variant.figures[name], variant)
+        for name in (summary.variants[0].figures if summary.variants else ())
+        for variant in summary.variants
+    )
+    title = f"{summary.name}: {summary.finished_count} of {summary.planned} points"
+    if len(summary.variants) > 1:
+        title += f"; differences to {summary.variants[0].label}"
+    return Table("sweep", heads, rows, title=title)
+
+
+def _build_row(shown: HeadlineFigure, figure: VariantFigure, variant: VariantSummary) -> tuple[Cell, ...]:
+    seeds, difference = len(variant.points), figure.difference
+    verdict = "" if difference is None else str(difference.verdict)
+    if verdict in {"higher", "lower"}:
+        verdict = "better" if (verdict == "higher") == shown.more_is_better else "worse"
+    return (
+        text_cell(f"{shown.heading} ({shown.unit})" if shown.unit else shown.heading),
+        text_cell(variant.label),
+        number_cell(str(seeds), seeds),
+        shown.build_cell(figure.mean, seeds),
+        number_cell("") if difference is None else shown.build_difference_cell(difference),
+        Cell(verdict, best=verdict == "better"),
+    )
+
+
+def expand_sweeps(folders: Sequence[Path]) -> list[Path]:
+    """Return run folders, with the finished points in the place of sweeps.
+
+    Raises:
+        BadInput: If a sweep has no finished point, or its summary is damaged.
+    """
+    found: list[Path] = []
+    for folder in folders:
+        points = list_point_folders(folder, read_summary(folder)) if is_sweep(folder) else [folder]
+        if not points:
+            raise BadInput(str(folder), "a sweep without a finished point", "a sweep with at least one")
+        found += points
+    return found
+
+
+def list_sweep_tables(folders: Sequence[Path]) -> list[Table]:
+    """Return the tables of the sweeps among the folders."""
+    return [sweep_table(read_summary(folder)) for folder in folders if is_sweep(folder)]
+
+
+def build_sweep_sections(folders: Sequence[Path]) -> list[Section]:
+    """Return a section for every sweep among the folders."""
+    sections = []
+    for folder in filter(is_sweep, folders):
+        summary = read_summary(folder)
+        notes = [render_paragraph(f"{point} failed: {reason}", "caption") for point, reason in summary.failures.items()]
+        table = Markup().join((sweep_table(summary).html, *notes))
+        sections.append(Section(f"Sweep {summary.name}", SWEEP_LEAD, (), table))
+    return sections

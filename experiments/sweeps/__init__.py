@@ -1,0 +1,1 @@
+"""Sweeps: many runs of one experiment with other keys and seeds, and their summary."""

@@ -1,0 +1,179 @@
+"""The plan of a sweep: its variants, and the points of each, which are resolved experiments with one seed."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from experiments.spec.experiment_loader import NAME_ONLY_KEYS, load_experiment
+from experiments.sweeps.sweep_spec import DimensionSpec, SweepSpec, read_sweep
+from fedge.errors import BadInput
+from fedge.experiment import Experiment
+
+IDENTITY_DIGITS = 10
+MAX_LABEL = 60
+"""Characters of a variant's name in a folder's name."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExperimentVariant:
+    """One setting of a sweep, without a seed.
+
+    Attributes:
+        label: Its values in short, unique within the sweep.
+        overrides: The keys that it sets, as ``key=value`` in YAML.
+        experiment: The resolved experiment, with the first seed.
+    """
+
+    label: str
+    overrides: tuple[str, ...]
+    experiment: Experiment
+
+    @property
+    def identity(self) -> str:
+        """A text that is equal for variants that are the same experiment."""
+        return self.experiment.model_dump_json()
+
+
+@dataclass(frozen=True, slots=True)
+class ExperimentPoint:
+    """One run of a sweep: a variant with a seed.
+
+    Attributes:
+        identity: Digest of the resolved experiment, by which a finished point is recognised.
+    """
+
+    variant: str
+    overrides: tuple[str, ...]
+    experiment: Experiment
+    identity: str
+
+    @property
+    def seed(self) -> int:
+        return self.experiment.seed
+
+    @property
+    def name(self) -> str:
+        """Name of the point's folder."""
+        readable = re.sub(r"[^A-Za-z0-9._=-]+", "-", self.variant).strip("-.")[:MAX_LABEL]
+        return f"{readable}-seed{self.seed}-{self.identity}"
+
+    def __str__(self) -> str:
+        return f"{self.variant}, seed {self.seed}"
+
+
+@dataclass(frozen=True, slots=True)
+class SweepPlan:
+    """A checked sweep.
+
+    Attributes:
+        path: The sweep's file.
+        variants: Those of a grid or list, in the order of the file. A sampler proposes its variants later; these are
+            some in which every choice and both ends of every range occur.
+    """
+
+    path: Path
+    spec: SweepSpec
+    variants: tuple[ExperimentVariant, ...]
+
+    @property
+    def count(self) -> int:
+        """Number of points."""
+        sampler = self.spec.sampler
+        return len(self.spec.seeds) * (len(self.variants) if sampler is None else sampler.trials)
+
+
+def plan_sweep(path: Path) -> SweepPlan:
+    """Read a sweep's file and resolve the experiments of all its variants; of a sampler's, those at the ends.
+
+    Raises:
+        BadInput: For the first error in the file, or in the experiment of a variant.
+    """
+    spec = read_sweep(path)
+    if spec.sampler is not None:
+        return SweepPlan(path, spec, tuple(build_variant(path, spec, ends) for ends in _list_ends(spec.sampler.space)))
+    variants = tuple(build_variant(path, spec, values) for values in _list_settings(spec))
+    for kind, texts in {
+        "the same name": [one.label for one in variants],
+        "the same experiment": [one.identity for one in variants],
+    }.items():
+        twice = next((j for i, j in itertools.combinations(range(len(texts)), 2) if texts[i] == texts[j]), None)
+        if twice is not None:
+            first = variants[texts.index(texts[twice])]
+            raise BadInput(str(path), f"{kind} for {first.label} and {variants[twice].label}", "variants that differ")
+    return SweepPlan(path, spec, variants)
+
+
+def _list_settings(spec: SweepSpec) -> Iterable[Mapping[str, Any]]:
+    if spec.variants is not None:
+        return spec.variants
+    grid = spec.grid or {}
+    return (dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values()))
+
+
+def _list_ends(space: Mapping[str, DimensionSpec]) -> Iterator[Mapping[str, Any]]:
+    """Yield settings in which every choice and both ends of every range occur."""
+    ends = {key: [*(one.choices or (one.low, one.high))] for key, one in space.items()}
+    for place in range(max(map(len, ends.values()))):
+        yield {key: values[min(place, len(values) - 1)] for key, values in ends.items()}
+
+
+def build_variant(path: Path, spec: SweepSpec, values: Mapping[str, Any]) -> ExperimentVariant:
+    """Resolve the experiment with these values.
+
+    Args:
+        path: The sweep's file.
+        spec: Its content.
+        values: Values by key.
+
+    Raises:
+        BadInput: If the experiment is invalid with them.
+    """
+    label = ", ".join(_describe_value(key, value) for key, value in values.items()) or "as in the file"
+    overrides = tuple(f"{key}={_to_yaml(value)}" for key, value in {**spec.overrides, **values}.items())
+    fixed = ("backend=local", f"seed={spec.seeds[0]}")
+    try:
+        experiment = load_experiment(path.parent / spec.experiment, (*overrides, *fixed))
+    except BadInput as error:
+        raise BadInput(f"{path}: {label}: {error.where.removeprefix('--set ')}", error.got, error.right) from error
+    return ExperimentVariant(label, overrides, experiment)
+
+
+def _describe_value(key: str, value: Any) -> str:
+    """Name a setting by its value where that is a name, otherwise by the key's last part and the value."""
+    *parents, last = key.split(".")
+    if isinstance(value, str) and (key in NAME_ONLY_KEYS or last == "name"):
+        return value
+    if isinstance(value, dict) and "name" in value:
+        others = [f"{name} {_to_yaml(one)}" for name, one in value.items() if name != "name"]
+        return " ".join((str(value["name"]), *others))
+    at = key if any(part.isdigit() for part in (last, *parents[-1:])) else last
+    return f"{at} {_to_yaml(value)}"
+
+
+def _to_yaml(value: Any) -> str:
+    """Write a value as one line of YAML."""
+    text: str = yaml.safe_dump(value, default_flow_style=True, width=float("inf"), sort_keys=False)
+    return text.removesuffix("...\n").strip()
+
+
+def list_points(variants: Iterable[ExperimentVariant], seeds: Iterable[int]) -> list[ExperimentPoint]:
+    """Return the points of variants: all with the first seed, then all with the next one.
+
+    So variants can be compared, pair by pair, long before the sweep ends.
+    """
+    known = tuple(variants)
+    points: dict[str, ExperimentPoint] = {}
+    for seed in seeds:
+        for variant in known:
+            experiment = variant.experiment.model_copy(update={"seed": seed})
+            identity = hashlib.sha256(experiment.model_dump_json().encode()).hexdigest()[:IDENTITY_DIGITS]
+            points.setdefault(identity, ExperimentPoint(variant.label, variant.overrides, experiment, identity))
+    return list(points.values())

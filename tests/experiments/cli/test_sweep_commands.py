@@ -1,0 +1,120 @@
+"""``fedge sweep``: one command compares policies over seeds, and killed and started again it repeats nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from pathlib import Path
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from experiments.backends.run_processes import RUN_MARK, find_marked_processes
+from experiments.cli.main import app
+from fedge.errors import BadInput, RunFailed
+
+LIMIT_S = 400.0
+EXPERIMENT = {
+    "rounds": 1,
+    "fleet": [{"device": "nano", "count": 2}],
+    "workload": {"task": "digits-cnn", "local_epochs": 0.1},
+}
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    """A sweep of two policies with two seeds over a small experiment."""
+    (tmp_path / "small.yaml").write_text(yaml.safe_dump(EXPERIMENT))
+    keys = {"experiment": "small.yaml", "grid": {"policy": ["balanced", "maxn"]}, "seeds": 2}
+    path = tmp_path / "sweep.yaml"
+    path.write_text(yaml.safe_dump(keys))
+    return path
+
+
+def start(config: Path, out: Path, workers: int, **env: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "experiments.cli", "sweep", str(config), "--out", str(out)]
+    return subprocess.Popen(
+        [*command, "--workers", str(workers)],
+        env={**os.environ, **env},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def list_points(out: Path) -> dict[str, tuple[int, int]]:
+    """The finished points, each with what changes when it is written again."""
+    records = {path.parent.name: path.stat() for path in out.glob("points/[!.]*/point.json")}
+    return {name: (record.st_ino, record.st_mtime_ns) for name, record in records.items()}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [1, 2], ids=["here", "ray"])
+def test_a_killed_sweep_repeats_nothing_that_had_ended(config: Path, tmp_path: Path, workers: int) -> None:
+    out, mark = tmp_path / "out", uuid.uuid4().hex
+    first = start(config, out, workers, **{RUN_MARK: mark})
+    deadline_s = time.monotonic() + LIMIT_S
+    while not list_points(out) and time.monotonic() < deadline_s:
+        assert first.poll() is None, first.communicate()
+        time.sleep(0.02)
+    first.send_signal(signal.SIGKILL)
+    first.communicate()
+    ended = list_points(out)
+    assert 1 <= len(ended) < 4
+    while find_marked_processes(mark) and time.monotonic() < deadline_s:
+        time.sleep(0.1)
+    assert not find_marked_processes(mark)
+
+    second = start(config, out, workers)
+    output, errors = second.communicate(timeout=LIMIT_S)
+
+    assert second.returncode == 0, errors
+    points = list_points(out)
+    assert len(points) == 4
+    assert {name: points[name] for name in ended} == ended
+    assert "4 of 4 points" in output
+    assert (out / "report.html").is_file()
+    assert len((out / "sweep.csv").read_text().splitlines()) == 11
+
+
+def test_the_summary_is_printed_as_json(config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    config.write_text(config.read_text().replace("seeds: 2", "seeds: [4]"))
+
+    done = CliRunner().invoke(app, ["sweep", str(config), "--workers", "1", "--json"])
+
+    assert done.exit_code == 0, done.output
+    summary = json.loads(done.stdout)
+    assert summary == json.loads((tmp_path / "runs" / "sweep-sweep" / "sweep.json").read_text())
+    assert [variant["label"] for variant in summary["variants"]] == ["balanced", "maxn"]
+    assert summary["variants"][1]["figures"]["energy_j"]["difference"]["n"] == 1
+
+
+def test_a_mistake_in_a_variant_is_told_before_anything_is_written(config: Path, tmp_path: Path) -> None:
+    config.write_text(config.read_text().replace("maxn", "maxx"))
+
+    done = CliRunner().invoke(app, ["sweep", str(config), "--out", str(tmp_path / "out")])
+
+    assert isinstance(done.exception, BadInput)
+    assert "sweep.yaml: maxx: policy.name: got 'maxx'" in str(done.exception)
+    assert not (tmp_path / "out").exists()
+
+
+def test_failed_points_are_told_at_the_end(config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from experiments.sweeps import sweep_driver
+
+    def fail(_: object) -> bytes:
+        raise RunFailed("no client reported\nits log")
+
+    monkeypatch.setattr(sweep_driver, "run_point", fail)
+
+    done = CliRunner().invoke(app, ["sweep", str(config), "--out", str(tmp_path / "out"), "--workers", "1"])
+
+    assert isinstance(done.exception, RunFailed)
+    assert str(done.exception).startswith("4 of 4 points failed: balanced, seed 1: no client reported; balanced, ")
