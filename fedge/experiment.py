@@ -295,8 +295,6 @@ class Experiment(_SpecModel):
     seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = 1
     rounds: Annotated[int, Field(ge=1, le=100_000)] = 10
     backend: Literal["local", "sim", "fleet"] = "sim"
-    jobs: Annotated[int, Field(ge=1, le=256)] | None = None
-    """Processes that share the clients of the ``local`` backend; by default one per core if that is worth it."""
     superlink: SuperlinkSpec = SuperlinkSpec()
     """Address of a fleet of real boards; unused by the other backends."""
     fleet: Annotated[tuple[FleetEntry, ...], Field(min_length=1)]
@@ -312,6 +310,8 @@ class Experiment(_SpecModel):
     late: LateReplySpec = LateReplySpec()
     reply_timeout_s: Positive = 600.0
     """Wall time that the server waits for a round's replies before it counts missing ones as failed."""
+    jobs: Annotated[int, Field(ge=1, le=256)] | None = None
+    """Processes that share the clients of the ``local`` backend; by default one per core if that is worth it."""
     exporters: tuple[ExporterSpec, ...] = ()
     plugins: tuple[str, ...] = ()
     """Paths of the user's Python modules that ``module:name`` entries refer to."""

@@ -96,14 +96,20 @@ def open_clients(experiment: Experiment, folder: Path) -> Iterator[InProcessClie
     # Spawned, not forked: a forked child inherits threads' locks and may hang.
     context = multiprocessing.get_context("spawn")
     arguments = experiment.model_dump_json(), folder
+    before = {process.pid for process in multiprocessing.active_children()}
     pools = [ProcessPoolExecutor(1, context, _start_worker, arguments) for _ in range(jobs)]
     try:
         for pool in pools:
             pool.submit(_answer_share, [])  # starts the process now, while this one imports what it needs itself
         yield ClientWorkers(experiment, pools)
+    except BaseException:
+        for process in multiprocessing.active_children():
+            if process.pid not in before:
+                process.terminate()
+        raise
     finally:
         for pool in pools:
-            pool.shutdown(wait=False, cancel_futures=True)
+            pool.shutdown(cancel_futures=True)
 
 
 def answer_questions(experiment: Experiment, folder: Path, questions: list[ClientQuestion]) -> list[Answer]:

@@ -37,7 +37,9 @@ def run_point(point: ExperimentPoint) -> bytes:
     started_s = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="fedge-point-") as temp:
         folder = Path(temp) / point.name
-        launcher.start_run(point.experiment, folder, refresh=lambda: None)
+        # The sweep's own tasks share the cores.
+        alone = point.experiment.model_copy(update={"jobs": point.experiment.jobs or 1})
+        launcher.start_run(alone, folder, refresh=lambda: None, written=point.experiment)
         record = {
             "identity": point.identity,
             "variant": point.variant,

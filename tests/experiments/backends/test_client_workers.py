@@ -5,15 +5,17 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-from collections.abc import Callable
+import subprocess
 from pathlib import Path
 
 import pytest
+import yaml
+from contracts.launching import FEDGE
+from contracts.processes import wait_for
 
 from experiments.backends.client_workers import MIN_CLIENT_ROUNDS, count_jobs
 from experiments.backends.local_backend import run_local
 from fedge.child_processes import count_cores
-from fedge.errors import RunFailed
 from fedge.experiment import Experiment, FleetEntry, WorkloadSpec
 from fedge.telemetry.store_reader import read_rows
 from fedge.telemetry.store_records import ClientRow, EventRow, RoundRow, SampleRow
@@ -22,9 +24,9 @@ FLEET = (FleetEntry(device="nano", count=2), FleetEntry(device="agx-orin-64gb", 
 SMALL = Experiment(backend="local", rounds=3, fleet=FLEET, workload=WorkloadSpec(local_epochs=0.2))
 
 
-def run(folder: Path, jobs: int, on_round: Callable[[], None] = lambda: None) -> Path:
-    folder.mkdir(exist_ok=True)
-    run_local(SMALL.model_copy(update={"jobs": jobs}), folder, on_round)
+def run(folder: Path, jobs: int) -> Path:
+    folder.mkdir()
+    run_local(SMALL.model_copy(update={"jobs": jobs}), folder, lambda: None)
     return folder
 
 
@@ -64,17 +66,22 @@ def test_rows_and_model_do_not_depend_on_the_number_of_processes(alone: Path, tm
 
 
 @pytest.mark.slow
-def test_a_run_whose_worker_is_killed_ends_with_a_reason_and_is_resumed_to_the_same_rows(
-    alone: Path, tmp_path: Path
-) -> None:
-    def kill_a_worker() -> None:
-        if len(read_rows(tmp_path / "run", RoundRow)) == 2:
-            pid = multiprocessing.active_children()[0].pid
-            assert pid is not None
-            os.kill(pid, signal.SIGKILL)
+def test_a_run_whose_worker_is_killed_ends_with_a_reason_and_is_resumed_to_the_same_rows(tmp_path: Path) -> None:
+    text = yaml.safe_dump(SMALL.model_copy(update={"rounds": 40, "jobs": 2}).model_dump(mode="json"))
+    (tmp_path / "exp.yaml").write_text(text, encoding="utf-8")
+    (tmp_path / "whole").mkdir()
+    run_local(SMALL.model_copy(update={"rounds": 40, "jobs": 1}), tmp_path / "whole", lambda: None)
 
-    with pytest.raises(RunFailed, match="a worker process ended before its time"):
-        run(tmp_path / "run", 2, kill_a_worker)
-    assert len(read_rows(tmp_path / "run", RoundRow)) == 2
+    with subprocess.Popen(
+        [*FEDGE, "run", "exp.yaml", "--out", "run"], cwd=tmp_path, stderr=subprocess.PIPE, text=True
+    ) as process:
+        wait_for(lambda: list((tmp_path / "run/checkpoints").glob("round-*")), limit_s=60.0)
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text("utf-8").split()
+        workers = [pid for pid in children if "spawn_main" in Path(f"/proc/{pid}/cmdline").read_text("utf-8")]
+        os.kill(int(workers[0]), signal.SIGKILL)
+        _, message = process.communicate(timeout=60)
 
-    assert outcome(run(tmp_path / "run", jobs=2)) == outcome(alone)
+    assert process.returncode == 1
+    assert "a worker process ended before its time" in message
+    assert subprocess.run([*FEDGE, "resume", "run"], cwd=tmp_path, capture_output=True, check=False).returncode == 0
+    assert outcome(tmp_path / "run") == outcome(tmp_path / "whole")
