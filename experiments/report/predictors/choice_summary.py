@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from experiments.report.quantities import UNKNOWN
 from experiments.report.tables import Cell, number_cell
+from fedge.studies.fleet import FleetRun
 
 FigureRow = Mapping[str, str | int | float | None]
 """One run's values by field, as in JSON."""
@@ -96,6 +97,13 @@ BASELINE_NAMES = {
 def select_baseline(rows: Sequence[FigureRow], prefix: str) -> list[FigureRow]:
     """Return the round time and energy of a baseline as rows with the plain field names."""
     return [{name: row[prefix + name] for name in ("round_s", "energy_j")} for row in rows]
+
+
+def describe_engine(runs: Sequence[FleetRun]) -> str:
+    """Say how the rounds were played."""
+    if runs[0].engine == "columns":
+        return "Engine: columns. Boards of a kind share one posterior, with an offset per board."
+    return "Engine: coordinator. Every board learns by itself, with measurements that boards of its kind share."
 
 
 def describe_infeasible_limits(rows: Sequence[FigureRow]) -> list[str]:

@@ -13,6 +13,7 @@ from experiments.report.predictors.choice_summary import (
     MODE_CHOICE_COLUMNS,
     SAVING_COLUMNS,
     FigureRow,
+    describe_engine,
     describe_infeasible_limits,
     group_rows,
     select_baseline,
@@ -57,7 +58,8 @@ def print_fleet_study(console: Console, runs: Sequence[FleetRun]) -> None:
     for table in build_fleet_tables(rows):
         table.print(console)
     gap = "Gap: to the oracle's objective. Share: of the oracle's saving."
-    print_lines(console, (gap, COLUMNS_NOTE, _describe_seeds(rows), *describe_infeasible_limits(rows)))
+    notes = (gap, COLUMNS_NOTE, describe_engine(runs), _describe_seeds(rows), *describe_infeasible_limits(rows))
+    print_lines(console, notes)
 
 
 def build_fleet_tables(rows: Sequence[FigureRow]) -> tuple[Table, Table, Table]:
