@@ -152,7 +152,9 @@ def build_fleet_columns(experiment: Experiment, steps: int | None) -> FleetColum
             board = FleetBoard(name=entry.name or entry.device, index=place, entry=entry)
             kinds[key] = build_kind_table(experiment, board)
         kind_of.append(list(kinds).index(key))
-        for name, values in _draw_entry(experiment.seed, place, entry, kinds[key], steps).items():
+        for name, values in _draw_entry(
+            entry, kinds[key], steps, make_generator(experiment.seed, place, entry.device, "columns")
+        ).items():
             columns[name].append(values)
     return FleetColumns(
         tuple(entry.name or entry.device for entry in experiment.fleet),
@@ -164,8 +166,8 @@ def build_fleet_columns(experiment: Experiment, steps: int | None) -> FleetColum
     )
 
 
-def _draw_entry(seed: int, place: int, entry: FleetEntry, kind: KindTable, steps: int | None) -> dict[str, Floats]:
-    rng, count = make_generator(seed, place, entry.name or entry.device, "columns"), entry.count
+def _draw_entry(entry: FleetEntry, kind: KindTable, steps: int | None, rng: np.random.Generator) -> dict[str, Floats]:
+    count = entry.count
     typical = TYPICAL_WORK_S / float(kind.surface.step_s[kind.top])
     shares = rng.uniform(*STEP_SHARE_RANGE, size=count)
     replayed = entry.truth.startswith(TABLE_PREFIX)  # a measured table is used unchanged

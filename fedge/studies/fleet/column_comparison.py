@@ -77,8 +77,8 @@ class _TrueClients:
         """Return the cost of MAXN, with clients waiting in it or in their lowest mode."""
         work_s = self.scale * self.gather(lambda kind: float(kind.surface.step_s[kind.top]))
         work_j = work_s * self.power * self.gather(lambda kind: float(kind.surface.power_w[kind.top]))
-        waiting = kind_low_idle_w if waits_low else kind_top_idle_w
-        return self.cost(work_s, work_j, self.power * self.gather(waiting))
+        place = 0 if waits_low else 1
+        return self.cost(work_s, work_j, self.power * self.gather(lambda kind: kind.waiting_w[place]))
 
     def cost_at_least_energy(self, deadline_s: float, find_curve: Callable[[KindTable], WorkCurve]) -> FleetCost:
         """Return the cost of the round in which every client spends the least energy until ``deadline_s``."""
@@ -88,16 +88,8 @@ class _TrueClients:
                 speed = self.scale[mine] / (self.columns.steps[self.clients[mine]] + WARM_UP_STEPS)
                 room_s = (deadline_s - self.link_s[mine]) / speed
                 work_s[mine], above_j[mine] = _least_energy(find_curve(kind), self.scale[mine] / speed, room_s, speed)
-        idle_w = self.power * self.gather(kind_low_idle_w)
+        idle_w = self.power * self.gather(lambda kind: kind.idle_w)
         return self.cost(work_s, self.power * above_j + idle_w * work_s, idle_w)
-
-
-def kind_low_idle_w(kind: KindTable) -> float:
-    return kind.idle_w
-
-
-def kind_top_idle_w(kind: KindTable) -> float:
-    return float(kind.surface.idle_w[kind.top])
 
 
 def _least_energy(curve: WorkCurve, steps: Floats, room_s: Floats, speed: Floats) -> tuple[Floats, Floats]:
@@ -178,9 +170,9 @@ def _plan_true_deadline(
     for index, kind in enumerate(true.columns.kinds):
         surface, top, curve = kind.surface, kind.top, find_curve(kind)
         at_top = float(surface.step_s[top]), 0.0, float(surface.power_w[top])
-        idle_w = kind_low_idle_w(kind), kind_top_idle_w(kind)
         used = (true.kind == index).any()
-        front = column_plan.build_planned_front(curve, np.zeros(len(curve.rows)), 0.0, at_top, idle_w)
+        none = np.zeros(len(curve.rows))
+        front = column_plan.build_planned_front(curve, none, 0.0, top=at_top, idle_w=kind.waiting_w)
         fronts.append(front if used else None)
     plan = column_plan.plan_deadline(policy, column_plan.build_group_columns(true.columns, groups, fronts))
     if plan is None:

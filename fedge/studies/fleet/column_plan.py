@@ -49,7 +49,7 @@ class PlannedFront:
 
 
 def build_planned_front(
-    curve: WorkCurve, sd_log: Floats, z: float, top: tuple[float, float, float], idle_w: tuple[float, float]
+    curve: WorkCurve, sd_log: Floats, z: float, *, top: tuple[float, float, float], idle_w: tuple[float, float]
 ) -> PlannedFront:
     """Build a kind's front, thinned to ``MAX_FRONT_POINTS``, with MAXN among its points.
 
@@ -68,7 +68,8 @@ def build_planned_front(
     step_j = np.append(curve.step_j[kept], top_s * (top_w - idle_w[0]))
     order = np.lexsort((step_j, safe_s))
     held_s = top_s * float(np.exp(z * top_sd))
-    return PlannedFront(step_s[order], safe_s[order], step_j[order], (top_s, held_s, top_w), idle_w)
+    held = top_s, held_s, top_w
+    return PlannedFront(step_s[order], safe_s[order], step_j[order], top=held, idle_w=idle_w)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

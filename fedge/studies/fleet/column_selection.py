@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from fedge.decisions.selection.weighted_sampling import round_randomly
 from fedge.devices.emulated_board import WARM_UP_STEPS
 from fedge.experiment import Experiment
 from fedge.seeds import make_generator
-from fedge.studies.fleet.client_columns import ColumnState, FleetColumns
+from fedge.studies.fleet.client_columns import ColumnState, FleetColumns, mask_available
 from fedge.studies.fleet.work_choice import Rows
 from fedge.types import Floats
 
@@ -25,20 +25,10 @@ def select_columns(
     experiment: Experiment,
     columns: FleetColumns,
     state: ColumnState,
-    offered: Rows,
     number: int,
-    fastest_s: Sequence[float],
 ) -> Rows:
-    """Select the clients of a round, ascending.
-
-    Args:
-        experiment: The experiment, for its selection and seed.
-        columns: The fleet.
-        state: Its state.
-        offered: The clients that are available.
-        number: The round.
-        fastest_s: Predicted seconds per step at MAXN, by kind: the duration of clients that never took part.
-    """
+    """Select the clients of round ``number`` among those that are available, ascending."""
+    offered = np.flatnonzero(mask_available(columns, state))
     spec, rng = experiment.selection, make_generator(experiment.seed, number, "select", "columns")
     wanted = len(offered) if spec.count is None else math.ceil(spec.count * spec.over_commit - 1e-9)
     count = min(wanted, len(offered))
@@ -46,16 +36,26 @@ def select_columns(
         return offered[:count]
     if spec.name == "random":
         return np.sort(rng.choice(offered, count, replace=False, shuffle=False))
+    pairs = zip(columns.kinds, state.knowledge, strict=True)
+    fastest_s = [float(known.fitted.step_s[kind.to_candidate(kind.top)]) for kind, known in pairs]
     expected_s = columns.link_s[columns.entry[offered]] + (
-        (columns.steps[offered] + WARM_UP_STEPS) * columns.gather(list(fastest_s), offered)
+        (columns.steps[offered] + WARM_UP_STEPS) * columns.gather(fastest_s, offered)
     )
     seconds = np.where(state.last_round[offered] > 0, state.busy_s[offered], expected_s)
     options = complete_options("oort", spec.options)
-    return np.sort(offered[select_oort_rows(seconds, state.last_round[offered], number, count, options, rng)])
+    return np.sort(
+        offered[select_oort_rows(seconds, state.last_round[offered], rng, number=number, count=count, options=options)]
+    )
 
 
 def select_oort_rows(
-    seconds: Floats, last_round: Rows, number: int, count: int, options: Mapping[str, float], rng: np.random.Generator
+    seconds: Floats,
+    last_round: Rows,
+    rng: np.random.Generator,
+    *,
+    number: int,
+    count: int,
+    options: Mapping[str, float],
 ) -> Rows:
     """Select rows as ``select_oort`` does where nobody reports a loss: by speed, and by how long ago they took part.
 
@@ -64,10 +64,10 @@ def select_oort_rows(
     Args:
         seconds: Duration of each client's last round, or the one expected, shape (n,).
         last_round: Round in which it took part last; 0 for never, shape (n,).
+        rng: Source of randomness.
         number: The round.
         count: Number of clients to select, at most n.
         options: The selector's options, complete.
-        rng: Source of randomness.
     """
     known, unknown = np.flatnonzero(last_round > 0), np.flatnonzero(last_round == 0)
     wanted = round_randomly(count * exploration_share(number, options), rng)

@@ -94,11 +94,11 @@ def settle_columns(
     failed = error & (ends_s <= round_s) & ~counted
     until_s = np.where(failed, ends_s, round_s)
     flat = failed & (empty_s < np.minimum(work.away_s, work.busy_s))
-    return _book_energy(work, round_s, counted, failed, until_s, flat)
+    return _book_energy(work, round_s, done=counted, failed=failed, until_s=until_s, flat=flat)
 
 
 def _book_energy(
-    work: PlayedWork, round_s: float, done: Flags, failed: Flags, until_s: Floats, flat: Flags
+    work: PlayedWork, round_s: float, *, done: Flags, failed: Flags, until_s: Floats, flat: Flags
 ) -> ColumnSettlement:
     """Book work, radio and idle energy until ``until_s``; a flat board draws nothing after it."""
     worked_s = np.clip(until_s - work.down_s, 0.0, work.work_s)
@@ -110,7 +110,8 @@ def _book_energy(
     energy_j = np.minimum(energy_j, work.left_j + work.charging_w * known_s)
     left_j = np.where(flat, 0.0, work.left_j - energy_j + work.charging_w * until_s)
     left_j += work.charging_w * np.maximum(0.0, round_s - until_s)
-    return ColumnSettlement(round_s, done, failed, energy_j, np.clip(left_j, 0.0, work.capacity_j))
+    left_j = np.clip(left_j, 0.0, work.capacity_j)
+    return ColumnSettlement(round_s, done, failed, energy_j=energy_j, left_j=left_j)
 
 
 def compute_empty_s(work: PlayedWork) -> Floats:

@@ -19,6 +19,7 @@ from fedge.client.client_setup import PROBE_EXPLORER
 from fedge.decisions import probe_choice
 from fedge.decisions.candidate_modes import mask_above_floor, mask_candidates_and_presets
 from fedge.decisions.measured_correction import correct_with_measurements
+from fedge.decisions.planning import is_pinned
 from fedge.decisions.policies import find_lowest_mode
 from fedge.decisions.probe_choice import ProbeBudget
 from fedge.devices.board_kinds import TABLE_PREFIX, build_kind, build_knowledge, load_references
@@ -70,6 +71,22 @@ class KindTable:
     def idle_w(self) -> float:
         """Return the power of a typical board that waits, in watts."""
         return float(self.surface.idle_w[self.low])
+
+    @property
+    def waiting_w(self) -> tuple[float, float]:
+        """Return the power of a typical board that waits in its lowest mode, and in MAXN, in watts."""
+        return self.idle_w, float(self.surface.idle_w[self.top])
+
+    def to_candidate(self, row: int) -> int:
+        """Return the candidate nearest to a row of ``surface``."""
+        return pareto.find_nearest_row(self.modes, self.surface.modes[row])
+
+    def find_pinned_row(self, policy: str) -> int:
+        """Return the row of ``surface`` in which boards wait: the policy's pinned mode, or the lowest."""
+        if not is_pinned(policy):
+            return self.low
+        preset = policy.partition(":")[2]
+        return self.presets[preset] if preset else self.top
 
 
 def build_kind_table(experiment: Experiment, board: FleetBoard) -> KindTable:
@@ -209,7 +226,7 @@ def choose_probe(kind: KindTable, known: KindKnowledge, budget: ProbeBudget, mod
         modes: Number of modes after which a kind probes no more.
     """
     if len(known.rows) == 0:
-        return pareto.find_nearest_row(kind.modes, kind.surface.modes[kind.top])
+        return kind.to_candidate(kind.top)
     if len(known.rows) >= modes:
         return None
     predictions, seen = known.predictions, frozenset(kind.modes[int(row)] for row in known.rows)
@@ -219,8 +236,9 @@ def choose_probe(kind: KindTable, known: KindKnowledge, budget: ProbeBudget, mod
         explorer.tell(list_pooled_measurements(known))
         if len(suggested := explorer.ask(1)):
             return pareto.find_nearest_row(kind.modes, suggested[0])
-    room = WorkRoom(np.array([budget.steps]), np.array([budget.left_s]), np.array([budget.switch_s]), 0.0)
-    wish = choose_predicted_work(predictions, kind.idle_w, 0.0, np.zeros(1), room)
+    steps, left_s, switch_s = (np.array([value]) for value in (budget.steps, budget.left_s, budget.switch_s))
+    room = WorkRoom(steps, left_s, switch_s, switch_w=0.0)
+    wish = choose_predicted_work(predictions, kind.idle_w, room=room, z=0.0, offset_sd=np.zeros(1))
     for row in (int(wish.slow[0]), int(wish.fast[0])):
         if row not in known.rows and probe_choice.is_probe_safe(predictions, kind.modes[row], budget):
             return row

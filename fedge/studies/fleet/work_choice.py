@@ -122,28 +122,29 @@ def choose_work(curve: WorkCurve, room: WorkRoom) -> WorkChoice:
 
 
 def choose_predicted_work(
-    predictions: Predictions, idle_w: float, z: float, offset_sd: Floats, room: WorkRoom
+    predictions: Predictions, idle_w: float, room: WorkRoom, *, z: float, offset_sd: Floats
 ) -> WorkChoice:
     """Choose as ``choose_by_deadline`` does for one board: in time with the margin, else as expected, else the fastest.
 
     Args:
         predictions: Predictions of the modes to choose from, of a typical board of the kind.
         idle_w: The typical board's idle power in watts.
+        room: The clients' work; times are divided by the expected offset.
         z: Margin in standard deviations.
         offset_sd: Standard deviation (log) of each client's own offset of time, shape (c,); clients of equal values are
             computed together, so there should be few different ones.
-        room: The clients' work; times are divided by the expected offset.
     """
     slow, fast = np.empty(len(offset_sd), dtype=np.intp), np.empty(len(offset_sd), dtype=np.intp)
     count, in_time = np.zeros(len(offset_sd)), np.zeros(len(offset_sd), dtype=np.bool_)
     for sd in np.unique(offset_sd):
-        chosen = _choose_with_sd(predictions, idle_w, z, float(sd), room.select(mine := offset_sd == sd))
+        mine = offset_sd == sd
+        chosen = _choose_with_sd(predictions, idle_w, room.select(mine), z=z, sd=float(sd))
         slow[mine], fast[mine] = chosen.slow, chosen.fast
         count[mine], in_time[mine] = chosen.slow_steps, chosen.in_time
     return WorkChoice(slow, fast, count, in_time)
 
 
-def _choose_with_sd(predictions: Predictions, idle_w: float, z: float, sd: float, room: WorkRoom) -> WorkChoice:
+def _choose_with_sd(predictions: Predictions, idle_w: float, room: WorkRoom, *, z: float, sd: float) -> WorkChoice:
     step_s, time_sd = predictions.step_s, np.hypot(predictions.step_s_sd_log, sd)
     part = ENERGY_MARGIN_SHARE * z
     careful_w = predictions.power_w * np.exp(part * predictions.power_w_sd_log) - idle_w
