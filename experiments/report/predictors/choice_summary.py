@@ -103,7 +103,7 @@ def describe_engine(runs: Sequence[FleetRun]) -> str:
     """Say how the rounds were played."""
     if runs[0].engine == "columns":
         return "Engine: columns. Boards of a kind share one posterior, with an offset per board."
-    return "Engine: coordinator. Every board learns by itself, with measurements that boards of its kind share."
+    return "Engine: coordinator. Boards of a kind share measurements."
 
 
 def describe_infeasible_limits(rows: Sequence[FigureRow]) -> list[str]:
