@@ -40,6 +40,7 @@ KINDS = (
 ALL_TAKE_PART = (100, 1_000, 10_000)
 SOME_TAKE_PART = (1_000, 10_000, 100_000, 1_000_000)
 MAX_SELECTED = 10_000
+HEADINGS = ("clients", "per round", "wall, s", "CPU, s", "CPU, us per board-round", "GB", "exponent")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,16 +79,7 @@ def measure_run(clients: int, selected: int, rounds: int) -> ScaleFigures:
 
 
 def main(rounds: int, largest: int) -> None:
-    table = build_table(
-        f"{rounds} rounds in columns",
-        "clients",
-        "per round",
-        "wall, s",
-        "CPU, s",
-        "CPU, us per board-round",
-        "GB",
-        "exponent",
-    )
+    table = build_table(f"{rounds} rounds in columns", *HEADINGS)
     for sizes, limit in ((ALL_TAKE_PART, math.inf), (SOME_TAKE_PART, MAX_SELECTED)):
         before: tuple[int, float] | None = None
         for clients in (size for size in sizes if size <= largest):

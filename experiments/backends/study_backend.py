@@ -147,11 +147,13 @@ def _check_column_experiment(experiment: Experiment) -> None:
         raise BadInput("selection.count", str(count), f"at most {clients}, the boards of the fleet")
     if count is not None and selection.name == "all" and count < clients:
         raise BadInput("selection.count", str(count), "none, because `all` takes every board, or a selection.name")
-    one_each = tuple(entry.model_copy(update={"count": 1}) for entry in experiment.fleet)
-    every = selection.model_copy(update={"count": None if count is None else 1})
-    if selection.name == "all":
-        every = every.model_copy(update={"count": None})
-    experiment_checks.check_experiment(experiment.model_copy(update={"fleet": one_each, "selection": every}))
+    changes = {
+        "fleet": tuple(entry.model_copy(update={"count": 1}) for entry in experiment.fleet),
+        "selection": selection.model_copy(update={"count": None if count is None or selection.name == "all" else 1}),
+        # One step: the data of the whole fleet would be these boards' alone, and no deadline long enough for it.
+        "workload": experiment.workload.model_copy(update={"local_epochs": 1e-9}),
+    }
+    experiment_checks.check_experiment(experiment.model_copy(update=changes))
 
 
 def _run_job(job: FleetStudyJob) -> FleetRun:
