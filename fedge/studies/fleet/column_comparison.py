@@ -217,19 +217,21 @@ def _find_best_presets(
         ends_s = ends_s[np.round(np.linspace(0, len(ends_s) - 1, MAX_LENGTHS)).astype(np.intp)]
     with np.errstate(invalid="ignore"):
         fixed_j = np.where(np.isfinite(t), groups.energy[:, None] * t * (p - i), np.inf)
-    radio_j = np.bincount(true.entry, true.radio_j, len(columns.names))
-    tried, every = list[FleetCost](), np.arange(len(kind))
+    tried, every = list[tuple[float, float, Rows]](), np.arange(len(kind))
     for length_s in (floor_s, *ends_s.tolist()):
         in_time = busy_s <= length_s * (1.0 + LIMIT_ROUNDING)
         energy_j = np.where(in_time, fixed_j + groups.power[:, None] * i * length_s, np.inf)
         pick = np.where(in_time.any(axis=1), energy_j.argmin(axis=1), busy_s.argmin(axis=1))
         round_s = float(busy_s[every, pick].max())
-        joules = fixed_j[every, pick] + groups.power * i[every, pick] * round_s
-        summed = radio_j + np.bincount(groups.entry, joules, len(columns.names))
-        used = np.unique(groups.entry).tolist()
-        latest_s = {columns.names[e]: float(busy_s[every, pick][groups.entry == e].max()) for e in used}
-        tried.append(FleetCost(round_s, {columns.names[e]: float(summed[e]) for e in used}, latest_s))
-    return min(tried, key=lambda spent: (aim(spent), spent.round_s))
+        joules = float((fixed_j[every, pick] + groups.power * i[every, pick] * round_s).sum() + true.radio_j.sum())
+        tried.append((aim(FleetCost(round_s, {"": joules}, {})), round_s, pick))
+    _, round_s, pick = min(tried, key=lambda one: one[:2])
+    radio_j = np.bincount(true.entry, true.radio_j, len(columns.names))
+    joules_of = fixed_j[every, pick] + groups.power * i[every, pick] * round_s
+    summed, ends = radio_j + np.bincount(groups.entry, joules_of, len(columns.names)), busy_s[every, pick]
+    used = np.unique(groups.entry).tolist()
+    energies_j = {columns.names[e]: float(summed[e]) for e in used}
+    return FleetCost(round_s, energies_j, {columns.names[e]: float(ends[groups.entry == e].max()) for e in used})
 
 
 def _tabulate_presets(kinds: tuple[KindTable, ...], *, with_top: bool) -> tuple[Floats, Floats, Floats]:

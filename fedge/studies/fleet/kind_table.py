@@ -141,6 +141,7 @@ class KindKnowledge:
         log_s: Sum of their log step times, shape (k,).
         log_w: Sum of their log powers, shape (k,).
         fitted: Predictions of all candidates after the last fit.
+        predictions: The same, those of measured modes corrected by the pooled measurements.
         budgets_s: Seconds per step that the deadlines of earlier rounds allowed a typical client.
     """
 
@@ -150,18 +151,14 @@ class KindKnowledge:
     log_s: Floats
     log_w: Floats
     fitted: Predictions
+    predictions: Predictions
     budgets_s: tuple[float, ...] = ()
-
-    @property
-    def predictions(self) -> Predictions:
-        """Return the predictions, those of measured modes corrected by the pooled measurements."""
-        return correct_with_measurements(self.fitted, list_pooled_measurements(self))
 
 
 def start_knowledge(kind: KindTable) -> KindKnowledge:
     """Return what is known of a kind before any measurement: its prior."""
-    none, rows = np.zeros(0), np.zeros(0, dtype=np.intp)
-    return KindKnowledge(rows, count=none, steps=none, log_s=none, log_w=none, fitted=kind.predict(()))
+    none, rows, prior = np.zeros(0), np.zeros(0, dtype=np.intp), kind.predict(())
+    return KindKnowledge(rows, count=none, steps=none, log_s=none, log_w=none, fitted=prior, predictions=prior)
 
 
 def list_pooled_measurements(known: KindKnowledge) -> list[Measurement]:
@@ -213,7 +210,9 @@ def learn(kind: KindTable, known: KindKnowledge, seen: PooledRows) -> KindKnowle
         log_s=add(known.log_s, seen.log_s),
         log_w=add(known.log_w, seen.log_w),
     )
-    return dataclasses.replace(pooled, fitted=kind.predict(list_pooled_measurements(pooled))) if len(new) else pooled
+    measurements = list_pooled_measurements(pooled)
+    fitted = kind.predict(measurements) if len(new) else pooled.fitted
+    return dataclasses.replace(pooled, fitted=fitted, predictions=correct_with_measurements(fitted, measurements))
 
 
 def choose_probe(kind: KindTable, known: KindKnowledge, budget: ProbeBudget, modes: int) -> int | None:
