@@ -100,7 +100,7 @@ class FleetEntry(_SpecModel):
     """``count`` identical boards, named ``<name or device>-1``, ``-2``, ... in the run."""
 
     device: str
-    count: Annotated[int, Field(ge=1, le=10_000)] = 1
+    count: Annotated[int, Field(ge=1, le=1_000_000)] = 1
     name: str | None = None
     truth: str = "model"
     """``model`` (calibrated or estimated physical model) or ``table:PATH`` (replays a measured table)."""

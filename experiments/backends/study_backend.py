@@ -44,6 +44,7 @@ class FleetStudyOptions:
         seeds: Number of repetitions, with seeds from 1.
         steps: SGD steps of every board per round; None for about 30 s at MAXN.
         overrides: ``key=value`` pairs that replace fields of the file.
+        engine: ``coordinator`` or ``columns``; None for columns in large fleets.
     """
 
     config: Path
@@ -52,14 +53,16 @@ class FleetStudyOptions:
     seeds: int = 1
     steps: int | None = None
     overrides: tuple[str, ...] = ()
+    engine: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class FleetStudyJob:
-    """One run: an experiment with policy and seed, and the steps per board and round."""
+    """One run: an experiment with policy and seed, the steps per board and round, and the engine."""
 
     experiment: Experiment
     steps: int | None
+    engine: str = "coordinator"
 
     def __str__(self) -> str:
         return f"{self.experiment.policy.name}, seed {self.experiment.seed}"
@@ -90,15 +93,22 @@ def build_fleet_study(options: FleetStudyOptions) -> FleetStudy:
     names: Sequence[str] = (experiment.policy.name,)
     if options.policies is not None:
         names = split_names("--policy", options.policies, "names of policies, separated by commas")
-    jobs = []
+    engine, jobs = _choose_engine(options, experiment), []
     for name in names:
         policy = build_policy(name, experiment.policy)
         runs = [
             fleet.build_run_experiment(experiment, policy, seed, options.rounds) for seed in range(1, options.seeds + 1)
         ]
-        _check_experiment(runs[0], options.config)
-        jobs += [FleetStudyJob(run, options.steps) for run in runs]
+        _check_experiment(runs[0], options.config, engine)
+        jobs += [FleetStudyJob(run, options.steps, engine) for run in runs]
     return FleetStudy(tuple(jobs))
+
+
+def _choose_engine(options: FleetStudyOptions, experiment: Experiment) -> str:
+    if options.engine not in (None, *fleet.ENGINES):
+        raise BadInput("--engine", repr(options.engine), f"one of {', '.join(fleet.ENGINES)}")
+    large = fleet.count_clients(experiment) >= fleet.COLUMNS_FROM
+    return options.engine or ("columns" if large else "coordinator")
 
 
 def build_policy(name: str, own: PolicySpec) -> PolicySpec:
@@ -117,17 +127,40 @@ def _check_strategy(experiment: Experiment, config: Path) -> None:
         raise BadInput(f"{config}: {error.where}", error.got, error.right) from error
 
 
-def _check_experiment(experiment: Experiment, config: Path) -> None:
+def _check_experiment(experiment: Experiment, config: Path, engine: str) -> None:
     try:
-        experiment_checks.check_experiment(experiment)
+        if engine == "columns":
+            _check_column_experiment(experiment)
+        else:
+            experiment_checks.check_experiment(experiment)
     except BadInput as error:
         where = "--policy" if error.where == "policy.name" else f"{config}: {error.where}"
         raise BadInput(where, error.got, error.right) from error
 
 
+def _check_column_experiment(experiment: Experiment) -> None:
+    """Check what concerns all boards of an entry on one of them: a million would take minutes."""
+    fleet.check_columns(experiment)
+    selection, clients = experiment.selection, fleet.count_clients(experiment)
+    count = selection.count
+    if count is not None and count > clients:
+        raise BadInput("selection.count", str(count), f"at most {clients}, the boards of the fleet")
+    if count is not None and selection.name == "all" and count < clients:
+        raise BadInput("selection.count", str(count), "none, because `all` takes every board, or a selection.name")
+    changes = {
+        "fleet": tuple(entry.model_copy(update={"count": 1}) for entry in experiment.fleet),
+        "selection": selection.model_copy(update={"count": None if count is None or selection.name == "all" else 1}),
+        # One step: the data of the whole fleet would be these boards' alone, and no deadline long enough for it.
+        "workload": experiment.workload.model_copy(update={"local_epochs": 1e-9}),
+    }
+    experiment_checks.check_experiment(experiment.model_copy(update=changes))
+
+
 def _run_job(job: FleetStudyJob) -> FleetRun:
     """Execute one run; called in a worker process."""
     experiment_checks.import_plugins(job.experiment)
+    if job.engine == "columns":
+        return fleet.run_column_study(job.experiment, job.steps)
     return run_study_fleet(job.experiment, fleet.count_board_steps(job.experiment, job.steps))
 
 

@@ -119,6 +119,13 @@ def fleet(
     override: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a field; may be repeated.")
     ] = None,
+    engine: Annotated[
+        str | None,
+        typer.Option(
+            help="coordinator: every board plans and learns by itself. columns: boards of a kind share what they "
+            "learn, for fleets of up to a million. By default columns from 2,000 boards on."
+        ),
+    ] = None,
     json_file: JsonFile = None,
     html: Html = None,
 ) -> None:
@@ -126,7 +133,13 @@ def fleet(
     from experiments.backends.study_backend import FleetStudyOptions
 
     options = FleetStudyOptions(
-        config, policies=policy, rounds=rounds, seeds=seeds, steps=steps, overrides=tuple(override or ())
+        config,
+        policies=policy,
+        rounds=rounds,
+        seeds=seeds,
+        steps=steps,
+        overrides=tuple(override or ()),
+        engine=engine,
     )
     study_fleet(options, json_file, html)
 

@@ -79,6 +79,34 @@ def draw_board_surface(
     x = _log_knobs(average.modes)
     time = _draw_deviation(rng) + _draw_smooth_residual(x, residual_time_sd_log, rng)
     power = _draw_deviation(rng) + _draw_smooth_residual(x, residual_power_sd_log, rng)
+    return _shift_surface(average, time, power)
+
+
+def draw_kind_surface(
+    average: ModeSurface, residual_time_sd_log: float, residual_power_sd_log: float, rng: np.random.Generator
+) -> ModeSurface:
+    """Draw a surface for all boards of a kind, with a smooth residual but without a board's deviation.
+
+    Args:
+        average: Average surface of the kind.
+        residual_time_sd_log: Standard deviation of the time residual, in log units.
+        residual_power_sd_log: Standard deviation of the power residual, in log units.
+        rng: The kind's own generator.
+    """
+    x = _log_knobs(average.modes)
+    time = _draw_smooth_residual(x, residual_time_sd_log, rng)
+    return _shift_surface(average, time, _draw_smooth_residual(x, residual_power_sd_log, rng))
+
+
+def draw_deviations(count: int, rng: np.random.Generator) -> Floats:
+    """Draw the deviations of ``count`` boards from their kind, in log units, shape (count,)."""
+    sizes = rng.uniform(*BOARD_DEVIATION, size=count)
+    deviations: Floats = np.log1p(sizes) * rng.choice([-1.0, 1.0], size=count)
+    return deviations
+
+
+def _shift_surface(average: ModeSurface, time: Floats, power: Floats) -> ModeSurface:
+    """Return the average with log times and log powers shifted, and idle power by the mean shift of power."""
     scale = np.exp(power)
     power_w = average.power_w * scale
     idle_w = np.minimum(average.idle_w * scale.mean(), MAX_IDLE_SHARE * power_w)

@@ -120,6 +120,13 @@ def select_baseline(rows: Sequence[FigureRow], prefix: str) -> list[FigureRow]:
     return [{name: row[prefix + name] for name in ("round_s", "energy_j")} for row in rows]
 
 
+def describe_engine(runs: Sequence[FleetRun]) -> str:
+    """Say how the rounds were played."""
+    if runs[0].engine == "columns":
+        return "Engine: columns. Boards of a kind share one posterior, with an offset per board."
+    return "Engine: coordinator. Boards of a kind share measurements."
+
+
 def describe_infeasible_limits(rows: Sequence[FigureRow]) -> list[str]:
     """Return a sentence per policy whose limits even the oracle cannot meet in some rounds."""
     sentences = []
@@ -174,7 +181,7 @@ def print_fleet_study(console: Console, runs: Sequence[FleetRun]) -> None:
         table.print(console)
     gap = "Gap: to the oracle's objective. Share: of the oracle's saving."
     seeds = describe_seeds(len({row["seed"] for row in rows}))
-    print_lines(console, (gap, COLUMNS_NOTE, seeds, *describe_infeasible_limits(rows)))
+    print_lines(console, (gap, COLUMNS_NOTE, describe_engine(runs), seeds, *describe_infeasible_limits(rows)))
 
 
 def build_fleet_tables(rows: Sequence[FigureRow]) -> tuple[Table, Table, Table]:

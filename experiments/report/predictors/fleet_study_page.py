@@ -26,11 +26,12 @@ from experiments.report.predictors.choice_terminal import (
     BASELINE_NAMES,
     FigureRow,
     build_fleet_tables,
+    describe_engine,
     describe_infeasible_limits,
 )
 from fedge.atomic_files import write_text
 from fedge.devices.board_kinds import build_kind
-from fedge.experiment import Experiment, list_boards
+from fedge.experiment import Experiment, FleetBoard
 from fedge.studies.fleet import SETTLED_FROM, FleetCost, FleetRun, RoundComparison
 
 BASELINE_MARKS = {
@@ -70,7 +71,7 @@ def _render_head(experiment: Experiment, runs: Sequence[FleetRun]) -> Markup:
     seeds = len({run.seed for run in runs})
     facts = (
         Markup("<b>{}</b>").format(experiment.name),
-        f"{len(list_boards(experiment))} boards",
+        f"{sum(entry.count for entry in experiment.fleet):,} boards",
         f"{len(runs[0].rounds)} round{'s' * (len(runs[0].rounds) > 1)}",
         f"{seeds} seed{'s' * (seeds > 1)}",
     )
@@ -79,14 +80,15 @@ def _render_head(experiment: Experiment, runs: Sequence[FleetRun]) -> Markup:
         "mode, without measurement noise; these are {}. The oracle plans in the same way from the true values. Nothing "
         "is trained; otherwise the rounds are those of a run."
     ).format(_describe_truths(experiment))
-    return render_head("Fleet study", facts, render_paragraph(note))
+    return render_head("Fleet study", facts, render_paragraph(note) + render_paragraph(describe_engine(runs)))
 
 
 def _describe_truths(experiment: Experiment) -> Markup:
     """Describe the provenance of the boards' true costs, with the number of boards."""
-    labels: Counter[str] = Counter(
-        build_kind(board, experiment.workload).truth_label for board in list_boards(experiment)
-    )
+    labels = Counter[str]()
+    for entry in experiment.fleet:
+        board = FleetBoard(name=entry.name or entry.device, index=0, entry=entry)
+        labels[build_kind(board, experiment.workload).truth_label] += entry.count
     parts = (Markup("{} for {}").format(render_badge(label), labels[label]) for label in LABELS if labels[label])
     return Markup("{} of the {} boards").format(Markup(", ").join(parts), sum(labels.values()))
 
@@ -257,8 +259,9 @@ def _boards_section(place: int, policy: str, run: FleetRun) -> Section:
         "hovermode": "x",
     }
     shown = f"Rounds {rounds[0].round} to {rounds[-1].round}, seed {run.seed}."
-    chart = Chart(f"boards-{place}", "Energy of every board", shown, data, layout=layout, height_px=420)
-    return Section(f"Boards under {policy}", "Energy of each board and of the oracle's choice.", (chart,))
+    whose = "entry of the fleet" if run.engine == "columns" else "board"
+    chart = Chart(f"boards-{place}", f"Energy of every {whose}", shown, data, layout=layout, height_px=420)
+    return Section(f"Boards under {policy}", f"Energy of each {whose} and of the oracle's choice.", (chart,))
 
 
 def _mean_energy_j(spent: Sequence[FleetCost], board: str) -> float:

@@ -37,11 +37,15 @@ def plan_balanced(fronts: Mapping[str, Front], boards: Sequence[str], goal: Roun
     columns = _select_columns(fronts, boards, 0.0)
     if not columns.boards:
         return _build_bare_plan(boards, goal)
-    weight = goal.limits.get("time_weight", TIME_WEIGHT)
-    cap_s = goal.limits.get("max_slowdown", MAX_SLOWDOWN) * columns.maxn_round_s
     return _build_plan(
-        columns, boards=boards, goal=goal, planned=find_weighted_deadline(columns, weight, cap_s), found="best balance"
+        columns, boards=boards, goal=goal, planned=find_balanced_deadline(columns, goal.limits), found="best balance"
     )
+
+
+def find_balanced_deadline(columns: FrontColumns, limits: Mapping[str, float]) -> DeadlinePlan:
+    """Return the deadline of ``plan_balanced`` for columns without a margin."""
+    cap_s = limits.get("max_slowdown", MAX_SLOWDOWN) * columns.maxn_round_s
+    return find_weighted_deadline(columns, limits.get("time_weight", TIME_WEIGHT), cap_s)
 
 
 def plan_least_energy(fronts: Mapping[str, Front], boards: Sequence[str], goal: RoundGoal) -> FleetPlan:
@@ -60,15 +64,19 @@ def plan_least_energy(fronts: Mapping[str, Front], boards: Sequence[str], goal: 
     columns = _select_columns(fronts, boards, _margin_z(goal))
     if not columns.boards:
         return _build_bare_plan(boards, goal)
-    own_s, slowdown = goal.limits.get("deadline_s"), goal.limits.get("max_slowdown")
+    planned = find_least_energy_deadline(columns, goal.limits)
+    return _build_plan(columns, boards=boards, goal=goal, planned=planned, found="least energy")
+
+
+def find_least_energy_deadline(columns: FrontColumns, limits: Mapping[str, float]) -> DeadlinePlan:
+    """Return the deadline of ``plan_least_energy`` for columns with the margin of ``confidence``."""
+    own_s, slowdown = limits.get("deadline_s"), limits.get("max_slowdown")
     if own_s is None and slowdown is None:
         slowdown = MAX_SLOWDOWN
     cap_s = min(np.inf if own_s is None else own_s, np.inf if slowdown is None else slowdown * columns.maxn_round_s)
     planned = find_weighted_deadline(columns, 0.0, cap_s)
     feasible = planned.feasible and (own_s is None or is_deadline_safe(columns, own_s))
-    return _build_plan(
-        columns, boards=boards, goal=goal, planned=dataclasses.replace(planned, feasible=feasible), found="least energy"
-    )
+    return dataclasses.replace(planned, feasible=feasible)
 
 
 def plan_energy_budget(fronts: Mapping[str, Front], boards: Sequence[str], goal: RoundGoal) -> FleetPlan:

@@ -20,6 +20,8 @@ class FleetRun:
     rounds: tuple[RoundComparison, ...]
     explored: tuple[float, ...]
     """Mean over the boards of the number of modes measured so far, after every round."""
+    engine: str = "coordinator"
+    """``coordinator``: every board by itself. ``columns``: boards of a kind share one posterior."""
 
     @property
     def row(self) -> dict[str, str | int | float | None]:
@@ -29,6 +31,7 @@ class FleetRun:
         return {
             "policy": self.policy,
             "seed": self.seed,
+            "engine": self.engine,
             "rounds": len(self.rounds),
             **summarize_rounds(self.rounds),
             "modes_explored_mean": self.explored[-1],
@@ -64,7 +67,7 @@ def summarize_rounds(rounds: Sequence[RoundComparison]) -> dict[str, float | Non
     found["oracle_saving_pct"] = _percent(oracle, found["maxn_energy_j"])
     found["saving_share_pct"] = None if beyond else _percent(saved, most)
     found["limits_out_of_reach"] = beyond
-    found["deadlines"] = sum(len(one.chosen.busy_s) for one in rounds if one.deadline_s is not None)
+    found["deadlines"] = sum(one.deadlines for one in rounds)
     found["deadlines_missed"] = sum(one.missed for one in rounds)
     found["deadlines_missed_played"] = sum(one.missed_played for one in rounds)
     return found

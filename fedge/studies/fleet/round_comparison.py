@@ -48,6 +48,15 @@ class RoundComparison:
     """The policy's objective, of the choice and of the oracles; None for a policy that minimises nothing."""
     limits_kept: bool = True
     """Whether the oracle's plan keeps the policy's limits; if not, its objective is no reference."""
+    clients: int | None = None
+    """Boards of the round, if costs are summed up by entries of the fleet; None if they are by board."""
+
+    @property
+    def deadlines(self) -> int:
+        """Return the number of boards that had a deadline."""
+        if self.deadline_s is None:
+            return 0
+        return len(self.chosen.busy_s) if self.clients is None else self.clients
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -69,6 +69,56 @@ def test_wrong_input_is_one_line_that_names_it(config: Path, asked: dict[str, ob
     assert "\n" not in str(caught.value)
 
 
+def test_large_fleets_are_played_in_columns_unless_asked_otherwise(config: Path) -> None:
+    def engine_of(count: int, engine: str | None = None) -> str:
+        overrides = (f"fleet.1.count={count}",)
+        return build_fleet_study(FleetStudyOptions(config, overrides=overrides, engine=engine)).jobs[0].engine
+
+    assert [engine_of(1998), engine_of(1999), engine_of(999_999)] == ["coordinator", "columns", "columns"]
+    assert [engine_of(2, "columns"), engine_of(1999, "coordinator")] == ["columns", "coordinator"]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "engine", "words"),
+    [
+        ((), "rows", "--engine: got 'rows'; one of coordinator, columns"),
+        (("policy=fastest", "policy.fleet_power_w=100"), "columns", "--policy: got 'fastest'; one of balanced"),
+        (("selection={name: random, count: 9}",), "columns", "selection.count: got 9; at most 3"),
+        (("fleet.0.bogus=1",), "columns", "fleet[0].bogus: got an unknown key"),
+        (("fleet.0.cost=digits",), "columns", "fleet[0].cost: got 'digits'; known: "),
+    ],
+)
+def test_what_columns_do_not_play_is_said_before_playing(
+    config: Path, overrides: tuple[str, ...], engine: str, words: str
+) -> None:
+    with pytest.raises(BadInput) as caught:
+        build_fleet_study(FleetStudyOptions(config, overrides=overrides, engine=engine))
+
+    assert words in str(caught.value)
+
+
+def test_a_deadline_is_not_judged_by_the_work_of_a_smaller_fleet(config: Path) -> None:
+    deadline = ("policy=least-energy-within-deadline", "policy.deadline_s=20", "fleet.1.count=5000")
+
+    assert build_fleet_study(FleetStudyOptions(config, overrides=deadline, steps=5)).jobs[0].engine == "columns"
+
+
+def test_terminal_rows_and_page_say_which_engine_played(fedge: Launcher, config: Path, tmp_path: Path) -> None:
+    rows, page = tmp_path / "rows.json", tmp_path / "page.html"
+    fleet = ("--engine", "columns", "--set", "fleet.1.count=300", "--rounds", 2)
+
+    outcome = fedge("study", "fleet", config, *fleet, "--json", rows, "--html", page)
+
+    assert outcome.code == 0, outcome.err
+    assert "Engine: columns. Boards of a kind share one posterior" in " ".join(outcome.out.split())
+    (row,) = json.loads(rows.read_text(encoding="utf-8"))
+    assert (row["engine"], row["deadlines"]) == ("columns", 602)
+    written = page.read_text(encoding="utf-8")
+    assert "Boards of a kind share one posterior" in written
+    assert "301 boards" in written
+    assert "Energy of every entry of the fleet" in written
+
+
 def test_unknown_policies_and_files_end_with_one_line(fedge: Launcher, config: Path, tmp_path: Path) -> None:
     unknown = fedge("study", "fleet", config, "--policy", "lucky")
     gone = fedge("study", "fleet", tmp_path / "gone.yaml")

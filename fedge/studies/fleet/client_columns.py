@@ -1,0 +1,281 @@
+"""The state of a fleet as columns: one array per quantity, one element per client."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedge.devices.battery import FLOOR_TOLERANCE_J, J_PER_WH
+from fedge.devices.board_kinds import TABLE_PREFIX, build_link
+from fedge.devices.mode_surface import draw_deviations
+from fedge.errors import RunFailed
+from fedge.experiment import Experiment, FleetBoard, FleetEntry
+from fedge.physics.model_fit import NOISE_POWER_SD, NOISE_TIME_SD, OFFSET_POWER_SD, OFFSET_TIME_SD
+from fedge.seeds import make_generator
+from fedge.studies.fleet.kind_table import KindKnowledge, KindTable, build_kind_table, start_knowledge
+from fedge.studies.fleet.null_task import NullTask
+from fedge.studies.fleet.step_shares import STEP_SHARE_RANGE, TYPICAL_WORK_S
+from fedge.studies.fleet.work_choice import Rows, compute_offset, compute_offset_sd
+from fedge.types import Floats
+
+Flags = NDArray[np.bool_]
+Counts = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FleetColumns:
+    """The constants of n clients, each of an entry of the experiment, which is of a kind.
+
+    Attributes:
+        names: Names of the entries.
+        kinds: The kinds; entries of equal boards and workload share one.
+        kind_of: Index of each entry's kind, shape (entries,).
+        entry: Index of each client's entry, shape (n,).
+        steps: Steps of a round, shape (n,).
+        log_time: True offset of a client's step times from its kind, log units, shape (n,).
+        log_power: The same of its power.
+        down_s: Seconds to download the model, by entry; likewise ``up_s``.
+        radio_w: Power of the radio above idle, by entry.
+        on_s: Mean seconds available, by entry; infinite without an availability. Likewise ``off_s``.
+        capacity_j: Battery, by entry; infinite on mains.
+        floor_j: Charge below which a client takes part in no round, by entry.
+        charging_w: Charging power, by entry.
+        start_j: Charge at the start, by entry.
+    """
+
+    names: tuple[str, ...]
+    kinds: tuple[KindTable, ...]
+    kind_of: Rows
+    entry: Rows
+    steps: Floats
+    log_time: Floats
+    log_power: Floats
+    down_s: Floats
+    up_s: Floats
+    radio_w: Floats
+    on_s: Floats
+    off_s: Floats
+    capacity_j: Floats
+    floor_j: Floats
+    charging_w: Floats
+    start_j: Floats
+
+    def __len__(self) -> int:
+        return len(self.entry)
+
+    @property
+    def kind(self) -> Rows:
+        """Return the index of each client's kind, shape (n,)."""
+        return self.kind_of[self.entry]
+
+    @property
+    def link_s(self) -> Floats:
+        """Return the seconds of both transfers, by entry."""
+        return self.down_s + self.up_s
+
+    def gather(self, values: list[float], clients: Rows) -> Floats:
+        """Return a figure of the kinds for each of ``clients``."""
+        return np.array(values, dtype=np.float64)[self.kind_of[self.entry[clients]]]
+
+    def waiting_w(self, clients: Rows) -> Floats:
+        """Return the true power in watts of ``clients`` that wait in their lowest mode."""
+        return self.gather([kind.idle_w for kind in self.kinds], clients) * np.exp(self.log_power[clients])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ColumnState:
+    """The state between two rounds; arrays have one element per client and are not modified.
+
+    Attributes:
+        clock_s: Simulated time.
+        knowledge: What each kind has learnt.
+        log_s: Sum of log ratios of measured to predicted step time; ``log_w`` that of power.
+        measured: Number of these ratios.
+        tried: Bits of the kind's known modes that the client worked in.
+        explored: Number of these modes.
+        last_round: The last round that the client took part in; 0 for none.
+        busy_s: Seconds of that round.
+        left_j: Charge of the battery in joules; infinite on mains.
+        on: Whether the client is available.
+        switch_s: When that changes; infinite if never.
+    """
+
+    clock_s: float
+    knowledge: tuple[KindKnowledge, ...]
+    log_s: Floats
+    log_w: Floats
+    measured: Counts
+    tried: NDArray[np.uint64]
+    explored: Counts
+    last_round: Counts
+    busy_s: Floats
+    left_j: Floats
+    on: Flags
+    switch_s: Floats
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ClientOffsets:
+    """Expected log offsets of c clients from their kinds, and the standard deviation of that of time."""
+
+    time: Floats
+    power: Floats
+    time_sd: Floats
+
+
+def estimate_offsets(log_s: Floats, log_w: Floats, measured: Counts) -> ClientOffsets:
+    """Return the posterior of clients' offsets, from a normal prior with the spread of boards of a kind."""
+    return ClientOffsets(
+        compute_offset(log_s, measured, OFFSET_TIME_SD, NOISE_TIME_SD),
+        compute_offset(log_w, measured, OFFSET_POWER_SD, NOISE_POWER_SD),
+        compute_offset_sd(measured, OFFSET_TIME_SD, NOISE_TIME_SD),
+    )
+
+
+def build_fleet_columns(experiment: Experiment, steps: int | None) -> FleetColumns:
+    """Build the columns of an experiment's fleet.
+
+    Args:
+        experiment: The experiment; ``fedge.studies.fleet.column_limits`` says which fields are used.
+        steps: Steps of every client per round; None for about ``TYPICAL_WORK_S`` at MAXN, as in ``count_board_steps``.
+    """
+    kinds = dict[tuple[object, ...], KindTable]()
+    columns: dict[str, list[Floats]] = {name: [] for name in ("steps", "log_time", "log_power")}
+    kind_of = []
+    for place, entry in enumerate(experiment.fleet):
+        key = entry.device, entry.truth, entry.cost, entry.references
+        if key not in kinds:
+            board = FleetBoard(name=entry.name or entry.device, index=place, entry=entry)
+            kinds[key] = build_kind_table(experiment, board)
+        kind_of.append(list(kinds).index(key))
+        for name, values in _draw_entry(
+            entry, kinds[key], steps, make_generator(experiment.seed, place, entry.device, "columns")
+        ).items():
+            columns[name].append(values)
+    return FleetColumns(
+        tuple(entry.name or entry.device for entry in experiment.fleet),
+        kinds=tuple(kinds.values()),
+        kind_of=np.array(kind_of, dtype=np.intp),
+        entry=np.repeat(np.arange(len(kind_of)), [entry.count for entry in experiment.fleet]),
+        **{name: np.concatenate(values) for name, values in columns.items()},
+        **{name: np.array(values) for name, values in _list_entry_terms(experiment.fleet).items()},
+    )
+
+
+def _draw_entry(entry: FleetEntry, kind: KindTable, steps: int | None, rng: np.random.Generator) -> dict[str, Floats]:
+    count = entry.count
+    typical = TYPICAL_WORK_S / float(kind.surface.step_s[kind.top])
+    shares = rng.uniform(*STEP_SHARE_RANGE, size=count)
+    replayed = entry.truth.startswith(TABLE_PREFIX)  # a measured table is used unchanged
+    return {
+        "steps": np.maximum(1.0, np.round(shares * typical)) if steps is None else np.full(count, float(steps)),
+        "log_time": np.zeros(count) if replayed else draw_deviations(count, rng),
+        "log_power": np.zeros(count) if replayed else draw_deviations(count, rng),
+    }
+
+
+def _list_entry_terms(entries: tuple[FleetEntry, ...]) -> dict[str, list[float]]:
+    size = sum(array.nbytes for array in NullTask().initial_arrays(0).values())
+    links = [build_link(entry.link).transfer(size) for entry in entries]
+    periods = [
+        (a.on_s, a.off_s) if (a := entry.availability) is not None and a.on_s and a.off_s else (math.inf, 0.0)
+        for entry in entries
+    ]
+    batteries = [entry.battery for entry in entries]
+    capacities = [math.inf if battery is None else battery.capacity_wh * J_PER_WH for battery in batteries]
+    pairs = list(zip(batteries, capacities, strict=True))
+    return {
+        "down_s": [link.down_s for link in links],
+        "up_s": [link.up_s for link in links],
+        "radio_w": [entry.link.radio_w for entry in entries],
+        "on_s": [on_s or math.inf for on_s, _ in periods],
+        "off_s": [off_s or 0.0 for _, off_s in periods],
+        "capacity_j": capacities,
+        "floor_j": [0.0 if battery is None else battery.floor * size_j for battery, size_j in pairs],
+        "charging_w": [0.0 if battery is None else battery.charging_w for battery in batteries],
+        "start_j": [math.inf if battery is None else battery.charge * size_j for battery, size_j in pairs],
+    }
+
+
+def start_state(columns: FleetColumns, seed: int) -> ColumnState:
+    """Return the state before the first round; availability starts in its stationary state."""
+    n, rng = len(columns), make_generator(seed, "availability", "columns")
+    on_s, off_s = columns.on_s[columns.entry], columns.off_s[columns.entry]
+    on, switch_s = np.ones(n, dtype=np.bool_), np.full(n, np.inf)
+    changing = np.flatnonzero(np.isfinite(on_s))
+    on[changing] = rng.random(len(changing)) < on_s[changing] / (on_s + off_s)[changing]
+    switch_s[changing] = rng.exponential(np.where(on[changing], on_s[changing], off_s[changing]))
+    return ColumnState(
+        0.0,
+        knowledge=tuple(start_knowledge(kind) for kind in columns.kinds),
+        log_s=np.zeros(n),
+        log_w=np.zeros(n),
+        measured=np.zeros(n, dtype=np.int64),
+        tried=np.zeros(n, dtype=np.uint64),
+        explored=np.zeros(n, dtype=np.int64),
+        last_round=np.zeros(n, dtype=np.int64),
+        busy_s=np.zeros(n),
+        left_j=columns.start_j[columns.entry],
+        on=on,
+        switch_s=switch_s,
+    )
+
+
+def mask_available(columns: FleetColumns, state: ColumnState) -> Flags:
+    """Mask the clients that are on and whose battery is neither empty nor below its floor."""
+    charged = (state.left_j > 0.0) & (state.left_j >= columns.floor_j[columns.entry] - FLOOR_TOLERANCE_J)
+    return state.on & charged
+
+
+def advance_clock(columns: FleetColumns, state: ColumnState, until_s: float, rng: np.random.Generator) -> ColumnState:
+    """Move the clock to ``until_s``: availability changes; batteries are left to ``drain_idle``."""
+    on, switch_s = state.on, state.switch_s
+    if (due := np.flatnonzero(switch_s <= until_s)).size:
+        on, switch_s = on.copy(), switch_s.copy()
+    while due.size:
+        on[due] = ~on[due]
+        mean_s = np.where(on[due], columns.on_s[columns.entry[due]], columns.off_s[columns.entry[due]])
+        switch_s[due] += rng.exponential(mean_s)
+        due = due[switch_s[due] <= until_s]
+    return dataclasses.replace(state, clock_s=until_s, on=on, switch_s=switch_s)
+
+
+def drain_idle(columns: FleetColumns, state: ColumnState, idle: Flags, seconds: float) -> ColumnState:
+    """Charge the batteries of the clients in ``idle`` for idling: they draw at most what is left and charged."""
+    with_battery = np.flatnonzero(idle & np.isfinite(state.left_j))
+    if not with_battery.size:
+        return state
+    entry, left_j = columns.entry[with_battery], state.left_j.copy()
+    charged_j = left_j[with_battery] + columns.charging_w[entry] * seconds
+    drawn_j = np.minimum(columns.waiting_w(with_battery) * seconds, charged_j)
+    left_j[with_battery] = np.clip(charged_j - drawn_j, 0.0, columns.capacity_j[entry])
+    return dataclasses.replace(state, left_j=left_j)
+
+
+def wait_until_available(columns: FleetColumns, state: ColumnState, number: int, seed: int) -> ColumnState:
+    """Advance the clock until a client is available.
+
+    Raises:
+        RunFailed: No client will ever be available.
+    """
+    rng = make_generator(seed, number, "waiting", "columns")
+    while not mask_available(columns, state).any():
+        charging_w = columns.charging_w[columns.entry] - columns.waiting_w(np.arange(len(columns)))
+        missing_j = np.maximum(0.0, columns.floor_j[columns.entry] - state.left_j) + FLOOR_TOLERANCE_J
+        empty = (state.left_j <= 0.0) | (missing_j > FLOOR_TOLERANCE_J)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            charged_s = np.where(empty, np.where(charging_w > 0, missing_j / charging_w, np.inf), 0.0)
+        ready_s = np.maximum(state.clock_s + charged_s, np.where(state.on, 0.0, state.switch_s))
+        until_s = float(ready_s.min())
+        if not math.isfinite(until_s):
+            raise RunFailed(
+                f"round {number}: no client can be asked, now or later; all are away for good, or too empty"
+            )
+        until_s = max(until_s, math.nextafter(state.clock_s, math.inf))
+        everyone = np.ones(len(columns), dtype=np.bool_)
+        state = advance_clock(columns, drain_idle(columns, state, everyone, until_s - state.clock_s), until_s, rng)
+    return state

@@ -1,0 +1,245 @@
+"""The boards of a kind in a fleet of columns: one surface, one shared posterior over its modes, one front.
+
+A kind is like one board of a run: it has measured some modes, and its predictor is fitted to one row per mode, the mean
+over its clients. So a fit costs the same for ten clients and for a million.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedge import pareto
+from fedge.client.client_setup import PROBE_EXPLORER
+from fedge.decisions import probe_choice
+from fedge.decisions.candidate_modes import mask_above_floor, mask_candidates_and_presets
+from fedge.decisions.measured_correction import correct_with_measurements
+from fedge.decisions.planning import is_pinned
+from fedge.decisions.policies import find_lowest_mode
+from fedge.decisions.probe_choice import ProbeBudget
+from fedge.devices.board_kinds import TABLE_PREFIX, build_kind, build_knowledge, load_references
+from fedge.devices.emulated_board import JITTER_SD, find_top_mode
+from fedge.devices.mode_surface import ModeSurface, draw_kind_surface
+from fedge.experiment import Experiment, FleetBoard
+from fedge.physics.prior_knowledge import PriorKnowledge
+from fedge.predictors import load_predictor
+from fedge.predictors.explorers import load_explorer
+from fedge.seeds import make_generator
+from fedge.studies.fleet.fleet_baselines import map_presets_to_modes
+from fedge.studies.fleet.work_choice import Rows, WorkCurve, WorkRoom, build_curve, choose_predicted_work
+from fedge.studies.implausible_rows import find_plausible_rows
+from fedge.types import Floats, Measurement, Modes, Predictions, ProfileTable
+
+MAX_KNOWN_MODES = 63
+"""Modes of a kind that a client's record of tried modes tells apart, one bit of it each."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class KindTable:
+    """The constants of a kind.
+
+    Attributes:
+        surface: True step time and power of all modes of a typical board.
+        candidates: Rows of ``surface`` that may be chosen, shape (n,).
+        modes: These modes.
+        top: Row of ``surface`` of the fastest mode.
+        low: Row of ``surface`` of the mode in which boards wait.
+        presets: Rows of ``surface`` of the board's presets, by name.
+        plausible: Curve of the modes that the oracle may choose.
+        every: The same with implausible rows of a measured table.
+        knowledge: Prior knowledge of the predictor.
+        predict: Fits the predictor to measurements and predicts ``modes``.
+    """
+
+    surface: ModeSurface
+    candidates: Rows
+    modes: Modes
+    top: int
+    low: int
+    presets: dict[str, int]
+    plausible: WorkCurve
+    every: WorkCurve
+    knowledge: PriorKnowledge
+    predict: Callable[[Sequence[Measurement]], Predictions]
+
+    @property
+    def idle_w(self) -> float:
+        """Return the power of a typical board that waits, in watts."""
+        return float(self.surface.idle_w[self.low])
+
+    @property
+    def waiting_w(self) -> tuple[float, float]:
+        """Return the power of a typical board that waits in its lowest mode, and in MAXN, in watts."""
+        return self.idle_w, float(self.surface.idle_w[self.top])
+
+    def to_candidate(self, row: int) -> int:
+        """Return the candidate nearest to a row of ``surface``."""
+        return pareto.find_nearest_row(self.modes, self.surface.modes[row])
+
+    def find_pinned_row(self, policy: str) -> int:
+        """Return the row of ``surface`` in which boards wait: the policy's pinned mode, or the lowest."""
+        if not is_pinned(policy):
+            return self.low
+        preset = policy.partition(":")[2]
+        return self.presets[preset] if preset else self.top
+
+
+def build_kind_table(experiment: Experiment, board: FleetBoard) -> KindTable:
+    """Build the table of the kind of ``board``, the first of its boards; its smooth residual is drawn for the kind."""
+    kind = build_kind(board, experiment.workload)
+    average, replayed = kind.average, board.entry.truth.startswith(TABLE_PREFIX)
+    rng = make_generator(experiment.seed, board.name, "kind")
+    sds = kind.residual_time_sd_log, kind.residual_power_sd_log
+    surface = average if replayed else draw_kind_surface(average, *sds, rng)
+    mask = mask_candidates_and_presets(surface.modes, tuple(kind.spec.presets.values()))
+    candidates = Modes(surface.modes.knobs[mask])
+    top, low = surface.find_row(find_top_mode(surface)), surface.find_row(find_lowest_mode(candidates))
+    knowledge = build_knowledge(kind, load_references(board, experiment.workload), float(surface.idle_w[top]))
+    predictor = load_predictor(experiment.predictor, knowledge)
+    above = mask_above_floor(surface.modes)
+    plausible = above & find_plausible_rows(_as_table(surface), kind.spec.maxn) if replayed else above
+    plausible[top] = True
+    presets = map_presets_to_modes(surface, kind.spec.presets)
+    return KindTable(
+        surface,
+        candidates=np.flatnonzero(mask),
+        modes=candidates,
+        top=top,
+        low=low,
+        presets={name: surface.find_row(mode) for name, mode in presets.items()},
+        plausible=_build_true_curve(surface, plausible, float(surface.idle_w[low])),
+        every=_build_true_curve(surface, above, float(surface.idle_w[low])),
+        knowledge=knowledge,
+        predict=lambda measurements: predictor.fit(measurements).predict(candidates),
+    )
+
+
+def _as_table(surface: ModeSurface) -> ProfileTable:
+    return ProfileTable(
+        "", workload="", batch_size=1, modes=surface.modes, step_s=surface.step_s, power_w=surface.power_w, sha256="",
+        path="",
+    )  # fmt: skip
+
+
+def _build_true_curve(surface: ModeSurface, mask: NDArray[np.bool_], idle_w: float) -> WorkCurve:
+    return build_curve(np.where(mask, surface.step_s, np.inf), surface.step_s * (surface.power_w - idle_w))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class KindKnowledge:
+    """The measurements of a kind, pooled by mode, each less its client's expected offset, and the last fit.
+
+    Attributes:
+        rows: Candidates measured so far, in their order, shape (k,).
+        count: Measurements of each, shape (k,).
+        steps: Steps of these measurements, shape (k,).
+        log_s: Sum of their log step times, shape (k,).
+        log_w: Sum of their log powers, shape (k,).
+        fitted: Predictions of all candidates after the last fit.
+        predictions: The same, those of measured modes corrected by the pooled measurements.
+        budgets_s: Seconds per step that the deadlines of earlier rounds allowed a typical client.
+    """
+
+    rows: Rows
+    count: Floats
+    steps: Floats
+    log_s: Floats
+    log_w: Floats
+    fitted: Predictions
+    predictions: Predictions
+    budgets_s: tuple[float, ...] = ()
+
+
+def start_knowledge(kind: KindTable) -> KindKnowledge:
+    """Return what is known of a kind before any measurement: its prior."""
+    none, rows, prior = np.zeros(0), np.zeros(0, dtype=np.intp), kind.predict(())
+    return KindKnowledge(rows, count=none, steps=none, log_s=none, log_w=none, fitted=prior, predictions=prior)
+
+
+def list_pooled_measurements(known: KindKnowledge) -> list[Measurement]:
+    """List one measurement per mode: the geometric mean of all of that mode."""
+    return [
+        Measurement(
+            known.fitted.modes[int(row)],
+            steps=max(1, round(steps)),
+            step_s=math.exp(log_s / count),
+            power_w=math.exp(log_w / count),
+            time_se_log=JITTER_SD / math.sqrt(steps),
+            power_se_log=JITTER_SD / math.sqrt(steps),
+        )
+        for row, count, steps, log_s, log_w in zip(
+            known.rows, known.count, known.steps, known.log_s, known.log_w, strict=True
+        )
+    ]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PooledRows:
+    """Measurements of a kind's clients: candidates, steps, and log step time and log power less the offsets."""
+
+    rows: Rows
+    steps: Floats
+    log_s: Floats
+    log_w: Floats
+
+
+def learn(kind: KindTable, known: KindKnowledge, seen: PooledRows) -> KindKnowledge:
+    """Pool measurements; the posterior is fitted again only if they are of a mode that was not measured before."""
+    if len(seen.rows) == 0:
+        return known
+    new = np.setdiff1d(seen.rows, known.rows)
+    rows = np.concatenate([known.rows, new])
+    places = np.zeros(len(kind.candidates), dtype=np.intp)
+    places[rows] = np.arange(len(rows))
+
+    def add(before: Floats, values: Floats | None) -> Floats:
+        total: Floats = np.bincount(places[seen.rows], values, len(rows)).astype(np.float64)
+        total[: len(before)] += before
+        return total
+
+    pooled = dataclasses.replace(
+        known,
+        rows=rows,
+        count=add(known.count, None),
+        steps=add(known.steps, seen.steps),
+        log_s=add(known.log_s, seen.log_s),
+        log_w=add(known.log_w, seen.log_w),
+    )
+    measurements = list_pooled_measurements(pooled)
+    fitted = kind.predict(measurements) if len(new) else pooled.fitted
+    return dataclasses.replace(pooled, fitted=fitted, predictions=correct_with_measurements(fitted, measurements))
+
+
+def choose_probe(kind: KindTable, known: KindKnowledge, budget: ProbeBudget, modes: int) -> int | None:
+    """Return the candidate that the kind should probe next, as a board of a run would, or None if none is worth it.
+
+    Args:
+        kind: The kind.
+        known: What it has measured.
+        budget: Work and time left of a typical client.
+        modes: Number of modes after which a kind probes no more.
+    """
+    if len(known.rows) == 0:
+        return kind.to_candidate(kind.top)
+    if len(known.rows) >= modes:
+        return None
+    predictions, seen = known.predictions, frozenset(kind.modes[int(row)] for row in known.rows)
+    informative = probe_choice.list_informative_modes(predictions, kind.idle_w, seen, budget)
+    if len(informative):
+        explorer = load_explorer(PROBE_EXPLORER, informative, kind.knowledge)
+        explorer.tell(list_pooled_measurements(known))
+        if len(suggested := explorer.ask(1)):
+            return pareto.find_nearest_row(kind.modes, suggested[0])
+    steps, left_s, switch_s = (np.array([value]) for value in (budget.steps, budget.left_s, budget.switch_s))
+    room = WorkRoom(steps, left_s, switch_s, switch_w=0.0)
+    wish = choose_predicted_work(predictions, kind.idle_w, room=room, z=0.0, offset_sd=np.zeros(1))
+    for row in (int(wish.slow[0]), int(wish.fast[0])):
+        if row not in known.rows and probe_choice.is_probe_safe(predictions, kind.modes[row], budget):
+            return row
+    mode = probe_choice.find_most_saving_mode(predictions, kind.idle_w, seen, budget)
+    return None if mode is None else pareto.find_nearest_row(kind.modes, mode)

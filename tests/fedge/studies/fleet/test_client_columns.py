@@ -1,0 +1,95 @@
+"""Columns of clients: deviations as large as those of emulated boards, offsets that are learnt, idle batteries."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fedge.devices.mode_surface import BOARD_DEVIATION
+from fedge.experiment import AvailabilitySpec, BatterySpec, Experiment, ExplorationSpec, FleetEntry
+from fedge.studies.fleet import client_columns
+from fedge.studies.fleet.client_columns import build_fleet_columns, estimate_offsets, start_state
+from fedge.studies.fleet.column_rounds import play_round
+
+NANO = FleetEntry(name="nano", device="nano", count=40)
+
+
+def experiment(*entries: FleetEntry) -> Experiment:
+    return Experiment(fleet=entries, exploration=ExplorationSpec(modes=6), rounds=5)
+
+
+def test_clients_deviate_from_their_kind_as_boards_do() -> None:
+    columns = build_fleet_columns(experiment(NANO.model_copy(update={"count": 500})), None)
+
+    for deviation in (columns.log_time, columns.log_power):
+        low, high = np.log1p(BOARD_DEVIATION)
+        assert low <= np.abs(deviation).min() < 0.015
+        assert 0.07 < np.abs(deviation).max() <= high
+        assert abs(np.mean(deviation > 0) - 0.5) < 0.1
+    work_s = columns.steps * columns.kinds[0].surface.step_s[columns.kinds[0].top]
+    assert 19.5 < work_s.min() < 22.0
+    assert 38.0 < work_s.max() < 40.5
+
+
+def test_entries_of_one_board_and_workload_share_a_kind() -> None:
+    other = FleetEntry(name="others", device="nano", battery=BatterySpec(capacity_wh=10))
+    columns = build_fleet_columns(experiment(NANO, other, FleetEntry(device="tx2")), 30)
+
+    assert len(columns.kinds) == 2
+    assert columns.kind.tolist() == [0] * 41 + [1]
+    assert np.isinf(columns.capacity_j[[0, 2]]).all()
+    assert columns.capacity_j[1] == 36_000.0
+    assert (columns.steps == 30).all()
+
+
+def test_a_client_learns_its_own_offsets() -> None:
+    asked = experiment(NANO)
+    columns = build_fleet_columns(asked, None)
+    state = start_state(columns, 1)
+    for number in range(1, 6):
+        state, _ = play_round(columns, asked, state, number)
+    own = estimate_offsets(state.log_s, state.log_w, state.measured)
+
+    for learnt, true in ((own.time, columns.log_time), (own.power, columns.log_power)):
+        off = (learnt - learnt.mean()) - (true - true.mean())
+        assert np.sqrt(np.mean(off**2)) < 0.2 * true.std()
+    assert (own.time_sd < 0.006).all()
+
+
+def test_pooled_measurements_are_freed_of_their_clients_offsets() -> None:
+    asked = experiment(NANO)
+    columns = build_fleet_columns(asked, None)
+    state = start_state(columns, 1)
+    for number in range(1, 6):
+        state, _ = play_round(columns, asked, state, number)
+    kind, known = columns.kinds[0], state.knowledge[0]
+    true_s = kind.surface.step_s[kind.candidates[known.rows]]
+    apart = np.log(known.predictions.step_s[known.rows] / true_s)
+
+    assert len(known.rows) == 6
+    assert apart.std() < 0.012, "eight clients that deviate by 5 % each would leave 1.8 %"
+
+
+def test_idle_boards_draw_from_their_batteries_and_charge_them() -> None:
+    battery = BatterySpec(capacity_wh=1.0, charge=0.5, charging_w=0.5)
+    columns = build_fleet_columns(experiment(NANO.model_copy(update={"battery": battery, "count": 3})), 30)
+    state = start_state(columns, 1)
+    after = client_columns.drain_idle(columns, state, np.array([True, False, True]), 100.0)
+    drawn_j = 100.0 * (columns.waiting_w(np.arange(3)) - 0.5)
+
+    assert (state.left_j - after.left_j).tolist() == pytest.approx([drawn_j[0], 0.0, drawn_j[2]])
+    empty = client_columns.drain_idle(columns, state, np.ones(3, dtype=np.bool_), 1e6)
+    assert empty.left_j.tolist() == [0.0] * 3
+
+
+def test_availability_alternates_with_its_mean_lengths() -> None:
+    entry = NANO.model_copy(update={"count": 2000, "availability": AvailabilitySpec(on_s=300.0, off_s=100.0)})
+    columns = build_fleet_columns(experiment(entry), 30)
+    state, rng = start_state(columns, 1), np.random.default_rng(1)
+    present = [state.on.mean()]
+    for until_s in (50.0, 400.0, 5000.0):
+        state = client_columns.advance_clock(columns, state, until_s, rng)
+        present.append(state.on.mean())
+        assert (state.switch_s > until_s).all()
+
+    assert present == pytest.approx([0.75] * 4, abs=0.04)
