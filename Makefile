@@ -83,8 +83,10 @@ format: setup ## Format the code and apply automatic fixes
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
-bench: setup ## Run the benchmarks one after the other
-	@set -e; for program in benchmarks/*.py; do echo "== $$program"; $(BIN)/python "$$program"; done
+bench: setup ## Run the benchmarks one after the other, each with its command, the machine and the date
+	@set -e; machine="$$(nproc) cores, $$(uname -sm), $$($(BIN)/python -V), commit $$(git rev-parse --short HEAD)"; \
+	  for program in benchmarks/*.py; do \
+	    echo "== $(BIN)/python $$program ($$machine, $$(date -Iminutes))"; $(BIN)/python "$$program"; done
 
 clean: ## Remove environments, caches and build output; runs are kept
 	@rm -rf $(VENV) .venv-vendor build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage

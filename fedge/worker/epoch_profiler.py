@@ -42,17 +42,31 @@ now_s = time.monotonic
 PROGRESS_PERIOD_S = 2.0
 """Seconds between progress lines: well below the time without output after which the caller assumes a crash."""
 STEP_COLUMNS = (
-    "start_s", "fetch_s", "preprocess_s", "collate_s", "stall_s", "copy_s", "compute_s", "overhead_s", "taking_s",
+    "start_s",
+    "fetch_s",
+    "preprocess_s",
+    "collate_s",
+    "stall_s",
+    "copy_s",
+    "compute_s",
+    "overhead_s",
+    "taking_s",
     "step_s",
-)  # fmt: skip
+)
 """Columns recorded for every step.
 
 ``taking_s`` is the part of ``overhead_s`` before the batch arrived: without loader workers collating and the loader's
 own work, with them the hand-over of the batch.
 """
 EPOCH_COLUMNS = (
-    "begun_s", "started_s", "ended_s", "resident_before", "resident_after", "read_bytes_before", "read_bytes_after"
-)  # fmt: skip
+    "begun_s",
+    "started_s",
+    "ended_s",
+    "resident_before",
+    "resident_after",
+    "read_bytes_before",
+    "read_bytes_after",
+)
 PIL_LIMIT = None
 """No limit on the size of the user's own images."""
 
@@ -107,7 +121,13 @@ class StepTimeTable:
         self.rows = 0
 
     def add_row(self, epoch: int, step: int, times: Tuple[float, ...]) -> None:
-        """Append one step; ``times`` are all of ``STEP_COLUMNS`` but the last, which ``close_row`` sets."""
+        """Append one step; ``times`` are all of ``STEP_COLUMNS`` but the last, which ``close_row`` sets.
+
+        Args:
+            epoch: Index of the epoch.
+            step: Index of the step in the epoch.
+            times: Seconds, in the order of ``STEP_COLUMNS`` without ``step_s``.
+        """
         row = self.rows
         self.epoch[row], self.step[row] = epoch, step
         for name, seconds in zip(STEP_COLUMNS, times):
@@ -275,14 +295,21 @@ def load_samples(spec: EpochSpec) -> Tuple[Any, List[str]]:
     own = not generated_images.is_complete(Path(folder))
     highest = max(label for _, label in files)
     if own and highest >= spec.classes:
-        right = f"the {spec.classes} that the network scores, or fewer"
-        raise generated_images.BadImages(folder, f"{highest + 1} classes", right)
+        raise generated_images.BadImages(
+            folder, f"{highest + 1} classes", f"the {spec.classes} that the network scores, or fewer"
+        )
     labelled = [(path, label % spec.classes) for path, label in files]
     return loading.ImageFiles(labelled, prepared), [path for path, _ in labelled]
 
 
 def run_epochs(spec: EpochSpec, samples: Any, paths: List[str], step: Callable[..., StepOutcome]) -> Dict[str, Any]:
     """Run all epochs in sequence; host counters are read between them only.
+
+    Args:
+        spec: The specification.
+        samples: The data set.
+        paths: Files of the data set, for page-cache statistics.
+        step: Runs and times one step on the device.
 
     Returns:
         Arrays by name, as in ``measure_epochs``.
@@ -291,15 +318,17 @@ def run_epochs(spec: EpochSpec, samples: Any, paths: List[str], step: Callable[.
     from fedge.worker import timed_loader as loading
 
     how = loading.TimedLoaderSettings(spec.batch_size, spec.workers, spec.prefetch, spec.pinned)
-    orders = [
-        loading.plan_batches(len(samples), spec.batch_size, spec.minibatches, spec.seed, epoch=epoch)
-        for epoch in range(spec.epochs)
-    ]
-    if not orders[0]:
+    order = loading.plan_batches(
+        len(samples), batch_size=spec.batch_size, most=spec.minibatches, seed=spec.seed, epoch=0
+    )
+    if not order:
         raise BadSpec("batch_size", str(spec.batch_size), f"at most the {len(samples)} images of an epoch")
-    notes = StepTimeTable(sum(map(len, orders)))
+    notes = StepTimeTable(spec.epochs * len(order))
     edges: Dict[str, Column] = {name: np.zeros(spec.epochs) for name in EPOCH_COLUMNS}
-    for epoch, order in enumerate(orders):
+    for epoch in range(spec.epochs):
+        order = loading.plan_batches(
+            len(samples), batch_size=spec.batch_size, most=spec.minibatches, seed=spec.seed, epoch=epoch
+        )
         before = host.read_host_counters(paths, spec.disk)
         loader = loading.make_loader(samples, how, order)
         begun_s, started_s, ended_s, rest = run_epoch(loader, step=step, notes=notes, epoch=epoch, workers=spec.workers)
@@ -335,7 +364,9 @@ def run_epoch(
         did = step(batch.images, batch.labels)
         _read_loss_and_hits(did)
         end_s = now_s()
-        notes.add_row(epoch, i, split_step_time(asked_s, got_s, end_s, batch, did=did, workers=workers))
+        notes.add_row(
+            epoch, i, split_step_time(asked_s, got_s=got_s, end_s=end_s, batch=batch, did=did, workers=workers)
+        )
         if end_s - reported_s > PROGRESS_PERIOD_S:
             reported_s = end_s
             print_json({"epoch": epoch, "step": i + 1, "steps": steps})
@@ -375,8 +406,17 @@ def split_step_time(
         stall_s = stamps.fetch_s + stamps.preprocess_s
         taking_s = (stamps.begun_s - asked_s) + collate_s + (got_s - stamps.made_s)
     overhead_s = taking_s + (end_s - did.done_s)
-    loaded = (asked_s, stamps.fetch_s, stamps.preprocess_s, collate_s, stall_s)
-    return (*loaded, did.copy_s, did.compute_s, overhead_s, taking_s)
+    return (
+        asked_s,
+        stamps.fetch_s,
+        stamps.preprocess_s,
+        collate_s,
+        stall_s,
+        did.copy_s,
+        did.compute_s,
+        overhead_s,
+        taking_s,
+    )
 
 
 def write_arrays(path: Path, arrays: Dict[str, Any]) -> None:
