@@ -28,6 +28,12 @@ pytest.importorskip("torch_pruning", reason="torch-pruning is not installed")
 SHAPE = (3, 16, 16)
 
 
+@pytest.fixture(autouse=True)
+def seeded() -> None:
+    """The networks' initial weights, which may by chance hide what a cut changes, are the same in every run."""
+    torch.manual_seed(0)
+
+
 class _Residual(nn.Module):
     """Two branches, a sum, a depthwise and a grouped convolution, a concatenation."""
 
