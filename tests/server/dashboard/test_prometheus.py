@@ -20,7 +20,7 @@ from fedge.telemetry import open_run
 
 ROOT = Path(__file__).resolve().parents[3]
 pytestmark = [pytest.mark.slow, pytest.mark.monitor, needs_prometheus]
-ROUNDS = 10
+ROUNDS = 60
 YAML = f"""
 name: scraped
 seed: 1
