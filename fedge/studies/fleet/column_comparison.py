@@ -19,7 +19,7 @@ from fedge.devices.emulated_board import MODE_SWITCH_S, WARM_UP_STEPS
 from fedge.experiment import PolicySpec
 from fedge.studies.fleet import column_plan, fleet_costs
 from fedge.studies.fleet.client_columns import FleetColumns
-from fedge.studies.fleet.column_rounds import PlayedRound
+from fedge.studies.fleet.column_rounds import SimulatedRound
 from fedge.studies.fleet.fleet_costs import FleetCost
 from fedge.studies.fleet.fleet_oracle import PIECES_PER_STEP
 from fedge.studies.fleet.kind_table import KindTable
@@ -109,7 +109,7 @@ def _least_energy(curve: WorkCurve, steps: Floats, room_s: Floats, speed: Floats
     return work_s, speed * (count * e[slow] + rest * e[fast]) + MODE_SWITCH_S * switch_w * switches
 
 
-def compare_columns(columns: FleetColumns, played: PlayedRound, policy: PolicySpec, number: int) -> RoundComparison:
+def compare_columns(columns: FleetColumns, played: SimulatedRound, policy: PolicySpec, number: int) -> RoundComparison:
     """Compare one round of columns with baselines and the oracle by the true costs."""
     true = _build_true_clients(columns, played.clients)
     chosen = true.cost(played.true_s, played.true_j, played.waiting_w)

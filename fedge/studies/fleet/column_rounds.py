@@ -14,7 +14,7 @@ from fedge.seeds import make_generator
 from fedge.studies.fleet import client_columns, column_plan
 from fedge.studies.fleet.client_columns import ColumnState, FleetColumns, estimate_offsets
 from fedge.studies.fleet.column_selection import select_columns
-from fedge.studies.fleet.column_settlement import ColumnSettlement, PlayedWork, settle_columns
+from fedge.studies.fleet.column_settlement import ColumnSettlement, SimulatedWork, settle_columns
 from fedge.studies.fleet.kind_round import KindGoal, KindRound, RunningWork, start_work
 from fedge.studies.fleet.kind_table import KindKnowledge, KindTable
 from fedge.studies.fleet.work_choice import Rows, build_curve
@@ -22,7 +22,7 @@ from fedge.types import Floats
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class PlayedRound:
+class SimulatedRound:
     """A round that was played by c clients.
 
     Attributes:
@@ -43,9 +43,9 @@ class PlayedRound:
     settled: ColumnSettlement
 
 
-def play_round(
+def simulate_round(
     columns: FleetColumns, experiment: Experiment, state: ColumnState, number: int
-) -> tuple[ColumnState, PlayedRound]:
+) -> tuple[ColumnState, SimulatedRound]:
     """Play round ``number`` and return the state after it. Pure; all randomness follows from the experiment's seed.
 
     Raises:
@@ -58,7 +58,7 @@ def play_round(
     knowledge, kind_of = list(state.knowledge), columns.kind[clients]
     for index, kind in enumerate(columns.kinds):
         if len(places := np.flatnonzero(kind_of == index)):
-            knowledge[index] = KindRound(goal, kind, known=knowledge[index], work=work, places=places).play()
+            knowledge[index] = KindRound(goal, kind, known=knowledge[index], work=work, places=places).simulate()
     return _finish_round(goal, dataclasses.replace(state, knowledge=tuple(knowledge)), work)
 
 
@@ -93,13 +93,13 @@ def _build_known_front(kind: KindTable, known: KindKnowledge, z: float) -> colum
     return column_plan.build_planned_front(curve, sd_log[curve.rows], z, top=at_top, idle_w=kind.waiting_w)
 
 
-def _finish_round(goal: KindGoal, state: ColumnState, work: RunningWork) -> tuple[ColumnState, PlayedRound]:
+def _finish_round(goal: KindGoal, state: ColumnState, work: RunningWork) -> tuple[ColumnState, SimulatedRound]:
     """Settle the round and return the state after it."""
     columns, clients, experiment = work.columns, work.clients, goal.experiment
     entry, policy = columns.entry[clients], experiment.policy.name
     idle_w = [float(kind.surface.idle_w[kind.find_pinned_row(policy)]) for kind in columns.kinds]
     waiting_w = columns.gather(idle_w, clients) * np.exp(columns.log_power[clients])
-    played = PlayedWork(
+    played = SimulatedWork(
         columns.down_s[entry],
         work_s=work.work_s,
         up_s=columns.up_s[entry],
@@ -121,7 +121,7 @@ def _finish_round(goal: KindGoal, state: ColumnState, work: RunningWork) -> tupl
     state = _store_clients(state, goal.number, work, busy_s=played.busy_s, left_j=settled.left_j)
     rng = make_generator(experiment.seed, goal.number, "availability", "columns")
     state = client_columns.advance_clock(columns, state, state.clock_s + settled.round_s, rng)
-    return state, PlayedRound(
+    return state, SimulatedRound(
         clients,
         deadline_s,
         true_s=work.true_s,

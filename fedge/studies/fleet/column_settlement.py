@@ -16,7 +16,7 @@ from fedge.types import Floats
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class PlayedWork:
+class SimulatedWork:
     """The work of c clients in a round, shape (c,) each.
 
     Attributes:
@@ -66,7 +66,7 @@ class ColumnSettlement:
 
 
 def settle_columns(
-    work: PlayedWork, late: LateReplySpec, deadline_s: float | None, wanted: int | None
+    work: SimulatedWork, late: LateReplySpec, deadline_s: float | None, wanted: int | None
 ) -> ColumnSettlement:
     """Settle a round.
 
@@ -98,7 +98,7 @@ def settle_columns(
 
 
 def _book_energy(
-    work: PlayedWork, round_s: float, *, done: Flags, failed: Flags, until_s: Floats, flat: Flags
+    work: SimulatedWork, round_s: float, *, done: Flags, failed: Flags, until_s: Floats, flat: Flags
 ) -> ColumnSettlement:
     """Book work, radio and idle energy until ``until_s``; a flat board draws nothing after it."""
     worked_s = np.clip(until_s - work.down_s, 0.0, work.work_s)
@@ -114,7 +114,7 @@ def _book_energy(
     return ColumnSettlement(round_s, done, failed, energy_j=energy_j, left_j=left_j)
 
 
-def compute_empty_s(work: PlayedWork) -> Floats:
+def compute_empty_s(work: SimulatedWork) -> Floats:
     """Return the seconds until each battery is empty; infinite if it lasts through the client's work."""
     empty_s = np.full(len(work.work_s), np.inf)
     past_s, left_j = np.zeros(len(empty_s)), work.left_j

@@ -12,7 +12,7 @@ from fedge.experiment import Experiment
 from fedge.studies.fleet.client_columns import build_fleet_columns, start_state
 from fedge.studies.fleet.column_comparison import compare_columns
 from fedge.studies.fleet.column_plan import PLANNERS
-from fedge.studies.fleet.column_rounds import play_round
+from fedge.studies.fleet.column_rounds import simulate_round
 from fedge.studies.fleet.column_selection import COLUMN_SELECTORS
 from fedge.studies.fleet.fleet_study_row import FleetRun
 from fedge.studies.fleet.kind_table import MAX_KNOWN_MODES
@@ -83,7 +83,7 @@ def run_column_study(
     columns = build_fleet_columns(experiment, steps)
     state, rounds, explored = start_state(columns, experiment.seed), [], []
     for number in range(1, experiment.rounds + 1):
-        state, played = play_round(columns, experiment, state, number)
+        state, played = simulate_round(columns, experiment, state, number)
         rounds.append(compare_columns(columns, played, experiment.policy, number))
         explored.append(float(state.explored.sum() / max(1, np.count_nonzero(state.explored))))
         report(number)

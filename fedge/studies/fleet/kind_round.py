@@ -148,7 +148,7 @@ class KindRound:
     work: RunningWork
     places: Rows
 
-    def play(self) -> KindKnowledge:
+    def simulate(self) -> KindKnowledge:
         """Run all steps of the kind's clients and return what it knows then."""
         pinned = self.kind.find_pinned_row(self.goal.experiment.policy.name)
         if is_pinned(self.goal.experiment.policy.name):

@@ -9,7 +9,7 @@ from fedge.devices.mode_surface import BOARD_DEVIATION
 from fedge.experiment import AvailabilitySpec, BatterySpec, Experiment, ExplorationSpec, FleetEntry
 from fedge.studies.fleet import client_columns
 from fedge.studies.fleet.client_columns import build_fleet_columns, estimate_offsets, start_state
-from fedge.studies.fleet.column_rounds import play_round
+from fedge.studies.fleet.column_rounds import simulate_round
 
 NANO = FleetEntry(name="nano", device="nano", count=40)
 
@@ -47,7 +47,7 @@ def test_a_client_learns_its_own_offsets() -> None:
     columns = build_fleet_columns(asked, None)
     state = start_state(columns, 1)
     for number in range(1, 6):
-        state, _ = play_round(columns, asked, state, number)
+        state, _ = simulate_round(columns, asked, state, number)
     own = estimate_offsets(state.log_s, state.log_w, state.measured)
 
     for learnt, true in ((own.time, columns.log_time), (own.power, columns.log_power)):
@@ -61,7 +61,7 @@ def test_pooled_measurements_are_freed_of_their_clients_offsets() -> None:
     columns = build_fleet_columns(asked, None)
     state = start_state(columns, 1)
     for number in range(1, 6):
-        state, _ = play_round(columns, asked, state, number)
+        state, _ = simulate_round(columns, asked, state, number)
     kind, known = columns.kinds[0], state.knowledge[0]
     true_s = kind.surface.step_s[kind.candidates[known.rows]]
     apart = np.log(known.predictions.step_s[known.rows] / true_s)

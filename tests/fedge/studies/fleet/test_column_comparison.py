@@ -13,7 +13,7 @@ from fedge.experiment import Experiment, FleetEntry, LinkSpec, PolicySpec
 from fedge.studies.fleet import fleet_baselines, fleet_costs, fleet_oracle
 from fedge.studies.fleet.client_columns import FleetColumns, build_fleet_columns, start_state
 from fedge.studies.fleet.column_comparison import compare_columns
-from fedge.studies.fleet.column_rounds import play_round
+from fedge.studies.fleet.column_rounds import simulate_round
 from fedge.studies.fleet.fleet_costs import BoardTruth, FleetCost
 from fedge.types import Front, Predictions
 
@@ -67,7 +67,7 @@ def is_like(found: FleetCost, expected: FleetCost, rel: float) -> bool:
 
 def test_baselines_are_those_of_single_boards(columns: FleetColumns) -> None:
     experiment = Experiment(fleet=FLEET, policy=POLICY)
-    _, played = play_round(columns, experiment, start_state(columns, 1), 1)
+    _, played = simulate_round(columns, experiment, start_state(columns, 1), 1)
     found = compare_columns(columns, played, POLICY, 1)
     boards = truths(columns)
     fronts = {name: true_front(columns, place, truth) for place, (name, truth) in enumerate(boards.items())}

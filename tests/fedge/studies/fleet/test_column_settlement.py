@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from fedge.devices.battery import BatteryCharge
 from fedge.experiment import BatterySpec, LateReplySpec
-from fedge.studies.fleet.column_settlement import PlayedWork, settle_columns
+from fedge.studies.fleet.column_settlement import SimulatedWork, settle_columns
 from server.accounting.client_rows import RoundStart
 from server.accounting.settlement import settle_round
 
@@ -52,11 +52,11 @@ def test_columns_are_settled_as_the_coordinator_settles_reports(
     assert found.left_j.tolist() == pytest.approx(left_j, abs=1e-6)
 
 
-def as_columns(clients: list[tuple[float, float, float | None, float | None]]) -> PlayedWork:
+def as_columns(clients: list[tuple[float, float, float | None, float | None]]) -> SimulatedWork:
     work_s, power_w = np.array([c[0] for c in clients]), np.array([c[1] for c in clients])
     has_battery = np.array([c[3] is not None for c in clients])
     full = np.ones(len(clients))
-    return PlayedWork(
+    return SimulatedWork(
         LINK.down_s * full,
         work_s=work_s,
         up_s=LINK.up_s * full,

@@ -19,7 +19,7 @@ from fedge.experiment import (
 )
 from fedge.studies import fleet
 from fedge.studies.fleet.client_columns import build_fleet_columns, mask_available, start_state
-from fedge.studies.fleet.column_rounds import play_round
+from fedge.studies.fleet.column_rounds import simulate_round
 from fedge.studies.fleet.column_study import check_columns, run_column_study
 
 ORIN, NANO = FleetEntry(name="orin", device="agx-orin-64gb"), FleetEntry(name="nano", device="nano")
@@ -84,7 +84,7 @@ def test_a_battery_loses_what_its_board_draws_and_sits_rounds_out_below_its_floo
     state = start_state(columns, 1)
     for number in range(1, 9):
         before, offered = state.left_j, mask_available(columns, state)
-        state, played = play_round(columns, asked, state, number)
+        state, played = simulate_round(columns, asked, state, number)
         nano = played.clients[played.clients < 8]
         spent = played.settled.energy_j[: len(nano)]
         assert state.left_j[nano] == pytest.approx(np.maximum(0.0, before[nano] - spent))
@@ -102,7 +102,7 @@ def test_clients_that_go_away_fail_and_take_part_later() -> None:
     columns = build_fleet_columns(asked, None)
     state, failed, asked_count = start_state(columns, 1), 0, []
     for number in range(1, 7):
-        state, played = play_round(columns, asked, state, number)
+        state, played = simulate_round(columns, asked, state, number)
         failed += int(played.settled.failed.sum())
         asked_count.append(len(played.clients))
         assert not (played.settled.failed & played.settled.done).any()
