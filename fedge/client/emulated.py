@@ -69,7 +69,7 @@ logger = logging.getLogger(__name__)
 MAX_CACHED_CLIENTS = 256
 # Clients that a process keeps in memory, about 1 MB each; others are rebuilt on every request.
 MAX_CLIENTS_TOGETHER = 64
-# Clients whose rounds are computed together: fits in larger batches are hardly faster.
+# Default: clients whose rounds are computed together, which bounds what a process holds of unfinished rounds.
 
 
 @dataclass(frozen=True, slots=True, eq=False)
