@@ -165,9 +165,10 @@ class NetworkSpec(_SpecModel):
 
 
 class WorkloadSpec(_SpecModel):
-    """The learning task and the cost profile of its steps on a board.
+    """The learning task, the cost profile of its steps on a board, and the size of the model that emulated links move.
 
-    With ``network`` there is no cost profile; ``cost`` is then only a label, the network's name by default.
+    With ``network`` there is no cost profile; ``cost`` is then only a label, the network's name by default. ``model_mb``
+    is in MB (10**6 bytes); None takes the parameters of the network whose steps are priced, 4 bytes each.
     """
 
     task: str = "digits-cnn"
@@ -178,6 +179,7 @@ class WorkloadSpec(_SpecModel):
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
     memory: MemorySpec = MemorySpec()
     network: NetworkSpec | None = None
+    model_mb: Positive | None = None
 
 
 class DataSpec(_SpecModel):

@@ -45,7 +45,8 @@ class RequestMessage:
         policy: Name of the policy.
         state: The client's stored state.
         goal: The client's goal in a round.
-        model_bytes: Size of the model to transfer.
+        model_bytes: Size of the trained model. Emulated links move the model whose steps are priced, if its size is
+            known.
         proximal_mu: Weight of FedProx's proximal term.
         shared: Measurements of other boards of the same kind, each with its ``board``.
         cancel_s: Real boards only: seconds of work after which the reply is no longer needed; None for no limit.

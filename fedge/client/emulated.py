@@ -47,7 +47,7 @@ from fedge.client.round_context import RoundContext
 from fedge.client.round_report import build_reply
 from fedge.client.round_trace import build_emulated_trace
 from fedge.client.step_accounting import count_steps
-from fedge.costs.layered_work import build_workload
+from fedge.costs.layered_work import build_workload, count_priced_bytes
 from fedge.decisions.candidate_modes import mask_above_floor, mask_candidates_and_presets
 from fedge.decisions.policies import find_lowest_mode
 from fedge.devices.board_kinds import BoardKind, build_kind, build_knowledge, build_link, build_surface, load_references
@@ -161,6 +161,7 @@ def _build_client(experiment: Experiment, board: FleetBoard, share: NDArray[np.i
         steps=count_steps(len(share), experiment.workload.batch_size, experiment.workload.local_epochs),
         samples=len(share),
         link=build_link(board.entry.link),
+        model_bytes=count_priced_bytes(board.entry, experiment.workload),
         service=None if serving is None else _expect_service(serving, kind, candidates, mask),
         loader=None if loader is None else loader.expected,
         scaling=build_board_scaling(experiment, board, kind.spec, lambda: workloads.load_experiment_task(experiment)),
@@ -386,7 +387,7 @@ def _build_true_front(
     It includes every mode above the floor, also those outside the candidates, waits in the cheapest mode whatever the
     policy does, and with a service uses only modes that sustain it.
     """
-    link = client.setup.link.transfer(request.model_bytes)
+    link = client.setup.transfer(request, context.scale)
     link_s, maxn_idle_w = link.down_s + link.up_s, context.device.idle_w(context.fastest_mode)
     conditions = context.scale, link_s, maxn_idle_w, context.includes_low_power
     if conditions not in client.true_fronts:

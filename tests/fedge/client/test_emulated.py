@@ -23,10 +23,13 @@ from fedge.wire import ClientState, ReplyMessage, RequestMessage, from_json, to_
 
 pytest.importorskip("torch", reason="a client trains")
 
-EXPERIMENT = Experiment(
-    fleet=(FleetEntry(device="nano", count=2), FleetEntry(device="orin-nano")), workload=WorkloadSpec(local_epochs=0.5)
-)
 MODEL_BYTES = 100_000
+EXPERIMENT = Experiment(
+    fleet=(FleetEntry(device="nano", count=2), FleetEntry(device="orin-nano")),
+    workload=WorkloadSpec(local_epochs=0.5, model_mb=MODEL_BYTES / 1e6),
+)
+RESNET18_BYTES = 4 * 11_689_512
+"""Parameters of torchvision's ResNet-18 as its documentation gives them."""
 
 BROKEN_TASK = """
 import numpy as np
@@ -82,13 +85,39 @@ def test_a_front_is_offered_before_anything_was_measured() -> None:
     seat, front = emulated.load_client(EXPERIMENT, 0), answer.front
     assert front is not None
     assert (answer.board, answer.error, answer.report, answer.state, trained) == ("nano-1", None, None, None, None)
-    link = seat.setup.link.transfer(MODEL_BYTES)
+    link = seat.setup.link.transfer(MODEL_BYTES, MODEL_BYTES)
     assert front.link_s == pytest.approx(link.down_s + link.up_s)
     assert front.maxn.mode == seat.kind.spec.maxn
     work_s = [point.work_s for point in front.points]
     above_j = [point.work_j - front.idle_w * point.work_s for point in front.points]
     assert work_s == sorted(work_s)
     assert above_j == sorted(above_j, reverse=True)
+
+
+def test_a_link_moves_the_model_whose_steps_are_priced(arrays: NamedArrays) -> None:
+    what = Experiment(fleet=EXPERIMENT.fleet, workload=WorkloadSpec(local_epochs=0.5))
+    report, state, _ = played(arrays, ask_of(), experiment=what)
+
+    link = what.fleet[0].link
+    assert report.link.down_s == pytest.approx(link.latency_s + 8e-6 * RESNET18_BYTES / link.down_mbps)
+    assert report.link.up_s == pytest.approx(link.latency_s + 8e-6 * RESNET18_BYTES / link.up_mbps)
+    assert report.true_front is not None
+    assert report.front.link_s == report.true_front.link_s == report.link.down_s + report.link.up_s
+    assert state.rested_at_s == pytest.approx(report.link.down_s + report.work_s + report.link.up_s)
+
+
+def test_boards_with_a_cost_of_their_own_move_that_network() -> None:
+    entries = (FleetEntry(device="nano"), FleetEntry(device="nano", name="vit", cost="vit-b16-cifar10"))
+    setups = [emulated.load_client(Experiment(fleet=entries), i).setup for i in (0, 1)]
+    assert [setup.model_bytes for setup in setups] == [RESNET18_BYTES, pytest.approx(342.64e6, rel=1e-4)]
+
+
+def test_a_network_of_unknown_layers_moves_what_is_trained(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedge.costs.layered_work.find_known_network", lambda _: None)
+    what = Experiment(fleet=EXPERIMENT.fleet, seed=2)
+    setup = emulated.load_client(what, 0).setup
+    assert setup.model_bytes is None
+    assert setup.transfer(ask_of(), None) == setup.link.transfer(MODEL_BYTES, MODEL_BYTES)
 
 
 def test_a_board_at_maxn_waits_there_and_any_other_in_its_lowest_mode() -> None:

@@ -158,8 +158,8 @@ def test_an_unknown_name_lists_the_known_ones(entry: dict[str, str], workload: d
 
 def test_a_link_carries_the_model_both_ways_at_its_rates() -> None:
     link = build_link(LinkSpec(down_mbps=8.0, up_mbps=4.0, latency_s=0.25, radio_w=2.0))
-    used = link.transfer(1_000_000)
-    assert (used.down_s, used.up_s, used.radio_j) == pytest.approx((1.25, 2.25, 7.0))
+    used = link.transfer(down_bytes=1_000_000, up_bytes=500_000)
+    assert (used.down_s, used.up_s, used.radio_j) == pytest.approx((1.25, 1.25, 5.0))
 
 
 def test_an_entry_of_its_own_cost_is_what_a_fleet_of_that_cost_would_be() -> None:
