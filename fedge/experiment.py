@@ -167,8 +167,7 @@ class NetworkSpec(_SpecModel):
 class WorkloadSpec(_SpecModel):
     """The learning task, the cost profile of its steps on a board, and the size of the model that emulated links move.
 
-    With ``network`` there is no cost profile; ``cost`` is then only a label, the network's name by default. ``model_mb``
-    is in MB (10**6 bytes); None takes the parameters of the network whose steps are priced, 4 bytes each.
+    With ``network`` there is no cost profile; ``cost`` is then only a label, the network's name by default.
     """
 
     task: str = "digits-cnn"
@@ -180,6 +179,7 @@ class WorkloadSpec(_SpecModel):
     memory: MemorySpec = MemorySpec()
     network: NetworkSpec | None = None
     model_mb: Positive | None = None
+    """Size in MB (10**6 bytes); None: the parameters of the network whose steps are priced, 4 bytes each."""
 
 
 class DataSpec(_SpecModel):

@@ -535,6 +535,7 @@ class Front:
         link_s: Seconds to download and upload the model.
         maxn_idle_w: Power when waiting at MAXN.
         switch_s: Seconds that a mode change during the work takes.
+        radio_j: Energy of the radio above idle during both transfers, whatever the mode.
     """
 
     points: tuple[FrontPoint, ...]
@@ -543,6 +544,7 @@ class Front:
     link_s: float
     maxn_idle_w: float
     switch_s: float = 0.0
+    radio_j: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from experiments.spec.resource_checks import (
     check_loader,
     check_memory,
     check_serving,
+    link_label,
     loader_label,
     memory_label,
     serving_label,
@@ -450,6 +451,7 @@ def build_labels(experiment: Experiment, recorded: Collection[str] = ()) -> dict
     labels = {
         name: _build_label(board, build_kind(board, experiment.workload), load_references(board, experiment.workload))
         | memory_label(experiment, board, build_kind(board, experiment.workload).spec)
+        | link_label(experiment, board.entry)
         for name, board in reversed(_first_boards(experiment).items())
     }
     if experiment.backend != FLEET_BACKEND:
@@ -473,6 +475,11 @@ def _build_label(board: FleetBoard, kind: BoardKind, references: Sequence[Profil
         **serving_label(board, kind.spec),
         **loader_label(board),
     }
+
+
+def build_link_labels(experiment: Experiment) -> dict[str, dict[str, Any]]:
+    """Describe per fleet entry what a step is priced as, and the models that are moved and trained."""
+    return {name: link_label(experiment, board.entry) for name, board in _first_boards(experiment).items()}
 
 
 def _describe_reference(table: ProfileTable) -> str:

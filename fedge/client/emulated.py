@@ -407,6 +407,7 @@ def _build_true_front(
             link_s=link_s,
             maxn=context.fastest_mode,
             maxn_idle_w=maxn_idle_w,
+            radio_j=link.radio_j,
             limit=None,
             power=context.includes_low_power,
         )

@@ -37,7 +37,6 @@ from fedge.types import (
 )
 from fedge.wire import ClientState, RequestMessage
 
-
 SYSTEM_SHARE = 0.3
 # Share of a board's memory used by the operating system, the desktop and buffers. A default; it differs between
 # installations, for which a fleet entry has ``memory_mb``.
