@@ -14,10 +14,9 @@ from fedge.costs.layers.network_cost import NetworkCost
 from fedge.costs.layers.network_record import format_layers
 from fedge.costs.layers.network_source import load_network_cost
 from fedge.costs.workload_sizes import load_workload_sizes
-from fedge.errors import BadInput, FedgeError
+from fedge.errors import BadInput
 from fedge.experiment import Experiment, FleetEntry, WorkloadSpec
 from fedge.workloads import TASK_FILE_SUFFIX, load_experiment_task
-from fedge.workloads.datasets import DATA_FIELD
 from fedge.yaml_files import format_value, parse_yaml, read_yaml_mapping
 
 if TYPE_CHECKING:
@@ -337,31 +336,28 @@ def _store_layers(experiment: Experiment, network: NetworkCost) -> Experiment:
 
 
 def _add_task_layers(experiment: Experiment, where: str) -> Experiment:
-    """Return the experiment with the layers of its own task file's network.
+    """Return the experiment with the layers of its own task file's network, for samples in the shape of its data.
 
-    The shape of the samples comes from the data. A fleet's data may be elsewhere: its boards are measured, so their
-    predictions then start from the default cost.
+    A task that cannot be loaded leaves the default cost: the checks of a run refuse it and say why, but the data of a
+    fleet of real boards, which measure their cost, may be elsewhere.
 
     Raises:
-        BadInput: The task cannot be loaded, or its network has operators without a counting rule.
+        BadInput: The network does not run, or has operators without a counting rule.
     """
-    work, fleet = experiment.workload, experiment.backend == "fleet"
+    work = experiment.workload
     try:
-        network = cast("ImageTask", load_experiment_task(experiment)).count_layers(work.cost)
-    except FedgeError as error:
-        if fleet and isinstance(error, BadInput) and error.where == DATA_FIELD:
-            default = {"network": None, "cost": WorkloadSpec().cost}
-            return experiment.model_copy(update={"workload": work.model_copy(update=default)})
-        if isinstance(error, BadInput):
-            raise BadInput(f"{where}: {error.where}", error.got, error.right) from error
-        raise
-    except Exception as error:  # the user's own task
-        reason = " ".join(f"{type(error).__name__}: {error}".split())
-        raise BadInput(f"{where}: workload.task", repr(work.task), f"a working task ({reason})") from error
+        task = load_experiment_task(experiment)
+    except Exception:  # noqa: BLE001 -- the user's own task
+        default = {"network": None, "cost": WorkloadSpec().cost}
+        return experiment.model_copy(update={"workload": work.model_copy(update=default)})
+    right = f"a working network, or a cost to price it as: {', '.join(load_workload_sizes())}"
+    try:
+        network = cast("ImageTask", task).count_layers(work.cost)
+    except BadInput as error:
+        raise BadInput(f"{where}: workload.task", f"{work.cost} with {error.got}", right) from error
     if network.unknown or not network.flop:
         names = ", ".join(sorted(set(network.unknown))[:5]) or "none that compute"
-        got = f"nothing, and {work.cost} has operators that no rule counts ({names})"
-        raise BadInput(f"{where}: workload.cost", got, f"a measured workload ({', '.join(load_workload_sizes())})")
+        raise BadInput(f"{where}: workload.task", f"{work.cost} with operators that no rule counts ({names})", right)
     return _store_layers(experiment, network)
 
 
