@@ -479,7 +479,7 @@ def _build_label(board: FleetBoard, kind: BoardKind, references: Sequence[Profil
 
 def build_link_labels(experiment: Experiment) -> dict[str, dict[str, Any]]:
     """Describe per fleet entry what a step is priced as, and the models that are moved and trained."""
-    return {name: link_label(experiment, board.entry) for name, board in _first_boards(experiment).items()}
+    return {name: link_label(experiment, board.entry) for name, board in reversed(_first_boards(experiment).items())}
 
 
 def _describe_reference(table: ProfileTable) -> str:

@@ -141,4 +141,4 @@ def test_a_size_of_the_users_own_is_moved() -> None:
 def test_real_boards_move_what_they_train() -> None:
     experiment = Experiment.model_validate({"fleet": [{"device": "nano"}], "backend": "fleet"})
     moved = describe_links(experiment_checks.build_link_labels(experiment))
-    assert moved == "24.7 kB each way (the trained model); the trained model has 25.2 kB"
+    assert moved == "24.7 kB each way (the trained model); the trained model has 24.7 kB"
