@@ -762,6 +762,8 @@ class RoundReport:
     """Steps of the whole share; fewer were run if the board had to stop early."""
     memory: MemoryUse | None = None
     """Training scale and memory; None if the memory need of the workload's steps is unknown."""
+    link_mbps: float | None = None
+    """Real boards only: rate of both transfers in Mbit/s as the server measured it, with Flower's polling."""
 
     @property
     def parts(self) -> tuple[Measurement, ...]:

@@ -83,6 +83,7 @@ class ReplyMessage:
         held_s: With ``error``: seconds for which the board stays reserved for another run.
         recorded: With the first front: whether the board is a recorded folder, on which nothing is measured.
         trace: Down-sampled sensor trace; ``start_s`` counts from the round's start.
+        handled_s: Real boards only, after training: seconds of wall time from the request's arrival to the reply.
     """
 
     board: str
@@ -95,6 +96,7 @@ class ReplyMessage:
     held_s: float | None = None
     recorded: bool = False
     trace: Trace = EMPTY_TRACE
+    handled_s: float | None = None
 
 
 class InvalidMessage(FedgeError):

@@ -162,6 +162,8 @@ class ClientRow:
     """Attempts that ran out of memory in this round, and their time; a part of ``work_s``."""
     lowered: str | None = None
     """Settings that were lowered below the experiment's, with the reason; None if there were none."""
+    link_mbps: float | None = None
+    """Real boards only: measured rate of both transfers; a lower bound, because Flower's polling counts."""
 
 
 def relative_error(predicted: float | None, measured: float | None) -> float | None:

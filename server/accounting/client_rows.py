@@ -94,6 +94,7 @@ def client_row(opening: RoundStart, part: ClientPart, maxn_s: float | None, repo
         own_samples=report.own_samples,
         shared_samples=report.shared_samples,
         staleness=0 if done else None,
+        link_mbps=report.link_mbps,
         **_mode_columns(report),
         **_memory_columns(report),
         **work_columns(report, spent),

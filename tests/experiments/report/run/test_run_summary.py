@@ -66,6 +66,14 @@ def test_staleness_is_the_mean_of_the_results_that_tell_theirs(make_run):
     assert summary_of(make_run("untold"))["mean_staleness"] is None
 
 
+def test_the_rate_of_the_links_is_the_median_of_what_was_measured(make_run):
+    def timed(row):
+        return dataclasses.replace(row, link_mbps={"nano-1": 2.0 + row.round, "nano-2": None}.get(row.board))
+
+    assert summary_of(make_run(change=timed))["link_mbps"] == 4.0
+    assert summary_of(make_run("untold"))["link_mbps"] is None
+
+
 def test_a_run_that_its_budget_ended_says_so_and_one_that_went_on_does_not(make_run):
     def spent(number):
         return EventRow(60.0, number, None, "budget", "290 J of 300 J are spent; round 4 would take 90 J")
