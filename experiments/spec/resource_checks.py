@@ -33,7 +33,6 @@ from fedge.types import DeviceSpec
 from fedge.worker.builtin_tasks import TASKS
 from fedge.workloads import load_experiment_task
 from fedge.yaml_files import format_value
-from server.rounds.client_requests import count_bytes
 
 MEMORY_FIELD = "workload.memory"
 
@@ -137,7 +136,8 @@ def link_label(experiment: Experiment, entry: FleetEntry) -> dict[str, dict[str,
     comes from.
     """
     work, moved_bytes = build_workload(entry, experiment.workload), count_priced_bytes(entry, experiment.workload)
-    trained_bytes = count_bytes(load_experiment_task(experiment).initial_arrays(experiment.seed))
+    arrays = load_experiment_task(experiment).initial_arrays(experiment.seed)
+    trained_bytes = sum(array.nbytes for array in arrays.values())
     if experiment.backend == "fleet":
         source, moved_bytes = "the trained model", trained_bytes
     elif moved_bytes is None:
