@@ -25,7 +25,7 @@ from fedge.devices.board_kinds import build_link, list_priors, load_references, 
 from fedge.devices.local_board import LocalBoard, open_local_board
 from fedge.devices.node_settings import NodeSettings
 from fedge.errors import BadInput
-from fedge.experiment import Experiment, FleetBoard, ServingSpec, list_boards
+from fedge.experiment import Experiment, ExplorationSpec, FleetBoard, ServingSpec, list_boards
 from fedge.modes import build_grid
 from fedge.physics.prior_knowledge import PriorKnowledge
 from fedge.predictors import load_predictor
@@ -36,6 +36,9 @@ from fedge.worker.builtin_tasks import TASKS
 from fedge.worker.worker_client import WorkerClient
 from fedge.workloads import datasets
 from fedge.workloads.partitions import split_samples
+
+SAMPLES_PER_PROBE = 4
+# A probe lasts at least as many samples of the power sensor: their noise of 1 to 2 % is then as small as that of steps.
 
 
 def prepare_source(experiment: Experiment, index: int, folder: Path, own: str | None) -> Mapping[str, Any]:
@@ -139,7 +142,7 @@ class BoardSession:
             self.board,
             spec=spec,
             workload=workload,
-            exploration=experiment.exploration,
+            exploration=_fit_probes(experiment.exploration, self.here.sampler.period_s),
             candidates=candidates,
             fastest_mode=spec.maxn,
             knowledge=knowledge,
@@ -150,6 +153,11 @@ class BoardSession:
             service=None if entry.serving is None else _expect_service(entry.serving, catalogued, workload, candidates),
             scaling=build_scaling_context(experiment, entry, catalogued, lambda: True),
         )
+
+
+def _fit_probes(exploration: ExplorationSpec, period_s: float) -> ExplorationSpec:
+    """Return the limits on probing with probes that are long enough for a slow sensor."""
+    return exploration.model_copy(update={"probe_s": max(exploration.probe_s, SAMPLES_PER_PROBE * period_s)})
 
 
 def _expect_service(spec: ServingSpec, device: DeviceSpec, workload: Workload, candidates: Modes) -> ExpectedService:
