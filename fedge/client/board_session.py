@@ -131,28 +131,38 @@ class BoardSession:
 
     def build_setup(self) -> ClientSetup:
         """Return what is known of the board before a round; needs the board's lease to measure its idle power."""
-        experiment, entry, spec = self.experiment, self.board.entry, self.here.board.spec
-        workload, catalogued = build_workload(entry, experiment.workload), self.here.catalogued
-        grid = build_grid(spec)
-        candidates = Modes(grid.knobs[mask_candidates_and_presets(grid, spec.presets.values())])
-        priors = tuple(prior.coefficients for prior in list_priors(catalogued, workload))
-        references = load_references(self.board, experiment.workload)
-        knowledge = PriorKnowledge(spec.maxn, priors, references, self.here.board.idle_w(spec.maxn))
-        return ClientSetup(
-            self.board,
-            spec=spec,
-            workload=workload,
-            exploration=_fit_probes(experiment.exploration, self.here.sampler.period_s),
-            candidates=candidates,
-            fastest_mode=spec.maxn,
-            knowledge=knowledge,
-            predictor=CachedPredictor(lambda: load_predictor(experiment.predictor, knowledge)),
-            steps=self.steps,
-            samples=self.samples,
-            link=build_link(entry.link),
-            service=None if entry.serving is None else _expect_service(entry.serving, catalogued, workload, candidates),
-            scaling=build_scaling_context(experiment, entry, catalogued, lambda: True),
-        )
+        return build_setup(self.experiment, self.board, self.here, steps=self.steps, samples=self.samples)
+
+
+def build_setup(
+    experiment: Experiment, board: FleetBoard, here: LocalBoard, *, steps: int, samples: int
+) -> ClientSetup:
+    """Return what is known of an opened board before a round of ``steps`` steps over ``samples`` samples.
+
+    Needs the board's lease, because its idle power may have to be measured.
+    """
+    entry, spec = board.entry, here.board.spec
+    workload, catalogued = build_workload(entry, experiment.workload), here.catalogued
+    grid = build_grid(spec)
+    candidates = Modes(grid.knobs[mask_candidates_and_presets(grid, spec.presets.values())])
+    priors = tuple(prior.coefficients for prior in list_priors(catalogued, workload))
+    references = load_references(board, experiment.workload)
+    knowledge = PriorKnowledge(spec.maxn, priors, references, here.board.idle_w(spec.maxn))
+    return ClientSetup(
+        board,
+        spec=spec,
+        workload=workload,
+        exploration=_fit_probes(experiment.exploration, here.sampler.period_s),
+        candidates=candidates,
+        fastest_mode=spec.maxn,
+        knowledge=knowledge,
+        predictor=CachedPredictor(lambda: load_predictor(experiment.predictor, knowledge)),
+        steps=steps,
+        samples=samples,
+        link=build_link(entry.link),
+        service=None if entry.serving is None else _expect_service(entry.serving, catalogued, workload, candidates),
+        scaling=build_scaling_context(experiment, entry, catalogued, lambda: True),
+    )
 
 
 def _fit_probes(exploration: ExplorationSpec, period_s: float) -> ExplorationSpec:
