@@ -96,6 +96,9 @@ class LoaderSpec(_SpecModel):
     file_mb: Positive | None = None
 
 
+BOARD_PLACE = "{board}"
+
+
 class FleetEntry(_SpecModel):
     """``count`` identical boards, named ``<name or device>-1``, ``-2``, ... in the run."""
 
@@ -103,7 +106,9 @@ class FleetEntry(_SpecModel):
     count: Annotated[int, Field(ge=1, le=1_000_000)] = 1
     name: str | None = None
     truth: str = "model"
-    """``model`` (calibrated or estimated physical model) or ``table:PATH`` (replays a measured table)."""
+    """``model`` (calibrated or estimated physical model) or ``table:PATH`` (a table; ``BOARD_PLACE`` in its path stands
+    for the board's name, so that every board can have a table of its own).
+    """
     references: tuple[str, ...] = ()
     """Paths of tables of other workloads measured on such a board, from which the predictor learns."""
     cost: str | None = None
@@ -325,6 +330,11 @@ class FleetBoard(_SpecModel):
     name: str
     index: int
     entry: FleetEntry
+
+    @property
+    def truth(self) -> str:
+        """Return the entry's ``truth`` with the board's name in its place."""
+        return self.entry.truth.replace(BOARD_PLACE, self.name)
 
 
 def list_boards(experiment: Experiment) -> tuple[FleetBoard, ...]:

@@ -446,6 +446,7 @@ class ProfileTable:
         sha256: Hash of the file.
         path: Path of the file.
         duplicates: Rows that repeated a mode and were replaced by their median.
+        idle_w: Power of the idle board in watts, shape (n,); None if it was not measured.
     """
 
     device: str
@@ -457,6 +458,7 @@ class ProfileTable:
     sha256: str
     path: str
     duplicates: int = 0
+    idle_w: Floats | None = None
 
     @property
     def maxn(self) -> PowerMode:

@@ -31,6 +31,7 @@ from experiments.cli.fleet_commands import fleet
 from experiments.cli.memory_commands import app as memory
 from experiments.cli.predict_commands import app as predict
 from experiments.cli.query_run import query
+from experiments.cli.replay_run import replay
 from experiments.cli.report_run import report
 from experiments.cli.roofline_commands import app as roofline
 from experiments.cli.run_experiment import resume, run
@@ -62,6 +63,7 @@ app.command()(run)
 app.command()(resume)
 app.command()(sweep)
 app.command()(report)
+app.command()(replay)
 
 
 @app.command()

@@ -212,9 +212,9 @@ def _check_fleet(experiment: Experiment) -> None:
             right = "boards of a name of their own: give the fleet entries a `name`"
             raise BadInput("fleet", f"two boards called {board.name!r}", right)
         names.add(board.name)
-    firsts = {board.entry: board for board in reversed(list_boards(experiment))}
-    for i, entry in enumerate(experiment.fleet):
-        _check_tables(firsts[entry], f"fleet[{i}]", experiment.workload)
+    firsts = {(board.entry, board.truth): board for board in reversed(list_boards(experiment))}
+    for (entry, _), board in reversed(firsts.items()):
+        _check_tables(board, f"fleet[{experiment.fleet.index(entry)}]", experiment.workload)
 
 
 def _check_device(device: str, where: str) -> None:
@@ -229,7 +229,7 @@ def _check_device(device: str, where: str) -> None:
 
 def _check_tables(board: FleetBoard, where: str, workload: WorkloadSpec) -> None:
     """Check that measured tables are readable and belong to this board; messages name both field and file."""
-    truth = board.entry.truth
+    truth = board.truth
     if not truth.startswith(TABLE_PREFIX):
         kind = build_kind(board, workload)
     else:

@@ -129,7 +129,7 @@ def _dump_experiment(experiment: Experiment) -> str:
 @lru_cache(maxsize=MAX_CACHED_CLIENTS)
 def _cached_client(experiment_json: str, index: int) -> EmulatedClient:
     experiment = Experiment.model_validate_json(experiment_json)
-    return _build_client(experiment, list_boards(experiment)[index], _partition_samples(experiment_json)[index])
+    return build_client(experiment, list_boards(experiment)[index], _partition_samples(experiment_json)[index])
 
 
 @lru_cache(maxsize=4)
@@ -140,7 +140,8 @@ def _partition_samples(experiment_json: str) -> tuple[NDArray[np.int64], ...]:
     return tuple(split_samples(experiment.data, labels, count, make_generator(experiment.seed, "partition")))
 
 
-def _build_client(experiment: Experiment, board: FleetBoard, share: NDArray[np.int64]) -> EmulatedClient:
+def build_client(experiment: Experiment, board: FleetBoard, share: NDArray[np.int64]) -> EmulatedClient:
+    """Build the emulated client of a board whose training samples have the indices ``share``."""
     kind = build_kind(board, experiment.workload)
     surface = build_surface(board, kind, experiment.seed)
     mask, candidates = _select_candidates(surface.modes, tuple(kind.spec.presets.values()))
@@ -321,7 +322,7 @@ class _EmulatedRound:
         apes = _mean_errors(result.predictions, truth)
         report = dataclasses.replace(
             report,
-            true_front=_build_true_front(client, request, context, board.surface),
+            true_front=build_true_front(client, request, context, board.surface),
             prior_time_ape=prior_apes[0],
             prior_power_ape=prior_apes[1],
             time_ape=apes[0],
@@ -379,7 +380,7 @@ def _candidate_truth(client: EmulatedClient, surface: ModeSurface, service: Roun
     return compute_served_surface(client.serving, service, surface, client.candidate_mask)
 
 
-def _build_true_front(
+def build_true_front(
     client: EmulatedClient, request: RequestMessage, context: RoundContext, surface: ModeSurface
 ) -> Front:
     """Build the front from the board's noise-free truth, for the energy of the oracle only.

@@ -56,7 +56,7 @@ def build_kind(board: FleetBoard, workload: WorkloadSpec) -> BoardKind:
         BadInput: The device, workload or table is unknown or invalid.
     """
     return _cached_kind(
-        board.entry.device, board.entry.truth, build_workload(board.entry, workload), board.entry.cost is None
+        board.entry.device, board.truth, build_workload(board.entry, workload), board.entry.cost is None
     )
 
 
@@ -72,7 +72,7 @@ def load_reference(path: str, board: FleetBoard, workload: WorkloadSpec) -> Prof
         BadInput: The table is the board's truth or a table of its own workload, which would leak what is to be
             predicted.
     """
-    return _cached_reference(path, board.entry.truth, build_workload(board.entry, workload), board.entry.cost is None)
+    return _cached_reference(path, board.truth, build_workload(board.entry, workload), board.entry.cost is None)
 
 
 def build_knowledge(kind: BoardKind, references: tuple[ProfileTable, ...], idle_w: float | None) -> PriorKnowledge:
@@ -83,7 +83,7 @@ def build_knowledge(kind: BoardKind, references: tuple[ProfileTable, ...], idle_
     return PriorKnowledge(kind.spec.maxn, tuple(prior.coefficients for prior in kind.priors), references, idle_w)
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=256)
 def _cached_kind(device: str, truth: str, work: Workload, exact: bool) -> BoardKind:
     spec = catalogue.find(device, where="fleet.device")
     if truth.startswith(TABLE_PREFIX):
@@ -157,8 +157,7 @@ def _kind_from_table(spec: DeviceSpec, table: ProfileTable, workload: str) -> Bo
     priors = build_priors(
         spec, workload, catalogue.load_catalogue(), batch_size=table.batch_size, unseen=table.sha256, layered=False
     )
-    idle_w = _mode_idle_w(spec, priors[0].coefficients, table.modes, table.power_w)
-    average = ModeSurface(table.modes, table.step_s, table.power_w, idle_w)
+    average = ModeSurface(table.modes, table.step_s, table.power_w, _find_idle_w(spec, table, priors[0].coefficients))
     source = f"{Path(table.path).name} ({len(table.modes)} rows)"
     return BoardKind(
         spec,
@@ -169,6 +168,13 @@ def _kind_from_table(spec: DeviceSpec, table: ProfileTable, workload: str) -> Bo
         residual_power_sd_log=0.0,
         priors=priors,
     )
+
+
+def _find_idle_w(spec: DeviceSpec, table: ProfileTable, coefficients: time_power_model.Coefficients) -> Floats:
+    if table.idle_w is None:
+        return _mode_idle_w(spec, coefficients, table.modes, table.power_w)
+    idle_w: Floats = np.minimum(table.idle_w, MAX_IDLE_SHARE * table.power_w)
+    return idle_w
 
 
 def _mode_idle_w(
@@ -189,7 +195,7 @@ def mode_idle_power_w(spec: DeviceSpec, work: Workload, modes: Modes) -> Floats:
 
 def build_surface(board: FleetBoard, kind: BoardKind, seed: int) -> ModeSurface:
     """Build the truth of one board; a measured table is used unchanged."""
-    if board.entry.truth.startswith(TABLE_PREFIX):
+    if board.truth.startswith(TABLE_PREFIX):
         return kind.average
     rng = make_generator(seed, board.name, "truth")
     return draw_board_surface(kind.average, kind.residual_time_sd_log, kind.residual_power_sd_log, rng)

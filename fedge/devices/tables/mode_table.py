@@ -17,6 +17,8 @@ from fedge.types import Floats, Label, Modes, ProfileTable
 
 TABLE_COLUMNS = ("cores", "cpu_khz", "gpu_hz", "mem_hz", "batch_size", "time_ms", "power_w")
 """Columns of a table in normal form (docs/tables.md)."""
+IDLE_COLUMN = "idle_w"
+"""Optional last column: power of the idle board in the mode, in watts."""
 _KNOB_UNITS = np.array([1.0, 1e3, 1e6, 1e6])
 """Divisors of the knob columns: cores are unchanged, kHz and Hz become MHz."""
 _CHECKSUM_DIGITS = 12
@@ -47,13 +49,13 @@ def read_mode_table(
 def build_mode_table(where: str, numbers: Floats, device: str, workload: str) -> ProfileTable:
     """Build a table from rows of one batch size.
 
-    ``numbers`` are in the order and units of ``TABLE_COLUMNS``, shape (n, 7).
+    ``numbers`` are in the order and units of ``TABLE_COLUMNS``, shape (n, 7), or (n, 8) with ``IDLE_COLUMN``.
 
     Raises:
         BadInput: A column is in another unit than its name states.
     """
     check_units(where, Modes(numbers[:, :4] / _KNOB_UNITS), numbers[:, 5] / 1e3, numbers[:, 6])
-    knobs, step_s, power_w = _merge_duplicates(numbers)
+    knobs, step_s, power_w, idle_w = _merge_duplicates(numbers)
     batch_size, duplicates = int(numbers[0, 4]), len(numbers) - len(knobs)
     return ProfileTable(
         device,
@@ -62,9 +64,10 @@ def build_mode_table(where: str, numbers: Floats, device: str, workload: str) ->
         modes=Modes(knobs),
         step_s=step_s,
         power_w=power_w,
-        sha256=_hash_rows(numbers),
+        sha256=_hash_rows(numbers[:, : len(TABLE_COLUMNS)]),
         path=where,
         duplicates=duplicates,
+        idle_w=idle_w,
     )
 
 
@@ -99,14 +102,15 @@ def parse_table_path(path: Path) -> tuple[str, str]:
 
 
 def _parse_numbers(where: str, text: str) -> Floats:
-    """Parse all rows in the order of ``TABLE_COLUMNS``, shape (n, 7)."""
+    """Parse all rows in the order of ``TABLE_COLUMNS``, shape (n, 7), or (n, 8) with ``IDLE_COLUMN``."""
     sheet = parse_sheet(where, text, TABLE_COLUMNS)
+    columns = (*TABLE_COLUMNS, IDLE_COLUMN) if IDLE_COLUMN in sheet.columns else TABLE_COLUMNS
     if not sheet.rows:
         raise BadInput(where, "no rows", "at least one row per power mode")
     rows = [
         [
             parse_number(f"{where}: line {row.line}", name, row.cells[name], whole=name in _WHOLE_COLUMNS)
-            for name in TABLE_COLUMNS
+            for name in columns
         ]
         for row in sheet.rows
     ]
@@ -126,10 +130,10 @@ def _select_batch_size(where: str, numbers: Floats, batch_size: int | None) -> F
     return chosen
 
 
-def _merge_duplicates(numbers: Floats) -> tuple[Floats, Floats, Floats]:
-    """Return knobs in MHz (n, 4), seconds (n,) and watts (n,).
+def _merge_duplicates(numbers: Floats) -> tuple[Floats, Floats, Floats, Floats | None]:
+    """Return knobs in MHz (n, 4), seconds (n,), watts (n,), and idle watts (n,) or None.
 
-    Rows of one mode are replaced by their median, in the order of first occurrence.
+    Rows of one mode are replaced by their median (of idle watts by the first), in the order of first occurrence.
     """
     _, first, which = np.unique(numbers[:, :4], axis=0, return_index=True, return_inverse=True)
     rows_by_mode = np.argsort(which.reshape(-1), kind="stable")
@@ -139,7 +143,8 @@ def _merge_duplicates(numbers: Floats) -> tuple[Floats, Floats, Floats]:
         if len(rows) > 1:
             seconds[rows[0]], watts[rows[0]] = np.median(seconds[rows]), np.median(watts[rows])
     kept = np.sort(first)
-    return numbers[kept, :4] / _KNOB_UNITS, seconds[kept], watts[kept]
+    idle_w = numbers[kept, len(TABLE_COLUMNS)] if numbers.shape[1] > len(TABLE_COLUMNS) else None
+    return numbers[kept, :4] / _KNOB_UNITS, seconds[kept], watts[kept], idle_w
 
 
 RECORD_SUFFIX = ".json"
@@ -181,11 +186,22 @@ def write_mode_table(path: Path, *tables: ProfileTable) -> None:
 
 
 def format_mode_tables(*tables: ProfileTable) -> str:
-    """Format the tables of one workload, one per batch size, as CSV in normal form."""
-    lines = [",".join(TABLE_COLUMNS)]
+    """Format the tables of one workload, one per batch size, as CSV in normal form; idle power if all have it."""
+    with_idle = all(table.idle_w is not None for table in tables)
+    lines = [",".join((*TABLE_COLUMNS, IDLE_COLUMN) if with_idle else TABLE_COLUMNS)]
     for table in tables:
-        rows = zip(table.modes.knobs.tolist(), table.step_s.tolist(), table.power_w.tolist(), strict=True)
-        for (cores, cpu_mhz, gpu_mhz, mem_mhz), step_s, power_w in rows:
-            values = (cores, cpu_mhz * 1e3, gpu_mhz * 1e6, mem_mhz * 1e6, table.batch_size, step_s * 1e3, power_w)
+        idle = [()] * len(table.modes) if table.idle_w is None or not with_idle else table.idle_w[:, None].tolist()
+        rows = zip(table.modes.knobs.tolist(), table.step_s.tolist(), table.power_w.tolist(), idle, strict=True)
+        for (cores, cpu_mhz, gpu_mhz, mem_mhz), step_s, power_w, idle_w in rows:
+            values = (
+                cores,
+                cpu_mhz * 1e3,
+                gpu_mhz * 1e6,
+                mem_mhz * 1e6,
+                table.batch_size,
+                step_s * 1e3,
+                power_w,
+                *idle_w,
+            )
             lines.append(",".join(f"{value:.{WRITTEN_DIGITS}g}" for value in values))
     return "\n".join(lines) + "\n"

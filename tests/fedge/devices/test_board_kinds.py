@@ -193,3 +193,26 @@ def test_a_table_of_the_entrys_own_workload_is_no_reference(tmp_path: Path) -> N
     with pytest.raises(BadInput, match="which is what the boards work on"):
         load_references(board_of(entry), WorkloadSpec())
     assert load_references(board_of(entry.model_copy(update={"cost": None})), WorkloadSpec())
+
+
+def test_every_board_of_an_entry_can_replay_a_table_of_its_own(tmp_path: Path) -> None:
+    lines = TABLE.splitlines()[:4]
+    for number, idle_w in ((1, 2.0), (2, 4.0)):
+        rows = [f"{line},{idle_w / place}" for place, line in enumerate(lines[1:], start=1)]
+        (tmp_path / f"nano-{number}.csv").write_text("\n".join([f"{lines[0]},idle_w", *rows]), encoding="utf-8")
+    entry = NANO.model_copy(update={"truth": f"table:{tmp_path}/{{board}}.csv"})
+
+    kinds = [build_kind(board_of(entry, index), WorkloadSpec()) for index in range(2)]
+
+    assert [kind.average.idle_w.tolist() for kind in kinds] == [[2.0, 1.0, 2 / 3], [4.0, 2.0, 4 / 3]]
+
+
+def test_an_idle_board_of_a_table_draws_less_than_a_working_one(tmp_path: Path) -> None:
+    lines = TABLE.splitlines()[:4]
+    (tmp_path / "nano.csv").write_text("\n".join([f"{lines[0]},idle_w", *(f"{line},50" for line in lines[1:])]))
+
+    average = build_kind(
+        board_of(NANO.model_copy(update={"truth": f"table:{tmp_path}/nano.csv"})), WorkloadSpec()
+    ).average
+
+    assert np.all(average.idle_w < average.power_w)
