@@ -124,7 +124,9 @@ def variant_from_dict(data: Any, where: str) -> NetworkVariant:
     """
     if not isinstance(data, dict) or data.get("format") != VARIANT_FORMAT:
         raise BadInput(
-            where, f"format {data.get('format') if isinstance(data, dict) else None!r}", f"{VARIANT_FORMAT}: {EXPECTED_FOLDER}"
+            where,
+            f"format {data.get('format') if isinstance(data, dict) else None!r}",
+            f"{VARIANT_FORMAT}: {EXPECTED_FOLDER}",
         )
     channels = _require_field(data, "channels", dict, where)
     shape = _require_field(data, "input_shape", list, where)

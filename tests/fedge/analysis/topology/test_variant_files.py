@@ -58,8 +58,8 @@ def folder(tmp_path: Path) -> Path:
 def test_whatever_takes_a_network_takes_a_variants_record(folder):
     assert load_network_cost(str(folder / RECORD)) == _variant().cost
 
+    (folder / RECORD).write_text(json.dumps(variant_to_dict(_variant()) | {"cost": None}), encoding="utf-8")
     with pytest.raises(BadInput, match=r"variant\.json: cost"):
-        (folder / RECORD).write_text(json.dumps(variant_to_dict(_variant()) | {"cost": None}), encoding="utf-8")
         load_network_cost(str(folder / RECORD))
 
 
