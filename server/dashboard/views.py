@@ -31,9 +31,12 @@ BoardActivity = Literal[
     "late",
     "failed",
     "cancelled",
+    "left-out",
     "offline",
 ]
-"""Activity of a board, or its outcome in the last round; ``resting``: not selected in the last round."""
+"""Activity of a board, or its outcome in the last round; ``resting``: not selected in the last round; ``left-out``: not
+asked again, since nothing fits into its memory.
+"""
 TroubleMark = Literal["", "late", "failed", "cancelled", "offline"]
 SILENT_AFTER_S = 15.0
 """Seconds of silence after which a real board counts as offline; boards report once a second."""
@@ -156,6 +159,7 @@ class LastRow:
     asked_steps: int | None
     power_w: float | None
     temperature_c: float | None
+    left_out: bool | None = None
 
 
 class TileInputs(NamedTuple):
@@ -425,6 +429,8 @@ def _derive_state(row: LastRow | None, fresh: BoardProgress | None, latest: int)
         return fresh.state
     if row is None:
         return "resting" if latest else "unknown"
+    if row.left_out:
+        return "left-out"
     return row.status if row.round >= latest else "resting"
 
 

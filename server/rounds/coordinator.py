@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -153,6 +154,7 @@ class Coordinator:
             others_at_work=bool(self.overdue.busy_boards()),
         )
         fleet = update_histories(late.fleet, opening.number, settled, answers)
+        fleet = dataclasses.replace(fleet, histories=availability.leave_out(settled.clients, fleet.histories))
         fleet = apply_late_reports(fleet, late.pending, after_s=fleet.clock_s, until_s=settled.end_s)
         idle = [name for name in availability.names if name not in answers]
         fleet, resting_j = charge_idle_clients(availability, fleet, idle, settled.end_s)

@@ -33,6 +33,8 @@ class ClientHistory:
     Attributes:
         free_at_s: Simulated time from which it can be asked again.
         charge_j: Energy left in its battery, in joules; None on mains.
+        unfit_terms: The memory terms (``FleetAvailability.memory_terms``) under which nothing fits; None if something
+            may fit.
     """
 
     samples: int | None = None
@@ -43,6 +45,7 @@ class ClientHistory:
     rounds: int = 0
     free_at_s: float = 0.0
     charge_j: float | None = None
+    unfit_terms: str | None = None
 
 
 UNKNOWN_CLIENT = ClientHistory()

@@ -270,6 +270,7 @@ def _optional_facts(summary: dict[str, Any]) -> dict[str, str]:
         "energy budget": _format_budget(summary),
         "served": _format_service(summary),
         "reduced for memory": _format_lowered(summary),
+        "left out": _format_left_out(summary),
         "ended": summary.get("ended"),
     }
     return {name: value for name, value in facts.items() if value is not None}
@@ -294,6 +295,14 @@ def _format_lowered(summary: dict[str, Any]) -> str | None:
     named = "; ".join(f"{board} {one['why']}" for board, one in list(lowered.items())[:MAX_LOWERED_NAMES])
     more = f"; and {len(lowered) - MAX_LOWERED_NAMES} more" if len(lowered) > MAX_LOWERED_NAMES else ""
     return named + more
+
+
+def _format_left_out(summary: dict[str, Any]) -> str | None:
+    """Name the boards on which nothing fits, and why; None without any."""
+    left_out = summary.get("left_out") or {}
+    named = [f"{board} after round {one['round']}: {one['why']}" for board, one in left_out.items()]
+    more = f"; and {len(named) - MAX_LOWERED_NAMES} more" if len(named) > MAX_LOWERED_NAMES else ""
+    return "; ".join(named[:MAX_LOWERED_NAMES]) + more or None
 
 
 def _format_saving(summary: dict[str, Any], baseline: str) -> str:

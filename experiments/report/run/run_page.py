@@ -169,6 +169,9 @@ def _list_special_cards(run: LoadedRun) -> Iterator[Card]:
         yield Card("Late results", str(figure["stale"]), "merged in a later round")
     if figure["cancelled"] and not run.asynchronous:
         yield Card("Cancelled", str(figure["cancelled"]), "board-rounds stopped because enough others had finished")
+    if left_out := figure.get("left_out"):
+        remark = f"not asked again, nothing fits into their memory: {', '.join(left_out)}"
+        yield Card("Left out", f"{len(left_out)} of {len(run.device_by_board)} boards", remark)
     if figure["resting_energy_j"]:
         yield Card("Idle boards", energy(figure["resting_energy_j"]), "idle energy of boards that were not selected")
     if figure["budget_j"] is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +23,16 @@ def collect_lowered(clients: Sequence[ClientRow]) -> dict[str, Any]:
         return {}
     return {
         "lowered": lowered,
+        "left_out": {row.board: {"round": row.round, "why": row.error} for row in find_left_out(clients)},
         "out_of_memory": failures + len(failed),
         "out_of_memory_lost_s": sum(row.lost_s or 0.0 for row in clients),
     }
+
+
+def find_left_out(clients: Iterable[ClientRow]) -> list[ClientRow]:
+    """Return, by board, the last rows of boards that are not asked again, since nothing fits into their memory."""
+    last = {row.board: row for row in clients}
+    return [row for _, row in sorted(last.items()) if row.left_out]
 
 
 def _ran_out_of_memory(row: ClientRow) -> bool:
