@@ -14,8 +14,9 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from experiments.report.quantities import UNKNOWN, duration, energies, energy, mean, number, percent, ratio
+from experiments.report.quantities import UNKNOWN, duration, energies, energy, mean, number, percent
 from fedge.experiment import Experiment, list_boards
+from fedge.telemetry.savings import Baseline, share_of_saving
 from fedge.telemetry.store_reader import compute_store_stamp, read_rows
 from fedge.telemetry.store_records import ClientRow, RoundRow, relative_error
 
@@ -305,11 +306,14 @@ def _format_left_out(summary: dict[str, Any]) -> str | None:
     return "; ".join(named[:MAX_LOWERED_NAMES]) + more or None
 
 
-def _format_saving(summary: dict[str, Any], baseline: str) -> str:
-    """Format the saving, its share of the oracle's saving, and the number of rounds that it covers."""
-    saving, best = summary.get(f"saving_vs_{baseline}"), summary.get(f"oracle_saving_vs_{baseline}")
+def _format_saving(summary: dict[str, Any], baseline: Baseline) -> str:
+    """Format the saving, its share of the oracle's saving or why there is none, and the rounds that it covers."""
+    saving, oracle = summary.get(f"saving_vs_{baseline}"), summary.get(f"oracle_saving_vs_{baseline}")
+    found = share_of_saving(saving, oracle, summary.get("policy", ""))
+    why = f" ({found.why})" if found.why else ""
     if saving is None:
-        return UNKNOWN
+        return f"{UNKNOWN}{why}"
     rounds, compared = summary.get("rounds"), summary.get("compared_rounds")
     over = f", over {compared} of {rounds} rounds" if compared and compared != rounds else ""
-    return f"{percent(saving)}, {percent(ratio(saving, best), 0)} of the oracle's saving{over}"
+    share = "" if found.share is None else f", {percent(found.share, 0)} of the oracle's saving"
+    return f"{percent(saving)}{share}{over}{why}"

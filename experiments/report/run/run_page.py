@@ -27,6 +27,7 @@ from experiments.report.run.run_tables import describe_emulation
 from experiments.report.tables import Table
 from fedge.atomic_files import write_text
 from fedge.errors import BadInput
+from fedge.telemetry.savings import Baseline
 
 MODES_LEAD = Markup(
     'Colour: share of the board\'s maximum, 0<span class="scale"></span>100 %. Hover for the exact value. '
@@ -185,10 +186,11 @@ def _saving_card(run: LoadedRun, name: str, baseline: str, how: str) -> Card:
     return Card(name, percent(run.summary[f"saving_vs_{baseline}"]), "; ".join(filter(None, facts)))
 
 
-def _oracle_share_card(run: LoadedRun, name: str, baseline: str, reference: str) -> Card:
+def _oracle_share_card(run: LoadedRun, name: str, baseline: Baseline, reference: str) -> Card:
     best = percent(run.summary[f"oracle_saving_vs_{baseline}"])
-    share = percent(run.share_of_oracle_saving(baseline), 0)
-    return Card(name, share, f"the oracle saves {best} vs {reference}")
+    found = run.share_of_oracle_saving(baseline)
+    facts = (found.why, f"the oracle saves {best} vs {reference}")
+    return Card(name, percent(found.share, 0), "; ".join(filter(None, facts)))
 
 
 # Sections -------------------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from typing import Any
 from fedge.atomic_files import write_text
 from fedge.experiment import Experiment
 from fedge.telemetry import run_folder
+from fedge.telemetry.savings import compute_saving, select_comparable
 from fedge.telemetry.store_records import ClientRow, EventRow, RoundRow
 
 MEMORY_NOTE_HEADER = "# Boards that reduced batch size or width to fit into memory, up to the last finished round:"
@@ -75,11 +76,6 @@ def find_budget_end(rounds: Sequence[RoundRow], events: Sequence[EventRow]) -> s
     return next((event.message for event in events if event.kind == BUDGET_EVENT and event.round == last + 1), None)
 
 
-def select_comparable(rounds: Sequence[RoundRow]) -> tuple[RoundRow, ...]:
-    """Return the rounds comparable with MAXN: every client finished its work in time, and the truth is known."""
-    return tuple(row for row in rounds if row.maxn_energy_j is not None and not row.late)
-
-
 def summarise_run(
     experiment: Experiment,
     rounds: Sequence[RoundRow],
@@ -118,7 +114,7 @@ def summarise_run(
 
 def _energy_figures(experiment: Experiment, rounds: Sequence[RoundRow]) -> dict[str, Any]:
     """Return the energy spent, and that of the baselines for the same rounds."""
-    compared = select_comparable(rounds)
+    compared, policy = select_comparable(rounds), experiment.policy.name
     energy_j = sum(row.energy_j for row in rounds)
     return {
         "energy_j": energy_j,
@@ -132,10 +128,10 @@ def _energy_figures(experiment: Experiment, rounds: Sequence[RoundRow]) -> dict[
         "budget_j": experiment.policy.budget_j,
         "budget_spent": None if experiment.policy.budget_j is None else energy_j / experiment.policy.budget_j,
         "compared_rounds": len(compared),
-        "saving_vs_maxn": _saving(compared, "energy_j", "maxn_energy_j"),
-        "saving_vs_maxn_parked": _saving(compared, "energy_j", "maxn_parked_energy_j"),
-        "oracle_saving_vs_maxn": _saving(compared, "oracle_energy_j", "maxn_energy_j"),
-        "oracle_saving_vs_maxn_parked": _saving(compared, "oracle_energy_j", "maxn_parked_energy_j"),
+        "saving_vs_maxn": compute_saving(compared, policy, "maxn", "energy_j"),
+        "saving_vs_maxn_parked": compute_saving(compared, policy, "maxn_parked", "energy_j"),
+        "oracle_saving_vs_maxn": compute_saving(compared, policy, "maxn", "oracle_energy_j"),
+        "oracle_saving_vs_maxn_parked": compute_saving(compared, policy, "maxn_parked", "oracle_energy_j"),
     }
 
 
@@ -200,14 +196,6 @@ def _round_vs_maxn(compared: Sequence[RoundRow]) -> float | None:
     """Return the duration of comparable rounds as a multiple of MAXN's."""
     maxn_s = _sum_known([row.maxn_round_s for row in compared])
     return None if not maxn_s else sum(row.round_s for row in compared) / maxn_s
-
-
-def _saving(rounds: Sequence[RoundRow], spent: str, baseline: str) -> float | None:
-    """Return the share of the baseline's energy that was saved, over rounds in which every board's truth is known."""
-    if not rounds:
-        return None
-    spent_j, baseline_j = (_sum_known([getattr(row, name) for row in rounds]) for name in (spent, baseline))
-    return None if spent_j is None or not baseline_j else 1.0 - spent_j / baseline_j
 
 
 def _sum_known(values: Sequence[float | None]) -> float | None:
