@@ -86,9 +86,9 @@ class RunState:
 
     Attributes:
         round: Number of finished rounds (models in an asynchronous run).
-        spent_j: Energy of all clients asked so far, in joules.
+        spent_j: Energy of all boards so far, in joules: of those asked, and of those that took no part.
         pending: Late results, or the running tasks of an asynchronous run.
-        last_j: Energy of the clients asked in the last round, in joules.
+        last_j: Energy of all boards in the last round, in joules.
     """
 
     round: int

@@ -252,12 +252,12 @@ def _format_energy(summary: dict[str, Any]) -> str:
 
 
 def _format_budget(summary: dict[str, Any]) -> str | None:
-    """Format the spent share of the energy budget, which excludes idle clients."""
+    """Format the spent share of the energy budget, and how much of the budget boards drew at rest."""
     budget_j, resting_j = summary.get("budget_j"), summary.get("resting_energy_j")
     if not budget_j:
         return None
     budget, resting = energies(budget_j, resting_j or 0.0)
-    besides = f"; idle boards ({resting}) are not counted" if resting_j else ""
+    besides = f", {resting} of it by boards at rest" if resting_j else ""
     return f"{percent(summary.get('budget_spent'))} of {budget} spent{besides}"
 
 

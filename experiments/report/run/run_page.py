@@ -176,7 +176,8 @@ def _list_special_cards(run: LoadedRun) -> Iterator[Card]:
     if figure["resting_energy_j"]:
         yield Card("Idle boards", energy(figure["resting_energy_j"]), "idle energy of boards that were not selected")
     if figure["budget_j"] is not None:
-        remark = figure["ended"] or f"of {energy(figure['budget_j'])}"
+        resting = f", {energy(figure['resting_energy_j'])} by boards at rest" if figure["resting_energy_j"] else ""
+        remark = figure["ended"] or f"of {energy(figure['budget_j'])}{resting}"
         yield Card("Energy budget spent", percent(figure["budget_spent"]), remark)
 
 

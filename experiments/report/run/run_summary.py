@@ -115,7 +115,8 @@ def summarise_run(
 def _energy_figures(experiment: Experiment, rounds: Sequence[RoundRow]) -> dict[str, Any]:
     """Return the energy spent, and that of the baselines for the same rounds."""
     compared, policy = select_comparable(rounds), experiment.policy.name
-    energy_j = sum(row.energy_j for row in rounds)
+    energy_j, budget_j = sum(row.energy_j for row in rounds), experiment.policy.budget_j
+    resting_j = sum(row.resting_energy_j or 0.0 for row in rounds)
     return {
         "energy_j": energy_j,
         "train_energy_j": sum(row.train_energy_j for row in rounds),
@@ -124,9 +125,9 @@ def _energy_figures(experiment: Experiment, rounds: Sequence[RoundRow]) -> dict[
         "maxn_parked_energy_j": _sum_known([row.maxn_parked_energy_j for row in rounds]),
         "maxn_mean_round_s": _mean_known([row.maxn_round_s for row in compared]),
         "round_vs_maxn": _round_vs_maxn(compared),
-        "resting_energy_j": sum(row.resting_energy_j or 0.0 for row in rounds),
-        "budget_j": experiment.policy.budget_j,
-        "budget_spent": None if experiment.policy.budget_j is None else energy_j / experiment.policy.budget_j,
+        "resting_energy_j": resting_j,
+        "budget_j": budget_j,
+        "budget_spent": None if budget_j is None else (energy_j + resting_j) / budget_j,
         "compared_rounds": len(compared),
         "saving_vs_maxn": compute_saving(compared, policy, "maxn", "energy_j"),
         "saving_vs_maxn_parked": compute_saving(compared, policy, "maxn_parked", "energy_j"),

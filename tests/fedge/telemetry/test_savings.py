@@ -1,4 +1,4 @@
-"""Savings against MAXN, and shares of the oracle's: given where they mean something, with a reason where they do not."""
+"""Savings against MAXN, and shares of the oracle's: given where they mean something, with a reason elsewhere."""
 
 from __future__ import annotations
 

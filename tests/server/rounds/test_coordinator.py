@@ -428,6 +428,20 @@ def test_the_run_ends_before_the_round_that_would_exceed_its_energy_budget() -> 
     assert f"of {limit_j:.0f} J are spent" in last.message
 
 
+def test_boards_at_rest_use_up_the_energy_budget_too() -> None:
+    tables, selection = MemoryTables(), SelectionSpec(name="random", count=1)
+    policy = PolicySpec(name="energy-budget", budget_j=330.0)
+    state = coordinator(Scripted(), tables, rounds=9, policy=policy, selection=selection).run()
+    rounds = rows_of(tables, RoundRow)
+
+    resting_j = sum(row.resting_energy_j for row in rounds)
+    assert resting_j == pytest.approx(sum(IDLE_W * row.round_s for row in rounds))
+    assert state.spent_j == pytest.approx(sum(row.energy_j for row in rounds) + resting_j)
+    assert rows_of(tables, EventRow)[-1].kind == "budget"
+    alone_j = sum(row.energy_j for row in rounds)
+    assert alone_j + rounds[-1].energy_j + 25.0 < 330.0, "without the boards at rest there would be another round"
+
+
 def everything_on(tmp_path: Path) -> dict[str, object]:
     """Selection with a memory, late replies that join later, batteries, boards that come and go."""
     battery = BatterySpec(capacity_wh=0.2, floor=0.2, charging_w=IDLE_W + 2.0)

@@ -164,7 +164,7 @@ def test_the_summary_tells_of_a_budget_of_staleness_and_of_resting_boards():
         "late, failed, cancelled 0, 0, 3",
         "mean staleness 1.50 models",
         "energy 78.0 kJ, plus 2.50 kJ of idle boards",
-        "energy budget 97.5 % of 80.0 kJ spent; idle boards (2.50 kJ) are not counted",
+        "energy budget 97.5 % of 80.0 kJ spent, 2.50 kJ of it by boards at rest",
         "ended 78000 J of 80000 J are spent; round 9",
     ):
         assert part in text
