@@ -25,6 +25,9 @@ from fedge.types import ClientStatus, Floats, Front, SelectionContext, Selection
 MIN_GAIN = 1e-9
 """Lower bound of a client's gain, so that some client is always selected."""
 
+MAX_BUDGET_PASSES = 8
+"""Searches at most for the boards that keep the round's share of the budget together with those at rest."""
+
 
 def select_by_plan(
     clients: Sequence[ClientStatus], call: SelectionContext, rng: np.random.Generator
@@ -53,9 +56,13 @@ def select_by_plan(
     count = size - len(trying)
     search = partial(find_best_gain, columns, gain, count=count, time_price=time_price, energy_price=energy_price)
     plan = search(allowance_j=allowed_j)
-    if allowed_j is not None and (resting_j := _resting_energy_j(columns, call.limits, plan)) > 0.0:
-        # Boards at rest draw their part of the allowance too; those at rest beside fewer boards draw little more.
-        allowed_j = max(0.0, allowed_j - resting_j)
+    # Boards at rest use the allowance too. The fewer are chosen, the more rest, so that this takes some passes.
+    for _ in range(MAX_BUDGET_PASSES if call.policy == BUDGET_POLICY else 0):
+        whole_j = compute_allowance_j(call.limits)
+        resting_j = _resting_energy_j(columns, call.limits, plan)
+        if whole_j is None or plan.energy_j + resting_j <= whole_j or len(plan.boards) == 1:
+            break
+        allowed_j = max(0.0, whole_j - resting_j)
         plan = search(allowance_j=allowed_j)
     deadline_s = plan.deadline_s if call.policy == BUDGET_POLICY else None
     why = "" if allowed_j is None or plan.energy_j <= allowed_j else _describe_overrun(plan.energy_j, allowed_j)

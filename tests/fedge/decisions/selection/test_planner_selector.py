@@ -129,11 +129,10 @@ class TestPlanner(SelectorContract):
 
     def test_the_round_s_share_of_a_budget_is_also_that_of_the_boards_at_rest(self) -> None:
         told = fleet(6, front=a_front(), samples=10, loss=1.0, last_round=1)
-        limits = {"budget_j": 3000.0, "spent_j": 1000.0, "rounds_left": 4.0}
-        few = chosen(
-            self.name, told, SelectionContext(2, 6, policy="energy-budget", limits=limits | {"resting_w": 3.0})
-        )
-        many = chosen(self.name, told, SelectionContext(2, 6, policy="energy-budget", limits=limits))
+        limits = {"budget_j": 3600.0, "spent_j": 1000.0, "rounds_left": 4.0}
+        alone = SelectionContext(2, 6, policy="energy-budget", limits=limits)
+        many = chosen(self.name, told, alone)
+        few = chosen(self.name, told, dataclasses.replace(alone, limits=limits | {"resting_w": 1.0}))
 
         assert 0 < len(few.boards) < len(many.boards)
 
