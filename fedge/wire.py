@@ -79,6 +79,7 @@ class ReplyMessage:
         state: Updated state.
         samples: Number of training samples; with the first front only.
         error: Reason of a failure; None on success.
+        unfit: With ``error``: whether the training ran out of memory and nothing smaller may be tried.
         cut: Whether ``error`` is a cancellation; ``report`` and ``state`` then describe the part that was done.
         held_s: With ``error``: seconds for which the board stays reserved for another run.
         recorded: With the first front: whether the board is a recorded folder, on which nothing is measured.
@@ -92,6 +93,7 @@ class ReplyMessage:
     state: ClientState | None = None
     samples: int | None = None
     error: str | None = None
+    unfit: bool = False
     cut: bool = False
     held_s: float | None = None
     recorded: bool = False

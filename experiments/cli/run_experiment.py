@@ -228,7 +228,7 @@ def _suggest_fix(reason: str, folder: Path) -> str:
     if BUDGET_HINT in reason:
         return f"then {resume} plays it"
     if NO_BOARD_MESSAGE in reason:
-        return f"change the boards' availability or battery in its {run_folder.RUN_YAML}, then {resume}"
+        return f"change the boards' availability, battery or memory in its {run_folder.RUN_YAML}, then {resume}"
     return f"{resume} tries again"
 
 
