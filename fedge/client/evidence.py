@@ -1,4 +1,4 @@
-"""Evidence from measurements: consistent peers, predictions, modes known well enough, and the client's front."""
+"""Evidence from measurements: consistent peers and earlier runs, predictions, well known modes, the client's front."""
 
 from __future__ import annotations
 
@@ -23,6 +23,53 @@ KNOWN_MODE_SD_LOG = 0.05
 PEER_DISAGREEMENT_LOG = 0.05
 # Peers are ignored if the median error of the fit over the board's own measurements exceeds this (log units). Default:
 # the median error is about 0.01 if boards differ by a few percent, and 0.5 if one is off by half.
+
+ONE_TIME_ERROR_LOG = 0.45
+# Error of one step time that another process does not explain (log units): emulated outliers reach log 1.5. Only a
+# single measurement is held against it; of several, the usual one decides.
+
+
+def select_recalled(
+    context: RoundContext, own_measurements: Sequence[Measurement], recalled: Sequence[Measurement]
+) -> Asking[tuple[Measurement, ...]]:
+    """Return ``recalled``, or nothing if what the board measures now contradicts it.
+
+    That happens if the knowledge is another workload's, or the board or its software has changed.
+
+    Args:
+        context: The client's context.
+        own_measurements: The board's own measurements in this run.
+        recalled: Its measurements of earlier runs.
+    """
+    usual = [one for one in normalize(context.corrections, own_measurements) if not one.throttled]
+    if not context.learns or not recalled:
+        return ()
+    if not usual:
+        return tuple(recalled)
+    before: dict[PowerMode, list[Measurement]] = {}
+    for one in normalize(context.corrections, recalled):
+        before.setdefault(one.mode, []).append(one)
+    compared = [one for one in usual if one.mode in before]
+    if compared:  # the same mode then and now tells more than a prediction, and needs no fit
+        expected = {mode: _middle(repeats) for mode, repeats in before.items()}
+    else:
+        compared, predictions = usual, (yield from fit_and_predict(context, recalled, ()))
+        expected = {mode: nearest_prediction(predictions, mode) for mode in {one.mode for one in usual}}
+    time_errors = [abs(math.log(expected[one.mode].step_s / one.step_s)) for one in compared]
+    power_errors = [abs(math.log(expected[one.mode].power_w / one.power_w)) for one in compared]
+    return () if _are_contradicted(time_errors, power_errors) else tuple(recalled)
+
+
+def _middle(repeats: Sequence[Measurement]) -> Measurement:
+    return sorted(repeats, key=lambda one: one.step_s)[(len(repeats) - 1) // 2]
+
+
+def _are_contradicted(time_errors: Sequence[float], power_errors: Sequence[float]) -> bool:
+    """Return whether errors (log units) are too large for outliers; another process slows steps but adds few watts."""
+    if len(time_errors) == 1:
+        both = min(time_errors[0], power_errors[0]) > PEER_DISAGREEMENT_LOG
+        return both or time_errors[0] > ONE_TIME_ERROR_LOG
+    return max(map(statistics.median_low, (time_errors, power_errors))) > PEER_DISAGREEMENT_LOG
 
 
 def select_consistent_peers(

@@ -10,7 +10,7 @@ import numpy as np
 
 from fedge import modes as mode_tables
 from fedge.costs.cost_priors import build_priors, find_workload_cost
-from fedge.costs.cost_profile import CostProfile, load_calibrated_training
+from fedge.costs.cost_profile import CostProfile
 from fedge.costs.layer_estimate import estimate_network_cost
 from fedge.costs.layered_work import build_workload
 from fedge.costs.workload_sizes import load_workload_sizes
@@ -27,7 +27,6 @@ from fedge.seeds import make_generator
 from fedge.types import DeviceSpec, Floats, Label, Modes, ProfileTable, Workload
 
 TABLE_PREFIX = "table:"
-EXPECTED_REFERENCE = "a table of another workload, measured on such a board"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -68,11 +67,10 @@ def load_references(board: FleetBoard, workload: WorkloadSpec) -> tuple[ProfileT
 def load_reference(path: str, board: FleetBoard, workload: WorkloadSpec) -> ProfileTable:
     """Load a reference table, at its only batch size or at that of the workload.
 
-    Raises:
-        BadInput: The table is the board's truth or a table of its own workload, which would leak what is to be
-            predicted.
+    In a run it may be of the trained workload, even the board's own profile: nothing is judged by it. Evaluations leave
+    such tables out (``fedge.knowledge.table_background``).
     """
-    return _cached_reference(path, board.entry.truth, build_workload(board.entry, workload), board.entry.cost is None)
+    return _cached_reference(path, build_workload(board.entry, workload).batch_size)
 
 
 def build_knowledge(kind: BoardKind, references: tuple[ProfileTable, ...], idle_w: float | None) -> PriorKnowledge:
@@ -106,21 +104,8 @@ def _read_table_at(path: Path, batch_size: int) -> ProfileTable:
 
 
 @lru_cache(maxsize=64)
-def _cached_reference(path: str, truth: str, work: Workload, exact: bool) -> ProfileTable:
-    table = _read_table_at(Path(path), work.batch_size)
-    replayed = _load_truth_table(truth, work.batch_size, exact) if truth.startswith(TABLE_PREFIX) else None
-    if replayed is not None and table.sha256 == replayed.sha256:
-        raise BadInput(path, "the very table that is replayed as the board's truth", EXPECTED_REFERENCE)
-    same = _workload_names(work.name, replayed) & _workload_names(table.workload, table)
-    if same:
-        raise BadInput(path, f"a table of {min(same)}, which is what the boards work on", EXPECTED_REFERENCE)
-    return table
-
-
-def _workload_names(workload: str, table: ProfileTable | None) -> set[str]:
-    """Return the name of the workload, and the names under which its table was calibrated."""
-    profiles = load_calibrated_training() if table is not None else ()
-    return {workload, *(p.workload for p in profiles if p.evidence and table and p.evidence.sha256 == table.sha256)}
+def _cached_reference(path: str, batch_size: int) -> ProfileTable:
+    return _read_table_at(Path(path), batch_size)
 
 
 def _kind_from_model(spec: DeviceSpec, work: Workload) -> BoardKind:

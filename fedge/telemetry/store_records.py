@@ -162,6 +162,8 @@ class ClientRow:
     """Attempts that ran out of memory in this round, and their time; a part of ``work_s``."""
     lowered: str | None = None
     """Settings that were lowered below the experiment's, with the reason; None if there were none."""
+    recalled_samples: int | None = None
+    """Number of the board's measurements of earlier runs behind the round's predictions; 0 once it contradicts them."""
 
 
 def relative_error(predicted: float | None, measured: float | None) -> float | None:

@@ -1,0 +1,295 @@
+"""The fleet's knowledge around a run: what its clients recall at the start, and what goes back at the end."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import os
+import secrets
+import time
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from fedge import __version__
+from fedge.costs.layered_work import build_workload
+from fedge.devices import catalogue
+from fedge.devices.board_kinds import build_kind
+from fedge.devices.tables.mode_table import write_mode_table
+from fedge.errors import BadInput
+from fedge.experiment import Experiment, FleetBoard, FleetEntry, list_boards
+from fedge.knowledge.evidence_files import describe_file, emulated_board, format_date, read_evidence
+from fedge.knowledge.knowledge_folder import (
+    ENTRIES,
+    KnowledgeEntry,
+    add_entry,
+    encode_measurements,
+    hash_content,
+    list_entries,
+)
+from fedge.knowledge.recall import (
+    MIN_REFERENCE_MODES,
+    ClientIdentity,
+    RunKnowledge,
+    limit_measurements,
+    read_run_knowledge,
+    recall_measurements,
+    write_run_knowledge,
+)
+from fedge.modes import stack_modes
+from fedge.telemetry import run_folder
+from fedge.telemetry.store_reader import read_rows
+from fedge.telemetry.store_records import RECORDED, ClientRow, EventRow
+from fedge.types import ProfileTable
+from server.state import checkpoint
+
+NONE, AUTO = "none", "auto"
+FOLDER_VARIABLE = "FEDGE_KNOWLEDGE"
+SERVER_HOME = Path("/var/lib/fedge-link")
+"""Home of the user that runs experiments on a provisioned fleet's server."""
+FOLDER = "knowledge"
+"""Name of the knowledge folder beside the run folders or in the server's home, and of a run's copies of tables."""
+REAL = "fleet"
+MAX_KEPT_MODES = 1000
+"""Modes per board that a run gives back: more than any run measures."""
+
+
+def find_folder(experiment: Experiment, run: Path) -> Path | None:
+    """Return the knowledge folder of a run; None if it takes part in none."""
+    chosen = experiment.knowledge or (AUTO if experiment.backend == REAL else NONE)
+    if chosen == NONE:
+        return None
+    if chosen != AUTO:
+        return Path(chosen)
+    return find_default_folder(run.parent, on_server=experiment.backend == REAL)
+
+
+def find_default_folder(runs: Path, *, on_server: bool) -> Path:
+    """Return the folder of ``auto``: ``$FEDGE_KNOWLEDGE``, the fleet server's own, or one beside the run folders."""
+    named = os.environ.get(FOLDER_VARIABLE)
+    if named:
+        return Path(named).expanduser().resolve()
+    if on_server and os.access(SERVER_HOME, os.W_OK):
+        return SERVER_HOME / FOLDER
+    return (runs / FOLDER).resolve()
+
+
+def identify_client(experiment: Experiment, board: FleetBoard) -> ClientIdentity:
+    """Return what a client's knowledge must match.
+
+    A real board trains the task itself; on an emulated one the priced workload determines time and power.
+    """
+    entry, work = board.entry, build_workload(board.entry, experiment.workload)
+    device = catalogue.find(entry.device, where="fleet.device").name
+    conditions = {
+        "serving": "" if entry.serving is None else entry.serving.model_dump_json(),
+        "loader": "" if entry.loader is None else entry.loader.model_dump_json(),
+    }
+    task = experiment.workload.task
+    if experiment.backend == REAL:
+        if task.endswith(".py"):
+            conditions["network"] = hashlib.sha256(Path(task).read_bytes()).hexdigest()
+        workload, size, name = Path(task).stem, experiment.workload.batch_size, board.name
+    else:
+        conditions |= {"truth": entry.truth, "fedge": __version__}
+        if work.layers is not None and experiment.workload.network is not None:
+            conditions["network"] = hashlib.sha256(repr(work.layers).encode()).hexdigest()
+        workload, size, name = work.name, work.batch_size, emulated_board(board.name, experiment.seed)
+    given = {name: value for name, value in conditions.items() if value}
+    return ClientIdentity(board.name, name, device, workload, size, given)
+
+
+def recall_for_run(experiment: Experiment, run: Path) -> Experiment:
+    """Choose what the clients recall, keep it in the run folder, and return the experiment with its references.
+
+    References of the clients' own workload become measurements of such boards, and model files become tables.
+
+    Raises:
+        BadInput: A reference or the knowledge folder is invalid, or a file cannot be written.
+    """
+    folder = find_folder(experiment, run)
+    boards = list_boards(experiment)
+    clients = [identify_client(experiment, board) for board in boards]
+    files = _list_reference_files(experiment, boards, clients)
+    if folder is None and not files:
+        return experiment
+    listing = None if folder is None else list_entries(folder)
+    entries = [*(entry for entry, _ in files.values()), *(() if listing is None else listing.entries)]
+    own = {entry.id for entry, _ in files.values()}
+    root = folder or run
+    found = recall_measurements(
+        clients, entries, lambda one: read_evidence(Path("/") if one.id in own else root, one), datetime.now(UTC)
+    )
+    notes = (*(() if listing is None else listing.damaged), *found.notes)
+    write_run_knowledge(
+        run, dataclasses.replace(found, folder=str(folder or ""), run=secrets.token_hex(6), notes=notes)
+    )
+    fleet = tuple(_convert_references(entry, files, run) for entry in experiment.fleet)
+    return experiment.model_copy(update={"fleet": fleet})
+
+
+def _list_reference_files(
+    experiment: Experiment, boards: tuple[FleetBoard, ...], clients: list[ClientIdentity]
+) -> dict[str, tuple[KnowledgeEntry, bool]]:
+    """Return the references that are model files or of the trained workload, and whether they are the latter."""
+    files: dict[str, tuple[KnowledgeEntry, bool]] = {}
+    for board, client in zip(boards, clients, strict=True):
+        for path in board.entry.references:
+            if path in files:
+                continue
+            entry = describe_reference(Path(path), client)
+            same = (entry.workload, entry.batch_size) == (client.workload, client.batch_size)
+            if same or path.endswith(".safetensors"):
+                files[path] = entry, same
+    return files
+
+
+def describe_reference(path: Path, client: ClientIdentity) -> KnowledgeEntry:
+    """Describe a file under a fleet entry's ``references``: the user says that it is of such boards as they are here.
+
+    Raises:
+        BadInput: It is no table or model, or has too few modes to stand for another workload.
+    """
+    entry = describe_file(path, client.batch_size)
+    if entry.form == "calibration":
+        raise BadInput(str(path), "a cost profile", "a table or a model file; profiles are found by name (costs/)")
+    same = (entry.workload, entry.batch_size) == (client.workload, client.batch_size)
+    if not same and entry.rows < MIN_REFERENCE_MODES:
+        right = f"at least {MIN_REFERENCE_MODES}, or a file of {client.workload} at batch size {client.batch_size}"
+        raise BadInput(str(path), f"{entry.rows} modes of another workload, {entry.workload}", right)
+    kept = {name: value for name, value in client.conditions.items() if name in ("truth", "serving", "loader", "network")}
+    return dataclasses.replace(
+        entry, device=client.device, conditions={**entry.conditions, **kept}, file=str(path.resolve())
+    )
+
+
+def _convert_references(entry: FleetEntry, files: Mapping[str, tuple[KnowledgeEntry, bool]], run: Path) -> FleetEntry:
+    """Return the entry with tables in place of model files; too few modes of the own workload are measurements only."""
+    paths = list[str]()
+    for path in entry.references:
+        found = files.get(path)
+        if found is None or (found[1] and path.endswith(".csv")):
+            paths.append(path)
+        elif found[0].rows >= MIN_REFERENCE_MODES:
+            paths.append(str(_write_reference(found[0], run)))
+    return entry.model_copy(update={"references": tuple(paths)})
+
+
+def _write_reference(entry: KnowledgeEntry, run: Path) -> Path:
+    """Write the measurements of an entry as a table into the run folder."""
+    rows = limit_measurements([m for one in read_evidence(Path("/"), entry) for m in one.measurements], MAX_KEPT_MODES)
+    table = ProfileTable(
+        entry.device,
+        workload=entry.workload,
+        batch_size=entry.batch_size,
+        modes=stack_modes(row.mode for row in rows),
+        step_s=_column([row.step_s for row in rows]),
+        power_w=_column([row.power_w for row in rows]),
+        sha256="",
+        path="",
+    )
+    path = run / FOLDER / entry.device / "train" / f"{entry.workload}.csv"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_mode_table(path, table)
+    return path
+
+
+def _column(values: list[float]) -> Any:
+    import numpy as np
+
+    return np.array(values, dtype=np.float64)
+
+
+# The end of a run -----------------------------------------------------------------------------------------------------
+
+
+def give_back(experiment: Experiment, run: Path) -> None:
+    """Write what the run measured into the knowledge, one entry per kind of board; again after a resume replaces it.
+
+    Raises:
+        BadInput: The knowledge folder cannot be written.
+    """
+    known = read_run_knowledge(run)
+    state = checkpoint.load_latest(run / run_folder.CHECKPOINTS) if known.folder else None
+    if state is None:
+        return
+    recorded = {row.board for row in read_rows(run, EventRow) if row.kind == RECORDED}
+    probes = dict[str, int]()
+    for row in read_rows(run, ClientRow):
+        probes[row.board] = probes.get(row.board, 0) + row.probes
+    kinds: dict[tuple[object, ...], list[tuple[FleetBoard, ClientIdentity]]] = {}
+    for board in list_boards(experiment):
+        if board.name in state.fleet.states and board.name not in recorded:
+            client = identify_client(experiment, board)
+            kinds.setdefault(client.kind, []).append((board, client))
+    for kind, members in kinds.items():
+        measured = {
+            client.board: rows
+            for _, client in members
+            if (rows := limit_measurements(state.fleet.states[client.name].measurements, MAX_KEPT_MODES))
+        }
+        if measured:
+            made = sum(probes.get(client.name, 0) for _, client in members)
+            name = f"run-{known.run}-{hashlib.sha256(repr(kind).encode()).hexdigest()[:8]}"
+            content = encode_measurements(measured)
+            entry = _describe_run(experiment, run, *members[0], name=name, content=content)
+            rows = sum(map(len, measured.values()))
+            entry = dataclasses.replace(entry, rows=rows, probes=made, boards=tuple(sorted(measured)))
+            add_entry(Path(known.folder), entry, content)
+
+
+def _describe_run(
+    experiment: Experiment, run: Path, board: FleetBoard, client: ClientIdentity, *, name: str, content: bytes
+) -> KnowledgeEntry:
+    real = experiment.backend == REAL
+    return KnowledgeEntry(
+        id=name,
+        form="run",
+        device=client.device,
+        workload=client.workload,
+        batch_size=client.batch_size,
+        label="measured" if real else build_kind(board, experiment.workload).truth_label,
+        source=f"run {run.name}",
+        file=f"{ENTRIES}/{name}.rows",
+        sha256=hash_content(content),
+        date=format_date(time.time()),
+        rows=1,
+        conditions=client.conditions,
+    )
+
+
+def summarize_knowledge(experiment: Experiment, run: Path, clients: list[ClientRow]) -> dict[str, Any]:
+    """Return what a run recalled, for its summary; empty if it recalled nothing and no knowledge folder was named."""
+    known = read_run_knowledge(run)
+    if not known.folder and not known.origins:
+        return {}
+    contradicted = dict[str, int]()
+    saved = 0
+    limit = experiment.exploration.modes
+    for board, rows in _rows_by_board(clients).items():
+        modes = {one.mode for one in known.own.get(board, ())}
+        doubted = [row.round for row in rows if row.recalled_samples == 0 and row.own_samples is not None]
+        if modes and doubted and experiment.policy.name != "maxn":
+            contradicted[board] = min(doubted)
+        elif modes:
+            saved += max(0, min(len(modes), limit or len(modes)) - sum(row.probes for row in rows))
+    return {
+        "folder": known.folder,
+        "boards": sum(1 for rows in known.own.values() if rows),
+        "measurements": sum(map(len, known.own.values())),
+        "peers": len(known.peers),
+        "contradicted": contradicted,
+        "probes_saved": saved,
+        "origins": {
+            name: [dataclasses.asdict(origin) for origin in origins] for name, origins in known.origins.items() if origins
+        },
+        "notes": list(known.notes),
+    }
+
+
+def _rows_by_board(clients: list[ClientRow]) -> dict[str, list[ClientRow]]:
+    boards: dict[str, list[ClientRow]] = {}
+    for row in clients:
+        boards.setdefault(row.board, []).append(row)
+    return boards
