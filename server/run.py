@@ -89,6 +89,7 @@ def build_coordinator(
     checkpoints: Path | None = None,
     on_round: Callable[[int], None] = lambda _: None,
     overdue: OverdueReplies = NO_OVERDUE_REPLIES,
+    *,
     knowledge: RunKnowledge = NO_KNOWLEDGE,
 ) -> Coordinator | AsyncCoordinator:
     """Build the synchronous or asynchronous loop that the experiment's strategy needs.

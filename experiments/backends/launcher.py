@@ -13,6 +13,7 @@ import yaml
 
 from experiments.backends import run_knowledge
 from experiments.report.run import run_summary
+from experiments.report.run.knowledge_section import summarize_knowledge
 from experiments.report.run.run_summary import find_budget_end, summarise_run
 from experiments.spec import experiment_checks
 from experiments.spec.experiment_loader import load_experiment
@@ -124,7 +125,7 @@ def _continue_locked(experiment: Experiment, folder: Path, refresh: Refresh) -> 
     summary["labels"] = experiment_checks.build_labels(
         experiment, {row.board for row in events if row.kind == RECORDED and row.board}
     )
-    summary["knowledge"] = run_knowledge.summarize_knowledge(experiment, folder, read_rows(folder, ClientRow))
+    summary["knowledge"] = summarize_knowledge(experiment, folder, read_rows(folder, ClientRow))
     run_folder.write_json(folder / run_folder.SUMMARY, summary)
     run_summary.write_memory_notes(folder, summary)
     from experiments.report.run.run_page import write_report

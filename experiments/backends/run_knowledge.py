@@ -6,11 +6,11 @@ import dataclasses
 import hashlib
 import os
 import secrets
-import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+
+import numpy as np
 
 from fedge import __version__
 from fedge.costs.layered_work import build_workload
@@ -19,7 +19,7 @@ from fedge.devices.board_kinds import build_kind
 from fedge.devices.tables.mode_table import write_mode_table
 from fedge.errors import BadInput
 from fedge.experiment import Experiment, FleetBoard, FleetEntry, list_boards
-from fedge.knowledge.evidence_files import describe_file, emulated_board, format_date, read_evidence
+from fedge.knowledge.evidence_files import describe_file, emulated_board, format_date, move_entry, read_evidence
 from fedge.knowledge.knowledge_folder import (
     ENTRIES,
     KnowledgeEntry,
@@ -27,11 +27,11 @@ from fedge.knowledge.knowledge_folder import (
     encode_measurements,
     hash_content,
     list_entries,
+    read_content,
 )
 from fedge.knowledge.recall import (
     MIN_REFERENCE_MODES,
     ClientIdentity,
-    RunKnowledge,
     limit_measurements,
     read_run_knowledge,
     recall_measurements,
@@ -158,7 +158,9 @@ def describe_reference(path: Path, client: ClientIdentity) -> KnowledgeEntry:
     if not same and entry.rows < MIN_REFERENCE_MODES:
         right = f"at least {MIN_REFERENCE_MODES}, or a file of {client.workload} at batch size {client.batch_size}"
         raise BadInput(str(path), f"{entry.rows} modes of another workload, {entry.workload}", right)
-    kept = {name: value for name, value in client.conditions.items() if name in ("truth", "serving", "loader", "network")}
+    kept = {
+        name: value for name, value in client.conditions.items() if name in ("truth", "serving", "loader", "network")
+    }
     return dataclasses.replace(
         entry, device=client.device, conditions={**entry.conditions, **kept}, file=str(path.resolve())
     )
@@ -184,8 +186,8 @@ def _write_reference(entry: KnowledgeEntry, run: Path) -> Path:
         workload=entry.workload,
         batch_size=entry.batch_size,
         modes=stack_modes(row.mode for row in rows),
-        step_s=_column([row.step_s for row in rows]),
-        power_w=_column([row.power_w for row in rows]),
+        step_s=np.array([row.step_s for row in rows]),
+        power_w=np.array([row.power_w for row in rows]),
         sha256="",
         path="",
     )
@@ -195,25 +197,29 @@ def _write_reference(entry: KnowledgeEntry, run: Path) -> Path:
     return path
 
 
-def _column(values: list[float]) -> Any:
-    import numpy as np
-
-    return np.array(values, dtype=np.float64)
-
-
 # The end of a run -----------------------------------------------------------------------------------------------------
 
 
 def give_back(experiment: Experiment, run: Path) -> None:
-    """Write what the run measured into the knowledge, one entry per kind of board; again after a resume replaces it.
+    """Write what the run measured into its knowledge folder, if it has one.
 
     Raises:
         BadInput: The knowledge folder cannot be written.
     """
     known = read_run_knowledge(run)
-    state = checkpoint.load_latest(run / run_folder.CHECKPOINTS) if known.folder else None
+    if known.folder:
+        add_run(experiment, run, Path(known.folder), known.run)
+
+
+def add_run(experiment: Experiment, run: Path, folder: Path, name: str) -> list[KnowledgeEntry]:
+    """Write what a run measured, one entry per kind of board; entries of the same name are replaced.
+
+    Raises:
+        BadInput: The knowledge folder cannot be written.
+    """
+    state = checkpoint.load_latest(run / run_folder.CHECKPOINTS)
     if state is None:
-        return
+        return []
     recorded = {row.board for row in read_rows(run, EventRow) if row.kind == RECORDED}
     probes = dict[str, int]()
     for row in read_rows(run, ClientRow):
@@ -223,6 +229,7 @@ def give_back(experiment: Experiment, run: Path) -> None:
         if board.name in state.fleet.states and board.name not in recorded:
             client = identify_client(experiment, board)
             kinds.setdefault(client.kind, []).append((board, client))
+    entries = list[KnowledgeEntry]()
     for kind, members in kinds.items():
         measured = {
             client.board: rows
@@ -230,66 +237,77 @@ def give_back(experiment: Experiment, run: Path) -> None:
             if (rows := limit_measurements(state.fleet.states[client.name].measurements, MAX_KEPT_MODES))
         }
         if measured:
-            made = sum(probes.get(client.name, 0) for _, client in members)
-            name = f"run-{known.run}-{hashlib.sha256(repr(kind).encode()).hexdigest()[:8]}"
             content = encode_measurements(measured)
-            entry = _describe_run(experiment, run, *members[0], name=name, content=content)
-            rows = sum(map(len, measured.values()))
-            entry = dataclasses.replace(entry, rows=rows, probes=made, boards=tuple(sorted(measured)))
-            add_entry(Path(known.folder), entry, content)
+            ident = f"run-{name}-{hashlib.sha256(repr(kind).encode()).hexdigest()[:8]}"
+            entry = dataclasses.replace(
+                _describe_run(experiment, run, *members[0], ident=ident, content=content),
+                rows=sum(map(len, measured.values())),
+                probes=sum(probes.get(client.name, 0) for _, client in members),
+                boards=tuple(sorted(measured)),
+            )
+            add_entry(folder, entry, content)
+            entries.append(entry)
+    return entries
 
 
 def _describe_run(
-    experiment: Experiment, run: Path, board: FleetBoard, client: ClientIdentity, *, name: str, content: bytes
+    experiment: Experiment, run: Path, board: FleetBoard, client: ClientIdentity, *, ident: str, content: bytes
 ) -> KnowledgeEntry:
     real = experiment.backend == REAL
     return KnowledgeEntry(
-        id=name,
+        id=ident,
         form="run",
         device=client.device,
         workload=client.workload,
         batch_size=client.batch_size,
         label="measured" if real else build_kind(board, experiment.workload).truth_label,
         source=f"run {run.name}",
-        file=f"{ENTRIES}/{name}.rows",
+        file=f"{ENTRIES}/{ident}.rows",
         sha256=hash_content(content),
-        date=format_date(time.time()),
+        date=format_date(max(one.stat().st_mtime for one in (run / run_folder.CHECKPOINTS).iterdir())),
         rows=1,
         conditions=client.conditions,
     )
 
 
-def summarize_knowledge(experiment: Experiment, run: Path, clients: list[ClientRow]) -> dict[str, Any]:
-    """Return what a run recalled, for its summary; empty if it recalled nothing and no knowledge folder was named."""
-    known = read_run_knowledge(run)
-    if not known.folder and not known.origins:
-        return {}
-    contradicted = dict[str, int]()
-    saved = 0
-    limit = experiment.exploration.modes
-    for board, rows in _rows_by_board(clients).items():
-        modes = {one.mode for one in known.own.get(board, ())}
-        doubted = [row.round for row in rows if row.recalled_samples == 0 and row.own_samples is not None]
-        if modes and doubted and experiment.policy.name != "maxn":
-            contradicted[board] = min(doubted)
-        elif modes:
-            saved += max(0, min(len(modes), limit or len(modes)) - sum(row.probes for row in rows))
-    return {
-        "folder": known.folder,
-        "boards": sum(1 for rows in known.own.values() if rows),
-        "measurements": sum(map(len, known.own.values())),
-        "peers": len(known.peers),
-        "contradicted": contradicted,
-        "probes_saved": saved,
-        "origins": {
-            name: [dataclasses.asdict(origin) for origin in origins] for name, origins in known.origins.items() if origins
-        },
-        "notes": list(known.notes),
-    }
+def import_path(
+    path: Path, folder: Path, *, board: str | None = None, batch_size: int | None = None
+) -> list[KnowledgeEntry]:
+    """Copy a file, a finished run or another knowledge folder into the knowledge; return the entries.
+
+    Args:
+        path: A table, model file, cost profile, run folder or knowledge folder.
+        folder: The knowledge folder.
+        board: Name of the board that a table or model was measured on; None as the file says.
+        batch_size: Batch size, if a table holds several.
+
+    Raises:
+        BadInput: It is none of these, or damaged.
+    """
+    if (path / ENTRIES).is_dir():
+        return [_copy_entry(path, one, folder) for one in list_entries(path).entries]
+    if (path / run_folder.RUN_YAML).is_file():
+        return _import_run(path, folder)
+    entry = describe_file(path.resolve(), batch_size)
+    content = path.read_bytes()
+    if entry.form in ("model", "table"):
+        entry = dataclasses.replace(entry, boards=(board,) if board else entry.boards)
+    placed = move_entry(entry, path)
+    add_entry(folder, placed, content)
+    return [placed]
 
 
-def _rows_by_board(clients: list[ClientRow]) -> dict[str, list[ClientRow]]:
-    boards: dict[str, list[ClientRow]] = {}
-    for row in clients:
-        boards.setdefault(row.board, []).append(row)
-    return boards
+def _copy_entry(source: Path, entry: KnowledgeEntry, folder: Path) -> KnowledgeEntry:
+    add_entry(folder, entry, read_content(source, entry))
+    return entry
+
+
+def _import_run(run: Path, folder: Path) -> list[KnowledgeEntry]:
+    from experiments.spec.experiment_loader import load_experiment
+
+    experiment, known = load_experiment(run / run_folder.RUN_YAML), read_run_knowledge(run)
+    name = known.run or hashlib.sha256((run / run_folder.RUN_YAML).read_bytes()).hexdigest()[:12]
+    entries = add_run(experiment, run, folder, name)
+    if not entries:
+        raise BadInput(str(run), "a run without measurements", "a run with at least one finished round")
+    return entries

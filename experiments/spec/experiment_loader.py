@@ -258,7 +258,14 @@ def _make_paths_absolute(experiment: Experiment, folder: Path) -> Experiment:
     knowledge = experiment.knowledge
     if knowledge not in (None, "auto", "none"):
         knowledge = absolute(knowledge)
-    changed = {"fleet": fleet, "knowledge": knowledge, "data": data, "plugins": plugins, "workload": work, "superlink": superlink}
+    changed = {
+        "fleet": fleet,
+        "knowledge": knowledge,
+        "data": data,
+        "plugins": plugins,
+        "workload": work,
+        "superlink": superlink,
+    }
     return experiment.model_copy(update=changed)
 
 

@@ -50,11 +50,10 @@ def select_recalled(
     for one in normalize(context.corrections, recalled):
         before.setdefault(one.mode, []).append(one)
     compared = [one for one in usual if one.mode in before]
-    if compared:  # the same mode then and now tells more than a prediction, and needs no fit
-        expected = {mode: _middle(repeats) for mode, repeats in before.items()}
-    else:
+    expected: dict[PowerMode, Measurement | Prediction] = {mode: _middle(of_mode) for mode, of_mode in before.items()}
+    if not compared:  # otherwise the same mode then and now tells more than a prediction, and needs no fit
         compared, predictions = usual, (yield from fit_and_predict(context, recalled, ()))
-        expected = {mode: nearest_prediction(predictions, mode) for mode in {one.mode for one in usual}}
+        expected = {one.mode: nearest_prediction(predictions, one.mode) for one in usual}
     time_errors = [abs(math.log(expected[one.mode].step_s / one.step_s)) for one in compared]
     power_errors = [abs(math.log(expected[one.mode].power_w / one.power_w)) for one in compared]
     return () if _are_contradicted(time_errors, power_errors) else tuple(recalled)

@@ -77,6 +77,7 @@ def run_round(
     link: LinkUse,
     training: Training,
     peer_measurements: Sequence[Measurement] = (),
+    *,
     recalled: Sequence[Measurement] = (),
 ) -> RoundResult:
     """Run a whole round: ``begin_round``, then ``finish_round``."""
@@ -103,6 +104,7 @@ def begin_round(
     link: LinkUse,
     training: Training,
     peer_measurements: Sequence[Measurement] = (),
+    *,
     recalled: Sequence[Measurement] = (),
 ) -> Asking[RoundState]:
     """Begin a round.

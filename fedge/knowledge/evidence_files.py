@@ -86,7 +86,11 @@ def _describe_table(path: Path, batch_size: int | None) -> KnowledgeEntry:
         boards=(emulated_board(f"{record['board']}-1", record.get("seed")),) if emulated else (),
         conditions={
             **({"truth": "model"} if emulated else {}),
-            **({str(k): str(v) for k, v in software.items() if emulated or k != "fedge"} if isinstance(software, dict) else {}),
+            **(
+                {str(k): str(v) for k, v in software.items() if emulated or k != "fedge"}
+                if isinstance(software, dict)
+                else {}
+            ),
         },
     )
 

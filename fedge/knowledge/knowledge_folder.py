@@ -102,7 +102,9 @@ def add_entry(folder: Path, entry: KnowledgeEntry, content: bytes) -> None:
             with replace_file(path) as part:
                 part.write_bytes(data)
     except OSError as error:
-        raise BadInput(str(folder), f"a folder that cannot be written ({error.strerror})", "a writable folder") from error
+        raise BadInput(
+            str(folder), f"a folder that cannot be written ({error.strerror})", "a writable folder"
+        ) from error
 
 
 def list_entries(folder: Path) -> KnowledgeListing:
@@ -142,7 +144,9 @@ def read_content(folder: Path, entry: KnowledgeEntry) -> bytes:
             raise BadInput(str(path), "a file outside of the knowledge folder", "a file within it")
         content = path.read_bytes()
     except OSError as error:
-        raise BadInput(str(path), f"a file that cannot be read ({error.strerror})", f"the file of {entry.id}") from error
+        raise BadInput(
+            str(path), f"a file that cannot be read ({error.strerror})", f"the file of {entry.id}"
+        ) from error
     if hash_content(content) != entry.sha256:
         raise BadInput(str(path), "a file with another checksum than its entry", f"the file of {entry.id}, unchanged")
     return content
@@ -186,7 +190,9 @@ def forget_entry(folder: Path, entry: KnowledgeEntry) -> None:
         if (folder / entry.file).resolve().is_relative_to(folder.resolve()):
             (folder / entry.file).unlink(missing_ok=True)
     except OSError as error:
-        raise BadInput(str(folder), f"a folder that cannot be written ({error.strerror})", "a writable folder") from error
+        raise BadInput(
+            str(folder), f"a folder that cannot be written ({error.strerror})", "a writable folder"
+        ) from error
 
 
 def encode_measurements(boards: Mapping[str, Sequence[Measurement]]) -> bytes:
