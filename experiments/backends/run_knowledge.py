@@ -12,14 +12,12 @@ from pathlib import Path
 
 import numpy as np
 
-from fedge import __version__
-from fedge.costs.layered_work import build_workload
-from fedge.devices import catalogue
 from fedge.devices.board_kinds import build_kind
 from fedge.devices.tables.mode_table import write_mode_table
 from fedge.errors import BadInput
 from fedge.experiment import Experiment, FleetBoard, FleetEntry, list_boards
-from fedge.knowledge.evidence_files import describe_file, emulated_board, format_date, move_entry, read_evidence
+from fedge.knowledge.client_identity import REAL, describe_reference, identify_client, is_of_client
+from fedge.knowledge.evidence_files import MODEL, TABLE, describe_file, format_date, move_entry, read_evidence
 from fedge.knowledge.knowledge_folder import (
     ENTRIES,
     KnowledgeEntry,
@@ -50,7 +48,6 @@ SERVER_HOME = Path("/var/lib/fedge-link")
 """Home of the user that runs experiments on a provisioned fleet's server."""
 FOLDER = "knowledge"
 """Name of the knowledge folder beside the run folders or in the server's home, and of a run's copies of tables."""
-REAL = "fleet"
 MAX_KEPT_MODES = 1000
 """Modes per board that a run gives back: more than any run measures."""
 
@@ -73,31 +70,6 @@ def find_default_folder(runs: Path, *, on_server: bool) -> Path:
     if on_server and os.access(SERVER_HOME, os.W_OK):
         return SERVER_HOME / FOLDER
     return (runs / FOLDER).resolve()
-
-
-def identify_client(experiment: Experiment, board: FleetBoard) -> ClientIdentity:
-    """Return what a client's knowledge must match.
-
-    A real board trains the task itself; on an emulated one the priced workload determines time and power.
-    """
-    entry, work = board.entry, build_workload(board.entry, experiment.workload)
-    device = catalogue.find(entry.device, where="fleet.device").name
-    conditions = {
-        "serving": "" if entry.serving is None else entry.serving.model_dump_json(),
-        "loader": "" if entry.loader is None else entry.loader.model_dump_json(),
-    }
-    task = experiment.workload.task
-    if experiment.backend == REAL:
-        if task.endswith(".py"):
-            conditions["network"] = hashlib.sha256(Path(task).read_bytes()).hexdigest()
-        workload, size, name = Path(task).stem, experiment.workload.batch_size, board.name
-    else:
-        conditions |= {"truth": entry.truth, "fedge": __version__}
-        if work.layers is not None and experiment.workload.network is not None:
-            conditions["network"] = hashlib.sha256(repr(work.layers).encode()).hexdigest()
-        workload, size, name = work.name, work.batch_size, emulated_board(board.name, experiment.seed)
-    given = {name: value for name, value in conditions.items() if value}
-    return ClientIdentity(board.name, name, device, workload, size, given)
 
 
 def recall_for_run(experiment: Experiment, run: Path) -> Experiment:
@@ -138,32 +110,11 @@ def _list_reference_files(
         for path in board.entry.references:
             if path in files:
                 continue
-            entry = describe_reference(Path(path), client)
-            same = (entry.workload, entry.batch_size) == (client.workload, client.batch_size)
-            if same or path.endswith(".safetensors"):
+            entry = describe_reference(Path(path), board, client)
+            same = is_of_client(entry, client)
+            if same or path.endswith(MODEL):
                 files[path] = entry, same
     return files
-
-
-def describe_reference(path: Path, client: ClientIdentity) -> KnowledgeEntry:
-    """Describe a file under a fleet entry's ``references``: the user says that it is of such boards as they are here.
-
-    Raises:
-        BadInput: It is no table or model, or has too few modes to stand for another workload.
-    """
-    entry = describe_file(path, client.batch_size)
-    if entry.form == "calibration":
-        raise BadInput(str(path), "a cost profile", "a table or a model file; profiles are found by name (costs/)")
-    same = (entry.workload, entry.batch_size) == (client.workload, client.batch_size)
-    if not same and entry.rows < MIN_REFERENCE_MODES:
-        right = f"at least {MIN_REFERENCE_MODES}, or a file of {client.workload} at batch size {client.batch_size}"
-        raise BadInput(str(path), f"{entry.rows} modes of another workload, {entry.workload}", right)
-    kept = {
-        name: value for name, value in client.conditions.items() if name in ("truth", "serving", "loader", "network")
-    }
-    return dataclasses.replace(
-        entry, device=client.device, conditions={**entry.conditions, **kept}, file=str(path.resolve())
-    )
 
 
 def _convert_references(entry: FleetEntry, files: Mapping[str, tuple[KnowledgeEntry, bool]], run: Path) -> FleetEntry:
@@ -171,7 +122,7 @@ def _convert_references(entry: FleetEntry, files: Mapping[str, tuple[KnowledgeEn
     paths = list[str]()
     for path in entry.references:
         found = files.get(path)
-        if found is None or (found[1] and path.endswith(".csv")):
+        if found is None or (found[1] and path.endswith(TABLE)):
             paths.append(path)
         elif found[0].rows >= MIN_REFERENCE_MODES:
             paths.append(str(_write_reference(found[0], run)))

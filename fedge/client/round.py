@@ -67,7 +67,9 @@ def _choose_probe_mode(
     for mode in snapshot.preferred_modes:
         if mode not in snapshot.known_modes and probe_choice.is_probe_safe(snapshot.predictions, mode, room):
             return mode
-    return probe_choice.find_most_saving_mode(snapshot.predictions, snapshot.front.idle_w, snapshot.known_modes, room)
+    return probe_choice.find_most_saving_mode(
+        snapshot.predictions, snapshot.front.idle_w, snapshot.known_modes, room, sure_sd_log=snapshot.sure_sd_log
+    )
 
 
 def run_round(
@@ -168,6 +170,8 @@ def _verify_recalled(state: RoundState, snapshot: RoundSnapshot) -> Asking[Round
     state.run_first_steps(mode, min(state.steps_left, math.ceil(least_s / step_s) or 1))
     if not (yield from select_recalled(state.context, state.parts, state.recalled)):
         state.drop_recalled()
+    if state.stopped:
+        return snapshot
     predictions = yield from fit_and_predict(state.context, state.own_measurements, state.shared)
     return observe_round(state, predictions)
 

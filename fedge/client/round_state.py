@@ -132,12 +132,17 @@ class RoundState:
         self.stopped = measured.steps < steps or self.steps_left == 0 or (limit_s is not None and limit_s <= 0.0)
 
     def _append_part(self, measured: Measurement) -> None:
-        """Append a part; the round's first steps join it, or count as a probe if they were in another mode."""
-        if self.first_steps is not None and measured.mode == self.first_steps.mode:
+        """Append a part; the round's first steps join it if they were in the same mode.
+
+        Otherwise they are the part in a second mode, or a probe if they contradicted what was recalled.
+        """
+        first, self.first_steps = self.first_steps, None
+        if first is not None and measured.mode == first.mode:
             measured = merge_consecutive(self.parts.pop(), measured)
-        elif self.first_steps is not None:
+        elif first is not None and self.contradicts_recalled:
             self.probe_count += 1
-        self.first_steps = None
+        elif first is not None:
+            self.slow_part = first
         self.parts.append(measured)
 
     def _advance(self, steps: int) -> None:

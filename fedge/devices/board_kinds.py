@@ -10,7 +10,7 @@ import numpy as np
 
 from fedge import modes as mode_tables
 from fedge.costs.cost_priors import build_priors, find_workload_cost
-from fedge.costs.cost_profile import CostProfile
+from fedge.costs.cost_profile import CostProfile, load_calibrated_training
 from fedge.costs.layer_estimate import estimate_network_cost
 from fedge.costs.layered_work import build_workload
 from fedge.costs.workload_sizes import load_workload_sizes
@@ -27,6 +27,8 @@ from fedge.seeds import make_generator
 from fedge.types import DeviceSpec, Floats, Label, Modes, ProfileTable, Workload
 
 TABLE_PREFIX = "table:"
+TABLE_SUFFIX = ".csv"
+EXPECTED_REFERENCE = "a table of another workload, measured on such a board"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -60,17 +62,33 @@ def build_kind(board: FleetBoard, workload: WorkloadSpec) -> BoardKind:
 
 
 def load_references(board: FleetBoard, workload: WorkloadSpec) -> tuple[ProfileTable, ...]:
-    """Load the tables that a board's predictor learns from beforehand; see ``load_reference``."""
-    return tuple(load_reference(path, board, workload) for path in board.entry.references)
+    """Load the tables that a board's predictor learns from in a run, also of the trained workload.
 
-
-def load_reference(path: str, board: FleetBoard, workload: WorkloadSpec) -> ProfileTable:
-    """Load a reference table, at its only batch size or at that of the workload.
-
-    In a run it may be of the trained workload, even the board's own profile: nothing is judged by it. Evaluations leave
-    such tables out (``fedge.knowledge.table_background``).
+    Model files are left out: a run's launcher makes tables of them.
     """
-    return _cached_reference(path, build_workload(board.entry, workload).batch_size)
+    batch_size = build_workload(board.entry, workload).batch_size
+    paths = [path for path in board.entry.references if path.endswith(TABLE_SUFFIX)]
+    return tuple(_cached_reference(path, batch_size) for path in paths)
+
+
+def load_unseen_references(board: FleetBoard, workload: WorkloadSpec) -> tuple[ProfileTable, ...]:
+    """Load the tables that a board's predictor may learn from where its predictions are judged.
+
+    Raises:
+        BadInput: A table is the board's truth or of its own workload, which would leak what is to be predicted.
+    """
+    truth, work = board.entry.truth, build_workload(board.entry, workload)
+    replayed = None
+    if truth.startswith(TABLE_PREFIX):
+        replayed = _load_truth_table(truth, work.batch_size, board.entry.cost is None)
+    references = load_references(board, workload)
+    for table in references:
+        if replayed is not None and table.sha256 == replayed.sha256:
+            raise BadInput(table.path, "the very table that is replayed as the board's truth", EXPECTED_REFERENCE)
+        if same := _workload_names(work.name, replayed) & _workload_names(table.workload, table):
+            got = f"a table of {min(same)}, which is what the boards work on"
+            raise BadInput(table.path, got, EXPECTED_REFERENCE)
+    return references
 
 
 def build_knowledge(kind: BoardKind, references: tuple[ProfileTable, ...], idle_w: float | None) -> PriorKnowledge:
@@ -106,6 +124,12 @@ def _read_table_at(path: Path, batch_size: int) -> ProfileTable:
 @lru_cache(maxsize=64)
 def _cached_reference(path: str, batch_size: int) -> ProfileTable:
     return _read_table_at(Path(path), batch_size)
+
+
+def _workload_names(workload: str, table: ProfileTable | None) -> set[str]:
+    """Return the name of the workload, and the names under which its table was calibrated."""
+    profiles = load_calibrated_training() if table is not None else ()
+    return {workload, *(p.workload for p in profiles if p.evidence and table and p.evidence.sha256 == table.sha256)}
 
 
 def _kind_from_model(spec: DeviceSpec, work: Workload) -> BoardKind:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fedge.costs.cost_profile import CostProfile, profile_file_name, read_profile
+from fedge.devices.board_kinds import TABLE_SUFFIX
 from fedge.devices.catalogue import aliases
 from fedge.devices.tables.mode_table import (
     RECORD_SUFFIX,
@@ -25,7 +26,7 @@ from fedge.knowledge.model_file import load_model
 from fedge.knowledge.recall import BoardEvidence
 from fedge.types import Measurement, ProfileTable
 
-TABLE, MODEL, PROFILE = ".csv", ".safetensors", (".yaml", ".yml")
+TABLE, MODEL, PROFILE = TABLE_SUFFIX, ".safetensors", (".yaml", ".yml")
 RIGHT = "a table (.csv), a model of `fedge predict fit` (.safetensors), or a cost profile of `fedge calibrate` (.yaml)"
 PROFILED_STEPS = 100
 """Steps that a row of a table or model stands for; they were measured until settled, so their noise is small."""
