@@ -758,6 +758,8 @@ class RoundReport:
     """Number of the board's own measurements, including this round's probes, to which these predictions were fitted."""
     shared_samples: int = 0
     """Number of other boards' measurements to which they were fitted."""
+    recalled_samples: int = 0
+    """Number of the board's measurements of earlier runs to which they were fitted; 0 if it contradicts them."""
     mixed: Measurement | None = None
     """The part of the round in the decision's second mode."""
     asked_steps: int = 0

@@ -36,7 +36,6 @@ from fedge.devices.board_kinds import (
     BoardKind,
     build_kind,
     build_knowledge,
-    load_reference,
     load_references,
 )
 from fedge.errors import BadInput, FedgeError, UnknownName
@@ -46,9 +45,10 @@ from fedge.experiment import (
     FleetBoard,
     FleetEntry,
     StrategySpec,
-    WorkloadSpec,
     list_boards,
 )
+from fedge.knowledge.client_identity import describe_reference, identify_client
+from fedge.knowledge.evidence_files import read_evidence
 from fedge.modes import stack_modes
 from fedge.predictors import PREDICTORS, load_predictor
 from fedge.protocols import LearningTask
@@ -214,7 +214,7 @@ def _check_fleet(experiment: Experiment) -> None:
         names.add(board.name)
     firsts = {(board.entry, board.truth): board for board in reversed(list_boards(experiment))}
     for (entry, _), board in reversed(firsts.items()):
-        _check_tables(board, f"fleet[{experiment.fleet.index(entry)}]", experiment.workload)
+        _check_tables(experiment, board, f"fleet[{experiment.fleet.index(entry)}]")
 
 
 def _check_device(device: str, where: str) -> None:
@@ -227,9 +227,9 @@ def _check_device(device: str, where: str) -> None:
         raise BadInput(f"{where}: {error.where}", error.got, error.right) from error
 
 
-def _check_tables(board: FleetBoard, where: str, workload: WorkloadSpec) -> None:
+def _check_tables(experiment: Experiment, board: FleetBoard, where: str) -> None:
     """Check that measured tables are readable and belong to this board; messages name both field and file."""
-    truth = board.truth
+    truth, workload = board.truth, experiment.workload
     if not truth.startswith(TABLE_PREFIX):
         kind = build_kind(board, workload)
     else:
@@ -240,7 +240,9 @@ def _check_tables(board: FleetBoard, where: str, workload: WorkloadSpec) -> None
             _check_knobs(table, kind.average.modes, kind.spec)
     for place, path in enumerate(board.entry.references):
         with _prefix_errors(f"{where}.references[{place}]"):
-            _check_knobs(path, load_reference(path, board, workload).modes, kind.spec)
+            entry = describe_reference(Path(path), board, identify_client(experiment, board))
+            rows = [m.mode for one in read_evidence(Path("/"), entry) for m in one.measurements]
+            _check_knobs(path, stack_modes(rows), kind.spec)
 
 
 def _check_workload(table: str, entry: FleetEntry, cost: str, where: str) -> None:

@@ -93,6 +93,7 @@ def client_row(opening: RoundStart, part: ClientPart, maxn_s: float | None, repo
         power_ape=report.power_ape,
         own_samples=report.own_samples,
         shared_samples=report.shared_samples,
+        recalled_samples=report.recalled_samples,
         staleness=0 if done else None,
         link_mbps=report.link_mbps,
         **_mode_columns(report),

@@ -11,7 +11,13 @@ from experiments.spec.experiment_loader import load_experiment
 from fedge.costs.cost_profile import load_calibrated_training
 from fedge.decisions.candidate_modes import mask_candidates
 from fedge.devices import catalogue
-from fedge.devices.board_kinds import build_kind, build_link, build_surface, load_references
+from fedge.devices.board_kinds import (
+    build_kind,
+    build_link,
+    build_surface,
+    load_references,
+    load_unseen_references,
+)
 from fedge.devices.emulated_board import find_top_mode
 from fedge.errors import BadInput, UnknownName
 from fedge.experiment import Experiment, FleetBoard, FleetEntry, LinkSpec, WorkloadSpec, list_boards
@@ -191,8 +197,16 @@ def test_a_table_of_the_entrys_own_workload_is_no_reference(tmp_path: Path) -> N
     entry = FleetEntry(device="nano", cost="vit-b16-cifar10", references=(str(path),))
 
     with pytest.raises(BadInput, match="which is what the boards work on"):
-        load_references(board_of(entry), WorkloadSpec())
-    assert load_references(board_of(entry.model_copy(update={"cost": None})), WorkloadSpec())
+        load_unseen_references(board_of(entry), WorkloadSpec())
+    assert load_unseen_references(board_of(entry.model_copy(update={"cost": None})), WorkloadSpec())
+
+
+def test_a_run_learns_from_a_table_of_its_own_workload_and_leaves_model_files_to_its_launcher(tmp_path: Path) -> None:
+    path = tmp_path / "vit-b16-cifar10.csv"
+    path.write_text("\n".join(line for line in TABLE.splitlines() if ",32," not in line))
+    entry = FleetEntry(device="nano", cost="vit-b16-cifar10", references=(str(path), "nano.safetensors"))
+
+    assert [table.path for table in load_references(board_of(entry), WorkloadSpec())] == [str(path)]
 
 
 def test_every_board_of_an_entry_can_replay_a_table_of_its_own(tmp_path: Path) -> None:
