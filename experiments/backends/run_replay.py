@@ -63,7 +63,7 @@ class ReplayFigure:
 
 @dataclass(frozen=True, slots=True)
 class ReplayResult:
-    """What a run would have been under other conditions.
+    """A prediction of a run under other conditions.
 
     Attributes:
         run: Folder of the run.

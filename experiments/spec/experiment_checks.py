@@ -53,7 +53,7 @@ from fedge.modes import stack_modes
 from fedge.predictors import PREDICTORS, load_predictor
 from fedge.protocols import LearningTask
 from fedge.seeds import make_generator
-from fedge.types import DeviceSpec, Modes, ProfileTable, TrainOptions
+from fedge.types import DeviceSpec, Modes, ProfileTable, TrainOptions, fitted_label, weakest_label
 from fedge.workloads import load_experiment_task
 from fedge.workloads.partitions import split_samples
 from fedge.yaml_files import format_value
@@ -466,8 +466,8 @@ def build_labels(experiment: Experiment, recorded: Collection[str] = ()) -> dict
 
 
 def _build_label(board: FleetBoard, kind: BoardKind, references: Sequence[ProfileTable]) -> dict[str, Any]:
-    every = {prior.label for prior in kind.priors}
-    prior = "calibrated" if every == {"calibrated"} else "estimated"
+    learnt_from = [prior.label for prior in kind.priors] + [fitted_label(table.label) for table in references]
+    prior = weakest_label(learnt_from)
     known = (_describe_priors(kind.priors), *(_describe_reference(table) for table in references))
     return {
         "device": kind.spec.name,
@@ -485,7 +485,7 @@ def build_link_labels(experiment: Experiment) -> dict[str, dict[str, Any]]:
 
 
 def _describe_reference(table: ProfileTable) -> str:
-    return f"reference table {Path(table.path).name} ({len(table.modes)} rows, measured)"
+    return f"reference table {Path(table.path).name} ({len(table.modes)} rows, {table.label})"
 
 
 def _describe_priors(priors: Sequence[CostProfile]) -> str:

@@ -18,7 +18,6 @@ from fedge.devices import catalogue
 from fedge.devices.mode_surface import MAX_IDLE_SHARE, ModeSurface, draw_board_surface
 from fedge.devices.network_link import NetworkLink
 from fedge.devices.tables import mode_table as tables
-from fedge.devices.tables.mode_table import read_table_label
 from fedge.errors import BadInput
 from fedge.experiment import FleetBoard, LinkSpec, WorkloadSpec
 from fedge.physics import time_power_model
@@ -171,7 +170,7 @@ def _kind_from_table(spec: DeviceSpec, table: ProfileTable, workload: str) -> Bo
     return BoardKind(
         spec,
         average=average,
-        truth_label=read_table_label(Path(table.path)),
+        truth_label=table.label,
         truth_source=source,
         residual_time_sd_log=0.0,
         residual_power_sd_log=0.0,

@@ -1,4 +1,4 @@
-"""What the knowledge of a run's client must match, and the user's own files as knowledge of it."""
+"""The identity that the knowledge of a run's client must match, and the user's own files as knowledge of it."""
 
 from __future__ import annotations
 

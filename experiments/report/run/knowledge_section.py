@@ -1,4 +1,4 @@
-"""What a run recalled of the fleet's knowledge, how far its own measurements agreed, and the probes that this saved."""
+"""The report's section on recalled knowledge: its origins, how far measurements agreed with it, the probes that it saved."""
 
 from __future__ import annotations
 

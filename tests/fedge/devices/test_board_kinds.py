@@ -124,13 +124,13 @@ def test_a_measured_table_is_replayed_exactly_by_every_board(tmp_path: Path) -> 
         assert surface.step_s.tolist() == [0.8125, 1.4, 2.125]
         assert surface.power_w.tolist() == [9.25, 7.5, 4.75]
         assert (surface.idle_w < surface.power_w).all()
-        assert (kind.truth_label, kind.truth_source) == ("measured", "made-up.csv (3 rows)")
+        assert (kind.truth_label, kind.truth_source) == ("unknown", "made-up.csv (3 rows)")
 
 
 def test_a_table_of_an_emulated_board_is_not_called_measured(tmp_path: Path) -> None:
     path = tmp_path / "made-up.csv"
-    path.write_text(TABLE)
-    path.with_name("made-up.csv.json").write_text('{"label": "emulated", "truth_label": "calibrated"}')
+    head, *rows = TABLE.strip().splitlines()
+    path.write_text("\n".join([f"{head},label", *(f"{row},calibrated" for row in rows)]))
     entry = FleetEntry(device="nano", truth=f"table:{path}")
     assert build_kind(board_of(entry), WorkloadSpec()).truth_label == "calibrated"
 
