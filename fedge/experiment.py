@@ -110,7 +110,7 @@ class FleetEntry(_SpecModel):
     for the board's name, so that every board can have a table of its own).
     """
     references: tuple[str, ...] = ()
-    """Paths of tables of other workloads measured on such a board, from which the predictor learns."""
+    """Paths of tables and model files of such a board, from which the predictor learns."""
     cost: str | None = None
     """Cost profile of a step on these boards if it is not ``workload.cost``."""
     link: LinkSpec = LinkSpec()
@@ -312,6 +312,10 @@ class Experiment(_SpecModel):
     share_samples: bool = True
     """Whether clients receive some of the measurements of other boards of their kind."""
     exploration: ExplorationSpec = ExplorationSpec()
+    knowledge: str | None = None
+    """The fleet's knowledge that clients start from: ``none``, ``auto`` or the path of a folder. The default is
+    ``auto`` on real boards and ``none`` on emulated ones, so that a seed fixes a run.
+    """
     selection: SelectionSpec = SelectionSpec()
     strategy: StrategySpec = StrategySpec()
     late: LateReplySpec = LateReplySpec()

@@ -182,12 +182,15 @@ def _launch(
 
 def _list_notes(summary: Mapping[str, Any]) -> Iterator[str]:
     """Yield notes needed to interpret the summary: provenance of the costs, and goals that were not met."""
+    from experiments.report.run.knowledge_section import describe_knowledge
+
     counts: dict[str, int] = {}
     for entry in summary["labels"].values():
         label = entry["truth"]["label"]
         counts[label] = counts.get(label, 0) + entry["count"]
     boards = "boards" if summary.get("backend") == "fleet" else "emulated boards"
     yield f"{boards}: " + ", ".join(f"{count} {label}" for label, count in sorted(counts.items()))
+    yield from describe_knowledge(summary.get("knowledge") or {})
     if summary.get("ended"):
         continuation = f"{BUDGET_HINT} in its {run_folder.RUN_YAML} and `fedge resume` it to go on"
         yield f"note: the energy budget ended it; {continuation}"
@@ -228,7 +231,7 @@ def _suggest_fix(reason: str, folder: Path) -> str:
     if BUDGET_HINT in reason:
         return f"then {resume} plays it"
     if NO_BOARD_MESSAGE in reason:
-        return f"change the boards' availability or battery in its {run_folder.RUN_YAML}, then {resume}"
+        return f"change the boards' availability, battery or memory in its {run_folder.RUN_YAML}, then {resume}"
     return f"{resume} tries again"
 
 

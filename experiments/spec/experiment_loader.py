@@ -274,7 +274,17 @@ def _make_paths_absolute(experiment: Experiment, folder: Path) -> Experiment:
     superlink = experiment.superlink
     if superlink.root_certificates is not None:
         superlink = superlink.model_copy(update={"root_certificates": absolute(superlink.root_certificates)})
-    changed = {"fleet": fleet, "data": data, "plugins": plugins, "workload": work, "superlink": superlink}
+    knowledge = experiment.knowledge
+    if knowledge not in (None, "auto", "none"):
+        knowledge = absolute(knowledge)
+    changed = {
+        "fleet": fleet,
+        "knowledge": knowledge,
+        "data": data,
+        "plugins": plugins,
+        "workload": work,
+        "superlink": superlink,
+    }
     return experiment.model_copy(update=changed)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from fedge.client.corrections import Correction, predict_corrected
-from fedge.client.evidence import build_offer, select_consistent_peers
+from fedge.client.evidence import build_offer, select_consistent_peers, select_recalled
 from fedge.client.inference_service import (
     ExpectedService,
     RoundService,
@@ -198,7 +198,7 @@ def _list_corrections(
     service = plan_round_service(
         setup.service,
         lambda measurements: predict_corrected(setup.predictor, inner, setup.candidates, measurements),
-        own_measurements=request.state.measurements,
+        own_measurements=(*request.recalled, *request.state.measurements),
         fastest_mode=setup.fastest_mode,
         other_modes=(preset,) if request.policy.startswith("preset:") else (),
     )
@@ -232,6 +232,7 @@ def begin_requested_round(
         link=setup.transfer(request, context.scale),
         training=training,
         peer_measurements=request.shared,
+        recalled=request.recalled,
     )
     return state
 
@@ -242,7 +243,9 @@ def build_first_front(
     """Build the front that a client offers before a round, from what the request knows of it."""
     conditions = plan_conditions(setup, request, attempt)
     context = build_round(setup, conditions, open_device(conditions))
-    own_measurements = request.state.measurements
+    earlier = request.state.measurements
+    recalled = yield from select_recalled(context, earlier, request.recalled)
+    own_measurements = (*recalled, *earlier)
     peers = yield from select_consistent_peers(context, own_measurements, request.shared)
     _, front = yield from build_offer(
         context,

@@ -306,7 +306,7 @@ class _EmulatedRound:
             peak_mb = true_peak_mb(setup.scaling, attempt.scale, setup.board.name, seed)
         prior_apes: tuple[float, float] | tuple[None, None] = (None, None)
         if not request.state.measurements:
-            prior = yield from fit_and_predict(context, (), ())
+            prior = yield from fit_and_predict(context, request.recalled, request.shared if request.round == 1 else ())
             prior_apes = _mean_errors(prior, truth)
         training = self._start_training(context, board.surface, peak_mb)
         state = yield from begin_requested_round(setup, request, context, training)

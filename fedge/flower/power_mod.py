@@ -77,7 +77,7 @@ class PowerModeOptions:
 
 @dataclass(frozen=True, slots=True)
 class NodeMemory:
-    """What a node remembers between rounds, in its Flower context.
+    """The memory of a node between rounds, in its Flower context.
 
     Attributes:
         state: Measurements and temperature.

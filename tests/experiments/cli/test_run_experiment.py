@@ -57,7 +57,7 @@ def test_a_run_in_which_nobody_can_be_asked_is_to_be_changed_before_it_goes_on()
         "round 2: no board can be asked, now or later; all are away for good, or too empty", Path("runs/a")
     )
 
-    assert stuck == "change the boards' availability or battery in its run.yaml, then `fedge resume runs/a`"
+    assert stuck == "change the boards' availability, battery or memory in its run.yaml, then `fedge resume runs/a`"
     assert _suggest_fix("no round was played: 0 J; raise policy.budget_j in run.yaml", Path("runs/a")) == (
         "then `fedge resume runs/a` plays it"
     )

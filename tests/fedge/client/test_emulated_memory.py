@@ -175,6 +175,7 @@ def test_without_the_guard_the_board_fails_and_says_so() -> None:
         assert answer.error is not None
         assert answer.error.startswith("out of memory at batch 8 (")
         assert "guard is off" in answer.error
+        assert answer.unfit
 
 
 def test_where_nothing_fits_the_board_fails_and_keeps_what_it_learnt() -> None:
@@ -182,6 +183,7 @@ def test_where_nothing_fits_the_board_fails_and_keeps_what_it_learnt() -> None:
     (first, _), (second, _) = rounds_of(what)
     assert first.error is not None
     assert "nothing smaller" in first.error
+    assert first.unfit
     assert first.state is not None
     assert first.state.memory
     assert first.state.rested_at_s > 100.0

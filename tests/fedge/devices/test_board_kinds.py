@@ -11,7 +11,13 @@ from experiments.spec.experiment_loader import load_experiment
 from fedge.costs.cost_profile import load_calibrated_training
 from fedge.decisions.candidate_modes import mask_candidates
 from fedge.devices import catalogue
-from fedge.devices.board_kinds import build_kind, build_link, build_surface, load_references
+from fedge.devices.board_kinds import (
+    build_kind,
+    build_link,
+    build_surface,
+    load_references,
+    load_unseen_references,
+)
 from fedge.devices.emulated_board import find_top_mode
 from fedge.errors import BadInput, UnknownName
 from fedge.experiment import Experiment, FleetBoard, FleetEntry, LinkSpec, WorkloadSpec, list_boards
@@ -118,13 +124,13 @@ def test_a_measured_table_is_replayed_exactly_by_every_board(tmp_path: Path) -> 
         assert surface.step_s.tolist() == [0.8125, 1.4, 2.125]
         assert surface.power_w.tolist() == [9.25, 7.5, 4.75]
         assert (surface.idle_w < surface.power_w).all()
-        assert (kind.truth_label, kind.truth_source) == ("measured", "made-up.csv (3 rows)")
+        assert (kind.truth_label, kind.truth_source) == ("unknown", "made-up.csv (3 rows)")
 
 
 def test_a_table_of_an_emulated_board_is_not_called_measured(tmp_path: Path) -> None:
     path = tmp_path / "made-up.csv"
-    path.write_text(TABLE)
-    path.with_name("made-up.csv.json").write_text('{"label": "emulated", "truth_label": "calibrated"}')
+    head, *rows = TABLE.strip().splitlines()
+    path.write_text("\n".join([f"{head},label", *(f"{row},calibrated" for row in rows)]))
     entry = FleetEntry(device="nano", truth=f"table:{path}")
     assert build_kind(board_of(entry), WorkloadSpec()).truth_label == "calibrated"
 
@@ -191,8 +197,16 @@ def test_a_table_of_the_entrys_own_workload_is_no_reference(tmp_path: Path) -> N
     entry = FleetEntry(device="nano", cost="vit-b16-cifar10", references=(str(path),))
 
     with pytest.raises(BadInput, match="which is what the boards work on"):
-        load_references(board_of(entry), WorkloadSpec())
-    assert load_references(board_of(entry.model_copy(update={"cost": None})), WorkloadSpec())
+        load_unseen_references(board_of(entry), WorkloadSpec())
+    assert load_unseen_references(board_of(entry.model_copy(update={"cost": None})), WorkloadSpec())
+
+
+def test_a_run_learns_from_a_table_of_its_own_workload_and_leaves_model_files_to_its_launcher(tmp_path: Path) -> None:
+    path = tmp_path / "vit-b16-cifar10.csv"
+    path.write_text("\n".join(line for line in TABLE.splitlines() if ",32," not in line))
+    entry = FleetEntry(device="nano", cost="vit-b16-cifar10", references=(str(path), "nano.safetensors"))
+
+    assert [table.path for table in load_references(board_of(entry), WorkloadSpec())] == [str(path)]
 
 
 def test_every_board_of_an_entry_can_replay_a_table_of_its_own(tmp_path: Path) -> None:

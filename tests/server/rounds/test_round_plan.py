@@ -88,5 +88,5 @@ def test_the_radio_counts_against_a_budget() -> None:
 def test_what_is_spent_travels_with_a_budget_only() -> None:
     budgeted = plan_round(PolicySpec(name="energy-budget", budget_j=900.0), FRONTS, ["a"], spent_j=100.0)
 
-    assert budgeted.goals["a"].limits == {"budget_j": 900.0, "spent_j": 100.0}
+    assert budgeted.goals["a"].limits == {"budget_j": 900.0, "spent_j": 100.0, "resting_w": FRONTS["b"].idle_w}
     assert plan_round(PolicySpec(name="balanced"), FRONTS, ["a"], spent_j=100.0).goals["a"].limits == {}

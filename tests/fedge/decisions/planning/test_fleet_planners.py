@@ -197,6 +197,17 @@ def test_a_budget_that_is_used_up_is_not_feasible_and_time_has_no_weight_then() 
     assert not plan("energy-budget", fronts, budget_j=500.0, spent_j=450.0).feasible
 
 
+def test_boards_at_rest_count_in_the_plan_of_a_budget_and_shorten_the_round() -> None:
+    fronts = {"a": a_front([(10.0, 20.0), (20.0, 5.0)])}
+    alone = plan("energy-budget", fronts, budget_j=500.0)
+    beside = plan("energy-budget", fronts, budget_j=500.0, resting_w=100.0)
+    assert (alone.deadline_s, beside.deadline_s) == (20.0, 10.0)
+    assert beside.energy_j is not None
+    assert alone.energy_j is not None
+    assert beside.energy_j > 100.0 * 10.0
+    assert not beside.feasible
+
+
 LIMITS = {
     "balanced": {},
     "least-energy": {"deadline_s": 9.0},
