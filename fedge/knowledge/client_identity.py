@@ -1,4 +1,4 @@
-"""What the knowledge of a run's client must match, and the user's own files as knowledge of it."""
+"""The identity of a run's client, which its knowledge must match, and the user's own files as knowledge of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run's clients recall of a fleet's knowledge: the best fitting measurements, chosen once at the run's start.
+"""Recall of a fleet's knowledge: the measurements that fit a run's clients best, chosen once at its start.
 
 For every client, in this order:
 
@@ -105,7 +105,7 @@ class RecalledPeer:
 
 @dataclass(frozen=True, slots=True)
 class RunKnowledge:
-    """What a run recalls.
+    """The measurements that a run recalls.
 
     Attributes:
         folder: The knowledge folder; empty if there is none.

@@ -1,4 +1,4 @@
-"""What a run recalled of the fleet's knowledge, how far its own measurements agreed, and the probes that this saved."""
+"""The knowledge that a run recalled, how far its own measurements agreed, and the probes that this saved."""
 
 from __future__ import annotations
 
