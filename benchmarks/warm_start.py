@@ -1,4 +1,4 @@
-"""Gains of a run from the fleet's knowledge: the quickstart fleet cold, and with knowledge of four kinds.
+"""The gain of a run from the fleet's knowledge: the quickstart fleet cold, and with knowledge of four kinds.
 
 - warm: a second run of the same boards, with what the first one measured
 - profiled: the same, and a profile of every board in 50 modes that the latin explorer picks

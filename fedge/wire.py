@@ -47,7 +47,8 @@ class RequestMessage:
         policy: Name of the policy.
         state: The client's stored state.
         goal: The client's goal in a round.
-        model_bytes: Size of the model to transfer.
+        model_bytes: Size of the trained model. Emulated links move the model whose steps are priced, if its size is
+            known.
         proximal_mu: Weight of FedProx's proximal term.
         shared: Measurements of other boards of the same kind, each with its ``board``.
         recalled: The board's own measurements of earlier runs and profiles, from the fleet's knowledge.
@@ -82,10 +83,12 @@ class ReplyMessage:
         state: Updated state.
         samples: Number of training samples; with the first front only.
         error: Reason of a failure; None on success.
+        unfit: With ``error``: whether the training ran out of memory and nothing smaller may be tried.
         cut: Whether ``error`` is a cancellation; ``report`` and ``state`` then describe the part that was done.
         held_s: With ``error``: seconds for which the board stays reserved for another run.
         recorded: With the first front: whether the board is a recorded folder, on which nothing is measured.
         trace: Down-sampled sensor trace; ``start_s`` counts from the round's start.
+        handled_s: Real boards only, after training: seconds of wall time from the request's arrival to the reply.
     """
 
     board: str
@@ -94,10 +97,12 @@ class ReplyMessage:
     state: ClientState | None = None
     samples: int | None = None
     error: str | None = None
+    unfit: bool = False
     cut: bool = False
     held_s: float | None = None
     recorded: bool = False
     trace: Trace = EMPTY_TRACE
+    handled_s: float | None = None
 
 
 class InvalidMessage(FedgeError):

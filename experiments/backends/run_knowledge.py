@@ -161,6 +161,7 @@ def _write_reference(entry: KnowledgeEntry, run: Path) -> Path:
         power_w=np.array([row.power_w for row in rows]),
         sha256="",
         path="",
+        label=entry.label,
     )
     path = run / FOLDER / entry.id / "train" / f"{entry.workload}.csv"
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -92,6 +92,7 @@ def start_run(
     folder = launcher.choose_folder(experiment, out)
     with _prefix_errors(config):
         launcher.check_runnable(experiment)
+        _print_costs(experiment, console)
         _warn_power_limit(experiment, console)
     with _mirror_to_ray(experiment, folder, ray_port, console) as mirrored:
         # The dashboard is not stored with the experiment: a run resumed without it is not shown.
@@ -131,6 +132,17 @@ def _mirror_to_ray(experiment: Experiment, folder: Path, port: int | None, conso
             dashboard = stack.enter_context(ray_dashboard.open_dashboard(count, folder, port or None))
         console.print(str(dashboard), soft_wrap=True, highlight=False, markup=False)
         yield ray_dashboard.add_ray_exporter(experiment, os.environ)
+
+
+def _print_costs(experiment: Experiment, console: Console) -> None:
+    """Print one line on what a step is priced as and which model is moved."""
+    from experiments.report.run.run_tables import describe_costs, describe_links
+    from experiments.spec import experiment_checks
+
+    labels = experiment_checks.build_link_labels(experiment)
+    kind = "predicted as" if experiment.backend == experiment_checks.FLEET_BACKEND else "priced as"
+    text = f"a step is {kind} {describe_costs(labels)}; moved: {describe_links(labels)}"
+    console.print(text, soft_wrap=True, highlight=False, markup=False)
 
 
 def _warn_power_limit(experiment: Experiment, console: Console) -> None:
@@ -219,7 +231,7 @@ def _suggest_fix(reason: str, folder: Path) -> str:
     if BUDGET_HINT in reason:
         return f"then {resume} plays it"
     if NO_BOARD_MESSAGE in reason:
-        return f"change the boards' availability or battery in its {run_folder.RUN_YAML}, then {resume}"
+        return f"change the boards' availability, battery or memory in its {run_folder.RUN_YAML}, then {resume}"
     return f"{resume} tries again"
 
 

@@ -186,6 +186,7 @@ def build_front(
         link_s=link_s,
         maxn=context.fastest_mode,
         maxn_idle_w=maxn_idle_w,
+        radio_j=link.radio_j,
         power=context.includes_low_power,
     )
     return dataclasses.replace(front, switch_s=mode_switch_s(own_measurements))

@@ -42,7 +42,7 @@ def build_reply(
         measured=result.measured,
         probes=result.probes,
         predicted=result.predicted,
-        link=setup.link.transfer(request.model_bytes),
+        link=setup.transfer(request, conditions.scale),
         idle_w=result.front.idle_w,
         front=result.front,
         true_front=None,

@@ -18,7 +18,6 @@ from fedge.devices import catalogue
 from fedge.devices.mode_surface import MAX_IDLE_SHARE, ModeSurface, draw_board_surface
 from fedge.devices.network_link import NetworkLink
 from fedge.devices.tables import mode_table as tables
-from fedge.devices.tables.mode_table import read_table_label
 from fedge.errors import BadInput
 from fedge.experiment import FleetBoard, LinkSpec, WorkloadSpec
 from fedge.physics import time_power_model
@@ -57,7 +56,7 @@ def build_kind(board: FleetBoard, workload: WorkloadSpec) -> BoardKind:
         BadInput: The device, workload or table is unknown or invalid.
     """
     return _cached_kind(
-        board.entry.device, board.entry.truth, build_workload(board.entry, workload), board.entry.cost is None
+        board.entry.device, board.truth, build_workload(board.entry, workload), board.entry.cost is None
     )
 
 
@@ -77,7 +76,7 @@ def load_unseen_references(board: FleetBoard, workload: WorkloadSpec) -> tuple[P
     Raises:
         BadInput: A table is the board's truth or of its own workload, which would leak what is to be predicted.
     """
-    truth, work = board.entry.truth, build_workload(board.entry, workload)
+    truth, work = board.truth, build_workload(board.entry, workload)
     replayed = None
     if truth.startswith(TABLE_PREFIX):
         replayed = _load_truth_table(truth, work.batch_size, board.entry.cost is None)
@@ -99,7 +98,7 @@ def build_knowledge(kind: BoardKind, references: tuple[ProfileTable, ...], idle_
     return PriorKnowledge(kind.spec.maxn, tuple(prior.coefficients for prior in kind.priors), references, idle_w)
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=256)
 def _cached_kind(device: str, truth: str, work: Workload, exact: bool) -> BoardKind:
     spec = catalogue.find(device, where="fleet.device")
     if truth.startswith(TABLE_PREFIX):
@@ -166,18 +165,24 @@ def _kind_from_table(spec: DeviceSpec, table: ProfileTable, workload: str) -> Bo
     priors = build_priors(
         spec, workload, catalogue.load_catalogue(), batch_size=table.batch_size, unseen=table.sha256, layered=False
     )
-    idle_w = _mode_idle_w(spec, priors[0].coefficients, table.modes, table.power_w)
-    average = ModeSurface(table.modes, table.step_s, table.power_w, idle_w)
+    average = ModeSurface(table.modes, table.step_s, table.power_w, _find_idle_w(spec, table, priors[0].coefficients))
     source = f"{Path(table.path).name} ({len(table.modes)} rows)"
     return BoardKind(
         spec,
         average=average,
-        truth_label=read_table_label(Path(table.path)),
+        truth_label=table.label,
         truth_source=source,
         residual_time_sd_log=0.0,
         residual_power_sd_log=0.0,
         priors=priors,
     )
+
+
+def _find_idle_w(spec: DeviceSpec, table: ProfileTable, coefficients: time_power_model.Coefficients) -> Floats:
+    if table.idle_w is None:
+        return _mode_idle_w(spec, coefficients, table.modes, table.power_w)
+    idle_w: Floats = np.minimum(table.idle_w, MAX_IDLE_SHARE * table.power_w)
+    return idle_w
 
 
 def _mode_idle_w(
@@ -198,7 +203,7 @@ def mode_idle_power_w(spec: DeviceSpec, work: Workload, modes: Modes) -> Floats:
 
 def build_surface(board: FleetBoard, kind: BoardKind, seed: int) -> ModeSurface:
     """Build the truth of one board; a measured table is used unchanged."""
-    if board.entry.truth.startswith(TABLE_PREFIX):
+    if board.truth.startswith(TABLE_PREFIX):
         return kind.average
     rng = make_generator(seed, board.name, "truth")
     return draw_board_surface(kind.average, kind.residual_time_sd_log, kind.residual_power_sd_log, rng)

@@ -12,13 +12,7 @@ from typing import Any
 from fedge.costs.cost_profile import CostProfile, profile_file_name, read_profile
 from fedge.devices.board_kinds import TABLE_SUFFIX
 from fedge.devices.catalogue import aliases
-from fedge.devices.tables.mode_table import (
-    RECORD_SUFFIX,
-    list_batch_sizes,
-    parse_workload_kind,
-    read_mode_table,
-    read_table_label,
-)
+from fedge.devices.tables.mode_table import list_batch_sizes, parse_workload_kind, read_mode_table
 from fedge.errors import BadInput
 from fedge.knowledge.knowledge_folder import COSTS, ENTRIES, KnowledgeEntry, hash_content, read_measurements
 from fedge.knowledge.knowledge_folder import read_content as read_checked
@@ -28,6 +22,8 @@ from fedge.types import Measurement, ProfileTable
 
 TABLE, MODEL, PROFILE = TABLE_SUFFIX, ".safetensors", (".yaml", ".yml")
 RIGHT = "a table (.csv), a model of `fedge predict fit` (.safetensors), or a cost profile of `fedge calibrate` (.yaml)"
+RECORD_SUFFIX = ".json"
+"""Suffix of the record that `fedge profile` writes beside a table."""
 PROFILED_STEPS = 100
 """Steps that a row of a table or model stands for; they were measured until settled, so their noise is small."""
 
@@ -69,7 +65,7 @@ def _describe_table(path: Path, batch_size: int | None) -> KnowledgeEntry:
     table = read_mode_table(path, batch_size=batch_size if len(sizes) > 1 else None)
     record = _read_record(path)
     device = aliases().get(table.device, table.device)
-    emulated = record.get("label") == "emulated"
+    emulated = bool(record.get("emulated"))
     software = record.get("software")
     return KnowledgeEntry(
         id=f"table-{_sha256(path)[:12]}" + (f"-b{table.batch_size}" if len(sizes) > 1 else ""),
@@ -77,7 +73,7 @@ def _describe_table(path: Path, batch_size: int | None) -> KnowledgeEntry:
         device=aliases().get(str(record.get("board")), str(record["board"])) if "board" in record else device,
         workload=str(record.get("workload", table.workload)),
         batch_size=table.batch_size,
-        label=read_table_label(path),
+        label=table.label,
         source=str(record.get("source") or path.name)[:1000],
         file=str(path),
         sha256=_sha256(path),

@@ -1,4 +1,4 @@
-"""Recall of a fleet's knowledge: the measurements that fit a run's clients best, chosen once at its start.
+"""Recall of a fleet's knowledge by a run's clients: the best fitting measurements, chosen once at the run's start.
 
 For every client, in this order:
 

@@ -187,7 +187,8 @@ class AsyncCoordinator:
         start, front = state.build_task_start(board, state.clock_s), state.fronts.get(board)
         answer = reply.answer
         if reply.trained is None:
-            answer = ReplyMessage(board, state=answer.state, error=answer.error or "no answer")
+            error = answer.error or "no answer"
+            answer = ReplyMessage(board, state=answer.state, error=error, unfit=answer.unfit)
         end_s = compute_task_end_s(start, answer, RETRY_DELAY_S if front is None else front.link_s + front.maxn.work_s)
         trained = TrainResult({}, 0.0, 0.0)
         if reply.trained is not None and answer.report is not None and end_s >= start.at_s + answer.report.busy_s:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,6 +61,7 @@ class RoundRecord:
     Attributes:
         memory: The strategy's state.
         fleet: The clients at the end of the round.
+        resting_j: Energy of the boards that took no part, in joules.
     """
 
     opening: RoundOpening
@@ -67,6 +69,7 @@ class RoundRecord:
     merged: MergedModel
     memory: Mapping[str, NDArray[np.generic]]
     fleet: FleetState
+    resting_j: float
 
 
 def next_state(state: RunState, record: RoundRecord) -> RunState:
@@ -77,9 +80,9 @@ def next_state(state: RunState, record: RoundRecord) -> RunState:
         arrays=record.merged.arrays,
         memory=record.memory,
         selection=record.opening.selection.result.memory,
-        spent_j=state.spent_j + record.settled.energy_j,
+        spent_j=state.spent_j + record.settled.energy_j + record.resting_j,
         pending=record.merged.pending,
-        last_j=record.settled.energy_j,
+        last_j=record.settled.energy_j + record.resting_j,
     )
 
 
@@ -157,18 +160,20 @@ class Coordinator:
             others_at_work=bool(self.overdue.busy_boards()),
         )
         fleet = update_histories(late.fleet, opening.number, settled, answers)
+        fleet = dataclasses.replace(fleet, histories=availability.leave_out(settled.clients, fleet.histories))
         fleet = apply_late_reports(fleet, late.pending, after_s=fleet.clock_s, until_s=settled.end_s)
         idle = [name for name in availability.names if name not in answers]
-        fleet, resting_j = charge_idle_clients(availability, fleet, idle, settled.end_s)
+        fleet, rested_j = charge_idle_clients(availability, fleet, idle, settled.end_s)
+        resting_j = opening.waited_j + rested_j
         row = round_row(
             settled,
             self.task.evaluate(merged.arrays),
             available=opening.selection.available,
             stale=merged.stale,
-            resting_j=opening.waited_j + resting_j,
+            resting_j=resting_j,
         )
         self.tables.append((*merged.events, row))
-        return RoundRecord(opening, settled, merged, aggregator.export_state(), fleet=fleet)
+        return RoundRecord(opening, settled, merged, aggregator.export_state(), fleet=fleet, resting_j=resting_j)
 
     def _open_round(self, state: RunState, availability: FleetAvailability, aggregator: Aggregator) -> RoundOpening:
         """Advance the clock until a client is available, select the clients, and plan the round."""

@@ -1,4 +1,4 @@
-"""The knowledge that a run recalled, how far its own measurements agreed, and the probes that this saved."""
+"""The report's section on recalled knowledge: its origins, agreement with measurements, and the probes it saved."""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ class KindTable:
 def build_kind_table(experiment: Experiment, board: FleetBoard) -> KindTable:
     """Build the table of the kind of ``board``, the first of its boards; its smooth residual is drawn for the kind."""
     kind = build_kind(board, experiment.workload)
-    average, replayed = kind.average, board.entry.truth.startswith(TABLE_PREFIX)
+    average, replayed = kind.average, board.truth.startswith(TABLE_PREFIX)
     rng = make_generator(experiment.seed, board.name, "kind")
     sds = kind.residual_time_sd_log, kind.residual_power_sd_log
     surface = average if replayed else draw_kind_surface(average, *sds, rng)
