@@ -44,11 +44,11 @@ from fedge.telemetry import run_folder
 from fedge.telemetry.store_reader import read_rows
 from fedge.telemetry.store_records import RECORDED, ClientRow, EventRow
 from fedge.types import ProfileTable
+from fedge.user_catalogue import FOLDER_VARIABLE
 from server.state import checkpoint
 
 logger = logging.getLogger(__name__)
 NONE, AUTO = "none", "auto"
-FOLDER_VARIABLE = "FEDGE_KNOWLEDGE"
 SERVER_HOME = Path("/var/lib/fedge-link")
 """Home of the user that runs experiments on a provisioned fleet's server."""
 FOLDER = "knowledge"

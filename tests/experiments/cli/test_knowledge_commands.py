@@ -129,3 +129,16 @@ def test_a_model_of_another_kind_of_board_is_refused(fedge: Launcher) -> None:
 
     with pytest.raises(BadInput, match="is it this board's table"):
         experiment_checks.check_experiment(experiment)
+
+
+def test_a_calibration_goes_into_the_knowledge_and_is_listed(
+    fedge: Launcher, table: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    arguments = ("calibrate", str(table), "--device", "nano", "--workload", "our-net", "--to-knowledge")
+    assert "--to-knowledge: got no FEDGE_KNOWLEDGE" in fedge(*arguments).message
+
+    monkeypatch.setenv("FEDGE_KNOWLEDGE", str(tmp_path / "k"))
+    assert fedge(*arguments).code == 0
+    (entry,) = json.loads(fedge("knowledge", "list", "--json").out)
+    assert (entry["form"], entry["device"], entry["workload"], entry["rows"]) == ("calibration", "nano", "our-net", 24)
+    assert (tmp_path / "k" / entry["file"]).name == "nano--our-net.yaml"
