@@ -24,7 +24,7 @@ from experiments.spec.resource_checks import (
 )
 from fedge import registry, workloads
 from fedge.client.step_accounting import count_steps
-from fedge.costs.cost_profile import CostProfile
+from fedge.costs.cost_profile import CostProfile, load_user_profiles
 from fedge.costs.workload_sizes import load_workload_sizes
 from fedge.decisions.policies import load_policy
 from fedge.decisions.selection import SELECTORS, load_selector
@@ -197,7 +197,7 @@ def _check_strategy(strategy: StrategySpec, where: str) -> None:
 
 
 def _check_fleet(experiment: Experiment) -> None:
-    known = tuple(load_workload_sizes())
+    known = (*load_workload_sizes(), *{profile.workload for profile in load_user_profiles() if profile.kind == "train"})
     for i, entry in enumerate(experiment.fleet):
         _check_device(entry.device, f"fleet[{i}].device")
         if entry.truth != "model" and not (entry.truth.startswith(TABLE_PREFIX) and entry.truth != TABLE_PREFIX):
