@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from contracts.boards import write_table
 from contracts.launching import FEDGE
+from contracts.processes import wait_for
 from contracts.shown import shown_text
 
 from experiments.cli.predict_commands import evaluate_predictors
@@ -270,9 +271,7 @@ def test_ctrl_c_ends_it_at_once_and_leaves_neither_process_nor_file(
         text=True,
         start_new_session=True,
     )
-    deadline = time.monotonic() + 20.0
-    while len(children_of(process.pid)) < 2 and time.monotonic() < deadline:  # multiprocessing's tracker and a worker
-        time.sleep(0.1)
+    wait_for(lambda: len(children_of(process.pid)) >= 2, "multiprocessing's tracker and a worker")
     time.sleep(1.0)
     started = time.monotonic()
 
