@@ -60,7 +60,7 @@ def plug_ins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 @pytest.fixture
-def asked(tmp_path: Path, plug_ins: str) -> PredictionStudyOptions:
+def asked(tmp_path: Path, plug_ins: str, one_core: None) -> PredictionStudyOptions:
     """A small study of the predictor that needs least."""
     target = write_table(tmp_path / "my-board" / "train" / "net.csv", 1)
     return PredictionStudyOptions(
@@ -74,7 +74,6 @@ def judged(asked: PredictionStudyOptions, tmp_path: Path) -> list[dict[str, Any]
     return rows
 
 
-@pytest.mark.slow
 def test_rows_a_page_and_tables_come_out(
     asked: PredictionStudyOptions, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -94,7 +93,6 @@ def test_rows_a_page_and_tables_come_out(
     assert not list(tmp_path.glob(".*.part"))
 
 
-@pytest.mark.slow
 def test_a_failing_method_leaves_rows_and_fails_at_the_end(
     asked: PredictionStudyOptions, plug_ins: str, tmp_path: Path
 ) -> None:
@@ -109,7 +107,6 @@ def test_a_failing_method_leaves_rows_and_fails_at_the_end(
     assert "on <purpose>" not in (tmp_path / "page.html").read_text(encoding="utf-8"), "it is escaped"
 
 
-@pytest.mark.slow
 def test_a_page_of_nothing_but_failures_says_why(asked: PredictionStudyOptions, plug_ins: str, tmp_path: Path) -> None:
     with pytest.raises(FedgeError):
         evaluate_predictors(replace(asked, methods=f"{plug_ins}:Broken", modes="5"), None, tmp_path / "page.html")
