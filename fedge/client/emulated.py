@@ -386,17 +386,18 @@ def build_true_front(
     """Build the front from the board's noise-free truth, for the energy of the oracle only.
 
     It includes every mode above the floor, also those outside the candidates, waits in the cheapest mode whatever the
-    policy does, and with a service uses only modes that sustain it.
+    policy does, and with a service uses only modes that sustain it. Attempts that ran out of memory take their time
+    whatever the mode, at its power as in the round itself.
     """
     link = client.setup.transfer(request, context.scale)
     link_s, maxn_idle_w = link.down_s + link.up_s, context.device.idle_w(context.fastest_mode)
-    conditions = context.scale, link_s, maxn_idle_w, context.includes_low_power
+    conditions = context.scale, link_s, maxn_idle_w, context.includes_low_power, context.lost_s
     if conditions not in client.true_fronts:
         truth, idle_w = _oracle_surface(client, surface)
         steps, none = client.setup.steps_at(context.scale), np.zeros(len(truth.modes))
         known = Predictions(
             truth.modes,
-            step_s=truth.step_s * ((steps + WARM_UP_STEPS) / steps),
+            step_s=truth.step_s * ((steps + WARM_UP_STEPS) / steps) + context.lost_s / steps,
             power_w=truth.power_w,
             step_s_sd_log=none,
             power_w_sd_log=none,
