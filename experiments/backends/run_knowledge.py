@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
+from experiments.fleet.remote_run import EXPERIMENT
 from fedge.devices.board_kinds import build_kind
 from fedge.devices.tables.mode_table import write_mode_table
 from fedge.errors import BadInput
@@ -49,10 +50,10 @@ from server.state import checkpoint
 
 logger = logging.getLogger(__name__)
 NONE, AUTO = "none", "auto"
-SERVER_HOME = Path("/var/lib/fedge-link")
-"""Home of the user that runs experiments on a provisioned fleet's server."""
+SERVER_RUNS = Path("/var/lib/fedge-link/runs")
+"""Folder of runs on a provisioned fleet's server."""
 FOLDER = "knowledge"
-"""Name of the knowledge folder beside the run folders or in the server's home, and of a run's copies of tables."""
+"""Name of the knowledge folder among the run folders, and of a run's copies of tables."""
 MAX_KEPT_MODES = 1000
 """Modes per board that a run gives back: more than any run measures."""
 
@@ -64,17 +65,20 @@ def find_folder(experiment: Experiment, run: Path) -> Path | None:
         return None
     if chosen != AUTO:
         return Path(chosen)
-    return find_default_folder(run.parent, on_server=experiment.backend == REAL)
+    job = run.parent  # `fedge fleet run` has a folder for every job, with the experiment and the run in it
+    return find_default_folder(job.parent if (job / EXPERIMENT).is_file() else job)
 
 
-def find_default_folder(runs: Path, *, on_server: bool) -> Path:
-    """Return the folder of ``auto``: ``$FEDGE_KNOWLEDGE``, the fleet server's own, or one beside the run folders."""
+def find_default_folder(runs: Path) -> Path:
+    """Return the folder of ``auto``: ``$FEDGE_KNOWLEDGE``, or the one among the run folders."""
     named = os.environ.get(FOLDER_VARIABLE)
-    if named:
-        return Path(named).expanduser().resolve()
-    if on_server and os.access(SERVER_HOME, os.W_OK):
-        return SERVER_HOME / FOLDER
-    return (runs / FOLDER).resolve()
+    return Path(named).expanduser().resolve() if named else (runs / FOLDER).resolve()
+
+
+def find_commands_folder() -> Path:
+    """Return the folder of ``fedge knowledge``: that of ``auto`` for runs of this machine, a fleet's server or not."""
+    on_server = not os.environ.get(FOLDER_VARIABLE) and (SERVER_RUNS / FOLDER).is_dir()
+    return find_default_folder(SERVER_RUNS if on_server else Path("runs"))
 
 
 @dataclass(frozen=True, slots=True)
