@@ -1,4 +1,4 @@
-"""What a policy saves in short and in long runs, against work at MAXN and waiting in the lowest mode.
+"""The saving of a policy in short and in long runs, against work at MAXN and waiting in the lowest mode.
 
 A run has to pay for its probes within its own rounds, so short runs are where a policy can lose to boards that learn
 nothing. Prints, per fleet and number of rounds, over the seeds: the mean and the least saving of energy, the oracle's

@@ -117,7 +117,12 @@ def list_informative_modes(
 
 
 def find_most_saving_mode(
-    predictions: Predictions, idle_w: float, known: Collection[PowerMode], room: ProbeBudget
+    predictions: Predictions,
+    idle_w: float,
+    known: Collection[PowerMode],
+    room: ProbeBudget,
+    *,
+    sure_sd_log: float = 0.0,
 ) -> PowerMode | None:
     """Return the mode whose probe is expected to save most, or None if none is both worthwhile and safe.
 
@@ -126,9 +131,12 @@ def find_most_saving_mode(
         idle_w: Idle power in watts.
         known: Modes whose predictions can be relied on, at least one.
         room: What is left of the round.
+        sure_sd_log: Modes whose time and power are predicted within this standard deviation are not probed.
     """
     rows = sorted(find_rows(predictions.modes, known).values())
     safe = _mask_safe(predictions, room, rows)
+    if sure_sd_log > 0.0:
+        safe &= np.maximum(predictions.step_s_sd_log, predictions.power_w_sd_log) > sure_sd_log
     row = _find_most_saving_row(predictions, idle_w=idle_w, known=rows, safe=safe, room=room) if safe.any() else None
     return None if row is None else predictions.modes[row]
 
@@ -224,7 +232,15 @@ def _compute_round_costs(
     known_j = known_s * (predictions.power_w[known] - idle_w)
     allowed_s, weights = _list_future_budgets(float(known_s.min()), room)
     now_j = least_energy_per_step(known_s, step_j=known_j, known_s=known_s, known_j=known_j, allowed_s=allowed_s)
-    return _RoundCosts(predictions, idle_w, known_s, known_j, allowed_s, weights=weights, now_j=now_j.min(axis=0))
+    return _RoundCosts(
+        predictions,
+        idle_w,
+        known_s=known_s,
+        known_j=known_j,
+        allowed_s=allowed_s,
+        weights=weights,
+        now_j=now_j.min(axis=0),
+    )
 
 
 def _mask_paid_back(

@@ -166,8 +166,12 @@ class ClientRow:
     """Settings that were lowered below the experiment's, with the reason; None if there were none."""
     switch_s: float | None = None
     """Time of mode changes during the work, a part of ``work_s``. None in tables of older runs."""
+    link_mbps: float | None = None
+    """Real boards only: measured rate of both transfers; a lower bound, because Flower's polling counts."""
     left_out: bool | None = None
     """Whether nothing fits into the board's memory, so that it is not asked again until its memory settings change."""
+    recalled_samples: int | None = None
+    """Number of the board's measurements of earlier runs behind the round's predictions; 0 once it contradicts them."""
 
 
 def relative_error(predicted: float | None, measured: float | None) -> float | None:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from fedge.errors import RunFailed
 from fedge.experiment import Experiment
+from fedge.knowledge.recall import NO_KNOWLEDGE, RunKnowledge
 from fedge.protocols import LearningTask
 from fedge.telemetry.store_records import EventRow
 from fedge.types import FleetPlan
@@ -93,6 +94,7 @@ class Coordinator:
         checkpoints: Folder of the checkpoints; None keeps nothing on disk.
         on_round: Called with the number of every finished round.
         overdue: Replies of real boards that the server stopped waiting for.
+        knowledge: What the clients recall of earlier runs.
     """
 
     experiment: Experiment
@@ -102,6 +104,7 @@ class Coordinator:
     checkpoints: Path | None = None
     on_round: Callable[[int], None] = lambda _: None
     overdue: OverdueReplies = NO_OVERDUE_REPLIES
+    knowledge: RunKnowledge = NO_KNOWLEDGE
 
     def run(self, state: RunState | None = None) -> RunState:
         """Run all rounds, or those that remain after the state of a checkpoint.
@@ -129,7 +132,8 @@ class Coordinator:
 
     @property
     def _requests(self) -> FleetRequests:
-        return FleetRequests(self.experiment, self.port, find_narrow_shapes(self.experiment, self.task))
+        narrow = find_narrow_shapes(self.experiment, self.task)
+        return FleetRequests(self.experiment, self.port, narrow, self.knowledge)
 
     def _run_round(
         self, state: RunState, availability: FleetAvailability, aggregator: Aggregator

@@ -100,6 +100,6 @@ def _planned_energy_j(fleet: FleetState, plan: FleetPlan) -> float | None:
     if plan.deadline_s is None or len(fronts) < len(plan.goals):
         return None
     return resting_power_w(fleet.fronts, list(plan.goals)) * plan.deadline_s + sum(
-        board_round_energy_j(front, find_least_energy_point(front, plan.deadline_s), plan.deadline_s)
+        front.radio_j + board_round_energy_j(front, find_least_energy_point(front, plan.deadline_s), plan.deadline_s)
         for front in fronts
     )

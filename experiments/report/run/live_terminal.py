@@ -271,10 +271,15 @@ def _optional_facts(summary: dict[str, Any]) -> dict[str, str]:
         "energy budget": _format_budget(summary),
         "served": _format_service(summary),
         "reduced for memory": _format_lowered(summary),
+        "links": _format_link(summary.get("link_mbps")),
         "left out": _format_left_out(summary),
         "ended": summary.get("ended"),
     }
     return {name: value for name, value in facts.items() if value is not None}
+
+
+def _format_link(rate_mbps: float | None) -> str | None:
+    return None if rate_mbps is None else f"at least {number(rate_mbps, 3)} Mbit/s, measured"
 
 
 def _format_service(summary: dict[str, Any]) -> str | None:

@@ -125,6 +125,7 @@ def load_run(folder: Path) -> LoadedRun:
     summary = {
         **summarise_run(experiment, rounds=rounds, clients=clients, wall_s=0.0, events=events),
         "wall_s": stored.get("wall_s"),
+        "knowledge": stored.get("knowledge") or {},
     }
     labels = stored.get("labels") or {}
     known = {**kinds, **{row.board: row.device for row in clients if row.board not in kinds}}

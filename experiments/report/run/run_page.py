@@ -13,6 +13,7 @@ from experiments.report.run import (
     board_sections,
     comparison_page,
     energy_charts,
+    knowledge_section,
     mode_charts,
     participation_charts,
     power_section,
@@ -89,6 +90,7 @@ def _list_tables(run: LoadedRun) -> tuple[Table, ...]:
     """Return the tables of one run's report with all their rows."""
     return (
         run_tables.provenance_table(run),
+        knowledge_section.origin_table(run),
         prediction_errors.errors_by_samples_table(run),
         prediction_errors.error_quantile_table(run),
         board_sections.serving_table(run),
@@ -217,6 +219,7 @@ def _build_sections(run: LoadedRun) -> list[Section]:
         *board_sections.build_serving_sections(run),
         *board_sections.build_memory_sections(run),
         Section("Power modes", MODES_LEAD + note, mode_charts.build_mode_charts(run)),
+        *knowledge_section.build_knowledge_sections(run),
         Section(
             "Predictions",
             "Predicted against measured time and power.",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -160,6 +161,7 @@ def _outcome_counts(experiment: Experiment, rounds: Sequence[RoundRow], clients:
         "late_lost": _count_lost_late(experiment, rounds),
         "mean_staleness": _mean_known([row.staleness for row in clients if row.staleness is not None]),
         "infeasible": sum(row.feasible is False for row in clients),
+        "link_mbps": _median_known([row.link_mbps for row in clients]),
     }
 
 
@@ -202,6 +204,11 @@ def _round_vs_maxn(compared: Sequence[RoundRow]) -> float | None:
 def _sum_known(values: Sequence[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return sum(known) if values and len(known) == len(values) else None
+
+
+def _median_known(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return statistics.median(known) if known else None
 
 
 def _mean_known(values: Sequence[float | None]) -> float | None:

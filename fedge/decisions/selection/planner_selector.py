@@ -113,7 +113,9 @@ def compute_allowance_j(limits: Mapping[str, float]) -> float | None:
 def _resting_energy_j(columns: FrontColumns, limits: Mapping[str, float], plan: GainPlan) -> float:
     """Return the joules of the boards at rest in the planned round: those not chosen, and those not offered."""
     chosen = set(plan.boards)
-    idle_w = sum(w for board, w in zip(columns.boards, columns.idle_w.tolist(), strict=True) if board not in chosen)
+    idle_w: float = sum(
+        w for board, w in zip(columns.boards, columns.idle_w.tolist(), strict=True) if board not in chosen
+    )
     return (idle_w + limits.get("resting_w", 0.0)) * plan.deadline_s
 
 

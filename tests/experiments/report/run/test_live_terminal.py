@@ -157,6 +157,7 @@ def test_the_summary_tells_of_a_budget_of_staleness_and_of_resting_boards():
         "resting_energy_j": 2500.0,
         "budget_j": 8e4,
         "budget_spent": 0.975,
+        "link_mbps": 9.876,
     }
     summary["ended"] = "78000 J of 80000 J are spent; round 9 would take 9000 J"
     text = " ".join(shown(summary_table(summary)).split())
@@ -166,6 +167,7 @@ def test_the_summary_tells_of_a_budget_of_staleness_and_of_resting_boards():
         "energy 78.0 kJ, plus 2.50 kJ of idle boards",
         "energy budget 97.5 % of 80.0 kJ spent, 2.50 kJ of it by boards at rest",
         "ended 78000 J of 80000 J are spent; round 9",
+        "links at least 9.88 Mbit/s, measured",
     ):
         assert part in text
 
