@@ -63,7 +63,7 @@ from fedge.telemetry.live_records import BoardProgress
 from fedge.telemetry.progress_reporter import ProgressReporter
 from fedge.types import Front, Modes, NamedArrays, PowerMode, Predictions, TrainingScale, TrainResult
 from fedge.wire import ReplyMessage, RequestMessage
-from fedge.workloads.partitions import split_samples
+from fedge.workloads.partitions import split_task
 
 logger = logging.getLogger(__name__)
 MAX_CACHED_CLIENTS = 256
@@ -136,8 +136,8 @@ def _cached_client(experiment_json: str, index: int) -> EmulatedClient:
 def _partition_samples(experiment_json: str) -> tuple[NDArray[np.int64], ...]:
     """Return every client's training samples."""
     experiment = Experiment.model_validate_json(experiment_json)
-    labels, count = workloads.load_experiment_task(experiment).labels, len(list_boards(experiment))
-    return tuple(split_samples(experiment.data, labels, count, make_generator(experiment.seed, "partition")))
+    task, count = workloads.load_experiment_task(experiment), len(list_boards(experiment))
+    return tuple(split_task(experiment.data, task, count, make_generator(experiment.seed, "partition")))
 
 
 def build_client(experiment: Experiment, board: FleetBoard, share: NDArray[np.int64]) -> EmulatedClient:

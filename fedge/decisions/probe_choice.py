@@ -146,15 +146,21 @@ def find_trial_mode(
 ) -> PowerMode | None:
     """Return the mode worth trying for all steps of a round that is too short for a probe, or None.
 
-    The arguments are those of ``find_most_saving_mode``.
+    With no round left it is one that saves also if its time and power are higher by the margin. The arguments are those
+    of ``find_most_saving_mode``.
     """
     rows = sorted(find_rows(predictions.modes, known).values())
     careful_s = predictions.step_s * np.exp(room.margin_z * predictions.step_s_sd_log)
     safe = np.isfinite(careful_s) & (room.steps * careful_s + room.switch_s <= room.left_s)
     safe &= predictions.step_s <= MAX_FUTURE_SLOWDOWN * predictions.step_s[rows].min()
     safe[rows] = False
-    whole = replace(room, whole_round=True)
-    row = _find_most_saving_row(predictions, idle_w=idle_w, known=rows, safe=safe, room=whole) if safe.any() else None
+    if not safe.any():
+        return None
+    if room.rounds_left <= 0:
+        row = _find_surely_saving_row(predictions, idle_w, rows, safe, room=room)
+    else:
+        whole = replace(room, whole_round=True)
+        row = _find_most_saving_row(predictions, idle_w=idle_w, known=rows, safe=safe, room=whole)
     return None if row is None else predictions.modes[row]
 
 
@@ -272,6 +278,17 @@ def _find_most_saving_row(
     net = worth - spent / max(1, min(room.rounds_left, MAX_ROUNDS_AHEAD))
     best = int(np.argmax(net))
     return int(rows[best]) if net[best] > MIN_EXPECTED_SAVING and room.rounds_left > 0 else None
+
+
+def _find_surely_saving_row(
+    predictions: Predictions, idle_w: float, known: Sequence[int], safe: NDArray[np.bool_], *, room: ProbeBudget
+) -> int | None:
+    """Return the row of least energy with the margin on time and power, or None if the best known mix takes less."""
+    costs = _compute_round_costs(predictions, idle_w, known, room)
+    careful_s = predictions.step_s * np.exp(room.margin_z * predictions.step_s_sd_log)
+    careful_j = careful_s * (predictions.power_w * np.exp(room.margin_z * predictions.power_w_sd_log) - idle_w)
+    row = int(np.argmin(np.where(safe, careful_j, np.inf)))
+    return row if careful_j[row] < (1.0 - MIN_EXPECTED_SAVING) * float(costs.now_j[-1]) else None
 
 
 def _probe_cost(
