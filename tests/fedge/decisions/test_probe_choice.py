@@ -128,7 +128,7 @@ def test_a_probe_is_worthwhile_only_if_it_ends_in_time_at_worst_and_is_at_most_h
 
 
 def test_a_probe_is_made_only_if_the_rounds_that_are_left_can_pay_it_back() -> None:
-    """A probe of 40 of the 100 steps in a mode that takes 14 J per step instead of 10 J, or less at its best."""
+    """A probe of 40 of the 100 steps in a mode that takes 14 J per step instead of 10 J, and at its worst 21 J."""
     predictions = table([1.0, 1.0], [12.0, 16.0], [0.01, 0.2])
     known, mode = [predictions.modes[0]], predictions.modes[1]
     room = ProbeBudget(steps=100.0, left_s=1000.0, probe_s=40.0, margin_z=1.0, allowed_s=(1.5,))
@@ -138,9 +138,19 @@ def test_a_probe_is_made_only_if_the_rounds_that_are_left_can_pay_it_back() -> N
         return is_probe_worthwhile(predictions, IDLE_W, mode=mode, known=known, room=left)
 
     saved = 1.0 - math.exp(-0.2) * (16.0 * math.exp(-0.2) - IDLE_W) / 10.0
-    rounds = math.ceil(0.4 * 0.4 / saved)
+    careful_j = math.exp(0.2) * (16.0 * math.exp(0.2) - IDLE_W)
+    rounds = math.ceil(0.4 * (careful_j - 10.0) / 10.0 / saved)
     assert 1 < rounds < 20
     assert [pays(left) for left in (0, rounds - 1, rounds)] == [False, False, True]
+
+
+def test_with_few_rounds_left_no_slow_mode_is_probed() -> None:
+    predictions = table([1.0, 1.7], [12.0, 4.0], [0.01, 0.1])
+    room = dataclasses.replace(PLENTY, allowed_s=(3.0,), rounds_left=5)
+    known = [predictions.modes[0]]
+
+    assert find_most_saving_mode(predictions, IDLE_W, known, room) == predictions.modes[1]
+    assert find_most_saving_mode(predictions, IDLE_W, known, dataclasses.replace(room, rounds_left=4)) is None
 
 
 def test_in_the_last_round_no_mode_is_probed_for_what_it_teaches() -> None:
