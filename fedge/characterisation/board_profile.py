@@ -221,6 +221,7 @@ def profile_board(
     journal_path = _check_table_path(options.out)
     with _open_bench(options, last_temperature_c(journal_path)) as bench:
         check_request(bench, request)
+        _make_folder(options.out)
         with open_profiling_journal(journal_path, build_header(bench, request)) as journal:
             campaign = ProfilingCampaign(bench, request, journal)
             return _measure_and_record(campaign, options, note, show_progress)
@@ -320,11 +321,19 @@ def _parse_modes(text: str) -> int:
     return int(text)
 
 
+def _make_folder(out: Path) -> None:
+    try:
+        out.absolute().parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        right = "the path of a file in a folder that can be made"
+        raise BadInput("--out", f"{out} ({error.strerror})", right) from error
+
+
 def _check_table_path(out: Path) -> Path:
     """Return the journal's path; refuse a table without a journal, which would be overwritten."""
     journal = profiling_journal_path(out)
-    if out.is_dir() or not out.absolute().parent.is_dir():
-        raise BadInput("--out", str(out), "the path of a file in a folder that exists")
+    if out.is_dir():
+        raise BadInput("--out", f"{out}, which is a folder", "the path of a file")
     for path in (out, profiling_record_path(out)):
         if path.exists() and not journal.exists():
             raise BadInput("--out", f"{path}, which exists without a journal", "a new file")

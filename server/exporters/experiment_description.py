@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping
+from pathlib import Path
 from typing import Any
 
 import yaml
 
-from fedge.devices.board_kinds import build_kind
+from fedge.costs.cost_priors import find_workload_cost
+from fedge.costs.layered_work import build_workload
+from fedge.devices import catalogue
+from fedge.devices.tables.mode_table import read_table_label
 from fedge.experiment import Experiment, FleetBoard, WorkloadSpec, list_boards
 from fedge.types import Label
 
@@ -63,4 +67,7 @@ def collect_labels(experiment: Experiment, recorded: Collection[str] = ()) -> di
 
 def _find_emulated_label(board: FleetBoard, workload: WorkloadSpec) -> Label:
     """Return the label of an emulated board's table or cost profile."""
-    return build_kind(board, workload).truth_label
+    if board.entry.truth.startswith("table:"):
+        return read_table_label(Path(board.entry.truth.removeprefix("table:")))
+    work = build_workload(board.entry, workload)
+    return find_workload_cost(catalogue.find(board.entry.device), work, catalogue.load_catalogue()).label

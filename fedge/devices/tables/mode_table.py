@@ -84,6 +84,16 @@ def list_batch_sizes(path: Path) -> tuple[int, ...]:
     return tuple(sorted({int(b) for b in numbers[:, 4]}))
 
 
+def read_table_label(path: Path) -> Label:
+    """Return the weakest label of all rows of a table.
+
+    Raises:
+        BadInput: The file is not a table.
+    """
+    _, labels = _parse_rows(str(path), decode_text(str(path), read_bytes(path, "a table (CSV)")))
+    return weakest_label(labels)
+
+
 def parse_workload_kind(path: Path) -> Literal["train", "infer"]:
     """Return the kind of a table's steps: ``infer`` if its folder has this name, else ``train``."""
     return "infer" if path.resolve().parent.name == "infer" else "train"

@@ -160,9 +160,13 @@ def test_another_campaign_at_the_same_place_is_refused_with_the_difference(fedge
     assert out.read_bytes() == before
 
 
-def test_a_folder_must_exist(tmp_path):
-    with pytest.raises(BadInput, match="--out"):
-        profile(tmp_path / "nosuch" / "t.csv")
+def test_the_folder_is_made_unless_the_input_is_wrong_or_a_file_is_in_its_place(tmp_path):
+    with pytest.raises(BadInput, match="--board"):
+        profile(tmp_path / "new" / "train" / "t.csv", board="emulated:nosuch")
+    assert not (tmp_path / "new").exists()
+    profile(tmp_path / "new" / "train" / "t.csv", modes="1")
+    with pytest.raises(BadInput, match=r"--out: got .*a folder that can be made"):
+        profile(tmp_path / "new" / "train" / "t.csv" / "u.csv")
 
 
 # What it survives -----------------------------------------------------------------------------------------------------
