@@ -118,6 +118,9 @@ class LoaderSpec(_SpecModel):
     file_mb: Positive | None = None
 
 
+BOARD_PLACE = "{board}"
+
+
 class FleetEntry(_SpecModel):
     """``count`` identical boards, named ``<name or device>-1``, ``-2``, ... in the run."""
 
@@ -125,9 +128,11 @@ class FleetEntry(_SpecModel):
     count: Annotated[int, Field(ge=1, le=1_000_000)] = 1
     name: str | None = None
     truth: str = "model"
-    """``model`` (calibrated or estimated physical model) or ``table:PATH`` (replays a measured table)."""
+    """``model`` (calibrated or estimated physical model) or ``table:PATH`` (a table; ``BOARD_PLACE`` in its path stands
+    for the board's name, so that every board can have a table of its own).
+    """
     references: tuple[str, ...] = ()
-    """Paths of tables of other workloads measured on such a board, from which the predictor learns."""
+    """Paths of tables and model files of such a board, from which the predictor learns."""
     cost: str | None = None
     """Cost profile of a step on these boards if it is not ``workload.cost``."""
     link: LinkSpec = LinkSpec()
@@ -167,7 +172,7 @@ DEFAULT_WIDTHS = (1.0, 0.75, 0.5, 0.25)
 
 
 class WorkloadSpec(_SpecModel):
-    """The learning task and the cost profile of its steps on a board.
+    """The learning task, the cost profile of its steps on a board, and the size of the model that emulated links move.
 
     With ``network`` there is no cost profile; ``cost`` is then only a label, the network's name by default.
     """
@@ -180,12 +185,14 @@ class WorkloadSpec(_SpecModel):
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
     memory: MemorySpec = MemorySpec()
     network: NetworkSpec | None = None
+    model_mb: Positive | None = None
+    """Size in MB (10**6 bytes); None: the parameters of the network whose steps are priced, 4 bytes each."""
 
 
 class DataSpec(_SpecModel):
     """How the training samples are split over the clients."""
 
-    partition: Literal["iid", "dirichlet", "shards"] = "dirichlet"
+    partition: Literal["iid", "dirichlet", "shards", "natural"] = "dirichlet"
     alpha: Positive = 1.0
     shards_per_client: Annotated[int, Field(ge=1)] = 2
     dir: str | None = None
@@ -307,6 +314,10 @@ class Experiment(_SpecModel):
     share_samples: bool = True
     """Whether clients receive some of the measurements of other boards of their kind."""
     exploration: ExplorationSpec = ExplorationSpec()
+    knowledge: str | None = None
+    """The fleet's knowledge that clients start from: ``none``, ``auto`` or the path of a folder. The default is
+    ``auto`` on real boards and ``none`` on emulated ones, so that a seed fixes a run.
+    """
     selection: SelectionSpec = SelectionSpec()
     strategy: StrategySpec = StrategySpec()
     late: LateReplySpec = LateReplySpec()
@@ -325,6 +336,11 @@ class FleetBoard(_SpecModel):
     name: str
     index: int
     entry: FleetEntry
+
+    @property
+    def truth(self) -> str:
+        """Return the entry's ``truth`` with the board's name in its place."""
+        return self.entry.truth.replace(BOARD_PLACE, self.name)
 
 
 def list_boards(experiment: Experiment) -> tuple[FleetBoard, ...]:

@@ -458,6 +458,7 @@ class ProfileTable:
         sha256: Hash of the file.
         path: Path of the file.
         duplicates: Rows that repeated a mode and were replaced by their median.
+        idle_w: Power of the idle board in watts, shape (n,); None if it was not measured.
         label: Origin of the times and powers.
     """
 
@@ -470,6 +471,7 @@ class ProfileTable:
     sha256: str
     path: str
     duplicates: int = 0
+    idle_w: Floats | None = None
     label: Label = "unknown"
 
     @property
@@ -549,6 +551,7 @@ class Front:
         link_s: Seconds to download and upload the model.
         maxn_idle_w: Power when waiting at MAXN.
         switch_s: Seconds that a mode change during the work takes.
+        radio_j: Energy of the radio above idle during both transfers, whatever the mode.
     """
 
     points: tuple[FrontPoint, ...]
@@ -557,6 +560,7 @@ class Front:
     link_s: float
     maxn_idle_w: float
     switch_s: float = 0.0
+    radio_j: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -768,12 +772,16 @@ class RoundReport:
     """Number of the board's own measurements, including this round's probes, to which these predictions were fitted."""
     shared_samples: int = 0
     """Number of other boards' measurements to which they were fitted."""
+    recalled_samples: int = 0
+    """Number of the board's measurements of earlier runs to which they were fitted; 0 if it contradicts them."""
     mixed: Measurement | None = None
     """The part of the round in the decision's second mode."""
     asked_steps: int = 0
     """Steps of the whole share; fewer were run if the board had to stop early."""
     memory: MemoryUse | None = None
     """Training scale and memory; None if the memory need of the workload's steps is unknown."""
+    link_mbps: float | None = None
+    """Real boards only: rate of both transfers in Mbit/s as the server measured it, with Flower's polling."""
 
     @property
     def parts(self) -> tuple[Measurement, ...]:

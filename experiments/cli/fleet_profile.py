@@ -24,7 +24,7 @@ HEADINGS = ("board", "kind", "modes", "state", "board time", "energy", "table")
 
 @dataclass(frozen=True, slots=True)
 class FleetProfileRow:
-    """What one board of the fleet has measured so far.
+    """The measurements of one board of the fleet so far.
 
     Attributes:
         board: Name of the board in the inventory.

@@ -17,13 +17,14 @@ from experiments.spec.resource_checks import (
     check_loader,
     check_memory,
     check_serving,
+    link_label,
     loader_label,
     memory_label,
     serving_label,
 )
 from fedge import registry, workloads
 from fedge.client.step_accounting import count_steps
-from fedge.costs.cost_profile import CostProfile
+from fedge.costs.cost_profile import CostProfile, load_user_profiles
 from fedge.costs.workload_sizes import load_workload_sizes
 from fedge.decisions.policies import load_policy
 from fedge.decisions.selection import SELECTORS, load_selector
@@ -35,7 +36,6 @@ from fedge.devices.board_kinds import (
     BoardKind,
     build_kind,
     build_knowledge,
-    load_reference,
     load_references,
 )
 from fedge.errors import BadInput, FedgeError, UnknownName
@@ -45,16 +45,17 @@ from fedge.experiment import (
     FleetBoard,
     FleetEntry,
     StrategySpec,
-    WorkloadSpec,
     list_boards,
 )
+from fedge.knowledge.client_identity import describe_reference, identify_client
+from fedge.knowledge.evidence_files import read_evidence
 from fedge.modes import stack_modes
 from fedge.predictors import PREDICTORS, load_predictor
 from fedge.protocols import LearningTask
 from fedge.seeds import make_generator
 from fedge.types import DeviceSpec, Modes, ProfileTable, TrainOptions, fitted_label, weakest_label
 from fedge.workloads import load_experiment_task
-from fedge.workloads.partitions import split_samples
+from fedge.workloads.partitions import split_task
 from fedge.yaml_files import format_value
 
 POLICY_OPTIONS: dict[str, tuple[str, ...]] = {
@@ -196,7 +197,7 @@ def _check_strategy(strategy: StrategySpec, where: str) -> None:
 
 
 def _check_fleet(experiment: Experiment) -> None:
-    known = tuple(load_workload_sizes())
+    known = (*load_workload_sizes(), *{profile.workload for profile in load_user_profiles() if profile.kind == "train"})
     for i, entry in enumerate(experiment.fleet):
         _check_device(entry.device, f"fleet[{i}].device")
         if entry.truth != "model" and not (entry.truth.startswith(TABLE_PREFIX) and entry.truth != TABLE_PREFIX):
@@ -211,9 +212,9 @@ def _check_fleet(experiment: Experiment) -> None:
             right = "boards of a name of their own: give the fleet entries a `name`"
             raise BadInput("fleet", f"two boards called {board.name!r}", right)
         names.add(board.name)
-    firsts = {board.entry: board for board in reversed(list_boards(experiment))}
-    for i, entry in enumerate(experiment.fleet):
-        _check_tables(firsts[entry], f"fleet[{i}]", experiment.workload)
+    firsts = {(board.entry, board.truth): board for board in reversed(list_boards(experiment))}
+    for (entry, _), board in reversed(firsts.items()):
+        _check_tables(experiment, board, f"fleet[{experiment.fleet.index(entry)}]")
 
 
 def _check_device(device: str, where: str) -> None:
@@ -226,9 +227,9 @@ def _check_device(device: str, where: str) -> None:
         raise BadInput(f"{where}: {error.where}", error.got, error.right) from error
 
 
-def _check_tables(board: FleetBoard, where: str, workload: WorkloadSpec) -> None:
+def _check_tables(experiment: Experiment, board: FleetBoard, where: str) -> None:
     """Check that measured tables are readable and belong to this board; messages name both field and file."""
-    truth = board.entry.truth
+    truth, workload = board.truth, experiment.workload
     if not truth.startswith(TABLE_PREFIX):
         kind = build_kind(board, workload)
     else:
@@ -239,7 +240,9 @@ def _check_tables(board: FleetBoard, where: str, workload: WorkloadSpec) -> None
             _check_knobs(table, kind.average.modes, kind.spec)
     for place, path in enumerate(board.entry.references):
         with _prefix_errors(f"{where}.references[{place}]"):
-            _check_knobs(path, load_reference(path, board, workload).modes, kind.spec)
+            entry = describe_reference(Path(path), board, identify_client(experiment, board))
+            rows = [m.mode for one in read_evidence(Path("/"), entry) for m in one.measurements]
+            _check_knobs(path, stack_modes(rows), kind.spec)
 
 
 def _check_workload(table: str, entry: FleetEntry, cost: str, where: str) -> None:
@@ -289,15 +292,14 @@ def _check_data(experiment: Experiment) -> tuple[int, ...]:
     name = experiment.workload.task
     try:
         task = load_experiment_task(experiment)
-        labels = task.labels
         if name.endswith(workloads.TASK_FILE_SUFFIX):
             _try_step(experiment, task)
     except FedgeError:
         raise
     except Exception as error:  # the user's own task
         raise BadInput("workload.task", repr(name), f"a working task ({_format_error(error)})") from error
-    shares = split_samples(
-        experiment.data, labels, len(list_boards(experiment)), make_generator(experiment.seed, "partition")
+    shares = split_task(
+        experiment.data, task, len(list_boards(experiment)), make_generator(experiment.seed, "partition")
     )
     return tuple(len(share) for share in shares)
 
@@ -450,6 +452,7 @@ def build_labels(experiment: Experiment, recorded: Collection[str] = ()) -> dict
     labels = {
         name: _build_label(board, build_kind(board, experiment.workload), load_references(board, experiment.workload))
         | memory_label(experiment, board, build_kind(board, experiment.workload).spec)
+        | link_label(experiment, board.entry)
         for name, board in reversed(_first_boards(experiment).items())
     }
     if experiment.backend != FLEET_BACKEND:
@@ -473,6 +476,11 @@ def _build_label(board: FleetBoard, kind: BoardKind, references: Sequence[Profil
         **serving_label(board, kind.spec),
         **loader_label(board),
     }
+
+
+def build_link_labels(experiment: Experiment) -> dict[str, dict[str, Any]]:
+    """Describe per fleet entry what a step is priced as, and the models that are moved and trained."""
+    return {name: link_label(experiment, board.entry) for name, board in reversed(_first_boards(experiment).items())}
 
 
 def _describe_reference(table: ProfileTable) -> str:

@@ -7,16 +7,21 @@ import re
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from pydantic import BaseModel, ValidationError
 
+from fedge.costs.layers.network_cost import NetworkCost
 from fedge.costs.layers.network_record import format_layers
 from fedge.costs.layers.network_source import load_network_cost
 from fedge.costs.workload_sizes import load_workload_sizes
 from fedge.errors import BadInput
-from fedge.experiment import Experiment, FleetEntry, NetworkSpec
+from fedge.experiment import Experiment, FleetEntry, NetworkSpec, WorkloadSpec
+from fedge.workloads import TASK_FILE_SUFFIX, load_experiment_task
 from fedge.yaml_files import format_value, parse_yaml, read_yaml_mapping
+
+if TYPE_CHECKING:
+    from fedge.workloads.image_task import ImageTask
 
 Record = TypeVar("Record", bound=BaseModel)
 
@@ -28,6 +33,8 @@ NAME_ONLY_LISTS = {"fleet": "device", "exporters": "name"}
 """Keys of lists whose items may be bare names, with the field that the name stands for."""
 NETWORK_FIELD = re.compile(r"(?:workload|fleet\.(?P<place>\d+)\.serving)\.network(?:\.model|\.input)?")
 """Overriding one of these invalidates the stored layers of the experiment's network."""
+OWN_TASK_FIELDS = {"workload.task", "workload.cost", "data.dir"}
+"""Overriding one of these invalidates the stored layers of a task that is priced by its own network."""
 """Longest part of an invalid value that a message quotes, in characters."""
 _EXPECTED_BY_ERROR = {
     "int_parsing": "a whole number",
@@ -67,13 +74,18 @@ def load_experiment(path: Path, overrides: Sequence[str] = ()) -> Experiment:
 
 
 def _drop_stale_layers(raw: Mapping[str, Any], override: str) -> None:
-    """Remove a saved run's layer counts and name of the cost if the override selects another network or input."""
-    found = NETWORK_FIELD.fullmatch(override.partition("=")[0].strip())
+    """Remove a saved run's layer counts and name of the cost if the override selects another network, input or task."""
+    field, workload = override.partition("=")[0].strip(), raw.get("workload")
+    if field in OWN_TASK_FIELDS and isinstance(workload, dict):
+        own = workload.get("network")
+        if isinstance(own, dict) and own.get("model") == workload.get("task"):
+            del workload["network"], workload["cost"]
+    found = NETWORK_FIELD.fullmatch(field)
     if found is None:
         return
     fleet, place = raw.get("fleet"), found["place"]
     if place is None:
-        section = raw.get("workload")
+        section = workload
     else:
         entry = fleet[int(place)] if isinstance(fleet, list) and int(place) < len(fleet) else None
         section = entry.get("serving") if isinstance(entry, dict) else None
@@ -179,10 +191,16 @@ def _fill_serving(entry: Any) -> Any:
 
 
 def _fill_network(section: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a section, workload or serving, with its network spelled out and its cost named after it."""
-    network = section.get("network")
+    """Return a section, workload or serving, with its network spelled out and its cost named after it.
+
+    A task file without a cost or network is priced by its own network, whose samples are in memory.
+    """
+    network, task = section.get("network"), section.get("task")
     if isinstance(network, str):
         network = {"model": network}
+    if network is None and "cost" not in section and isinstance(task, str) and task.endswith(TASK_FILE_SUFFIX):
+        network = {"model": task, "loading": "cached"}
+        return {**section, "cost": Path(task).name, "network": network}
     if not isinstance(network, Mapping) or not isinstance(network.get("model"), str):
         return section
     return {"cost": Path(network["model"]).stem, **section, "network": network}
@@ -264,18 +282,28 @@ def _make_paths_absolute(experiment: Experiment, folder: Path) -> Experiment:
         data = data.model_copy(update={"dir": absolute(data.dir)})
     plugins = tuple(absolute(plugin) for plugin in experiment.plugins)
     work = experiment.workload
-    if work.task.endswith(".py"):
+    if work.task.endswith(TASK_FILE_SUFFIX):
         work = work.model_copy(update={"task": absolute(work.task)})
     work = work.model_copy(update={"network": _make_model_absolute(work.network, absolute)})
     superlink = experiment.superlink
     if superlink.root_certificates is not None:
         superlink = superlink.model_copy(update={"root_certificates": absolute(superlink.root_certificates)})
-    changed = {"fleet": fleet, "data": data, "plugins": plugins, "workload": work, "superlink": superlink}
+    knowledge = experiment.knowledge
+    if knowledge not in (None, "auto", "none"):
+        knowledge = absolute(knowledge)
+    changed = {
+        "fleet": fleet,
+        "knowledge": knowledge,
+        "data": data,
+        "plugins": plugins,
+        "workload": work,
+        "superlink": superlink,
+    }
     return experiment.model_copy(update=changed)
 
 
 def _make_model_absolute(network: NetworkSpec | None, absolute: Callable[[str], str]) -> NetworkSpec | None:
-    if network is None or not network.model.endswith((".onnx", ".json")):
+    if network is None or not network.model.endswith((".onnx", ".json", TASK_FILE_SUFFIX)):
         return network
     return network.model_copy(update={"model": absolute(network.model)})
 
@@ -310,12 +338,15 @@ def add_network_layers(experiment: Experiment, where: str) -> Experiment:
     Raises:
         BadInput: If the network cannot be loaded or has operators without a counting rule.
     """
-    work = experiment.workload
-    if work.network is not None:
-        _check_cost_name(work.cost, work.network.model, where)
-        work = work.model_copy(update={"network": _count_layers(work.network, f"{where}: workload.network")})
     fleet = tuple(_count_service(entry, f"{where}: fleet[{i}]") for i, entry in enumerate(experiment.fleet))
-    return experiment.model_copy(update={"workload": work, "fleet": fleet})
+    experiment, work = experiment.model_copy(update={"fleet": fleet}), experiment.workload
+    if work.network is None:
+        return experiment
+    _check_cost_name(work.cost, work.network.model, where)
+    if work.network.layers is None and work.network.model == work.task:
+        return _add_task_layers(experiment, where)
+    work = work.model_copy(update={"network": _count_layers(work.network, f"{where}: workload.network")})
+    return experiment.model_copy(update={"workload": work})
 
 
 def _count_service(entry: FleetEntry, where: str) -> FleetEntry:
@@ -342,7 +373,38 @@ def _count_layers(spec: NetworkSpec, field: str) -> NetworkSpec:
         )
     if not network.flop:
         raise BadInput(f"{field}.model", f"{spec.model}, which computes nothing", "a network with layers")
+    return _store_layers(spec, network)
+
+
+def _store_layers(spec: NetworkSpec, network: NetworkCost) -> NetworkSpec:
     return spec.model_copy(update={"layers": format_layers(network), "input": network.input_shape})
+
+
+def _add_task_layers(experiment: Experiment, where: str) -> Experiment:
+    """Return the experiment with the layers of its own task file's network, for samples in the shape of its data.
+
+    A task that cannot be loaded leaves the default cost: the checks of a run refuse it and say why, but the data of a
+    fleet of real boards, which measure their cost, may be elsewhere.
+
+    Raises:
+        BadInput: The network does not run, or has operators without a counting rule.
+    """
+    work = experiment.workload
+    try:
+        task = load_experiment_task(experiment)
+    except Exception:  # noqa: BLE001 -- the user's own task
+        default = {"network": None, "cost": WorkloadSpec().cost}
+        return experiment.model_copy(update={"workload": work.model_copy(update=default)})
+    right = f"a working network, or a cost to price it as: {', '.join(load_workload_sizes())}"
+    try:
+        network = cast("ImageTask", task).count_layers(work.cost)
+    except BadInput as error:
+        raise BadInput(f"{where}: workload.task", f"{work.cost} with {error.got}", right) from error
+    if network.unknown or not network.flop:
+        names = ", ".join(sorted(set(network.unknown))[:5]) or "none that compute"
+        raise BadInput(f"{where}: workload.task", f"{work.cost} with operators that no rule counts ({names})", right)
+    counted = None if work.network is None else _store_layers(work.network, network)
+    return experiment.model_copy(update={"workload": work.model_copy(update={"network": counted})})
 
 
 def _check_cost_name(cost: str, model: str, where: str) -> None:

@@ -76,9 +76,8 @@ def draw_board_surface(
     The residual is as large as that of the calibration, so that the board differs from the physical model as much as a
     real one does.
     """
-    x = _log_knobs(average.modes)
-    time = _draw_deviation(rng) + _draw_smooth_residual(x, residual_time_sd_log, rng)
-    power = _draw_deviation(rng) + _draw_smooth_residual(x, residual_power_sd_log, rng)
+    time = _draw_deviation(rng) + draw_smooth_residual(average.modes, residual_time_sd_log, rng)
+    power = _draw_deviation(rng) + draw_smooth_residual(average.modes, residual_power_sd_log, rng)
     return _shift_surface(average, time, power)
 
 
@@ -93,9 +92,8 @@ def draw_kind_surface(
         residual_power_sd_log: Standard deviation of the power residual, in log units.
         rng: The kind's own generator.
     """
-    x = _log_knobs(average.modes)
-    time = _draw_smooth_residual(x, residual_time_sd_log, rng)
-    return _shift_surface(average, time, _draw_smooth_residual(x, residual_power_sd_log, rng))
+    time = draw_smooth_residual(average.modes, residual_time_sd_log, rng)
+    return _shift_surface(average, time, draw_smooth_residual(average.modes, residual_power_sd_log, rng))
 
 
 def draw_deviations(count: int, rng: np.random.Generator) -> Floats:
@@ -123,8 +121,9 @@ def _log_knobs(modes: Modes) -> Floats:
     return scaled
 
 
-def _draw_smooth_residual(x: Floats, sd: float, rng: np.random.Generator) -> Floats:
-    """Draw a smooth random function of the log-knobs (cosine features), with standard deviation ``sd``."""
+def draw_smooth_residual(modes: Modes, sd: float, rng: np.random.Generator) -> Floats:
+    """Draw a smooth random function of the log-knobs (cosine features), with standard deviation ``sd``, shape (n,)."""
+    x = _log_knobs(modes)
     waves = rng.normal(0.0, _WAVE_NUMBER, size=(x.shape[1], _WAVES))
     phases = rng.uniform(0.0, 2 * np.pi, size=_WAVES)
     values: Floats = np.cos(x @ waves + phases).sum(axis=1)

@@ -16,6 +16,8 @@ from fedge.types import Floats, Label, Modes, ProfileTable, weakest_label
 
 TABLE_COLUMNS = ("cores", "cpu_khz", "gpu_hz", "mem_hz", "batch_size", "time_ms", "power_w")
 """Columns of a table in normal form (docs/tables.md)."""
+IDLE_COLUMN = "idle_w"
+"""Optional last column: power of the idle board in the mode, in watts."""
 LABEL_COLUMN = "label"
 """Optional column: the ``Label`` of each row, so that it cannot be lost on the table's way."""
 _KNOB_UNITS = np.array([1.0, 1e3, 1e6, 1e6])
@@ -51,13 +53,13 @@ def read_mode_table(
 def build_mode_table(where: str, numbers: Floats, device: str, workload: str, label: Label) -> ProfileTable:
     """Build a table from rows of one batch size.
 
-    ``numbers`` are in the order and units of ``TABLE_COLUMNS``, shape (n, 7).
+    ``numbers`` are in the order and units of ``TABLE_COLUMNS``, shape (n, 7), or (n, 8) with ``IDLE_COLUMN``.
 
     Raises:
         BadInput: A column is in another unit than its name states.
     """
     check_units(where, Modes(numbers[:, :4] / _KNOB_UNITS), numbers[:, 5] / 1e3, numbers[:, 6])
-    knobs, step_s, power_w = _merge_duplicates(numbers)
+    knobs, step_s, power_w, idle_w = _merge_duplicates(numbers)
     batch_size, duplicates = int(numbers[0, 4]), len(numbers) - len(knobs)
     return ProfileTable(
         device,
@@ -66,11 +68,22 @@ def build_mode_table(where: str, numbers: Floats, device: str, workload: str, la
         modes=Modes(knobs),
         step_s=step_s,
         power_w=power_w,
-        sha256=_hash_rows(numbers),
+        sha256=_hash_rows(numbers[:, : len(TABLE_COLUMNS)]),
         path=where,
         duplicates=duplicates,
+        idle_w=idle_w,
         label=label,
     )
+
+
+def read_table_label(path: Path) -> Label:
+    """Return the label that all rows of a table have at least.
+
+    Raises:
+        BadInput: The file is not a table.
+    """
+    where = str(path)
+    return weakest_label(_parse_rows(where, decode_text(where, read_bytes(path, "a table (CSV)")))[1])
 
 
 def list_batch_sizes(path: Path) -> tuple[int, ...]:
@@ -82,16 +95,6 @@ def list_batch_sizes(path: Path) -> tuple[int, ...]:
     where = str(path)
     numbers, _ = _parse_rows(where, decode_text(where, read_bytes(path, "a table (CSV)")))
     return tuple(sorted({int(b) for b in numbers[:, 4]}))
-
-
-def read_table_label(path: Path) -> Label:
-    """Return the weakest label of all rows of a table.
-
-    Raises:
-        BadInput: The file is not a table.
-    """
-    _, labels = _parse_rows(str(path), decode_text(str(path), read_bytes(path, "a table (CSV)")))
-    return weakest_label(labels)
 
 
 def parse_workload_kind(path: Path) -> Literal["train", "infer"]:
@@ -114,14 +117,18 @@ def parse_table_path(path: Path) -> tuple[str, str]:
 
 
 def _parse_rows(where: str, text: str) -> tuple[Floats, list[Label]]:
-    """Parse the numbers of all rows in the order of ``TABLE_COLUMNS``, shape (n, 7), and their labels."""
+    """Parse the numbers of all rows in the order of ``TABLE_COLUMNS``, and their labels.
+
+    The numbers have the shape (n, 7), or (n, 8) with ``IDLE_COLUMN``.
+    """
     sheet = parse_sheet(where, text, TABLE_COLUMNS)
+    columns = (*TABLE_COLUMNS, IDLE_COLUMN) if IDLE_COLUMN in sheet.columns else TABLE_COLUMNS
     if not sheet.rows:
         raise BadInput(where, "no rows", "at least one row per power mode")
     rows = [
         [
             parse_number(f"{where}: line {row.line}", name, row.cells[name], whole=name in _WHOLE_COLUMNS)
-            for name in TABLE_COLUMNS
+            for name in columns
         ]
         for row in sheet.rows
     ]
@@ -148,10 +155,10 @@ def _select_batch_size(where: str, numbers: Floats, batch_size: int | None) -> i
     return batch_size
 
 
-def _merge_duplicates(numbers: Floats) -> tuple[Floats, Floats, Floats]:
-    """Return knobs in MHz (n, 4), seconds (n,) and watts (n,).
+def _merge_duplicates(numbers: Floats) -> tuple[Floats, Floats, Floats, Floats | None]:
+    """Return knobs in MHz (n, 4), seconds (n,), watts (n,), and idle watts (n,) or None.
 
-    Rows of one mode are replaced by their median, in the order of first occurrence.
+    Rows of one mode are replaced by their median (of idle watts by the first), in the order of first occurrence.
     """
     _, first, which = np.unique(numbers[:, :4], axis=0, return_index=True, return_inverse=True)
     rows_by_mode = np.argsort(which.reshape(-1), kind="stable")
@@ -161,7 +168,8 @@ def _merge_duplicates(numbers: Floats) -> tuple[Floats, Floats, Floats]:
         if len(rows) > 1:
             seconds[rows[0]], watts[rows[0]] = np.median(seconds[rows]), np.median(watts[rows])
     kept = np.sort(first)
-    return numbers[kept, :4] / _KNOB_UNITS, seconds[kept], watts[kept]
+    idle_w = numbers[kept, len(TABLE_COLUMNS)] if numbers.shape[1] > len(TABLE_COLUMNS) else None
+    return numbers[kept, :4] / _KNOB_UNITS, seconds[kept], watts[kept], idle_w
 
 
 WRITTEN_DIGITS = 12
@@ -182,13 +190,20 @@ def write_mode_table(path: Path, *tables: ProfileTable) -> None:
 
 
 def format_mode_tables(*tables: ProfileTable) -> str:
-    """Format the tables of one workload, one per batch size, as CSV in normal form, with their labels if known."""
+    """Format the tables of one workload, one per batch size, as CSV in normal form.
+
+    Idle power is written if all tables have it, labels if any is known.
+    """
+    with_idle = all(table.idle_w is not None for table in tables)
     labelled = any(table.label != "unknown" for table in tables)
-    lines = [",".join([*TABLE_COLUMNS, *([LABEL_COLUMN] if labelled else [])])]
+    heads = (*TABLE_COLUMNS, *((IDLE_COLUMN,) if with_idle else ()), *((LABEL_COLUMN,) if labelled else ()))
+    lines = [",".join(heads)]
     for table in tables:
-        rows = zip(table.modes.knobs.tolist(), table.step_s.tolist(), table.power_w.tolist(), strict=True)
-        for (cores, cpu_mhz, gpu_mhz, mem_mhz), step_s, power_w in rows:
-            values = (cores, cpu_mhz * 1e3, gpu_mhz * 1e6, mem_mhz * 1e6, table.batch_size, step_s * 1e3, power_w)
-            cells = [f"{value:.{WRITTEN_DIGITS}g}" for value in values]
-            lines.append(",".join([*cells, *([table.label] if labelled else [])]))
+        cores, cpu_mhz, gpu_mhz, mem_mhz = table.modes.knobs.T
+        size = np.full(len(cores), float(table.batch_size))
+        columns = [cores, cpu_mhz * 1e3, gpu_mhz * 1e6, mem_mhz * 1e6, size, table.step_s * 1e3, table.power_w]
+        columns += [table.idle_w] if table.idle_w is not None and with_idle else []
+        ends = [table.label] if labelled else []
+        rows = np.column_stack(columns).tolist()
+        lines += [",".join([*(f"{value:.{WRITTEN_DIGITS}g}" for value in row), *ends]) for row in rows]
     return "\n".join(lines) + "\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import replace
 from pathlib import Path
 
@@ -279,6 +280,20 @@ def test_a_label_that_does_not_exist_is_refused(tmp_path: Path) -> None:
 
     with pytest.raises(BadInput, match="line 2, label: got 'sure'; one of measured, calibrated, estimated, unknown"):
         read_mode_table(path)
+
+
+def test_idle_power_is_an_optional_column(tmp_path: Path) -> None:
+    table = made_up_table()
+    with_idle = dataclasses.replace(table, idle_w=0.5 * table.power_w)
+
+    write_mode_table(tmp_path / "net.csv", with_idle)
+    write_mode_table(tmp_path / "mixed.csv", with_idle, dataclasses.replace(table, batch_size=4))
+    back = read_mode_table(tmp_path / "net.csv")
+
+    assert back.idle_w is not None
+    np.testing.assert_allclose(back.idle_w, 0.5 * table.power_w, rtol=1e-11)
+    assert back.sha256 == read_mode_table(tmp_path / "mixed.csv", batch_size=16).sha256
+    assert read_mode_table(tmp_path / "mixed.csv", batch_size=16).idle_w is None
 
 
 def test_a_written_table_is_read_back(tmp_path: Path) -> None:
