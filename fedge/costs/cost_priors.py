@@ -52,6 +52,8 @@ def find_workload_cost(device: DeviceSpec, work: Workload, specs: Mapping[str, D
         BadInput: The workload was measured at other batch sizes, and its layers are unknown.
     """
     if work.kind == "infer":
+        if work.layers is None:
+            return estimate_inference_cost(device, work.name, work.batch_size, specs)
         return _find_inference_cost(device, work, specs) or estimate_network_cost(device, work, specs)
     measured = work.name in load_workload_sizes()
     if work.layers is not None and not measured:

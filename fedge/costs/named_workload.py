@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fedge.costs.cost_profile import WorkloadKind
+from fedge.costs.cost_profile import WorkloadKind, find_user_batch_size
 from fedge.costs.layered_work import find_known_layers
 from fedge.costs.layers.network_cost import NetworkCost, sum_layers
 from fedge.costs.layers.network_record import find_known_network
@@ -47,6 +47,8 @@ def find_named_workload(
     if layers is not None and input_shape is None:
         size = batch_size or (known.batch_size if known else DEFAULT_BATCH_SIZE)
         return Workload(name, size, kind, layers), find_known_network(name)
+    if layers is None and input_shape is None and (own := find_user_batch_size(name, kind)) is not None:
+        return Workload(name, batch_size or own, kind), None
     try:
         network = load_network_cost(name, parse_input_shape(input_shape))
     except BadInput as error:
