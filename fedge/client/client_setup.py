@@ -235,7 +235,7 @@ def build_first_front(
     context = build_round(setup, conditions, open_device(conditions))
     own_measurements = request.state.measurements
     peers = yield from select_consistent_peers(context, own_measurements, request.shared)
-    _, front = yield from build_offer(
+    front = yield from build_offer(
         context,
         own_measurements=own_measurements,
         peer_measurements=peers,
