@@ -174,6 +174,8 @@ class WorkloadSpec(_SpecModel):
     cost: str = "resnet18-imagenet"
     batch_size: Annotated[int, Field(ge=1)] = 16
     local_epochs: Positive = 2.0
+    model_mb: Positive | None = None
+    """Megabytes of the model that emulated boards transfer; None for those of the trained arrays."""
     learning_rate: Positive = 0.05
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
     memory: MemorySpec = MemorySpec()
@@ -188,6 +190,8 @@ class DataSpec(_SpecModel):
     shards_per_client: Annotated[int, Field(ge=1)] = 2
     dir: str | None = None
     download: bool = True
+    samples: Annotated[int, Field(ge=1, le=10**9)] | None = None
+    """Samples that the fleet stands for if the task is ``none``."""
 
 
 class PolicySpec(_SpecModel):

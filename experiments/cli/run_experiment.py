@@ -93,6 +93,7 @@ def start_run(
     with _prefix_errors(config):
         launcher.check_runnable(experiment)
         _warn_power_limit(experiment, console)
+        _advise_columns(experiment, config, console)
     with _mirror_to_ray(experiment, folder, ray_port, console) as mirrored:
         # The dashboard is not stored with the experiment: a run resumed without it is not shown.
         _launch(
@@ -140,6 +141,19 @@ def _warn_power_limit(experiment: Experiment, console: Console) -> None:
     counts = Counter(board.entry.device for board in experiment_checks.boards_over_power_limit(experiment))
     for device, count in counts.items():
         text = f"note: {count} x {device} cannot keep {experiment.policy.power_w:g} W; they run in their lowest mode"
+        console.print(text, soft_wrap=True, highlight=False, markup=False)
+
+
+def _advise_columns(experiment: Experiment, config: Path, console: Console) -> None:
+    """Name the faster engine for a large fleet that trains nothing."""
+    from fedge.studies.fleet.column_study import COLUMNS_FROM, count_clients
+    from fedge.workloads.null_task import NULL_TASK
+
+    if experiment.workload.task == NULL_TASK and count_clients(experiment) >= COLUMNS_FROM:
+        command = f"fedge study fleet {config} --engine columns --rounds {experiment.rounds}"
+        text = (
+            f"note: {count_clients(experiment):,} boards take long here; `{command}` simulates such fleets in columns"
+        )
         console.print(text, soft_wrap=True, highlight=False, markup=False)
 
 

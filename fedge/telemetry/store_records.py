@@ -41,8 +41,9 @@ class RoundRow:
     """Round energy if every board had worked at MAXN and waited in its lowest mode: the saving without any
     prediction.
     """
-    loss: float
-    accuracy: float
+    loss: float | None
+    accuracy: float | None
+    """Of the new model on the test set; None for the task ``none``."""
     cancelled: int = 0
     available: int | None = None
     """Boards that could have been selected."""

@@ -16,6 +16,7 @@ from fedge.protocols import LearningTask
 from fedge.worker.builtin_tasks import TASKS
 from fedge.worker.refusal import Refusal
 from fedge.workloads import datasets
+from fedge.workloads.null_task import NULL_SAMPLES, NULL_TASK, NullTask
 
 DEFAULT_DATA_DIR = "~/.cache/fedge/data"
 """Default folder of data sets."""
@@ -33,7 +34,7 @@ def check_task(name: str, where: str = "workload.task") -> None:
     """
     if name.endswith(TASK_FILE_SUFFIX):
         _read_text(name, where)
-    elif name not in TASKS:
+    elif name not in TASKS and name != NULL_TASK:
         _load_own_factory(name, where)
 
 
@@ -72,8 +73,15 @@ def _cached_task(name: str, data_dir: str | None, download: bool) -> LearningTas
     return load_task(name, data_dir=data_dir, download=download)
 
 
+@lru_cache(maxsize=4)
+def _cached_null_task(samples: int) -> NullTask:
+    return NullTask(samples)
+
+
 def load_experiment_task(experiment: Experiment) -> LearningTask:
     """Return the experiment's learning task; built once per process."""
+    if experiment.workload.task == NULL_TASK:
+        return _cached_null_task(experiment.data.samples or NULL_SAMPLES)
     return _cached_task(experiment.workload.task, experiment.data.dir, experiment.data.download)
 
 
@@ -121,7 +129,7 @@ def _data_source(data_dir: str | Path | None) -> dict[str, str]:
 
 
 def _load_own_factory(name: str, where: str) -> Any:
-    return registry.load_named(where, name, dict.fromkeys(TASKS, ""))
+    return registry.load_named(where, name, dict.fromkeys((*TASKS, NULL_TASK), ""))
 
 
 def _build_own_task(factory: Any, name: str, where: str, given: Mapping[str, Any]) -> LearningTask:

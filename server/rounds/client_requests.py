@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from fedge.client.memory_scaling import can_narrow_clients
+from fedge.costs.workload_sizes import load_forward_sizes
 from fedge.errors import BadInput
 from fedge.experiment import Experiment, list_boards
 from fedge.protocols import LearningTask
@@ -15,6 +16,7 @@ from fedge.types import Measurement, NamedArrays, RoundGoal, RoundReport
 from fedge.wire import ClientState, ReplyMessage, RequestMessage
 from fedge.worker.refusal import Refusal
 from fedge.worker.subnetwork_arrays import array_shapes, take_leading
+from fedge.workloads.null_task import NULL_TASK
 from server.accounting.lateness import NO_CUTOFF, RealCutoff, has_enough_replies
 from server.aggregation.aggregator import ArrayMismatch, Contribution, check_arrays
 from server.aggregation.narrow_results import NarrowShapes
@@ -56,7 +58,9 @@ class FleetRequests:
         Returns:
             A reply for every client, with ``error`` if it failed.
         """
-        ask = RequestMessage("front", policy=self.experiment.policy.name, model_bytes=count_bytes(arrays))
+        ask = RequestMessage(
+            "front", policy=self.experiment.policy.name, model_bytes=count_model_bytes(self.experiment, arrays)
+        )
         return self.port.ask({name: OutgoingRequest(ask) for name in names}, self.experiment.reply_timeout_s)
 
     def request_training(
@@ -72,7 +76,7 @@ class FleetRequests:
             task.round,
             task.start_s,
             self.experiment.policy.name,
-            model_bytes=count_bytes(task.arrays),
+            model_bytes=count_model_bytes(self.experiment, task.arrays),
             proximal_mu=task.proximal_mu,
             cancel_s=task.cut.cancel_s,
         )
@@ -127,9 +131,17 @@ def _is_round_complete(task: RoundTask, narrow: NarrowShapes | None, replies: Co
     return has_enough_replies(task.cut, [report.busy_s for report in reports if report is not None])
 
 
-def count_bytes(arrays: NamedArrays) -> int:
-    """Return the size of a model on the network link, in bytes."""
-    return sum(value.nbytes for value in arrays.values())
+def count_model_bytes(experiment: Experiment, arrays: NamedArrays) -> int:
+    """Return the size of the model on the network link, in bytes.
+
+    It is that of the arrays unless the experiment names one. The task ``none`` has no model of its own: it transfers
+    the network of the cost profile.
+    """
+    work = experiment.workload
+    if work.model_mb is not None:
+        return round(1e6 * work.model_mb)
+    network = load_forward_sizes().get(work.cost) if work.task == NULL_TASK else None
+    return sum(value.nbytes for value in arrays.values()) if network is None else round(1e6 * network.weights_mb)
 
 
 def validate_reply(

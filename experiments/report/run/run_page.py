@@ -128,8 +128,9 @@ def _list_cards(run: LoadedRun) -> list[Card]:
     figure = run.summary
     training = f"{energy(figure['train_energy_j'])} of it for training"
     clock = f"on the fleet clock; wall time {duration(figure['wall_s'])}"
+    loss = f"test loss {number(figure['final_loss'])}"
     return [
-        Card("Final accuracy", percent(figure["final_accuracy"]), f"test loss {number(figure['final_loss'])}"),
+        *([Card("Final accuracy", percent(figure["final_accuracy"]), loss)] if run.accuracies else []),
         Card("Energy of the fleet", energy(figure["energy_j"]), training),
         Card("Makespan", duration(figure["makespan_s"]), clock),
         *_list_special_cards(run),
@@ -196,12 +197,10 @@ def _build_sections(run: LoadedRun) -> list[Section]:
     took_part = participation_charts.build_participation_charts(run)
     lead = "Selected boards, their outcome and their charge."
     participation = [Section("Participation", lead, took_part)] if took_part else []
+    tested = "Test accuracy over rounds, time and energy."
+    accuracy = [Section("Accuracy", tested, energy_charts.build_accuracy_charts(run))] if run.accuracies else []
     return [
-        Section(
-            "Accuracy",
-            "Test accuracy over rounds, time and energy.",
-            energy_charts.build_accuracy_charts(run),
-        ),
+        *accuracy,
         Section(
             "Timeline", timeline_charts.TIMELINE_LEADS[run.asynchronous], timeline_charts.build_timeline_charts(run)
         ),

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from fedge.registry import load_named
-from fedge.studies.fleet.null_task import NULL_TASK, NullTask
 from fedge.types import TrainOptions
+from fedge.workloads.null_task import NULL_TASK, NullTask
 
 
 def test_nothing_is_learnt_from_nothing() -> None:
