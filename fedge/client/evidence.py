@@ -100,17 +100,17 @@ def build_offer(
 
     def choose_rows(means: Predictions) -> NDArray[np.intp]:
         measured = np.array(list(find_rows(means.modes, {m.mode for m in own}).values()), dtype=np.intp)
-        step_s = means.step_s.copy()
-        step_s[measured] = np.inf  # corrected, a measured mode may be off the front and uncover others
+        # Corrected, a measured mode may be off the front and uncover others.
+        others = np.delete(np.arange(len(means.modes)), measured)
         front = pareto.find_offered_rows(
-            steps * step_s,
-            power_w=means.power_w,
+            steps * means.step_s[others],
+            power_w=means.power_w[others],
             idle_w=context.device.idle_w(context.waiting_mode),
             limit=None,
             power=context.includes_low_power,
         )
         top = pareto.find_nearest_row(means.modes, context.fastest_mode)
-        return np.unique(np.concatenate([front, measured, [top]]))
+        return np.unique(np.concatenate([others[front], measured, [top]]))
 
     fitted = yield from fit_and_predict(
         context, own_measurements, peer_measurements, choose_rows if peer_measurements else None

@@ -256,19 +256,9 @@ def build_band_charts(groups: Sequence[SeedGroup]) -> tuple[Chart, ...]:
     joules = energy_scale([sum(row.energy_j for row in run.rounds) for run in runs])
     times = time_scale([run.rounds[-1].end_s for run in runs])
     trained = [group for group in groups if all(run.accuracies for run in group.runs)]
-    accuracy = [
-        _band_chart(
-            trained,
-            key="accuracy",
-            title="Accuracy",
-            unit="test accuracy (%)",
-            values=lambda run: run.accuracies,
-            per=0.01,
-        )
-        for _ in trained[:1]
-    ]
+    accuracy = "accuracy", "Accuracy", "test accuracy (%)"
     return (
-        *accuracy,
+        *([_band_chart(trained, *accuracy, values=lambda run: run.accuracies, per=0.01)] if trained else []),
         _band_chart(groups, "energy", *_cumulative_titles("Energy", joules), _cumulative_energy_j, joules.per),
         _band_chart(
             groups, "time", *_cumulative_titles("Time", times), lambda run: [row.end_s for row in run.rounds], times.per
