@@ -190,6 +190,8 @@ def _list_notes(summary: Mapping[str, Any]) -> Iterator[str]:
         counts[label] = counts.get(label, 0) + entry["count"]
     boards = "boards" if summary.get("backend") == "fleet" else "emulated boards"
     yield f"{boards}: " + ", ".join(f"{count} {label}" for label, count in sorted(counts.items()))
+    if summary.get("bit_reproducible") is False and summary.get("backend") != "fleet":
+        yield "note: the clients trained on CUDA: another run gives other bits"
     if summary.get("ended"):
         continuation = f"{BUDGET_HINT} in its {run_folder.RUN_YAML} and `fedge resume` it to go on"
         yield f"note: the energy budget ended it; {continuation}"

@@ -171,6 +171,7 @@ def relative_error(predicted: float | None, measured: float | None) -> float | N
 
 
 RECORDED = "recorded"
+NOT_REPRODUCIBLE = "not-reproducible"
 """Kind of the event that marks a real board as a recording: its figures are read from a recorded folder."""
 
 MEMORY = "memory"

@@ -27,6 +27,7 @@ from experiments.report.run.run_tables import describe_emulation
 from experiments.report.tables import Table
 from fedge.atomic_files import write_text
 from fedge.errors import BadInput
+from fedge.experiment import choose_training_device
 
 MODES_LEAD = Markup(
     'Colour: share of the board\'s maximum, 0<span class="scale"></span>100 %. Hover for the exact value. '
@@ -117,6 +118,7 @@ def _render_run_head(run: LoadedRun) -> Markup:
         f"predictor {experiment.predictor}",
         f"backend {experiment.backend}",
         f"seed {experiment.seed}",
+        *(["trained on CUDA, not bit-reproducible"] if choose_training_device(experiment) != "cpu" else []),
     )
     cards = render_cards(_list_cards(run))
     note = render_paragraph(describe_emulation(run))
