@@ -96,6 +96,9 @@ class LoaderSpec(_SpecModel):
     file_mb: Positive | None = None
 
 
+BOARD_PLACE = "{board}"
+
+
 class FleetEntry(_SpecModel):
     """``count`` identical boards, named ``<name or device>-1``, ``-2``, ... in the run."""
 
@@ -103,9 +106,11 @@ class FleetEntry(_SpecModel):
     count: Annotated[int, Field(ge=1, le=1_000_000)] = 1
     name: str | None = None
     truth: str = "model"
-    """``model`` (calibrated or estimated physical model) or ``table:PATH`` (replays a measured table)."""
+    """``model`` (calibrated or estimated physical model) or ``table:PATH`` (a table; ``BOARD_PLACE`` in its path stands
+    for the board's name, so that every board can have a table of its own).
+    """
     references: tuple[str, ...] = ()
-    """Paths of tables of other workloads measured on such a board, from which the predictor learns."""
+    """Paths of tables and model files of such a board, from which the predictor learns."""
     cost: str | None = None
     """Cost profile of a step on these boards if it is not ``workload.cost``."""
     link: LinkSpec = LinkSpec()
@@ -165,7 +170,7 @@ class NetworkSpec(_SpecModel):
 
 
 class WorkloadSpec(_SpecModel):
-    """The learning task and the cost profile of its steps on a board.
+    """The learning task, the cost profile of its steps on a board, and the size of the model that emulated links move.
 
     With ``network`` there is no cost profile; ``cost`` is then only a label, the network's name by default.
     """
@@ -174,12 +179,12 @@ class WorkloadSpec(_SpecModel):
     cost: str = "resnet18-imagenet"
     batch_size: Annotated[int, Field(ge=1)] = 16
     local_epochs: Positive = 2.0
-    model_mb: Positive | None = None
-    """Megabytes of the model that emulated boards transfer; None for those of the trained arrays."""
     learning_rate: Positive = 0.05
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
     memory: MemorySpec = MemorySpec()
     network: NetworkSpec | None = None
+    model_mb: Positive | None = None
+    """Size in MB (10**6 bytes); None: the parameters of the network whose steps are priced, 4 bytes each."""
 
 
 class DataSpec(_SpecModel):
@@ -320,6 +325,10 @@ class Experiment(_SpecModel):
     share_samples: bool = True
     """Whether clients receive some of the measurements of other boards of their kind."""
     exploration: ExplorationSpec = ExplorationSpec()
+    knowledge: str | None = None
+    """The fleet's knowledge that clients start from: ``none``, ``auto`` or the path of a folder. The default is
+    ``auto`` on real boards and ``none`` on emulated ones, so that a seed fixes a run.
+    """
     selection: SelectionSpec = SelectionSpec()
     strategy: StrategySpec = StrategySpec()
     late: LateReplySpec = LateReplySpec()
@@ -349,6 +358,11 @@ class FleetBoard(_SpecModel):
     name: str
     index: int
     entry: FleetEntry
+
+    @property
+    def truth(self) -> str:
+        """Return the entry's ``truth`` with the board's name in its place."""
+        return self.entry.truth.replace(BOARD_PLACE, self.name)
 
 
 def list_boards(experiment: Experiment) -> tuple[FleetBoard, ...]:

@@ -72,6 +72,7 @@ def build_front(
     maxn: PowerMode,
     *,
     maxn_idle_w: float | None = None,
+    radio_j: float = 0.0,
     limit: int | None = MAX_FRONT_POINTS,
     power: bool = False,
 ) -> Front:
@@ -84,6 +85,7 @@ def build_front(
         link_s: Seconds to download and upload the model.
         maxn: The fastest mode; the nearest mode of the table is used.
         maxn_idle_w: Power in watts when waiting in ``maxn``; ``idle_w`` if None.
+        radio_j: Energy of the radio in joules.
         limit: Largest number of points, at least 2; a longer front is thinned to evenly spaced ranks and keeps both
             ends. None keeps every point.
         power: Also include the front of time and power, for plans that limit the watts; ``limit`` then applies to each
@@ -106,6 +108,7 @@ def build_front(
         idle_w=idle_w,
         link_s=link_s,
         maxn_idle_w=idle_w if maxn_idle_w is None else maxn_idle_w,
+        radio_j=radio_j,
     )
 
 

@@ -17,6 +17,7 @@ from experiments.spec.resource_checks import (
     check_loader,
     check_memory,
     check_serving,
+    link_label,
     loader_label,
     memory_label,
     serving_label,
@@ -35,7 +36,6 @@ from fedge.devices.board_kinds import (
     BoardKind,
     build_kind,
     build_knowledge,
-    load_reference,
     load_references,
 )
 from fedge.errors import BadInput, FedgeError, UnknownName
@@ -45,14 +45,15 @@ from fedge.experiment import (
     FleetBoard,
     FleetEntry,
     StrategySpec,
-    WorkloadSpec,
     list_boards,
 )
+from fedge.knowledge.client_identity import describe_reference, identify_client
+from fedge.knowledge.evidence_files import read_evidence
 from fedge.modes import stack_modes
 from fedge.predictors import PREDICTORS, load_predictor
 from fedge.protocols import LearningTask
 from fedge.seeds import make_generator
-from fedge.types import DeviceSpec, Modes, ProfileTable, TrainOptions
+from fedge.types import DeviceSpec, Modes, ProfileTable, TrainOptions, fitted_label, weakest_label
 from fedge.workloads import load_experiment_task
 from fedge.workloads.null_task import NULL_TASK
 from fedge.workloads.partitions import split_samples
@@ -131,9 +132,6 @@ def _check_real_boards(experiment: Experiment) -> None:
     if task == NULL_TASK:
         right = "a task that boards can train: real boards simulate nothing (backend sim or local does)"
         raise BadInput("workload.task", repr(task), right)
-    if experiment.workload.model_mb is not None:
-        right = "nothing: real boards transfer the trained arrays, this is for emulated ones (backend sim or local)"
-        raise BadInput("workload.model_mb", f"{experiment.workload.model_mb:g}", right)
     if ":" in task:
         right = "one of fedge's tasks or a task file (.py): a board's worker cannot load a module of yours"
         raise BadInput("workload.task", repr(task), right)
@@ -218,9 +216,9 @@ def _check_fleet(experiment: Experiment) -> None:
             right = "boards of a name of their own: give the fleet entries a `name`"
             raise BadInput("fleet", f"two boards called {board.name!r}", right)
         names.add(board.name)
-    firsts = {board.entry: board for board in reversed(list_boards(experiment))}
-    for i, entry in enumerate(experiment.fleet):
-        _check_tables(firsts[entry], f"fleet[{i}]", experiment.workload)
+    firsts = {(board.entry, board.truth): board for board in reversed(list_boards(experiment))}
+    for (entry, _), board in reversed(firsts.items()):
+        _check_tables(experiment, board, f"fleet[{experiment.fleet.index(entry)}]")
 
 
 def _check_device(device: str, where: str) -> None:
@@ -233,9 +231,9 @@ def _check_device(device: str, where: str) -> None:
         raise BadInput(f"{where}: {error.where}", error.got, error.right) from error
 
 
-def _check_tables(board: FleetBoard, where: str, workload: WorkloadSpec) -> None:
+def _check_tables(experiment: Experiment, board: FleetBoard, where: str) -> None:
     """Check that measured tables are readable and belong to this board; messages name both field and file."""
-    truth = board.entry.truth
+    truth, workload = board.truth, experiment.workload
     if not truth.startswith(TABLE_PREFIX):
         kind = build_kind(board, workload)
     else:
@@ -246,7 +244,9 @@ def _check_tables(board: FleetBoard, where: str, workload: WorkloadSpec) -> None
             _check_knobs(table, kind.average.modes, kind.spec)
     for place, path in enumerate(board.entry.references):
         with _prefix_errors(f"{where}.references[{place}]"):
-            _check_knobs(path, load_reference(path, board, workload).modes, kind.spec)
+            entry = describe_reference(Path(path), board, identify_client(experiment, board))
+            rows = [m.mode for one in read_evidence(Path("/"), entry) for m in one.measurements]
+            _check_knobs(path, stack_modes(rows), kind.spec)
 
 
 def _check_workload(table: str, entry: FleetEntry, cost: str, where: str) -> None:
@@ -460,6 +460,7 @@ def build_labels(experiment: Experiment, recorded: Collection[str] = ()) -> dict
     labels = {
         name: _build_label(board, build_kind(board, experiment.workload), load_references(board, experiment.workload))
         | memory_label(experiment, board, build_kind(board, experiment.workload).spec)
+        | link_label(experiment, board.entry)
         for name, board in reversed(_first_boards(experiment).items())
     }
     if experiment.backend != FLEET_BACKEND:
@@ -472,8 +473,8 @@ def build_labels(experiment: Experiment, recorded: Collection[str] = ()) -> dict
 
 
 def _build_label(board: FleetBoard, kind: BoardKind, references: Sequence[ProfileTable]) -> dict[str, Any]:
-    every = {prior.label for prior in kind.priors}
-    prior = "calibrated" if every == {"calibrated"} else "estimated"
+    learnt_from = [prior.label for prior in kind.priors] + [fitted_label(table.label) for table in references]
+    prior = weakest_label(learnt_from)
     known = (_describe_priors(kind.priors), *(_describe_reference(table) for table in references))
     return {
         "device": kind.spec.name,
@@ -485,8 +486,13 @@ def _build_label(board: FleetBoard, kind: BoardKind, references: Sequence[Profil
     }
 
 
+def build_link_labels(experiment: Experiment) -> dict[str, dict[str, Any]]:
+    """Describe per fleet entry what a step is priced as, and the models that are moved and trained."""
+    return {name: link_label(experiment, board.entry) for name, board in reversed(_first_boards(experiment).items())}
+
+
 def _describe_reference(table: ProfileTable) -> str:
-    return f"reference table {Path(table.path).name} ({len(table.modes)} rows, measured)"
+    return f"reference table {Path(table.path).name} ({len(table.modes)} rows, {table.label})"
 
 
 def _describe_priors(priors: Sequence[CostProfile]) -> str:

@@ -6,16 +6,21 @@ import inspect
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from pydantic import BaseModel, ValidationError
 
+from fedge.costs.layers.network_cost import NetworkCost
 from fedge.costs.layers.network_record import format_layers
 from fedge.costs.layers.network_source import load_network_cost
 from fedge.costs.workload_sizes import load_workload_sizes
 from fedge.errors import BadInput
-from fedge.experiment import Experiment, FleetEntry
+from fedge.experiment import Experiment, FleetEntry, WorkloadSpec
+from fedge.workloads import TASK_FILE_SUFFIX, load_experiment_task
 from fedge.yaml_files import format_value, parse_yaml, read_yaml_mapping
+
+if TYPE_CHECKING:
+    from fedge.workloads.image_task import ImageTask
 
 Record = TypeVar("Record", bound=BaseModel)
 
@@ -27,6 +32,8 @@ NAME_ONLY_LISTS = {"fleet": "device", "exporters": "name"}
 """Keys of lists whose items may be bare names, with the field that the name stands for."""
 NETWORK_FIELDS = {"workload.network", "workload.network.model", "workload.network.input"}
 """Overriding one of these invalidates the stored layers of the experiment's network."""
+OWN_TASK_FIELDS = {"workload.task", "workload.cost", "data.dir"}
+"""Overriding one of these invalidates the stored layers of a task that is priced by its own network."""
 """Longest part of an invalid value that a message quotes, in characters."""
 _EXPECTED_BY_ERROR = {
     "int_parsing": "a whole number",
@@ -66,10 +73,14 @@ def load_experiment(path: Path, overrides: Sequence[str] = ()) -> Experiment:
 
 
 def _drop_stale_layers(raw: Mapping[str, Any], override: str) -> None:
-    """Remove a saved run's layer counts and workload name if the override selects another network or input."""
+    """Remove a saved run's layer counts and workload name if the override selects another network, input or task."""
     workload, field = raw.get("workload"), override.partition("=")[0].strip()
     network = workload.get("network") if isinstance(workload, dict) else None
-    if not isinstance(workload, dict) or not isinstance(network, dict) or field not in NETWORK_FIELDS:
+    if not isinstance(workload, dict) or not isinstance(network, dict):
+        return
+    if field in OWN_TASK_FIELDS and network.get("model") == workload.get("task"):
+        del workload["network"], workload["cost"]
+    if field not in NETWORK_FIELDS:
         return
     network.pop("layers", None)
     if workload.get("cost") == Path(str(network.get("model"))).stem:
@@ -161,14 +172,22 @@ def validate_record(record: type[Record], raw: Mapping[str, Any], path: Path) ->
 
 
 def _fill_network(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the workload with its network spelled out and named after it; empty for a workload without a network."""
+    """Return the workload with its network spelled out and named after it; empty for a workload without a network.
+
+    A task file without a cost or network is priced by its own network, whose samples are in memory.
+    """
     workload = raw.get("workload")
-    network = workload.get("network") if isinstance(workload, Mapping) else None
+    if not isinstance(workload, Mapping):
+        return {}
+    network, task = workload.get("network"), workload.get("task")
     if isinstance(network, str):
         network = {"model": network}
+    if network is None and "cost" not in workload and isinstance(task, str) and task.endswith(TASK_FILE_SUFFIX):
+        network = {"model": task, "loading": "cached"}
+        return {"workload": {**workload, "cost": Path(task).name, "network": network}}
     if not isinstance(network, Mapping) or not isinstance(network.get("model"), str):
         return {}
-    return {"workload": {"cost": Path(network["model"]).stem, **dict(workload or {}), "network": network}}
+    return {"workload": {"cost": Path(network["model"]).stem, **workload, "network": network}}
 
 
 def _to_bad_input(path: Path, record: type[BaseModel], raw: Mapping[str, Any], error: ValidationError) -> BadInput:
@@ -247,15 +266,25 @@ def _make_paths_absolute(experiment: Experiment, folder: Path) -> Experiment:
         data = data.model_copy(update={"dir": absolute(data.dir)})
     plugins = tuple(absolute(plugin) for plugin in experiment.plugins)
     work = experiment.workload
-    if work.task.endswith(".py"):
+    if work.task.endswith(TASK_FILE_SUFFIX):
         work = work.model_copy(update={"task": absolute(work.task)})
     network = work.network
-    if network is not None and network.model.endswith((".onnx", ".json")):
+    if network is not None and network.model.endswith((".onnx", ".json", TASK_FILE_SUFFIX)):
         work = work.model_copy(update={"network": network.model_copy(update={"model": absolute(network.model)})})
     superlink = experiment.superlink
     if superlink.root_certificates is not None:
         superlink = superlink.model_copy(update={"root_certificates": absolute(superlink.root_certificates)})
-    changed = {"fleet": fleet, "data": data, "plugins": plugins, "workload": work, "superlink": superlink}
+    knowledge = experiment.knowledge
+    if knowledge not in (None, "auto", "none"):
+        knowledge = absolute(knowledge)
+    changed = {
+        "fleet": fleet,
+        "knowledge": knowledge,
+        "data": data,
+        "plugins": plugins,
+        "workload": work,
+        "superlink": superlink,
+    }
     return experiment.model_copy(update=changed)
 
 
@@ -293,6 +322,8 @@ def add_network_layers(experiment: Experiment, where: str) -> Experiment:
     _check_cost_name(experiment.workload.cost, spec.model, where)
     if spec.layers is not None:
         return experiment
+    if spec.model == experiment.workload.task:
+        return _add_task_layers(experiment, where)
     try:
         network = load_network_cost(spec.model, spec.input)
     except BadInput as error:
@@ -305,8 +336,39 @@ def add_network_layers(experiment: Experiment, where: str) -> Experiment:
         )
     if not network.flop:
         raise BadInput(f"{field}.model", f"{spec.model}, which computes nothing", "a network with layers")
-    counted = spec.model_copy(update={"layers": format_layers(network), "input": network.input_shape})
+    return _store_layers(experiment, network)
+
+
+def _store_layers(experiment: Experiment, network: NetworkCost) -> Experiment:
+    changes = {"layers": format_layers(network), "input": network.input_shape}
+    counted = None if experiment.workload.network is None else experiment.workload.network.model_copy(update=changes)
     return experiment.model_copy(update={"workload": experiment.workload.model_copy(update={"network": counted})})
+
+
+def _add_task_layers(experiment: Experiment, where: str) -> Experiment:
+    """Return the experiment with the layers of its own task file's network, for samples in the shape of its data.
+
+    A task that cannot be loaded leaves the default cost: the checks of a run refuse it and say why, but the data of a
+    fleet of real boards, which measure their cost, may be elsewhere.
+
+    Raises:
+        BadInput: The network does not run, or has operators without a counting rule.
+    """
+    work = experiment.workload
+    try:
+        task = load_experiment_task(experiment)
+    except Exception:  # noqa: BLE001 -- the user's own task
+        default = {"network": None, "cost": WorkloadSpec().cost}
+        return experiment.model_copy(update={"workload": work.model_copy(update=default)})
+    right = f"a working network, or a cost to price it as: {', '.join(load_workload_sizes())}"
+    try:
+        network = cast("ImageTask", task).count_layers(work.cost)
+    except BadInput as error:
+        raise BadInput(f"{where}: workload.task", f"{work.cost} with {error.got}", right) from error
+    if network.unknown or not network.flop:
+        names = ", ".join(sorted(set(network.unknown))[:5]) or "none that compute"
+        raise BadInput(f"{where}: workload.task", f"{work.cost} with operators that no rule counts ({names})", right)
+    return _store_layers(experiment, network)
 
 
 def _check_cost_name(cost: str, model: str, where: str) -> None:

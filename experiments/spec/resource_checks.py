@@ -16,10 +16,11 @@ from fedge.client.inference_service import average_inference_costs, build_demand
 from fedge.client.memory_scaling import AVERAGING_STRATEGIES, ScalingContext, can_narrow_clients
 from fedge.costs.inference_cost import estimate_inference_cost
 from fedge.costs.input_pipeline.emulated_pipeline import find_storage
+from fedge.costs.layered_work import build_workload, count_priced_bytes
 from fedge.devices import catalogue
 from fedge.devices.board_kinds import TABLE_PREFIX, BoardKind, build_kind
 from fedge.errors import BadInput, UnknownName
-from fedge.experiment import Experiment, FleetBoard, LoaderSpec, ServingSpec, list_boards
+from fedge.experiment import Experiment, FleetBoard, FleetEntry, LoaderSpec, ServingSpec, list_boards
 from fedge.pareto import find_nearest_row
 from fedge.serving.standing_service import (
     MAX_SHARE,
@@ -153,6 +154,24 @@ def _describe_loader(spec: LoaderSpec) -> str:
     cached = f"{spec.cached:.0%} in the page cache"
     stored = spec.storage or "the boards' own storage"
     return f"pipeline model: {workers}, {stored}, images of {spec.image_mpixel:g} megapixel, {cached}"
+
+
+def link_label(experiment: Experiment, entry: FleetEntry) -> dict[str, dict[str, Any]]:
+    """Return the sizes of the model that a round moves and of the one that is trained as a label, and where the former
+    comes from.
+    """
+    work, moved_bytes = build_workload(entry, experiment.workload), count_priced_bytes(entry, experiment.workload)
+    arrays = load_experiment_task(experiment).initial_arrays(experiment.seed)
+    trained_bytes = sum(array.nbytes for array in arrays.values())
+    if experiment.backend == "fleet":
+        source, moved_bytes = "the trained model", trained_bytes
+    elif moved_bytes is None:
+        source, moved_bytes = f"the trained model: {work.name} has no known layers or workload.model_mb", trained_bytes
+    else:
+        source = "workload.model_mb" if experiment.workload.model_mb else f"the parameters of {work.name}, 4 bytes each"
+    sizes = {"moved_bytes": moved_bytes, "trained_bytes": trained_bytes}
+    step = {"cost": work.name, "batch_size": work.batch_size}
+    return {"link": {"label": "estimated", "source": source, **step, **sizes}}
 
 
 MAX_LATENCY_S = 1000.0

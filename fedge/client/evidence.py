@@ -1,11 +1,12 @@
-"""Evidence from measurements: consistent peers, predictions, modes known well enough, and the client's front."""
+"""Evidence from measurements: consistent peers and earlier runs, predictions, well known modes, the client's front."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +25,88 @@ KNOWN_MODE_SD_LOG = 0.05
 PEER_DISAGREEMENT_LOG = 0.05
 # Peers are ignored if the median error of the fit over the board's own measurements exceeds this (log units). Default:
 # the median error is about 0.01 if boards differ by a few percent, and 0.5 if one is off by half.
+
+ONE_TIME_ERROR_LOG = 0.45
+# Error of one step time that another process does not explain (log units): emulated outliers reach log 1.5. Only a
+# single measurement is held against it; of several, the usual one decides.
+CONTRADICTION_SD = 2.0
+# Measurements within this many standard deviations contradict nothing: a probe of one step is 3 % off. Default; a
+# smaller value drops good knowledge more often, a larger one keeps bad knowledge longer.
+
+
+def select_recalled(
+    context: RoundContext, own_measurements: Sequence[Measurement], recalled: Sequence[Measurement]
+) -> Asking[tuple[Measurement, ...]]:
+    """Return ``recalled``, or nothing if what the board measures now contradicts it.
+
+    That happens if the knowledge is another workload's, or the board or its software has changed.
+
+    Args:
+        context: The client's context.
+        own_measurements: The board's own measurements in this run.
+        recalled: Its measurements of earlier runs.
+    """
+    usual = [one for one in normalize(context.corrections, own_measurements) if not one.throttled]
+    if not context.learns or not recalled:
+        return ()
+    if not usual:
+        return tuple(recalled)
+    errors = yield from _compare_with_recalled(context, usual, recalled)
+    return () if _are_contradicted(errors) else tuple(recalled)
+
+
+@dataclass(frozen=True, slots=True)
+class _RecallError:
+    """How far a measurement is from what was recalled, log units; the ratios are to what chance explains."""
+
+    time_log: float
+    time_ratio: float
+    power_ratio: float
+
+
+def _compare_with_recalled(
+    context: RoundContext, usual: Sequence[Measurement], recalled: Sequence[Measurement]
+) -> Asking[list[_RecallError]]:
+    """Compare measurements with those of the same mode in earlier runs, or all with predictions if there are none."""
+    before: dict[PowerMode, list[Measurement]] = {}
+    for one in normalize(context.corrections, recalled):
+        before.setdefault(one.mode, []).append(one)
+    again = [one for one in usual if one.mode in before]
+    if again:  # the same mode then and now tells more than a prediction, and needs no fit
+        middles = {mode: _middle(of_mode) for mode, of_mode in before.items()}
+        return [
+            _recall_error(now, then.step_s, then.power_w, time_sd_log=then.time_se_log, power_sd_log=then.power_se_log)
+            for now in again
+            for then in [middles[now.mode]]
+        ]
+    predictions = yield from fit_and_predict(context, recalled, ())
+    return [
+        _recall_error(now, one.step_s, one.power_w, time_sd_log=one.step_s_sd_log, power_sd_log=one.power_w_sd_log)
+        for now in usual
+        for one in [nearest_prediction(predictions, now.mode)]
+    ]
+
+
+def _recall_error(
+    now: Measurement, step_s: float, power_w: float, time_sd_log: float, power_sd_log: float
+) -> _RecallError:
+    time_log, power_log = abs(math.log(step_s / now.step_s)), abs(math.log(power_w / now.power_w))
+    time_limit = max(PEER_DISAGREEMENT_LOG, CONTRADICTION_SD * math.hypot(time_sd_log, now.time_se_log))
+    power_limit = max(PEER_DISAGREEMENT_LOG, CONTRADICTION_SD * math.hypot(power_sd_log, now.power_se_log))
+    return _RecallError(time_log, time_log / time_limit, power_log / power_limit)
+
+
+def _middle(repeats: Sequence[Measurement]) -> Measurement:
+    return sorted(repeats, key=lambda one: one.step_s)[(len(repeats) - 1) // 2]
+
+
+def _are_contradicted(errors: Sequence[_RecallError]) -> bool:
+    """Return whether the errors are too large for outliers; another process slows steps but adds few watts."""
+    if len(errors) == 1:
+        error = errors[0]
+        return min(error.time_ratio, error.power_ratio) > 1.0 or error.time_log > ONE_TIME_ERROR_LOG
+    ratios = [error.time_ratio for error in errors], [error.power_ratio for error in errors]
+    return max(map(statistics.median_low, ratios)) > 1.0
 
 
 def select_consistent_peers(
@@ -136,6 +219,7 @@ def build_front(
         link_s=link_s,
         maxn=context.fastest_mode,
         maxn_idle_w=maxn_idle_w,
+        radio_j=link.radio_j,
         power=context.includes_low_power,
     )
     return dataclasses.replace(front, switch_s=mode_switch_s(own_measurements))
@@ -145,12 +229,16 @@ def find_known_modes(
     predictions: Predictions, own_measurements: Sequence[Measurement], peer_measurements: Sequence[Measurement]
 ) -> frozenset[PowerMode]:
     """Return the modes that need no probe: those the board measured, and those of peers with a reliable prediction."""
-    modes = list({measurement.mode for measurement in peer_measurements})
-    rows = np.array([pareto.find_nearest_row(predictions.modes, mode) for mode in modes], dtype=np.intp)
+    own = frozenset(measurement.mode for measurement in own_measurements)
+    return own | find_sure_modes(predictions, {measurement.mode for measurement in peer_measurements})
+
+
+def find_sure_modes(predictions: Predictions, modes: Iterable[PowerMode]) -> frozenset[PowerMode]:
+    """Return those of ``modes`` whose time and power are predicted within ``KNOWN_MODE_SD_LOG``."""
+    named = list(modes)
+    rows = np.array([pareto.find_nearest_row(predictions.modes, mode) for mode in named], dtype=np.intp)
     sure = np.maximum(predictions.step_s_sd_log[rows], predictions.power_w_sd_log[rows]) <= KNOWN_MODE_SD_LOG
-    return frozenset(measurement.mode for measurement in own_measurements) | {
-        mode for mode, known in zip(modes, sure.tolist(), strict=True) if known
-    }
+    return frozenset(mode for mode, known in zip(named, sure.tolist(), strict=True) if known)
 
 
 def nearest_prediction(predictions: Predictions, mode: PowerMode) -> Prediction:

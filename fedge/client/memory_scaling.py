@@ -9,9 +9,8 @@ from dataclasses import dataclass, field
 from typing import Self
 
 from fedge.costs.layer_estimate import estimate_network_cost
-from fedge.costs.layered_work import build_workload, find_known_layers, network_from_spec
+from fedge.costs.layered_work import build_workload, find_known_layers, find_priced_network
 from fedge.costs.layers.network_cost import NetworkCost, narrow_network, sum_layers
-from fedge.costs.layers.network_record import find_known_network
 from fedge.costs.memory.scale_choice import (
     ScaleChoice,
     build_memory_belief,
@@ -37,15 +36,6 @@ from fedge.types import (
     Workload,
 )
 from fedge.wire import ClientState, RequestMessage
-
-
-def find_network(experiment: Experiment, cost: str) -> NetworkCost | None:
-    """Return the network behind a cost profile: the experiment's own or a known one; None if the network is unknown."""
-    own = experiment.workload.network
-    if own is not None and cost == experiment.workload.cost:
-        return network_from_spec(own)
-    return find_known_network(cost)
-
 
 SYSTEM_SHARE = 0.3
 # Share of a board's memory used by the operating system, the desktop and buffers. A default; it differs between
@@ -85,6 +75,12 @@ class ScalingContext:
             network, batch_size = narrow_network(self.network, scale.width), self._priced_batch_size(scale)
             self._needs[scale] = predict_step_need(network, self.device, batch_size)
         return self._needs[scale]
+
+    def parameter_share(self, scale: TrainingScale | None) -> float:
+        """Return the share of the network's parameters that a client trains; None stands for the requested scale."""
+        if scale is None or scale.width == 1.0:
+            return 1.0
+        return narrow_network(self.network, scale.width).parameters / max(1, self.network.parameters)
 
     def step_time_ratio(self, scale: TrainingScale | None) -> float:
         """Return the step time relative to the requested scale; 1 for None, which stands for that scale."""
@@ -151,7 +147,7 @@ def build_scaling_context(
         The options, or None if the network of the workload is unknown.
     """
     workload, strategy = experiment.workload, experiment.strategy.name
-    network = find_network(experiment, entry.cost or workload.cost)
+    network = find_priced_network(entry, workload)
     if network is None:
         return None
     work, requested = build_workload(entry, workload), TrainingScale(workload.batch_size)

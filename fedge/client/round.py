@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 
 import numpy as np
 
 from fedge.client.corrections import to_reference
-from fedge.client.evidence import build_offer, fit_and_predict, nearest_prediction, select_consistent_peers
+from fedge.client.evidence import (
+    build_offer,
+    fit_and_predict,
+    nearest_prediction,
+    select_consistent_peers,
+    select_recalled,
+)
 from fedge.client.prediction_requests import Asking, run_alone
 from fedge.client.round_context import RoundContext, RoundResult
 from fedge.client.round_snapshot import RoundSnapshot, observe_round
@@ -60,7 +67,9 @@ def _choose_probe_mode(
     for mode in snapshot.preferred_modes:
         if mode not in snapshot.known_modes and probe_choice.is_probe_safe(snapshot.predictions, mode, room):
             return mode
-    return probe_choice.find_most_saving_mode(snapshot.predictions, snapshot.front.idle_w, snapshot.known_modes, room)
+    return probe_choice.find_most_saving_mode(
+        snapshot.predictions, snapshot.front.idle_w, snapshot.known_modes, room, sure_sd_log=snapshot.sure_sd_log
+    )
 
 
 def run_round(
@@ -70,6 +79,8 @@ def run_round(
     link: LinkUse,
     training: Training,
     peer_measurements: Sequence[Measurement] = (),
+    *,
+    recalled: Sequence[Measurement] = (),
 ) -> RoundResult:
     """Run a whole round: ``begin_round``, then ``finish_round``."""
 
@@ -81,6 +92,7 @@ def run_round(
             link=link,
             training=training,
             peer_measurements=peer_measurements,
+            recalled=recalled,
         )
         return (yield from finish_round(state))
 
@@ -94,6 +106,8 @@ def begin_round(
     link: LinkUse,
     training: Training,
     peer_measurements: Sequence[Measurement] = (),
+    *,
+    recalled: Sequence[Measurement] = (),
 ) -> Asking[RoundState]:
     """Begin a round.
 
@@ -104,9 +118,21 @@ def begin_round(
         link: Transfer times of the model.
         training: Training of the client's share.
         peer_measurements: Measurements of other boards of the same kind.
+        recalled: The board's own measurements of earlier runs.
     """
-    peers = yield from select_consistent_peers(context, measurements, peer_measurements)
-    return RoundState(context, goal=goal, link=link, training=training, earlier=tuple(measurements), shared=peers)
+    trusted = yield from select_recalled(context, measurements, recalled)
+    contradicted = context.learns and len(trusted) < len(recalled)
+    peers = yield from select_consistent_peers(context, (*trusted, *measurements), peer_measurements)
+    return RoundState(
+        context,
+        goal=goal,
+        link=link,
+        training=training,
+        earlier=tuple(measurements),
+        shared=peers,
+        recalled=trusted,
+        contradicts_recalled=contradicted,
+    )
 
 
 def finish_round(state: RoundState) -> Asking[RoundResult]:
@@ -116,10 +142,12 @@ def finish_round(state: RoundState) -> Asking[RoundResult]:
         The training result, all measurements, the decision and the front for the next round. If the work raises, the
         parts that were measured before are in ``state.parts``.
     """
-    predictions = yield from fit_and_predict(state.context, state.earlier, state.shared)
-    if not state.earlier:
+    predictions = yield from fit_and_predict(state.context, state.own_measurements, state.shared)
+    if not state.own_measurements:
         state.prior_step_s = nearest_prediction(predictions, state.context.fastest_mode).step_s
     snapshot = observe_round(state, predictions)
+    if state.recalled and not state.earlier:
+        snapshot = yield from _verify_recalled(state, snapshot)
     while not state.stopped and (probe := next_probe(state, snapshot)) is not None:
         state.run_probe(*probe)
         predictions = yield from fit_and_predict(state.context, state.own_measurements, state.shared)
@@ -130,6 +158,22 @@ def finish_round(state: RoundState) -> Asking[RoundResult]:
     if not state.stopped:
         state.run_remaining_steps(snapshot.decision.mode)
     return (yield from _summarize_round(state, snapshot))
+
+
+def _verify_recalled(state: RoundState, snapshot: RoundSnapshot) -> Asking[RoundSnapshot]:
+    """Run the first steps in the mode of the decision, compare them with what was recalled, and decide again.
+
+    They are no probe: the round goes on in that mode unless they contradict what was recalled, which is then dropped.
+    """
+    mode = snapshot.decision.mode if snapshot.decision.mix is None else snapshot.decision.mix.mode
+    step_s, least_s = nearest_prediction(snapshot.predictions, mode).step_s, state.context.exploration.probe_s
+    state.run_first_steps(mode, min(state.steps_left, math.ceil(least_s / step_s) or 1))
+    if not (yield from select_recalled(state.context, state.parts, state.recalled)):
+        state.drop_recalled()
+    if state.stopped:
+        return snapshot
+    predictions = yield from fit_and_predict(state.context, state.own_measurements, state.shared)
+    return observe_round(state, predictions)
 
 
 def _summarize_round(state: RoundState, snapshot: RoundSnapshot) -> Asking[RoundResult]:
@@ -155,6 +199,8 @@ def _summarize_round(state: RoundState, snapshot: RoundSnapshot) -> Asking[Round
         predictions=snapshot.predictions,
         own_samples=len(state.earlier) + state.probe_count,
         shared_samples=len(state.shared),
+        recalled_samples=len(state.recalled),
+        contradicts_recalled=state.contradicts_recalled,
         front=next_front,
         step_budget_s=step_budget_s(state),
     )

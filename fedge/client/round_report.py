@@ -44,7 +44,7 @@ def build_reply(
         measured=result.measured,
         probes=result.probes,
         predicted=result.predicted,
-        link=setup.link.transfer(request.model_bytes),
+        link=setup.transfer(request, conditions.scale),
         idle_w=result.front.idle_w,
         front=result.front,
         true_front=None,
@@ -56,6 +56,7 @@ def build_reply(
         prior_power_ape=None,
         own_samples=result.own_samples,
         shared_samples=result.shared_samples,
+        recalled_samples=result.recalled_samples,
         mixed=result.mixed,
         asked_steps=setup.steps_at(context.scale),
         memory=memory,
@@ -89,4 +90,5 @@ def _next_state(
         rested_at_s=request.start_s + report.busy_s,
         allowed_s=allowed_s,
         memory=history,
+        doubts_recalled=request.state.doubts_recalled or (bool(request.recalled) and result.contradicts_recalled),
     )

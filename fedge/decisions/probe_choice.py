@@ -108,7 +108,12 @@ def list_informative_modes(
 
 
 def find_most_saving_mode(
-    predictions: Predictions, idle_w: float, known: Collection[PowerMode], room: ProbeBudget
+    predictions: Predictions,
+    idle_w: float,
+    known: Collection[PowerMode],
+    room: ProbeBudget,
+    *,
+    sure_sd_log: float = 0.0,
 ) -> PowerMode | None:
     """Return the mode whose probe is expected to save most, or None if none is both worthwhile and safe.
 
@@ -117,9 +122,11 @@ def find_most_saving_mode(
         idle_w: Idle power in watts.
         known: Modes whose predictions can be relied on, at least one.
         room: What is left of the round.
+        sure_sd_log: Modes whose time and power are predicted within this standard deviation are not probed.
     """
     rows = sorted(find_rows(predictions.modes, known).values())
     safe = _mask_safe(predictions, room, rows)
+    safe &= np.maximum(predictions.step_s_sd_log, predictions.power_w_sd_log) > sure_sd_log
     row = _find_most_saving_row(predictions, idle_w=idle_w, known=rows, safe=safe, room=room) if safe.any() else None
     return None if row is None else predictions.modes[row]
 

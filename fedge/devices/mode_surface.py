@@ -77,8 +77,8 @@ def draw_board_surface(
     The residual is as large as that of the calibration, so that the board differs from the physical model as much as a
     real one does.
     """
-    time = _draw_deviation(rng) + _draw_smooth_residual(average.modes, residual_time_sd_log, rng)
-    power = _draw_deviation(rng) + _draw_smooth_residual(average.modes, residual_power_sd_log, rng)
+    time = _draw_deviation(rng) + draw_smooth_residual(average.modes, residual_time_sd_log, rng)
+    power = _draw_deviation(rng) + draw_smooth_residual(average.modes, residual_power_sd_log, rng)
     return _shift_surface(average, time, power)
 
 
@@ -93,8 +93,8 @@ def draw_kind_surface(
         residual_power_sd_log: Standard deviation of the power residual, in log units.
         rng: The kind's own generator.
     """
-    time = _draw_smooth_residual(average.modes, residual_time_sd_log, rng)
-    return _shift_surface(average, time, _draw_smooth_residual(average.modes, residual_power_sd_log, rng))
+    time = draw_smooth_residual(average.modes, residual_time_sd_log, rng)
+    return _shift_surface(average, time, draw_smooth_residual(average.modes, residual_power_sd_log, rng))
 
 
 def draw_deviations(count: int, rng: np.random.Generator) -> Floats:
@@ -128,8 +128,8 @@ def _combine_log_knobs(modes: Modes) -> tuple[tuple[Floats, NDArray[np.intp]], t
     return (cpu[0], cpu[1].reshape(-1)), (gpu[0], gpu[1].reshape(-1))
 
 
-def _draw_smooth_residual(modes: Modes, sd: float, rng: np.random.Generator) -> Floats:
-    """Draw a smooth random function of the log-knobs (cosine features), with standard deviation ``sd``.
+def draw_smooth_residual(modes: Modes, sd: float, rng: np.random.Generator) -> Floats:
+    """Draw a smooth random function of the log-knobs (cosine features), with standard deviation ``sd``, shape (n,).
 
     With cos(a + b) = cos a cos b - sin a sin b the features are computed for the few combinations of the CPU's and of
     the GPU's knobs and multiplied, instead of for thousands of modes.

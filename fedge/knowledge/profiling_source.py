@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 
 from fedge.costs.workload_sizes import load_workload_sizes
 from fedge.devices.board_kinds import BoardKind, build_kind, build_surface
 from fedge.devices.emulated_board import EmulatedBoard
-from fedge.devices.tables.mode_table import read_table_label
 from fedge.devices.thermal_model import build_thermal_model
 from fedge.errors import BadInput, UnknownName
 from fedge.experiment import FleetBoard, FleetEntry, WorkloadSpec
@@ -74,7 +72,7 @@ def source_from_table(
         background=background,
         candidates=candidates,
         candidates_from=origin,
-        label=read_table_label(Path(table.path)),
+        label=table.label,
         source=name,
     )
 
@@ -149,6 +147,7 @@ def source_from_board(
         power_w=surface.power_w,
         sha256="",
         path="",
+        label=kind.truth_label,
     )
     idle_w, known = emulated.idle_w(kind.spec.maxn), kind.spec.idle_w
     return ProfilingSource(

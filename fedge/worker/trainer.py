@@ -162,7 +162,7 @@ class Trainer:
         self.task = task
         self.device = torch.device(resolve_device(device))
         self.now_s = now_s
-        self._shape = data_shape(data)
+        self.shape = data_shape(data)
         self._net = self._make_network(seed=0).to(self.device)
         self._feed = MinibatchFeed(data, self.device)
         self._test_x, self._test_y = torch.from_numpy(data.test_x), torch.from_numpy(data.test_y)
@@ -335,7 +335,7 @@ class Trainer:
     def _make_network(self, seed: int) -> nn.Module:
         with torch.random.fork_rng(devices=[]):
             seed_device(torch.device("cpu"), seed)
-            return self.task.build(self._shape)
+            return self.task.build(self.shape)
 
     def _total_loss(self, scores: Tensor, y: Tensor) -> float:
         if self.task.loss is cross_entropy:  # summed by torch: one rounding less than a mean times a number
@@ -363,7 +363,7 @@ class Trainer:
             while len(self._narrow) >= MOST_NARROW:
                 del self._narrow[next(iter(self._narrow))]
             full = self._make_network(seed=0)
-            self._narrow[width] = narrow_networks.narrow_network(full, width, self._shape).to(self.device)
+            self._narrow[width] = narrow_networks.narrow_network(full, width, self.shape).to(self.device)
         return self._narrow[width]
 
 

@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 from pydantic import TypeAdapter
 
 from fedge.telemetry.live_records import BoardProgress
+from fedge.telemetry.savings import compute_saving, select_comparable
 from fedge.telemetry.store_records import ClientRow, RoundRow, Status, relative_error
 from fedge.types import PowerMode
 
@@ -31,9 +32,12 @@ BoardActivity = Literal[
     "late",
     "failed",
     "cancelled",
+    "left-out",
     "offline",
 ]
-"""Activity of a board, or its outcome in the last round; ``resting``: not selected in the last round."""
+"""Activity of a board, or its outcome in the last round; ``resting``: not selected in the last round; ``left-out``: not
+asked again, since nothing fits into its memory.
+"""
 TroubleMark = Literal["", "late", "failed", "cancelled", "offline"]
 SILENT_AFTER_S = 15.0
 """Seconds of silence after which a real board counts as offline; boards report once a second."""
@@ -156,6 +160,7 @@ class LastRow:
     asked_steps: int | None
     power_w: float | None
     temperature_c: float | None
+    left_out: bool | None = None
 
 
 class TileInputs(NamedTuple):
@@ -324,12 +329,18 @@ def parse_fleet(record: Mapping[str, Any]) -> dict[str, str]:
     return devices
 
 
+def parse_policy(record: Mapping[str, Any]) -> str:
+    """Return the name of the policy in the content of a run's YAML file; empty if there is none."""
+    policy = record.get("policy")
+    return str(policy.get("name") or "") if isinstance(policy, dict) else str(policy or "")
+
+
 def run_info(record: Mapping[str, Any], state: RunPhase, changed_at_s: float | None) -> RunInfo:
     """Build the description of a run from the content of its YAML file."""
-    policy, rounds = record.get("policy"), record.get("rounds")
+    rounds = record.get("rounds")
     return RunInfo(
         name=str(record.get("name") or ""),
-        policy=str(policy.get("name") or "") if isinstance(policy, dict) else str(policy or ""),
+        policy=parse_policy(record),
         backend=str(record.get("backend") or ""),
         state=state,
         rounds=rounds if isinstance(rounds, int) else 0,
@@ -349,12 +360,12 @@ def round_point(row: RoundRow) -> RoundPoint:
     return select_fields(RoundPoint, row)
 
 
-def summarise_rounds(rounds: Sequence[RoundRow]) -> Summary:
+def summarise_rounds(rounds: Sequence[RoundRow], policy: str = "") -> Summary:
     """Compute the figures of the whole fleet; savings cover rounds with known truth and without late clients."""
     if not rounds:
         return Summary()
     last = rounds[-1]
-    compared = [row for row in rounds if row.maxn_energy_j is not None and not row.late]
+    compared = select_comparable(rounds)
     return Summary(
         round=last.round,
         accuracy=last.accuracy,
@@ -364,20 +375,13 @@ def summarise_rounds(rounds: Sequence[RoundRow]) -> Summary:
         clock_s=last.end_s,
         energy_j=sum(row.energy_j for row in rounds),
         resting_energy_j=sum(row.resting_energy_j or 0.0 for row in rounds),
-        saving=_saving(compared, [row.maxn_energy_j for row in compared]),
-        saving_parked=_saving(compared, [row.maxn_parked_energy_j for row in compared]),
+        saving=compute_saving(compared, policy, "maxn", "energy_j"),
+        saving_parked=compute_saving(compared, policy, "maxn_parked", "energy_j"),
         compared=len(compared),
         late=sum(row.late for row in rounds),
         failed=sum(row.failed for row in rounds),
         cancelled=sum(row.cancelled for row in rounds),
     )
-
-
-def _saving(rounds: Sequence[RoundRow], baseline_j: Sequence[float | None]) -> float | None:
-    known_j = [value for value in baseline_j if value is not None]
-    if not rounds or len(known_j) < len(rounds) or sum(known_j) <= 0:
-        return None
-    return 1.0 - sum(row.energy_j for row in rounds) / sum(known_j)
 
 
 def format_mode(row: ClientRow | LastRow) -> str:
@@ -425,6 +429,8 @@ def _derive_state(row: LastRow | None, fresh: BoardProgress | None, latest: int)
         return fresh.state
     if row is None:
         return "resting" if latest else "unknown"
+    if row.left_out:
+        return "left-out"
     return row.status if row.round >= latest else "resting"
 
 

@@ -8,20 +8,22 @@ from dataclasses import dataclass
 from functools import partial
 
 from fedge.client.memory_scaling import can_narrow_clients
-from fedge.costs.workload_sizes import load_forward_sizes
 from fedge.errors import BadInput
 from fedge.experiment import Experiment, list_boards
+from fedge.knowledge.recall import NO_KNOWLEDGE, RunKnowledge
 from fedge.protocols import LearningTask
 from fedge.types import Measurement, NamedArrays, RoundGoal, RoundReport
 from fedge.wire import ClientState, ReplyMessage, RequestMessage
 from fedge.worker.refusal import Refusal
 from fedge.worker.subnetwork_arrays import array_shapes, take_leading
-from fedge.workloads.null_task import NULL_TASK
 from server.accounting.lateness import NO_CUTOFF, RealCutoff, has_enough_replies
 from server.aggregation.aggregator import ArrayMismatch, Contribution, check_arrays
 from server.aggregation.narrow_results import NarrowShapes
 from server.rounds.shared_measurements import find_kinds, share_measurements
 from server.transport.client_port import ClientPort, IncomingReply, OutgoingRequest
+
+UNKNOWN_STATE = ClientState()
+"""State of a client that has not worked yet."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -46,11 +48,13 @@ class FleetRequests:
 
     Attributes:
         narrow: Shapes of narrow networks by width; None if no client may train one.
+        knowledge: What the clients recall of earlier runs.
     """
 
     experiment: Experiment
     port: ClientPort
     narrow: NarrowShapes | None = None
+    knowledge: RunKnowledge = NO_KNOWLEDGE
 
     def request_fronts(self, names: Iterable[str], arrays: NamedArrays) -> Mapping[str, IncomingReply]:
         """Request each client's Pareto front, before any round; the size of ``arrays`` determines the transfer time.
@@ -58,10 +62,11 @@ class FleetRequests:
         Returns:
             A reply for every client, with ``error`` if it failed.
         """
-        ask = RequestMessage(
-            "front", policy=self.experiment.policy.name, model_bytes=count_model_bytes(self.experiment, arrays)
+        ask = RequestMessage("front", policy=self.experiment.policy.name, model_bytes=count_bytes(arrays))
+        asks = self._build_requests(ask, dict.fromkeys(names), {})
+        return self.port.ask(
+            {name: OutgoingRequest(each) for name, each in asks.items()}, self.experiment.reply_timeout_s
         )
-        return self.port.ask({name: OutgoingRequest(ask) for name in names}, self.experiment.reply_timeout_s)
 
     def request_training(
         self, task: RoundTask, goals: Mapping[str, RoundGoal], states: Mapping[str, ClientState]
@@ -76,7 +81,7 @@ class FleetRequests:
             task.round,
             task.start_s,
             self.experiment.policy.name,
-            model_bytes=count_model_bytes(self.experiment, task.arrays),
+            model_bytes=count_bytes(task.arrays),
             proximal_mu=task.proximal_mu,
             cancel_s=task.cut.cancel_s,
         )
@@ -88,19 +93,41 @@ class FleetRequests:
         return {board: validate_reply(board, reply, task.arrays, self.narrow) for board, reply in replies.items()}
 
     def _build_requests(
-        self, ask: RequestMessage, goals: Mapping[str, RoundGoal], states: Mapping[str, ClientState]
+        self, ask: RequestMessage, goals: Mapping[str, RoundGoal | None], states: Mapping[str, ClientState]
     ) -> dict[str, RequestMessage]:
-        """Return the request for each client: its goal, its state, and measurements of peers of the same board kind."""
+        """Return the request for each client: its goal, its state, and measurements of peers and of earlier runs."""
+        recalled = {
+            name: measurements
+            for name, measurements in self.knowledge.own.items()
+            if not states.get(name, UNKNOWN_STATE).doubts_recalled
+        }
         shared: Mapping[str, tuple[Measurement, ...]] = {}
         if self.experiment.share_samples:
             kinds = find_kinds(list_boards(self.experiment), self.experiment.workload.cost)
-            shared = share_measurements(kinds, states, goals.keys())
+            kinds |= {peer.name: kinds[peer.like] for peer in self.knowledge.peers}
+            shared = share_measurements(kinds, self._recall_states(states, recalled), goals.keys())
         return {
             name: dataclasses.replace(
-                ask, goal=goal, state=states.get(name, ClientState()), shared=shared.get(name, ())
+                ask,
+                goal=goal,
+                state=states.get(name, UNKNOWN_STATE),
+                shared=shared.get(name, ()),
+                recalled=recalled.get(name, ()),
             )
             for name, goal in goals.items()
         }
+
+    def _recall_states(
+        self, states: Mapping[str, ClientState], recalled: Mapping[str, tuple[Measurement, ...]]
+    ) -> Mapping[str, ClientState]:
+        """Return the states with the measurements of earlier runs first, and those of boards that do not take part."""
+        own = {
+            name: dataclasses.replace(state, measurements=(*measurements, *state.measurements))
+            for name, measurements in recalled.items()
+            for state in [states.get(name, UNKNOWN_STATE)]
+        }
+        peers = {peer.name: ClientState(peer.measurements) for peer in self.knowledge.peers}
+        return {**peers, **states, **own}
 
 
 def to_contribution(board: str, reply: IncomingReply) -> Contribution | None:
@@ -131,17 +158,9 @@ def _is_round_complete(task: RoundTask, narrow: NarrowShapes | None, replies: Co
     return has_enough_replies(task.cut, [report.busy_s for report in reports if report is not None])
 
 
-def count_model_bytes(experiment: Experiment, arrays: NamedArrays) -> int:
-    """Return the size of the model on the network link, in bytes.
-
-    It is that of the arrays unless the experiment names one. The task ``none`` has no model of its own: it transfers
-    the network of the cost profile.
-    """
-    work = experiment.workload
-    if work.model_mb is not None:
-        return round(1e6 * work.model_mb)
-    network = load_forward_sizes().get(work.cost) if work.task == NULL_TASK else None
-    return sum(value.nbytes for value in arrays.values()) if network is None else round(1e6 * network.weights_mb)
+def count_bytes(arrays: NamedArrays) -> int:
+    """Return the size of a model on the network link, in bytes."""
+    return sum(value.nbytes for value in arrays.values())
 
 
 def validate_reply(

@@ -74,10 +74,13 @@ def _list_cost_columns(runs: Sequence[LoadedRun]) -> tuple[RunColumn, ...]:
 
 SAVING_COLUMNS = (
     RunColumn("saving vs MAXN", lambda run: run.summary["saving_vs_maxn"], percent, max),
-    RunColumn("of oracle's saving", lambda run: run.share_of_oracle_saving("maxn"), format_whole_percent, max),
+    RunColumn("of oracle's saving", lambda run: run.share_of_oracle_saving("maxn").share, format_whole_percent, max),
     RunColumn("saving vs MAXN, low idle", lambda run: run.summary["saving_vs_maxn_parked"], percent, max),
     RunColumn(
-        "of oracle's saving, low idle", lambda run: run.share_of_oracle_saving("maxn_parked"), format_whole_percent, max
+        "of oracle's saving, low idle",
+        lambda run: run.share_of_oracle_saving("maxn_parked").share,
+        format_whole_percent,
+        max,
     ),
     RunColumn("late", lambda run: float(run.summary["late"]), format_count, min),
     RunColumn("failed", lambda run: float(run.summary["failed"]), format_count, min),

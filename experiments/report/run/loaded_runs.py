@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from experiments.report.palette import COLOURS, LINE_DASHES, assign_colours, assign_dashes
-from experiments.report.quantities import ratio
 from experiments.report.run.run_names import name_runs
-from experiments.report.run.run_summary import select_comparable, summarise_run
+from experiments.report.run.run_summary import summarise_run
 from experiments.spec.experiment_loader import load_experiment
 from fedge.errors import BadInput
 from fedge.experiment import Experiment, list_boards
 from fedge.telemetry import run_folder
+from fedge.telemetry.savings import Baseline, SavingShare, select_comparable, share_of_saving
 from fedge.telemetry.store_reader import read_rows
 from fedge.telemetry.store_records import ClientRow, EventRow, RoundRow
 
@@ -84,9 +84,10 @@ class LoadedRun:
         """Energy of all boards, idle ones included, in joules."""
         return float(self.summary["energy_j"] + (self.summary["resting_energy_j"] or 0.0))
 
-    def share_of_oracle_saving(self, baseline: str) -> float | None:
+    def share_of_oracle_saving(self, baseline: Baseline) -> SavingShare:
         """Return the saving against ``maxn`` or ``maxn_parked`` (waiting at low clocks) as a share of the oracle's."""
-        return ratio(self.summary[f"saving_vs_{baseline}"], self.summary[f"oracle_saving_vs_{baseline}"])
+        saving, oracle = self.summary[f"saving_vs_{baseline}"], self.summary[f"oracle_saving_vs_{baseline}"]
+        return share_of_saving(saving, oracle, self.experiment.policy.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +135,7 @@ def load_run(folder: Path) -> LoadedRun:
     summary = {
         **summarise_run(experiment, rounds=rounds, clients=clients, wall_s=0.0, events=events),
         "wall_s": stored.get("wall_s"),
+        "knowledge": stored.get("knowledge") or {},
     }
     labels = stored.get("labels") or {}
     known = {**kinds, **{row.board: row.device for row in clients if row.board not in kinds}}

@@ -16,8 +16,6 @@ STEP_SHARE_RANGE = (2.0 / 3.0, 4.0 / 3.0)
 
 The range is a default of the study; a wider one makes fleets less even and leaves more energy to save.
 """
-NO_MODEL_MB = 4e-6
-"""Size of the task's single number: a transfer takes the link's latency."""
 AMPLE_MEMORY_MB = 1e9
 """Enough memory for any step, so that the memory guard never changes a batch size."""
 
@@ -40,8 +38,7 @@ def build_run_experiment(experiment: Experiment, policy: PolicySpec, seed: int, 
 
     The study counts the costs of the requested steps: a board that reduced them would be compared by other work.
     """
-    unloaded = {"task": NULL_TASK, "model_mb": NO_MODEL_MB, "memory": MemorySpec(guard=False)}
-    workload = experiment.workload.model_copy(update=unloaded)
+    workload = experiment.workload.model_copy(update={"task": NULL_TASK, "memory": MemorySpec(guard=False)})
     fleet = tuple(entry.model_copy(update={"memory_mb": AMPLE_MEMORY_MB}) for entry in experiment.fleet)
     data = experiment.data.model_copy(update={"partition": "iid", "samples": None})
     changes = {"policy": policy, "seed": seed, "rounds": rounds, "fleet": fleet, "workload": workload, "data": data}

@@ -21,7 +21,7 @@ from fedge.serving.multiple_services import MAX_SERVICES, MeasuredServiceDemand
 from fedge.serving.serving_problems import BATCH_SIZES
 from fedge.studies.implausible_rows import find_plausible_rows
 from fedge.studies.serving.serving_planner import ServingJobs
-from fedge.types import PowerMode, ProfileTable
+from fedge.types import Label, PowerMode, ProfileTable, weakest_label
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ def _read_inference_tables(path: Path, options: JobTableOptions) -> tuple[Profil
 
 @dataclass(frozen=True, slots=True)
 class ConcurrentJobOptions:
-    """The jobs to plan for: measured tables, or a board and names of workloads.
+    """The jobs to plan for: tables, or a board and names of workloads.
 
     Attributes:
         train: Table of the training job, or None.
@@ -126,12 +126,18 @@ class ConcurrentJobOptions:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class JobTables:
-    """The tables behind the jobs, measured or computed from a cost model; ``descriptions`` says which for each."""
+    """The tables behind the jobs, given or computed from a cost model; ``descriptions`` says which for each.
+
+    Attributes:
+        label: Label of the weakest table.
+        is_given: Whether the user gave them.
+    """
 
     train: ProfileTable | None
     infer: tuple[tuple[ProfileTable, ...], ...]
     descriptions: tuple[str, ...]
-    is_measured: bool
+    label: Label
+    is_given: bool
 
     def build_pair(self, service: int = 0) -> JobPair:
         """Return the training job with one of the services."""
@@ -149,9 +155,9 @@ def load_job_tables(options: ConcurrentJobOptions) -> JobTables:
         bool(options.train_workload or options.infer_workloads),
     )
     if has_tables and has_names:
-        right = "measured tables alone (--train, --infer), or --device with names of workloads alone"
+        right = "tables alone (--train, --infer), or --device with names of workloads alone"
         raise BadInput("--train-workload, --infer-workload", "names beside tables", right)
-    source = _read_measured(options) if has_tables else _price_workloads(options)
+    source = _read_given(options) if has_tables else _price_workloads(options)
     services = len(source.infer)
     if services > MAX_SERVICES:
         raise BadInput("--infer", f"{services} services", f"at most {MAX_SERVICES}")
@@ -213,7 +219,7 @@ def name_services(source: JobTables) -> list[str]:
     return names
 
 
-def _read_measured(options: ConcurrentJobOptions) -> JobTables:
+def _read_given(options: ConcurrentJobOptions) -> JobTables:
     train: ProfileTable | None = None
     if options.train is not None:
         tables = JobTableOptions((options.train,), device=options.device, batch_size=options.batch_size)
@@ -222,18 +228,19 @@ def _read_measured(options: ConcurrentJobOptions) -> JobTables:
     read_infer = (read_job_tables(JobTableOptions(infer=(path,), device=options.device)) for path in options.infer)
     inference = tuple(tables[0] for _, tables in read_infer)
     check_same_board(train, [table for tables in inference for table in tables])
-    paths = ([] if options.train is None else [options.train]) + list(options.infer)
-    return JobTables(train, inference, tuple(f"measured: {path}" for path in dict.fromkeys(paths)), is_measured=True)
+    every = [table for tables in ([] if train is None else [[train]]) + list(map(list, inference)) for table in tables]
+    about = tuple(dict.fromkeys(f"{table.label}: {table.path}" for table in every))
+    return JobTables(train, inference, about, weakest_label(table.label for table in every), is_given=True)
 
 
 def _price_workloads(options: ConcurrentJobOptions) -> JobTables:
     if options.device is None or not (options.train_workload or options.infer_workloads):
         named = options.train_workload or options.infer_workloads
         got = "workloads without a board" if named else "no table and no workload"
-        right = "measured tables (--train, --infer), or --device with --train-workload, --infer-workload or both"
+        right = "tables (--train, --infer), or --device with --train-workload, --infer-workload or both"
         raise BadInput("the jobs", got, right)
     if options.batch_size is not None:
-        got = f"{options.batch_size} without a measured table"
+        got = f"{options.batch_size} without a table"
         raise BadInput("--batch-size", got, "nothing: a calibrated cost has a training batch size of its own")
     spec, specs = find(options.device), load_catalogue()
     modes = build_planning_modes(spec)
@@ -247,7 +254,8 @@ def _price_workloads(options: ConcurrentJobOptions) -> JobTables:
     about = dict.fromkeys(_describe_profiles(profiles) for profiles in (training, *inference) if profiles)
     tables = tuple(tuple(predict_table(spec, modes, profile) for profile in profiles) for profiles in inference)
     train = predict_table(spec, modes, training[0]) if training else None
-    return JobTables(train, tables, tuple(about), is_measured=False)
+    label = weakest_label(profile.label for profiles in (training, *inference) for profile in profiles)
+    return JobTables(train, tables, tuple(about), label, is_given=False)
 
 
 @contextmanager

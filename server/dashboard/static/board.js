@@ -44,7 +44,7 @@ function summary() {
   write("s-energy", none ? "–" : energy(figures.energy_j));
   write("s-resting", figures.resting_energy_j ? `and ${energy(figures.resting_energy_j)} resting` : none ? "" : `${energy(figures.energy_j / Math.max(1, view.rounds.length))} per round`);
   write("s-saving", percent(figures.saving));
-  write("s-parked", figures.saving === null ? "unknown" : `${percent(figures.saving_parked)} vs MAXN, low idle`);
+  write("s-parked", figures.saving_parked === null ? "unknown" : `${percent(figures.saving_parked)} vs MAXN, low idle`);
   const part = figures.compared && figures.compared < view.rounds.length;
   write("s-saved", part ? `Saved, ${figures.compared} of ${view.rounds.length} rounds` : "Saved vs MAXN");
   $("s-saved").title = part ? `vs MAXN, over ${figures.compared} of ${view.rounds.length} rounds: those that can be compared, without late boards` : "";

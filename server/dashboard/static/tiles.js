@@ -51,7 +51,7 @@ function draw(tile, board, now) {
   write(tile, "sign", `${SIGNS[board.state] ?? "·"} ${board.state}${trouble}`);
   write(tile, "watts", number(board.power_w, 3, "W"));
   write(tile, "heat", board.temperature_c === null ? "" : `${number(board.temperature_c, 2)} °C`);
-  write(tile, "set", board.state === "failed" || board.state === "offline" ? board.error || short(board.mode) || UNKNOWN : short(board.mode) || "no mode yet");
+  write(tile, "set", ["failed", "left-out", "offline"].includes(board.state) ? board.error || short(board.mode) || UNKNOWN : short(board.mode) || "no mode yet");
   const tone = `tile s-${board.state}${board.mark ? ` marked m-${board.mark}` : ""}`;
   if (tile.shown.tone !== tone) { tile.root.className = tone; tile.shown.tone = tone; }
   const share = (board.progress ?? 0).toFixed(2);

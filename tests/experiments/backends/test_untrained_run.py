@@ -24,9 +24,7 @@ from fedge.errors import BadInput
 from fedge.experiment import DataSpec, Experiment, FleetEntry, WorkloadSpec
 from fedge.telemetry.store_reader import read_rows
 from fedge.telemetry.store_records import ClientRow, RoundRow
-from fedge.types import NamedArrays
-from fedge.workloads.null_task import NULL_TASK, NullTask
-from server.rounds.client_requests import count_model_bytes
+from fedge.workloads.null_task import NULL_TASK
 
 YAML = """
 name: untrained
@@ -109,10 +107,6 @@ def untrained(**changes: object) -> Experiment:
     [
         ({"backend": "fleet"}, "workload.task: got 'none'; a task that boards can train"),
         ({"workload": WorkloadSpec(), "data": DataSpec(samples=5)}, "data.samples: got 5; nothing: digits-cnn has"),
-        (
-            {"backend": "fleet", "workload": WorkloadSpec(model_mb=3.0)},
-            "workload.model_mb: got 3; nothing: real boards transfer the trained arrays",
-        ),
         ({"data": DataSpec(samples=1), "fleet": (FleetEntry(device="nano", count=2),)}, "fleet: got 2 clients"),
     ],
 )
@@ -122,16 +116,6 @@ def test_what_does_not_fit_is_refused(changes: dict[str, object], told: str, mon
         check_experiment(untrained(**changes))
 
     assert str(refused.value).startswith(told)
-
-
-def test_the_model_on_the_link_is_the_one_that_is_named_or_trained() -> None:
-    arrays: NamedArrays = NullTask().initial_arrays(1)
-    trained = untrained(workload=WorkloadSpec())
-
-    assert count_model_bytes(untrained(), arrays) == 46_739_000, "the network of the cost profile"
-    assert count_model_bytes(trained, arrays) == 4
-    for task in (NULL_TASK, "digits-cnn"):
-        assert count_model_bytes(untrained(workload=WorkloadSpec(task=task, model_mb=1.5)), arrays) == 1_500_000
 
 
 @pytest.mark.parametrize(

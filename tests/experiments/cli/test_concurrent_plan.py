@@ -63,7 +63,7 @@ def test_json_has_the_choice_its_neighbours_and_the_search(
 ) -> None:
     found = data(asked, capsys)
     assert found["feasible"]
-    assert not found["modelled"]
+    assert found["label"] == "measured"
     choice = found["choice"]
     assert choice["power_w"] <= 28.0
     assert choice["latency_s"][0] <= 0.5
@@ -170,7 +170,7 @@ def test_costs_of_a_board_are_said_to_be_modelled(capsys: pytest.CaptureFixture[
     text = shown(ConcurrentPlanOptions(names, 30.0, strategy="gmd"), capsys)
     assert "calibrated: training of resnet18-imagenet" in text
     assert "calibrated: inference of mobilenetv3l-gld23k in batches of 4, 16, 32" in text
-    assert "come from a model, not from this board" in text
+    assert "come from a model (calibrated)" in text
     estimated = shown(ConcurrentPlanOptions(replace(names, device="orin-nx-16gb"), 20.0, strategy="none"), capsys)
     assert "estimated: inference of mobilenetv3l-gld23k" in estimated
 
@@ -200,7 +200,7 @@ def test_a_boards_modes_are_some_hundreds_with_the_top_one_among_them(name: str)
         ({"jobs": {"train": None, "infer": (), "train_workload": "resnet18-imagenet"}}, "workloads without a board"),
         (
             {"jobs": {"train": None, "infer": (), "device": "agx-orin", "train_workload": "a", "batch_size": 8}},
-            "--batch-size: got 8 without a measured table",
+            "--batch-size: got 8 without a table",
         ),
         (
             {

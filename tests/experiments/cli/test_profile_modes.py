@@ -66,7 +66,7 @@ def test_a_table_its_record_and_one_line_are_left(fedge, out):
     assert len(table.modes) == MODES
     assert (table.device, table.workload, table.batch_size) == ("orin-nano", WORKLOAD, 16)
     told = json.loads(profiling_journal.profiling_record_path(out).read_text(encoding="utf-8"))
-    assert told["label"] == "emulated"
+    assert (told["label"], table.label, told["emulated"]) == ("calibrated", "calibrated", True)
     assert told["board"] == "orin-nano"
     assert told["total_power"] == "VDD_IN"
     assert told["finished"]

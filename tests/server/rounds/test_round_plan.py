@@ -75,5 +75,5 @@ def test_a_deadline_that_cannot_be_kept_is_replaced_by_the_shortest_possible() -
 def test_what_is_spent_travels_with_a_budget_only() -> None:
     budgeted = plan_round(PolicySpec(name="energy-budget", budget_j=900.0), FRONTS, ["a"], spent_j=100.0)
 
-    assert budgeted.goals["a"].limits == {"budget_j": 900.0, "spent_j": 100.0}
+    assert budgeted.goals["a"].limits == {"budget_j": 900.0, "spent_j": 100.0, "resting_w": FRONTS["b"].idle_w}
     assert plan_round(PolicySpec(name="balanced"), FRONTS, ["a"], spent_j=100.0).goals["a"].limits == {}
