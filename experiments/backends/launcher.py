@@ -111,7 +111,7 @@ def continue_run(experiment: Experiment, folder: Path, refresh: Refresh) -> dict
 
 
 def _continue_locked(experiment: Experiment, folder: Path, refresh: Refresh) -> dict[str, Any]:
-    earlier_s = _read_wall_s(folder)
+    earlier_s = read_wall_s(folder)
     started_s = time.monotonic()
     if not _is_finished(experiment, folder):
         try:
@@ -166,7 +166,7 @@ def _is_finished(experiment: Experiment, folder: Path) -> bool:
     )
 
 
-def _read_wall_s(folder: Path) -> float:
+def read_wall_s(folder: Path) -> float:
     """Wall time of the run so far from its last summary; 0 without one."""
     try:
         return float(_read_summary(folder)["wall_s"])

@@ -26,6 +26,7 @@ from experiments.spec.experiment_loader import load_experiment
 from fedge.devices.tables.mode_table import write_mode_table
 from fedge.errors import BadInput
 from fedge.experiment import BOARD_PLACE, Experiment, list_boards
+from fedge.knowledge.recall import RunKnowledge, read_run_knowledge, write_run_knowledge
 from fedge.seeds import make_generator
 from fedge.studies.board_posterior import BoardPosterior, draw_sibling_table, draw_table, fit_boards
 from fedge.studies.task_pool import run_jobs
@@ -131,7 +132,7 @@ def replay_run(
             str(folder), "a run in which no board measured anything", "a run with measurements of its boards"
         )
     actual = _summarise(run, folder)
-    run_draw = partial(_run_draw, base, changed, boards)
+    run_draw = partial(_run_draw, base, changed, boards, read_run_knowledge(folder))
     pairs = run_jobs(run_draw, [_Draw(number) for number in range(draws)], report, workers)
     names, devices = {board.name for board in boards}, {board.device for board in boards}
     others = [board for board in list_boards(changed) if board.name not in names]
@@ -149,7 +150,8 @@ def replay_run(
 
 
 def _plan_local(experiment: Experiment, rounds: int) -> Experiment:
-    return experiment.model_copy(update={"backend": "local", "jobs": 1, "rounds": rounds, "exporters": ()})
+    plain = {"backend": "local", "jobs": 1, "rounds": rounds, "exporters": (), "knowledge": "none"}
+    return experiment.model_copy(update=plain)
 
 
 def _load_changed(folder: Path, changes: Sequence[str], rounds: int) -> Experiment:
@@ -174,7 +176,7 @@ def _check_changes(base: Experiment, changed: Experiment) -> None:
 
 
 def _run_draw(
-    base: Experiment, changed: Experiment, boards: Sequence[BoardPosterior], draw: _Draw
+    base: Experiment, changed: Experiment, boards: Sequence[BoardPosterior], knowledge: RunKnowledge, draw: _Draw
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Run the experiment as it was and as changed on the same draw of all boards; return both summaries."""
     with tempfile.TemporaryDirectory(prefix="fedge-replay-") as temp:
@@ -184,7 +186,8 @@ def _run_draw(
             drawn = draw_table(board, make_generator(base.seed, board.name, draw.number, "replay"))
             write_mode_table(tables / f"{board.name}.csv", drawn)
         _draw_siblings(changed, boards, tables, draw)
-        return _run_on(base, tables, Path(temp) / "base"), _run_on(changed, tables, Path(temp) / "changed")
+        run_on = partial(_run_on, tables=tables, knowledge=knowledge)
+        return run_on(base, folder=Path(temp) / "base"), run_on(changed, folder=Path(temp) / "changed")
 
 
 def _draw_siblings(changed: Experiment, boards: Sequence[BoardPosterior], tables: Path, draw: _Draw) -> None:
@@ -198,13 +201,14 @@ def _draw_siblings(changed: Experiment, boards: Sequence[BoardPosterior], tables
             write_mode_table(tables / f"{board.name}.csv", draw_sibling_table(like, rng))
 
 
-def _run_on(experiment: Experiment, tables: Path, folder: Path) -> dict[str, Any]:
+def _run_on(experiment: Experiment, *, tables: Path, knowledge: RunKnowledge, folder: Path) -> dict[str, Any]:
     """Run an experiment on the boards of ``tables`` and return its summary; boards without a table stay as they are."""
     known = {path.stem for path in tables.iterdir()}
     drawn = {board.entry for board in list_boards(experiment) if board.name in known}
     truth = f"table:{tables}/{BOARD_PLACE}.csv"
     fleet = tuple(e.model_copy(update={"truth": truth}) if e in drawn else e for e in experiment.fleet)
     folder.mkdir()
+    write_run_knowledge(folder, knowledge)
     run_local(experiment.model_copy(update={"fleet": fleet}), folder, lambda: None)
     return _summarise(experiment, folder)
 

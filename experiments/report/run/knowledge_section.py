@@ -1,4 +1,4 @@
-"""The report's section on recalled knowledge: its origins, how far measurements agreed with it, the probes that it saved."""
+"""The report's section on recalled knowledge: its origins, agreement with measurements, and the probes it saved."""
 
 from __future__ import annotations
 
