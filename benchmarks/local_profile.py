@@ -50,7 +50,7 @@ def main() -> None:
         jobs=1,
     )
     client_rounds = options.rounds * sum(entry.count for entry in fleet)
-    table = build_table("ms of processor time per client-round", "clients predict", "all", *PARTS, "other")
+    table = build_table("ms of processor time per client-round", *("clients predict", "all", *PARTS, "other"))
     for name, together in (("together", emulated.MAX_CLIENTS_TOGETHER), ("alone", 1)):
         emulated.MAX_CLIENTS_TOGETHER = together
         total_ms = 1e3 * measure(experiment.model_copy(update={"seed": together})) / client_rounds

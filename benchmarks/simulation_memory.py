@@ -1,6 +1,6 @@
 """Peak memory of all processes of a run of emulated clients, by backend.
 
-    python benchmarks/simulation_memory.py [--clients 500] [--rounds 3] [--backends sim,local]
+    python benchmarks/simulation_memory.py [--clients 500] [--rounds 2] [--backends sim,local]
 
 A run of the digits CNN with boards of four kinds, `balanced`, all of them in every round. Four times a second the
 memory of the command and of all its descendants is added up: Flower's SuperLink and its helpers, Ray and its workers.
@@ -50,19 +50,18 @@ class MemoryPeak:
 
 def main() -> None:
     """Run each backend once and print the table."""
-    parser = build_parser(__doc__, clients=500, rounds=3)
+    parser = build_parser(__doc__, clients=500, rounds=2)
     parser.add_argument("--backends", default="sim,local")
     options = parser.parse_args()
     title = f"{options.clients} clients, {options.rounds} rounds, {os.cpu_count()} cores"
-    limit = f"RSS within {LIMIT_GB:g} GB"
-    table = build_table(title, "backend", "RSS, GB", "PSS, GB", "processes", "wall time, s", limit)
+    headings = ("backend", "RSS, GB", "PSS, GB", "processes", "wall time, s", f"RSS within {LIMIT_GB:g} GB")
+    table = build_table(title, *headings)
     for backend in options.backends.split(","):
         with tempfile.TemporaryDirectory() as folder:
             peak = measure_run(Path(folder), backend, options.clients, options.rounds)
         within = "yes" if peak.rss_gb <= LIMIT_GB else "no"
-        table.add_row(
-            backend, f"{peak.rss_gb:.2f}", f"{peak.pss_gb:.2f}", str(peak.processes), f"{peak.wall_s:.0f}", within
-        )
+        memory = f"{peak.rss_gb:.2f}", f"{peak.pss_gb:.2f}"
+        table.add_row(backend, *memory, str(peak.processes), f"{peak.wall_s:.0f}", within)
     Console().print(table)
 
 

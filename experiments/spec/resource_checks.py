@@ -31,7 +31,7 @@ from fedge.serving.standing_service import (
 )
 from fedge.types import DeviceSpec
 from fedge.worker.builtin_tasks import TASKS
-from fedge.workloads import load_experiment_task
+from fedge.workloads import explain_missing_cuda, load_experiment_task
 from fedge.workloads.null_task import NULL_TASK
 from fedge.yaml_files import format_value
 
@@ -54,10 +54,8 @@ def check_gpus(experiment: Experiment, elsewhere: bool) -> None:
     elif task == NULL_TASK or ":" in task:
         right = f"0: {'nothing is trained' if task == NULL_TASK else f'{task} chooses its own device'}"
     elif not elsewhere:
-        import torch
-
-        if not torch.cuda.is_available():
-            right = f"0, or a machine with CUDA: torch {torch.__version__} finds no CUDA device here"
+        missing = explain_missing_cuda()
+        right = f"0, or a machine with CUDA: {missing} here" if missing else None
     if right is not None:
         raise BadInput("backend_options.num_gpus", f"{num_gpus:g}", right)
 

@@ -92,6 +92,13 @@ def load_experiment_task(experiment: Experiment, device: str = "cpu") -> Learnin
     return _cached_task(experiment.workload.task, experiment.data.dir, experiment.data.download, device)
 
 
+def explain_missing_cuda() -> str:
+    """Return why nothing can be trained on CUDA in this process; empty if it can."""
+    import torch
+
+    return "" if torch.cuda.is_available() else f"torch {torch.__version__} finds no CUDA device"
+
+
 def find_datasets(data_dir: str | Path | None = None) -> tuple[tuple[str, bool, str], ...]:
     """Return per data set its name, whether its files are present, and their folder."""
     root = Path(data_dir or DEFAULT_DATA_DIR).expanduser()

@@ -123,9 +123,9 @@ def _render_run_head(run: LoadedRun) -> Markup:
         f"seed {experiment.seed}",
         *(["trained on CUDA, not bit-reproducible"] if choose_training_device(experiment) != "cpu" else []),
     )
-    cards = render_cards(_list_cards(run))
     note = render_paragraph(describe_emulation(run))
-    return render_head(run.name, facts, cards, note, run_tables.provenance_table(run).html)
+    body = render_cards(_list_cards(run)), note, run_tables.provenance_table(run).html
+    return render_head(run.name, facts, *body)
 
 
 def _list_cards(run: LoadedRun) -> list[Card]:
