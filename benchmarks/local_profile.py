@@ -28,10 +28,10 @@ KINDS = ("nano", "xavier-nx", "agx-xavier", "agx-orin-64gb")
 PARTS = {
     "fits": ("fit_predictors",),
     "predictions": ("_predict_modes",),
-    "decision, probes": ("observe_round", "_choose_probe_mode"),
+    "decisions": ("observe_round", "_choose_probe_mode"),
     "training": ("result",),
-    "boards built": ("_cached_client",),
-    "aggregation": ("merge_replies",),
+    "building": ("_cached_client",),
+    "merging": ("merge_replies",),
 }
 """Functions whose time, with all that they call, makes up a part."""
 
@@ -49,12 +49,13 @@ def main() -> None:
         data=DataSpec(partition="iid"),
         jobs=1,
     )
+    measure(experiment.model_copy(update={"rounds": 1, "seed": 0}))  # imports what a run needs
     client_rounds = options.rounds * sum(entry.count for entry in fleet)
-    table = build_table("ms of processor time per client-round", *("clients predict", "all", *PARTS, "other"))
+    table = build_table("ms of processor time per client-round", *("clients", "all", *PARTS, "other"))
     for name, together in (("together", emulated.MAX_CLIENTS_TOGETHER), ("alone", 1)):
         emulated.MAX_CLIENTS_TOGETHER = together
         total_ms = 1e3 * measure(experiment.model_copy(update={"seed": together})) / client_rounds
-        profile = cProfile.Profile()  # another seed, so that the boards are built again
+        profile = cProfile.Profile(time.process_time)  # another seed, so that the boards are built again
         profiled_s = measure(experiment.model_copy(update={"seed": together + 1}), profile.runcall)
         shares = [share / profiled_s for share in sum_parts(profile)]
         columns = (total_ms, *(total_ms * share for share in shares), total_ms * (1.0 - sum(shares)))
