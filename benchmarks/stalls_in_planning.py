@@ -147,7 +147,7 @@ def _build_experiment(loader: LoaderSpec, seed: int) -> Experiment:
         seed=seed,
         backend="local",
         fleet=(FleetEntry(device="agx-xavier", loader=loader),),
-        workload=WorkloadSpec(task="digits-cnn", cost="mobilenetv3l-gld23k", local_epochs=6),
+        workload=WorkloadSpec(task="digits-cnn", cost="mobilenetv3l-gld23k", local_epochs=6, model_mb=1.0),
     )
 
 

@@ -1,7 +1,7 @@
 """The gain of a run from the fleet's knowledge: the quickstart fleet cold, and with knowledge of four kinds.
 
 - warm: a second run of the same boards, with what the first one measured
-- profiled: the same, and a profile of 50 modes of every board
+- profiled: the same, and a profile of every board in 50 modes that the latin explorer picks
 - other boards: the boards of another seed, with what those of the first one measured
 - wrong: figures of another workload on these boards under this workload's name
 
@@ -38,6 +38,7 @@ from fedge.knowledge.knowledge_folder import (
     read_measurements,
 )
 from fedge.modes import stack_modes
+from fedge.physics.prior_knowledge import PriorKnowledge
 from fedge.predictors.explorers import load_explorer
 from fedge.telemetry.store_reader import read_rows
 from fedge.telemetry.store_records import ClientRow, RoundRow
@@ -114,12 +115,12 @@ def copy_entries(source: Path, target: Path, change: Change) -> None:
 
 
 def add_profiles(experiment: Experiment, boards: dict[str, FleetBoard], measured: RunMeasurements) -> RunMeasurements:
-    """Add the true figures of modes that the active explorer picks, as `fedge profile` would measure them."""
+    """Add the true figures of modes that the latin explorer picks, which `fedge profile` would measure."""
     found = {}
     for name, rows in measured.boards.items():
         kind = build_kind(boards[name], experiment.workload)
         surface = build_surface(boards[name], kind, experiment.seed)
-        explorer = load_explorer("latin", surface.modes)
+        explorer = load_explorer("latin", surface.modes, PriorKnowledge(kind.spec.maxn, seed=experiment.seed))
         found[name] = (*measure_true(experiment, boards[name], explorer.ask(PROFILED_MODES)), *rows)
     return RunMeasurements(found)
 

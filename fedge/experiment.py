@@ -190,7 +190,7 @@ class WorkloadSpec(_SpecModel):
 class DataSpec(_SpecModel):
     """How the training samples are split over the clients."""
 
-    partition: Literal["iid", "dirichlet", "shards"] = "dirichlet"
+    partition: Literal["iid", "dirichlet", "shards", "natural"] = "dirichlet"
     alpha: Positive = 1.0
     shards_per_client: Annotated[int, Field(ge=1)] = 2
     dir: str | None = None

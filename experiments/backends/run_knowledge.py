@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import logging
 import os
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -21,6 +23,7 @@ from fedge.knowledge.evidence_files import MODEL, TABLE, describe_file, format_d
 from fedge.knowledge.knowledge_folder import (
     ENTRIES,
     KnowledgeEntry,
+    KnowledgeListing,
     add_entry,
     encode_measurements,
     hash_content,
@@ -29,6 +32,7 @@ from fedge.knowledge.knowledge_folder import (
 )
 from fedge.knowledge.recall import (
     MIN_REFERENCE_MODES,
+    BoardEvidence,
     ClientIdentity,
     limit_measurements,
     read_run_knowledge,
@@ -40,10 +44,11 @@ from fedge.telemetry import run_folder
 from fedge.telemetry.store_reader import read_rows
 from fedge.telemetry.store_records import RECORDED, ClientRow, EventRow
 from fedge.types import ProfileTable
+from fedge.user_catalogue import FOLDER_VARIABLE
 from server.state import checkpoint
 
+logger = logging.getLogger(__name__)
 NONE, AUTO = "none", "auto"
-FOLDER_VARIABLE = "FEDGE_KNOWLEDGE"
 SERVER_HOME = Path("/var/lib/fedge-link")
 """Home of the user that runs experiments on a provisioned fleet's server."""
 FOLDER = "knowledge"
@@ -72,6 +77,14 @@ def find_default_folder(runs: Path, *, on_server: bool) -> Path:
     return (runs / FOLDER).resolve()
 
 
+@dataclass(frozen=True, slots=True)
+class _ReferenceFile:
+    """A file under ``references`` that is a model or of the trained workload (``same``)."""
+
+    entry: KnowledgeEntry
+    same: bool
+
+
 def recall_for_run(experiment: Experiment, run: Path) -> Experiment:
     """Choose what the clients recall, keep it in the run folder, and return the experiment with its references.
 
@@ -80,58 +93,65 @@ def recall_for_run(experiment: Experiment, run: Path) -> Experiment:
     Raises:
         BadInput: A reference or the knowledge folder is invalid, or a file cannot be written.
     """
-    folder = find_folder(experiment, run)
-    boards = list_boards(experiment)
+    folder, boards = find_folder(experiment, run), list_boards(experiment)
     clients = [identify_client(experiment, board) for board in boards]
-    files = _list_reference_files(experiment, boards, clients)
+    files = _list_reference_files(boards, clients)
     if folder is None and not files:
         return experiment
-    listing = None if folder is None else list_entries(folder)
-    entries = [*(entry for entry, _ in files.values()), *(() if listing is None else listing.entries)]
-    own = {entry.id for entry, _ in files.values()}
-    root = folder or run
-    found = recall_measurements(
-        clients, entries, lambda one: read_evidence(Path("/") if one.id in own else root, one), datetime.now(UTC)
-    )
-    notes = (*(() if listing is None else listing.damaged), *found.notes)
+    if folder is not None and (folder / run_folder.RUN_YAML).is_file():
+        single, folder = folder, run / FOLDER  # one finished run, which stays as it is
+        import_path(single, folder)
+    listing = KnowledgeListing(()) if folder is None else list_entries(folder)
+    given = [file.entry for file in files.values()]
+
+    def read(entry: KnowledgeEntry) -> Sequence[BoardEvidence]:
+        return read_evidence(Path("/") if any(entry is one for one in given) else folder or run, entry)
+
+    found = recall_measurements(clients, [*given, *listing.entries], read, datetime.now(UTC))
+    notes = (*listing.damaged, *found.notes)
     write_run_knowledge(
         run, dataclasses.replace(found, folder=str(folder or ""), run=secrets.token_hex(6), notes=notes)
     )
-    fleet = tuple(_convert_references(entry, files, run) for entry in experiment.fleet)
+    real = experiment.backend == REAL
+    fleet = tuple(_convert_references(entry, files, run, real=real) for entry in experiment.fleet)
     return experiment.model_copy(update={"fleet": fleet})
 
 
 def _list_reference_files(
-    experiment: Experiment, boards: tuple[FleetBoard, ...], clients: list[ClientIdentity]
-) -> dict[str, tuple[KnowledgeEntry, bool]]:
-    """Return the references that are model files or of the trained workload, and whether they are the latter."""
-    files: dict[str, tuple[KnowledgeEntry, bool]] = {}
+    boards: Sequence[FleetBoard], clients: Sequence[ClientIdentity]
+) -> dict[tuple[str, str], _ReferenceFile]:
+    """Return the references that are models or of the trained workload, by path and device."""
+    files: dict[tuple[str, str], _ReferenceFile] = {}
     for board, client in zip(boards, clients, strict=True):
         for path in board.entry.references:
-            if path in files:
-                continue
-            entry = describe_reference(Path(path), board, client)
-            same = is_of_client(entry, client)
-            if same or path.endswith(MODEL):
-                files[path] = entry, same
+            if (path, board.entry.device) not in files:
+                entry = describe_reference(Path(path), board, client)
+                same = is_of_client(entry, client)
+                if same or path.endswith(MODEL):
+                    files[path, board.entry.device] = _ReferenceFile(entry, same)
     return files
 
 
-def _convert_references(entry: FleetEntry, files: Mapping[str, tuple[KnowledgeEntry, bool]], run: Path) -> FleetEntry:
-    """Return the entry with tables in place of model files; too few modes of the own workload are measurements only."""
+def _convert_references(
+    entry: FleetEntry, files: Mapping[tuple[str, str], _ReferenceFile], run: Path, *, real: bool
+) -> FleetEntry:
+    """Return the entry with tables in place of model files.
+
+    What is of the trained workload reaches a real board as measurements only: the board does not have the file.
+    """
     paths = list[str]()
     for path in entry.references:
-        found = files.get(path)
-        if found is None or (found[1] and path.endswith(TABLE)):
+        file = files.get((path, entry.device))
+        if file is None or (file.same and path.endswith(TABLE) and not real):
             paths.append(path)
-        elif found[0].rows >= MIN_REFERENCE_MODES:
-            paths.append(str(_write_reference(found[0], run)))
+        elif file.entry.rows >= MIN_REFERENCE_MODES and not (file.same and real):
+            paths.append(str(_write_reference(file.entry, run)))
     return entry.model_copy(update={"references": tuple(paths)})
 
 
 def _write_reference(entry: KnowledgeEntry, run: Path) -> Path:
     """Write the measurements of an entry as a table into the run folder."""
-    rows = limit_measurements([m for one in read_evidence(Path("/"), entry) for m in one.measurements], MAX_KEPT_MODES)
+    rows = [row for one in read_evidence(Path("/"), entry) for row in one.measurements]
     table = ProfileTable(
         entry.device,
         workload=entry.workload,
@@ -141,8 +161,9 @@ def _write_reference(entry: KnowledgeEntry, run: Path) -> Path:
         power_w=np.array([row.power_w for row in rows]),
         sha256="",
         path="",
+        label=entry.label,
     )
-    path = run / FOLDER / entry.device / "train" / f"{entry.workload}.csv"
+    path = run / FOLDER / entry.id / "train" / f"{entry.workload}.csv"
     path.parent.mkdir(parents=True, exist_ok=True)
     write_mode_table(path, table)
     return path
@@ -152,14 +173,13 @@ def _write_reference(entry: KnowledgeEntry, run: Path) -> Path:
 
 
 def give_back(experiment: Experiment, run: Path) -> None:
-    """Write what the run measured into its knowledge folder, if it has one.
-
-    Raises:
-        BadInput: The knowledge folder cannot be written.
-    """
-    known = read_run_knowledge(run)
-    if known.folder:
-        add_run(experiment, run, Path(known.folder), known.run)
+    """Write what the run measured into its knowledge folder, if it has one; the run does not depend on it."""
+    try:
+        known = read_run_knowledge(run)
+        if known.folder:
+            add_run(experiment, run, Path(known.folder), known.run)
+    except BadInput as error:
+        logger.warning("what the run measured is not in its knowledge: %s; `fedge knowledge import %s`", error, run)
 
 
 def add_run(experiment: Experiment, run: Path, folder: Path, name: str) -> list[KnowledgeEntry]:

@@ -22,6 +22,7 @@ from experiments.backends import launcher
 from experiments.backends.local_backend import run_local
 from experiments.report.confidence_intervals import student_t
 from experiments.report.run.run_summary import summarise_run
+from experiments.spec import experiment_checks
 from experiments.spec.experiment_loader import load_experiment
 from fedge.devices.tables.mode_table import write_mode_table
 from fedge.errors import BadInput
@@ -33,6 +34,8 @@ from fedge.studies.task_pool import run_jobs
 from fedge.telemetry import run_folder
 from fedge.telemetry.store_reader import read_rows
 from fedge.telemetry.store_records import ClientRow, EventRow, RoundRow
+from fedge.types import NamedArrays
+from server.rounds.client_requests import count_bytes
 from server.rounds.shared_measurements import find_kinds, share_measurements
 from server.state import checkpoint
 
@@ -121,6 +124,8 @@ def replay_run(
         raise BadInput(str(folder), "a run without a finished round", "a run that has finished rounds")
     base, changed = _plan_local(run, len(rounds)), _load_changed(folder, changes, len(rounds))
     _check_changes(base, changed)
+    if run.backend == experiment_checks.FLEET_BACKEND:
+        base, changed = (_move_trained_model(experiment, state.arrays) for experiment in (base, changed))
     shared = (
         share_measurements(find_kinds(list_boards(base), base.workload.cost), state.fleet.states, state.fleet.states)
         if base.share_samples
@@ -152,6 +157,13 @@ def replay_run(
 def _plan_local(experiment: Experiment, rounds: int) -> Experiment:
     plain = {"backend": "local", "jobs": 1, "rounds": rounds, "exporters": (), "knowledge": "none"}
     return experiment.model_copy(update=plain)
+
+
+def _move_trained_model(experiment: Experiment, arrays: NamedArrays) -> Experiment:
+    """Return the experiment with links that move the model that real boards move, unless it names another size."""
+    work = experiment.workload
+    size_mb = work.model_mb or count_bytes(arrays) / 1e6
+    return experiment.model_copy(update={"workload": work.model_copy(update={"model_mb": size_mb})})
 
 
 def _load_changed(folder: Path, changes: Sequence[str], rounds: int) -> Experiment:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -11,6 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from experiments.cli.command_output import make_console
+from fedge.errors import BadInput
+from fedge.user_catalogue import FOLDER_VARIABLE
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -32,18 +35,37 @@ def calibrate(
     origin: Annotated[
         str, typer.Option(help="Author of the measurements; a table without a label then counts as measured.")
     ] = "",
+    to_knowledge: Annotated[
+        bool, typer.Option("--to-knowledge", help="Write into $FEDGE_KNOWLEDGE, where profiles are found by name.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for a program to read.")] = False,
 ) -> None:
     """Fit the physical model of time and power to tables."""
     from fedge.analysis.cost_calibration import calibrate_tables
+    from fedge.knowledge.knowledge_folder import COSTS
 
+    knowledge = _find_knowledge() if to_knowledge else None
+    out = out if knowledge is None else knowledge / COSTS
     outcomes = calibrate_tables(
         tables, device=device, workload=workload, batch_size=batch_size, kind=kind, out=out, origin=origin
     )
+    if knowledge is not None:
+        from experiments.backends.run_knowledge import import_path
+
+        for outcome in outcomes:
+            import_path(Path(str(outcome.written)), knowledge)
     if as_json:
         typer.echo(json.dumps([asdict(outcome) for outcome in outcomes]))
     else:
         make_console().print(build_outcome_table(outcomes))
+
+
+def _find_knowledge() -> Path:
+    """Return the knowledge folder in which profiles are found by name; raises ``BadInput`` if none is named."""
+    named = os.environ.get(FOLDER_VARIABLE)
+    if not named:
+        raise BadInput("--to-knowledge", f"no {FOLDER_VARIABLE}", "the path of a knowledge folder in this variable")
+    return Path(named).expanduser()
 
 
 def build_outcome_table(outcomes: Sequence[CalibrationOutcome]) -> Table:

@@ -24,7 +24,7 @@ from experiments.spec.resource_checks import (
 )
 from fedge import registry, workloads
 from fedge.client.step_accounting import count_steps
-from fedge.costs.cost_profile import CostProfile
+from fedge.costs.cost_profile import CostProfile, load_user_profiles
 from fedge.costs.workload_sizes import load_workload_sizes
 from fedge.decisions.policies import load_policy
 from fedge.decisions.selection import SELECTORS, load_selector
@@ -56,7 +56,7 @@ from fedge.seeds import make_generator
 from fedge.types import DeviceSpec, Modes, ProfileTable, TrainOptions, fitted_label, weakest_label
 from fedge.workloads import load_experiment_task
 from fedge.workloads.null_task import NULL_TASK
-from fedge.workloads.partitions import split_samples
+from fedge.workloads.partitions import split_task
 from fedge.yaml_files import format_value
 
 POLICY_OPTIONS: dict[str, tuple[str, ...]] = {
@@ -201,7 +201,7 @@ def _check_strategy(strategy: StrategySpec, where: str) -> None:
 
 
 def _check_fleet(experiment: Experiment) -> None:
-    known = tuple(load_workload_sizes())
+    known = (*load_workload_sizes(), *{profile.workload for profile in load_user_profiles() if profile.kind == "train"})
     for i, entry in enumerate(experiment.fleet):
         _check_device(entry.device, f"fleet[{i}].device")
         if entry.truth != "model" and not (entry.truth.startswith(TABLE_PREFIX) and entry.truth != TABLE_PREFIX):
@@ -299,15 +299,14 @@ def _check_data(experiment: Experiment) -> tuple[int, ...]:
         raise BadInput("data.samples", str(samples), right)
     try:
         task = load_experiment_task(experiment)
-        labels = task.labels
         if name.endswith(workloads.TASK_FILE_SUFFIX):
             _try_step(experiment, task)
     except FedgeError:
         raise
     except Exception as error:  # the user's own task
         raise BadInput("workload.task", repr(name), f"a working task ({_format_error(error)})") from error
-    shares = split_samples(
-        experiment.data, labels, len(list_boards(experiment)), make_generator(experiment.seed, "partition")
+    shares = split_task(
+        experiment.data, task, len(list_boards(experiment)), make_generator(experiment.seed, "partition")
     )
     return tuple(len(share) for share in shares)
 

@@ -63,7 +63,7 @@ from fedge.telemetry.live_records import BoardProgress
 from fedge.telemetry.progress_reporter import ProgressReporter
 from fedge.types import Front, Modes, NamedArrays, PowerMode, Predictions, TrainingScale, TrainResult
 from fedge.wire import ReplyMessage, RequestMessage
-from fedge.workloads.partitions import split_samples
+from fedge.workloads.partitions import split_task
 
 logger = logging.getLogger(__name__)
 MAX_CACHED_CLIENTS = 256
@@ -136,8 +136,8 @@ def _cached_client(experiment_json: str, index: int) -> EmulatedClient:
 def _partition_samples(experiment_json: str) -> tuple[NDArray[np.int64], ...]:
     """Return every client's training samples."""
     experiment = Experiment.model_validate_json(experiment_json)
-    labels, count = workloads.load_experiment_task(experiment).labels, len(list_boards(experiment))
-    return tuple(split_samples(experiment.data, labels, count, make_generator(experiment.seed, "partition")))
+    task, count = workloads.load_experiment_task(experiment), len(list_boards(experiment))
+    return tuple(split_task(experiment.data, task, count, make_generator(experiment.seed, "partition")))
 
 
 def build_client(experiment: Experiment, board: FleetBoard, share: NDArray[np.int64]) -> EmulatedClient:
@@ -386,17 +386,18 @@ def build_true_front(
     """Build the front from the board's noise-free truth, for the energy of the oracle only.
 
     It includes every mode above the floor, also those outside the candidates, waits in the cheapest mode whatever the
-    policy does, and with a service uses only modes that sustain it.
+    policy does, and with a service uses only modes that sustain it. Attempts that ran out of memory take their time
+    whatever the mode, at its power as in the round itself.
     """
     link = client.setup.transfer(request, context.scale)
     link_s, maxn_idle_w = link.down_s + link.up_s, context.device.idle_w(context.fastest_mode)
-    conditions = context.scale, link_s, maxn_idle_w, context.includes_low_power
+    conditions = context.scale, link_s, maxn_idle_w, context.includes_low_power, context.lost_s
     if conditions not in client.true_fronts:
         truth, idle_w = _oracle_surface(client, surface)
         steps, none = client.setup.steps_at(context.scale), np.zeros(len(truth.modes))
         known = Predictions(
             truth.modes,
-            step_s=truth.step_s * ((steps + WARM_UP_STEPS) / steps),
+            step_s=truth.step_s * ((steps + WARM_UP_STEPS) / steps) + context.lost_s / steps,
             power_w=truth.power_w,
             step_s_sd_log=none,
             power_w_sd_log=none,

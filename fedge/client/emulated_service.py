@@ -21,7 +21,6 @@ from fedge.client.inference_service import RoundService, build_demand, inference
 from fedge.devices import catalogue
 from fedge.devices.board_kinds import BoardKind
 from fedge.devices.emulated_board import (
-    MODE_SWITCH_S,
     THROTTLED_SLOWDOWN,
     WARM_UP_STEPS,
     SharedWork,
@@ -29,6 +28,7 @@ from fedge.devices.emulated_board import (
     find_top_mode,
 )
 from fedge.devices.mode_surface import ModeSurface, draw_board_surface
+from fedge.devices.mode_switch import mode_change_s
 from fedge.experiment import FleetBoard, ServingSpec
 from fedge.modes import find_mode_index
 from fedge.seeds import make_generator
@@ -272,7 +272,7 @@ class ServiceSimulation:
         if row is None or at is None:
             raise LookupError(f"{stretch.mode} is not among the modes in which the board may serve")
         if self._begun and at != self._row:
-            self.now_s += MODE_SWITCH_S
+            self.now_s += mode_change_s(true.modes[self._row], stretch.mode)
         self._row, batch_size = at, int(working.batch_size[row])
         if self._upcoming is None:
             kind, spec = self.serving.spec.arrivals, self.serving.spec

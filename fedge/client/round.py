@@ -25,6 +25,8 @@ from fedge.decisions import probe_choice
 from fedge.protocols import Training
 from fedge.types import Decision, LinkUse, Measurement, ModeMix, PowerMode, RoundGoal
 
+TRIAL_REASON = "Tried for the whole round, which is too short for a probe."
+
 
 def next_probe(state: RoundState, snapshot: RoundSnapshot) -> tuple[PowerMode, int] | None:
     """Return the next mode to probe and its number of steps, or None without a deadline or without time for a probe."""
@@ -65,11 +67,27 @@ def _choose_probe_mode(
         if len(suggested := explorer.ask(1)):
             return suggested[0]
     for mode in snapshot.preferred_modes:
-        if mode not in snapshot.known_modes and probe_choice.is_probe_safe(snapshot.predictions, mode, room):
+        if mode not in snapshot.known_modes and probe_choice.is_probe_worthwhile(
+            snapshot.predictions, snapshot.front.idle_w, mode=mode, known=snapshot.known_modes, room=room
+        ):
             return mode
     return probe_choice.find_most_saving_mode(
         snapshot.predictions, snapshot.front.idle_w, snapshot.known_modes, room, sure_sd_log=snapshot.sure_sd_log
     )
+
+
+def choose_trial(state: RoundState, snapshot: RoundSnapshot) -> PowerMode | None:
+    """Return a mode to try for a whole round that is too short for any probe, or None."""
+    context, exploration, room = state.context, state.context.exploration, snapshot.probe_budget
+    if room is None or state.parts or not snapshot.known_modes or "power_w" in state.goal.limits:
+        return None
+    fastest_s = nearest_prediction(snapshot.predictions, context.fastest_mode).step_s
+    steps = float(probe_choice.count_probe_steps(np.array([fastest_s]), room)[0])
+    tried = len({measurement.mode for measurement in state.own_measurements})
+    may_probe = exploration.share > 0 and exploration.probes > 0 and tried < (exploration.modes or math.inf)
+    if not may_probe or steps <= exploration.share * state.total_steps:
+        return None
+    return probe_choice.find_trial_mode(snapshot.predictions, snapshot.front.idle_w, snapshot.known_modes, room)
 
 
 def run_round(
@@ -138,6 +156,8 @@ def begin_round(
 def finish_round(state: RoundState) -> Asking[RoundResult]:
     """Probe modes while the deadline allows, then run the remaining steps in the mode or two modes of the decision.
 
+    A round that is too short for a probe may be a trial of one mode.
+
     Returns:
         The training result, all measurements, the decision and the front for the next round. If the work raises, the
         parts that were measured before are in ``state.parts``.
@@ -152,6 +172,9 @@ def finish_round(state: RoundState) -> Asking[RoundResult]:
         state.run_probe(*probe)
         predictions = yield from fit_and_predict(state.context, state.own_measurements, state.shared)
         snapshot = observe_round(state, predictions)
+    if (trial := choose_trial(state, snapshot)) is not None:
+        decision = Decision(trial, TRIAL_REASON, feasible=snapshot.decision.feasible)
+        snapshot = dataclasses.replace(snapshot, decision=decision)
     while not state.stopped and snapshot.decision.mix is not None and state.can_run_slow_part(snapshot.decision.mix):
         state.run_slow_part(snapshot.decision.mix)
         snapshot = observe_round(state, predictions)  # no new fit: correcting the current mode suffices

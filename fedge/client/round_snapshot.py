@@ -78,14 +78,17 @@ def _decide(
 ) -> Decision:
     """Apply the policy to the known modes if modes are probed first, or to all modes if no known mode is feasible.
 
-    No mode is faster than the fastest one; once that is known, a deadline never requires an unknown mode.
+    No mode is faster than the fastest one; so a deadline never requires an unknown mode once that is known. A client
+    that knows no mode, and whose round is too short for a probe, works in the fastest one: what a prior predicts may
+    be off by more than any mode saves.
     """
     context, exploration = state.context, state.context.exploration
     probes_first = exploration.modes is not None and exploration.share > 0 and exploration.probes > 0
-    if probes_first and known and goal.deadline_s is not None:
-        rows = sorted(find_rows(predictions.modes, known).values())
+    trusted = known or frozenset([context.fastest_mode] if context.learns else ())
+    rows = sorted(find_rows(predictions.modes, trusted).values())
+    if probes_first and rows and goal.deadline_s is not None:
         decision = context.policy(predictions.select_rows(rows), front, goal, context.device.spec)
-        if decision.feasible or (context.fastest_mode in known and "power_w" not in goal.limits):
+        if decision.feasible or (context.fastest_mode in trusted and "power_w" not in goal.limits):
             return _subtract_warm_up(decision, state.warm_up_steps_left)
     return _subtract_warm_up(context.policy(predictions, front, goal, context.device.spec), state.warm_up_steps_left)
 

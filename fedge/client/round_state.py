@@ -10,7 +10,7 @@ from fedge.client.round_context import RoundContext
 from fedge.client.step_accounting import merge_consecutive, mode_switch_s, warm_up_steps
 from fedge.decisions.limits import compute_margin_z
 from fedge.decisions.planning.fleet_planners import CONFIDENCE
-from fedge.decisions.probe_choice import ProbeBudget
+from fedge.decisions.probe_choice import ProbeBudget, scale_slack
 from fedge.protocols import Training
 from fedge.telemetry.live_records import ActivityState
 from fedge.types import Front, LinkUse, Measurement, ModeMix, PowerMode, RoundGoal
@@ -210,7 +210,8 @@ def compute_probe_budget(state: RoundState, steps: float, front: Front) -> Probe
 def _probe_slack(state: RoundState) -> float:
     """Return the share by which probes may extend the planned round: nonzero only in the client's first rounds."""
     exploration = state.context.exploration
-    return exploration.slack if len(state.context.step_budgets_s) < exploration.slack_rounds else 0.0
+    slack = exploration.slack if len(state.context.step_budgets_s) < exploration.slack_rounds else 0.0
+    return scale_slack(slack, state.goal.rounds_left)
 
 
 def _round_end_s(state: RoundState, slack: float) -> float | None:

@@ -54,7 +54,12 @@ def find_workload_cost(device: DeviceSpec, work: Workload, specs: Mapping[str, D
     if work.layers is not None and not measured:
         return estimate_network_cost(device, work, specs)
     profile = find_cost_profile(device, work.name, specs)
-    return rescale_to_batch_size(profile, work, device, specs) if measured else profile
+    if measured:
+        return rescale_to_batch_size(profile, work, device, specs)
+    if profile.batch_size != work.batch_size:
+        right = f"{profile.batch_size}, at which {work.name} was calibrated"
+        raise BadInput("workload.batch_size", str(work.batch_size), right)
+    return profile
 
 
 def build_priors(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib import resources
@@ -16,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from fedge.errors import BadInput
 from fedge.physics.time_power_model import POWER_NAMES, TIME_NAMES, Coefficients
 from fedge.types import Label, fitted_label
+from fedge.user_catalogue import read_catalogue
 
 _DIGITS = 6
 WorkloadKind = Literal["train", "infer"]
@@ -220,15 +222,35 @@ def read_profile(path: Path | Traversable) -> CostProfile:
 
 @lru_cache(maxsize=1)
 def load_calibrated_training() -> tuple[CostProfile, ...]:
-    """Return the shipped training profiles, sorted by board and workload."""
-    return read_profiles(resources.files("fedge.costs") / "calibrated")
+    """Return the training profiles of fedge and of the user, sorted by board and workload."""
+    return _add_user_profiles(read_profiles(resources.files("fedge.costs") / "calibrated"), "train")
 
 
 @lru_cache(maxsize=1)
 def load_calibrated_inference() -> tuple[CostProfile, ...]:
-    """Return the shipped inference profiles, sorted by board, workload and batch size."""
-    found = read_profiles(resources.files("fedge.costs") / "calibrated" / "infer")
-    return tuple(sorted(found, key=lambda profile: (profile.device, profile.workload, profile.batch_size)))
+    """Return the inference profiles of fedge and of the user, sorted by board, workload and batch size."""
+    return _add_user_profiles(read_profiles(resources.files("fedge.costs") / "calibrated" / "infer"), "infer")
+
+
+@lru_cache(maxsize=1)
+def load_user_profiles() -> tuple[CostProfile, ...]:
+    """Return the user's cost profiles (``fedge.user_catalogue``)."""
+    return tuple(read_catalogue("costs", read_profile))
+
+
+def find_user_batch_size(workload: str) -> int | None:
+    """Return the batch size of a workload that only the user's training profiles name, or None."""
+    sizes = [p.batch_size for p in load_user_profiles() if p.workload == workload and p.kind == "train"]
+    return sizes[0] if sizes else None
+
+
+def _add_user_profiles(shipped: Sequence[CostProfile], kind: WorkloadKind) -> tuple[CostProfile, ...]:
+    """Return all profiles, sorted; the user's replaces the one of fedge for the same board, workload and batch size."""
+    own = [profile for profile in load_user_profiles() if profile.kind == kind]
+    if not own:
+        return tuple(shipped)
+    every = {(p.device, p.workload, p.batch_size if kind == "infer" else 0): p for p in (*shipped, *own)}
+    return tuple(every[key] for key in sorted(every))
 
 
 def read_profiles(folder: Traversable) -> tuple[CostProfile, ...]:

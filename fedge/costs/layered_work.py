@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
-from fedge.costs.cost_profile import CostProfile, WorkloadKind
+from fedge.costs.cost_profile import CostProfile, WorkloadKind, find_user_batch_size
 from fedge.costs.layers.network_cost import ELEMENT_BYTES, NetworkCost, sum_layers
 from fedge.costs.layers.network_record import find_known_network, parse_layers
 from fedge.costs.workload_sizes import load_forward_sizes, load_workload_sizes
@@ -65,9 +65,10 @@ def build_workload(entry: FleetEntry, workload: WorkloadSpec) -> Workload:
     """
     sizes = load_workload_sizes()
     if entry.cost is not None:
-        if entry.cost not in sizes:
+        own = find_user_batch_size(entry.cost)
+        if entry.cost not in sizes and own is None:
             raise UnknownName("fleet.cost", entry.cost, tuple(sizes))
-        return Workload(entry.cost, sizes[entry.cost].batch_size)
+        return Workload(entry.cost, sizes[entry.cost].batch_size if own is None else own)
     if workload.network is not None:
         return Workload(workload.cost, workload.batch_size, layers=layer_work_from_spec(workload.network))
     known = sizes.get(workload.cost)

@@ -15,13 +15,14 @@ from typing import Protocol
 import numpy as np
 
 from fedge.devices.mode_surface import ModeSurface
+from fedge.devices.mode_switch import mode_change_s
 from fedge.devices.thermal_model import TRIP_C, ThermalModel
 from fedge.types import DeviceSpec, Measurement, Modes, PowerMode, ServiceUse, Workload
 
 WARM_UP_STEPS = 1.5
 """Extra time of the first steps of a round (autotuning, caches), in steps; estimated."""
 MODE_SWITCH_S = 0.05
-"""Seconds that a mode change takes during the work, to write the clocks and let them settle; estimated."""
+"""Seconds that studies in columns, which price no single change, take for one during the work; estimated."""
 NOISE_TIME_SD = 0.008
 NOISE_POWER_SD = 0.010
 """Run-to-run noise of a long measurement; smoothness residuals of the measured tables are 0.4-0.8 % in time and 0.8-1.2
@@ -141,7 +142,7 @@ class EmulatedBoard:
         if self._rng.random() < OUTLIER_CHANCE:
             step_s *= self._rng.uniform(*OUTLIER_SLOWDOWN)
         warm_up_s = WARM_UP_STEPS * step_s if self._worked is None else 0.0
-        switch_s = MODE_SWITCH_S if self._worked not in (None, self.mode) else None
+        switch_s = None if self._worked in (None, self.mode) else mode_change_s(self._worked, self.mode)
         self._worked = self.mode
         planned = Measurement(self.mode, steps, step_s, power_w, warm_up_s=warm_up_s, switch_s=switch_s)
         if self._beside is not None:

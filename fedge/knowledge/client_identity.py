@@ -36,7 +36,7 @@ def identify_client(experiment: Experiment, board: FleetBoard) -> ClientIdentity
         conditions["network"] = hashlib.sha256(Path(task).read_bytes()).hexdigest() if task.endswith(".py") else ""
     else:
         workload, batch_size, across = work.name, work.batch_size, emulated_board(board.name, experiment.seed)
-        conditions |= {"truth": entry.truth, "fedge": __version__}
+        conditions |= {"truth": board.truth, "fedge": __version__}
         if experiment.workload.network is not None and work.layers is not None:
             conditions["network"] = hashlib.sha256(repr(work.layers).encode()).hexdigest()
     return ClientIdentity(
@@ -63,8 +63,8 @@ def describe_reference(path: Path, board: FleetBoard, client: ClientIdentity) ->
     if path.suffix == MODEL and not is_of_client(entry, client) and entry.rows < MIN_REFERENCE_MODES:
         right = f"at least {MIN_REFERENCE_MODES}, or a model of {client.workload} at batch size {client.batch_size}"
         raise BadInput(str(path), f"{entry.rows} modes of another workload, {entry.workload}", right)
-    replayed = board.entry.truth == f"{TABLE_PREFIX}{path}"
-    alone = board.entry.count == 1 and entry.label == "measured"
+    replayed = board.truth == f"{TABLE_PREFIX}{path}"
+    alone = board.entry.count == 1 and entry.label in ("measured", "unknown")
     return dataclasses.replace(
         entry,
         device=client.device,

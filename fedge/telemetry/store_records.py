@@ -167,6 +167,8 @@ class ClientRow:
     """Settings that were lowered below the experiment's, with the reason; None if there were none."""
     link_mbps: float | None = None
     """Real boards only: measured rate of both transfers; a lower bound, because Flower's polling counts."""
+    switch_s: float | None = None
+    """Time of mode changes during the work, a part of ``work_s``. None in tables of older runs."""
     left_out: bool | None = None
     """Whether nothing fits into the board's memory, so that it is not asked again until its memory settings change."""
     recalled_samples: int | None = None

@@ -30,6 +30,7 @@ class ImageTask:
         with _translate_refusals():
             self.trainer = Trainer(task, data, device, threads=1)
         self.labels: NDArray[np.int64] = self.trainer.labels
+        self.groups: NDArray[np.int64] | None = self.trainer.groups
         self.n_classes = self.trainer.n_classes
 
     @property
@@ -61,7 +62,7 @@ class ImageTask:
         from fedge.costs.layers.torch_trace import trace_module
 
         shape, network = self.trainer.shape, self.trainer.task.build(self.trainer.shape)
-        counted: NetworkCost = trace_module(network, (shape.channels, shape.side, shape.side), name)
+        counted: NetworkCost = trace_module(network, shape.input, name)
         return counted
 
     def narrow_shapes(self, width: float) -> Mapping[str, tuple[int, ...]]:

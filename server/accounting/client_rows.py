@@ -209,7 +209,14 @@ def work_columns(report: RoundReport, spent: CompletedWork) -> dict[str, Any]:
         "probes": len(probes),
         "probe_s": sum(probe.work_s for probe in probes),
         "probe_j": sum(probe.work_j for probe in probes),
+        "switch_s": _completed_switch_s(report, spent),
     }
+
+
+def _completed_switch_s(report: RoundReport, spent: CompletedWork) -> float:
+    """Return the time of mode changes during the work in seconds; one that was cut short counts as far as it got."""
+    parts = zip(report.parts, spent.parts, strict=True)
+    return sum(min(part.switch_s or 0.0, done.work_s) for part, done in parts)
 
 
 def service_columns(report: RoundReport, spent: CompletedWork) -> dict[str, Any]:

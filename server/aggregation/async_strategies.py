@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from fedge.errors import FedgeError
 from fedge.types import Floats, NamedArrays
 from server.aggregation.aggregator import SelectedNodes, cast_like
-from server.aggregation.contribution_weights import compute_change
+from server.aggregation.contribution_weights import compute_change, staleness_discount
 from server.aggregation.narrow_results import expand_results
 from server.transport.flower_messages import build_message, from_array_record, to_array_record
 
@@ -113,8 +113,7 @@ class AsyncStrategy(Strategy):
 
     def weights(self, staleness: Sequence[float]) -> Floats:
         """Return the weight s(tau) of each result, shape (n,)."""
-        weights: Floats = (1.0 + np.asarray(staleness, dtype=np.float64)) ** -self.staleness_exponent
-        return weights
+        return np.asarray([staleness_discount(tau, self.staleness_exponent) for tau in staleness], dtype=np.float64)
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid

@@ -107,9 +107,12 @@ def apply_change(arrays: NamedArrays, learnt: Collection[str], changes: NamedArr
     }
 
 
-def staleness_discount(rounds_late: int, exponent: float) -> float:
-    """Return the weight (1 + rounds_late)^-exponent of a late result."""
-    return float((1 + rounds_late) ** -exponent)
+def staleness_discount(staleness: float, exponent: float) -> float:
+    """Return the weight (1 + staleness)^-exponent of a result that is as many rounds late, or models old.
+
+    A float at a time: on an array, numpy's vectorised power differs in the last bit from one processor to the next.
+    """
+    return float((1.0 + staleness) ** -exponent)
 
 
 def _subtract(value: np.ndarray, base: np.ndarray) -> np.ndarray:

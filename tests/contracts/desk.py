@@ -7,19 +7,18 @@ import os
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from contracts import jetsons
+from contracts.processes import wait_for
 
 from fedge.devices.node_settings import NodeSettings
 
 ROOT = Path(__file__).resolve().parents[2]
 DAEMON = Path(jetsons.__file__).with_name("daemon.py")
-START_LIMIT_S = 60.0
 TICK_S = 0.2
 """How often the daemon looks at the board: oftener than a real one, so that tests wait less for it."""
 OWN = "/var/lib/fedge-powerd"
@@ -93,11 +92,8 @@ def _running(command: Sequence[str], at: str, log: Path) -> Iterator[int]:
     with log.open("ab") as output:
         process = subprocess.Popen([sys.executable, *command], stdout=output, stderr=output, env=environment, cwd=ROOT)
     try:
-        limit_s = time.monotonic() + START_LIMIT_S
-        while not _listens(at):
-            assert process.poll() is None, log.read_text(encoding="utf-8")
-            assert time.monotonic() < limit_s, f"{command[0]} did not open {at}"
-            time.sleep(0.02)
+        wait_for(lambda: _listens(at) or process.poll() is not None, log)
+        assert process.poll() is None, log.read_text(encoding="utf-8")
         yield process.pid
     finally:
         process.terminate()

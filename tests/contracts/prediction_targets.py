@@ -62,14 +62,6 @@ class Blind(Constant):
     def predict(self, modes):
         self.factor = np.nan
         return super().predict(modes)
-
-class Deadly(Constant):
-    """Takes its process along."""
-    def fit(self, measurements):
-        import os
-        if os.environ.get("FEDGE_TEST_PROCESS", str(os.getpid())) != str(os.getpid()):
-            os._exit(7)
-        return super().fit(measurements)
 '''
 
 

@@ -6,17 +6,16 @@ import os
 import subprocess
 import sys
 import sysconfig
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from contracts.loopback_fleet import flower
+from contracts.processes import wait_for
 
 READY = Path(__file__).resolve().parents[2] / "ansible" / "roles" / "supernode" / "files" / "ready.py"
 STAND_IN = '#!/bin/sh\nexec {python} -I -S {ready} flwr-clientapp "$@"\n'
 """As the role puts it there, with this machine's paths."""
-START_LIMIT_S = 60.0
 
 
 @contextmanager
@@ -41,11 +40,8 @@ def waiting(folder: Path, *options: str) -> Iterator[tuple[dict[str, str], subpr
     with log.open("wb") as output:
         process = subprocess.Popen(command, stdout=output, stderr=output, env=os.environ | silent, cwd="/")
     try:
-        limit_s = time.monotonic() + START_LIMIT_S
-        while "waits at" not in log.read_text(encoding="utf-8"):
-            assert process.poll() is None, log.read_text(encoding="utf-8")
-            assert time.monotonic() < limit_s, log.read_text(encoding="utf-8")
-            time.sleep(0.05)
+        wait_for(lambda: "waits at" in log.read_text(encoding="utf-8") or process.poll() is not None, log)
+        assert process.poll() is None, log.read_text(encoding="utf-8")
         beside = [str(folder / "bin"), sysconfig.get_path("scripts"), os.environ.get("PATH", os.defpath)]
         yield {"FEDGE_READY_SOCKET": str(path), "PATH": os.pathsep.join(beside)}, process
     finally:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import errno
 import os
 
 import pytest
+from contracts.crashing import disk_full
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -64,12 +64,9 @@ def test_only_one_process_writes(tmp_path):
 
 
 def test_a_disk_that_is_full_is_one_line(tmp_path, monkeypatch):
-    def full(file):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
     path = tmp_path / "journal"
     with Lines(path, open_locked(path, "it")) as lines:
-        monkeypatch.setattr(os, "fsync", full)
+        monkeypatch.setattr(os, "fsync", disk_full)
         with pytest.raises(BadInput, match=r"No space left on device.*same command"):
             lines.add({})
 

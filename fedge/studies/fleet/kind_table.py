@@ -239,7 +239,9 @@ def choose_probe(kind: KindTable, known: KindKnowledge, budget: ProbeBudget, mod
     room = WorkRoom(steps, left_s, switch_s, switch_w=0.0)
     wish = choose_predicted_work(predictions, kind.idle_w, room=room, z=0.0, offset_sd=np.zeros(1))
     for row in (int(wish.slow[0]), int(wish.fast[0])):
-        if row not in known.rows and probe_choice.is_probe_safe(predictions, kind.modes[row], budget):
+        if row not in known.rows and probe_choice.is_probe_worthwhile(
+            predictions, kind.idle_w, mode=kind.modes[row], known=seen, room=budget
+        ):
             return row
     mode = probe_choice.find_most_saving_mode(predictions, kind.idle_w, seen, budget)
     return None if mode is None else pareto.find_nearest_row(kind.modes, mode)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from pathlib import Path
 
@@ -74,6 +75,21 @@ def test_a_replay_without_an_effect_predicts_the_run_itself(run_folder: Path) ->
 
     for figure in result.figures:
         assert figure.predicted == pytest.approx(figure.actual, rel=1e-12)
+
+
+def test_a_slower_link_costs_a_real_board_the_model_that_it_trains_and_an_emulated_one_the_priced_one(
+    run_folder: Path, tmp_path: Path
+) -> None:
+    real = tmp_path / "real"
+    shutil.copytree(run_folder, real)
+    (real / "run.yaml").write_text(EXPERIMENT.replace("backend: local", "backend: fleet"), encoding="utf-8")
+
+    longer = {}
+    for folder in (run_folder, real):
+        makespan = find_figure(replay_run(folder, ["fleet.0.link.up_mbps=5"], draws=1, workers=1), "makespan_s")
+        longer[folder] = makespan.predicted / makespan.actual
+    assert longer[run_folder] > 1.5
+    assert longer[real] == pytest.approx(1.0, abs=0.02)
 
 
 def test_boards_that_the_run_had_not_are_drawn_from_their_kind(run_folder: Path) -> None:

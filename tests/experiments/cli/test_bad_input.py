@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from contracts.crashing import disk_full
 from contracts.launching import SMALL, Launcher, Outcome
 
 from experiments.backends import launcher
@@ -324,10 +325,7 @@ def test_an_out_folder_without_permission_is_refused(fedge: Launcher, tmp_path: 
 
 
 def test_an_out_folder_that_turns_out_unwritable_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(path: Path, text: str) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(launcher, "write_text", refuse)
+    monkeypatch.setattr(launcher, "write_text", disk_full)
     with pytest.raises(BadInput, match=r"--out: got .*; a folder that can be written \(No space left on device\)"):
         launcher.start_run(load_experiment(_config(tmp_path)), tmp_path / "run", lambda: None)
 

@@ -44,13 +44,12 @@ def tables(tmp_path: Path) -> tuple[Path, Path]:
 
 
 @pytest.fixture
-def asked(tables: tuple[Path, Path], tmp_path: Path) -> StrategyStudyOptions:
+def asked(tables: tuple[Path, Path], tmp_path: Path, one_core: None) -> StrategyStudyOptions:
     file = tmp_path / "problems.yaml"
     file.write_text(PROBLEMS, encoding="utf-8")
     return StrategyStudyOptions(JobTableOptions((tables[0],), (tables[1],)), "gmd,oracle", str(file))
 
 
-@pytest.mark.slow
 def test_rows_come_out_one_per_strategy_and_family(
     asked: StrategyStudyOptions, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -142,7 +141,6 @@ def test_seeds_draw_streams_of_their_own_and_rows_do_not_depend_on_the_processes
     assert [replace(row, seconds=0.0) for row in rows] == [replace(row, seconds=0.0) for row in again]
 
 
-@pytest.mark.slow
 def test_a_strategy_that_fails_is_a_row_with_an_error_and_the_command_fails_at_the_end(
     asked: StrategyStudyOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,11 +6,11 @@ import json
 import os
 import signal
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
 from contracts.launching import FEDGE, Launcher
+from contracts.processes import wait_for
 
 from fedge.serving.private_workers import WorkerSettings, start_workers
 from fedge.serving.side_by_side import SERVICE
@@ -155,13 +155,6 @@ def workers_of(tmp_path: Path) -> list[int]:
     return found
 
 
-def gone(tmp_path: Path, limit_s: float = 15.0) -> bool:
-    ends_s = time.monotonic() + limit_s
-    while workers_of(tmp_path) and time.monotonic() < ends_s:
-        time.sleep(0.05)
-    return not workers_of(tmp_path)
-
-
 @pytest.mark.slow
 def test_ctrl_c_gives_the_result_so_far_and_leaves_no_process(tmp_path):
     process = begun(tmp_path)
@@ -176,7 +169,7 @@ def test_ctrl_c_gives_the_result_so_far_and_leaves_no_process(tmp_path):
     data = json.loads((tmp_path / "out.json").read_text())
     assert data["interrupted"] is True
     assert data["outcomes"][0]["minibatches"] > 0
-    assert gone(tmp_path)
+    wait_for(lambda: not workers_of(tmp_path), "its workers ended", 15.0)
 
 
 @pytest.mark.slow
@@ -189,7 +182,7 @@ def test_no_process_is_left_when_it_is_ended(tmp_path, number):
     process.communicate(timeout=60)
 
     assert process.returncode != 0
-    assert gone(tmp_path)
+    wait_for(lambda: not workers_of(tmp_path), "its workers ended", 15.0)
 
 
 @pytest.mark.slow

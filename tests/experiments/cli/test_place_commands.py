@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import typer
+from contracts.crashing import disk_full
 from typer.testing import CliRunner
 
 from experiments.cli import place_commands
@@ -137,10 +138,7 @@ def test_what_cannot_be_is_one_line(more: dict[str, object], told: str) -> None:
 def test_a_file_that_cannot_be_written_is_one_line(
     option: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("fedge.atomic_files.replace_file", full)
+    monkeypatch.setattr("fedge.atomic_files.replace_file", disk_full)
     files = {"html": None, "json": None, option: tmp_path / "p"}
     with pytest.raises(BadInput, match=f"--{option}: .*No space left"):
         print_placement(PlacementOptions(WORKLOAD, "agx-orin", batches="1"), files["html"], files["json"])

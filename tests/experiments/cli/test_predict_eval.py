@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from contracts.boards import write_table
 from contracts.launching import FEDGE
+from contracts.processes import wait_for
 from contracts.shown import shown_text
 
 from experiments.cli.predict_commands import evaluate_predictors
@@ -59,7 +60,7 @@ def plug_ins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 @pytest.fixture
-def asked(tmp_path: Path, plug_ins: str) -> PredictionStudyOptions:
+def asked(tmp_path: Path, plug_ins: str, one_core: None) -> PredictionStudyOptions:
     """A small study of the predictor that needs least."""
     target = write_table(tmp_path / "my-board" / "train" / "net.csv", 1)
     return PredictionStudyOptions(
@@ -73,7 +74,6 @@ def judged(asked: PredictionStudyOptions, tmp_path: Path) -> list[dict[str, Any]
     return rows
 
 
-@pytest.mark.slow
 def test_rows_a_page_and_tables_come_out(
     asked: PredictionStudyOptions, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -93,7 +93,6 @@ def test_rows_a_page_and_tables_come_out(
     assert not list(tmp_path.glob(".*.part"))
 
 
-@pytest.mark.slow
 def test_a_failing_method_leaves_rows_and_fails_at_the_end(
     asked: PredictionStudyOptions, plug_ins: str, tmp_path: Path
 ) -> None:
@@ -108,7 +107,6 @@ def test_a_failing_method_leaves_rows_and_fails_at_the_end(
     assert "on <purpose>" not in (tmp_path / "page.html").read_text(encoding="utf-8"), "it is escaped"
 
 
-@pytest.mark.slow
 def test_a_page_of_nothing_but_failures_says_why(asked: PredictionStudyOptions, plug_ins: str, tmp_path: Path) -> None:
     with pytest.raises(FedgeError):
         evaluate_predictors(replace(asked, methods=f"{plug_ins}:Broken", modes="5"), None, tmp_path / "page.html")
@@ -270,9 +268,7 @@ def test_ctrl_c_ends_it_at_once_and_leaves_neither_process_nor_file(
         text=True,
         start_new_session=True,
     )
-    deadline = time.monotonic() + 20.0
-    while len(children_of(process.pid)) < 2 and time.monotonic() < deadline:  # multiprocessing's tracker and a worker
-        time.sleep(0.1)
+    wait_for(lambda: len(children_of(process.pid)) >= 2, "multiprocessing's tracker and a worker")
     time.sleep(1.0)
     started = time.monotonic()
 

@@ -111,9 +111,8 @@ def test_the_help_names_all_policies(fedge: Launcher) -> None:
     assert [name for name in POLICIES if name not in told.replace("mode-choice", "")] == []
 
 
-@pytest.mark.slow
 def test_the_rows_have_the_published_keys_and_the_oracle_has_no_regret(
-    fedge: Launcher, table: Path, tmp_path: Path
+    fedge: Launcher, one_core: None, table: Path, tmp_path: Path
 ) -> None:
     out, page = tmp_path / "rows.json", tmp_path / "page.html"
     options = ("--policy", "oracle,maxn", "--deadline-ratio", "3", "--rounds", "12", "--seeds", "2", "--steps", "30")

@@ -7,12 +7,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import uuid
 from pathlib import Path
 
 import pytest
 import yaml
+from contracts.processes import wait_for
 from typer.testing import CliRunner
 
 from experiments.backends.run_processes import RUN_MARK, find_marked_processes
@@ -59,17 +59,12 @@ def list_points(out: Path) -> dict[str, tuple[int, int]]:
 def test_a_killed_sweep_repeats_nothing_that_had_ended(config: Path, tmp_path: Path, workers: int) -> None:
     out, mark = tmp_path / "out", uuid.uuid4().hex
     first = start(config, out, workers, **{RUN_MARK: mark})
-    deadline_s = time.monotonic() + LIMIT_S
-    while not list_points(out) and time.monotonic() < deadline_s:
-        assert first.poll() is None, first.communicate()
-        time.sleep(0.02)
+    wait_for(lambda: list_points(out) or first.poll() is not None, "a point was written", LIMIT_S)
     first.send_signal(signal.SIGKILL)
     first.communicate()
     ended = list_points(out)
     assert 1 <= len(ended) < 4
-    while find_marked_processes(mark) and time.monotonic() < deadline_s:
-        time.sleep(0.1)
-    assert not find_marked_processes(mark)
+    wait_for(lambda: not find_marked_processes(mark), "its processes ended")
 
     second = start(config, out, workers)
     output, errors = second.communicate(timeout=LIMIT_S)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from contracts.crashing import disk_full
 from typer.testing import CliRunner
 
 from experiments.cli import topology_commands
@@ -163,10 +164,7 @@ def test_folders_and_files_of_others_are_not_written_over(tmp_path: Path) -> Non
 
 
 def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(variant_files, "save_variant", full)
+    monkeypatch.setattr(variant_files, "save_variant", disk_full)
     with pytest.raises(BadInput, match=r"--out: .*No space left"):
         print_variants(ASKED, out=tmp_path / "out", json_file=None, html=None, check_training=False)
 

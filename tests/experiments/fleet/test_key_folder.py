@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from contracts.crashing import disk_full
 from cryptography import x509
 
 from experiments.fleet import key_folder
@@ -91,7 +92,7 @@ def test_a_disk_that_fills_half_way_leaves_nothing(tmp_path: Path, monkeypatch: 
 
     def failing(path: Path, content: bytes) -> None:
         if path.name == "server.key":
-            raise OSError(28, "No space left on device")
+            disk_full()
         write(path, content)
 
     monkeypatch.setattr(key_folder, "_write_file", failing)

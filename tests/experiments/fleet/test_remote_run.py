@@ -14,7 +14,6 @@ import subprocess
 import sys
 import tarfile
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -22,6 +21,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from contracts.processes import wait_for
 
 from experiments.fleet import remote_run, server_connection
 from experiments.fleet.inventory import InventoryHost
@@ -100,7 +100,7 @@ def sshd(tmp_path: Path, there: Path) -> Iterator[InventoryHost]:
     with (tmp_path / "sshd.log").open("wb") as log:
         process = subprocess.Popen([found, "-D", "-e", "-f", tmp_path / "sshd_config"], stdout=log, stderr=log)
     try:
-        _until(lambda: process.poll() is not None or _listens(port))
+        wait_for(lambda: process.poll() is not None or _listens(port))
         assert process.poll() is None, (tmp_path / "sshd.log").read_text(encoding="utf-8")
         yield _member(
             there,
@@ -139,13 +139,6 @@ def _listens(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
-def _until(holds: Callable[[], object], within_s: float = 30.0) -> None:
-    end_s = time.monotonic() + within_s
-    while not holds():
-        assert time.monotonic() < end_s, "waited for nothing"
-        time.sleep(0.05)
-
-
 def experiment(folder: Path, rounds: int = 1, **more: object) -> bytes:
     folder.mkdir(parents=True, exist_ok=True)
     record = {"backend": "fleet", "rounds": rounds, "fleet": [{"device": "nano"}], **more}
@@ -162,7 +155,7 @@ def once(holds: Callable[[], object], act: Callable[[], object]) -> Iterator[Non
     """Act from the side as soon as something holds, while the block goes on."""
 
     def wait() -> None:
-        _until(holds)
+        wait_for(holds)
         act()
 
     thread = threading.Thread(target=wait)
@@ -242,7 +235,7 @@ def test_a_connection_that_is_lost_ends_the_run_and_says_how_to_go_on(sshd: Inve
     with pytest.raises(RunFailed, match=f"resume {job}/run"), lost:
         remote_run.follow_run(server, job, {}, silent)
 
-    _until((Path(job) / "run" / "interrupted").is_file)
+    wait_for((Path(job) / "run" / "interrupted").is_file)
 
 
 def test_a_run_without_a_folder_fetches_nothing(server: ServerConnection, tmp_path: Path) -> None:

@@ -15,13 +15,13 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from contracts.processes import wait_for
 
 from experiments.backends.simulation import find_free_port
 from fedge.studies.ray_session import choose_port
@@ -111,7 +111,7 @@ class Machines:
                 command, env=env, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
             )
         self.started.append(process)
-        until(lambda: "Ray runtime started" in log.read_text() or process.poll() is not None)
+        wait_for(lambda: "Ray runtime started" in log.read_text() or process.poll() is not None, log, LIMIT_S)
         assert process.poll() is None, log.read_text()[-3000:]
         return process
 
@@ -162,13 +162,6 @@ def add_machine(machines: Machines) -> Iterator[Callable[..., subprocess.Popen[b
     for process in own:
         process.kill()
         process.wait()
-
-
-def until(wanted: Callable[[], bool]) -> None:
-    deadline_s = time.monotonic() + LIMIT_S
-    while not wanted():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.1)
 
 
 def run_sweep(machines: Machines, config: Path, out: Path) -> subprocess.CompletedProcess[str]:
@@ -225,7 +218,11 @@ def test_of_a_machine_that_is_lost_only_its_tasks_are_repeated(
     here = os.uname().nodename
     driver = subprocess.Popen([sys.executable, "-c", DRIVER_PROGRAM], env=env, stdout=subprocess.PIPE, text=True)
 
-    until(lambda: driver.poll() is not None or all(list(marks.glob(f"*.ended.{name}")) for name in (here, OTHER)))
+    wait_for(
+        lambda: driver.poll() is not None or all(list(marks.glob(f"*.ended.{name}")) for name in (here, OTHER)),
+        "a point ended on both",
+        LIMIT_S,
+    )
     assert driver.poll() is None
     lost.send_signal(signal.SIGKILL)
     before = {path.name.partition(".")[0] for path in marks.glob("*.ended.*")}

@@ -18,7 +18,8 @@ from fedge.client.memory_attempts import Answer
 from fedge.decisions.candidate_modes import mask_above_floor
 from fedge.decisions.planning import load_planner
 from fedge.decisions.planning.board_energy import find_least_energy_point
-from fedge.devices.emulated_board import MODE_SWITCH_S, WARM_UP_STEPS
+from fedge.devices.emulated_board import WARM_UP_STEPS
+from fedge.devices.mode_switch import mode_change_s
 from fedge.errors import BadInput
 from fedge.experiment import (
     DataSpec,
@@ -234,7 +235,10 @@ def test_a_part_in_a_second_mode_is_reported_and_remembered_as_one_of_the_round(
     assert report.mixed.step_s > 2 * report.measured.step_s
     assert report.steps == report.asked_steps == seat.setup.steps
     assert report.mixed.warm_up_s > 0 == report.measured.warm_up_s
-    assert (report.mixed.switch_s, report.measured.switch_s) == (None, MODE_SWITCH_S)
+    assert (report.mixed.switch_s, report.measured.switch_s) == (
+        None,
+        mode_change_s(report.mixed.mode, report.measured.mode),
+    )
     assert state.measurements == (*own, report.mixed, report.measured)
 
 

@@ -9,13 +9,14 @@ import re
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from contracts.processes import wait_for
 
 pytest.importorskip("torch", reason="the worker trains with torch")
 
@@ -182,7 +183,7 @@ class DiesAtWork(Worker):
             killer.join()
 
     def _kill_at_work(self) -> None:
-        until(lambda: (self.status()["job"] or {"verb": None})["verb"] == "train")
+        wait_for(lambda: (self.status()["job"] or {"verb": None})["verb"] == "train")
         self.kill()
 
     def kill(self) -> None:
@@ -190,7 +191,7 @@ class DiesAtWork(Worker):
         trainer = self.board.trainer
         os.kill(trainer, signal.SIGKILL)
         self.killed_s = time.monotonic()
-        until(lambda: not Path(f"/proc/{trainer}").exists())
+        wait_for(lambda: not Path(f"/proc/{trainer}").exists())
 
 
 class DiesAfterwards(DiesAtWork):
@@ -242,7 +243,7 @@ def test_a_worker_that_does_not_come_to_an_end_ends_its_round_and_the_board_is_f
     ask = RequestMessage("train", round=6, policy="balanced", goal=RoundGoal("balanced", 50, deadline_s=600.0))
     answer, _ = real.answer_request(long, board.settings, ask, TASK.initial_arrays(3))
     with closing(Worker(board.settings.worker_socket)) as worker:
-        until(lambda: worker.status()["state"] == "idle")
+        wait_for(lambda: worker.status()["state"] == "idle")
 
     assert answer.error is not None
     assert "no answer to train" in answer.error
@@ -348,13 +349,6 @@ def test_a_full_disk_is_named_with_its_board_and_folder(
     asked(board, dataclasses.replace(ask, kind="bye"))
 
     assert answer.error == "no space left on board-1 (/var/lib/fedge/node/x): free some"
-
-
-def until(true: Callable[[], bool]) -> None:
-    limit_s = time.monotonic() + 60
-    while not true():
-        assert time.monotonic() < limit_s
-        time.sleep(0.01)
 
 
 def test_a_board_that_the_experiment_does_not_name_is_told_the_names(board: Desk) -> None:

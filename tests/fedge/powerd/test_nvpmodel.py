@@ -41,6 +41,9 @@ GPU_POWER_CONTROL_ENABLE GPU_PWR_CNTL_EN on
 """
 
 
+TABLE_KHZ = (400000, 800000, 1200000, 1600000)
+
+
 class Answers(Machine):
     """A machine without files whose nvpmodel says ``output`` (None: there is no nvpmodel)."""
 
@@ -123,11 +126,26 @@ def test_a_core_that_is_on_against_the_preset_is_named() -> None:
         assert nvpmodel.find_unmet(nvpmodel.PresetCaps({1: on}, {}, None, None), state, hardware) == unmet
 
 
+def find_unmet(high, caps, table):
+    policy = CpufreqPolicy("policy0", core=0, files=LimitFiles("low", "high"), span=LimitSpan(0, high), table=table)
+    state = KnobState({0: True}, (policy,), {}, EmcState())
+    hardware = Hardware({}, cpu_khz=table, gpus=(), emc="none", emc_files=EmcFiles(), emc_hz=())
+    return nvpmodel.find_unmet(nvpmodel.PresetCaps({}, caps, None, None), state, hardware)
+
+
+@pytest.mark.parametrize("high", TABLE_KHZ)
+@pytest.mark.parametrize("cap", [nvpmodel.UNCAPPED, *range(200000, 1800000, 100000)])
+def test_a_clock_is_capped_as_the_preset_has_it_where_no_value_of_the_table_lies_between(high, cap) -> None:
+    wanted = TABLE_KHZ[-1] if cap == nvpmodel.UNCAPPED else cap
+    between = [khz for khz in TABLE_KHZ if min(high, wanted) < khz < max(high, wanted)]
+    beside = not between and (cap != nvpmodel.UNCAPPED or high == wanted)
+    if cap in TABLE_KHZ:
+        beside = high == cap
+    assert (find_unmet(high, {0: cap}, TABLE_KHZ) is None) == beside
+
+
 @pytest.mark.parametrize(
     ("caps", "table"), [({}, (400, 800)), ({0: 400}, ()), ({0: nvpmodel.UNCAPPED}, ()), ({0: 800}, (400, 800))]
 )
 def test_a_clock_without_a_cap_or_a_table_is_as_the_preset_has_it(caps, table) -> None:
-    policy = CpufreqPolicy("policy0", core=0, files=LimitFiles("low", "high"), span=LimitSpan(400, 800), table=table)
-    state = KnobState({0: True}, (policy,), {}, EmcState())
-    hardware = Hardware({}, cpu_khz=table, gpus=(), emc="none", emc_files=EmcFiles(), emc_hz=())
-    assert nvpmodel.find_unmet(nvpmodel.PresetCaps({}, caps, None, None), state, hardware) is None
+    assert find_unmet(800, caps, table) is None

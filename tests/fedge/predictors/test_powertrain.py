@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from contracts.baselines import MadeUpBoard, mape, real_table
 from contracts.boards import MAXN, another_workload, grid, made_up_table
+from contracts.crashing import disk_full
 from contracts.predictor import BaselineContract, measured
 from safetensors.numpy import load_file, save_file
 
@@ -217,10 +218,7 @@ def test_a_cache_that_cannot_be_written_only_costs_time(
 def test_a_write_that_breaks_leaves_nothing_behind(
     table: ProfileTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(Path, "replace", broken)
+    monkeypatch.setattr(Path, "replace", disk_full)
 
     made: ReferenceNetwork = load_reference_network(table, 0, tmp_path)
 

@@ -110,8 +110,9 @@ def deliveries(draw: st.DrawFn) -> tuple[list[TelemetryBatch], list[tuple[str, T
         at_s = NOW - 10_000
         for stream in ("first", "second"):
             for seq in range(1, draw(st.integers(0, 6)) + 1):
-                stretches = draw(st.integers(0, 3))
-                sent.append(message(board, f"{board}-{stream}", seq, at_s, stretches))
+                stretches, progress = draw(st.integers(0, 3)), BoardProgress(board, at_s, "idle")
+                more = {"progress": draw(st.sampled_from([None, progress]))}
+                sent.append(message(board, f"{board}-{stream}", seq, at_s, stretches, **more))
                 at_s += stretches + draw(st.integers(0, 2))
     indices = draw(st.lists(st.integers(0, len(sent) - 1), max_size=40)) if sent else []
     in_order = draw(st.booleans())
@@ -153,11 +154,13 @@ def test_every_delivery_is_judged_as_the_whole_past_says(
     rows = [row for _, found, _ in verdicts for row in found]
     assert len({(row.board, row.at_s) for row in rows}) == len(rows)
     for board in "abc":
-        times = [row.at_s for row in rows if row.board == board]
-        assert times == sorted(times)
-        assert sum(books.boards().get(board, EMPTY_LEDGER).counts.values()) == sum(
-            speaker == board for speaker, _ in delivered
-        )
+        own = [row for row in rows if row.board == board]
+        assert [row.at_s for row in own] == sorted(row.at_s for row in own)
+        taken = [sent for (_, sent), (kind, _, _) in zip(delivered, verdicts, strict=True) if kind == "taken"]
+        told = [sent.progress for sent in taken if sent.board == board and sent.progress is not None]
+        ledger = books.boards().get(board, EMPTY_LEDGER)
+        assert (ledger.progress, ledger.latest) == ([None, *told][-1], [None, *own][-1])
+        assert sum(ledger.counts.values()) == sum(speaker == board for speaker, _ in delivered)
 
 
 @given(deliveries(), st.integers(0, 40))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 import pytest
 from hypothesis import given
@@ -133,6 +133,23 @@ def test_samples_become_stretches_with_the_joules_of_the_integral(
         read = [step[place] for step in steps]
         assert all(min(read) - 1e-6 <= value <= max(read) + 1e-6 for value in column)
     assert set(trace.cpu_load) == {None}
+
+
+@given(samples_of.filter(lambda steps: len(steps) > 1), st.booleans())
+def test_a_reading_that_every_other_sample_lacks_is_that_of_the_samples_beside_it(
+    steps: list[tuple[float, float, float]], first: bool
+) -> None:
+    times = list(accumulate(step_s for step_s, _, _ in steps))
+    has = [(number % 2 == 0) == first for number in range(len(steps))]
+    samples = [
+        SensorSample(at_s, watts, {"GPU": rail_w} if known else {}, {"cpu": watts} if known else {})
+        for at_s, (_, watts, rail_w), known in zip(times, steps, has, strict=True)
+    ]
+    trace = trace_operations.trace_from_samples(samples, times[0], times[-1], 0.3)
+
+    for place, column in ((1, trace.temperature_c), (2, trace.rails_w["GPU"])):
+        read = [step[place] for step, known in zip(steps, has, strict=True) if known]
+        assert all(value is not None and min(read) - 1e-6 <= value <= max(read) + 1e-6 for value in column)
 
 
 def test_where_no_sample_came_for_too_long_there_is_a_gap() -> None:
