@@ -56,11 +56,32 @@ class BatterySpec(_SpecModel):
     floor: Annotated[float, Field(ge=0, lt=1)] = 0.1
 
 
+class NetworkSpec(_SpecModel):
+    """A network without measured tables: the cost of its steps is estimated from its layers and labelled so.
+
+    Attributes:
+        model: A MODEL as in ``fedge layers``.
+        input: Shape of one sample; None for the model's default.
+        loading: How samples are loaded.
+        image_mpixel: Megapixels of a stored image, which the loader decodes.
+        mixed: Whether steps are computed in mixed precision.
+        layers: Layer counts, one line per layer; filled in by the launcher.
+    """
+
+    model: str
+    input: Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(min_length=1)] | None = None
+    loading: Literal["workers", "inline", "cached"] = "workers"
+    image_mpixel: Positive = 0.25
+    mixed: bool = False
+    layers: str | None = None
+
+
 class ServingSpec(_SpecModel):
     """A standing inference service on a board, which continues while the board trains and while it waits.
 
     Attributes:
-        cost: Name of the inference cost profile that prices a batch.
+        cost: Name of the inference cost profile that prices a batch, or of a known network; with ``network`` a label.
+        network: Any network, priced by its layers.
         rate_hz: Mean request rate.
         latency_s: Latency budget of a request.
         arrivals: Arrival process.
@@ -74,6 +95,7 @@ class ServingSpec(_SpecModel):
     arrivals: Literal["constant", "poisson", "bursts"] = "poisson"
     batch_sizes: Annotated[tuple[Annotated[int, Field(ge=1, le=1024)], ...], Field(min_length=1)] = (1, 4, 16, 32, 64)
     model: str | None = None
+    network: NetworkSpec | None = None
 
 
 class LoaderSpec(_SpecModel):
@@ -147,26 +169,6 @@ class MemorySpec(_SpecModel):
 
 DEFAULT_WIDTHS = (1.0, 0.75, 0.5, 0.25)
 # Default in steps of a quarter: finer steps would use a board's memory more fully, but the search takes longer.
-
-
-class NetworkSpec(_SpecModel):
-    """A network without measured tables: the cost of its steps is estimated from its layers and labelled so.
-
-    Attributes:
-        model: A MODEL as in ``fedge layers``.
-        input: Shape of one sample; None for the model's default.
-        loading: How samples are loaded.
-        image_mpixel: Megapixels of a stored image, which the loader decodes.
-        mixed: Whether steps are computed in mixed precision.
-        layers: Layer counts, one line per layer; filled in by the launcher.
-    """
-
-    model: str
-    input: Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(min_length=1)] | None = None
-    loading: Literal["workers", "inline", "cached"] = "workers"
-    image_mpixel: Positive = 0.25
-    mixed: bool = False
-    layers: str | None = None
 
 
 class WorkloadSpec(_SpecModel):

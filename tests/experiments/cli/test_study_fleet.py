@@ -96,7 +96,7 @@ def test_what_columns_do_not_play_is_said_before_playing(
 
 
 def test_a_deadline_is_not_judged_by_the_work_of_a_smaller_fleet(config: Path) -> None:
-    deadline = ("policy=least-energy-within-deadline", "policy.deadline_s=20", "fleet.1.count=5000")
+    deadline = ("policy=least-energy-within-deadline", "policy.deadline_s=28", "fleet.1.count=5000")
 
     assert build_fleet_study(FleetStudyOptions(config, overrides=deadline, steps=5)).jobs[0].engine == "columns"
 
