@@ -57,6 +57,7 @@ from fedge.protocols import LearningTask
 from fedge.seeds import make_generator
 from fedge.types import DeviceSpec, Modes, ProfileTable, TrainOptions, fitted_label, weakest_label
 from fedge.workloads import load_experiment_task
+from fedge.workloads.null_task import NULL_TASK
 from fedge.workloads.partitions import split_task
 from fedge.yaml_files import format_value
 
@@ -130,6 +131,9 @@ def _check_real_boards(experiment: Experiment) -> None:
 
     superlink_check.check_superlink(experiment.superlink)
     task = experiment.workload.task
+    if task == NULL_TASK:
+        right = "a task that boards can train: real boards simulate nothing (backend sim or local does)"
+        raise BadInput("workload.task", repr(task), right)
     if ":" in task:
         right = "one of fedge's tasks or a task file (.py): a board's worker cannot load a module of yours"
         raise BadInput("workload.task", repr(task), right)
@@ -291,7 +295,10 @@ def _check_data(experiment: Experiment) -> tuple[int, ...]:
 
     The data set stays cached in this process.
     """
-    name = experiment.workload.task
+    name, samples = experiment.workload.task, experiment.data.samples
+    if samples is not None and name != NULL_TASK:
+        right = f"nothing: {name} has samples of its own, this is for the task {NULL_TASK}"
+        raise BadInput("data.samples", str(samples), right)
     try:
         task = load_experiment_task(experiment)
         if name.endswith(workloads.TASK_FILE_SUFFIX):
