@@ -56,11 +56,32 @@ class BatterySpec(_SpecModel):
     floor: Annotated[float, Field(ge=0, lt=1)] = 0.1
 
 
+class NetworkSpec(_SpecModel):
+    """A network without measured tables: the cost of its steps is estimated from its layers and labelled so.
+
+    Attributes:
+        model: A MODEL as in ``fedge layers``.
+        input: Shape of one sample; None for the model's default.
+        loading: How samples are loaded.
+        image_mpixel: Megapixels of a stored image, which the loader decodes.
+        mixed: Whether steps are computed in mixed precision.
+        layers: Layer counts, one line per layer; filled in by the launcher.
+    """
+
+    model: str
+    input: Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(min_length=1)] | None = None
+    loading: Literal["workers", "inline", "cached"] = "workers"
+    image_mpixel: Positive = 0.25
+    mixed: bool = False
+    layers: str | None = None
+
+
 class ServingSpec(_SpecModel):
     """A standing inference service on a board, which continues while the board trains and while it waits.
 
     Attributes:
-        cost: Name of the inference cost profile that prices a batch.
+        cost: Name of the inference cost profile that prices a batch, or of a known network; with ``network`` a label.
+        network: Any network, priced by its layers.
         rate_hz: Mean request rate.
         latency_s: Latency budget of a request.
         arrivals: Arrival process.
@@ -74,6 +95,7 @@ class ServingSpec(_SpecModel):
     arrivals: Literal["constant", "poisson", "bursts"] = "poisson"
     batch_sizes: Annotated[tuple[Annotated[int, Field(ge=1, le=1024)], ...], Field(min_length=1)] = (1, 4, 16, 32, 64)
     model: str | None = None
+    network: NetworkSpec | None = None
 
 
 class LoaderSpec(_SpecModel):
@@ -149,26 +171,6 @@ DEFAULT_WIDTHS = (1.0, 0.75, 0.5, 0.25)
 # Default in steps of a quarter: finer steps would use a board's memory more fully, but the search takes longer.
 
 
-class NetworkSpec(_SpecModel):
-    """A network without measured tables: the cost of its steps is estimated from its layers and labelled so.
-
-    Attributes:
-        model: A MODEL as in ``fedge layers``.
-        input: Shape of one sample; None for the model's default.
-        loading: How samples are loaded.
-        image_mpixel: Megapixels of a stored image, which the loader decodes.
-        mixed: Whether steps are computed in mixed precision.
-        layers: Layer counts, one line per layer; filled in by the launcher.
-    """
-
-    model: str
-    input: Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(min_length=1)] | None = None
-    loading: Literal["workers", "inline", "cached"] = "workers"
-    image_mpixel: Positive = 0.25
-    mixed: bool = False
-    layers: str | None = None
-
-
 class WorkloadSpec(_SpecModel):
     """The learning task, the cost profile of its steps on a board, and the size of the model that emulated links move.
 
@@ -195,6 +197,8 @@ class DataSpec(_SpecModel):
     shards_per_client: Annotated[int, Field(ge=1)] = 2
     dir: str | None = None
     download: bool = True
+    samples: Annotated[int, Field(ge=1, le=10**9)] | None = None
+    """Samples that the fleet stands for if the task is ``none``."""
 
 
 class PolicySpec(_SpecModel):
@@ -288,6 +292,17 @@ class SuperlinkSpec(_SpecModel):
     """How long the server waits for all boards before the first round; afterwards it continues with those connected."""
 
 
+class BackendOptionsSpec(_SpecModel):
+    """Options of the backends ``local`` and ``sim``.
+
+    Attributes:
+        num_gpus: Share of a CUDA device that each process of emulated clients takes and trains on; 0 trains on the
+            CPU.
+    """
+
+    num_gpus: Annotated[float, Field(ge=0, le=1)] = 0.0
+
+
 class ExporterSpec(_SpecModel):
     """An additional destination of a run's rows: an exporter's name (or ``module:Class``) and its options."""
 
@@ -323,9 +338,20 @@ class Experiment(_SpecModel):
     """Wall time that the server waits for a round's replies before it counts missing ones as failed."""
     jobs: Annotated[int, Field(ge=1, le=256)] | None = None
     """Processes that share the clients of the ``local`` backend; by default one per core if that is worth it."""
+    backend_options: BackendOptionsSpec = BackendOptionsSpec()
     exporters: tuple[ExporterSpec, ...] = ()
     plugins: tuple[str, ...] = ()
     """Paths of the user's Python modules that ``module:name`` entries refer to."""
+
+
+def choose_training_device(experiment: Experiment) -> str:
+    """Return the torch device on which emulated clients train: ``cpu`` or ``cuda``."""
+    return "cuda" if experiment.backend_options.num_gpus > 0 else "cpu"
+
+
+def is_bit_reproducible(experiment: Experiment) -> bool:
+    """Return whether the seed fixes every bit of a run on one machine: not on real boards, and not on CUDA."""
+    return experiment.backend != "fleet" and choose_training_device(experiment) == "cpu"
 
 
 class FleetBoard(_SpecModel):

@@ -93,6 +93,11 @@ def log_path(environ: Mapping[str, str], name: str, now_s: float, pid: int) -> P
 
 def run_playbook(name: str, fleet: SelectedFleet, call: PlaybookCall) -> int:
     """Run a playbook, show its progress and print a summary; return the exit code."""
+    return DONE if follow_playbook(name, fleet, call).code == 0 else FAILED
+
+
+def follow_playbook(name: str, fleet: SelectedFleet, call: PlaybookCall) -> PlaybookOutcome:
+    """Run a playbook, show its progress, print a summary and return the outcome."""
     console, started_s = _console(), time.monotonic()
     log = log_path(os.environ, name, time.time(), os.getpid())
     try:
@@ -104,7 +109,7 @@ def run_playbook(name: str, fleet: SelectedFleet, call: PlaybookCall) -> int:
         raise
     took = f"took {format_elapsed(time.monotonic() - started_s)}; all of Ansible's output: {log}"
     print_lines(console, [*summarize_outcome(outcome, check=call.check, boards=frozenset(fleet.boards)), took])
-    return DONE if outcome.code == 0 else FAILED
+    return outcome
 
 
 def summarize_outcome(outcome: PlaybookOutcome, *, check: bool, boards: frozenset[str]) -> list[str]:

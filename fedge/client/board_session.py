@@ -175,7 +175,7 @@ def _expect_service(spec: ServingSpec, device: DeviceSpec, workload: Workload, c
     demand = build_demand(spec)
     return ExpectedService(
         demand,
-        average_inference_costs(device, spec.cost, demand.batch_sizes, candidates),
+        average_inference_costs(device, spec, candidates),
         idle_w=mode_idle_power_w(device, workload, candidates),
         one_batch_size=True,
     )

@@ -88,7 +88,7 @@ def build_service(board: FleetBoard, kind: BoardKind, seed: int) -> EmulatedServ
     if spec is None:
         return None
     demand = build_demand(spec)
-    average, spreads = _cached_average_costs(board.entry.device, spec.cost, demand.batch_sizes, kind.average.modes)
+    average, spreads = _cached_average_costs(board.entry.device, spec, kind.average.modes)
     columns = []
     for i, spread in enumerate(spreads):
         column = ModeSurface(average.modes, average.infer_s[:, i], average.power_w[:, i], average.power_w[:, i])
@@ -101,9 +101,9 @@ def build_service(board: FleetBoard, kind: BoardKind, seed: int) -> EmulatedServ
 
 @lru_cache(maxsize=64)
 def _cached_average_costs(
-    device: str, cost: str, batch_sizes: tuple[int, ...], modes: Modes
+    device: str, spec: ServingSpec, modes: Modes
 ) -> tuple[InferenceCosts, tuple[tuple[float, float], ...]]:
-    return inference_costs_and_spreads(catalogue.find(device, where="fleet.device"), cost, batch_sizes, modes)
+    return inference_costs_and_spreads(catalogue.find(device, where="fleet.device"), spec, modes)
 
 
 def expected_inference_costs(serving: EmulatedService, modes: Modes, allowed: NDArray[np.bool_]) -> InferenceCosts:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Self
 
+from fedge.client.inference_service import find_service_network
 from fedge.costs.layer_estimate import estimate_network_cost
 from fedge.costs.layered_work import build_workload, find_known_layers, find_priced_network
 from fedge.costs.layers.network_cost import NetworkCost, narrow_network, sum_layers
@@ -21,7 +22,7 @@ from fedge.costs.memory.scale_choice import (
 )
 from fedge.costs.memory.step_need import StepNeed, predict_step_need
 from fedge.devices.catalogue import load_catalogue
-from fedge.experiment import DEFAULT_WIDTHS, Experiment, FleetEntry, MemorySpec, WorkloadSpec
+from fedge.experiment import DEFAULT_WIDTHS, Experiment, FleetEntry, MemorySpec, ServingSpec, WorkloadSpec
 from fedge.modes import stack_modes
 from fedge.physics.time_power_model import compute_step_s
 from fedge.types import (
@@ -162,7 +163,7 @@ def build_scaling_context(
         device=device,
         requested=requested,
         work=work,
-        limit_mb=memory_limit_mb(entry, device),
+        limit_mb=max(0.0, memory_limit_mb(entry, device) - service_memory_mb(entry.serving)),
         spec=workload.memory,
         can_narrow=may,
     )
@@ -175,6 +176,18 @@ def _narrow_layer_work(layers: LayerWork, network: NetworkCost, width: float) ->
 def memory_limit_mb(entry: FleetEntry, device: DeviceSpec) -> float:
     """Return the memory available for training on an entry's boards in MB."""
     return entry.memory_mb or estimate_usable_mb(device)
+
+
+def service_memory_mb(spec: ServingSpec | None) -> float:
+    """Return the memory that a standing service keeps in MB: the weights and the activations of its largest batch.
+
+    Inference frees activations once they are used, so the operator that reads and writes most sets them. 0 without
+    a service, or if the layers of its network are not known.
+    """
+    network = None if spec is None else find_service_network(spec)
+    if spec is None or network is None:
+        return 0.0
+    return network.inference_memory_mb(max(spec.batch_sizes))
 
 
 def estimate_usable_mb(device: DeviceSpec) -> float:

@@ -238,9 +238,9 @@ def load_user_profiles() -> tuple[CostProfile, ...]:
     return tuple(read_catalogue("costs", read_profile))
 
 
-def find_user_batch_size(workload: str) -> int | None:
-    """Return the batch size of a workload that only the user's training profiles name, or None."""
-    sizes = [p.batch_size for p in load_user_profiles() if p.workload == workload and p.kind == "train"]
+def find_user_batch_size(workload: str, kind: WorkloadKind = "train") -> int | None:
+    """Return the batch size of a workload that only the user's profiles of a kind name, or None."""
+    sizes = [p.batch_size for p in load_user_profiles() if p.workload == workload and p.kind == kind]
     return sizes[0] if sizes else None
 
 

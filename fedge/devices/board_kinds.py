@@ -10,7 +10,8 @@ import numpy as np
 
 from fedge import modes as mode_tables
 from fedge.costs.cost_priors import build_priors, find_workload_cost
-from fedge.costs.cost_profile import CostProfile, load_calibrated_training
+from fedge.costs.cost_profile import CostProfile, load_calibrated_inference, load_calibrated_training
+from fedge.costs.inference_cost import build_inference_priors
 from fedge.costs.layer_estimate import estimate_network_cost
 from fedge.costs.layered_work import build_workload
 from fedge.costs.workload_sizes import load_workload_sizes
@@ -58,6 +59,15 @@ def build_kind(board: FleetBoard, workload: WorkloadSpec) -> BoardKind:
     return _cached_kind(
         board.entry.device, board.truth, build_workload(board.entry, workload), board.entry.cost is None
     )
+
+
+def build_workload_kind(device: str, work: Workload) -> BoardKind:
+    """Build the kind of emulated boards of the catalogue for a workload.
+
+    Raises:
+        BadInput: The device is unknown, or the workload cannot be priced.
+    """
+    return _cached_kind(device, "model", work, False)
 
 
 def load_references(board: FleetBoard, workload: WorkloadSpec) -> tuple[ProfileTable, ...]:
@@ -155,8 +165,13 @@ def list_priors(spec: DeviceSpec, work: Workload) -> tuple[CostProfile, ...]:
     For an unmeasured network, the estimate from its layers comes first.
     """
     specs = catalogue.load_catalogue()
-    others = build_priors(spec, work.name, specs, batch_size=work.batch_size, layered=False)
-    if work.layers is None or work.name in load_workload_sizes():
+    if work.kind == "infer":
+        others = build_inference_priors(spec, work.name, work.batch_size, specs)
+        known = any(profile.workload == work.name for profile in load_calibrated_inference())
+    else:
+        others = build_priors(spec, work.name, specs, batch_size=work.batch_size, layered=False)
+        known = work.name in load_workload_sizes()
+    if work.layers is None or known:
         return others
     return (estimate_network_cost(spec, work, specs), *others)
 

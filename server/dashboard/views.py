@@ -101,8 +101,8 @@ class RoundPoint:
     round_s: float
     deadline_s: float | None
     energy_j: float
-    accuracy: float
-    loss: float
+    accuracy: float | None
+    loss: float | None
     selected: int
     done: int
     late: int
@@ -119,6 +119,10 @@ class BoardView:
         state: Activity, or outcome in the last round.
         mark: Problem to highlight, if any.
         progress: Share of the round's steps that is done, 0 to 1.
+        latency_p95_s: 95th percentile of the latency of its service's requests in its last round, in seconds.
+        memory_mb: Peak memory of its last round.
+        time_error: Absolute relative error of the step time predicted for its last round.
+        power_error: Absolute relative error of the power predicted for it.
         seen_at_s: Unix time of its last sample or progress report, in seconds.
         told_s: Simulated time of its last row, in seconds.
         refused: Number of refused telemetry messages by reason.
@@ -138,6 +142,12 @@ class BoardView:
     energy_j: float = 0.0
     seen_at_s: float | None = None
     told_s: float | None = None
+    latency_p95_s: float | None = None
+    latency_budget_s: float | None = None
+    memory_mb: float | None = None
+    memory_limit_mb: float | None = None
+    time_error: float | None = None
+    power_error: float | None = None
     error: str = ""
     refused: Mapping[str, int] = field(default_factory=dict)
 
@@ -160,6 +170,13 @@ class LastRow:
     asked_steps: int | None
     power_w: float | None
     temperature_c: float | None
+    step_s: float | None
+    predicted_step_s: float | None
+    predicted_power_w: float | None
+    latency_p95_s: float | None
+    latency_budget_s: float | None
+    memory_mb: float | None
+    memory_limit_mb: float | None
     left_out: bool | None = None
 
 
@@ -414,9 +431,22 @@ def board_view(inputs: TileInputs) -> BoardView:
         energy_j=inputs.energy_j,
         seen_at_s=progress.at_s if progress else None,
         told_s=row.end_s if row else None,
+        **({} if row is None else _last_figures(row)),
         error=(fresh.error if fresh else "") or (row.error or "" if row else ""),
         refused={reason: count for reason, count in inputs.refused.items() if count and reason != "taken"},
     )
+
+
+def _last_figures(row: LastRow) -> dict[str, float | None]:
+    """Return what a board's last row says about its service, its memory and its predictions."""
+    return {
+        "latency_p95_s": row.latency_p95_s,
+        "latency_budget_s": row.latency_budget_s,
+        "memory_mb": row.memory_mb,
+        "memory_limit_mb": row.memory_limit_mb,
+        "time_error": relative_error(row.predicted_step_s, row.step_s),
+        "power_error": relative_error(row.predicted_power_w, row.power_w),
+    }
 
 
 def is_silent(progress: BoardProgress, run: RunInfo, now_s: float) -> bool:

@@ -82,7 +82,14 @@ def made_up_table(
     """Seconds and watts of a workload at every so many modes of the grid, or at ``modes``; ``named`` says whose."""
     at = Modes(grid().knobs[::every]) if modes is None else modes
     cost = truth or coefficients()
-    names = {"device": "board", "workload": "net", "batch_size": 16, "sha256": "0" * 64, "path": "folder/net.csv"}
+    names = {
+        "device": "board",
+        "workload": "net",
+        "batch_size": 16,
+        "sha256": "0" * 64,
+        "path": "folder/net.csv",
+        "label": "measured",
+    }
     return ProfileTable(
         modes=at, step_s=compute_step_s(cost, MAXN, at), power_w=compute_power_w(cost, MAXN, at), **{**names, **named}
     )

@@ -15,13 +15,16 @@ from contracts.launching import SMALL
 
 from experiments.spec import experiment_checks
 from experiments.spec.experiment_loader import load_experiment
+from fedge.characterisation.emulated_bench import build_emulated_bench
+from fedge.client.inference_service import price_service
 from fedge.costs import cost_profile
 from fedge.costs.cost_priors import build_priors, select_prior_sources
 from fedge.costs.cost_profile import CalibrationEvidence, CostProfile, load_calibrated_training, write_profile
 from fedge.devices import board_kinds, catalogue
 from fedge.devices.board_kinds import build_kind
 from fedge.errors import BadInput
-from fedge.experiment import Experiment, list_boards
+from fedge.experiment import Experiment, ServingSpec, list_boards
+from fedge.studies.serving.job_tables import ConcurrentJobOptions, load_job_tables
 
 TABLE_SHA = "b" * 64
 PROFILE = CostProfile(
@@ -164,3 +167,29 @@ def test_a_package_brings_boards_and_profiles_by_an_entry_point(
     finally:
         monkeypatch.undo()
         forget_caches()
+
+
+def test_the_users_profiles_price_profiling_planning_and_services(folder: Path) -> None:
+    served = [dataclasses.replace(PROFILE, workload="my-service", batch_size=size, kind="infer") for size in (1, 4)]
+    for profile in served:
+        write_profile(profile, folder / "costs")
+    forget_caches()
+
+    trained = build_emulated_bench("nano", "my-net")
+    inferred = build_emulated_bench("nano", "my-service", 4, kind="infer")
+    jobs = load_job_tables(
+        ConcurrentJobOptions(
+            device="nano",
+            train_workload="my-net",
+            infer_workloads=("my-service",),
+            latency_s=(1.0,),
+            rate_hz=(1.0,),
+            batch_sizes="1,4",
+        )
+    )
+
+    assert (trained.label, trained.workload.batch_size) == ("calibrated", 8)
+    assert (inferred.label, inferred.workload.batch_size) == ("calibrated", 4)
+    assert jobs.label == "calibrated"
+    spec = ServingSpec(cost="my-service", rate_hz=1, latency_s=5, batch_sizes=(1, 4))
+    assert [cost.label for cost in price_service(catalogue.find("nano"), spec)] == ["calibrated", "calibrated"]

@@ -47,7 +47,7 @@ def read_mode_table(
     kept = np.flatnonzero(numbers[:, 4] == size)
     its_device, its_workload = parse_table_path(path)
     label = weakest_label(labels[row] for row in kept)
-    return build_mode_table(where, numbers[kept], device or its_device, workload or its_workload, label)
+    return build_mode_table(where, numbers[kept], device or its_device, workload or its_workload, label=label)
 
 
 def build_mode_table(where: str, numbers: Floats, device: str, workload: str, label: Label) -> ProfileTable:

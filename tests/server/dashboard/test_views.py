@@ -143,3 +143,16 @@ def test_only_what_changed_is_told() -> None:
 @pytest.mark.parametrize("after", [fleet(1.0, 1), fleet(1.0, 2, boards=4)], ids=["fewer rounds", "another fleet"])
 def test_where_things_vanish_or_come_everything_is_told_anew(after: FleetView) -> None:
     assert views.compare_views(fleet(1.0, 2), after) is after
+
+
+def test_a_tile_tells_latency_memory_and_how_far_predictions_were_off() -> None:
+    served = dataclasses.replace(
+        DONE, latency_p95_s=0.3, latency_budget_s=0.25, memory_mb=900.0, memory_limit_mb=1000.0, predicted_step_s=None
+    )
+
+    found = tile(served, TRAINING)
+
+    assert (found.latency_p95_s, found.latency_budget_s) == (0.3, 0.25)
+    assert (found.memory_mb, found.memory_limit_mb) == (900.0, 1000.0)
+    assert (found.time_error, found.power_error) == (None, pytest.approx(0.05))
+    assert (tile(None).latency_p95_s, tile(None).memory_mb, tile(None).power_error) == (None, None, None)

@@ -72,7 +72,7 @@ def assemble_tables(imported: ImportedRows, device: str, workload: str) -> Impor
     numbers = np.array(rows, dtype=np.float64)
     sizes = np.unique(numbers[:, 4])
     batches = [numbers[numbers[:, 4] == size] for size in sizes]
-    tables = tuple(build_mode_table(where, batch, device, workload, "measured") for batch in batches)
+    tables = tuple(build_mode_table(where, batch, device, workload, label="measured") for batch in batches)
     several = len(tables) > 1
     own = [
         f"batch size {table.batch_size}: {note}" if several else note
