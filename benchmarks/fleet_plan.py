@@ -1,6 +1,6 @@
 """Gap between a planned fleet of forty boards and an oracle that knows every board, with measured tables as truth.
 
-    FEDGE_PROFILES=folder/of/tables python benchmarks/fleet_plan.py [--seeds 10] [--rounds 20]
+    FEDGE_PROFILES=folder/of/tables python benchmarks/fleet_plan.py [--seeds 10] [--rounds 20] [--model-mb MB]
 
 The fleet of ``experiments/configs/fleet40.yaml``, each entry replaying ``<board>/train/<its cost>.csv``, under
 ``balanced`` and ``least-energy``, without training. Per policy: times and energies per round of the fleet and of its
@@ -41,11 +41,11 @@ METRICS: dict[str, tuple[str, Callable[[Sequence[float]], float]]] = {
 Row = dict[str, str | int | float | None]
 
 
-def main(seeds: int, rounds: int) -> None:
+def main(seeds: int, rounds: int, model_mb: float | None) -> None:
     """Run everything and print it."""
-    options = FleetStudyOptions(
-        CONFIG, policies=POLICIES, rounds=rounds, seeds=seeds, steps=None, overrides=tuple(list_fleet_entries())
-    )
+    size = [] if model_mb is None else [f"workload.model_mb={model_mb}"]
+    overrides = (*list_fleet_entries(), *size)
+    options = FleetStudyOptions(CONFIG, policies=POLICIES, rounds=rounds, seeds=seeds, steps=None, overrides=overrides)
     runs = build_fleet_study(options).run(report_progress)
     for policy in dict.fromkeys(run.policy for run in runs):
         rows = [run.row for run in runs if run.policy == policy]
@@ -96,5 +96,7 @@ def format_spread(values: Sequence[float], unit: str) -> str:
 
 
 if __name__ == "__main__":
-    options = build_parser(__doc__, seeds=10, rounds=20).parse_args()
-    main(options.seeds, options.rounds)
+    parser = build_parser(__doc__, seeds=10, rounds=20)
+    parser.add_argument("--model-mb", type=float, help="size of the model that links move; by default the priced one's")
+    options = parser.parse_args()
+    main(options.seeds, options.rounds, options.model_mb)

@@ -14,11 +14,14 @@ boards, see docs/emulation.md).
 from __future__ import annotations
 
 import json
+import math
 import statistics
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
+
+from fedge.telemetry.savings import share_of_saving
 
 CONFIG = Path(__file__).resolve().parents[1] / "experiments" / "configs" / "quickstart.yaml"
 
@@ -47,9 +50,10 @@ def compute_figures(seed: int, overrides: list[str]) -> list[float]:
 
 
 def compute_shares(baseline_j: float, played: dict[str, float]) -> tuple[float, float, float]:
-    """Return the saving against a baseline, the oracle's, and the share of the oracle's that was reached."""
-    saved_j, oracle_j = (baseline_j - played[name] for name in ("energy_j", "oracle_energy_j"))
-    return saved_j / baseline_j, oracle_j / baseline_j, saved_j / oracle_j
+    """Return the saving against a baseline, the oracle's, and the share reached; NaN where it means nothing."""
+    saving, oracle = (1.0 - played[name] / baseline_j for name in ("energy_j", "oracle_energy_j"))
+    share = share_of_saving(saving, oracle).share
+    return saving, oracle, math.nan if share is None else share
 
 
 def format_row(name: str, columns: list[float]) -> str:

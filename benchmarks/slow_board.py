@@ -24,7 +24,7 @@ import json, resource, sys, time
 began = time.monotonic()
 from clients import app as client_app
 from fedge import modes
-from fedge.client.evidence import build_offer
+from fedge.client.evidence import build_front, fit_and_predict
 from fedge.client.prediction_requests import run_alone
 from fedge.client.round_context import RoundContext
 from fedge.costs.cost_priors import build_priors
@@ -56,7 +56,9 @@ player = RoundContext(
     Workload(experiment.workload.cost, experiment.workload.batch_size), candidates, board.spec.maxn,
     find_lowest_mode(candidates), experiment.exploration,
 )
-predictions, front = run_alone(build_offer(player, ask.state.measurements, (), 60, LinkUse(0.1, 0.1, 0.1)))
+own = ask.state.measurements
+predictions = run_alone(fit_and_predict(player, own, ()))
+front = build_front(player, predictions, own, 60, LinkUse(0.1, 0.1, 0.1))
 decision = policy(predictions, front, RoundGoal(ask.policy, 60.0), board.spec)
 answer = to_json(front)
 done = time.monotonic()

@@ -147,7 +147,7 @@ def _build_experiment(loader: LoaderSpec, seed: int) -> Experiment:
         seed=seed,
         backend="local",
         fleet=(FleetEntry(device="agx-xavier", loader=loader),),
-        workload=WorkloadSpec(task="digits-cnn", cost="mobilenetv3l-gld23k", local_epochs=6),
+        workload=WorkloadSpec(task="digits-cnn", cost="mobilenetv3l-gld23k", local_epochs=6, model_mb=1.0),
     )
 
 
@@ -173,7 +173,7 @@ def _override_loader_knowledge(known: bool) -> Iterator[None]:
 
 def _round_deadline_s(client: emulated.EmulatedClient) -> float:
     step_s = float(client.surface.step_s[client.surface.find_row(client.kind.spec.maxn)])
-    link = client.setup.link.transfer(1_000_000)
+    link = client.setup.transfer(RequestMessage("front"), None)
     return SLACK * ((client.setup.steps + WARM_UP_STEPS) * step_s + link.down_s + link.up_s)
 
 
@@ -191,7 +191,6 @@ def _run_rounds(experiment: Experiment) -> BoardRun:
             policy=POLICY,
             state=state,
             goal=goal,
-            model_bytes=1_000_000,
         )
         answer, _ = emulated.answer_request(experiment, 0, ask, arrays)
         assert answer.report is not None, answer.error
@@ -215,7 +214,7 @@ def _round_energy_j(report: RoundReport, deadline_s: float) -> float:
 def _find_oracle(experiment: Experiment) -> tuple[float, str]:
     client = emulated.load_client(experiment, 0)
     surface, deadline_s = client.truth, _round_deadline_s(client)
-    link = client.setup.link.transfer(1_000_000)
+    link = client.setup.transfer(RequestMessage("front"), None)
     work_s = (client.setup.steps + WARM_UP_STEPS) * surface.step_s
     idle_w = float(surface.idle_w.min())
     joules = work_s * surface.power_w + idle_w * np.maximum(0.0, deadline_s - work_s)

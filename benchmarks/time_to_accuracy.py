@@ -1,6 +1,6 @@
 """Seconds and joules until a model is good: who takes part, in which modes, and in rounds or asynchronously.
 
-    python benchmarks/time_to_accuracy.py [--seeds 5] [--quick]
+    python benchmarks/time_to_accuracy.py [--seeds 5] [--quick] [--model-mb MB]
 
 Twenty emulated boards of five kinds, samples split by Dirichlet(0.1), real training, the ``local`` backend.
 Printed per task and way: mean and 95 % interval (t distribution over the seeds) of the seconds on the fleet's clock and
@@ -278,15 +278,18 @@ def main() -> None:
     """Run everything and print it."""
     parser = build_parser(__doc__, seeds=5)
     parser.add_argument("--quick", action="store_true", help=f"one seed, {QUICK_ROUNDS} rounds: only that it works")
+    parser.add_argument("--model-mb", type=float, help="size of the model that links move; by default the priced one's")
     options = parser.parse_args()
+    size = {} if options.model_mb is None else {"model_mb": options.model_mb}
+    tasks = [replace(task, workload={**task.workload, **size}) for task in ACCURACY_TASKS]
     jobs = [
         RunJob(task, variant, seed, QUICK_ROUNDS if options.quick else task.rounds)
         for seed in range(1, 2 if options.quick else options.seeds + 1)
-        for task in ACCURACY_TASKS
+        for task in tasks
         for variant in RUN_VARIANTS
     ]
     runs = run_jobs(run_variant, jobs, report_progress, PROCESSES)
-    for task in ACCURACY_TASKS:
+    for task in tasks:
         print_table([run for run in runs if run.task == task.task], task)
 
 

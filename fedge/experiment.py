@@ -56,11 +56,32 @@ class BatterySpec(_SpecModel):
     floor: Annotated[float, Field(ge=0, lt=1)] = 0.1
 
 
+class NetworkSpec(_SpecModel):
+    """A network without measured tables: the cost of its steps is estimated from its layers and labelled so.
+
+    Attributes:
+        model: A MODEL as in ``fedge layers``.
+        input: Shape of one sample; None for the model's default.
+        loading: How samples are loaded.
+        image_mpixel: Megapixels of a stored image, which the loader decodes.
+        mixed: Whether steps are computed in mixed precision.
+        layers: Layer counts, one line per layer; filled in by the launcher.
+    """
+
+    model: str
+    input: Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(min_length=1)] | None = None
+    loading: Literal["workers", "inline", "cached"] = "workers"
+    image_mpixel: Positive = 0.25
+    mixed: bool = False
+    layers: str | None = None
+
+
 class ServingSpec(_SpecModel):
     """A standing inference service on a board, which continues while the board trains and while it waits.
 
     Attributes:
-        cost: Name of the inference cost profile that prices a batch.
+        cost: Name of the inference cost profile that prices a batch, or of a known network; with ``network`` a label.
+        network: Any network, priced by its layers.
         rate_hz: Mean request rate.
         latency_s: Latency budget of a request.
         arrivals: Arrival process.
@@ -74,6 +95,7 @@ class ServingSpec(_SpecModel):
     arrivals: Literal["constant", "poisson", "bursts"] = "poisson"
     batch_sizes: Annotated[tuple[Annotated[int, Field(ge=1, le=1024)], ...], Field(min_length=1)] = (1, 4, 16, 32, 64)
     model: str | None = None
+    network: NetworkSpec | None = None
 
 
 class LoaderSpec(_SpecModel):
@@ -96,6 +118,9 @@ class LoaderSpec(_SpecModel):
     file_mb: Positive | None = None
 
 
+BOARD_PLACE = "{board}"
+
+
 class FleetEntry(_SpecModel):
     """``count`` identical boards, named ``<name or device>-1``, ``-2``, ... in the run."""
 
@@ -103,9 +128,11 @@ class FleetEntry(_SpecModel):
     count: Annotated[int, Field(ge=1, le=1_000_000)] = 1
     name: str | None = None
     truth: str = "model"
-    """``model`` (calibrated or estimated physical model) or ``table:PATH`` (replays a measured table)."""
+    """``model`` (calibrated or estimated physical model) or ``table:PATH`` (a table; ``BOARD_PLACE`` in its path stands
+    for the board's name, so that every board can have a table of its own).
+    """
     references: tuple[str, ...] = ()
-    """Paths of tables of other workloads measured on such a board, from which the predictor learns."""
+    """Paths of tables and model files of such a board, from which the predictor learns."""
     cost: str | None = None
     """Cost profile of a step on these boards if it is not ``workload.cost``."""
     link: LinkSpec = LinkSpec()
@@ -144,28 +171,8 @@ DEFAULT_WIDTHS = (1.0, 0.75, 0.5, 0.25)
 # Default in steps of a quarter: finer steps would use a board's memory more fully, but the search takes longer.
 
 
-class NetworkSpec(_SpecModel):
-    """A network without measured tables: the cost of its steps is estimated from its layers and labelled so.
-
-    Attributes:
-        model: A MODEL as in ``fedge layers``.
-        input: Shape of one sample; None for the model's default.
-        loading: How samples are loaded.
-        image_mpixel: Megapixels of a stored image, which the loader decodes.
-        mixed: Whether steps are computed in mixed precision.
-        layers: Layer counts, one line per layer; filled in by the launcher.
-    """
-
-    model: str
-    input: Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(min_length=1)] | None = None
-    loading: Literal["workers", "inline", "cached"] = "workers"
-    image_mpixel: Positive = 0.25
-    mixed: bool = False
-    layers: str | None = None
-
-
 class WorkloadSpec(_SpecModel):
-    """The learning task and the cost profile of its steps on a board.
+    """The learning task, the cost profile of its steps on a board, and the size of the model that emulated links move.
 
     With ``network`` there is no cost profile; ``cost`` is then only a label, the network's name by default.
     """
@@ -178,16 +185,20 @@ class WorkloadSpec(_SpecModel):
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
     memory: MemorySpec = MemorySpec()
     network: NetworkSpec | None = None
+    model_mb: Positive | None = None
+    """Size in MB (10**6 bytes); None: the parameters of the network whose steps are priced, 4 bytes each."""
 
 
 class DataSpec(_SpecModel):
     """How the training samples are split over the clients."""
 
-    partition: Literal["iid", "dirichlet", "shards"] = "dirichlet"
+    partition: Literal["iid", "dirichlet", "shards", "natural"] = "dirichlet"
     alpha: Positive = 1.0
     shards_per_client: Annotated[int, Field(ge=1)] = 2
     dir: str | None = None
     download: bool = True
+    samples: Annotated[int, Field(ge=1, le=10**9)] | None = None
+    """Samples that the fleet stands for if the task is ``none``."""
 
 
 class PolicySpec(_SpecModel):
@@ -281,6 +292,17 @@ class SuperlinkSpec(_SpecModel):
     """How long the server waits for all boards before the first round; afterwards it continues with those connected."""
 
 
+class BackendOptionsSpec(_SpecModel):
+    """Options of the backends ``local`` and ``sim``.
+
+    Attributes:
+        num_gpus: Share of a CUDA device that each process of emulated clients takes and trains on; 0 trains on the
+            CPU.
+    """
+
+    num_gpus: Annotated[float, Field(ge=0, le=1)] = 0.0
+
+
 class ExporterSpec(_SpecModel):
     """An additional destination of a run's rows: an exporter's name (or ``module:Class``) and its options."""
 
@@ -305,6 +327,10 @@ class Experiment(_SpecModel):
     share_samples: bool = True
     """Whether clients receive some of the measurements of other boards of their kind."""
     exploration: ExplorationSpec = ExplorationSpec()
+    knowledge: str | None = None
+    """The fleet's knowledge that clients start from: ``none``, ``auto`` or the path of a folder. The default is
+    ``auto`` on real boards and ``none`` on emulated ones, so that a seed fixes a run.
+    """
     selection: SelectionSpec = SelectionSpec()
     strategy: StrategySpec = StrategySpec()
     late: LateReplySpec = LateReplySpec()
@@ -312,9 +338,20 @@ class Experiment(_SpecModel):
     """Wall time that the server waits for a round's replies before it counts missing ones as failed."""
     jobs: Annotated[int, Field(ge=1, le=256)] | None = None
     """Processes that share the clients of the ``local`` backend; by default one per core if that is worth it."""
+    backend_options: BackendOptionsSpec = BackendOptionsSpec()
     exporters: tuple[ExporterSpec, ...] = ()
     plugins: tuple[str, ...] = ()
     """Paths of the user's Python modules that ``module:name`` entries refer to."""
+
+
+def choose_training_device(experiment: Experiment) -> str:
+    """Return the torch device on which emulated clients train: ``cpu`` or ``cuda``."""
+    return "cuda" if experiment.backend_options.num_gpus > 0 else "cpu"
+
+
+def is_bit_reproducible(experiment: Experiment) -> bool:
+    """Return whether the seed fixes every bit of a run on one machine: not on real boards, and not on CUDA."""
+    return experiment.backend != "fleet" and choose_training_device(experiment) == "cpu"
 
 
 class FleetBoard(_SpecModel):
@@ -323,6 +360,11 @@ class FleetBoard(_SpecModel):
     name: str
     index: int
     entry: FleetEntry
+
+    @property
+    def truth(self) -> str:
+        """Return the entry's ``truth`` with the board's name in its place."""
+        return self.entry.truth.replace(BOARD_PLACE, self.name)
 
 
 def list_boards(experiment: Experiment) -> tuple[FleetBoard, ...]:

@@ -72,6 +72,7 @@ def build_front(
     maxn: PowerMode,
     *,
     maxn_idle_w: float | None = None,
+    radio_j: float = 0.0,
     limit: int | None = MAX_FRONT_POINTS,
     power: bool = False,
 ) -> Front:
@@ -84,6 +85,7 @@ def build_front(
         link_s: Seconds to download and upload the model.
         maxn: The fastest mode; the nearest mode of the table is used.
         maxn_idle_w: Power in watts when waiting in ``maxn``; ``idle_w`` if None.
+        radio_j: Energy of the radio in joules.
         limit: Largest number of points, at least 2; a longer front is thinned to evenly spaced ranks and keeps both
             ends. None keeps every point.
         power: Also include the front of time and power, for plans that limit the watts; ``limit`` then applies to each
@@ -94,16 +96,9 @@ def build_front(
     """
     work_s = steps * predictions.step_s
     work_j = work_s * predictions.power_w
-    above_idle_j = work_s * (predictions.power_w - idle_w)
-    rows = np.flatnonzero(front_mask(work_s, above_idle_j))
+    rows = find_offered_rows(work_s, power_w=predictions.power_w, idle_w=idle_w, limit=limit, power=power)
     if len(rows) == 0:
         raise FedgeError(f"none of the {len(work_s)} modes has a finite prediction of time and power")
-    rows = _thin_rows(rows[np.argsort(work_s[rows])], limit)
-    if power:
-        low = np.flatnonzero(front_mask(work_s, predictions.power_w))
-        rows = np.union1d(rows, _thin_rows(low[np.argsort(work_s[low])], limit))
-        rows = rows[np.argsort(work_s[rows], kind="stable")]
-
     rows = np.append(rows, find_nearest_row(predictions.modes, maxn))
     columns = (values.tolist() for values in (rows, work_s[rows], work_j[rows], predictions.step_s_sd_log[rows]))
     *points, fastest = (FrontPoint(predictions.modes[row], *figures) for row, *figures in zip(*columns, strict=True))
@@ -113,7 +108,29 @@ def build_front(
         idle_w=idle_w,
         link_s=link_s,
         maxn_idle_w=idle_w if maxn_idle_w is None else maxn_idle_w,
+        radio_j=radio_j,
     )
+
+
+def find_offered_rows(
+    work_s: Floats, power_w: Floats, *, idle_w: float, limit: int | None, power: bool
+) -> NDArray[np.intp]:
+    """Return the rows of the front of time and energy above idle, from fastest to cheapest; none without finite rows.
+
+    Args:
+        work_s: Seconds for the client's whole share by row.
+        power_w: Power by row in watts.
+        idle_w: As in ``build_front``, like the next two.
+        limit: See there.
+        power: See there.
+    """
+    rows = np.flatnonzero(front_mask(work_s, work_s * (power_w - idle_w)))
+    rows = _thin_rows(rows[np.argsort(work_s[rows])], limit)
+    if power:
+        low = np.flatnonzero(front_mask(work_s, power_w))
+        rows = np.union1d(rows, _thin_rows(low[np.argsort(work_s[low])], limit))
+        rows = rows[np.argsort(work_s[rows], kind="stable")]
+    return rows
 
 
 def _thin_rows(rows: NDArray[np.intp], limit: int | None) -> NDArray[np.intp]:

@@ -6,7 +6,7 @@ at once; this file itself needs the standard library only.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
@@ -19,8 +19,20 @@ if TYPE_CHECKING:
 else:
     Floats = NamedArrays = object
 
-Label = Literal["measured", "calibrated", "estimated"]
-"""Origin of a number: measured on a board, from a model calibrated on measured tables, or from the data sheet."""
+Label = Literal["measured", "calibrated", "estimated", "unknown"]
+"""Origin of a number: measured on a board, from a model calibrated on measured tables, from the data sheet, or unknown,
+because nobody said where a table comes from."""
+
+
+def weakest_label(labels: Iterable[Label]) -> Label:
+    """Return the label that claims least, in the order unknown, estimated, calibrated, measured."""
+    order: tuple[Label, ...] = ("unknown", "estimated", "calibrated", "measured")
+    return min(labels, key=order.index, default="estimated")
+
+
+def fitted_label(data: Label) -> Label:
+    """Return the label of a model that is fitted to data with this label: only measured data calibrate a model."""
+    return "calibrated" if data == "measured" else weakest_label([data, "estimated"])
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -434,7 +446,7 @@ EMPTY_TRACE = Trace()
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ProfileTable:
-    """A measured table of step time and power over power modes at one batch size.
+    """A table of step time and power over power modes at one batch size.
 
     Attributes:
         device: Kind of board.
@@ -446,6 +458,8 @@ class ProfileTable:
         sha256: Hash of the file.
         path: Path of the file.
         duplicates: Rows that repeated a mode and were replaced by their median.
+        idle_w: Power of the idle board in watts, shape (n,); None if it was not measured.
+        label: Origin of the times and powers.
     """
 
     device: str
@@ -457,6 +471,8 @@ class ProfileTable:
     sha256: str
     path: str
     duplicates: int = 0
+    idle_w: Floats | None = None
+    label: Label = "unknown"
 
     @property
     def maxn(self) -> PowerMode:
@@ -535,6 +551,7 @@ class Front:
         link_s: Seconds to download and upload the model.
         maxn_idle_w: Power when waiting at MAXN.
         switch_s: Seconds that a mode change during the work takes.
+        radio_j: Energy of the radio above idle during both transfers, whatever the mode.
     """
 
     points: tuple[FrontPoint, ...]
@@ -543,6 +560,7 @@ class Front:
     link_s: float
     maxn_idle_w: float
     switch_s: float = 0.0
+    radio_j: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -703,7 +721,10 @@ class TrainOptions:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TrainResult:
-    """The result of local training: the new arrays, and the mean loss and accuracy over the steps."""
+    """The result of local training: the new arrays, and the mean loss and accuracy over the steps.
+
+    Both are not a number if nothing was trained.
+    """
 
     arrays: NamedArrays
     loss: float
@@ -741,8 +762,9 @@ class RoundReport:
     true_front: Front | None
     """Emulated boards only: the front computed from the true times and powers."""
     samples: int
-    loss: float
-    accuracy: float
+    loss: float | None
+    """Mean over the steps, like the accuracy; both None if nothing was trained."""
+    accuracy: float | None
     temperature_c: float | None
     prior_time_ape: float | None
     """Mean |predicted - true| / true over all modes before any measurement; emulated boards only, in round 1."""
@@ -754,12 +776,16 @@ class RoundReport:
     """Number of the board's own measurements, including this round's probes, to which these predictions were fitted."""
     shared_samples: int = 0
     """Number of other boards' measurements to which they were fitted."""
+    recalled_samples: int = 0
+    """Number of the board's measurements of earlier runs to which they were fitted; 0 if it contradicts them."""
     mixed: Measurement | None = None
     """The part of the round in the decision's second mode."""
     asked_steps: int = 0
     """Steps of the whole share; fewer were run if the board had to stop early."""
     memory: MemoryUse | None = None
     """Training scale and memory; None if the memory need of the workload's steps is unknown."""
+    link_mbps: float | None = None
+    """Real boards only: rate of both transfers in Mbit/s as the server measured it, with Flower's polling."""
 
     @property
     def parts(self) -> tuple[Measurement, ...]:

@@ -24,6 +24,7 @@ class ClientState:
         rested_at_s: Simulated time at which the board last finished work.
         allowed_s: Seconds per step that the deadlines of its last rounds allowed.
         memory: Memory outcomes of its last attempts to train, oldest first.
+        doubts_recalled: Whether its measurements contradict what was recalled from the fleet's knowledge.
     """
 
     measurements: tuple[Measurement, ...] = ()
@@ -31,6 +32,7 @@ class ClientState:
     rested_at_s: float = 0.0
     allowed_s: tuple[float, ...] = ()
     memory: tuple[MemoryObservation, ...] = ()
+    doubts_recalled: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +47,11 @@ class RequestMessage:
         policy: Name of the policy.
         state: The client's stored state.
         goal: The client's goal in a round.
-        model_bytes: Size of the model to transfer.
+        model_bytes: Size of the trained model. Emulated links move the model whose steps are priced, if its size is
+            known.
         proximal_mu: Weight of FedProx's proximal term.
         shared: Measurements of other boards of the same kind, each with its ``board``.
+        recalled: The board's own measurements of earlier runs and profiles, from the fleet's knowledge.
         cancel_s: Real boards only: seconds of work after which the reply is no longer needed; None for no limit.
         run: Real boards only: identifier of the run, unchanged when it is resumed; a board works for one run at a time.
         claim_s: Seconds after the reply for which the board stays reserved for the run.
@@ -62,6 +66,7 @@ class RequestMessage:
     model_bytes: int = 0
     proximal_mu: float = 0.0
     shared: tuple[Measurement, ...] = ()
+    recalled: tuple[Measurement, ...] = ()
     cancel_s: float | None = None
     run: str = ""
     claim_s: float = 0.0
@@ -78,10 +83,12 @@ class ReplyMessage:
         state: Updated state.
         samples: Number of training samples; with the first front only.
         error: Reason of a failure; None on success.
+        unfit: With ``error``: whether the training ran out of memory and nothing smaller may be tried.
         cut: Whether ``error`` is a cancellation; ``report`` and ``state`` then describe the part that was done.
         held_s: With ``error``: seconds for which the board stays reserved for another run.
         recorded: With the first front: whether the board is a recorded folder, on which nothing is measured.
         trace: Down-sampled sensor trace; ``start_s`` counts from the round's start.
+        handled_s: Real boards only, after training: seconds of wall time from the request's arrival to the reply.
     """
 
     board: str
@@ -90,10 +97,12 @@ class ReplyMessage:
     state: ClientState | None = None
     samples: int | None = None
     error: str | None = None
+    unfit: bool = False
     cut: bool = False
     held_s: float | None = None
     recorded: bool = False
     trace: Trace = EMPTY_TRACE
+    handled_s: float | None = None
 
 
 class InvalidMessage(FedgeError):

@@ -13,6 +13,7 @@ from fedge.atomic_files import replace_file, write_text
 from fedge.decisions.selection import load_selector
 from fedge.errors import BadInput, RunFailed
 from fedge.experiment import Experiment
+from fedge.knowledge.recall import NO_KNOWLEDGE, RunKnowledge, read_run_knowledge
 from fedge.telemetry.run_folder import CHECKPOINTS, MODEL, STORE
 from fedge.telemetry.store import RunTables
 from fedge.telemetry.store_reader import list_rounds
@@ -66,6 +67,7 @@ def run_experiment(
                 checkpoints=folder / CHECKPOINTS,
                 on_round=on_round,
                 overdue=overdue,
+                knowledge=read_run_knowledge(folder),
             )
             arrays = coordinator.run(state).arrays
         tables.close()
@@ -87,6 +89,8 @@ def build_coordinator(
     checkpoints: Path | None = None,
     on_round: Callable[[int], None] = lambda _: None,
     overdue: OverdueReplies = NO_OVERDUE_REPLIES,
+    *,
+    knowledge: RunKnowledge = NO_KNOWLEDGE,
 ) -> Coordinator | AsyncCoordinator:
     """Build the synchronous or asynchronous loop that the experiment's strategy needs.
 
@@ -95,7 +99,14 @@ def build_coordinator(
     task, strategy = load_experiment_task(experiment), build_strategy(experiment.strategy)
     if not isinstance(strategy, AsyncStrategy):
         return Coordinator(
-            experiment, port=port, task=task, tables=tables, checkpoints=checkpoints, on_round=on_round, overdue=overdue
+            experiment,
+            port=port,
+            task=task,
+            tables=tables,
+            checkpoints=checkpoints,
+            on_round=on_round,
+            overdue=overdue,
+            knowledge=knowledge,
         )
     name = experiment.selection.name
     return AsyncCoordinator(
@@ -108,6 +119,7 @@ def build_coordinator(
         availability=build_availability(experiment),
         checkpoints=checkpoints,
         on_round=on_round,
+        knowledge=knowledge,
     )
 
 

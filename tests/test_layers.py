@@ -21,6 +21,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "fedge.atomic_files",
         "fedge.call_cache",
         "fedge.child_processes",
+        "fedge.user_catalogue",
         "fedge.yaml_files",
         "fedge",
     ),
@@ -41,6 +42,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("fedge.studies",),
     ("fedge.characterisation",),
     ("clients", "server"),
+    ("fedge.flower",),
     ("experiments",),
 )
 """From the bottom up. ``fedge`` itself stands for the package's own ``__init__``."""
@@ -55,7 +57,7 @@ EMULATOR = ("fedge.devices.emulated_board", "fedge.devices.mode_surface", "fedge
 """Beside ``fedge.client.emulated*``: what pretends to be boards, of which the server knows nothing."""
 
 HOMES: dict[str, tuple[str, ...]] = {
-    "flwr": ("clients", "server", "experiments"),
+    "flwr": ("clients", "server", "experiments", "fedge.flower"),
     "ray": ("server", "experiments", "fedge.studies.ray_session", "fedge.studies.task_pool"),
     "torch": (
         "fedge.workloads",
@@ -65,6 +67,7 @@ HOMES: dict[str, tuple[str, ...]] = {
         "fedge.analysis.roofline.microbenchmark",
         "fedge.analysis.topology",
         "fedge.analysis.placement.execution",
+        "fedge.flower.step_gate",
     ),
     "sklearn": ("fedge.workloads", "fedge.predictors.forest", "fedge.costs.memory.memory_study", "experiments"),
     "torchvision": ("fedge.workloads", "fedge.worker", "fedge.costs.layers.network_source"),

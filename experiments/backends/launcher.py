@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -11,13 +12,16 @@ from typing import Any
 
 import yaml
 
+from experiments.backends import run_knowledge
 from experiments.report.run import run_summary
+from experiments.report.run.knowledge_section import summarize_knowledge
 from experiments.report.run.run_summary import find_budget_end, summarise_run
-from experiments.spec import experiment_checks
+from experiments.spec import experiment_checks, resource_checks
 from experiments.spec.experiment_loader import load_experiment
 from fedge.atomic_files import write_text
 from fedge.errors import BadInput, RunFailed
 from fedge.experiment import Experiment
+from fedge.studies.ray_session import ADDRESS_VARIABLE
 from fedge.telemetry import run_folder
 from fedge.telemetry.file_lock import FileLock
 from fedge.telemetry.store_reader import read_rows
@@ -53,6 +57,8 @@ def check_runnable(experiment: Experiment) -> None:
         BadInput: For the first error; on the fleet backend also if the SuperLink is not reachable.
     """
     experiment_checks.check_experiment(experiment)
+    elsewhere = experiment.backend == "sim" and os.environ.get(ADDRESS_VARIABLE, "local") != "local"
+    resource_checks.check_gpus(experiment, elsewhere)
     from experiments.backends import strategy_check
 
     strategy_check.check_strategy(experiment)
@@ -78,13 +84,14 @@ def start_run(
         BadInput: If the folder cannot be written.
         RunFailed: If the run cannot continue.
     """
-    dumped = yaml.safe_dump((written or experiment).model_dump(mode="json"), sort_keys=False)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        write_text(folder / run_folder.RUN_YAML, dumped)
+        recalled = run_knowledge.recall_for_run(experiment, folder)
+        stored = (written or experiment).model_copy(update={"fleet": recalled.fleet})
+        write_text(folder / run_folder.RUN_YAML, yaml.safe_dump(stored.model_dump(mode="json"), sort_keys=False))
     except OSError as error:
         raise BadInput("--out", str(folder), f"a folder that can be written ({error.strerror})") from error
-    return continue_run(experiment, folder, refresh)
+    return continue_run(recalled, folder, refresh)
 
 
 def continue_run(experiment: Experiment, folder: Path, refresh: Refresh) -> dict[str, Any]:
@@ -104,10 +111,13 @@ def continue_run(experiment: Experiment, folder: Path, refresh: Refresh) -> dict
 
 
 def _continue_locked(experiment: Experiment, folder: Path, refresh: Refresh) -> dict[str, Any]:
-    earlier_s = _read_wall_s(folder)
+    earlier_s = read_wall_s(folder)
     started_s = time.monotonic()
     if not _is_finished(experiment, folder):
-        _load_backend(experiment.backend)(experiment, folder, refresh)
+        try:
+            _load_backend(experiment.backend)(experiment, folder, refresh)
+        finally:
+            run_knowledge.give_back(experiment, folder)
         earlier_s += time.monotonic() - started_s
     rounds, events = read_rows(folder, RoundRow), read_rows(folder, EventRow)
     ended = find_budget_end(rounds, events)
@@ -119,6 +129,7 @@ def _continue_locked(experiment: Experiment, folder: Path, refresh: Refresh) -> 
     summary["labels"] = experiment_checks.build_labels(
         experiment, {row.board for row in events if row.kind == RECORDED and row.board}
     )
+    summary["knowledge"] = summarize_knowledge(experiment, folder, read_rows(folder, ClientRow))
     run_folder.write_json(folder / run_folder.SUMMARY, summary)
     run_summary.write_memory_notes(folder, summary)
     from experiments.report.run.run_page import write_report
@@ -155,7 +166,7 @@ def _is_finished(experiment: Experiment, folder: Path) -> bool:
     )
 
 
-def _read_wall_s(folder: Path) -> float:
+def read_wall_s(folder: Path) -> float:
     """Wall time of the run so far from its last summary; 0 without one."""
     try:
         return float(_read_summary(folder)["wall_s"])

@@ -219,7 +219,7 @@ def count_explored_modes(reports: Reports, rounds: Sequence[int]) -> tuple[float
 def _build_truth(experiment: Experiment, board: FleetBoard) -> BoardTruth:
     seat = emulated.load_client(experiment, board.index)
     presets = fleet.map_presets_to_modes(seat.surface, seat.kind.spec.presets)
-    plausible = _plausible_modes(board.entry.truth, seat.surface, seat.kind.spec.maxn)
+    plausible = _plausible_modes(board.truth, seat.surface, seat.kind.spec.maxn)
     return BoardTruth(seat.surface, presets, seat.setup.steps, plausible)
 
 

@@ -1,8 +1,9 @@
-"""``fedge calibrate``: fit the physical model of time and power to measured tables."""
+"""``fedge calibrate``: fit the physical model of time and power to tables."""
 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -11,6 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from experiments.cli.command_output import make_console
+from fedge.errors import BadInput
+from fedge.user_catalogue import FOLDER_VARIABLE
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -19,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def calibrate(
-    tables: Annotated[list[Path], typer.Argument(metavar="TABLE...", help="Measured tables in the normal form (CSV).")],
+    tables: Annotated[list[Path], typer.Argument(metavar="TABLE...", help="Tables in the normal form (CSV).")],
     device: Annotated[str | None, typer.Option(help="The board; by default from the table's path.")] = None,
     workload: Annotated[str | None, typer.Option(help="The workload; by default from the file's name.")] = None,
     batch_size: Annotated[int | None, typer.Option(help="The batch size to fit, if a table holds several.")] = None,
@@ -29,19 +32,40 @@ def calibrate(
     ] = None,
     *,
     out: Annotated[Path, typer.Option(help="Folder for the coefficients.")] = Path("calibrated"),
-    origin: Annotated[str, typer.Option(help="Author of the measurements; written into the files.")] = "",
+    origin: Annotated[
+        str, typer.Option(help="Author of the measurements; a table without a label then counts as measured.")
+    ] = "",
+    to_knowledge: Annotated[
+        bool, typer.Option("--to-knowledge", help="Write into $FEDGE_KNOWLEDGE, where profiles are found by name.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for a program to read.")] = False,
 ) -> None:
-    """Fit the physical model of time and power to measured tables."""
+    """Fit the physical model of time and power to tables."""
     from fedge.analysis.cost_calibration import calibrate_tables
+    from fedge.knowledge.knowledge_folder import COSTS
 
+    knowledge = _find_knowledge() if to_knowledge else None
+    out = out if knowledge is None else knowledge / COSTS
     outcomes = calibrate_tables(
         tables, device=device, workload=workload, batch_size=batch_size, kind=kind, out=out, origin=origin
     )
+    if knowledge is not None:
+        from experiments.backends.run_knowledge import import_path
+
+        for outcome in outcomes:
+            import_path(Path(str(outcome.written)), knowledge)
     if as_json:
         typer.echo(json.dumps([asdict(outcome) for outcome in outcomes]))
     else:
         make_console().print(build_outcome_table(outcomes))
+
+
+def _find_knowledge() -> Path:
+    """Return the knowledge folder in which profiles are found by name; raises ``BadInput`` if none is named."""
+    named = os.environ.get(FOLDER_VARIABLE)
+    if not named:
+        raise BadInput("--to-knowledge", f"no {FOLDER_VARIABLE}", "the path of a knowledge folder in this variable")
+    return Path(named).expanduser()
 
 
 def build_outcome_table(outcomes: Sequence[CalibrationOutcome]) -> Table:
@@ -49,13 +73,16 @@ def build_outcome_table(outcomes: Sequence[CalibrationOutcome]) -> Table:
     from rich.table import Table
 
     table = Table(title="Calibration error over all rows, percent")
-    for heading in ("board", "workload", "kind", "batch", "rows", "time MAPE", "p95", "power MAPE", "p95", "written"):
-        table.add_column(heading, justify="left" if heading in ("board", "workload", "kind", "written") else "right")
+    words = ("board", "workload", "kind", "label", "written")
+    errors = ("time MAPE", "p95", "power MAPE", "p95")
+    for heading in ("board", "workload", "kind", "batch", "rows", *errors, "label", "written"):
+        table.add_column(heading, justify="left" if heading in words else "right")
     for outcome in outcomes:
         shares = (outcome.time_mape, outcome.time_p95_ape, outcome.power_mape, outcome.power_p95_ape)
         names = (outcome.device, outcome.workload, outcome.kind, str(outcome.batch_size))
         rows = f"{outcome.rows}" + (f" (+{outcome.duplicates} repeated)" if outcome.duplicates else "")
-        table.add_row(*names, rows, *(f"{100 * share:.1f}" for share in shares), outcome.written or "-")
+        percents = (f"{100 * share:.1f}" for share in shares)
+        table.add_row(*names, rows, *percents, outcome.label, outcome.written or "-")
     return table
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from fedge.types import DeviceSpec, LabelledValue, PowerMode
 
-LABEL_MARKS = {"measured": "", "calibrated": "^", "estimated": "~"}
+LABEL_MARKS = {"measured": "", "calibrated": "^", "estimated": "~", "unknown": "?"}
 """Mark in front of a number in a narrow table, by its label."""
 KNOB_TITLES = (
     ("cores", "Cores", ""),

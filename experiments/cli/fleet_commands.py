@@ -152,6 +152,44 @@ def run(
     _exit_with(fleet_launch.run_on_fleet(config, override or [], out, _build_options(inventory, playbooks)))
 
 
+@fleet.command("profile")
+def profile(
+    *,
+    workload: Annotated[str, typer.Option(metavar="NAME", help="The workload, as for `fedge profile`.")],
+    budget_s: Annotated[
+        float | None, typer.Option(min=1.0, help="Seconds of this start on every board; the next start goes on.")
+    ] = None,
+    modes: Annotated[str, typer.Option(metavar="N|all", help="Number of modes.")] = "50",
+    explorer: Annotated[str, typer.Option(help="Explorer that picks the modes.")] = "active",
+    batch_size: Annotated[int | None, typer.Option(help="Samples per step; by default the workload's own.")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of all random choices.")] = 0,
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder of the tables, one subfolder per board.")] = Path(
+        "profiles"
+    ),
+    inventory: Inventory = None,
+    playbooks: Playbooks = None,
+    limit: Limit = None,
+) -> None:
+    """Profile every board, side by side, and fetch the tables.
+
+    A board that fails is a row with its reason. The same command goes on where a board has stopped.
+    """
+    from experiments.cli.command_output import make_console
+    from experiments.cli.fleet_profile import profile_fleet, profile_table
+
+    given = {
+        "workload": workload,
+        "budget-s": budget_s,
+        "modes": modes,
+        "explorer": explorer,
+        "batch-size": batch_size,
+        "seed": seed,
+    }
+    code, rows = profile_fleet(_build_options(inventory, playbooks, limit), given, out)
+    profile_table(rows).print(make_console())
+    _exit_with(code)
+
+
 @fleet.command("logs")
 def logs(
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder with one subfolder per host.")] = Path("collected"),

@@ -16,12 +16,12 @@ from experiments.fleet.inventory import format_names
 from experiments.fleet.playbook_progress import PlaybookProgress, format_elapsed, summarize_playbook
 from experiments.fleet.playbook_runner import PlaybookCall, PlaybookOutcome, execute_playbook
 from experiments.fleet.selected_fleet import FleetOptions, SelectedFleet
+from experiments.report.quantities import data_size
 from experiments.report.tables import print_lines
 from fedge.errors import BadInput
 
 DONE, FAILED = 0, 1
 MAX_HOSTS_NAMED = 6
-BYTE_UNITS = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 
 
 def provision_fleet(options: FleetOptions, check: bool) -> int:
@@ -80,13 +80,8 @@ def describe_fetched_logs(out: Path, hosts: tuple[str, ...]) -> Iterator[str]:
     for host in hosts:
         files = [path for path in sorted((out / host).rglob("*")) if path.is_file()]
         if files:
-            amount = format_bytes(sum(path.stat().st_size for path in files))
+            amount = data_size(sum(path.stat().st_size for path in files))
             yield f"{host}: {len(files)} {'file' if len(files) == 1 else 'files'}, {amount}, in {out / host}"
-
-
-def format_bytes(amount_bytes: float) -> str:
-    unit, name = next(((unit, name) for unit, name in BYTE_UNITS if amount_bytes >= unit), (1.0, "bytes"))
-    return f"{amount_bytes / unit:.3g} {name}"
 
 
 def log_path(environ: Mapping[str, str], name: str, now_s: float, pid: int) -> Path:
@@ -98,6 +93,11 @@ def log_path(environ: Mapping[str, str], name: str, now_s: float, pid: int) -> P
 
 def run_playbook(name: str, fleet: SelectedFleet, call: PlaybookCall) -> int:
     """Run a playbook, show its progress and print a summary; return the exit code."""
+    return DONE if follow_playbook(name, fleet, call).code == 0 else FAILED
+
+
+def follow_playbook(name: str, fleet: SelectedFleet, call: PlaybookCall) -> PlaybookOutcome:
+    """Run a playbook, show its progress, print a summary and return the outcome."""
     console, started_s = _console(), time.monotonic()
     log = log_path(os.environ, name, time.time(), os.getpid())
     try:
@@ -109,7 +109,7 @@ def run_playbook(name: str, fleet: SelectedFleet, call: PlaybookCall) -> int:
         raise
     took = f"took {format_elapsed(time.monotonic() - started_s)}; all of Ansible's output: {log}"
     print_lines(console, [*summarize_outcome(outcome, check=call.check, boards=frozenset(fleet.boards)), took])
-    return DONE if outcome.code == 0 else FAILED
+    return outcome
 
 
 def summarize_outcome(outcome: PlaybookOutcome, *, check: bool, boards: frozenset[str]) -> list[str]:

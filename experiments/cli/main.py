@@ -28,12 +28,15 @@ from experiments.cli.concurrent_commands import app as concurrent
 from experiments.cli.dashboard_view import board
 from experiments.cli.devices_list import app as devices
 from experiments.cli.fleet_commands import fleet
+from experiments.cli.knowledge_commands import app as knowledge
 from experiments.cli.memory_commands import app as memory
 from experiments.cli.predict_commands import app as predict
 from experiments.cli.query_run import query
+from experiments.cli.replay_run import replay
 from experiments.cli.report_run import report
 from experiments.cli.roofline_commands import app as roofline
 from experiments.cli.run_experiment import resume, run
+from experiments.cli.run_status import status
 from experiments.cli.study_commands import app as study
 from experiments.cli.sweep_commands import sweep
 from experiments.cli.topology_commands import app as topology
@@ -52,6 +55,7 @@ app = typer.Typer(
 app.add_typer(concurrent, name="concurrent")
 app.add_typer(devices, name="devices")
 app.add_typer(fleet, name="fleet")
+app.add_typer(knowledge, name="knowledge")
 app.add_typer(memory, name="memory")
 app.add_typer(predict, name="predict")
 app.add_typer(roofline, name="roofline")
@@ -60,8 +64,10 @@ app.add_typer(topology, name="topology")
 
 app.command()(run)
 app.command()(resume)
+app.command()(status)
 app.command()(sweep)
 app.command()(report)
+app.command()(replay)
 
 
 @app.command()

@@ -112,7 +112,7 @@ def place_run(
     seconds: Annotated[float, typer.Option(min=0.2, help="Duration of each run.")] = 5.0,
     sensor: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Measure power with this sensor of a Jetson: sysfs, tegrastats or jtop."),
+        typer.Option(metavar="NAME", help="Measure power with this sensor of a Jetson: auto, sysfs, tegrastats, jtop."),
     ] = None,
     input_shape: InputShape = None,
     out: Annotated[

@@ -179,7 +179,7 @@ def _print_import(outcome: TableImport) -> None:
     typer.echo(
         f"{outcome.table}: rows {outcome.rows}, power modes {outcome.modes}, "
         f"batch size{'s' if len(outcome.batch_sizes) > 1 else ''} {', '.join(map(str, outcome.batch_sizes))} "
-        f"(board {outcome.device}, workload {outcome.workload})"
+        f"(board {outcome.device}, workload {outcome.workload}, {outcome.label})"
     )
     for note in outcome.notes:
         typer.echo(f"note: {note}")
@@ -189,7 +189,7 @@ def _print_import(outcome: TableImport) -> None:
 def fit(
     *,
     table: Annotated[
-        Path | None, typer.Argument(metavar="[TABLE]", help="A measured table; none profiles an emulated --device.")
+        Path | None, typer.Argument(metavar="[TABLE]", help="A table; none profiles an emulated --device.")
     ] = None,
     out: Annotated[Path, typer.Option(metavar="MODEL", help="File of the model.")] = Path("model.safetensors"),
     method: Annotated[str, typer.Option(help="The predictor.")] = "fedge",

@@ -27,7 +27,10 @@ def register_commands(app: typer.Typer) -> None:
 
 def profile(
     *,
-    workload: Annotated[str, typer.Option(metavar="NAME", help="The workload, e.g. resnet18-imagenet.")],
+    workload: Annotated[
+        str,
+        typer.Option(metavar="NAME", help="A workload, e.g. resnet18-imagenet; emulated: any MODEL of `fedge layers`."),
+    ],
     out: Annotated[Path, typer.Option(metavar="TABLE", help="Table to write (CSV); an unfinished one is continued.")],
     board: Annotated[
         str, typer.Option(help="here, or a board of the catalogue, which is emulated: emulated:agx-orin.")
@@ -35,8 +38,15 @@ def profile(
     modes: Annotated[str, typer.Option(metavar="N|all", help="Number of modes.")] = "50",
     explorer: Annotated[str, typer.Option(help="Explorer that picks the modes.")] = "active",
     batch_size: Annotated[int | None, typer.Option(help="Samples per step; by default the workload's own.")] = None,
+    input_shape: Annotated[
+        str | None, typer.Option("--input", metavar="SHAPE", help="One sample's shape, as 3x224x224.")
+    ] = None,
+    infer: Annotated[bool, typer.Option("--infer", help="Profile inference instead of training (emulated).")] = False,
     limit_s: Annotated[
         float | None, typer.Option(min=1.0, help="Seconds after which a mode is abandoned, settled or not.")
+    ] = None,
+    budget_s: Annotated[
+        float | None, typer.Option(min=1.0, help="Seconds of this start; the next start goes on.")
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of all random choices.")] = 0,
     settings: Annotated[
@@ -57,6 +67,9 @@ def profile(
         seed=seed,
         settings=settings,
         limit_s=limit_s,
+        budget_s=budget_s,
+        infer=infer,
+        input_shape=input_shape,
     )
     outcome = profile_board(options, note=warn, show_progress=show_progress)
     typer.echo(json.dumps(asdict(outcome)) if as_json else describe_profile(outcome))

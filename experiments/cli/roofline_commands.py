@@ -58,6 +58,9 @@ def network(
             help="The mode to show: a preset's name, or as 12/2201.6/1300.5/3199; by default the chosen one.",
         ),
     ] = None,
+    input_shape: Annotated[
+        str | None, typer.Option("--input", metavar="SHAPE", help="One sample's shape, as 3x224x224.")
+    ] = None,
     batch: Annotated[int, typer.Option(min=1, max=2**16, help="Samples per batch.")] = 1,
     max_slowdown: Annotated[
         float, typer.Option(help="Largest time of the chosen mode, as a multiple of MAXN's.")
@@ -76,11 +79,16 @@ def network(
     """Place a network on a board's time and energy rooflines, and choose the mode of least energy within a slowdown."""
     from fedge.analysis.roofline.roofline_analysis import RooflineOptions
 
-    print_roofline(
-        RooflineOptions(model, device=device, mode=mode, batch_size=batch, max_slowdown=max_slowdown, tables=tables),
-        html,
-        json_file,
+    options = RooflineOptions(
+        model,
+        device=device,
+        mode=mode,
+        input_shape=input_shape,
+        batch_size=batch,
+        max_slowdown=max_slowdown,
+        tables=tables,
     )
+    print_roofline(options, html, json_file)
 
 
 def print_roofline(options: RooflineOptions, html: Path | None, json_file: Path | None) -> None:

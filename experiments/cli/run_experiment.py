@@ -92,7 +92,9 @@ def start_run(
     folder = launcher.choose_folder(experiment, out)
     with _prefix_errors(config):
         launcher.check_runnable(experiment)
+        _print_costs(experiment, console)
         _warn_power_limit(experiment, console)
+        _advise_columns(experiment, config, console)
     with _mirror_to_ray(experiment, folder, ray_port, console) as mirrored:
         # The dashboard is not stored with the experiment: a run resumed without it is not shown.
         _launch(
@@ -133,6 +135,17 @@ def _mirror_to_ray(experiment: Experiment, folder: Path, port: int | None, conso
         yield ray_dashboard.add_ray_exporter(experiment, os.environ)
 
 
+def _print_costs(experiment: Experiment, console: Console) -> None:
+    """Print one line on what a step is priced as and which model is moved."""
+    from experiments.report.run.run_tables import describe_costs, describe_links
+    from experiments.spec import experiment_checks
+
+    labels = experiment_checks.build_link_labels(experiment)
+    kind = "predicted as" if experiment.backend == experiment_checks.FLEET_BACKEND else "priced as"
+    text = f"a step is {kind} {describe_costs(labels)}; moved: {describe_links(labels)}"
+    console.print(text, soft_wrap=True, highlight=False, markup=False)
+
+
 def _warn_power_limit(experiment: Experiment, console: Console) -> None:
     """Print one line per kind of board that cannot meet the power limit."""
     from experiments.spec import experiment_checks
@@ -140,6 +153,19 @@ def _warn_power_limit(experiment: Experiment, console: Console) -> None:
     counts = Counter(board.entry.device for board in experiment_checks.boards_over_power_limit(experiment))
     for device, count in counts.items():
         text = f"note: {count} x {device} cannot keep {experiment.policy.power_w:g} W; they run in their lowest mode"
+        console.print(text, soft_wrap=True, highlight=False, markup=False)
+
+
+def _advise_columns(experiment: Experiment, config: Path, console: Console) -> None:
+    """Name the faster engine for a large fleet that trains nothing."""
+    from fedge.studies.fleet.column_study import COLUMNS_FROM, count_clients
+    from fedge.workloads.null_task import NULL_TASK
+
+    if experiment.workload.task == NULL_TASK and count_clients(experiment) >= COLUMNS_FROM:
+        command = f"fedge study fleet {config} --engine columns --rounds {experiment.rounds}"
+        text = (
+            f"note: {count_clients(experiment):,} boards take long here; `{command}` simulates such fleets in columns"
+        )
         console.print(text, soft_wrap=True, highlight=False, markup=False)
 
 
@@ -170,12 +196,17 @@ def _launch(
 
 def _list_notes(summary: Mapping[str, Any]) -> Iterator[str]:
     """Yield notes needed to interpret the summary: provenance of the costs, and goals that were not met."""
+    from experiments.report.run.knowledge_section import describe_knowledge
+
     counts: dict[str, int] = {}
     for entry in summary["labels"].values():
         label = entry["truth"]["label"]
         counts[label] = counts.get(label, 0) + entry["count"]
     boards = "boards" if summary.get("backend") == "fleet" else "emulated boards"
     yield f"{boards}: " + ", ".join(f"{count} {label}" for label, count in sorted(counts.items()))
+    yield from describe_knowledge(summary.get("knowledge") or {})
+    if summary.get("bit_reproducible") is False and summary.get("backend") != "fleet":
+        yield "note: the clients trained on CUDA: another run gives other bits"
     if summary.get("ended"):
         continuation = f"{BUDGET_HINT} in its {run_folder.RUN_YAML} and `fedge resume` it to go on"
         yield f"note: the energy budget ended it; {continuation}"
@@ -216,7 +247,7 @@ def _suggest_fix(reason: str, folder: Path) -> str:
     if BUDGET_HINT in reason:
         return f"then {resume} plays it"
     if NO_BOARD_MESSAGE in reason:
-        return f"change the boards' availability or battery in its {run_folder.RUN_YAML}, then {resume}"
+        return f"change the boards' availability, battery or memory in its {run_folder.RUN_YAML}, then {resume}"
     return f"{resume} tries again"
 
 

@@ -10,17 +10,18 @@ import functools
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 from markupsafe import Markup
 
 from experiments.report.chart import JSON_DIGITS, Chart, to_json_value
 from experiments.report.palette import SHARE_COLOURS
+from fedge.types import Label
 
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-LABELS = ("measured", "calibrated", "estimated")
+LABELS = get_args(Label)
 EMPTY = Markup()
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 UNKNOWN = "–"
+BYTE_UNITS = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +72,12 @@ def duration(value_s: float | None) -> str:
     minutes, seconds = divmod(round(value_s), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes} min" if hours else f"{minutes} min {seconds} s"
+
+
+def data_size(value_bytes: float) -> str:
+    """Format an amount of data: 46.8 MB."""
+    unit, name = next(((unit, name) for unit, name in BYTE_UNITS if value_bytes >= unit), (1.0, "bytes"))
+    return f"{value_bytes / unit:.3g} {name}"
 
 
 def percent(value: float | None, digits: int = 1) -> str:

@@ -17,13 +17,15 @@ from experiments.spec.resource_checks import (
     check_loader,
     check_memory,
     check_serving,
+    link_label,
     loader_label,
     memory_label,
     serving_label,
 )
 from fedge import registry, workloads
 from fedge.client.step_accounting import count_steps
-from fedge.costs.cost_profile import CostProfile
+from fedge.costs.cost_profile import CostProfile, load_user_profiles
+from fedge.costs.layered_work import count_priced_bytes
 from fedge.costs.workload_sizes import load_workload_sizes
 from fedge.decisions.policies import load_policy
 from fedge.decisions.selection import SELECTORS, load_selector
@@ -35,7 +37,7 @@ from fedge.devices.board_kinds import (
     BoardKind,
     build_kind,
     build_knowledge,
-    load_reference,
+    build_link,
     load_references,
 )
 from fedge.errors import BadInput, FedgeError, UnknownName
@@ -45,16 +47,18 @@ from fedge.experiment import (
     FleetBoard,
     FleetEntry,
     StrategySpec,
-    WorkloadSpec,
     list_boards,
 )
+from fedge.knowledge.client_identity import describe_reference, identify_client
+from fedge.knowledge.evidence_files import read_evidence
 from fedge.modes import stack_modes
 from fedge.predictors import PREDICTORS, load_predictor
 from fedge.protocols import LearningTask
 from fedge.seeds import make_generator
-from fedge.types import DeviceSpec, Modes, ProfileTable, TrainOptions
+from fedge.types import DeviceSpec, Modes, ProfileTable, TrainOptions, fitted_label, weakest_label
 from fedge.workloads import load_experiment_task
-from fedge.workloads.partitions import split_samples
+from fedge.workloads.null_task import NULL_TASK
+from fedge.workloads.partitions import split_task
 from fedge.yaml_files import format_value
 
 POLICY_OPTIONS: dict[str, tuple[str, ...]] = {
@@ -127,6 +131,9 @@ def _check_real_boards(experiment: Experiment) -> None:
 
     superlink_check.check_superlink(experiment.superlink)
     task = experiment.workload.task
+    if task == NULL_TASK:
+        right = "a task that boards can train: real boards simulate nothing (backend sim or local does)"
+        raise BadInput("workload.task", repr(task), right)
     if ":" in task:
         right = "one of fedge's tasks or a task file (.py): a board's worker cannot load a module of yours"
         raise BadInput("workload.task", repr(task), right)
@@ -196,7 +203,7 @@ def _check_strategy(strategy: StrategySpec, where: str) -> None:
 
 
 def _check_fleet(experiment: Experiment) -> None:
-    known = tuple(load_workload_sizes())
+    known = (*load_workload_sizes(), *{profile.workload for profile in load_user_profiles() if profile.kind == "train"})
     for i, entry in enumerate(experiment.fleet):
         _check_device(entry.device, f"fleet[{i}].device")
         if entry.truth != "model" and not (entry.truth.startswith(TABLE_PREFIX) and entry.truth != TABLE_PREFIX):
@@ -211,9 +218,9 @@ def _check_fleet(experiment: Experiment) -> None:
             right = "boards of a name of their own: give the fleet entries a `name`"
             raise BadInput("fleet", f"two boards called {board.name!r}", right)
         names.add(board.name)
-    firsts = {board.entry: board for board in reversed(list_boards(experiment))}
-    for i, entry in enumerate(experiment.fleet):
-        _check_tables(firsts[entry], f"fleet[{i}]", experiment.workload)
+    firsts = {(board.entry, board.truth): board for board in reversed(list_boards(experiment))}
+    for (entry, _), board in reversed(firsts.items()):
+        _check_tables(experiment, board, f"fleet[{experiment.fleet.index(entry)}]")
 
 
 def _check_device(device: str, where: str) -> None:
@@ -226,9 +233,9 @@ def _check_device(device: str, where: str) -> None:
         raise BadInput(f"{where}: {error.where}", error.got, error.right) from error
 
 
-def _check_tables(board: FleetBoard, where: str, workload: WorkloadSpec) -> None:
+def _check_tables(experiment: Experiment, board: FleetBoard, where: str) -> None:
     """Check that measured tables are readable and belong to this board; messages name both field and file."""
-    truth = board.entry.truth
+    truth, workload = board.truth, experiment.workload
     if not truth.startswith(TABLE_PREFIX):
         kind = build_kind(board, workload)
     else:
@@ -239,7 +246,9 @@ def _check_tables(board: FleetBoard, where: str, workload: WorkloadSpec) -> None
             _check_knobs(table, kind.average.modes, kind.spec)
     for place, path in enumerate(board.entry.references):
         with _prefix_errors(f"{where}.references[{place}]"):
-            _check_knobs(path, load_reference(path, board, workload).modes, kind.spec)
+            entry = describe_reference(Path(path), board, identify_client(experiment, board))
+            rows = [m.mode for one in read_evidence(Path("/"), entry) for m in one.measurements]
+            _check_knobs(path, stack_modes(rows), kind.spec)
 
 
 def _check_workload(table: str, entry: FleetEntry, cost: str, where: str) -> None:
@@ -286,18 +295,20 @@ def _check_data(experiment: Experiment) -> tuple[int, ...]:
 
     The data set stays cached in this process.
     """
-    name = experiment.workload.task
+    name, samples = experiment.workload.task, experiment.data.samples
+    if samples is not None and name != NULL_TASK:
+        right = f"nothing: {name} has samples of its own, this is for the task {NULL_TASK}"
+        raise BadInput("data.samples", str(samples), right)
     try:
         task = load_experiment_task(experiment)
-        labels = task.labels
         if name.endswith(workloads.TASK_FILE_SUFFIX):
             _try_step(experiment, task)
     except FedgeError:
         raise
     except Exception as error:  # the user's own task
         raise BadInput("workload.task", repr(name), f"a working task ({_format_error(error)})") from error
-    shares = split_samples(
-        experiment.data, labels, len(list_boards(experiment)), make_generator(experiment.seed, "partition")
+    shares = split_task(
+        experiment.data, task, len(list_boards(experiment)), make_generator(experiment.seed, "partition")
     )
     return tuple(len(share) for share in shares)
 
@@ -381,9 +392,9 @@ def _check_presets(experiment: Experiment, preset: str) -> None:
 
 
 def _check_limits(experiment: Experiment, samples: Sequence[int]) -> None:
-    """Compare the energy and time limits of a round with the minimum of the work alone, without network or waiting.
+    """Compare the energy and time limits of a round with the minimum of work and transfers, without waiting.
 
-    If partial work counts, one step is enough to meet a deadline.
+    If partial work counts, one step is enough to meet a deadline. Transfers of real boards are not known beforehand.
     """
     policy = experiment.policy
     if policy.round_energy_j is None and policy.deadline_s is None:
@@ -394,8 +405,12 @@ def _check_limits(experiment: Experiment, samples: Sequence[int]) -> None:
         name, surface = board.name.rpartition("-")[0], build_kind(board, experiment.workload).average
         steps = count_steps(count, experiment.workload.batch_size, experiment.workload.local_epochs)
         timed = 1 if experiment.late.action == "partial" else steps
-        least_j[name] = min(least_j.get(name, math.inf), steps * float((surface.power_w * surface.step_s).min()))
-        least_s[name] = min(least_s.get(name, math.inf), timed * float(surface.step_s.min()))
+        known = None if experiment.backend == FLEET_BACKEND else count_priced_bytes(board.entry, experiment.workload)
+        link = build_link(board.entry.link).transfer(known or 0.0, known or 0.0)
+        work_j = steps * float((surface.power_w * surface.step_s).min())
+        work_s = timed * float(surface.step_s.min())
+        least_j[name] = min(least_j.get(name, math.inf), link.radio_j + work_j)
+        least_s[name] = min(least_s.get(name, math.inf), link.down_s + work_s + link.up_s)
     if policy.round_energy_j is not None:
         _check_reachable("policy.round_energy_j", policy.round_energy_j, "J", least_j)
     if policy.deadline_s is not None:
@@ -450,6 +465,7 @@ def build_labels(experiment: Experiment, recorded: Collection[str] = ()) -> dict
     labels = {
         name: _build_label(board, build_kind(board, experiment.workload), load_references(board, experiment.workload))
         | memory_label(experiment, board, build_kind(board, experiment.workload).spec)
+        | link_label(experiment, board.entry)
         for name, board in reversed(_first_boards(experiment).items())
     }
     if experiment.backend != FLEET_BACKEND:
@@ -462,8 +478,8 @@ def build_labels(experiment: Experiment, recorded: Collection[str] = ()) -> dict
 
 
 def _build_label(board: FleetBoard, kind: BoardKind, references: Sequence[ProfileTable]) -> dict[str, Any]:
-    every = {prior.label for prior in kind.priors}
-    prior = "calibrated" if every == {"calibrated"} else "estimated"
+    learnt_from = [prior.label for prior in kind.priors] + [fitted_label(table.label) for table in references]
+    prior = weakest_label(learnt_from)
     known = (_describe_priors(kind.priors), *(_describe_reference(table) for table in references))
     return {
         "device": kind.spec.name,
@@ -475,8 +491,13 @@ def _build_label(board: FleetBoard, kind: BoardKind, references: Sequence[Profil
     }
 
 
+def build_link_labels(experiment: Experiment) -> dict[str, dict[str, Any]]:
+    """Describe per fleet entry what a step is priced as, and the models that are moved and trained."""
+    return {name: link_label(experiment, board.entry) for name, board in reversed(_first_boards(experiment).items())}
+
+
 def _describe_reference(table: ProfileTable) -> str:
-    return f"reference table {Path(table.path).name} ({len(table.modes)} rows, measured)"
+    return f"reference table {Path(table.path).name} ({len(table.modes)} rows, {table.label})"
 
 
 def _describe_priors(priors: Sequence[CostProfile]) -> str:

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import inspect
+import re
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from pydantic import BaseModel, ValidationError
 
+from fedge.costs.layers.network_cost import NetworkCost
 from fedge.costs.layers.network_record import format_layers
 from fedge.costs.layers.network_source import load_network_cost
 from fedge.costs.workload_sizes import load_workload_sizes
 from fedge.errors import BadInput
-from fedge.experiment import Experiment, FleetEntry
+from fedge.experiment import Experiment, FleetEntry, NetworkSpec, WorkloadSpec
+from fedge.workloads import TASK_FILE_SUFFIX, load_experiment_task
 from fedge.yaml_files import format_value, parse_yaml, read_yaml_mapping
+
+if TYPE_CHECKING:
+    from fedge.workloads.image_task import ImageTask
 
 Record = TypeVar("Record", bound=BaseModel)
 
@@ -25,8 +31,10 @@ NAME_ONLY_FIELDS = {**dict.fromkeys(NAME_ONLY_KEYS, "name"), "network": "model"}
 """Keys at any level that accept a bare name, with the field that the name stands for."""
 NAME_ONLY_LISTS = {"fleet": "device", "exporters": "name"}
 """Keys of lists whose items may be bare names, with the field that the name stands for."""
-NETWORK_FIELDS = {"workload.network", "workload.network.model", "workload.network.input"}
+NETWORK_FIELD = re.compile(r"(?:workload|fleet\.(?P<place>\d+)\.serving)\.network(?:\.model|\.input)?")
 """Overriding one of these invalidates the stored layers of the experiment's network."""
+OWN_TASK_FIELDS = {"workload.task", "workload.cost", "data.dir"}
+"""Overriding one of these invalidates the stored layers of a task that is priced by its own network."""
 """Longest part of an invalid value that a message quotes, in characters."""
 _EXPECTED_BY_ERROR = {
     "int_parsing": "a whole number",
@@ -66,14 +74,27 @@ def load_experiment(path: Path, overrides: Sequence[str] = ()) -> Experiment:
 
 
 def _drop_stale_layers(raw: Mapping[str, Any], override: str) -> None:
-    """Remove a saved run's layer counts and workload name if the override selects another network or input."""
-    workload, field = raw.get("workload"), override.partition("=")[0].strip()
-    network = workload.get("network") if isinstance(workload, dict) else None
-    if not isinstance(workload, dict) or not isinstance(network, dict) or field not in NETWORK_FIELDS:
+    """Remove a saved run's layer counts and name of the cost if the override selects another network, input or task."""
+    field, workload = override.partition("=")[0].strip(), raw.get("workload")
+    if field in OWN_TASK_FIELDS and isinstance(workload, dict):
+        own = workload.get("network")
+        if isinstance(own, dict) and own.get("model") == workload.get("task"):
+            del workload["network"], workload["cost"]
+    found = NETWORK_FIELD.fullmatch(field)
+    if found is None:
+        return
+    fleet, place = raw.get("fleet"), found["place"]
+    if place is None:
+        section = workload
+    else:
+        entry = fleet[int(place)] if isinstance(fleet, list) and int(place) < len(fleet) else None
+        section = entry.get("serving") if isinstance(entry, dict) else None
+    network = section.get("network") if isinstance(section, dict) else None
+    if not isinstance(section, dict) or not isinstance(network, dict):
         return
     network.pop("layers", None)
-    if workload.get("cost") == Path(str(network.get("model"))).stem:
-        del workload["cost"]
+    if section.get("cost") == Path(str(network.get("model"))).stem:
+        del section["cost"]
 
 
 def apply_override(raw: dict[str, Any], override: str) -> None:
@@ -142,7 +163,10 @@ def resolve_experiment(raw: Mapping[str, Any], path: Path) -> Experiment:
         entries = filled.get(key)
         if isinstance(entries, list):
             filled[key] = [{name: entry} if isinstance(entry, str) else entry for entry in entries]
-    filled |= _fill_network(filled)
+    if isinstance(filled.get("workload"), Mapping):
+        filled["workload"] = _fill_network(filled["workload"])
+    if isinstance(filled.get("fleet"), list):
+        filled["fleet"] = [_fill_serving(entry) for entry in filled["fleet"]]
     return _make_paths_absolute(validate_record(Experiment, filled, path), path.resolve().parent)
 
 
@@ -160,15 +184,26 @@ def validate_record(record: type[Record], raw: Mapping[str, Any], path: Path) ->
     return found
 
 
-def _fill_network(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the workload with its network spelled out and named after it; empty for a workload without a network."""
-    workload = raw.get("workload")
-    network = workload.get("network") if isinstance(workload, Mapping) else None
+def _fill_serving(entry: Any) -> Any:
+    if not isinstance(entry, Mapping) or not isinstance(entry.get("serving"), Mapping):
+        return entry
+    return {**entry, "serving": _fill_network(entry["serving"])}
+
+
+def _fill_network(section: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a section, workload or serving, with its network spelled out and its cost named after it.
+
+    A task file without a cost or network is priced by its own network, whose samples are in memory.
+    """
+    network, task = section.get("network"), section.get("task")
     if isinstance(network, str):
         network = {"model": network}
+    if network is None and "cost" not in section and isinstance(task, str) and task.endswith(TASK_FILE_SUFFIX):
+        network = {"model": task, "loading": "cached"}
+        return {**section, "cost": Path(task).name, "network": network}
     if not isinstance(network, Mapping) or not isinstance(network.get("model"), str):
-        return {}
-    return {"workload": {"cost": Path(network["model"]).stem, **dict(workload or {}), "network": network}}
+        return section
+    return {"cost": Path(network["model"]).stem, **section, "network": network}
 
 
 def _to_bad_input(path: Path, record: type[BaseModel], raw: Mapping[str, Any], error: ValidationError) -> BadInput:
@@ -247,16 +282,30 @@ def _make_paths_absolute(experiment: Experiment, folder: Path) -> Experiment:
         data = data.model_copy(update={"dir": absolute(data.dir)})
     plugins = tuple(absolute(plugin) for plugin in experiment.plugins)
     work = experiment.workload
-    if work.task.endswith(".py"):
+    if work.task.endswith(TASK_FILE_SUFFIX):
         work = work.model_copy(update={"task": absolute(work.task)})
-    network = work.network
-    if network is not None and network.model.endswith((".onnx", ".json")):
-        work = work.model_copy(update={"network": network.model_copy(update={"model": absolute(network.model)})})
+    work = work.model_copy(update={"network": _make_model_absolute(work.network, absolute)})
     superlink = experiment.superlink
     if superlink.root_certificates is not None:
         superlink = superlink.model_copy(update={"root_certificates": absolute(superlink.root_certificates)})
-    changed = {"fleet": fleet, "data": data, "plugins": plugins, "workload": work, "superlink": superlink}
+    knowledge = experiment.knowledge
+    if knowledge not in (None, "auto", "none"):
+        knowledge = absolute(knowledge)
+    changed = {
+        "fleet": fleet,
+        "knowledge": knowledge,
+        "data": data,
+        "plugins": plugins,
+        "workload": work,
+        "superlink": superlink,
+    }
     return experiment.model_copy(update=changed)
+
+
+def _make_model_absolute(network: NetworkSpec | None, absolute: Callable[[str], str]) -> NetworkSpec | None:
+    if network is None or not network.model.endswith((".onnx", ".json", TASK_FILE_SUFFIX)):
+        return network
+    return network.model_copy(update={"model": absolute(network.model)})
 
 
 def _make_entry_paths_absolute(entry: FleetEntry, absolute: Callable[[str], str]) -> FleetEntry:
@@ -270,6 +319,9 @@ def _make_entry_paths_absolute(entry: FleetEntry, absolute: Callable[[str], str]
     availability = entry.availability
     if availability is not None and availability.trace is not None:
         changes["availability"] = availability.model_copy(update={"trace": absolute(availability.trace)})
+    if entry.serving is not None:
+        network = _make_model_absolute(entry.serving.network, absolute)
+        changes["serving"] = entry.serving.model_copy(update={"network": network})
     if entry.device.endswith((".yaml", ".yml")):
         changes |= {"device": absolute(entry.device), "name": entry.name or Path(entry.device).stem}
     return entry.model_copy(update=changes)
@@ -279,25 +331,41 @@ def _make_entry_paths_absolute(entry: FleetEntry, absolute: Callable[[str], str]
 
 
 def add_network_layers(experiment: Experiment, where: str) -> Experiment:
-    """Return the experiment with its network's layers counted, so that no board needs the network to predict its cost.
+    """Return the experiment with its networks' layers counted, so that no board needs a network to predict its cost.
 
     It is unchanged without a network or if they are present. An error names the file ``where``.
 
     Raises:
         BadInput: If the network cannot be loaded or has operators without a counting rule.
     """
-    spec = experiment.workload.network
-    if spec is None:
+    fleet = tuple(_count_service(entry, f"{where}: fleet[{i}]") for i, entry in enumerate(experiment.fleet))
+    experiment, work = experiment.model_copy(update={"fleet": fleet}), experiment.workload
+    if work.network is None:
         return experiment
-    field = f"{where}: workload.network"
-    _check_cost_name(experiment.workload.cost, spec.model, where)
+    _check_cost_name(work.cost, work.network.model, where)
+    if work.network.layers is None and work.network.model == work.task:
+        return _add_task_layers(experiment, where)
+    work = work.model_copy(update={"network": _count_layers(work.network, f"{where}: workload.network")})
+    return experiment.model_copy(update={"workload": work})
+
+
+def _count_service(entry: FleetEntry, where: str) -> FleetEntry:
+    spec = entry.serving
+    if spec is None or spec.network is None:
+        return entry
+    network = _count_layers(spec.network, f"{where}.serving.network")
+    return entry.model_copy(update={"serving": spec.model_copy(update={"network": network})})
+
+
+def _count_layers(spec: NetworkSpec, field: str) -> NetworkSpec:
+    """Return a network with its layers counted, unless they are; ``field`` is named in errors."""
     if spec.layers is not None:
-        return experiment
+        return spec
     try:
         network = load_network_cost(spec.model, spec.input)
     except BadInput as error:
         option = {"MODEL": ".model", "--input": ".input"}.get(error.where, f".model ({error.where})")
-        raise BadInput(f"{field}{option}", error.got, _in_yaml_terms(error.right)) from error
+        raise BadInput(f"{field}{option}", error.got, _in_yaml_terms(error.right, field)) from error
     if network.unknown:
         names = ", ".join(sorted(set(network.unknown))[:5])
         raise BadInput(
@@ -305,8 +373,38 @@ def add_network_layers(experiment: Experiment, where: str) -> Experiment:
         )
     if not network.flop:
         raise BadInput(f"{field}.model", f"{spec.model}, which computes nothing", "a network with layers")
-    counted = spec.model_copy(update={"layers": format_layers(network), "input": network.input_shape})
-    return experiment.model_copy(update={"workload": experiment.workload.model_copy(update={"network": counted})})
+    return _store_layers(spec, network)
+
+
+def _store_layers(spec: NetworkSpec, network: NetworkCost) -> NetworkSpec:
+    return spec.model_copy(update={"layers": format_layers(network), "input": network.input_shape})
+
+
+def _add_task_layers(experiment: Experiment, where: str) -> Experiment:
+    """Return the experiment with the layers of its own task file's network, for samples in the shape of its data.
+
+    A task that cannot be loaded leaves the default cost: the checks of a run refuse it and say why, but the data of a
+    fleet of real boards, which measure their cost, may be elsewhere.
+
+    Raises:
+        BadInput: The network does not run, or has operators without a counting rule.
+    """
+    work = experiment.workload
+    try:
+        task = load_experiment_task(experiment)
+    except Exception:  # noqa: BLE001 -- the user's own task
+        default = {"network": None, "cost": WorkloadSpec().cost}
+        return experiment.model_copy(update={"workload": work.model_copy(update=default)})
+    right = f"a working network, or a cost to price it as: {', '.join(load_workload_sizes())}"
+    try:
+        network = cast("ImageTask", task).count_layers(work.cost)
+    except BadInput as error:
+        raise BadInput(f"{where}: workload.task", f"{work.cost} with {error.got}", right) from error
+    if network.unknown or not network.flop:
+        names = ", ".join(sorted(set(network.unknown))[:5]) or "none that compute"
+        raise BadInput(f"{where}: workload.task", f"{work.cost} with operators that no rule counts ({names})", right)
+    counted = None if work.network is None else _store_layers(work.network, network)
+    return experiment.model_copy(update={"workload": work.model_copy(update={"network": counted})})
 
 
 def _check_cost_name(cost: str, model: str, where: str) -> None:
@@ -320,6 +418,6 @@ def _check_cost_name(cost: str, model: str, where: str) -> None:
     raise BadInput(f"{where}: workload.cost", repr(cost), right)
 
 
-def _in_yaml_terms(right: str) -> str:
-    """Rephrase a command's advice in terms of the YAML's fields."""
-    return right.replace("--input 3x224x224", "[3, 224, 224]").replace("--input", "workload.network.input")
+def _in_yaml_terms(right: str, field: str) -> str:
+    """Rephrase a command's advice in terms of the YAML's fields, for the network of ``field``."""
+    return right.replace("--input 3x224x224", "[3, 224, 224]").replace("--input", f"{field.rpartition(': ')[2]}.input")

@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 
 from fedge.client.emulated_memory import build_board_scaling, explain_narrowing_failure
-from fedge.client.inference_service import average_inference_costs, build_demand, first_step_s
+from fedge.client.inference_service import average_inference_costs, build_demand, first_step_s, price_service
 from fedge.client.memory_scaling import AVERAGING_STRATEGIES, ScalingContext, can_narrow_clients
-from fedge.costs.inference_cost import estimate_inference_cost
 from fedge.costs.input_pipeline.emulated_pipeline import find_storage
-from fedge.devices import catalogue
+from fedge.costs.layered_work import build_workload, count_priced_bytes
+from fedge.costs.layers.network_record import list_known_workloads
 from fedge.devices.board_kinds import TABLE_PREFIX, BoardKind, build_kind
 from fedge.errors import BadInput, UnknownName
-from fedge.experiment import Experiment, FleetBoard, LoaderSpec, ServingSpec, list_boards
+from fedge.experiment import Experiment, FleetBoard, FleetEntry, LoaderSpec, ServingSpec, list_boards
 from fedge.pareto import find_nearest_row
 from fedge.serving.standing_service import (
     MAX_SHARE,
@@ -28,12 +28,35 @@ from fedge.serving.standing_service import (
     build_service_table,
     min_latency_budget_s,
 )
-from fedge.types import DeviceSpec
+from fedge.types import DeviceSpec, weakest_label
 from fedge.worker.builtin_tasks import TASKS
-from fedge.workloads import load_experiment_task
+from fedge.workloads import explain_missing_cuda, load_experiment_task
+from fedge.workloads.null_task import NULL_TASK
 from fedge.yaml_files import format_value
 
 MEMORY_FIELD = "workload.memory"
+
+
+def check_gpus(experiment: Experiment, elsewhere: bool) -> None:
+    """Raise ``BadInput`` for GPUs that the clients cannot use.
+
+    Args:
+        experiment: The experiment.
+        elsewhere: Whether the clients run on machines of a cluster, whose devices are unknown here.
+    """
+    num_gpus, task = experiment.backend_options.num_gpus, experiment.workload.task
+    if num_gpus == 0:
+        return
+    right = None
+    if experiment.backend == "fleet":
+        right = "nothing: real boards train on their own GPUs, this is for emulated ones (backend sim or local)"
+    elif task == NULL_TASK or ":" in task:
+        right = f"0: {'nothing is trained' if task == NULL_TASK else f'{task} chooses its own device'}"
+    elif not elsewhere:
+        missing = explain_missing_cuda()
+        right = f"0, or a machine with CUDA: {missing} here" if missing else None
+    if right is not None:
+        raise BadInput("backend_options.num_gpus", f"{num_gpus:g}", right)
 
 
 def check_memory(experiment: Experiment) -> None:
@@ -102,19 +125,19 @@ def check_loader(experiment: Experiment) -> None:
         if entry.loader is None:
             continue
         where = f"fleet[{i}].loader"
-        if why := _refusal_reason(experiment, entry.truth, entry.serving is not None):
+        if why := _refusal_reason(experiment, entry.truth):
             raise BadInput(where, format_value(entry.loader), why)
         if entry.loader.storage is not None:
             find_storage(entry.loader.storage, f"{where}.storage")
 
 
-def _refusal_reason(experiment: Experiment, truth: str, serves: bool) -> str:
+def _refusal_reason(experiment: Experiment, truth: str) -> str:
     """Return why a loader cannot be combined with the entry's other fields; empty if it can."""
     if experiment.backend == "fleet":
         return "nothing: the fleet backend's boards are real, and their minibatches hold their stalls already"
     if truth.startswith(TABLE_PREFIX):
         return "nothing beside a measured table: its minibatches hold the stalls they were measured with"
-    return "nothing beside `serving`: how requests and loaders share the cores is not modelled" if serves else ""
+    return ""
 
 
 def loader_label(board: FleetBoard) -> dict[str, Any]:
@@ -128,6 +151,24 @@ def _describe_loader(spec: LoaderSpec) -> str:
     cached = f"{spec.cached:.0%} in the page cache"
     stored = spec.storage or "the boards' own storage"
     return f"pipeline model: {workers}, {stored}, images of {spec.image_mpixel:g} megapixel, {cached}"
+
+
+def link_label(experiment: Experiment, entry: FleetEntry) -> dict[str, dict[str, Any]]:
+    """Return the sizes of the model that a round moves and of the one that is trained as a label, and where the former
+    comes from.
+    """
+    work, moved_bytes = build_workload(entry, experiment.workload), count_priced_bytes(entry, experiment.workload)
+    arrays = load_experiment_task(experiment).initial_arrays(experiment.seed)
+    trained_bytes = sum(array.nbytes for array in arrays.values())
+    if experiment.backend == "fleet":
+        source, moved_bytes = "the trained model", trained_bytes
+    elif moved_bytes is None:
+        source, moved_bytes = f"the trained model: {work.name} has no known layers or workload.model_mb", trained_bytes
+    else:
+        source = "workload.model_mb" if experiment.workload.model_mb else f"the parameters of {work.name}, 4 bytes each"
+    sizes = {"moved_bytes": moved_bytes, "trained_bytes": trained_bytes}
+    step = {"cost": work.name, "batch_size": work.batch_size}
+    return {"link": {"label": "estimated", "source": source, **step, **sizes}}
 
 
 MAX_LATENCY_S = 1000.0
@@ -161,9 +202,10 @@ def _check_model(spec: ServingSpec, where: str) -> None:
 def _estimate_inference(kind: BoardKind, spec: ServingSpec, where: str) -> InferenceCosts:
     """Estimate the costs of the service's batch sizes; messages are prefixed with the field."""
     try:
-        return average_inference_costs(kind.spec, spec.cost, build_demand(spec).batch_sizes, kind.average.modes)
+        return average_inference_costs(kind.spec, spec, kind.average.modes)
     except UnknownName as error:
-        raise UnknownName(f"{where}.cost", spec.cost, error.known) from error
+        known = sorted({*error.known, *list_known_workloads()})
+        raise UnknownName(f"{where}.cost", spec.cost, tuple(known)) from error
     except BadInput as error:
         raise BadInput(f"{where}.batch_sizes", error.got, error.right) from error
 
@@ -217,7 +259,6 @@ def serving_label(board: FleetBoard, device: DeviceSpec) -> dict[str, dict[str, 
     spec = board.entry.serving
     if spec is None:
         return {}
-    specs = catalogue.load_catalogue()
-    costs = [estimate_inference_cost(device, spec.cost, size, specs) for size in build_demand(spec).batch_sizes]
-    known = "calibrated" if all(cost.label == "calibrated" for cost in costs) else "estimated"
-    return {"serving": {"label": known, "source": f"{spec.cost}: {costs[0].source}"}}
+    costs = price_service(device, spec)
+    label = weakest_label(cost.label for cost in costs)
+    return {"serving": {"label": label, "source": f"{spec.cost}: {costs[0].source}"}}

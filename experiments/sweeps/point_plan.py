@@ -138,7 +138,7 @@ def build_variant(path: Path, spec: SweepSpec, values: Mapping[str, Any]) -> Exp
     """
     label = ", ".join(_describe_value(key, value) for key, value in values.items()) or "as in the file"
     overrides = tuple(f"{key}={_to_yaml(value)}" for key, value in {**spec.overrides, **values}.items())
-    fixed = ("backend=local", f"seed={spec.seeds[0]}")
+    fixed = ("backend=local", "knowledge=none", f"seed={spec.seeds[0]}")
     try:
         experiment = load_experiment(path.parent / spec.experiment, (*overrides, *fixed))
     except BadInput as error:

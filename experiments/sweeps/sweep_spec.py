@@ -18,6 +18,7 @@ RIGHT_DIMENSION = "low and high, or a list of choices"
 FIXED_KEYS = {
     "seed": "the key `seeds` of the sweep",
     "backend": "no backend: every point is a run of the backend local",
+    "knowledge": "no knowledge: the points of a sweep must not learn from each other",
 }
 """Keys of an experiment that no variant sets."""
 

@@ -9,31 +9,23 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedge.costs.cost_profile import CostProfile, WorkloadKind, load_calibrated_inference
-from fedge.costs.cost_scaling import find_cost_profile
-from fedge.costs.inference_cost import estimate_inference_cost
-from fedge.costs.layer_estimate import estimate_network_cost, rescale_to_batch_size
-from fedge.costs.layered_work import find_known_layers
-from fedge.costs.layers.network_cost import NetworkCost, sum_layers
-from fedge.costs.layers.network_record import find_known_network
-from fedge.costs.layers.network_source import load_network_cost, parse_input_shape
+from fedge.costs.cost_priors import find_workload_cost
+from fedge.costs.cost_profile import WorkloadKind
+from fedge.costs.layers.network_cost import NetworkCost
 from fedge.costs.memory.step_need import find_largest_batch, predict_step_need
-from fedge.costs.workload_sizes import load_workload_sizes
+from fedge.costs.named_workload import find_named_workload
 from fedge.decisions.candidate_modes import mask_above_floor
 from fedge.devices import catalogue
 from fedge.errors import BadInput
 from fedge.modes import build_grid
 from fedge.physics.time_power_model import compute_power_w, compute_step_s
-from fedge.types import DeviceSpec, Floats, Label, LayerWork, Modes, PowerMode, Workload
+from fedge.types import DeviceSpec, Floats, Label, Modes, PowerMode, Workload
 
-DEFAULT_BATCH_SIZE = 16
-"""Default batch size of a network that is not a known workload."""
 RankingObjective = Literal["time", "energy", "both"]
 """The objective that ranks boards and modes: an epoch's seconds, its joules, or their product."""
 
@@ -112,7 +104,7 @@ class BoardSelectionOptions:
 
     Attributes:
         workload: A known workload, or any network as ``load_network_cost`` takes it.
-        batch_size: Samples per step; by default the workload's own, or ``DEFAULT_BATCH_SIZE``.
+        batch_size: Samples per step; by default the workload's own, or 16.
         input_shape: Shape of one sample, such as ``3x224x224``; None for the network's own.
         boards: Names of the boards to compare; all of the catalogue if empty.
         infer: Whether to rank for inference instead of training.
@@ -157,41 +149,14 @@ def select_board(options: BoardSelectionOptions, usable_mb: Callable[[DeviceSpec
     for option, value in (("--max-power-w", options.limits.power_w), ("--max-epoch-s", options.limits.epoch_s)):
         if value is not None and not 0 < value < math.inf:
             raise BadInput(option, f"{value:g}", "a finite number above 0")
-    work, network = build_workload(options)
+    kind: WorkloadKind = "infer" if options.infer else "train"
+    work, network = find_named_workload(
+        options.workload, batch_size=options.batch_size, kind=kind, input_shape=options.input_shape
+    )
     aim = cast("RankingObjective", options.by)
     request = BoardSelectionRequest(work, network=network, samples=options.samples, limits=options.limits, aim=aim)
     boards = _find_boards(options.boards)
     return BoardSelection(options, work, rank_boards(boards, catalogue.load_catalogue(), request, usable_mb))
-
-
-def build_workload(options: BoardSelectionOptions) -> tuple[Workload, NetworkCost | None]:
-    """Build the workload: a known one by name, or any network by its layers.
-
-    Returns:
-        The workload and its network; the network is None if its layers are not known.
-
-    Raises:
-        BadInput: If the network cannot be loaded or counted.
-    """
-    kind: WorkloadKind = "infer" if options.infer else "train"
-    known = load_workload_sizes().get(options.workload)
-    layers = find_known_layers(options.workload, kind)
-    if layers is not None and options.input_shape is None:
-        size = options.batch_size or (known.batch_size if known else DEFAULT_BATCH_SIZE)
-        return Workload(options.workload, size, kind, layers), find_known_network(options.workload)
-    try:
-        network = load_network_cost(options.workload, parse_input_shape(options.input_shape))
-    except BadInput as error:
-        raise BadInput("--workload" if error.where == "MODEL" else error.where, error.got, error.right) from error
-    if network.unknown:
-        raise BadInput("--workload", f"operators that no rule counts ({', '.join(network.unknown[:5])})", "another one")
-    if not network.flop:
-        raise BadInput("--workload", f"{options.workload}, which computes nothing", "a network with layers")
-    name = Path(options.workload).stem
-    if name in load_workload_sizes():  # another network or other images than those that were measured by this name
-        name = f"{name} {'x'.join(map(str, network.input_shape))}"
-    layers = LayerWork(name, sum_layers(network), loading="cached" if options.infer else "workers")
-    return Workload(name, options.batch_size or DEFAULT_BATCH_SIZE, kind, layers), network
 
 
 def _find_boards(names: Sequence[str]) -> Sequence[DeviceSpec]:
@@ -229,7 +194,7 @@ def rank_boards(
 def _build_offer(
     spec: DeviceSpec, specs: Mapping[str, DeviceSpec], job: BoardSelectionRequest, allowed_mb: float
 ) -> BoardOffer:
-    cost = estimate_step_cost(spec, job.work, specs)
+    cost = find_workload_cost(spec, job.work, specs)
     every = build_grid(spec)
     modes = Modes(every.knobs[mask_above_floor(every)])
     seconds = math.ceil(job.samples / job.work.batch_size) * compute_step_s(cost.coefficients, spec.maxn, modes)
@@ -246,25 +211,6 @@ def _build_offer(
         source=cost.source,
         broken=broken,
     )
-
-
-def estimate_step_cost(spec: DeviceSpec, work: Workload, specs: Mapping[str, DeviceSpec]) -> CostProfile:
-    """Return the cost of a step: calibrated, rescaled from another batch size, or estimated from the layers."""
-    if work.kind == "train" and work.name in load_workload_sizes():
-        return rescale_to_batch_size(find_cost_profile(spec, work.name, specs), work, spec, specs)
-    return _find_inference_cost(spec, work, specs) or estimate_network_cost(spec, work, specs)
-
-
-def _find_inference_cost(spec: DeviceSpec, work: Workload, specs: Mapping[str, DeviceSpec]) -> CostProfile | None:
-    """Return the inference cost measured on this board, at this batch size or between others, or None."""
-    if work.kind == "train" or not any(
-        (p.device, p.workload) == (spec.name, work.name) for p in load_calibrated_inference()
-    ):
-        return None
-    try:
-        return estimate_inference_cost(spec, work.name, work.batch_size, specs)
-    except BadInput:  # too far from every batch size that was measured
-        return None
 
 
 def find_best_row(

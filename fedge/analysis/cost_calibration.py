@@ -1,4 +1,4 @@
-"""Calibration of the physical model to measured tables, written as cost profiles.
+"""Calibration of the physical model to tables, written as cost profiles.
 
 A training table yields one profile, an inference table one per batch size.
 """
@@ -14,7 +14,7 @@ from fedge.costs.table_calibration import TableCalibration, calibrate_table, cal
 from fedge.devices.catalogue import load_catalogue
 from fedge.devices.tables.mode_table import list_batch_sizes, parse_workload_kind, read_mode_table
 from fedge.errors import BadInput
-from fedge.types import PowerMode, ProfileTable
+from fedge.types import Label, PowerMode, ProfileTable, fitted_label
 
 CANONICAL_BOARDS = {"agx-orin": "agx-orin-64gb"}
 """Catalogue names of folders with measured tables that are named differently."""
@@ -42,6 +42,8 @@ class CalibrationOutcome:
     power_mape: float
     power_p95_ape: float
     written: str | None
+    label: Label
+    """Label of the profile: ``calibrated`` if its table was measured."""
     kind: WorkloadKind = "train"
     time_rows_off: int = 0
     power_rows_off: int = 0
@@ -61,7 +63,7 @@ def calibrate_tables(
     """Fit every table and write its profiles.
 
     Args:
-        tables: Paths of measured tables.
+        tables: Paths of tables.
         device: Board; by default from each table's path.
         workload: Workload; by default from each table's path.
         batch_size: Batch size to fit; by default, each batch size of an inference table gives a profile, fitted
@@ -69,7 +71,7 @@ def calibrate_tables(
         kind: Training or inference; by default from each table's path.
         out: Folder for the profiles, or None to write none.
         maxn: The board's top mode; by default the catalogue's, otherwise the table's.
-        origin: Author of the measurements.
+        origin: Author of the measurements; a table without a label counts as measured if it is given.
 
     Raises:
         BadInput: If a table is invalid, one workload name is given for several tables, or two tables share a file name.
@@ -110,13 +112,14 @@ def _require_modes(path: Path, table: ProfileTable) -> ProfileTable:
 
 def _to_cost_profile(calibration: TableCalibration, kind: WorkloadKind, origin: str) -> CostProfile:
     time, power = calibration.time, calibration.power
+    label: Label = "measured" if calibration.label == "unknown" and origin else calibration.label
     return CostProfile(
         device=CANONICAL_BOARDS.get(calibration.device, calibration.device),
         workload=calibration.workload,
         batch_size=calibration.batch_size,
         coefficients=calibration.coefficients,
-        label="calibrated",
-        source=f"fitted to {calibration.rows} rows of {calibration.table}",
+        label=fitted_label(label),
+        source=f"fitted to {calibration.rows} rows of {calibration.table} ({label})",
         time_mape=time.mape,
         power_mape=power.mape,
         residual_time_sd_log=time.residual_sd_log,
@@ -130,6 +133,7 @@ def _to_cost_profile(calibration: TableCalibration, kind: WorkloadKind, origin: 
             origin=origin,
             time_rows_off=time.rows_off,
             power_rows_off=power.rows_off,
+            label=label,
         ),
         kind=kind,
     )
@@ -152,6 +156,7 @@ def _to_outcome(path: Path, duplicates: int, profile: CostProfile, written: Path
         power_mape=profile.power_mape,
         power_p95_ape=evidence.power_p95_ape,
         written=str(written) if written else None,
+        label=profile.label,
         kind=profile.kind,
         time_rows_off=evidence.time_rows_off,
         power_rows_off=evidence.power_rows_off,

@@ -159,6 +159,9 @@ class ProfileOptions:
         batch_size: Samples per step; None for the workload's own.
         settings: Settings file of the local board; None for its own.
         limit_s: Seconds after which a mode is abandoned, settled or not; None for the rule's own.
+        budget_s: Seconds of board time after which no further mode is begun; None for no limit.
+        infer: Whether steps infer instead of training; emulated boards only.
+        input_shape: Shape of one sample of the user's own network, as ``3x224x224``; emulated boards only.
     """
 
     board: str
@@ -170,6 +173,9 @@ class ProfileOptions:
     seed: int = 0
     settings: Path | None = None
     limit_s: float | None = None
+    budget_s: float | None = None
+    infer: bool = False
+    input_shape: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +194,7 @@ class ProfileOutcome:
     failed: int
     board_s: float
     board_j: float
+    finished: bool
 
 
 ShowProgress = Callable[[ProfilingCampaign], AbstractContextManager[Callable[[str], None]]]
@@ -214,22 +221,22 @@ def profile_board(
     journal_path = _check_table_path(options.out)
     with _open_bench(options, last_temperature_c(journal_path)) as bench:
         check_request(bench, request)
+        _make_folder(options.out)
         with open_profiling_journal(journal_path, build_header(bench, request)) as journal:
             campaign = ProfilingCampaign(bench, request, journal)
-            return _measure_and_record(campaign, options.out, note, show_progress)
+            return _measure_and_record(campaign, options, note, show_progress)
 
 
 def _measure_and_record(
-    campaign: ProfilingCampaign, out: Path, note: Callable[[str], None], show_progress: ShowProgress
+    campaign: ProfilingCampaign, options: ProfileOptions, note: Callable[[str], None], show_progress: ShowProgress
 ) -> ProfileOutcome:
-    journal = campaign.journal
+    journal, out = campaign.journal, options.out
     before = len(journal.past.done)
     if before:
         note(f"going on after {before} of {campaign.total} modes")
     finished = False
     try:
-        _run_campaign(campaign, note, show_progress)
-        finished = True
+        finished = _run_campaign(campaign, options.budget_s, note, show_progress)
     except KeyboardInterrupt:
         done = len(journal.read_from_disk().done)
         state = f"{out} holds the {done} modes done so far" if done else "no mode is done yet"
@@ -238,12 +245,19 @@ def _measure_and_record(
     finally:
         header = build_header(campaign.bench, campaign.request)
         save_campaign(out, header, journal.read_from_disk(), finished=finished)
-    return _build_outcome(out, journal.past, before)
+    return _build_outcome(out, journal.past, before, finished=finished)
 
 
-def _run_campaign(campaign: ProfilingCampaign, note: Callable[[str], None], show_progress: ShowProgress) -> None:
+def _run_campaign(
+    campaign: ProfilingCampaign, budget_s: float | None, note: Callable[[str], None], show_progress: ShowProgress
+) -> bool:
+    """Measure the remaining modes until none is left or the budget is spent; return whether none is left."""
+    clock, begin_s = campaign.bench.clock, campaign.bench.clock.now_s()
     with show_progress(campaign) as report:
         while (mode := campaign.choose_next_mode()) is not None:
+            if budget_s is not None and clock.now_s() - begin_s >= budget_s:
+                note(f"the budget of {budget_s:g} s is spent; the same command goes on")
+                return False
             report(f"{mode}")
             result = campaign.measure_and_record(
                 mode,
@@ -253,9 +267,10 @@ def _run_campaign(campaign: ProfilingCampaign, note: Callable[[str], None], show
                 note(f"{result.mode} failed and is left out: {result.reason}")
             elif result.note:
                 note(f"{result.mode}: {result.note}")
+    return True
 
 
-def _build_outcome(out: Path, past: ProfilingHistory, before: int) -> ProfileOutcome:
+def _build_outcome(out: Path, past: ProfilingHistory, before: int, *, finished: bool) -> ProfileOutcome:
     board_s, board_j = past.cost
     return ProfileOutcome(
         file=str(out) if past.done else None,
@@ -266,6 +281,7 @@ def _build_outcome(out: Path, past: ProfilingHistory, before: int) -> ProfileOut
         failed=len(past.failed),
         board_s=board_s,
         board_j=board_j,
+        finished=finished,
     )
 
 
@@ -279,6 +295,8 @@ def _open_bench(options: ProfileOptions, temperature_c: float | None) -> Iterato
             batch_size=options.batch_size,
             seed=options.seed,
             temperature_c=temperature_c,
+            kind="infer" if options.infer else "train",
+            input_shape=options.input_shape,
         )
         return
     from fedge.characterisation.worker_bench import open_worker_bench, resolve_workload
@@ -287,6 +305,9 @@ def _open_bench(options: ProfileOptions, temperature_c: float | None) -> Iterato
     if options.settings is None and not JETSON_RELEASE_FILE.exists():
         right = f"{EMULATED}NAME, a board of `fedge devices list`"
         raise BadInput("--board here", "a machine that is no Jetson", right)
+    if options.infer or options.input_shape is not None:
+        got = "--infer" if options.infer else "--input"
+        raise BadInput("--board here", got, f"training of a built-in task, or {EMULATED}NAME")
     workload = resolve_workload(options.workload, options.batch_size)
     with open_worker_bench(load_local_settings(options.settings), workload, options.seed) as bench:
         yield bench
@@ -300,11 +321,19 @@ def _parse_modes(text: str) -> int:
     return int(text)
 
 
+def _make_folder(out: Path) -> None:
+    try:
+        out.absolute().parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        right = "the path of a file in a folder that can be made"
+        raise BadInput("--out", f"{out} ({error.strerror})", right) from error
+
+
 def _check_table_path(out: Path) -> Path:
     """Return the journal's path; refuse a table without a journal, which would be overwritten."""
     journal = profiling_journal_path(out)
-    if out.is_dir() or not out.absolute().parent.is_dir():
-        raise BadInput("--out", str(out), "the path of a file in a folder that exists")
+    if out.is_dir():
+        raise BadInput("--out", f"{out}, which is a folder", "the path of a file")
     for path in (out, profiling_record_path(out)):
         if path.exists() and not journal.exists():
             raise BadInput("--out", f"{path}, which exists without a journal", "a new file")

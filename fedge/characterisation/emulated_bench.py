@@ -9,15 +9,16 @@ from dataclasses import replace
 from fedge import __version__
 from fedge.characterisation.mode_measurement import ProfilingBench
 from fedge.clock import SimulatedClock
-from fedge.costs.workload_sizes import load_workload_sizes
+from fedge.costs.cost_profile import WorkloadKind
+from fedge.costs.named_workload import find_named_workload
 from fedge.decisions.candidate_modes import mask_above_floor
 from fedge.devices import catalogue
-from fedge.devices.board_kinds import BoardKind, build_kind, build_knowledge, build_surface
+from fedge.devices.board_kinds import build_knowledge, build_surface, build_workload_kind
 from fedge.devices.emulated_board import EmulatedBoard, find_top_mode
 from fedge.devices.mode_surface import ModeSurface
 from fedge.devices.thermal_model import ThermalModel, build_thermal_model
-from fedge.errors import BadInput, ModeNotSet, UnknownName
-from fedge.experiment import FleetBoard, FleetEntry, WorkloadSpec
+from fedge.errors import ModeNotSet
+from fedge.experiment import FleetBoard, FleetEntry
 from fedge.modes import find_mode_index
 from fedge.seeds import make_generator
 from fedge.types import DeviceSpec, Measurement, Modes, PowerMode, Workload
@@ -90,36 +91,41 @@ def build_emulated_bench(
     seed: int = 0,
     temperature_c: float | None = None,
     ambient_c: float = AMBIENT_C,
+    *,
+    kind: WorkloadKind = "train",
+    input_shape: str | None = None,
 ) -> ProfilingBench:
     """Build the bench of an emulated board.
 
     Args:
         device: A board of the catalogue.
-        workload: Name of a calibrated workload.
-        batch_size: Samples per step; only the calibrated one, which is the default.
+        workload: A known workload, or any network that can be counted (``find_named_workload``).
+        batch_size: Samples per step; by default the workload's own.
         seed: Seed of the board's deviation from its kind and of the noise.
         temperature_c: Initial temperature in degrees Celsius; that of the air by default.
         ambient_c: Temperature of the air in degrees Celsius.
+        kind: Training or inference.
+        input_shape: Shape of one sample, as ``3x224x224``.
 
     Raises:
-        BadInput: If the board, the workload or the batch size is unknown.
+        BadInput: If the board is unknown, or the workload cannot be priced on it.
     """
-    work = _find_workload(workload, batch_size)
     board = FleetBoard(name=f"{catalogue.find(device, '--board').name}-1", index=0, entry=FleetEntry(device=device))
-    kind = _find_board_kind(board, work)
-    surface = build_surface(board, kind, seed)
+    work, _ = find_named_workload(workload, batch_size=batch_size, kind=kind, input_shape=input_shape)
+    boards = build_workload_kind(device, work)
+    surface = build_surface(board, boards, seed)
     start_c = ambient_c if temperature_c is None else temperature_c
     emulated = EmulatedBenchBoard(
         board.name,
-        spec=kind.spec,
+        spec=boards.spec,
         surface=surface,
-        thermal=build_thermal_model(kind.spec, ambient_c),
+        thermal=build_thermal_model(boards.spec, ambient_c),
         temperature_c=start_c,
         seed=seed,
     )
-    knowledge = build_knowledge(kind, (), emulated.idle_w(emulated.maxn))
+    knowledge = build_knowledge(boards, (), emulated.idle_w(emulated.maxn))
     return ProfilingBench(
-        board=kind.spec.name,
+        board=boards.spec.name,
         device=emulated,
         workload=work,
         work=lambda _: None,
@@ -128,27 +134,9 @@ def build_emulated_bench(
         clock=emulated.clock,
         candidates=Modes(surface.modes.knobs[mask_above_floor(surface.modes)]),
         knowledge=replace(knowledge, maxn=emulated.maxn, seed=seed),
-        label=kind.truth_label,
-        source=f"an emulated {kind.spec.name} (time and power: {kind.truth_source})",
-        total_power=kind.spec.total_power,
+        label=boards.truth_label,
+        source=f"an emulated {boards.spec.name} (time and power: {boards.truth_source})",
+        total_power=boards.spec.total_power,
         emulated=True,
         software={"fedge": __version__},
     )
-
-
-def _find_workload(workload: str, batch_size: int | None) -> Workload:
-    sizes = load_workload_sizes()
-    if workload not in sizes:
-        raise UnknownName("--workload", workload, tuple(sizes))
-    own = sizes[workload].batch_size
-    if batch_size not in (None, own):
-        raise BadInput("--batch-size", str(batch_size), f"{own}, the batch size at which {workload} was measured")
-    return Workload(workload, own)
-
-
-def _find_board_kind(board: FleetBoard, work: Workload) -> BoardKind:
-    try:
-        return build_kind(board, WorkloadSpec(cost=work.name, batch_size=work.batch_size))
-    except UnknownName as error:
-        option = {"fleet.device": "--board", "workload.cost": "--workload"}.get(error.where, error.where)
-        raise UnknownName(option, error.name, error.known) from error

@@ -161,10 +161,7 @@ def _estimate_memory_mb(network: NetworkCost, spec: DeviceSpec, kind: WorkKind, 
     training_mb = predict_step_need(network, spec, batch_size).memory_mb
     if kind == "train":
         return training_mb
-    activations = max((layer.read_bytes + layer.written_bytes for layer in network.layers), default=0.0)
-    return min(
-        training_mb, load_stock_calibration().memory.floor_mb + (network.weight_bytes + batch_size * activations) / 1e6
-    )
+    return min(training_mb, load_stock_calibration().memory.floor_mb + network.inference_memory_mb(batch_size))
 
 
 @lru_cache(maxsize=32)

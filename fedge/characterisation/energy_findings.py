@@ -18,12 +18,12 @@ from fedge.characterisation.findings import (
     format_quantity,
     format_seconds,
 )
-from fedge.characterisation.knob_effects import MIN_CHANGE, quantity_label, weakest_label
+from fedge.characterisation.knob_effects import MIN_CHANGE, quantity_label
 from fedge.characterisation.point_knobs import MODE_KNOBS, describe_differences, describe_other_knobs
 from fedge.characterisation.point_statistics import PointStats, PooledSetting, group_by_workload
 from fedge.characterisation.sweep_plan import SweepPoint
 from fedge.pareto import front_mask
-from fedge.types import Floats, PowerMode
+from fedge.types import Floats, PowerMode, weakest_label
 
 
 @dataclass(frozen=True, slots=True)

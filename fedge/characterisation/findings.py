@@ -7,9 +7,9 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from fedge.characterisation.confidence_interval import Estimate
-from fedge.characterisation.knob_effects import TOTAL_QUANTITIES, weakest_label
+from fedge.characterisation.knob_effects import TOTAL_QUANTITIES
 from fedge.characterisation.point_knobs import CLOCK_KNOBS, KNOB_TITLES, KnobValue, format_knob_value
-from fedge.types import Label
+from fedge.types import Label, weakest_label
 
 FINDING_KINDS = (
     *("workers", "prefetch", "batch_size", "pinned", "storage", "cache", "runtime", "dvfs", "inference"),

@@ -26,7 +26,7 @@ from fedge.characterisation.point_knobs import (
 )
 from fedge.characterisation.point_statistics import PointStats, PooledSetting
 from fedge.characterisation.sweep_plan import SweepPoint
-from fedge.types import Label
+from fedge.types import Label, weakest_label
 
 MIN_CHANGE = 0.02
 """Relative change below which an effect is ignored; a default, about the difference between two runs of one point."""
@@ -202,12 +202,6 @@ def _make_effect(group: Sequence[_Pair], knob: str, quantity: str, same: str) ->
             [quantity_label(one.stats, quantity) for pair in group for one in (pair.before, pair.after)]
         ),
     )
-
-
-def weakest_label(labels: Sequence[Label]) -> Label:
-    """Return the label that claims least, in the order estimated, calibrated, measured."""
-    order: tuple[Label, ...] = ("estimated", "calibrated", "measured")
-    return min(labels, key=order.index, default="estimated")
 
 
 def quantity_label(stats: PointStats, quantity: str) -> Label:

@@ -22,8 +22,9 @@ from fedge.characterisation.findings import (
     format_quantity,
     write_change,
 )
-from fedge.characterisation.knob_effects import MIN_CHANGE, TOTAL_QUANTITIES, KnobEffect, weakest_label
+from fedge.characterisation.knob_effects import MIN_CHANGE, TOTAL_QUANTITIES, KnobEffect
 from fedge.characterisation.point_knobs import CLOCK_FORMATS, MODE_KNOBS, ORDERED_KNOBS, KnobValue
+from fedge.types import weakest_label
 
 FINDING_KIND_BY_KNOB = {"cpu_mhz": "cpu", "gpu_mhz": "gpu", "mem_mhz": "memory", "kind": "inference"}
 _FIRST_EPOCH_QUANTITIES = ("first_stall_s", "first_e2e_s", "e2e_s")

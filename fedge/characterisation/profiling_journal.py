@@ -23,7 +23,7 @@ from fedge.devices.tables.mode_table import write_mode_table
 from fedge.errors import BadInput
 from fedge.jsonlines import RETRY_ADVICE, JsonLines, open_locked, replay_lines
 from fedge.modes import stack_modes
-from fedge.types import PowerMode, ProfileTable
+from fedge.types import Label, PowerMode, ProfileTable
 
 VERSION = 1
 EXPECTED_FILE = "the journal of `fedge profile`, or another --out"
@@ -41,7 +41,7 @@ class ProfilingHeader:
     batch_size: int
     kind: str
     emulated: bool
-    label: str
+    label: Label
     source: str
     total_power: str
     explorer: str
@@ -233,8 +233,6 @@ def _finite_or_none(value: Any) -> Any:
 def save_campaign(path: Path, header: ProfilingHeader, past: ProfilingHistory, *, finished: bool) -> None:
     """Write table and record atomically, with the modes in the order of measurement; nothing if there are none.
 
-    The record is written first, so that an emulated board's table never exists without its label.
-
     Raises:
         BadInput: If a path cannot be written.
     """
@@ -254,6 +252,7 @@ def save_campaign(path: Path, header: ProfilingHeader, past: ProfilingHistory, *
         power_w=np.array([one.verdict.power_w for one in past.done]),
         sha256="",
         path=str(path),
+        label=header.label,
     )
     write_mode_table(path, table)
 
@@ -262,9 +261,8 @@ def campaign_to_dict(header: ProfilingHeader, past: ProfilingHistory, *, finishe
     """Return the record: all facts about the measurements that the table's columns do not hold."""
     seconds, joules = past.cost
     return {
-        "label": "emulated" if header.emulated else "measured",
-        **{name: getattr(header, name) for name in ("board", "workload", "batch_size", "kind", "source")},
-        "truth_label": header.label,
+        **{name: getattr(header, name) for name in ("label", "emulated", "board", "workload", "batch_size", "kind")},
+        "source": header.source,
         "total_power": header.total_power,
         "method": {"rule": RULE_DESCRIPTION, **header.rule},
         "explorer": header.explorer,

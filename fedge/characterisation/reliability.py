@@ -19,13 +19,13 @@ from fedge.characterisation.findings import (
     format_percent,
     format_quantity,
 )
-from fedge.characterisation.knob_effects import quantity_label, weakest_label
+from fedge.characterisation.knob_effects import quantity_label
 from fedge.characterisation.point_knobs import describe_setting, kind_of_board
 from fedge.characterisation.point_measurement import DISTURBED_CORES
 from fedge.characterisation.point_statistics import PointStats
 from fedge.characterisation.steadiness import MIN_DRIFT
 from fedge.characterisation.sweep_plan import SweepPoint
-from fedge.types import Label
+from fedge.types import Label, weakest_label
 
 VARIABILITY_QUANTITIES = ("e2e_s", "energy_j")
 

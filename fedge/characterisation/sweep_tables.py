@@ -27,7 +27,7 @@ from fedge.characterisation.sweep_plan import CharacterisationPlan, MeasurementS
 from fedge.characterisation.sweep_store import FinishedPoint, SweepResult, replace_synced
 from fedge.devices.tables.mode_table import write_mode_table
 from fedge.modes import stack_modes
-from fedge.types import Label, PowerMode, ProfileTable
+from fedge.types import Label, PowerMode, ProfileTable, weakest_label
 
 TABLES_FOLDER = "tables"
 MEAN_RULE = (
@@ -169,6 +169,7 @@ def _build_tables(path: Path, rows: Sequence[SweepTableRow]) -> list[ProfileTabl
                 power_w=power_w,
                 sha256="",
                 path=str(path),
+                label=weakest_label(label for row in own for label in (row.label, row.power_label)),
             )
         )
     return made
@@ -178,16 +179,14 @@ def _build_record(
     path: Path, rows: Sequence[SweepTableRow], omitted: Sequence[tuple[SweepPoint, str]], folder: Path
 ) -> dict[str, Any]:
     point = rows[0].point
-    label = "measured" if all(row.label == "measured" for row in rows) else "emulated"
     return {
-        "label": label,
+        "label": weakest_label(row.label for row in rows),
         "board": kind_of_board(point.board),
         "its_name": point.board,
         "workload": point.workload,
         "batch_sizes": sorted({row.point.batch_size for row in rows}),
         "kind": point.kind,
         "source": rows[0].source,
-        "truth_label": rows[0].label,
         "power_label": rows[0].power_label,
         "method": {"rule": MEAN_RULE},
         "loader": {name: getattr(point, name) for name in LOADER_KNOBS},

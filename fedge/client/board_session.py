@@ -25,7 +25,7 @@ from fedge.devices.board_kinds import build_link, list_priors, load_references, 
 from fedge.devices.local_board import LocalBoard, open_local_board
 from fedge.devices.node_settings import NodeSettings
 from fedge.errors import BadInput
-from fedge.experiment import Experiment, FleetBoard, ServingSpec, list_boards
+from fedge.experiment import Experiment, ExplorationSpec, FleetBoard, ServingSpec, list_boards
 from fedge.modes import build_grid
 from fedge.physics.prior_knowledge import PriorKnowledge
 from fedge.predictors import load_predictor
@@ -36,6 +36,9 @@ from fedge.worker.builtin_tasks import TASKS
 from fedge.worker.worker_client import WorkerClient
 from fedge.workloads import datasets
 from fedge.workloads.partitions import split_samples
+
+SAMPLES_PER_PROBE = 4
+# A probe lasts at least as many samples of the power sensor: their noise of 1 to 2 % is then as small as that of steps.
 
 
 def prepare_source(experiment: Experiment, index: int, folder: Path, own: str | None) -> Mapping[str, Any]:
@@ -128,28 +131,43 @@ class BoardSession:
 
     def build_setup(self) -> ClientSetup:
         """Return what is known of the board before a round; needs the board's lease to measure its idle power."""
-        experiment, entry, spec = self.experiment, self.board.entry, self.here.board.spec
-        workload, catalogued = build_workload(entry, experiment.workload), self.here.catalogued
-        grid = build_grid(spec)
-        candidates = Modes(grid.knobs[mask_candidates_and_presets(grid, spec.presets.values())])
-        priors = tuple(prior.coefficients for prior in list_priors(catalogued, workload))
-        references = load_references(self.board, experiment.workload)
-        knowledge = PriorKnowledge(spec.maxn, priors, references, self.here.board.idle_w(spec.maxn))
-        return ClientSetup(
-            self.board,
-            spec=spec,
-            workload=workload,
-            exploration=experiment.exploration,
-            candidates=candidates,
-            fastest_mode=spec.maxn,
-            knowledge=knowledge,
-            predictor=CachedPredictor(lambda: load_predictor(experiment.predictor, knowledge)),
-            steps=self.steps,
-            samples=self.samples,
-            link=build_link(entry.link),
-            service=None if entry.serving is None else _expect_service(entry.serving, catalogued, workload, candidates),
-            scaling=build_scaling_context(experiment, entry, catalogued, lambda: True),
-        )
+        return build_setup(self.experiment, self.board, self.here, steps=self.steps, samples=self.samples)
+
+
+def build_setup(
+    experiment: Experiment, board: FleetBoard, here: LocalBoard, *, steps: int, samples: int
+) -> ClientSetup:
+    """Return what is known of an opened board before a round of ``steps`` steps over ``samples`` samples.
+
+    Needs the board's lease, because its idle power may have to be measured.
+    """
+    entry, spec = board.entry, here.board.spec
+    workload, catalogued = build_workload(entry, experiment.workload), here.catalogued
+    grid = build_grid(spec)
+    candidates = Modes(grid.knobs[mask_candidates_and_presets(grid, spec.presets.values())])
+    priors = tuple(prior.coefficients for prior in list_priors(catalogued, workload))
+    references = load_references(board, experiment.workload)
+    knowledge = PriorKnowledge(spec.maxn, priors, references, here.board.idle_w(spec.maxn))
+    return ClientSetup(
+        board,
+        spec=spec,
+        workload=workload,
+        exploration=_fit_probes(experiment.exploration, here.sampler.period_s),
+        candidates=candidates,
+        fastest_mode=spec.maxn,
+        knowledge=knowledge,
+        predictor=CachedPredictor(lambda: load_predictor(experiment.predictor, knowledge)),
+        steps=steps,
+        samples=samples,
+        link=build_link(entry.link),
+        service=None if entry.serving is None else _expect_service(entry.serving, catalogued, workload, candidates),
+        scaling=build_scaling_context(experiment, entry, catalogued, lambda: True),
+    )
+
+
+def _fit_probes(exploration: ExplorationSpec, period_s: float) -> ExplorationSpec:
+    """Return the limits on probing with probes that are long enough for a slow sensor."""
+    return exploration.model_copy(update={"probe_s": max(exploration.probe_s, SAMPLES_PER_PROBE * period_s)})
 
 
 def _expect_service(spec: ServingSpec, device: DeviceSpec, workload: Workload, candidates: Modes) -> ExpectedService:
@@ -157,7 +175,7 @@ def _expect_service(spec: ServingSpec, device: DeviceSpec, workload: Workload, c
     demand = build_demand(spec)
     return ExpectedService(
         demand,
-        average_inference_costs(device, spec.cost, demand.batch_sizes, candidates),
+        average_inference_costs(device, spec, candidates),
         idle_w=mode_idle_power_w(device, workload, candidates),
         one_batch_size=True,
     )

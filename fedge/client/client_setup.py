@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from fedge.client.corrections import Correction, predict_corrected
-from fedge.client.evidence import build_offer, select_consistent_peers
+from fedge.client.evidence import build_offer, select_consistent_peers, select_recalled
 from fedge.client.inference_service import (
     ExpectedService,
     RoundService,
@@ -37,7 +37,7 @@ from fedge.physics.prior_knowledge import PriorKnowledge
 from fedge.predictors.explorers import load_explorer
 from fedge.protocols import Device, Predictor, Training
 from fedge.telemetry.progress_reporter import SILENT_REPORTER, ProgressReporter
-from fedge.types import DeviceSpec, Front, Modes, PowerMode, RoundGoal, TrainingScale, Workload
+from fedge.types import DeviceSpec, Front, LinkUse, Modes, PowerMode, RoundGoal, TrainingScale, Workload
 from fedge.wire import RequestMessage
 
 PROBE_EXPLORER = "active"
@@ -62,6 +62,8 @@ class ClientSetup:
         steps: Steps per round at the requested scale.
         samples: Number of training samples.
         link: The client's network.
+        model_bytes: Size of the model whose steps are priced, which an emulated link moves; None for the size of the
+            model that is trained.
         service: Standing service; None without one.
         loader: Data loader; None if training never waits for samples, as far as is known.
         scaling: Memory and scaling options; None if the memory need of a step is unknown.
@@ -78,6 +80,7 @@ class ClientSetup:
     steps: int
     samples: int
     link: NetworkLink
+    model_bytes: float | None = None
     service: ExpectedService | None = None
     loader: LoaderModel | None = None
     scaling: ScalingContext | None = None
@@ -87,6 +90,12 @@ class ClientSetup:
         if scale is None or self.scaling is None:
             return self.steps
         return count_steps_at(self.steps, self.scaling.requested, scale)
+
+    def transfer(self, request: RequestMessage, scale: TrainingScale | None) -> LinkUse:
+        """Return the use of the link in a round at a scale: a narrow client receives all and sends what it trained."""
+        down_bytes = request.model_bytes if self.model_bytes is None else self.model_bytes
+        sent = 1.0 if self.scaling is None else self.scaling.parameter_share(scale)
+        return self.link.transfer(down_bytes, sent * down_bytes)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -189,7 +198,7 @@ def _list_corrections(
     service = plan_round_service(
         setup.service,
         lambda measurements: predict_corrected(setup.predictor, inner, setup.candidates, measurements),
-        own_measurements=request.state.measurements,
+        own_measurements=(*request.recalled, *request.state.measurements),
         fastest_mode=setup.fastest_mode,
         other_modes=(preset,) if request.policy.startswith("preset:") else (),
     )
@@ -220,9 +229,10 @@ def begin_requested_round(
         context,
         goal=goal,
         measurements=request.state.measurements,
-        link=setup.link.transfer(request.model_bytes),
+        link=setup.transfer(request, context.scale),
         training=training,
         peer_measurements=request.shared,
+        recalled=request.recalled,
     )
     return state
 
@@ -233,13 +243,15 @@ def build_first_front(
     """Build the front that a client offers before a round, from what the request knows of it."""
     conditions = plan_conditions(setup, request, attempt)
     context = build_round(setup, conditions, open_device(conditions))
-    own_measurements = request.state.measurements
+    earlier = request.state.measurements
+    recalled = yield from select_recalled(context, earlier, request.recalled)
+    own_measurements = (*recalled, *earlier)
     peers = yield from select_consistent_peers(context, own_measurements, request.shared)
-    _, front = yield from build_offer(
+    front = yield from build_offer(
         context,
         own_measurements=own_measurements,
         peer_measurements=peers,
         steps=setup.steps_at(context.scale) + warm_up_steps(own_measurements),
-        link=setup.link.transfer(request.model_bytes),
+        link=setup.transfer(request, context.scale),
     )
     return front

@@ -47,7 +47,7 @@ from fedge.client.round_context import RoundContext
 from fedge.client.round_report import build_reply
 from fedge.client.round_trace import build_emulated_trace
 from fedge.client.step_accounting import count_steps
-from fedge.costs.layered_work import build_workload
+from fedge.costs.layered_work import build_workload, count_priced_bytes
 from fedge.decisions.candidate_modes import mask_above_floor, mask_candidates_and_presets
 from fedge.decisions.policies import find_lowest_mode
 from fedge.devices.board_kinds import BoardKind, build_kind, build_knowledge, build_link, build_surface, load_references
@@ -55,7 +55,7 @@ from fedge.devices.emulated_board import WARM_UP_STEPS, EmulatedBoard, find_top_
 from fedge.devices.mode_surface import ModeSurface, scale_step_time
 from fedge.devices.thermal_model import build_thermal_model
 from fedge.errors import FedgeError
-from fedge.experiment import Experiment, FleetBoard, list_boards
+from fedge.experiment import Experiment, FleetBoard, choose_training_device, list_boards
 from fedge.predictors import load_predictor
 from fedge.protocols import Training
 from fedge.seeds import derive_seed, make_generator
@@ -63,7 +63,7 @@ from fedge.telemetry.live_records import BoardProgress
 from fedge.telemetry.progress_reporter import ProgressReporter
 from fedge.types import Front, Modes, NamedArrays, PowerMode, Predictions, TrainingScale, TrainResult
 from fedge.wire import ReplyMessage, RequestMessage
-from fedge.workloads.partitions import split_samples
+from fedge.workloads.partitions import split_task
 
 logger = logging.getLogger(__name__)
 MAX_CACHED_CLIENTS = 256
@@ -129,18 +129,19 @@ def _dump_experiment(experiment: Experiment) -> str:
 @lru_cache(maxsize=MAX_CACHED_CLIENTS)
 def _cached_client(experiment_json: str, index: int) -> EmulatedClient:
     experiment = Experiment.model_validate_json(experiment_json)
-    return _build_client(experiment, list_boards(experiment)[index], _partition_samples(experiment_json)[index])
+    return build_client(experiment, list_boards(experiment)[index], _partition_samples(experiment_json)[index])
 
 
 @lru_cache(maxsize=4)
 def _partition_samples(experiment_json: str) -> tuple[NDArray[np.int64], ...]:
     """Return every client's training samples."""
     experiment = Experiment.model_validate_json(experiment_json)
-    labels, count = workloads.load_experiment_task(experiment).labels, len(list_boards(experiment))
-    return tuple(split_samples(experiment.data, labels, count, make_generator(experiment.seed, "partition")))
+    task, count = workloads.load_experiment_task(experiment), len(list_boards(experiment))
+    return tuple(split_task(experiment.data, task, count, make_generator(experiment.seed, "partition")))
 
 
-def _build_client(experiment: Experiment, board: FleetBoard, share: NDArray[np.int64]) -> EmulatedClient:
+def build_client(experiment: Experiment, board: FleetBoard, share: NDArray[np.int64]) -> EmulatedClient:
+    """Build the emulated client of a board whose training samples have the indices ``share``."""
     kind = build_kind(board, experiment.workload)
     surface = build_surface(board, kind, experiment.seed)
     mask, candidates = _select_candidates(surface.modes, tuple(kind.spec.presets.values()))
@@ -161,6 +162,7 @@ def _build_client(experiment: Experiment, board: FleetBoard, share: NDArray[np.i
         steps=count_steps(len(share), experiment.workload.batch_size, experiment.workload.local_epochs),
         samples=len(share),
         link=build_link(board.entry.link),
+        model_bytes=count_priced_bytes(board.entry, experiment.workload),
         service=None if serving is None else _expect_service(serving, kind, candidates, mask),
         loader=None if loader is None else loader.expected,
         scaling=build_board_scaling(experiment, board, kind.spec, lambda: workloads.load_experiment_task(experiment)),
@@ -304,7 +306,7 @@ class _EmulatedRound:
             peak_mb = true_peak_mb(setup.scaling, attempt.scale, setup.board.name, seed)
         prior_apes: tuple[float, float] | tuple[None, None] = (None, None)
         if not request.state.measurements:
-            prior = yield from fit_and_predict(context, (), ())
+            prior = yield from fit_and_predict(context, request.recalled, request.shared if request.round == 1 else ())
             prior_apes = _mean_errors(prior, truth)
         training = self._start_training(context, board.surface, peak_mb)
         state = yield from begin_requested_round(setup, request, context, training)
@@ -320,7 +322,7 @@ class _EmulatedRound:
         apes = _mean_errors(result.predictions, truth)
         report = dataclasses.replace(
             report,
-            true_front=_build_true_front(client, request, context, board.surface),
+            true_front=build_true_front(client, request, context, board.surface),
             prior_time_ape=prior_apes[0],
             prior_power_ape=prior_apes[1],
             time_ape=apes[0],
@@ -337,7 +339,7 @@ class _EmulatedRound:
         seed = derive_seed(experiment.seed, setup.board.name, self.request.round, "train")
 
         def start() -> Training:
-            task = workloads.load_experiment_task(experiment)
+            task = workloads.load_experiment_task(experiment, choose_training_device(experiment))
             return task.start(self.arrays, self.client.share, seed, options)
 
         training = DeferredTraining(start)
@@ -378,23 +380,24 @@ def _candidate_truth(client: EmulatedClient, surface: ModeSurface, service: Roun
     return compute_served_surface(client.serving, service, surface, client.candidate_mask)
 
 
-def _build_true_front(
+def build_true_front(
     client: EmulatedClient, request: RequestMessage, context: RoundContext, surface: ModeSurface
 ) -> Front:
     """Build the front from the board's noise-free truth, for the energy of the oracle only.
 
     It includes every mode above the floor, also those outside the candidates, waits in the cheapest mode whatever the
-    policy does, and with a service uses only modes that sustain it.
+    policy does, and with a service uses only modes that sustain it. Attempts that ran out of memory take their time
+    whatever the mode, at its power as in the round itself.
     """
-    link = client.setup.link.transfer(request.model_bytes)
+    link = client.setup.transfer(request, context.scale)
     link_s, maxn_idle_w = link.down_s + link.up_s, context.device.idle_w(context.fastest_mode)
-    conditions = context.scale, link_s, maxn_idle_w, context.includes_low_power
+    conditions = context.scale, link_s, maxn_idle_w, context.includes_low_power, context.lost_s
     if conditions not in client.true_fronts:
         truth, idle_w = _oracle_surface(client, surface)
         steps, none = client.setup.steps_at(context.scale), np.zeros(len(truth.modes))
         known = Predictions(
             truth.modes,
-            step_s=truth.step_s * ((steps + WARM_UP_STEPS) / steps),
+            step_s=truth.step_s * ((steps + WARM_UP_STEPS) / steps) + context.lost_s / steps,
             power_w=truth.power_w,
             step_s_sd_log=none,
             power_w_sd_log=none,
@@ -406,6 +409,7 @@ def _build_true_front(
             link_s=link_s,
             maxn=context.fastest_mode,
             maxn_idle_w=maxn_idle_w,
+            radio_j=link.radio_j,
             limit=None,
             power=context.includes_low_power,
         )

@@ -21,7 +21,6 @@ from fedge.client.inference_service import RoundService, build_demand, inference
 from fedge.devices import catalogue
 from fedge.devices.board_kinds import BoardKind
 from fedge.devices.emulated_board import (
-    MODE_SWITCH_S,
     THROTTLED_SLOWDOWN,
     WARM_UP_STEPS,
     SharedWork,
@@ -29,6 +28,7 @@ from fedge.devices.emulated_board import (
     find_top_mode,
 )
 from fedge.devices.mode_surface import ModeSurface, draw_board_surface
+from fedge.devices.mode_switch import mode_change_s
 from fedge.experiment import FleetBoard, ServingSpec
 from fedge.modes import find_mode_index
 from fedge.seeds import make_generator
@@ -88,7 +88,7 @@ def build_service(board: FleetBoard, kind: BoardKind, seed: int) -> EmulatedServ
     if spec is None:
         return None
     demand = build_demand(spec)
-    average, spreads = _cached_average_costs(board.entry.device, spec.cost, demand.batch_sizes, kind.average.modes)
+    average, spreads = _cached_average_costs(board.entry.device, spec, kind.average.modes)
     columns = []
     for i, spread in enumerate(spreads):
         column = ModeSurface(average.modes, average.infer_s[:, i], average.power_w[:, i], average.power_w[:, i])
@@ -101,9 +101,9 @@ def build_service(board: FleetBoard, kind: BoardKind, seed: int) -> EmulatedServ
 
 @lru_cache(maxsize=64)
 def _cached_average_costs(
-    device: str, cost: str, batch_sizes: tuple[int, ...], modes: Modes
+    device: str, spec: ServingSpec, modes: Modes
 ) -> tuple[InferenceCosts, tuple[tuple[float, float], ...]]:
-    return inference_costs_and_spreads(catalogue.find(device, where="fleet.device"), cost, batch_sizes, modes)
+    return inference_costs_and_spreads(catalogue.find(device, where="fleet.device"), spec, modes)
 
 
 def expected_inference_costs(serving: EmulatedService, modes: Modes, allowed: NDArray[np.bool_]) -> InferenceCosts:
@@ -272,7 +272,7 @@ class ServiceSimulation:
         if row is None or at is None:
             raise LookupError(f"{stretch.mode} is not among the modes in which the board may serve")
         if self._begun and at != self._row:
-            self.now_s += MODE_SWITCH_S
+            self.now_s += mode_change_s(true.modes[self._row], stretch.mode)
         self._row, batch_size = at, int(working.batch_size[row])
         if self._upcoming is None:
             kind, spec = self.serving.spec.arrivals, self.serving.spec

@@ -1,20 +1,22 @@
-"""Evidence from measurements: consistent peers, predictions, modes known well enough, and the client's front."""
+"""Evidence from measurements: consistent peers and earlier runs, predictions, well known modes, the client's front."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedge import pareto
 from fedge.client.corrections import normalize
 from fedge.client.prediction_requests import Asking, PredictionRequest
 from fedge.client.round_context import RoundContext
 from fedge.client.step_accounting import mode_switch_s
-from fedge.decisions.measured_correction import correct_with_measurements
+from fedge.decisions.measured_correction import correct_with_measurements, find_rows
 from fedge.types import Front, LinkUse, Measurement, PowerMode, Prediction, Predictions
 
 KNOWN_MODE_SD_LOG = 0.05
@@ -23,6 +25,88 @@ KNOWN_MODE_SD_LOG = 0.05
 PEER_DISAGREEMENT_LOG = 0.05
 # Peers are ignored if the median error of the fit over the board's own measurements exceeds this (log units). Default:
 # the median error is about 0.01 if boards differ by a few percent, and 0.5 if one is off by half.
+
+ONE_TIME_ERROR_LOG = 0.45
+# Error of one step time that another process does not explain (log units): emulated outliers reach log 1.5. Only a
+# single measurement is held against it; of several, the usual one decides.
+CONTRADICTION_SD = 2.0
+# Measurements within this many standard deviations contradict nothing: a probe of one step is 3 % off. Default; a
+# smaller value drops good knowledge more often, a larger one keeps bad knowledge longer.
+
+
+def select_recalled(
+    context: RoundContext, own_measurements: Sequence[Measurement], recalled: Sequence[Measurement]
+) -> Asking[tuple[Measurement, ...]]:
+    """Return ``recalled``, or nothing if what the board measures now contradicts it.
+
+    That happens if the knowledge is another workload's, or the board or its software has changed.
+
+    Args:
+        context: The client's context.
+        own_measurements: The board's own measurements in this run.
+        recalled: Its measurements of earlier runs.
+    """
+    usual = [one for one in normalize(context.corrections, own_measurements) if not one.throttled]
+    if not context.learns or not recalled:
+        return ()
+    if not usual:
+        return tuple(recalled)
+    errors = yield from _compare_with_recalled(context, usual, recalled)
+    return () if _are_contradicted(errors) else tuple(recalled)
+
+
+@dataclass(frozen=True, slots=True)
+class _RecallError:
+    """How far a measurement is from what was recalled, log units; the ratios are to what chance explains."""
+
+    time_log: float
+    time_ratio: float
+    power_ratio: float
+
+
+def _compare_with_recalled(
+    context: RoundContext, usual: Sequence[Measurement], recalled: Sequence[Measurement]
+) -> Asking[list[_RecallError]]:
+    """Compare measurements with those of the same mode in earlier runs, or all with predictions if there are none."""
+    before: dict[PowerMode, list[Measurement]] = {}
+    for one in normalize(context.corrections, recalled):
+        before.setdefault(one.mode, []).append(one)
+    again = [one for one in usual if one.mode in before]
+    if again:  # the same mode then and now tells more than a prediction, and needs no fit
+        middles = {mode: _middle(of_mode) for mode, of_mode in before.items()}
+        return [
+            _recall_error(now, then.step_s, then.power_w, time_sd_log=then.time_se_log, power_sd_log=then.power_se_log)
+            for now in again
+            for then in [middles[now.mode]]
+        ]
+    predictions = yield from fit_and_predict(context, recalled, ())
+    return [
+        _recall_error(now, one.step_s, one.power_w, time_sd_log=one.step_s_sd_log, power_sd_log=one.power_w_sd_log)
+        for now in usual
+        for one in [nearest_prediction(predictions, now.mode)]
+    ]
+
+
+def _recall_error(
+    now: Measurement, step_s: float, power_w: float, time_sd_log: float, power_sd_log: float
+) -> _RecallError:
+    time_log, power_log = abs(math.log(step_s / now.step_s)), abs(math.log(power_w / now.power_w))
+    time_limit = max(PEER_DISAGREEMENT_LOG, CONTRADICTION_SD * math.hypot(time_sd_log, now.time_se_log))
+    power_limit = max(PEER_DISAGREEMENT_LOG, CONTRADICTION_SD * math.hypot(power_sd_log, now.power_se_log))
+    return _RecallError(time_log, time_log / time_limit, power_log / power_limit)
+
+
+def _middle(repeats: Sequence[Measurement]) -> Measurement:
+    return sorted(repeats, key=lambda one: one.step_s)[(len(repeats) - 1) // 2]
+
+
+def _are_contradicted(errors: Sequence[_RecallError]) -> bool:
+    """Return whether the errors are too large for outliers; another process slows steps but adds few watts."""
+    if len(errors) == 1:
+        error = errors[0]
+        return min(error.time_ratio, error.power_ratio) > 1.0 or error.time_log > ONE_TIME_ERROR_LOG
+    ratios = [error.time_ratio for error in errors], [error.power_ratio for error in errors]
+    return max(map(statistics.median_low, ratios)) > 1.0
 
 
 def select_consistent_peers(
@@ -53,14 +137,27 @@ def select_consistent_peers(
 
 
 def fit_and_predict(
-    context: RoundContext, own_measurements: Sequence[Measurement], peer_measurements: Sequence[Measurement]
+    context: RoundContext,
+    own_measurements: Sequence[Measurement],
+    peer_measurements: Sequence[Measurement],
+    choose_rows: Callable[[Predictions], NDArray[np.intp]] | None = None,
 ) -> Asking[Predictions]:
     """Fit the predictor to all measurements and predict every candidate, without correcting measured modes.
 
     Where the mode is pinned, the board's first measurement suffices: all others are of the same mode.
+
+    Args:
+        context: The client's context.
+        own_measurements: The board's own measurements.
+        peer_measurements: Measurements of other boards of the same kind.
+        choose_rows: Returns the rows whose spreads are needed, as in ``PredictionRequest``; None for all rows.
     """
     measurements = (*own_measurements, *peer_measurements) if context.learns else tuple(own_measurements[:1])
-    return (yield PredictionRequest(context.predictor, context.corrections, context.candidates, measurements))
+    return (
+        yield PredictionRequest(
+            context.predictor, context.corrections, context.candidates, measurements, choose_rows=choose_rows
+        )
+    )
 
 
 def build_offer(
@@ -69,8 +166,11 @@ def build_offer(
     peer_measurements: Sequence[Measurement],
     steps: float,
     link: LinkUse,
-) -> Asking[tuple[Predictions, Front]]:
-    """Build predictions and front from the measurements so far; modes that the board measured are corrected by them.
+) -> Asking[Front]:
+    """Build the front from the measurements so far; modes that the board measured are corrected by them.
+
+    A front needs the spreads of its own modes and of the measured ones only. They are asked for alone if there are
+    peers: the next round then comes with other measurements, so that predictions of all modes would not be used again.
 
     Args:
         context: The client's context.
@@ -79,11 +179,27 @@ def build_offer(
         steps: Steps of the share, including warm-up in units of steps.
         link: Transfer times of the model.
     """
-    fitted = yield from fit_and_predict(context, own_measurements, peer_measurements)
-    predictions = correct_with_measurements(fitted, normalize(context.corrections, own_measurements))
-    return predictions, build_front(
-        context, predictions=predictions, own_measurements=own_measurements, steps=steps, link=link
+    own = normalize(context.corrections, own_measurements)
+
+    def choose_rows(means: Predictions) -> NDArray[np.intp]:
+        measured = np.array(list(find_rows(means.modes, {m.mode for m in own}).values()), dtype=np.intp)
+        # Corrected, a measured mode may be off the front and uncover others.
+        others = np.delete(np.arange(len(means.modes)), measured)
+        front = pareto.find_offered_rows(
+            steps * means.step_s[others],
+            power_w=means.power_w[others],
+            idle_w=context.device.idle_w(context.waiting_mode),
+            limit=None,
+            power=context.includes_low_power,
+        )
+        top = pareto.find_nearest_row(means.modes, context.fastest_mode)
+        return np.unique(np.concatenate([others[front], measured, [top]]))
+
+    fitted = yield from fit_and_predict(
+        context, own_measurements, peer_measurements, choose_rows if peer_measurements else None
     )
+    predictions = correct_with_measurements(fitted, own)
+    return build_front(context, predictions=predictions, own_measurements=own_measurements, steps=steps, link=link)
 
 
 def build_front(
@@ -103,6 +219,7 @@ def build_front(
         link_s=link_s,
         maxn=context.fastest_mode,
         maxn_idle_w=maxn_idle_w,
+        radio_j=link.radio_j,
         power=context.includes_low_power,
     )
     return dataclasses.replace(front, switch_s=mode_switch_s(own_measurements))
@@ -112,12 +229,16 @@ def find_known_modes(
     predictions: Predictions, own_measurements: Sequence[Measurement], peer_measurements: Sequence[Measurement]
 ) -> frozenset[PowerMode]:
     """Return the modes that need no probe: those the board measured, and those of peers with a reliable prediction."""
-    modes = list({measurement.mode for measurement in peer_measurements})
-    rows = np.array([pareto.find_nearest_row(predictions.modes, mode) for mode in modes], dtype=np.intp)
+    own = frozenset(measurement.mode for measurement in own_measurements)
+    return own | find_sure_modes(predictions, {measurement.mode for measurement in peer_measurements})
+
+
+def find_sure_modes(predictions: Predictions, modes: Iterable[PowerMode]) -> frozenset[PowerMode]:
+    """Return those of ``modes`` whose time and power are predicted within ``KNOWN_MODE_SD_LOG``."""
+    named = list(modes)
+    rows = np.array([pareto.find_nearest_row(predictions.modes, mode) for mode in named], dtype=np.intp)
     sure = np.maximum(predictions.step_s_sd_log[rows], predictions.power_w_sd_log[rows]) <= KNOWN_MODE_SD_LOG
-    return frozenset(measurement.mode for measurement in own_measurements) | {
-        mode for mode, known in zip(modes, sure.tolist(), strict=True) if known
-    }
+    return frozenset(mode for mode, known in zip(named, sure.tolist(), strict=True) if known)
 
 
 def nearest_prediction(predictions: Predictions, mode: PowerMode) -> Prediction:

@@ -11,7 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedge.client.step_accounting import warm_up_steps
+from fedge.costs.cost_profile import CostProfile
 from fedge.costs.inference_cost import estimate_inference_cost
+from fedge.costs.layered_work import network_from_spec
+from fedge.costs.layers.network_cost import NetworkCost, sum_layers
+from fedge.costs.layers.network_record import find_known_network
 from fedge.decisions.policies import choose_waiting_mode
 from fedge.devices import catalogue
 from fedge.experiment import ServingSpec
@@ -29,29 +33,43 @@ from fedge.serving.standing_service import (
     find_cheapest_row,
     remove_service_load,
 )
-from fedge.types import DeviceSpec, Floats, Measurement, Modes, PowerMode, Predictions
+from fedge.types import DeviceSpec, Floats, LayerWork, Measurement, Modes, PowerMode, Predictions
 
 
-def average_inference_costs(
-    device: DeviceSpec, cost: str, batch_sizes: tuple[int, ...], modes: Modes
-) -> InferenceCosts:
+def price_service(device: DeviceSpec, spec: ServingSpec) -> list[CostProfile]:
+    """Return the cost of every batch size of a service: by the name of its cost, or from the layers of its network.
+
+    Raises:
+        BadInput: If the cost profile or a batch size is unknown.
+    """
+    network = find_service_network(spec)
+    layers = None if network is None else LayerWork(spec.cost, sum_layers(network), loading="cached")
+    specs, sizes = catalogue.load_catalogue(), build_demand(spec).batch_sizes
+    return [estimate_inference_cost(device, spec.cost, size, specs, layers=layers) for size in sizes]
+
+
+def find_service_network(spec: ServingSpec) -> NetworkCost | None:
+    """Return the network of a service, or None if its layers are not known."""
+    return find_known_network(spec.cost) if spec.network is None else network_from_spec(spec.network)
+
+
+def average_inference_costs(device: DeviceSpec, spec: ServingSpec, modes: Modes) -> InferenceCosts:
     """Return the batch costs of an average board in ``modes``.
 
     Raises:
         BadInput: If the cost profile or a batch size is unknown.
     """
-    return inference_costs_and_spreads(device, cost, batch_sizes, modes)[0]
+    return inference_costs_and_spreads(device, spec, modes)[0]
 
 
 def inference_costs_and_spreads(
-    device: DeviceSpec, cost: str, batch_sizes: tuple[int, ...], modes: Modes
+    device: DeviceSpec, spec: ServingSpec, modes: Modes
 ) -> tuple[InferenceCosts, tuple[tuple[float, float], ...]]:
     """Return the batch costs of an average board and their spread between boards.
 
     Args:
         device: The board's specification.
-        cost: Name of the inference cost profile.
-        batch_sizes: The k batch sizes.
+        spec: The service, of k batch sizes.
         modes: The n modes.
 
     Returns:
@@ -60,11 +78,10 @@ def inference_costs_and_spreads(
     Raises:
         BadInput: If the cost profile or a batch size is unknown.
     """
-    specs = catalogue.load_catalogue()
-    profiles = [estimate_inference_cost(device, cost, size, specs) for size in batch_sizes]
+    profiles = price_service(device, spec)
     infer_s = [time_power_model.compute_step_s(profile.coefficients, device.maxn, modes) for profile in profiles]
     power_w = [time_power_model.compute_power_w(profile.coefficients, device.maxn, modes) for profile in profiles]
-    table = InferenceCosts(modes, batch_sizes, np.stack(infer_s, axis=1), np.stack(power_w, axis=1))
+    table = InferenceCosts(modes, build_demand(spec).batch_sizes, np.stack(infer_s, axis=1), np.stack(power_w, axis=1))
     return table, tuple((profile.residual_time_sd_log, profile.residual_power_sd_log) for profile in profiles)
 
 

@@ -56,9 +56,10 @@ def run_attempts(
         except OutOfMemory as error:
             assert setup.scaling is not None
             assert attempt is not None
-            following = choose_next_attempt(setup.scaling, attempt, error.lost_s) if error.can_retry else None
-            if following is None:
-                return _answer_out_of_memory(setup, request, attempt, error), None
+            following = choose_next_attempt(setup.scaling, attempt, error.lost_s)
+            if following is None or not error.can_retry:
+                answer = _answer_out_of_memory(setup, request, attempt, error)
+                return dataclasses.replace(answer, unfit=following is None), None
             attempt = following
         else:
             updated = yield from _update_front(setup, request, attempt, answer=answer, open_device=open_device)

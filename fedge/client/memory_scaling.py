@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Self
 
+from fedge.client.inference_service import find_service_network
 from fedge.costs.layer_estimate import estimate_network_cost
-from fedge.costs.layered_work import build_workload, find_known_layers, network_from_spec
+from fedge.costs.layered_work import build_workload, find_known_layers, find_priced_network
 from fedge.costs.layers.network_cost import NetworkCost, narrow_network, sum_layers
-from fedge.costs.layers.network_record import find_known_network
 from fedge.costs.memory.scale_choice import (
     ScaleChoice,
     build_memory_belief,
@@ -22,7 +22,7 @@ from fedge.costs.memory.scale_choice import (
 )
 from fedge.costs.memory.step_need import StepNeed, predict_step_need
 from fedge.devices.catalogue import load_catalogue
-from fedge.experiment import DEFAULT_WIDTHS, Experiment, FleetEntry, MemorySpec, WorkloadSpec
+from fedge.experiment import DEFAULT_WIDTHS, Experiment, FleetEntry, MemorySpec, ServingSpec, WorkloadSpec
 from fedge.modes import stack_modes
 from fedge.physics.time_power_model import compute_step_s
 from fedge.types import (
@@ -37,15 +37,6 @@ from fedge.types import (
     Workload,
 )
 from fedge.wire import ClientState, RequestMessage
-
-
-def find_network(experiment: Experiment, cost: str) -> NetworkCost | None:
-    """Return the network behind a cost profile: the experiment's own or a known one; None if the network is unknown."""
-    own = experiment.workload.network
-    if own is not None and cost == experiment.workload.cost:
-        return network_from_spec(own)
-    return find_known_network(cost)
-
 
 SYSTEM_SHARE = 0.3
 # Share of a board's memory used by the operating system, the desktop and buffers. A default; it differs between
@@ -85,6 +76,12 @@ class ScalingContext:
             network, batch_size = narrow_network(self.network, scale.width), self._priced_batch_size(scale)
             self._needs[scale] = predict_step_need(network, self.device, batch_size)
         return self._needs[scale]
+
+    def parameter_share(self, scale: TrainingScale | None) -> float:
+        """Return the share of the network's parameters that a client trains; None stands for the requested scale."""
+        if scale is None or scale.width == 1.0:
+            return 1.0
+        return narrow_network(self.network, scale.width).parameters / max(1, self.network.parameters)
 
     def step_time_ratio(self, scale: TrainingScale | None) -> float:
         """Return the step time relative to the requested scale; 1 for None, which stands for that scale."""
@@ -151,7 +148,7 @@ def build_scaling_context(
         The options, or None if the network of the workload is unknown.
     """
     workload, strategy = experiment.workload, experiment.strategy.name
-    network = find_network(experiment, entry.cost or workload.cost)
+    network = find_priced_network(entry, workload)
     if network is None:
         return None
     work, requested = build_workload(entry, workload), TrainingScale(workload.batch_size)
@@ -166,7 +163,7 @@ def build_scaling_context(
         device=device,
         requested=requested,
         work=work,
-        limit_mb=memory_limit_mb(entry, device),
+        limit_mb=max(0.0, memory_limit_mb(entry, device) - service_memory_mb(entry.serving)),
         spec=workload.memory,
         can_narrow=may,
     )
@@ -179,6 +176,18 @@ def _narrow_layer_work(layers: LayerWork, network: NetworkCost, width: float) ->
 def memory_limit_mb(entry: FleetEntry, device: DeviceSpec) -> float:
     """Return the memory available for training on an entry's boards in MB."""
     return entry.memory_mb or estimate_usable_mb(device)
+
+
+def service_memory_mb(spec: ServingSpec | None) -> float:
+    """Return the memory that a standing service keeps in MB: the weights and the activations of its largest batch.
+
+    Inference frees activations once they are used, so the operator that reads and writes most sets them. 0 without
+    a service, or if the layers of its network are not known.
+    """
+    network = None if spec is None else find_service_network(spec)
+    if spec is None or network is None:
+        return 0.0
+    return network.inference_memory_mb(max(spec.batch_sizes))
 
 
 def estimate_usable_mb(device: DeviceSpec) -> float:

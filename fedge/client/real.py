@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import logging
 import time
@@ -74,6 +75,7 @@ def answer_request(
         return ReplyMessage(name, error=run_claim.explain_refusal(name, standing, left_s), held_s=left_s), None
     if request.kind == "hello":
         return ReplyMessage(name), None
+    started_s = time.monotonic()
     try:
         with (
             run_claim.hold_claim(path, request.run, request.claim_s, wall_s),
@@ -82,7 +84,8 @@ def answer_request(
             if request.kind == "front":
                 return real_round.answer_front(session, request)
             with open_round_reporter(settings, request, session.steps) as reporter:
-                return real_round.answer_round(session, request, arrays or {}, reporter)
+                reply, trained = real_round.answer_round(session, request, arrays or {}, reporter)
+        return dataclasses.replace(reply, handled_s=time.monotonic() - started_s), trained
     except Exception as error:
         logger.warning("%s failed in round %s", name, request.round, exc_info=error)
         return ReplyMessage(name, error=explain_error(error, settings)), None

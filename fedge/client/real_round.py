@@ -204,7 +204,7 @@ class _RealRound:
             memory=before.memory if attempt is None else attempt.observations,
         )
         error = _explain_cancellation(training.done, setup.steps_at(conditions.scale), after_s)
-        trace = shift_trace(device.build_trace(), setup.link.transfer(self.request.model_bytes).down_s)
+        trace = shift_trace(device.build_trace(), setup.transfer(self.request, conditions.scale).down_s)
         return ReplyMessage(setup.board.name, state=state, error=error, cut=True, trace=trace)
 
     def _time_left_s(self) -> float | None:

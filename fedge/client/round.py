@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 
 import numpy as np
 
 from fedge.client.corrections import to_reference
-from fedge.client.evidence import build_offer, fit_and_predict, nearest_prediction, select_consistent_peers
+from fedge.client.evidence import (
+    build_offer,
+    fit_and_predict,
+    nearest_prediction,
+    select_consistent_peers,
+    select_recalled,
+)
 from fedge.client.prediction_requests import Asking, run_alone
 from fedge.client.round_context import RoundContext, RoundResult
 from fedge.client.round_snapshot import RoundSnapshot, observe_round
@@ -17,6 +24,8 @@ from fedge.client.step_accounting import warm_up_steps
 from fedge.decisions import probe_choice
 from fedge.protocols import Training
 from fedge.types import Decision, LinkUse, Measurement, ModeMix, PowerMode, RoundGoal
+
+TRIAL_REASON = "Tried for the whole round, which is too short for a probe."
 
 
 def next_probe(state: RoundState, snapshot: RoundSnapshot) -> tuple[PowerMode, int] | None:
@@ -58,9 +67,27 @@ def _choose_probe_mode(
         if len(suggested := explorer.ask(1)):
             return suggested[0]
     for mode in snapshot.preferred_modes:
-        if mode not in snapshot.known_modes and probe_choice.is_probe_safe(snapshot.predictions, mode, room):
+        if mode not in snapshot.known_modes and probe_choice.is_probe_worthwhile(
+            snapshot.predictions, snapshot.front.idle_w, mode=mode, known=snapshot.known_modes, room=room
+        ):
             return mode
-    return probe_choice.find_most_saving_mode(snapshot.predictions, snapshot.front.idle_w, snapshot.known_modes, room)
+    return probe_choice.find_most_saving_mode(
+        snapshot.predictions, snapshot.front.idle_w, snapshot.known_modes, room, sure_sd_log=snapshot.sure_sd_log
+    )
+
+
+def choose_trial(state: RoundState, snapshot: RoundSnapshot) -> PowerMode | None:
+    """Return a mode to try for a whole round that is too short for any probe, or None."""
+    context, exploration, room = state.context, state.context.exploration, snapshot.probe_budget
+    if room is None or state.parts or not snapshot.known_modes or "power_w" in state.goal.limits:
+        return None
+    fastest_s = nearest_prediction(snapshot.predictions, context.fastest_mode).step_s
+    steps = float(probe_choice.count_probe_steps(np.array([fastest_s]), room)[0])
+    tried = len({measurement.mode for measurement in state.own_measurements})
+    may_probe = exploration.share > 0 and exploration.probes > 0 and tried < (exploration.modes or math.inf)
+    if not may_probe or steps <= exploration.share * state.total_steps:
+        return None
+    return probe_choice.find_trial_mode(snapshot.predictions, snapshot.front.idle_w, snapshot.known_modes, room)
 
 
 def run_round(
@@ -70,6 +97,8 @@ def run_round(
     link: LinkUse,
     training: Training,
     peer_measurements: Sequence[Measurement] = (),
+    *,
+    recalled: Sequence[Measurement] = (),
 ) -> RoundResult:
     """Run a whole round: ``begin_round``, then ``finish_round``."""
 
@@ -81,6 +110,7 @@ def run_round(
             link=link,
             training=training,
             peer_measurements=peer_measurements,
+            recalled=recalled,
         )
         return (yield from finish_round(state))
 
@@ -94,6 +124,8 @@ def begin_round(
     link: LinkUse,
     training: Training,
     peer_measurements: Sequence[Measurement] = (),
+    *,
+    recalled: Sequence[Measurement] = (),
 ) -> Asking[RoundState]:
     """Begin a round.
 
@@ -104,26 +136,45 @@ def begin_round(
         link: Transfer times of the model.
         training: Training of the client's share.
         peer_measurements: Measurements of other boards of the same kind.
+        recalled: The board's own measurements of earlier runs.
     """
-    peers = yield from select_consistent_peers(context, measurements, peer_measurements)
-    return RoundState(context, goal=goal, link=link, training=training, earlier=tuple(measurements), shared=peers)
+    trusted = yield from select_recalled(context, measurements, recalled)
+    contradicted = context.learns and len(trusted) < len(recalled)
+    peers = yield from select_consistent_peers(context, (*trusted, *measurements), peer_measurements)
+    return RoundState(
+        context,
+        goal=goal,
+        link=link,
+        training=training,
+        earlier=tuple(measurements),
+        shared=peers,
+        recalled=trusted,
+        contradicts_recalled=contradicted,
+    )
 
 
 def finish_round(state: RoundState) -> Asking[RoundResult]:
     """Probe modes while the deadline allows, then run the remaining steps in the mode or two modes of the decision.
 
+    A round that is too short for a probe may be a trial of one mode.
+
     Returns:
         The training result, all measurements, the decision and the front for the next round. If the work raises, the
         parts that were measured before are in ``state.parts``.
     """
-    predictions = yield from fit_and_predict(state.context, state.earlier, state.shared)
-    if not state.earlier:
+    predictions = yield from fit_and_predict(state.context, state.own_measurements, state.shared)
+    if not state.own_measurements:
         state.prior_step_s = nearest_prediction(predictions, state.context.fastest_mode).step_s
     snapshot = observe_round(state, predictions)
+    if state.recalled and not state.earlier:
+        snapshot = yield from _verify_recalled(state, snapshot)
     while not state.stopped and (probe := next_probe(state, snapshot)) is not None:
         state.run_probe(*probe)
         predictions = yield from fit_and_predict(state.context, state.own_measurements, state.shared)
         snapshot = observe_round(state, predictions)
+    if (trial := choose_trial(state, snapshot)) is not None:
+        decision = Decision(trial, TRIAL_REASON, feasible=snapshot.decision.feasible)
+        snapshot = dataclasses.replace(snapshot, decision=decision)
     while not state.stopped and snapshot.decision.mix is not None and state.can_run_slow_part(snapshot.decision.mix):
         state.run_slow_part(snapshot.decision.mix)
         snapshot = observe_round(state, predictions)  # no new fit: correcting the current mode suffices
@@ -132,13 +183,29 @@ def finish_round(state: RoundState) -> Asking[RoundResult]:
     return (yield from _summarize_round(state, snapshot))
 
 
+def _verify_recalled(state: RoundState, snapshot: RoundSnapshot) -> Asking[RoundSnapshot]:
+    """Run the first steps in the mode of the decision, compare them with what was recalled, and decide again.
+
+    They are no probe: the round goes on in that mode unless they contradict what was recalled, which is then dropped.
+    """
+    mode = snapshot.decision.mode if snapshot.decision.mix is None else snapshot.decision.mix.mode
+    step_s, least_s = nearest_prediction(snapshot.predictions, mode).step_s, state.context.exploration.probe_s
+    state.run_first_steps(mode, min(state.steps_left, math.ceil(least_s / step_s) or 1))
+    if not (yield from select_recalled(state.context, state.parts, state.recalled)):
+        state.drop_recalled()
+    if state.stopped:
+        return snapshot
+    predictions = yield from fit_and_predict(state.context, state.own_measurements, state.shared)
+    return observe_round(state, predictions)
+
+
 def _summarize_round(state: RoundState, snapshot: RoundSnapshot) -> Asking[RoundResult]:
     state.context.reporter.report("sending")
     *before, last = state.parts
     mixed = state.slow_part if state.slow_part is not last else None
     mix = None if mixed is None else ModeMix(mixed.mode, mixed.steps)
     steps = state.goal.steps + warm_up_steps(state.own_measurements)
-    _, next_front = yield from build_offer(
+    next_front = yield from build_offer(
         state.context,
         own_measurements=state.own_measurements,
         peer_measurements=state.shared,
@@ -155,6 +222,8 @@ def _summarize_round(state: RoundState, snapshot: RoundSnapshot) -> Asking[Round
         predictions=snapshot.predictions,
         own_samples=len(state.earlier) + state.probe_count,
         shared_samples=len(state.shared),
+        recalled_samples=len(state.recalled),
+        contradicts_recalled=state.contradicts_recalled,
         front=next_front,
         step_budget_s=step_budget_s(state),
     )

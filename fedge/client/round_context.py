@@ -87,6 +87,8 @@ class RoundResult:
         predictions: Predictions of every candidate from which the decision was made.
         own_samples: Number of the board's own measurements to which the predictions were fitted.
         shared_samples: Number of other boards' measurements to which they were fitted.
+        recalled_samples: Number of the board's measurements of earlier runs to which they were fitted.
+        contradicts_recalled: Whether there were such measurements and the board's own contradict them.
         front: Offer for the next round, including this round's measurements.
         step_budget_s: Seconds per step that the deadline allowed; None without a deadline.
     """
@@ -102,3 +104,5 @@ class RoundResult:
     shared_samples: int
     front: Front
     step_budget_s: float | None
+    recalled_samples: int = 0
+    contradicts_recalled: bool = False

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from fedge.client.client_setup import ClientSetup, RoundConditions
 from fedge.client.memory_scaling import ScaleAttempt, summarize_memory_use, update_memory_history
 from fedge.client.round_context import RoundContext, RoundResult
@@ -42,18 +44,19 @@ def build_reply(
         measured=result.measured,
         probes=result.probes,
         predicted=result.predicted,
-        link=setup.link.transfer(request.model_bytes),
+        link=setup.transfer(request, conditions.scale),
         idle_w=result.front.idle_w,
         front=result.front,
         true_front=None,
         samples=setup.samples,
-        loss=result.trained.loss,
-        accuracy=result.trained.accuracy,
+        loss=None if math.isnan(result.trained.loss) else result.trained.loss,
+        accuracy=None if math.isnan(result.trained.accuracy) else result.trained.accuracy,
         temperature_c=temperature_c,
         prior_time_ape=None,
         prior_power_ape=None,
         own_samples=result.own_samples,
         shared_samples=result.shared_samples,
+        recalled_samples=result.recalled_samples,
         mixed=result.mixed,
         asked_steps=setup.steps_at(context.scale),
         memory=memory,
@@ -87,4 +90,5 @@ def _next_state(
         rested_at_s=request.start_s + report.busy_s,
         allowed_s=allowed_s,
         memory=history,
+        doubts_recalled=request.state.doubts_recalled or (bool(request.recalled) and result.contradicts_recalled),
     )

@@ -7,7 +7,7 @@ import math
 from dataclasses import dataclass
 
 from fedge.client.corrections import normalize
-from fedge.client.evidence import build_front, find_known_modes
+from fedge.client.evidence import KNOWN_MODE_SD_LOG, build_front, find_known_modes, find_sure_modes
 from fedge.client.round_state import RoundState, compute_probe_budget, remaining_goal
 from fedge.decisions.measured_correction import correct_with_measurements, find_rows
 from fedge.decisions.probe_choice import ProbeBudget
@@ -25,6 +25,7 @@ class RoundSnapshot:
         preferred_modes: Modes that the policy would use if predictions were exact.
         known_modes: Modes that need no probe.
         probe_budget: Time left for probing, including slack; None without a deadline.
+        sure_sd_log: Spread up to which a prediction makes a probe pointless, log units.
     """
 
     predictions: Predictions
@@ -33,6 +34,7 @@ class RoundSnapshot:
     preferred_modes: tuple[PowerMode, ...]
     known_modes: frozenset[PowerMode]
     probe_budget: ProbeBudget | None
+    sure_sd_log: float = 0.0
 
 
 def observe_round(state: RoundState, fitted: Predictions) -> RoundSnapshot:
@@ -56,6 +58,10 @@ def observe_round(state: RoundState, fitted: Predictions) -> RoundSnapshot:
     plain = dataclasses.replace(goal, limits={**goal.limits, "confidence": 0.5})
     wish = context.policy(predictions, front, plain, context.device.spec) if known else decision
     wished = (wish.mode,) if wish.mix is None else (wish.mix.mode, wish.mode)
+    if state.recalled and (sure := find_sure_modes(predictions, wished) - known):
+        # What earlier runs measured predicts these modes about as well as a probe would.
+        known |= sure
+        decision = _decide(state, predictions=predictions, known=known, front=front, goal=goal)
     return RoundSnapshot(
         predictions,
         front=front,
@@ -63,6 +69,7 @@ def observe_round(state: RoundState, fitted: Predictions) -> RoundSnapshot:
         preferred_modes=wished,
         known_modes=known,
         probe_budget=compute_probe_budget(state, steps, front),
+        sure_sd_log=KNOWN_MODE_SD_LOG if state.recalled else 0.0,
     )
 
 
@@ -71,14 +78,17 @@ def _decide(
 ) -> Decision:
     """Apply the policy to the known modes if modes are probed first, or to all modes if no known mode is feasible.
 
-    No mode is faster than the fastest one; once that is known, a deadline never requires an unknown mode.
+    No mode is faster than the fastest one; so a deadline never requires an unknown mode once that is known. A client
+    that knows no mode, and whose round is too short for a probe, works in the fastest one: what a prior predicts may
+    be off by more than any mode saves.
     """
     context, exploration = state.context, state.context.exploration
     probes_first = exploration.modes is not None and exploration.share > 0 and exploration.probes > 0
-    if probes_first and known and goal.deadline_s is not None:
-        rows = sorted(find_rows(predictions.modes, known).values())
+    trusted = known or frozenset([context.fastest_mode] if context.learns else ())
+    rows = sorted(find_rows(predictions.modes, trusted).values())
+    if probes_first and rows and goal.deadline_s is not None:
         decision = context.policy(predictions.select_rows(rows), front, goal, context.device.spec)
-        if decision.feasible or (context.fastest_mode in known and "power_w" not in goal.limits):
+        if decision.feasible or (context.fastest_mode in trusted and "power_w" not in goal.limits):
             return _subtract_warm_up(decision, state.warm_up_steps_left)
     return _subtract_warm_up(context.policy(predictions, front, goal, context.device.spec), state.warm_up_steps_left)
 

@@ -10,7 +10,7 @@ from fedge.client.round_context import RoundContext
 from fedge.client.step_accounting import merge_consecutive, mode_switch_s, warm_up_steps
 from fedge.decisions.limits import compute_margin_z
 from fedge.decisions.planning.fleet_planners import CONFIDENCE
-from fedge.decisions.probe_choice import ProbeBudget
+from fedge.decisions.probe_choice import ProbeBudget, scale_slack
 from fedge.protocols import Training
 from fedge.telemetry.live_records import ActivityState
 from fedge.types import Front, LinkUse, Measurement, ModeMix, PowerMode, RoundGoal
@@ -25,11 +25,14 @@ class RoundState:
         goal: The server's request.
         link: Transfer times of the model.
         training: Training in progress.
-        earlier: The board's own measurements before the round.
+        earlier: The board's own measurements in earlier rounds.
         shared: Measurements of other boards that are consistent with its own.
+        recalled: The board's own measurements of earlier runs that are consistent with those of this one.
         prior_step_s: Predicted seconds per step in the fastest mode if nothing had been measured before; else None.
+        contradicts_recalled: Whether there were others, which its own measurements contradict.
         parts: Measurements of the parts done so far.
         slow_part: Measurement of the part in the slower mode.
+        first_steps: Measurement of the first steps, if they are part of what follows in the same mode.
         probe_count: Number of leading parts that were probes.
         stopped: Whether the round has ended, with or without all steps done.
     """
@@ -40,16 +43,24 @@ class RoundState:
     training: Training
     earlier: tuple[Measurement, ...]
     shared: tuple[Measurement, ...]
+    recalled: tuple[Measurement, ...] = ()
+    contradicts_recalled: bool = False
     prior_step_s: float | None = None
     parts: list[Measurement] = field(default_factory=list)
     slow_part: Measurement | None = None
+    first_steps: Measurement | None = None
     probe_count: int = 0
     stopped: bool = False
 
     @property
     def own_measurements(self) -> tuple[Measurement, ...]:
         """Return all of the board's own measurements."""
-        return (*self.earlier, *self.parts)
+        return (*self.before, *self.parts)
+
+    @property
+    def before(self) -> tuple[Measurement, ...]:
+        """Return the board's own measurements before the round."""
+        return (*self.recalled, *self.earlier)
 
     @property
     def total_steps(self) -> int:
@@ -69,12 +80,21 @@ class RoundState:
     @property
     def warm_up_steps_left(self) -> float:
         """Return the remaining warm-up time in units of steps."""
-        return 0.0 if self.parts else warm_up_steps(self.earlier)
+        return 0.0 if self.parts else warm_up_steps(self.before)
 
     def run_probe(self, mode: PowerMode, steps: int) -> None:
         """Run ``steps`` steps in ``mode`` to measure it."""
         self._run_steps(mode, steps, "probing")
         self.probe_count += 1
+
+    def run_first_steps(self, mode: PowerMode, steps: int) -> None:
+        """Run ``steps`` steps in ``mode``, in which the round goes on unless the decision changes."""
+        self._run_steps(mode, steps)
+        self.first_steps = self.parts[-1]
+
+    def drop_recalled(self) -> None:
+        """Forget the measurements of earlier runs, because those of this run contradict them."""
+        self.recalled, self.contradicts_recalled = (), True
 
     def can_run_slow_part(self, mix: ModeMix) -> bool:
         """Return whether a part in the slower mode may run now: the first such part, or an extension of the one just
@@ -107,9 +127,23 @@ class RoundState:
         lost_s = 0.0 if self.parts else context.lost_s
         if lost_s or context.scale is not None:
             measured = dataclasses.replace(measured, scale=context.scale, lost_s=lost_s)
-        self.parts.append(measured)
+        self._append_part(measured)
         limit_s = self._time_left_s()
         self.stopped = measured.steps < steps or self.steps_left == 0 or (limit_s is not None and limit_s <= 0.0)
+
+    def _append_part(self, measured: Measurement) -> None:
+        """Append a part; the round's first steps join it if they were in the same mode.
+
+        Otherwise they are the part in a second mode, or a probe if they contradicted what was recalled.
+        """
+        first, self.first_steps = self.first_steps, None
+        if first is not None and measured.mode == first.mode:
+            measured = merge_consecutive(self.parts.pop(), measured)
+        elif first is not None and self.contradicts_recalled:
+            self.probe_count += 1
+        elif first is not None:
+            self.slow_part = first
+        self.parts.append(measured)
 
     def _advance(self, steps: int) -> None:
         self.training.advance(steps)
@@ -125,7 +159,7 @@ class RoundState:
 def step_budget_s(state: RoundState) -> float | None:
     """Return the time per step that the deadline allows without slack, in seconds, or None if there is no deadline."""
     end_s = _round_end_s(state, 0.0)
-    steps = state.goal.steps + warm_up_steps(state.earlier)
+    steps = state.goal.steps + warm_up_steps(state.before)
     return None if end_s is None else (end_s - state.link.down_s - state.link.up_s) / steps
 
 
@@ -176,7 +210,8 @@ def compute_probe_budget(state: RoundState, steps: float, front: Front) -> Probe
 def _probe_slack(state: RoundState) -> float:
     """Return the share by which probes may extend the planned round: nonzero only in the client's first rounds."""
     exploration = state.context.exploration
-    return exploration.slack if len(state.context.step_budgets_s) < exploration.slack_rounds else 0.0
+    slack = exploration.slack if len(state.context.step_budgets_s) < exploration.slack_rounds else 0.0
+    return scale_slack(slack, state.goal.rounds_left)
 
 
 def _round_end_s(state: RoundState, slack: float) -> float | None:

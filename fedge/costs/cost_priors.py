@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from fedge.costs.cost_profile import CostProfile, load_calibrated_inference, load_calibrated_training
 from fedge.costs.cost_scaling import board_distance, carry_to_board, find_cost_profile, scale_to_workload
 from fedge.costs.gpu_rates import RateObservation
+from fedge.costs.inference_cost import estimate_inference_cost
 from fedge.costs.layer_estimate import estimate_network_cost, is_rate_evidence, load_timed_steps, rescale_to_batch_size
 from fedge.costs.layered_work import find_known_layers, find_profile_network
 from fedge.costs.workload_sizes import SIZE_EXPONENT, load_workload_sizes, size_distance, size_ratio
@@ -44,17 +45,36 @@ class PriorSources:
 
 
 def find_workload_cost(device: DeviceSpec, work: Workload, specs: Mapping[str, DeviceSpec]) -> CostProfile:
-    """Return the cost profile of a measured workload at its batch size, or a network's estimate from its layers.
+    """Return the cost of a step: calibrated, rescaled from another batch size, or estimated from the layers.
 
     Raises:
         UnknownName: No board has a profile of the workload, and its layers are unknown.
         BadInput: The workload was measured at other batch sizes, and its layers are unknown.
     """
+    if work.kind == "infer":
+        if work.layers is None:
+            return estimate_inference_cost(device, work.name, work.batch_size, specs)
+        return _find_inference_cost(device, work, specs) or estimate_network_cost(device, work, specs)
     measured = work.name in load_workload_sizes()
     if work.layers is not None and not measured:
         return estimate_network_cost(device, work, specs)
     profile = find_cost_profile(device, work.name, specs)
-    return rescale_to_batch_size(profile, work, device, specs) if measured else profile
+    if measured:
+        return rescale_to_batch_size(profile, work, device, specs)
+    if profile.batch_size != work.batch_size:
+        right = f"{profile.batch_size}, at which {work.name} was calibrated"
+        raise BadInput("workload.batch_size", str(work.batch_size), right)
+    return profile
+
+
+def _find_inference_cost(device: DeviceSpec, work: Workload, specs: Mapping[str, DeviceSpec]) -> CostProfile | None:
+    """Return the inference cost measured on this board, at this batch size or between others, or None."""
+    if not any((p.device, p.workload) == (device.name, work.name) for p in load_calibrated_inference()):
+        return None
+    try:
+        return estimate_inference_cost(device, work.name, work.batch_size, specs)
+    except BadInput:  # too far from every batch size that was measured
+        return None
 
 
 def build_priors(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib import resources
@@ -15,7 +16,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fedge.errors import BadInput
 from fedge.physics.time_power_model import POWER_NAMES, TIME_NAMES, Coefficients
-from fedge.types import Label
+from fedge.types import Label, fitted_label
+from fedge.user_catalogue import read_catalogue
 
 _DIGITS = 6
 WorkloadKind = Literal["train", "infer"]
@@ -24,13 +26,14 @@ WorkloadKind = Literal["train", "infer"]
 
 @dataclass(frozen=True, slots=True)
 class CalibrationEvidence:
-    """The measured table behind a calibrated profile, and how well the model fits it.
+    """The table behind a fitted profile, and how well the model fits it.
 
     Attributes:
         time_p95_ape: 95th percentile of the absolute relative error of time over the rows (0.1 is 10 %).
         power_p95_ape: The same for power.
         time_rows_off: Rows whose time is more than ``OUTLIER_SHARE`` off the fit; not recorded for training.
         power_rows_off: The same for power.
+        label: Label of the table; the tables behind the shipped profiles are published measurements.
     """
 
     table: str
@@ -41,6 +44,7 @@ class CalibrationEvidence:
     origin: str = ""
     time_rows_off: int = 0
     power_rows_off: int = 0
+    label: Label = "measured"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -88,6 +92,7 @@ class _Table(_Strict):
     sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
     rows: Annotated[int, Field(ge=1)]
     origin: str = ""
+    label: Label = "measured"
 
 
 class _Errors(_Strict):
@@ -122,22 +127,23 @@ def profile_file_name(profile: CostProfile) -> str:
 
 
 def write_profile(profile: CostProfile, folder: Path) -> Path:
-    """Write a calibrated profile with known table and errors as YAML, named by ``profile_file_name``; return its path.
+    """Write a fitted profile with known table and errors as YAML, named by ``profile_file_name``; return its path.
 
     Raises:
         BadInput: The profile is an estimate.
     """
     if profile.evidence is None or profile.time_mape is None or profile.power_mape is None:
         raise BadInput(
-            profile_file_name(profile), f"an {profile.label} profile", "a calibrated one, with the table behind it"
+            profile_file_name(profile), f"an {profile.label} profile", "a fitted one, with the table behind it"
         )
     seen = profile.evidence
+    table = {"name": seen.table, "sha256": seen.sha256, "rows": seen.rows, "origin": seen.origin, "label": seen.label}
     content: dict[str, Any] = {
         "device": profile.device,
         "workload": profile.workload,
         **({} if profile.kind == "train" else {"kind": profile.kind}),
         "batch_size": profile.batch_size,
-        "table": {"name": seen.table, "sha256": seen.sha256, "rows": seen.rows, "origin": seen.origin},
+        "table": table,
         "errors": {
             "time_mape": _round_digits(profile.time_mape),
             "time_p95_ape": _round_digits(seen.time_p95_ape),
@@ -156,7 +162,7 @@ def write_profile(profile: CostProfile, folder: Path) -> Path:
     }
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / profile_file_name(profile)
-    head = "# The physical model's coefficients for one workload on one board, fitted to a measured table.\n"
+    head = f"# The physical model's coefficients for one workload on one board, fitted to a table ({seen.label}).\n"
     path.write_text(head + yaml.safe_dump(content, sort_keys=False, width=120), encoding="utf-8")
     return path
 
@@ -171,7 +177,7 @@ def load_yaml(path: Path | Traversable) -> Any:
 
 
 def read_profile(path: Path | Traversable) -> CostProfile:
-    """Read a calibrated profile.
+    """Read a fitted profile.
 
     Raises:
         BadInput: The file cannot be read or a field is invalid; the message names the field.
@@ -192,8 +198,8 @@ def read_profile(path: Path | Traversable) -> CostProfile:
         coefficients=Coefficients(
             _to_logs(path, "time", TIME_NAMES, content.time), _to_logs(path, "power", POWER_NAMES, content.power)
         ),
-        label="calibrated",
-        source=f"fitted to {table.rows} rows of {table.name} (sha256 {table.sha256[:12]}); "
+        label=fitted_label(table.label),
+        source=f"fitted to {table.rows} rows of {table.name} ({table.label}, sha256 {table.sha256[:12]}); "
         f"time within {errors.time_mape:.1%}, power within {errors.power_mape:.1%} on average",
         time_mape=errors.time_mape,
         power_mape=errors.power_mape,
@@ -208,6 +214,7 @@ def read_profile(path: Path | Traversable) -> CostProfile:
             origin=table.origin,
             time_rows_off=errors.time_rows_off,
             power_rows_off=errors.power_rows_off,
+            label=table.label,
         ),
         kind=content.kind,
     )
@@ -215,15 +222,35 @@ def read_profile(path: Path | Traversable) -> CostProfile:
 
 @lru_cache(maxsize=1)
 def load_calibrated_training() -> tuple[CostProfile, ...]:
-    """Return the shipped training profiles, sorted by board and workload."""
-    return read_profiles(resources.files("fedge.costs") / "calibrated")
+    """Return the training profiles of fedge and of the user, sorted by board and workload."""
+    return _add_user_profiles(read_profiles(resources.files("fedge.costs") / "calibrated"), "train")
 
 
 @lru_cache(maxsize=1)
 def load_calibrated_inference() -> tuple[CostProfile, ...]:
-    """Return the shipped inference profiles, sorted by board, workload and batch size."""
-    found = read_profiles(resources.files("fedge.costs") / "calibrated" / "infer")
-    return tuple(sorted(found, key=lambda profile: (profile.device, profile.workload, profile.batch_size)))
+    """Return the inference profiles of fedge and of the user, sorted by board, workload and batch size."""
+    return _add_user_profiles(read_profiles(resources.files("fedge.costs") / "calibrated" / "infer"), "infer")
+
+
+@lru_cache(maxsize=1)
+def load_user_profiles() -> tuple[CostProfile, ...]:
+    """Return the user's cost profiles (``fedge.user_catalogue``)."""
+    return tuple(read_catalogue("costs", read_profile))
+
+
+def find_user_batch_size(workload: str, kind: WorkloadKind = "train") -> int | None:
+    """Return the batch size of a workload that only the user's profiles of a kind name, or None."""
+    sizes = [p.batch_size for p in load_user_profiles() if p.workload == workload and p.kind == kind]
+    return sizes[0] if sizes else None
+
+
+def _add_user_profiles(shipped: Sequence[CostProfile], kind: WorkloadKind) -> tuple[CostProfile, ...]:
+    """Return all profiles, sorted; the user's replaces the one of fedge for the same board, workload and batch size."""
+    own = [profile for profile in load_user_profiles() if profile.kind == kind]
+    if not own:
+        return tuple(shipped)
+    every = {(p.device, p.workload, p.batch_size if kind == "infer" else 0): p for p in (*shipped, *own)}
+    return tuple(every[key] for key in sorted(every))
 
 
 def read_profiles(folder: Traversable) -> tuple[CostProfile, ...]:

@@ -14,6 +14,7 @@ import numpy as np
 from fedge.costs.cost_profile import CostProfile, load_calibrated_inference, load_calibrated_training
 from fedge.costs.cost_scaling import board_distance, carry_to_board, find_nearest_profile
 from fedge.costs.gpu_rates import PASSES
+from fedge.costs.layer_estimate import estimate_network_cost
 from fedge.costs.workload_sizes import (
     SIZE_EXPONENT,
     WorkloadSize,
@@ -25,7 +26,7 @@ from fedge.costs.workload_sizes import (
 from fedge.errors import BadInput, UnknownName
 from fedge.physics.batch_series import DRIFT
 from fedge.physics.time_power_model import TIME_NAMES, Coefficients
-from fedge.types import DeviceSpec
+from fedge.types import DeviceSpec, LayerWork, Workload
 
 MAX_EXTRAPOLATION = 2.0
 """Factor by which a batch size may exceed the calibrated range. Default; larger values accept more sizes at unknown
@@ -38,19 +39,22 @@ def estimate_inference_cost(
     batch_size: int,
     specs: Mapping[str, DeviceSpec],
     calibrated: Sequence[CostProfile] | None = None,
+    layers: LayerWork | None = None,
 ) -> CostProfile:
     """Return the cost of inferring one batch on a board: calibrated if available, otherwise a labelled estimate.
 
     Estimates are interpolated between calibrated batch sizes, extrapolated by at most a factor of
-    ``MAX_EXTRAPOLATION``, or scaled from the nearest board that has the workload. ``calibrated`` defaults to the
-    profiles shipped with fedge.
+    ``MAX_EXTRAPOLATION``, scaled from the nearest board that has the workload, or, if none has it, made from its
+    ``layers``. ``calibrated`` defaults to the profiles shipped with fedge.
 
     Raises:
-        UnknownName: No board has a profile of the workload.
+        UnknownName: No board has a profile of the workload, and its layers are not given.
         BadInput: The batch size is too far outside the calibrated range.
     """
     series = _group_series(load_calibrated_inference() if calibrated is None else calibrated, specs)
     having = [those[0] for those in series if those[0].workload == workload]
+    if not having and layers is not None:
+        return estimate_network_cost(device, Workload(workload, batch_size, "infer", layers), specs)
     if not having:
         raise UnknownName("serving.cost", workload, tuple(sorted({those[0].workload for those in series})))
     base = find_nearest_profile(having, device, specs)

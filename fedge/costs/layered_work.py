@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
-from fedge.costs.cost_profile import CostProfile, WorkloadKind
-from fedge.costs.layers.network_cost import NetworkCost, sum_layers
+from fedge.costs.cost_profile import CostProfile, WorkloadKind, find_user_batch_size
+from fedge.costs.layers.network_cost import ELEMENT_BYTES, NetworkCost, sum_layers
 from fedge.costs.layers.network_record import find_known_network, parse_layers
 from fedge.costs.workload_sizes import load_forward_sizes, load_workload_sizes
 from fedge.errors import BadInput, UnknownName
@@ -65,14 +65,33 @@ def build_workload(entry: FleetEntry, workload: WorkloadSpec) -> Workload:
     """
     sizes = load_workload_sizes()
     if entry.cost is not None:
-        if entry.cost not in sizes:
+        own = find_user_batch_size(entry.cost)
+        if entry.cost not in sizes and own is None:
             raise UnknownName("fleet.cost", entry.cost, tuple(sizes))
-        return Workload(entry.cost, sizes[entry.cost].batch_size)
+        return Workload(entry.cost, sizes[entry.cost].batch_size if own is None else own)
     if workload.network is not None:
         return Workload(workload.cost, workload.batch_size, layers=layer_work_from_spec(workload.network))
     known = sizes.get(workload.cost)
     same = known is None or known.batch_size == workload.batch_size
     return Workload(workload.cost, workload.batch_size, layers=None if same else find_known_layers(workload.cost))
+
+
+def find_priced_network(entry: FleetEntry, workload: WorkloadSpec) -> NetworkCost | None:
+    """Return the network whose steps an entry's boards are charged for, or None if its layers are not known."""
+    if entry.cost is None and workload.network is not None:
+        return network_from_spec(workload.network)
+    return find_known_network(entry.cost or workload.cost)
+
+
+def count_priced_bytes(entry: FleetEntry, workload: WorkloadSpec) -> float | None:
+    """Return the bytes of the model that an entry's emulated links move, or None if its size is not known.
+
+    It is the model whose steps are charged for, not the one that is trained in its place.
+    """
+    if workload.model_mb is not None:
+        return 1e6 * workload.model_mb
+    network = find_priced_network(entry, workload)
+    return None if network is None else float(ELEMENT_BYTES * network.parameters)
 
 
 def layer_work_from_spec(spec: NetworkSpec) -> LayerWork:

@@ -47,6 +47,7 @@ def predict_table(spec: DeviceSpec, modes: Modes, profile: CostProfile) -> Profi
         power_w=time_power_model.compute_power_w(profile.coefficients, spec.maxn, modes),
         sha256=profile.evidence.sha256 if profile.evidence else "",
         path=profile.source,
+        label=profile.label,
     )
 
 

@@ -1,4 +1,4 @@
-"""Calibrate the physical model to measured tables, and compute its errors over all rows of a table."""
+"""Calibrate the physical model to tables, and compute its errors over all rows of a table."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fedge.physics.batch_series import fit_series
 from fedge.physics.model_fit import fit_table
 from fedge.physics.robust_fit import robust_sd
 from fedge.physics.time_power_model import Coefficients, compute_power_w, compute_step_s
-from fedge.types import Floats, PowerMode, ProfileTable
+from fedge.types import Floats, Label, PowerMode, ProfileTable
 
 OUTLIER_SHARE = 0.25
 """Relative error beyond which a row counts as an outlier of its measurement. Default for reporting only; no fit depends
@@ -55,10 +55,12 @@ class TableCalibration:
     rows: int
     table: str
     sha256: str
+    label: Label
+    """Label of the table."""
 
 
 def calibrate_table(table: ProfileTable, maxn: PowerMode | None = None) -> TableCalibration:
-    """Fit the physical model to a measured table; the top mode is the table's unless given."""
+    """Fit the physical model to a table; the top mode is the table's unless given."""
     top = maxn or table.maxn
     return _build_calibration(table, top, fit_table(table.modes, top, table.step_s, table.power_w))
 
@@ -95,6 +97,7 @@ def _build_calibration(table: ProfileTable, top: PowerMode, coefficients: Coeffi
         rows=len(table.modes),
         table=Path(table.path).name,
         sha256=table.sha256,
+        label=table.label,
     )
 
 

@@ -4,7 +4,9 @@ Symbols: t, p step time and power with log standard deviations s_t, s_p; i idle 
 per step; n steps left, k steps of the probe, L seconds left. Rounds allow a_r seconds per step; with the modes known
 now the best mix of two costs b_r per step, with mode m among them c_rm. A probe of m is worth
 sum_r w_r E max(0, 1 - c_rm / b_r), the expected improvement of Bayesian optimisation, over the rounds seen and some
-that may come. It is safe when k t exp(z s_t) + (n - k) min(t exp(z s_t)) <= L.
+that may come. It is safe when k t exp(z s_t) + (n - k) min(t exp(z s_t)) <= L. It pays back when the rounds that are
+left can save what it costs: the expected improvement for a probe made for its saving, the improvement at one standard
+deviation less time and power for one made for what it teaches. With no round left nothing pays back.
 
 References:
     Mockus, "On Bayesian methods for seeking the extremum", 1975 (expected improvement).
@@ -13,7 +15,7 @@ References:
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import NormalDist
 
 import numpy as np
@@ -45,6 +47,12 @@ FUTURE_DEADLINES = 9
 """Number of such budgets that are evaluated."""
 MAX_CANDIDATES = 150
 """Number of modes whose probe is evaluated in full, those that could save most; a larger number only costs time."""
+FEW_ROUNDS = 5
+"""With fewer rounds left, probes extend the planned round by less than the whole slack, in proportion, since a longer
+round costs the whole fleet's idle energy. And no mode is probed that is slower than ``MAX_FUTURE_SLOWDOWN``: one step
+in it may cost more than few rounds save, and its energy above idling is predicted worst. Tried with
+benchmarks/run_lengths.py.
+"""
 QUANTILES = tuple(NormalDist().inv_cdf((2 * i + 1) / 8) for i in range(4))
 
 
@@ -72,6 +80,8 @@ class ProbeBudget:
     """Energy of a change of mode in joules."""
     warm_up: float = 0.0
     """Warm-up, in steps and included in ``steps``, with which the next part begins."""
+    whole_round: bool = False
+    """Whether a mode is tried for all of ``steps``."""
 
 
 def count_probe_steps(step_s: Floats, room: ProbeBudget) -> Floats:
@@ -104,11 +114,17 @@ def list_informative_modes(
     unsure = np.hypot(predictions.step_s_sd_log, predictions.power_w_sd_log)
     near = step_j * np.exp(-np.minimum(unsure, TEACHING_BAND)) <= least_j
     quick = predictions.step_s <= TEACHING_SLOWDOWN * np.nanmin(predictions.step_s)
-    return Modes(predictions.modes.knobs[safe & near & quick])
+    found = np.flatnonzero(safe & near & quick)
+    return Modes(predictions.modes.knobs[found[_mask_paid_back(predictions, idle_w, rows, found, room=room)]])
 
 
 def find_most_saving_mode(
-    predictions: Predictions, idle_w: float, known: Collection[PowerMode], room: ProbeBudget
+    predictions: Predictions,
+    idle_w: float,
+    known: Collection[PowerMode],
+    room: ProbeBudget,
+    *,
+    sure_sd_log: float = 0.0,
 ) -> PowerMode | None:
     """Return the mode whose probe is expected to save most, or None if none is both worthwhile and safe.
 
@@ -117,17 +133,53 @@ def find_most_saving_mode(
         idle_w: Idle power in watts.
         known: Modes whose predictions can be relied on, at least one.
         room: What is left of the round.
+        sure_sd_log: Modes whose time and power are predicted within this standard deviation are not probed.
     """
     rows = sorted(find_rows(predictions.modes, known).values())
     safe = _mask_safe(predictions, room, rows)
+    if sure_sd_log > 0.0:
+        safe &= np.maximum(predictions.step_s_sd_log, predictions.power_w_sd_log) > sure_sd_log
     row = _find_most_saving_row(predictions, idle_w=idle_w, known=rows, safe=safe, room=room) if safe.any() else None
     return None if row is None else predictions.modes[row]
 
 
-def is_probe_safe(predictions: Predictions, mode: PowerMode, room: ProbeBudget) -> bool:
-    """Return whether a probe of ``mode`` leaves time for the rest at full speed."""
+def find_trial_mode(
+    predictions: Predictions, idle_w: float, known: Collection[PowerMode], room: ProbeBudget
+) -> PowerMode | None:
+    """Return the mode worth trying for all steps of a round that is too short for a probe, or None.
+
+    With no round left it is one that saves also if its time and power are higher by the margin. The arguments are those
+    of ``find_most_saving_mode``.
+    """
+    rows = sorted(find_rows(predictions.modes, known).values())
+    careful_s = predictions.step_s * np.exp(room.margin_z * predictions.step_s_sd_log)
+    safe = np.isfinite(careful_s) & (room.steps * careful_s + room.switch_s <= room.left_s)
+    safe &= predictions.step_s <= MAX_FUTURE_SLOWDOWN * predictions.step_s[rows].min()
+    safe[rows] = False
+    if not safe.any():
+        return None
+    if room.rounds_left <= 0:
+        row = _find_surely_saving_row(predictions, idle_w, rows, safe, room=room)
+    else:
+        whole = replace(room, whole_round=True)
+        row = _find_most_saving_row(predictions, idle_w=idle_w, known=rows, safe=safe, room=whole)
+    return None if row is None else predictions.modes[row]
+
+
+def is_probe_worthwhile(
+    predictions: Predictions, idle_w: float, *, mode: PowerMode, known: Collection[PowerMode], room: ProbeBudget
+) -> bool:
+    """Return whether a probe of ``mode`` leaves time for the rest at full speed and can pay back."""
     row = find_rows(predictions.modes, [mode]).get(mode)
-    return row is not None and bool(_mask_safe(predictions, room, ())[row])
+    if row is None or not _mask_safe(predictions, room, ())[row]:
+        return False
+    rows = sorted(find_rows(predictions.modes, known).values())
+    return bool(_mask_paid_back(predictions, idle_w, rows, np.array([row]), room=room)[0])
+
+
+def scale_slack(slack: float, rounds_left: int) -> float:
+    """Return the share by which probes may extend a planned round that ``rounds_left`` rounds follow."""
+    return slack * min(1.0, rounds_left / FEW_ROUNDS)
 
 
 def _mask_safe(predictions: Predictions, room: ProbeBudget, known: Sequence[int]) -> NDArray[np.bool_]:
@@ -139,47 +191,126 @@ def _mask_safe(predictions: Predictions, room: ProbeBudget, known: Sequence[int]
     trial_s = (steps + room.warm_up) * careful_s
     safe: NDArray[np.bool_] = (2 * steps <= room.steps) & (trial_s + rest_s <= room.left_s)
     safe &= np.isfinite(careful_s)
+    if room.rounds_left < FEW_ROUNDS:
+        safe &= predictions.step_s <= MAX_FUTURE_SLOWDOWN * np.nanmin(predictions.step_s)
     safe[list(known)] = False
     return safe
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _RoundCosts:
+    """Energy above idling of the rounds seen and to come, with the modes known now.
+
+    Attributes:
+        known_s: Seconds per step of the known modes, shape (known,).
+        known_j: Joules above idling per step of them, shape (known,).
+        allowed_s: Seconds per step that the rounds allow, shape (rounds,); this round is the last.
+        weights: Weight of each round, shape (rounds,).
+        now_j: Joules per step of the best mix of known modes, shape (rounds,).
+    """
+
+    predictions: Predictions
+    idle_w: float
+    known_s: Floats
+    known_j: Floats
+    allowed_s: Floats
+    weights: Floats
+    now_j: Floats
+
+    def compute_savings(
+        self, rows: NDArray[np.intp], time_z: float, power_z: float, some: slice = slice(None)
+    ) -> Floats:
+        """Return the share that each of ``rows`` would save if its time and power were so many deviations off."""
+        predictions = self.predictions
+        step_s = predictions.step_s[rows] * np.exp(time_z * predictions.step_s_sd_log[rows])
+        power_w = predictions.power_w[rows] * np.exp(power_z * predictions.power_w_sd_log[rows])
+        new_j = least_energy_per_step(
+            step_s,
+            step_j=step_s * (power_w - self.idle_w),
+            known_s=self.known_s,
+            known_j=self.known_j,
+            allowed_s=self.allowed_s[some],
+        )
+        share: Floats = np.maximum(0.0, 1.0 - new_j / self.now_j[some]) @ self.weights[some]
+        return share
+
+
+def _compute_round_costs(
+    predictions: Predictions, idle_w: float, known: Sequence[int], room: ProbeBudget
+) -> _RoundCosts:
+    known_s = predictions.step_s[known]
+    known_j = known_s * (predictions.power_w[known] - idle_w)
+    allowed_s, weights = _list_future_budgets(float(known_s.min()), room)
+    now_j = least_energy_per_step(known_s, step_j=known_j, known_s=known_s, known_j=known_j, allowed_s=allowed_s)
+    return _RoundCosts(
+        predictions,
+        idle_w,
+        known_s=known_s,
+        known_j=known_j,
+        allowed_s=allowed_s,
+        weights=weights,
+        now_j=now_j.min(axis=0),
+    )
+
+
+def _mask_paid_back(
+    predictions: Predictions, idle_w: float, known: Sequence[int], rows: NDArray[np.intp], *, room: ProbeBudget
+) -> NDArray[np.bool_]:
+    """Mask those of ``rows`` whose probe costs no more than the rounds left would save with the best of ``rows``."""
+    if not len(rows) or not len(known) or room.rounds_left <= 0:
+        return np.zeros(len(rows), dtype=np.bool_)
+    costs = _compute_round_costs(predictions, idle_w, known, room)
+    hoped = float(costs.compute_savings(rows, -1.0, -1.0).max())
+    spent = _probe_cost(predictions, idle_w=idle_w, rows=rows, now_j=float(costs.now_j[-1]), room=room)
+    paid: NDArray[np.bool_] = spent <= min(room.rounds_left, MAX_ROUNDS_AHEAD) * hoped
+    return paid
 
 
 def _find_most_saving_row(
     predictions: Predictions, idle_w: float, known: Sequence[int], safe: NDArray[np.bool_], room: ProbeBudget
 ) -> int | None:
     """Return the row of largest expected improvement, or None if that is not worthwhile."""
-    known_s = predictions.step_s[known]
-    known_j = known_s * (predictions.power_w[known] - idle_w)
-    allowed_s, weights = _list_future_budgets(float(known_s.min()), room)
-    now_j = least_energy_per_step(known_s, step_j=known_j, known_s=known_s, known_j=known_j, allowed_s=allowed_s).min(
-        axis=0
-    )
-
-    def saved(rows: NDArray[np.intp], time_z: float, power_z: float, some: slice = slice(None)) -> Floats:
-        step_s = predictions.step_s[rows] * np.exp(time_z * predictions.step_s_sd_log[rows])
-        power_w = predictions.power_w[rows] * np.exp(power_z * predictions.power_w_sd_log[rows])
-        new_j = least_energy_per_step(
-            step_s, step_j=step_s * (power_w - idle_w), known_s=known_s, known_j=known_j, allowed_s=allowed_s[some]
-        )
-        share: Floats = np.maximum(0.0, 1.0 - new_j / now_j[some]) @ weights[some]
-        return share
-
+    costs = _compute_round_costs(predictions, idle_w, known, room)
     rows = np.flatnonzero(safe)
-    at_best = saved(rows, -1.0, -1.0, slice(None, None, 2))
+    at_best = costs.compute_savings(rows, -1.0, -1.0, slice(None, None, 2))
     rows = rows[np.argsort(-at_best, kind="stable")[:MAX_CANDIDATES]]
-    worth = np.mean([saved(rows, SPREAD_FACTOR * a, SPREAD_FACTOR * b) for a in QUANTILES for b in QUANTILES], axis=0)
-    net = worth - _probe_cost(predictions, idle_w=idle_w, rows=rows, now_j=float(now_j[-1]), room=room) / max(
-        1, min(room.rounds_left, MAX_ROUNDS_AHEAD)
+    worth = np.mean(
+        [costs.compute_savings(rows, SPREAD_FACTOR * a, SPREAD_FACTOR * b) for a in QUANTILES for b in QUANTILES],
+        axis=0,
     )
+    spent = _probe_cost(predictions, idle_w=idle_w, rows=rows, now_j=float(costs.now_j[-1]), room=room)
+    net = worth - spent / max(1, min(room.rounds_left, MAX_ROUNDS_AHEAD))
     best = int(np.argmax(net))
     return int(rows[best]) if net[best] > MIN_EXPECTED_SAVING and room.rounds_left > 0 else None
+
+
+def _find_surely_saving_row(
+    predictions: Predictions, idle_w: float, known: Sequence[int], safe: NDArray[np.bool_], *, room: ProbeBudget
+) -> int | None:
+    """Return the row of least energy with the margin on time and power, or None if the best known mix takes less."""
+    costs = _compute_round_costs(predictions, idle_w, known, room)
+    careful_j = _compute_careful_j(predictions, idle_w, room)
+    row = int(np.argmin(np.where(safe, careful_j, np.inf)))
+    return row if careful_j[row] < (1.0 - MIN_EXPECTED_SAVING) * float(costs.now_j[-1]) else None
+
+
+def _compute_careful_j(predictions: Predictions, idle_w: float, room: ProbeBudget) -> Floats:
+    """Return the energy above idling per step of every mode, with the margin on time and power, in joules."""
+    careful_s = predictions.step_s * np.exp(room.margin_z * predictions.step_s_sd_log)
+    careful_j: Floats = careful_s * (predictions.power_w * np.exp(room.margin_z * predictions.power_w_sd_log) - idle_w)
+    return careful_j
 
 
 def _probe_cost(
     predictions: Predictions, idle_w: float, rows: NDArray[np.intp], now_j: float, room: ProbeBudget
 ) -> Floats:
-    """Return the extra cost of probing each of ``rows`` over going on as now, as a share of the round's energy."""
-    steps = count_probe_steps(predictions.step_s[rows], room)
-    step_j = predictions.step_s[rows] * (predictions.power_w[rows] - idle_w)
+    """Return the extra cost of probing each of ``rows`` over going on as now, as a share of the round's energy.
+
+    With the margin: in modes near idle power the energy above idling is a small difference with a large error, and the
+    least of thousands of predictions is mostly such an error.
+    """
+    steps = room.steps if room.whole_round else count_probe_steps(predictions.step_s[rows], room)
+    step_j = _compute_careful_j(predictions, idle_w, room)[rows]
     more: Floats = (steps * np.maximum(0.0, step_j - now_j) + room.switch_j) / (room.steps * now_j)
     return more
 

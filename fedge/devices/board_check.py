@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -11,6 +12,7 @@ from typing import Any
 from fedge.devices.board_power import WIRE_KNOBS, connect_powerd, format_wire_mode
 from fedge.devices.jetson_board import BoardLease
 from fedge.devices.local_board import BoardLocation, LocalBoard, open_local_board
+from fedge.devices.mode_switch import SWITCH_S
 from fedge.errors import BoardError
 from fedge.powerd.powerd_client import PowerdClient, PowerdError
 from fedge.types import Energy
@@ -18,6 +20,8 @@ from fedge.worker.worker_client import WorkerClient, WorkerError
 
 PASSED, FAILED, SKIPPED = "ok", "FAILED", "skipped"
 HOLDER = "board-check"
+CHANGES = 5
+"""Changes there and back whose time is measured per knob: a median of ten, in about a second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +72,7 @@ def _check_knob(
     for value in values:
         report(f"{title} to {value / unit:g} ...")
         yield _check_set_mode(power, token, f"{title} to {value / unit:g}", {name: value})
+    yield _measure_change(power, token, knob=knob, values=values)
 
 
 def _select_two_values(table: Sequence[int]) -> Sequence[int]:
@@ -83,6 +88,26 @@ def _check_set_mode(power: PowerdClient, token: str, what: str, mode: dict[str, 
         return BoardCheckFinding(what, FAILED, str(error))
     took_s = time.monotonic() - start_s
     return BoardCheckFinding(what, PASSED, f"read back {format_wire_mode(answer['mode'])} after {1e3 * took_s:.0f} ms")
+
+
+def _measure_change(
+    power: PowerdClient, token: str, *, knob: tuple[str, str, float], values: Sequence[int]
+) -> BoardCheckFinding:
+    """Measure how long a new value of a knob takes, until the daemon has read it back."""
+    (name, title, _), times_s = knob, list[float]()
+    cores = abs(values[1] - values[0]) if name == "cores" else 1
+    for value in CHANGES * tuple(values):
+        start_s = time.monotonic()
+        try:
+            power.set_mode({name: value}, token=token)
+        except PowerdError as error:
+            return BoardCheckFinding(f"{title}, change", FAILED, str(error))
+        times_s.append((time.monotonic() - start_s) / cores)
+    each = " per core" if name == "cores" else ""
+    seen = f"{1e3 * statistics.median(times_s):.1f} ms{each}, median of {len(times_s)} with reading back"
+    assumed = next(price for (key, _, _), price in zip(WIRE_KNOBS, SWITCH_S.values(), strict=True) if key == name)
+    emulated = f"emulated boards take {1e3 * assumed.value:g} ms{each} ({assumed.label})"
+    return BoardCheckFinding(f"{title}, change", PASSED, f"{seen}; {emulated}")
 
 
 def _measure_power(here: LocalBoard, seconds: float) -> Iterator[BoardCheckFinding]:

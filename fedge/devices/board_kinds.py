@@ -10,7 +10,8 @@ import numpy as np
 
 from fedge import modes as mode_tables
 from fedge.costs.cost_priors import build_priors, find_workload_cost
-from fedge.costs.cost_profile import CostProfile, load_calibrated_training
+from fedge.costs.cost_profile import CostProfile, load_calibrated_inference, load_calibrated_training
+from fedge.costs.inference_cost import build_inference_priors
 from fedge.costs.layer_estimate import estimate_network_cost
 from fedge.costs.layered_work import build_workload
 from fedge.costs.workload_sizes import load_workload_sizes
@@ -18,7 +19,6 @@ from fedge.devices import catalogue
 from fedge.devices.mode_surface import MAX_IDLE_SHARE, ModeSurface, draw_board_surface
 from fedge.devices.network_link import NetworkLink
 from fedge.devices.tables import mode_table as tables
-from fedge.devices.tables.mode_table import read_table_label
 from fedge.errors import BadInput
 from fedge.experiment import FleetBoard, LinkSpec, WorkloadSpec
 from fedge.physics import time_power_model
@@ -27,6 +27,7 @@ from fedge.seeds import make_generator
 from fedge.types import DeviceSpec, Floats, Label, Modes, ProfileTable, Workload
 
 TABLE_PREFIX = "table:"
+TABLE_SUFFIX = ".csv"
 EXPECTED_REFERENCE = "a table of another workload, measured on such a board"
 
 
@@ -56,23 +57,47 @@ def build_kind(board: FleetBoard, workload: WorkloadSpec) -> BoardKind:
         BadInput: The device, workload or table is unknown or invalid.
     """
     return _cached_kind(
-        board.entry.device, board.entry.truth, build_workload(board.entry, workload), board.entry.cost is None
+        board.entry.device, board.truth, build_workload(board.entry, workload), board.entry.cost is None
     )
 
 
-def load_references(board: FleetBoard, workload: WorkloadSpec) -> tuple[ProfileTable, ...]:
-    """Load the tables that a board's predictor learns from beforehand; see ``load_reference``."""
-    return tuple(load_reference(path, board, workload) for path in board.entry.references)
-
-
-def load_reference(path: str, board: FleetBoard, workload: WorkloadSpec) -> ProfileTable:
-    """Load a reference table, at its only batch size or at that of the workload.
+def build_workload_kind(device: str, work: Workload) -> BoardKind:
+    """Build the kind of emulated boards of the catalogue for a workload.
 
     Raises:
-        BadInput: The table is the board's truth or a table of its own workload, which would leak what is to be
-            predicted.
+        BadInput: The device is unknown, or the workload cannot be priced.
     """
-    return _cached_reference(path, board.entry.truth, build_workload(board.entry, workload), board.entry.cost is None)
+    return _cached_kind(device, "model", work, False)
+
+
+def load_references(board: FleetBoard, workload: WorkloadSpec) -> tuple[ProfileTable, ...]:
+    """Load the tables that a board's predictor learns from in a run, also of the trained workload.
+
+    Model files are left out: a run's launcher makes tables of them.
+    """
+    batch_size = build_workload(board.entry, workload).batch_size
+    paths = [path for path in board.entry.references if path.endswith(TABLE_SUFFIX)]
+    return tuple(_cached_reference(path, batch_size) for path in paths)
+
+
+def load_unseen_references(board: FleetBoard, workload: WorkloadSpec) -> tuple[ProfileTable, ...]:
+    """Load the tables that a board's predictor may learn from where its predictions are judged.
+
+    Raises:
+        BadInput: A table is the board's truth or of its own workload, which would leak what is to be predicted.
+    """
+    truth, work = board.truth, build_workload(board.entry, workload)
+    replayed = None
+    if truth.startswith(TABLE_PREFIX):
+        replayed = _load_truth_table(truth, work.batch_size, board.entry.cost is None)
+    references = load_references(board, workload)
+    for table in references:
+        if replayed is not None and table.sha256 == replayed.sha256:
+            raise BadInput(table.path, "the very table that is replayed as the board's truth", EXPECTED_REFERENCE)
+        if same := _workload_names(work.name, replayed) & _workload_names(table.workload, table):
+            got = f"a table of {min(same)}, which is what the boards work on"
+            raise BadInput(table.path, got, EXPECTED_REFERENCE)
+    return references
 
 
 def build_knowledge(kind: BoardKind, references: tuple[ProfileTable, ...], idle_w: float | None) -> PriorKnowledge:
@@ -83,7 +108,7 @@ def build_knowledge(kind: BoardKind, references: tuple[ProfileTable, ...], idle_
     return PriorKnowledge(kind.spec.maxn, tuple(prior.coefficients for prior in kind.priors), references, idle_w)
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=256)
 def _cached_kind(device: str, truth: str, work: Workload, exact: bool) -> BoardKind:
     spec = catalogue.find(device, where="fleet.device")
     if truth.startswith(TABLE_PREFIX):
@@ -106,15 +131,8 @@ def _read_table_at(path: Path, batch_size: int) -> ProfileTable:
 
 
 @lru_cache(maxsize=64)
-def _cached_reference(path: str, truth: str, work: Workload, exact: bool) -> ProfileTable:
-    table = _read_table_at(Path(path), work.batch_size)
-    replayed = _load_truth_table(truth, work.batch_size, exact) if truth.startswith(TABLE_PREFIX) else None
-    if replayed is not None and table.sha256 == replayed.sha256:
-        raise BadInput(path, "the very table that is replayed as the board's truth", EXPECTED_REFERENCE)
-    same = _workload_names(work.name, replayed) & _workload_names(table.workload, table)
-    if same:
-        raise BadInput(path, f"a table of {min(same)}, which is what the boards work on", EXPECTED_REFERENCE)
-    return table
+def _cached_reference(path: str, batch_size: int) -> ProfileTable:
+    return _read_table_at(Path(path), batch_size)
 
 
 def _workload_names(workload: str, table: ProfileTable | None) -> set[str]:
@@ -147,8 +165,13 @@ def list_priors(spec: DeviceSpec, work: Workload) -> tuple[CostProfile, ...]:
     For an unmeasured network, the estimate from its layers comes first.
     """
     specs = catalogue.load_catalogue()
-    others = build_priors(spec, work.name, specs, batch_size=work.batch_size, layered=False)
-    if work.layers is None or work.name in load_workload_sizes():
+    if work.kind == "infer":
+        others = build_inference_priors(spec, work.name, work.batch_size, specs)
+        known = any(profile.workload == work.name for profile in load_calibrated_inference())
+    else:
+        others = build_priors(spec, work.name, specs, batch_size=work.batch_size, layered=False)
+        known = work.name in load_workload_sizes()
+    if work.layers is None or known:
         return others
     return (estimate_network_cost(spec, work, specs), *others)
 
@@ -157,18 +180,24 @@ def _kind_from_table(spec: DeviceSpec, table: ProfileTable, workload: str) -> Bo
     priors = build_priors(
         spec, workload, catalogue.load_catalogue(), batch_size=table.batch_size, unseen=table.sha256, layered=False
     )
-    idle_w = _mode_idle_w(spec, priors[0].coefficients, table.modes, table.power_w)
-    average = ModeSurface(table.modes, table.step_s, table.power_w, idle_w)
+    average = ModeSurface(table.modes, table.step_s, table.power_w, _find_idle_w(spec, table, priors[0].coefficients))
     source = f"{Path(table.path).name} ({len(table.modes)} rows)"
     return BoardKind(
         spec,
         average=average,
-        truth_label=read_table_label(Path(table.path)),
+        truth_label=table.label,
         truth_source=source,
         residual_time_sd_log=0.0,
         residual_power_sd_log=0.0,
         priors=priors,
     )
+
+
+def _find_idle_w(spec: DeviceSpec, table: ProfileTable, coefficients: time_power_model.Coefficients) -> Floats:
+    if table.idle_w is None:
+        return _mode_idle_w(spec, coefficients, table.modes, table.power_w)
+    idle_w: Floats = np.minimum(table.idle_w, MAX_IDLE_SHARE * table.power_w)
+    return idle_w
 
 
 def _mode_idle_w(
@@ -189,7 +218,7 @@ def mode_idle_power_w(spec: DeviceSpec, work: Workload, modes: Modes) -> Floats:
 
 def build_surface(board: FleetBoard, kind: BoardKind, seed: int) -> ModeSurface:
     """Build the truth of one board; a measured table is used unchanged."""
-    if board.entry.truth.startswith(TABLE_PREFIX):
+    if board.truth.startswith(TABLE_PREFIX):
         return kind.average
     rng = make_generator(seed, board.name, "truth")
     return draw_board_surface(kind.average, kind.residual_time_sd_log, kind.residual_power_sd_log, rng)

@@ -5,10 +5,12 @@ The stock boards are in ``catalogue/`` beside this file; a user's own file has t
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Mapping
 from functools import lru_cache
 from importlib import resources
+from importlib.resources.abc import Traversable
 from itertools import pairwise
 from pathlib import Path
 from types import MappingProxyType
@@ -19,7 +21,10 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from fedge.errors import BadInput, UnknownName
 from fedge.types import DeviceSpec, Label, LabelledValue, PowerMode
-from fedge.yaml_files import read_yaml_mapping
+from fedge.user_catalogue import read_catalogue
+from fedge.yaml_files import parse_yaml, read_yaml_mapping
+
+logger = logging.getLogger(__name__)
 
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 """libyaml's loader if available: a client reads all files for every message, and the pure Python loader is ten times
@@ -138,25 +143,25 @@ class _Board(_Strict):
 
 
 def load_catalogue() -> Mapping[str, DeviceSpec]:
-    """Return the stock boards by canonical name, in alphabetical order; read once per process."""
-    return _load_stock()[0]
+    """Return the stock boards and the user's by canonical name, in alphabetical order; read once per process."""
+    return _load_all()[0]
 
 
 def aliases() -> Mapping[str, str]:
-    """Return the canonical name for each alias of a stock board."""
-    return _load_stock()[1]
+    """Return the canonical name for each alias of a board."""
+    return _load_all()[1]
 
 
 def find(name: str, where: str = "--device") -> DeviceSpec:
     """Find a board by name, by alias, or by the path of a YAML file.
 
     Raises:
-        UnknownName: No stock board has this name; lists the known names.
+        UnknownName: No board has this name; lists the known names.
         BadInput: The YAML file is invalid.
     """
     if name.endswith((".yaml", ".yml")):
         return load_spec(Path(name))
-    specs, others = _load_stock()
+    specs, others = _load_all()
     canonical = others.get(name, name)
     if canonical not in specs:
         raise UnknownName(where, name, (*specs, *others))
@@ -171,6 +176,29 @@ def load_spec(path: Path | str) -> DeviceSpec:
     """
     content = read_yaml_mapping(Path(path), "a mapping of a board's fields (docs/devices.md)")
     return _build_spec(_validate_board(content, str(path)), str(path))
+
+
+@lru_cache(maxsize=1)
+def _load_all() -> tuple[Mapping[str, DeviceSpec], Mapping[str, str]]:
+    """Return all boards and aliases; a board of the user cannot take the name of another."""
+    stock, stock_aliases = _load_stock()
+    specs, others = dict(stock), dict(stock_aliases)
+    for board, where in read_catalogue("boards", _read_board):
+        names = {board.name, *board.aliases}
+        if taken := names & (specs.keys() | others.keys()):
+            logger.warning("%s: the name %s is another board's; skipped", where, min(taken))
+            continue
+        specs[board.name] = _build_spec(board, where)
+        others |= dict.fromkeys(board.aliases, board.name)
+    return MappingProxyType(dict(sorted(specs.items()))), MappingProxyType(others)
+
+
+def _read_board(file: Traversable) -> tuple[_Board, str]:
+    """Read and check a board of the user; returns it and the name of its file."""
+    where = str(file)
+    board = _validate_board(parse_yaml(file.read_text(encoding="utf-8"), where), where)
+    _build_spec(board, where)
+    return board, where
 
 
 @lru_cache(maxsize=1)

@@ -9,18 +9,20 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Protocol
 
 import numpy as np
 
 from fedge.devices.mode_surface import ModeSurface
+from fedge.devices.mode_switch import mode_change_s
 from fedge.devices.thermal_model import TRIP_C, ThermalModel
-from fedge.types import DeviceSpec, Measurement, PowerMode, ServiceUse, Workload
+from fedge.types import DeviceSpec, Measurement, Modes, PowerMode, ServiceUse, Workload
 
 WARM_UP_STEPS = 1.5
 """Extra time of the first steps of a round (autotuning, caches), in steps; estimated."""
 MODE_SWITCH_S = 0.05
-"""Seconds that a mode change takes during the work, to write the clocks and let them settle; estimated."""
+"""Seconds that studies in columns, which price no single change, take for one during the work; estimated."""
 NOISE_TIME_SD = 0.008
 NOISE_POWER_SD = 0.010
 """Run-to-run noise of a long measurement; smoothness residuals of the measured tables are 0.4-0.8 % in time and 0.8-1.2
@@ -140,9 +142,13 @@ class EmulatedBoard:
         if self._rng.random() < OUTLIER_CHANCE:
             step_s *= self._rng.uniform(*OUTLIER_SLOWDOWN)
         warm_up_s = WARM_UP_STEPS * step_s if self._worked is None else 0.0
-        switch_s = MODE_SWITCH_S if self._worked not in (None, self.mode) else None
+        switch_s = None if self._worked in (None, self.mode) else mode_change_s(self._worked, self.mode)
         self._worked = self.mode
-        planned = Measurement(self.mode, steps, step_s, power_w, warm_up_s=warm_up_s, switch_s=switch_s)
+        # The stall is that of the training alone: requests that are served between two steps do not lengthen it.
+        stall_s = 0.0 if self.surface.stall_share is None else float(self.surface.stall_share[row]) * step_s
+        planned = Measurement(
+            self.mode, steps, step_s, power_w, warm_up_s=warm_up_s, switch_s=switch_s, stall_s=stall_s
+        )
         if self._beside is not None:
             return self._measure_with_service(self._beside, planned, work, limit_s)
         cut = self._cut_to_limit(planned, limit_s)
@@ -222,11 +228,10 @@ class EmulatedBoard:
         peak_c = max(self.temperature_c, tripped_c)
         self.temperature_c = end_c
         slowed = total_s / planned.work_s
-        stalls = self.surface.stall_share
         return replace(
             planned,
             step_s=slowed * planned.step_s,
-            stall_s=0.0 if stalls is None else stalls[self.surface.find_row(planned.mode)] * (slowed * planned.step_s),
+            stall_s=slowed * planned.stall_s,
             power_w=mean_w,
             peak_c=peak_c,
             throttled=hot_s > 0,
@@ -242,5 +247,10 @@ def _mean_power_w(train_w: float, played: SharedWorkResult) -> float:
 
 def find_top_mode(surface: ModeSurface) -> PowerMode:
     """Return MAXN, or the mode of the surface that is nearest to it (a measured table may lack modes)."""
-    share = surface.modes.knobs / surface.modes.knobs.max(axis=0)
-    return surface.modes[int(np.argmax(share.sum(axis=1)))]
+    return _find_top_mode(surface.modes)
+
+
+@lru_cache(maxsize=64)
+def _find_top_mode(modes: Modes) -> PowerMode:
+    share = modes.knobs / modes.knobs.max(axis=0)
+    return modes[int(np.argmax(share.sum(axis=1)))]

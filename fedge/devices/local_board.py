@@ -94,7 +94,8 @@ def open_local_board(place: BoardLocation, clock: Clock | None = None) -> Iterat
             meter=sampler,
             clock=clock,
             idle=IdlePowerStore(
-                place.state_dir / "idle.json" if place.state_dir else None, f"{place.sensor}: {sensor.total_power}"
+                place.state_dir / "idle.json" if place.state_dir else None,
+                f"{getattr(sensor, 'name', place.sensor)}: {sensor.total_power}",
             ),
             holder=place.holder,
         )

@@ -20,8 +20,8 @@ class NetworkLink:
     latency_s: float
     radio_w: float
 
-    def transfer(self, n_bytes: int) -> LinkUse:
-        """Return the times and the radio energy of downloading and uploading ``n_bytes`` once each."""
-        down_s = self.latency_s + 8e-6 * n_bytes / self.down_mbps
-        up_s = self.latency_s + 8e-6 * n_bytes / self.up_mbps
+    def transfer(self, down_bytes: float, up_bytes: float) -> LinkUse:
+        """Return the times and the radio energy of one download and one upload."""
+        down_s = self.latency_s + 8e-6 * down_bytes / self.down_mbps
+        up_s = self.latency_s + 8e-6 * up_bytes / self.up_mbps
         return LinkUse(down_s, up_s, self.radio_w * (down_s + up_s))

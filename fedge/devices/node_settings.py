@@ -59,7 +59,7 @@ class NodeSettings(BaseModel):
     worker_socket: str = WORKER_SOCKET
     state_dir: Path = Path("/var/lib/fedge/node")
     data_folder: str | None = None
-    sensor: str = "sysfs"
+    sensor: str = "auto"
     sample_hz: Annotated[float, Field(ge=1, le=20)] = 10.0
     root: str = "/"
     telemetry: TelemetrySettings | None = None

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedge.costs.workload_sizes import load_workload_sizes
 from fedge.devices import catalogue
 from fedge.devices.tables.mode_table import read_mode_table
 from fedge.devices.tables.table_checks import list_table_notes
@@ -113,13 +112,10 @@ def _open_source(options: ModelFitOptions) -> ProfilingSource:
     if options.device is None or options.workload is None:
         right = "a TABLE, or --device NAME and --workload NAME, which profiles an emulated board"
         raise BadInput("fedge predict fit", "neither a table nor a whole board", right)
-    size = load_workload_sizes().get(options.workload)
-    if size is not None and options.batch_size not in (None, size.batch_size):
-        right = f"{size.batch_size}, the batch size at which {options.workload} was measured"
-        raise BadInput("--batch-size", str(options.batch_size), right)
     return source_from_board(
         options.device,
         workload=options.workload,
+        batch_size=options.batch_size,
         seed=options.seed,
         references=references,
         without=options.prior_without,

@@ -121,6 +121,7 @@ class _ReferenceHeader:
     batch_size: _Count
     name: _Text
     sha256: _Hash
+    label: Label = "unknown"
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,6 +231,7 @@ def _build_header(model: BoardModel) -> _ModelHeader:
             batch_size=table.batch_size,
             name=Path(table.path).name,
             sha256=table.sha256,
+            label=table.label,
         )
         for table in known.references
     )
@@ -402,4 +404,5 @@ def _read_reference(i: int, about: _ReferenceHeader, arrays: Mapping[str, NDArra
         power_w=power_w,
         sha256=about.sha256,
         path=about.name,
+        label=about.label,
     )

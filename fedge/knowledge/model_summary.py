@@ -21,7 +21,7 @@ from fedge.physics.time_power_model import (
 from fedge.predictors.blended_predictor import BlendedPredictor
 from fedge.predictors.physical_predictor import PhysicalPredictor
 from fedge.protocols import Predictor
-from fedge.types import Floats, Label, Measurement, Prediction, Predictions
+from fedge.types import Floats, Label, Measurement, Prediction, Predictions, fitted_label
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +61,7 @@ class ModelReference:
     rows: int
     name: str
     sha256: str
+    label: Label
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +75,7 @@ class ModelSummary:
 
     about: ModelInfo
     predictions_label: Label
-    """``calibrated`` if fitted to measured modes, ``estimated`` if those were emulated."""
+    """``calibrated`` if fitted to measured modes, ``estimated`` if those were emulated, else ``unknown``."""
     modes: int
     candidates: int
     priors: int
@@ -105,6 +106,7 @@ def summarize_model(model: BoardModel, predictor: Predictor, predictions: Predic
                 rows=len(r.modes),
                 name=Path(r.path).name,
                 sha256=r.sha256,
+                label=r.label,
             )
             for r in known.references
         ),
@@ -118,7 +120,7 @@ def summarize_model(model: BoardModel, predictor: Predictor, predictions: Predic
 
 def prediction_label(about: ModelInfo) -> Label:
     """Return the label of a model's predictions, by whether it was fitted to measured or emulated modes."""
-    return "calibrated" if about.origin.label == "measured" else "estimated"
+    return fitted_label(about.origin.label)
 
 
 def explain_model(model: BoardModel, predictor: Predictor) -> PhysicalBreakdown | None:

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 
-from fedge.costs.workload_sizes import load_workload_sizes
-from fedge.devices.board_kinds import BoardKind, build_kind, build_surface
+from fedge.costs.named_workload import find_named_workload
+from fedge.devices import catalogue
+from fedge.devices.board_kinds import build_surface, build_workload_kind
 from fedge.devices.emulated_board import EmulatedBoard
-from fedge.devices.tables.mode_table import read_table_label
 from fedge.devices.thermal_model import build_thermal_model
-from fedge.errors import BadInput, UnknownName
-from fedge.experiment import FleetBoard, FleetEntry, WorkloadSpec
+from fedge.errors import BadInput
+from fedge.experiment import FleetBoard, FleetEntry
 from fedge.knowledge.table_background import TableBackground, build_background
 from fedge.modes import build_grid
 from fedge.predictors.explorers.budgeted_explorer import STEPS
@@ -74,7 +73,7 @@ def source_from_table(
         background=background,
         candidates=candidates,
         candidates_from=origin,
-        label=read_table_label(Path(table.path)),
+        label=table.label,
         source=name,
     )
 
@@ -115,6 +114,7 @@ def source_from_board(
     seed: int,
     references: Sequence[ProfileTable] = (),
     without: Sequence[str] = (),
+    batch_size: int | None = None,
 ) -> ProfilingSource:
     """Build the source of an emulated board.
 
@@ -124,12 +124,9 @@ def source_from_board(
     Raises:
         BadInput: If the board or the workload is unknown.
     """
-    sizes = load_workload_sizes()
-    if workload not in sizes:
-        raise UnknownName("--workload", workload, tuple(sizes))
-    work = Workload(workload, sizes[workload].batch_size)
+    work, _ = find_named_workload(workload, batch_size=batch_size)
     board = FleetBoard(name=f"{device}-1", index=0, entry=FleetEntry(device=device))
-    kind = _find_kind(board, work)
+    kind = build_workload_kind(catalogue.find(device, "--device").name, work)
     surface = build_surface(board, kind, seed)
     noise = make_generator(seed, board.name, "profiling")
     ambient_c = board.entry.ambient_c
@@ -142,13 +139,14 @@ def source_from_board(
     )
     truth = ProfileTable(
         kind.spec.name,
-        workload=workload,
+        workload=work.name,
         batch_size=work.batch_size,
         modes=surface.modes,
         step_s=surface.step_s,
         power_w=surface.power_w,
         sha256="",
         path="",
+        label=kind.truth_label,
     )
     idle_w, known = emulated.idle_w(kind.spec.maxn), kind.spec.idle_w
     return ProfilingSource(
@@ -163,14 +161,6 @@ def source_from_board(
             idle_w, "estimated", f"the emulated board's own, about its kind's {known.value:g} W: {known.source}"
         ),
     )
-
-
-def _find_kind(board: FleetBoard, work: Workload) -> BoardKind:
-    try:
-        return build_kind(board, WorkloadSpec(cost=work.name, batch_size=work.batch_size))
-    except UnknownName as error:
-        option = {"fleet.device": "--device", "workload.cost": "--workload"}.get(error.where, error.where)
-        raise UnknownName(option, error.name, error.known) from error
 
 
 def _measure_mode(board: EmulatedBoard, work: Workload, mode: PowerMode) -> Measurement:

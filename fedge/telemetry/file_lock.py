@@ -48,6 +48,18 @@ class FileLock:
         self._end()
 
 
+def is_locked(path: Path) -> bool:
+    """Return whether a process holds the lock on ``path``; a missing file is not locked."""
+    try:
+        with path.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
 def _write_owner(fd: int) -> None:
     """Write the process number for error texts; a full disk may prevent it."""
     try:

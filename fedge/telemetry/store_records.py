@@ -33,7 +33,9 @@ class RoundRow:
     """Energy of every selected board from the round's start to its end: work, radio, and waiting at idle power."""
     train_energy_j: float
     oracle_energy_j: float | None
-    """Least energy of a planner with the true costs at this round's length, waiting in the lowest modes."""
+    """Least energy of a planner with the true costs at this round's length, waiting in the lowest modes. Here and in
+    the other comparisons, a board that failed without any work counts with what it drew: it saved nothing.
+    """
     maxn_round_s: float | None
     maxn_energy_j: float | None
     """Round length and energy if every board had worked and waited at MAXN (true costs, without noise)."""
@@ -41,8 +43,9 @@ class RoundRow:
     """Round energy if every board had worked at MAXN and waited in its lowest mode: the saving without any
     prediction.
     """
-    loss: float
-    accuracy: float
+    loss: float | None
+    accuracy: float | None
+    """Of the new model on the test set; None for the task ``none``."""
     cancelled: int = 0
     available: int | None = None
     """Boards that could have been selected."""
@@ -162,6 +165,14 @@ class ClientRow:
     """Attempts that ran out of memory in this round, and their time; a part of ``work_s``."""
     lowered: str | None = None
     """Settings that were lowered below the experiment's, with the reason; None if there were none."""
+    link_mbps: float | None = None
+    """Real boards only: measured rate of both transfers; a lower bound, because Flower's polling counts."""
+    switch_s: float | None = None
+    """Time of mode changes during the work, a part of ``work_s``. None in tables of older runs."""
+    left_out: bool | None = None
+    """Whether nothing fits into the board's memory, so that it is not asked again until its memory settings change."""
+    recalled_samples: int | None = None
+    """Number of the board's measurements of earlier runs behind the round's predictions; 0 once it contradicts them."""
 
 
 def relative_error(predicted: float | None, measured: float | None) -> float | None:
@@ -170,7 +181,11 @@ def relative_error(predicted: float | None, measured: float | None) -> float | N
 
 
 RECORDED = "recorded"
+NOT_REPRODUCIBLE = "not-reproducible"
 """Kind of the event that marks a real board as a recording: its figures are read from a recorded folder."""
+
+LEFT_OUT = "left-out"
+"""Kind of the event that a board is not asked again, since nothing fits into its memory."""
 
 MEMORY = "memory"
 """Kind of the event that reports settings lowered, or restored, to fit a board's memory."""

@@ -94,8 +94,9 @@ def synthetic_source(name: str, samples: int = SYNTHETIC_SAMPLES) -> Dict[str, A
     Returns:
         A source in the form that ``sources.read`` takes.
     """
-    channels, side, classes = builtin_shape(name)
-    return {"synthetic": {"samples": samples, "channels": channels, "side": side, "classes": classes}}
+    shape = builtin_shape(name)
+    sizes = {"channels": shape.channels, "side": shape.side, "classes": shape.classes}
+    return {"synthetic": {"samples": samples, **sizes}}
 
 
 def network_builder(name: str) -> "Callable[[Shape], nn.Module]":

@@ -71,6 +71,8 @@ def narrow_network(full: nn.Module, width: float, shape: Shape) -> nn.Module:
     """
     if not 0 < width <= 1:
         raise CannotNarrow("width", str(width), "a part above 0 and at most 1")
+    if shape.sample:
+        raise CannotNarrow("width", f"samples of shape {shape.sample}", "a network for images")
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(0)
         whole = copy.deepcopy(full).cpu().eval()

@@ -9,6 +9,7 @@ from torch import nn
 from fedge.worker.refusal import Refusal
 from fedge.worker.sources import Data, Pixels
 from fedge.worker.subnetwork_arrays import Arrays
+from fedge.worker.task_shape import BadTask
 from fedge.worker.tasks import TrainingTask, data_shape
 from fedge.worker.trainer import load_arrays
 
@@ -33,6 +34,8 @@ class ServiceNetwork:
         """
         self.device = torch.device(device)
         self.shape = data_shape(data)
+        if self.shape.sample:
+            raise BadTask("service", f"samples of shape {self.shape.sample}", "a task for images")
         self._net = self._make_network(task, seed, arrays)
         self._own = torch.from_numpy(data.train_x[:OWN_IMAGES].copy())
         self._mean, self._sd = (torch.tensor(v).reshape(1, -1, 1, 1).to(self.device) for v in (data.mean, data.sd))

@@ -24,6 +24,8 @@ ARRAY_NAMES = ("train_x", "train_y", "test_x", "test_y")
 ARRAY_FILES = ", ".join(name + ".npy" for name in ARRAY_NAMES)
 SCALE_NAMES = ("mean", "sd", "classes")
 """Optional arrays of a file; otherwise computed from the training images."""
+GROUPS = "groups"
+"""Optional array of a file: see ``Data``."""
 SUFFIXES = (".png", ".jpg", ".jpeg")
 CHUNK = 256
 """Images processed at a time: bounds memory, no influence on the result."""
@@ -43,13 +45,14 @@ class Data(NamedTuple):
     """A data set.
 
     Attributes:
-        train_x: Training images uint8 (n, channels, side, side).
-        train_y: Training labels int64 (n,), counted from 0.
+        train_x: Training images uint8 (n, channels, side, side); other samples may have any numbers (n, ...).
+        train_y: Training labels int64 (n,), counted from 0; of other samples int64 or float32 (n, ...).
         test_x: Test images, as ``train_x``.
         test_y: Test labels, as ``train_y``.
-        mean: Mean of the training images per channel, in units of 0 to 255.
-        sd: Standard deviation of the training images per channel, in units of 0 to 255.
-        classes: Number of classes.
+        mean: Mean of the training images per channel, in units of 0 to 255; empty: samples are used as they are.
+        sd: Standard deviation of the training images per channel, in units of 0 to 255; empty as ``mean``.
+        classes: Number of classes, or of scores.
+        groups: Source of each training sample, such as its writer, int64 (n,), for the partition ``natural``.
     """
 
     train_x: Pixels
@@ -59,6 +62,24 @@ class Data(NamedTuple):
     mean: Tuple[float, ...]
     sd: Tuple[float, ...]
     classes: int
+    groups: Optional[Labels] = None
+
+    @property
+    def is_scaled(self) -> bool:
+        """Whether samples are images, which are scaled by ``mean`` and ``sd``."""
+        return bool(self.mean)
+
+
+def free_data(
+    train_x: "NDArray[Any]",
+    train_y: "NDArray[Any]",
+    test_x: "NDArray[Any]",
+    test_y: "NDArray[Any]",
+    classes: int,
+    groups: Optional[Labels] = None,
+) -> Data:
+    """Return samples of any shape and type of number, which the network gets as they are; see ``Data``."""
+    return Data(train_x, train_y, test_x, test_y, mean=(), sd=(), classes=classes, groups=groups)
 
 
 def read(source: Dict[str, Any]) -> Data:
@@ -140,7 +161,7 @@ def write_file(path: "os.PathLike[str]", data: Data) -> str:
     target = Path(path)
     unfinished = target.with_name(target.name + ".part")
     with unfinished.open("wb") as file:
-        np.savez(file, **data._asdict())
+        np.savez(file, **{name: value for name, value in data._asdict().items() if value is not None})
     unfinished.replace(target)
     return file_sha256(target)
 
@@ -177,21 +198,48 @@ def check_data(data: Any, where: str) -> Data:
     Raises:
         BadSource: An array has the wrong type, shape or range; the text names it.
     """
-    if not isinstance(data, tuple) or len(data) != len(Data._fields):
+    if not isinstance(data, tuple) or not len(Data._fields) - 1 <= len(data) <= len(Data._fields):
         got = f"{type(data).__name__} instead of a data set"
         raise BadSource(where, got, "a fedge.worker.sources.Data({})".format(", ".join(Data._fields)))
     whole = Data(*data)
-    _check_part(where, "train", whole.train_x, whole.train_y, classes=whole.classes)
-    _check_part(where, "test", whole.test_x, whole.test_y, classes=whole.classes)
+    check = _check_part if whole.is_scaled else _check_free_part
+    check(where, "train", whole.train_x, whole.train_y, classes=whole.classes)
+    check(where, "test", whole.test_x, whole.test_y, classes=whole.classes)
     if whole.train_x.shape[1:] != whole.test_x.shape[1:]:
-        got = f"training images of shape {whole.train_x.shape[1:]}, test images of {whole.test_x.shape[1:]}"
+        what = "images" if whole.is_scaled else "samples"
+        got = f"training {what} of shape {whole.train_x.shape[1:]}, test {what} of {whole.test_x.shape[1:]}"
         raise BadSource(where, got, "one shape for both")
+    _check_groups(where, whole)
+    if whole.is_scaled:
+        _check_scale(where, whole)
+    return whole
+
+
+def _check_groups(where: str, whole: Data) -> None:
+    groups: Any = whole.groups
+    if groups is not None and (not isinstance(groups, np.ndarray) or groups.shape != whole.train_y.shape[:1]):
+        got = "groups of shape {}".format(getattr(groups, "shape", type(groups).__name__))
+        raise BadSource(where, got, f"int64 of shape ({len(whole.train_y)},), one group per training sample")
+
+
+def _check_scale(where: str, whole: Data) -> None:
     channels = whole.train_x.shape[1]
     finite = np.isfinite([*whole.mean, *whole.sd]).all()
     if len(whole.mean) != channels or len(whole.sd) != channels or not finite or min(whole.sd) <= 0:
         got = f"mean {whole.mean} and sd {whole.sd}"
         raise BadSource(where, got, f"one of each per channel ({channels}), sd above 0")
-    return whole
+
+
+def _check_free_part(where: str, part: str, x: Any, y: Any, classes: int) -> None:
+    for name, array, kinds in ((part + "_x", x, "uifb"), (part + "_y", y, "if")):
+        if not isinstance(array, np.ndarray) or array.dtype.kind not in kinds or not array.size or not array.ndim:
+            got = "{} {}".format(name, getattr(array, "dtype", type(array).__name__))
+            raise BadSource(where, got, "a numpy array of numbers with at least one sample")
+    if len(x) != len(y):
+        raise BadSource(where, f"{len(x)} samples {part}_x with {len(y)} {part}_y", "as many of both")
+    if y.dtype.kind == "i" and y.ndim == 1 and (y.min() < 0 or y.max() >= classes):
+        got = f"{part}_y from {y.min()} to {y.max()} for {classes} classes"
+        raise BadSource(where, got, f"labels from 0 to {classes - 1}")
 
 
 def _check_part(where: str, part: str, x: Any, y: Any, classes: int) -> None:
@@ -219,7 +267,7 @@ def _from_file(path: Path, sha256: Optional[str]) -> Data:
             raise BadSource(where, "a file of SHA-256 " + found, f"the one of {sha256}; copy it again")
     try:
         with np.load(str(path), allow_pickle=False) as file:
-            arrays = {name: file[name] for name in (*ARRAY_NAMES, *SCALE_NAMES) if name in file.files}
+            arrays = {name: file[name] for name in (*ARRAY_NAMES, *SCALE_NAMES, GROUPS) if name in file.files}
     except (OSError, ValueError, KeyError, AttributeError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         right = f"an .npz file of plain arrays, as numpy.savez writes it ({one_line(error)})"
         raise BadSource(where, "a file that cannot be read", right) from error
@@ -261,12 +309,12 @@ def _complete_data(where: str, arrays: "Dict[str, NDArray[Any]]") -> Data:
             raise BadSource(where, f"{scale} of type {arrays[scale].dtype}", "numbers, or none of it")
     train_x, train_y, test_x, test_y = (arrays[part] for part in ARRAY_NAMES)
     classes = int(arrays["classes"].ravel()[0]) if "classes" in arrays else _count_classes(train_y, test_y)
-    _check_part(where, "train", train_x, train_y, classes=classes)
     if "mean" in arrays and "sd" in arrays:
         mean, sd = (tuple(np.ravel(arrays[scale]).tolist()) for scale in ("mean", "sd"))
     else:
+        _check_part(where, "train", train_x, train_y, classes=classes)
         mean, sd = _channel_statistics(train_x)
-    return check_data((train_x, train_y, test_x, test_y, mean, sd, classes), where)
+    return check_data((train_x, train_y, test_x, test_y, mean, sd, classes, arrays.get(GROUPS)), where)
 
 
 def _count_classes(*labels: "NDArray[Any]") -> int:

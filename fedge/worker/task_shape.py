@@ -1,6 +1,6 @@
 """Sizes of a task's network, and the errors of a task that cannot be used; imports neither torch nor numpy."""
 
-from typing import NamedTuple
+from typing import NamedTuple, Tuple
 
 from fedge.worker.refusal import Refusal
 
@@ -24,8 +24,16 @@ class Shape(NamedTuple):
         channels: Channels of an image.
         side: Height and width of an image in pixels.
         classes: Number of scores.
+        sample: Shape of a sample that is no image, whose first and last sizes are then ``channels`` and ``side``;
+            empty for images.
     """
 
     channels: int
     side: int
     classes: int
+    sample: Tuple[int, ...] = ()
+
+    @property
+    def input(self) -> Tuple[int, ...]:
+        """Shape of a sample, image or not."""
+        return self.sample or (self.channels, self.side, self.side)

@@ -31,6 +31,9 @@ class TrainingTask(NamedTuple):
         build: Builds a freshly initialised network from images (n, channels, side, side) to scores (n, classes).
         loss: Mean loss of a minibatch, a scalar tensor, from scores (n, classes) and labels (n,).
         data: The task's own reader of a source; None: ``sources.read``.
+        metric: Mean of the figure of merit over a minibatch, a scalar tensor, as ``loss``; None: the accuracy.
+        optimizer: Builds an optimiser of ``torch.optim`` from parameters, learning rate and momentum, anew for every
+            training; None: SGD.
     """
 
     name: str
@@ -38,11 +41,17 @@ class TrainingTask(NamedTuple):
     build: "Callable[[Shape], nn.Module]"
     loss: "Callable[[Tensor, Tensor], Tensor]"
     data: Optional[Callable[[Dict[str, Any]], Data]]
+    metric: "Optional[Callable[[Tensor, Tensor], Tensor]]" = None
+    optimizer: Optional[Callable[[Any, float, float], Any]] = None
 
 
 def data_shape(data: "Data") -> Shape:
     """Return the input shape and number of scores of a network for this data."""
-    return Shape(int(data.train_x.shape[1]), int(data.train_x.shape[2]), data.classes)
+    sample = tuple(int(size) for size in data.train_x.shape[1:])
+    if data.is_scaled:
+        return Shape(sample[0], sample[1], data.classes)
+    ends = sample or (1,)
+    return Shape(ends[0], ends[-1], data.classes, ends)
 
 
 def cross_entropy(scores: Tensor, labels: Tensor) -> Tensor:
@@ -67,8 +76,9 @@ def task_from_source(name: str, text: str, sha256: str) -> TrainingTask:
     """Load a task from the text of a task file.
 
     The file defines ``model(shape)``, which returns a torch module, and optionally ``loss(scores, labels)``, a scalar
-    tensor (default ``cross_entropy``), and ``data(source)``, a ``sources.Data`` (default ``sources.read``). It runs as
-    a module of its own.
+    tensor (default ``cross_entropy``), ``data(source)``, a ``sources.Data`` (default ``sources.read``),
+    ``metric(scores, labels)`` (default accuracy) and ``optimizer(parameters, learning_rate, momentum)`` (default SGD).
+    It runs as a module of its own.
 
     Raises:
         WrongHash: The text has another SHA-256.
@@ -78,7 +88,7 @@ def task_from_source(name: str, text: str, sha256: str) -> TrainingTask:
     if found != sha256:
         raise WrongHash(name, "a text of SHA-256 " + found, "the one of " + sha256 + "; send the file again")
     module = _execute_source(name, text, MODULE_PREFIX + sha256[:16])
-    parts = {part: getattr(module, part, None) for part in ("model", "loss", "data")}
+    parts = {part: getattr(module, part, None) for part in SIGNATURES}
     for part, value in parts.items():
         if value is not None and not callable(value):
             raise BadTask(name, f"{part} that is {value!r}", "a function " + part + SIGNATURES[part])
@@ -92,10 +102,18 @@ def task_from_source(name: str, text: str, sha256: str) -> TrainingTask:
         build=_make_checked_build(name, calls["model"]),
         loss=calls.get("loss", cross_entropy),
         data=data,
+        metric=calls.get("metric"),
+        optimizer=calls.get("optimizer"),
     )
 
 
-SIGNATURES = {"model": "(shape)", "loss": "(scores, labels)", "data": "(source)"}
+SIGNATURES = {
+    "model": "(shape)",
+    "loss": "(scores, labels)",
+    "data": "(source)",
+    "metric": "(scores, labels)",
+    "optimizer": "(parameters, learning_rate, momentum)",
+}
 
 
 def _execute_source(name: str, text: str, module_name: str) -> ModuleType:

@@ -4,7 +4,7 @@ import copy
 import gc
 import time
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Callable, Dict, FrozenSet, Iterator, List, NamedTuple, Optional, Tuple
+from typing import TYPE_CHECKING, Callable, Dict, FrozenSet, Iterator, List, NamedTuple, Optional, Tuple, Union
 
 import numpy as np
 import torch
@@ -162,14 +162,15 @@ class Trainer:
         self.task = task
         self.device = torch.device(resolve_device(device))
         self.now_s = now_s
-        self._shape = data_shape(data)
+        self.shape = data_shape(data)
         self._net = self._make_network(seed=0).to(self.device)
         self._feed = MinibatchFeed(data, self.device)
         self._test_x, self._test_y = torch.from_numpy(data.test_x), torch.from_numpy(data.test_y)
         self._training: Optional[TrainingSession] = None
         self._narrow: Dict[float, nn.Module] = {}
         """Narrow networks by width; kept, since building one takes longer than a step."""
-        self.labels = data.train_y
+        self.labels = class_labels(data)
+        self.groups = data.groups
         self.n_classes = data.classes
 
     @property
@@ -233,7 +234,7 @@ class Trainer:
         """
         self._load_network(arrays)
         self._net.eval()
-        loss, right, batch = 0.0, 0, _test_batch_size(self._test_x)
+        loss, right, batch = 0.0, 0.0, _test_batch_size(self._test_x)
         with torch.no_grad():
             for start in range(0, self.n_test, batch):
                 if stop():
@@ -241,7 +242,7 @@ class Trainer:
                 x, y = self._test_x[start : start + batch], self._test_y[start : start + batch].to(self.device)
                 scores = self._net(self._feed.normalize(x.to(self.device)))
                 loss += self._total_loss(scores, y)
-                right += int((scores.argmax(1) == y).sum())
+                right += self._total_metric(scores, y)
         return loss / self.n_test, right / self.n_test
 
     def profile(
@@ -308,7 +309,7 @@ class Trainer:
     def _make_profile_step(self, kind: str, options: TrainingOptions) -> Callable[[Tensor, Tensor], object]:
         net = copy.deepcopy(self._net)
         if kind == "train":
-            return SgdOptimizer(net.train(), self.task, options).step
+            return make_stepper(net.train(), self.task, options).step
         net.eval()
 
         def infer(x: Tensor, _: Tensor) -> object:
@@ -335,12 +336,17 @@ class Trainer:
     def _make_network(self, seed: int) -> nn.Module:
         with torch.random.fork_rng(devices=[]):
             seed_device(torch.device("cpu"), seed)
-            return self.task.build(self._shape)
+            return self.task.build(self.shape)
 
     def _total_loss(self, scores: Tensor, y: Tensor) -> float:
-        if self.task.loss is cross_entropy:  # summed by torch: one rounding less than a mean times a number
+        if self.task.loss is cross_entropy and y.dim() == 1:  # summed by torch: one rounding less than a mean times n
             return float(nn.functional.cross_entropy(scores, y, reduction="sum"))
         return float(self.task.loss(scores, y)) * len(y)
+
+    def _total_metric(self, scores: Tensor, y: Tensor) -> float:
+        if self.task.metric is None and y.dim() == 1:
+            return int((scores.argmax(1) == y).sum())
+        return float(measure_merit(self.task, scores, y)) * len(y)
 
     def _load_network(self, arrays: Arrays) -> None:
         _check_arrays(self._net, arrays)
@@ -363,7 +369,7 @@ class Trainer:
             while len(self._narrow) >= MOST_NARROW:
                 del self._narrow[next(iter(self._narrow))]
             full = self._make_network(seed=0)
-            self._narrow[width] = narrow_networks.narrow_network(full, width, self._shape).to(self.device)
+            self._narrow[width] = narrow_networks.narrow_network(full, width, self.shape).to(self.device)
         return self._narrow[width]
 
 
@@ -376,7 +382,7 @@ class TrainingSession:
         self.steps = options.steps
         self._trainer = trainer
         self._net: Optional[nn.Module] = net
-        self._descent: Optional[SgdOptimizer] = SgdOptimizer(net, trainer.task, options)
+        self._descent: Optional[Stepper] = make_stepper(net, trainer.task, options)
         self._order = order
         self._seen: List[Tuple[float, float]] = []
         with trainer.isolate_random_state():
@@ -440,7 +446,7 @@ class TrainingSession:
         """Free the memory that only training needs."""
         self._descent = self._net = None
 
-    def _require_open(self) -> "SgdOptimizer":
+    def _require_open(self) -> "Stepper":
         if self._descent is None:
             raise BadCall("training", "one that was ended by another start, test or recovery", "begin it again")
         return self._descent
@@ -457,7 +463,7 @@ class SgdOptimizer:
     """
 
     def __init__(self, net: nn.Module, task: TrainingTask, options: TrainingOptions) -> None:
-        self._net, self._loss, self._options = net, task.loss, options
+        self._net, self._task, self._options = net, task, options
         self._weights = [w for w in net.parameters() if w.requires_grad]
         self._starts = [w.detach().clone() for w in self._weights] if options.proximal_mu > 0 else []
         # As large as the model, and fresh memory is slow: allocated by the first step, not before it.
@@ -474,7 +480,7 @@ class SgdOptimizer:
             Loss and accuracy (0 to 1) of the minibatch before the step.
         """
         scores = self._net(x)
-        loss = self._loss(scores, y)
+        loss = self._task.loss(scores, y)
         gradients = torch.autograd.grad(loss, self._weights, allow_unused=True)
         with torch.no_grad():
             for i, (w, gradient) in enumerate(zip(self._weights, gradients)):
@@ -484,7 +490,7 @@ class SgdOptimizer:
                 if self._options.proximal_mu > 0:
                     speed.add_(w - self._starts[i], alpha=self._options.proximal_mu)
                 w.add_(speed, alpha=-self._options.learning_rate)
-        return loss.item(), float((scores.argmax(1) == y).float().mean())
+        return loss.item(), float(measure_merit(self._task, scores.detach(), y))
 
     def _update_velocity(self, i: int, gradient: Tensor) -> Tensor:
         speed = self._speeds[i]
@@ -495,12 +501,58 @@ class SgdOptimizer:
         return speed
 
 
+class TaskOptimizer:
+    """The optimiser that a task brings along, with FedProx's proximal term as ``SgdOptimizer`` has it."""
+
+    def __init__(self, net: nn.Module, task: TrainingTask, options: TrainingOptions) -> None:
+        assert task.optimizer is not None
+        self._net, self._task, self._options = net, task, options
+        self._weights = [w for w in net.parameters() if w.requires_grad]
+        self._starts = [w.detach().clone() for w in self._weights] if options.proximal_mu > 0 else []
+        self._optimizer = task.optimizer(self._weights, options.learning_rate, options.momentum)
+
+    def step(self, x: Tensor, y: Tensor) -> Tuple[float, float]:
+        """Do one step; see ``SgdOptimizer.step``."""
+        self._optimizer.zero_grad()
+        scores = self._net(x)
+        loss = self._task.loss(scores, y)
+        loss.backward()  # type: ignore[no-untyped-call]
+        for w, start in zip(self._weights, self._starts):
+            if w.grad is not None:
+                w.grad.add_(w.detach() - start, alpha=self._options.proximal_mu)
+        self._optimizer.step()
+        return loss.item(), float(measure_merit(self._task, scores.detach(), y))
+
+
+Stepper = Union[SgdOptimizer, TaskOptimizer]
+
+
+def make_stepper(net: nn.Module, task: TrainingTask, options: TrainingOptions) -> Stepper:
+    """Return what does the steps of a training: the task's own optimiser, or SGD."""
+    return SgdOptimizer(net, task, options) if task.optimizer is None else TaskOptimizer(net, task, options)
+
+
+def measure_merit(task: TrainingTask, scores: Tensor, y: Tensor) -> Tensor:
+    """Return the mean of the task's metric over a minibatch, by default its accuracy; NaN for labels of fractions."""
+    if task.metric is not None:
+        return task.metric(scores, y)
+    return torch.tensor(float("nan")) if y.is_floating_point() else (scores.argmax(1) == y).float().mean()
+
+
+def class_labels(data: Data) -> Labels:
+    """Return one class per training sample, for partitions by class; all 0 where samples have no single class."""
+    if data.train_y.ndim == 1 and data.train_y.dtype.kind == "i":
+        return data.train_y
+    return np.zeros(len(data.train_y), dtype=np.int64)
+
+
 class MinibatchFeed:
     """Makes minibatches from training images kept as bytes in main memory; copies to a GPU use pinned memory."""
 
     def __init__(self, data: Data, device: torch.device) -> None:
         self._x, self._y = torch.from_numpy(data.train_x), torch.from_numpy(data.train_y)
         self._device = device
+        self._scaled = data.is_scaled
         self._mean, self._sd = (torch.tensor(v).reshape(1, -1, 1, 1).to(device) for v in (data.mean, data.sd))
         self._pinned: Optional[Tuple[Tensor, Tensor]] = None
 
@@ -523,7 +575,9 @@ class MinibatchFeed:
         return self.normalize(x.to(self._device, non_blocking=True)), y.to(self._device, non_blocking=True)
 
     def normalize(self, x: Tensor) -> Tensor:
-        """Convert byte images on the device to normalised float32."""
+        """Convert byte images on the device to normalised float32; other samples stay as they are."""
+        if not self._scaled:
+            return x
         return (x.to(torch.float32) - self._mean) / self._sd
 
     def release(self) -> None:
@@ -533,7 +587,7 @@ class MinibatchFeed:
     def _get_pinned_buffers(self, count: int) -> Tuple[Tensor, Tensor]:
         if self._pinned is None or len(self._pinned[1]) != count:
             x = torch.empty((count, *self._x.shape[1:]), dtype=self._x.dtype, pin_memory=True)
-            self._pinned = x, torch.empty((count,), dtype=self._y.dtype, pin_memory=True)
+            self._pinned = x, torch.empty((count, *self._y.shape[1:]), dtype=self._y.dtype, pin_memory=True)
         return self._pinned
 
 

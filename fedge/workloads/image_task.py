@@ -9,6 +9,7 @@ from contextlib import contextmanager
 import numpy as np
 from numpy.typing import NDArray
 
+from fedge.costs.layers.network_cost import NetworkCost
 from fedge.errors import BadInput
 from fedge.types import NamedArrays, TrainOptions, TrainResult
 from fedge.worker.refusal import Refusal
@@ -25,10 +26,11 @@ class ImageTask:
     thread each, so results would otherwise depend on the machine.
     """
 
-    def __init__(self, task: TrainingTask, data: Data) -> None:
+    def __init__(self, task: TrainingTask, data: Data, device: str = "cpu") -> None:
         with _translate_refusals():
-            self.trainer = Trainer(task, data, threads=1)
+            self.trainer = Trainer(task, data, device, threads=1)
         self.labels: NDArray[np.int64] = self.trainer.labels
+        self.groups: NDArray[np.int64] | None = self.trainer.groups
         self.n_classes = self.trainer.n_classes
 
     @property
@@ -50,6 +52,18 @@ class ImageTask:
         """Return a newly initialised model: parameters and buffers by name, in the model's order."""
         with _translate_refusals():
             return self.trainer.initial_arrays(seed)
+
+    def count_layers(self, name: str) -> NetworkCost:
+        """Count the layers of the network by tracing it for the shape of the task's images.
+
+        Raises:
+            BadInput: The network does not run on such images.
+        """
+        from fedge.costs.layers.torch_trace import trace_module
+
+        shape, network = self.trainer.shape, self.trainer.task.build(self.trainer.shape)
+        counted: NetworkCost = trace_module(network, shape.input, name)
+        return counted
 
     def narrow_shapes(self, width: float) -> Mapping[str, tuple[int, ...]]:
         """Return the shapes of the arrays that training at a ``width`` below 1 gives, by name.

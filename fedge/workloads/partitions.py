@@ -1,4 +1,4 @@
-"""Partitions of the training samples over the clients: IID, Dirichlet per class, or shards of a class.
+"""Partitions of the training samples over the clients: IID, Dirichlet per class, shards of a class, natural groups.
 
 Every sample belongs to exactly one client and no client is empty.
 """
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from fedge.errors import BadInput
 from fedge.experiment import DataSpec
+from fedge.protocols import LearningTask
 
 Indices = NDArray[np.int64]
 Partition = Callable[[DataSpec, Indices, int, np.random.Generator], list[Indices]]
@@ -22,11 +23,30 @@ MIN_CLIENT_SAMPLES = 16
 # less.
 
 
+def split_task(settings: DataSpec, task: LearningTask, n_clients: int, rng: np.random.Generator) -> list[Indices]:
+    """Return the sample indices of every client, by the task's groups or labels; see ``split_samples``.
+
+    Raises:
+        BadInput: Also if the partition is ``natural`` and the task's data has no groups.
+    """
+    groups: Indices | None = getattr(task, "groups", None)
+    if settings.partition == NATURAL and groups is None:
+        raise BadInput("data.partition", repr(NATURAL), "iid, dirichlet or shards: the task's data names no groups")
+    labels = task.labels if settings.partition != NATURAL or groups is None else groups
+    return split_samples(settings, labels, n_clients, rng)
+
+
 def split_samples(settings: DataSpec, labels: Indices, n_clients: int, rng: np.random.Generator) -> list[Indices]:
     """Return the sorted sample indices of every client under the experiment's partition.
 
+    Args:
+        settings: The partition.
+        labels: Class of every sample; its group for the partition ``natural``.
+        n_clients: Number of clients.
+        rng: Source of all randomness.
+
     Raises:
-        BadInput: There are fewer samples than clients or shards.
+        BadInput: There are fewer samples than clients or shards, or fewer groups than clients.
     """
     if not 1 <= n_clients <= len(labels):
         raise BadInput("fleet", f"{n_clients} clients", f"from 1 to {len(labels)}, one training sample each at least")
@@ -77,7 +97,30 @@ def _split_by_shards(settings: DataSpec, labels: Indices, n_clients: int, rng: n
     return [np.concatenate([pieces[i] for i in hand]) for hand in dealt]
 
 
+def _split_by_group(settings: DataSpec, labels: Indices, n_clients: int, rng: np.random.Generator) -> list[Indices]:
+    """Deal whole groups, the largest first, each to the client that has fewest samples; equal groups in random order.
+
+    With as many groups as clients, every client is one group.
+    """
+    groups, sizes = np.unique(labels, return_counts=True)
+    if len(groups) < n_clients:
+        raise BadInput(
+            "data.partition", f"{len(groups)} groups for {n_clients} clients", "at most one client per group"
+        )
+    shuffled = rng.permutation(len(groups))
+    order = shuffled[np.argsort(-sizes[shuffled], kind="stable")]
+    held, owner = np.zeros(n_clients, dtype=np.int64), {}
+    for group in order.tolist():
+        client = int(held.argmin())
+        owner[int(groups[group])] = client
+        held[client] += sizes[group]
+    owners = np.array([owner[int(label)] for label in labels])
+    return [np.flatnonzero(owners == client) for client in range(n_clients)]
+
+
+NATURAL = "natural"
 PARTITIONS: Mapping[str, Partition] = {
+    NATURAL: _split_by_group,
     "iid": _split_evenly,
     "dirichlet": _split_by_dirichlet,
     "shards": _split_by_shards,

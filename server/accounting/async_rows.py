@@ -79,7 +79,7 @@ def book_finished_task(version: int, start: TaskStart, answer: ReplyMessage, end
         charge = None if start.charge is None else battery.update_charge(start.charge, energy_j, length_s)
         share = None if charge is None else charge.share
         row = dataclasses.replace(row, end_s=end_s, wait_s=length_s, energy_j=energy_j, charge=share)
-        events = (EventRow(end_s, round=version, board=row.board, kind="failed", message=row.error or ""),)
+        events = tuple(dataclasses.replace(event, at_s=end_s) for event in events)
     return _build_booking(row, events=events, charge=charge, start=start, answer=answer)
 
 

@@ -93,7 +93,9 @@ def client_row(opening: RoundStart, part: ClientPart, maxn_s: float | None, repo
         power_ape=report.power_ape,
         own_samples=report.own_samples,
         shared_samples=report.shared_samples,
+        recalled_samples=report.recalled_samples,
         staleness=0 if done else None,
+        link_mbps=report.link_mbps,
         **_mode_columns(report),
         **_memory_columns(report),
         **work_columns(report, spent),
@@ -122,6 +124,7 @@ def failed_row(opening: RoundStart, round_s: float, answer: ReplyMessage, status
         "energy_j": available_energy_j(idle_w * round_s, round_s, opening.charges.get(answer.board)),
         "wait_s": round_s,
         "throttled": False,
+        "left_out": answer.unfit or None,
         **dict.fromkeys(("down_s", "work_s", "up_s", "work_j", "radio_j", "probe_s", "probe_j"), 0.0),
         **dict.fromkeys(("steps", "samples", "probes"), 0),
     }
@@ -206,7 +209,14 @@ def work_columns(report: RoundReport, spent: CompletedWork) -> dict[str, Any]:
         "probes": len(probes),
         "probe_s": sum(probe.work_s for probe in probes),
         "probe_j": sum(probe.work_j for probe in probes),
+        "switch_s": _completed_switch_s(report, spent),
     }
+
+
+def _completed_switch_s(report: RoundReport, spent: CompletedWork) -> float:
+    """Return the time of mode changes during the work in seconds; one that was cut short counts as far as it got."""
+    parts = zip(report.parts, spent.parts, strict=True)
+    return sum(min(part.switch_s or 0.0, done.work_s) for part, done in parts)
 
 
 def service_columns(report: RoundReport, spent: CompletedWork) -> dict[str, Any]:

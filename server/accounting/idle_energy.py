@@ -35,7 +35,8 @@ def advance_to_available(availability: FleetAvailability, fleet: FleetState, num
     """
     at_s = min(availability.next_times_s(fleet).values(), default=None)
     if at_s is None:
-        raise RunFailed(f"round {number}: no board can be asked, now or later; all are away for good, or too empty")
+        why = "all are away for good, too empty, or nothing fits into their memory"
+        raise RunFailed(f"round {number}: no board can be asked, now or later; {why}")
     if at_s == fleet.clock_s:
         return ClockAdvance(fleet)
     message = f"nobody could be asked for {at_s - fleet.clock_s:.1f} s"

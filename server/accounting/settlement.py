@@ -13,11 +13,16 @@ from dataclasses import dataclass, field
 from fedge.devices import battery
 from fedge.devices.battery import BatteryCharge
 from fedge.experiment import LateReplySpec
-from fedge.telemetry.store_records import MEMORY, ClientRow, EventRow, RoundRow, Status
+from fedge.telemetry.store_records import LEFT_OUT, MEMORY, ClientRow, EventRow, RoundRow, Status
 from fedge.types import RoundReport
 from fedge.wire import ReplyMessage
 from server.accounting.client_rows import ClientPart, RoundStart, client_row, failed_row
 from server.accounting.lateness import Completion, classify_clients, compute_cutoff_s
+
+LEFT_OUT_MESSAGE = (
+    "not asked again, and no deadline waits for it, until its memory, the batch size, the network or what "
+    "workload.memory may lower changes"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +161,7 @@ def _compute_charge(
 
 def round_row(
     settled: RoundSettlement,
-    tested: tuple[float, float],
+    tested: tuple[float, float] | None,
     *,
     available: int | None = None,
     stale: int = 0,
@@ -166,7 +171,7 @@ def round_row(
 
     Args:
         settled: The settled round.
-        tested: Loss and accuracy of the new model on the held-out test set.
+        tested: Loss and accuracy of the new model on the held-out test set; None without one.
         available: Number of clients that could have been selected; None if unknown.
         stale: Number of late results that were merged.
         resting_j: Energy of all idle clients, in joules; None if unknown.
@@ -176,10 +181,10 @@ def round_row(
     return dataclasses.replace(
         row,
         available=available,
-        oracle_energy_j=_sum_known([row.oracle_energy_j for row in rows]),
+        oracle_energy_j=_sum_comparison(rows, "oracle_energy_j"),
         maxn_round_s=settled.maxn_round_s,
-        maxn_energy_j=_sum_known([row.maxn_energy_j for row in rows]),
-        maxn_parked_energy_j=_sum_known([row.maxn_parked_energy_j for row in rows]),
+        maxn_energy_j=_sum_comparison(rows, "maxn_energy_j"),
+        maxn_parked_energy_j=_sum_comparison(rows, "maxn_parked_energy_j"),
     )
 
 
@@ -188,7 +193,7 @@ def fleet_row(
     *,
     start_s: float,
     end_s: float,
-    tested: tuple[float, float],
+    tested: tuple[float, float] | None,
     stale: int,
     resting_j: float | None,
 ) -> RoundRow:
@@ -211,8 +216,8 @@ def fleet_row(
         maxn_round_s=None,
         maxn_energy_j=None,
         maxn_parked_energy_j=None,
-        loss=tested[0],
-        accuracy=tested[1],
+        loss=None if tested is None else tested[0],
+        accuracy=None if tested is None else tested[1],
         cancelled=sum(row.status == "cancelled" for row in rows),
         stale=stale,
         resting_energy_j=resting_j,
@@ -226,10 +231,15 @@ def _maxn_round_s(reports: Mapping[str, RoundReport]) -> float | None:
     return max(known) if known and len(known) == len(fronts) else None
 
 
-def _sum_known(values: Sequence[float | None]) -> float | None:
-    """Return the sum, or None if a value is None."""
-    known = [value for value in values if value is not None]
-    return sum(known) if len(known) == len(values) else None
+def _sum_comparison(rows: Sequence[ClientRow], column: str) -> float | None:
+    """Return the boards' sum of a column of energies to compare with; None if one is unknown.
+
+    A board that failed without any work, in which nothing could be saved, counts with what it drew.
+    """
+    took_part = [row for row in rows if row.status != "failed" or row.work_j > 0]
+    known = [value for row in took_part if (value := getattr(row, column)) is not None]
+    idle_j = sum(row.energy_j for row in rows if row.status == "failed" and row.work_j == 0)
+    return sum(known) + idle_j if known and len(known) == len(took_part) else None
 
 
 def _list_events(row: ClientRow, report: RoundReport | None) -> tuple[EventRow, ...]:
@@ -240,6 +250,7 @@ def _list_events(row: ClientRow, report: RoundReport | None) -> tuple[EventRow, 
     candidates = (
         (MEMORY, fitted, memory is not None and memory.changed),
         ("failed", row.error or "", row.status == "failed"),
+        (LEFT_OUT, LEFT_OUT_MESSAGE, bool(row.left_out)),
         ("late", row.error or "", row.status == "late"),
         ("cancelled", row.error or "", row.status == "cancelled"),
         ("infeasible", row.why, row.feasible is False),

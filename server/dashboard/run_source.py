@@ -70,14 +70,14 @@ class LoadedRows:
         return self.settled_j.get(board, 0.0) + self.open_j.get(board, 0.0)
 
 
-def read_new_rows(folder: Path, before: LoadedRows) -> LoadedRows:
-    """Update the rows read so far from the store; only those since the last finished round are read.
+def read_new_rows(folder: Path, before: LoadedRows, policy: str) -> LoadedRows:
+    """Update the rows of a run of ``policy`` from the store; only those since the last finished round are read.
 
     ``before`` is discarded if the run was resumed from an earlier round.
     """
     tail = read_rows(folder, RoundRow, since_round=before.latest_round)
     if before.rounds and (not tail or tail[0] != before.rounds[-1]):
-        return read_new_rows(folder, LoadedRows())  # a resumed run repeats rounds
+        return read_new_rows(folder, LoadedRows(), policy)  # a resumed run repeats rounds
     rounds = [*before.rounds[:-1], *tail]
     settled = rounds[-1].round if rounds else 0
     newest = read_newest_rows(folder, LAST_COLUMNS, before.settled, settled)
@@ -89,7 +89,7 @@ def read_new_rows(folder: Path, before: LoadedRows) -> LoadedRows:
         settled_j=before.settled_j | settled_j,
         open_j=newest.from_j,
         points=tuple(views.round_point(row) for row in rounds),
-        summary=views.summarise_rounds(rounds),
+        summary=views.summarise_rounds(rounds, policy),
     )
 
 
@@ -181,7 +181,7 @@ class RunSource:
             return
         stamp = compute_store_stamp(self._folder, RoundRow, ClientRow)
         if stamp != self._stamp:
-            self._rows = read_new_rows(self._folder, self._rows)
+            self._rows = read_new_rows(self._folder, self._rows, views.parse_policy(self._record))
             self._stamp = stamp
             self._changed_s = max((at_ns for _, _, at_ns in stamp), default=0) / 1e9 or None
 

@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 from pydantic import TypeAdapter
 
 from fedge.telemetry.live_records import BoardProgress
+from fedge.telemetry.savings import compute_saving, select_comparable
 from fedge.telemetry.store_records import ClientRow, RoundRow, Status, relative_error
 from fedge.types import PowerMode
 
@@ -31,9 +32,12 @@ BoardActivity = Literal[
     "late",
     "failed",
     "cancelled",
+    "left-out",
     "offline",
 ]
-"""Activity of a board, or its outcome in the last round; ``resting``: not selected in the last round."""
+"""Activity of a board, or its outcome in the last round; ``resting``: not selected in the last round; ``left-out``: not
+asked again, since nothing fits into its memory.
+"""
 TroubleMark = Literal["", "late", "failed", "cancelled", "offline"]
 SILENT_AFTER_S = 15.0
 """Seconds of silence after which a real board counts as offline; boards report once a second."""
@@ -97,8 +101,8 @@ class RoundPoint:
     round_s: float
     deadline_s: float | None
     energy_j: float
-    accuracy: float
-    loss: float
+    accuracy: float | None
+    loss: float | None
     selected: int
     done: int
     late: int
@@ -115,6 +119,10 @@ class BoardView:
         state: Activity, or outcome in the last round.
         mark: Problem to highlight, if any.
         progress: Share of the round's steps that is done, 0 to 1.
+        latency_p95_s: 95th percentile of the latency of its service's requests in its last round, in seconds.
+        memory_mb: Peak memory of its last round.
+        time_error: Absolute relative error of the step time predicted for its last round.
+        power_error: Absolute relative error of the power predicted for it.
         seen_at_s: Unix time of its last sample or progress report, in seconds.
         told_s: Simulated time of its last row, in seconds.
         refused: Number of refused telemetry messages by reason.
@@ -134,6 +142,12 @@ class BoardView:
     energy_j: float = 0.0
     seen_at_s: float | None = None
     told_s: float | None = None
+    latency_p95_s: float | None = None
+    latency_budget_s: float | None = None
+    memory_mb: float | None = None
+    memory_limit_mb: float | None = None
+    time_error: float | None = None
+    power_error: float | None = None
     error: str = ""
     refused: Mapping[str, int] = field(default_factory=dict)
 
@@ -156,6 +170,14 @@ class LastRow:
     asked_steps: int | None
     power_w: float | None
     temperature_c: float | None
+    step_s: float | None
+    predicted_step_s: float | None
+    predicted_power_w: float | None
+    latency_p95_s: float | None
+    latency_budget_s: float | None
+    memory_mb: float | None
+    memory_limit_mb: float | None
+    left_out: bool | None = None
 
 
 class TileInputs(NamedTuple):
@@ -324,12 +346,18 @@ def parse_fleet(record: Mapping[str, Any]) -> dict[str, str]:
     return devices
 
 
+def parse_policy(record: Mapping[str, Any]) -> str:
+    """Return the name of the policy in the content of a run's YAML file; empty if there is none."""
+    policy = record.get("policy")
+    return str(policy.get("name") or "") if isinstance(policy, dict) else str(policy or "")
+
+
 def run_info(record: Mapping[str, Any], state: RunPhase, changed_at_s: float | None) -> RunInfo:
     """Build the description of a run from the content of its YAML file."""
-    policy, rounds = record.get("policy"), record.get("rounds")
+    rounds = record.get("rounds")
     return RunInfo(
         name=str(record.get("name") or ""),
-        policy=str(policy.get("name") or "") if isinstance(policy, dict) else str(policy or ""),
+        policy=parse_policy(record),
         backend=str(record.get("backend") or ""),
         state=state,
         rounds=rounds if isinstance(rounds, int) else 0,
@@ -349,12 +377,12 @@ def round_point(row: RoundRow) -> RoundPoint:
     return select_fields(RoundPoint, row)
 
 
-def summarise_rounds(rounds: Sequence[RoundRow]) -> Summary:
+def summarise_rounds(rounds: Sequence[RoundRow], policy: str = "") -> Summary:
     """Compute the figures of the whole fleet; savings cover rounds with known truth and without late clients."""
     if not rounds:
         return Summary()
     last = rounds[-1]
-    compared = [row for row in rounds if row.maxn_energy_j is not None and not row.late]
+    compared = select_comparable(rounds)
     return Summary(
         round=last.round,
         accuracy=last.accuracy,
@@ -364,20 +392,13 @@ def summarise_rounds(rounds: Sequence[RoundRow]) -> Summary:
         clock_s=last.end_s,
         energy_j=sum(row.energy_j for row in rounds),
         resting_energy_j=sum(row.resting_energy_j or 0.0 for row in rounds),
-        saving=_saving(compared, [row.maxn_energy_j for row in compared]),
-        saving_parked=_saving(compared, [row.maxn_parked_energy_j for row in compared]),
+        saving=compute_saving(compared, policy, "maxn", "energy_j"),
+        saving_parked=compute_saving(compared, policy, "maxn_parked", "energy_j"),
         compared=len(compared),
         late=sum(row.late for row in rounds),
         failed=sum(row.failed for row in rounds),
         cancelled=sum(row.cancelled for row in rounds),
     )
-
-
-def _saving(rounds: Sequence[RoundRow], baseline_j: Sequence[float | None]) -> float | None:
-    known_j = [value for value in baseline_j if value is not None]
-    if not rounds or len(known_j) < len(rounds) or sum(known_j) <= 0:
-        return None
-    return 1.0 - sum(row.energy_j for row in rounds) / sum(known_j)
 
 
 def format_mode(row: ClientRow | LastRow) -> str:
@@ -410,9 +431,22 @@ def board_view(inputs: TileInputs) -> BoardView:
         energy_j=inputs.energy_j,
         seen_at_s=progress.at_s if progress else None,
         told_s=row.end_s if row else None,
+        **({} if row is None else _last_figures(row)),
         error=(fresh.error if fresh else "") or (row.error or "" if row else ""),
         refused={reason: count for reason, count in inputs.refused.items() if count and reason != "taken"},
     )
+
+
+def _last_figures(row: LastRow) -> dict[str, float | None]:
+    """Return what a board's last row says about its service, its memory and its predictions."""
+    return {
+        "latency_p95_s": row.latency_p95_s,
+        "latency_budget_s": row.latency_budget_s,
+        "memory_mb": row.memory_mb,
+        "memory_limit_mb": row.memory_limit_mb,
+        "time_error": relative_error(row.predicted_step_s, row.step_s),
+        "power_error": relative_error(row.predicted_power_w, row.power_w),
+    }
 
 
 def is_silent(progress: BoardProgress, run: RunInfo, now_s: float) -> bool:
@@ -425,6 +459,8 @@ def _derive_state(row: LastRow | None, fresh: BoardProgress | None, latest: int)
         return fresh.state
     if row is None:
         return "resting" if latest else "unknown"
+    if row.left_out:
+        return "left-out"
     return row.status if row.round >= latest else "resting"
 
 

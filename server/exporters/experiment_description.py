@@ -67,7 +67,7 @@ def collect_labels(experiment: Experiment, recorded: Collection[str] = ()) -> di
 
 def _find_emulated_label(board: FleetBoard, workload: WorkloadSpec) -> Label:
     """Return the label of an emulated board's table or cost profile."""
-    if board.entry.truth.startswith("table:"):
-        return read_table_label(Path(board.entry.truth.removeprefix("table:")))
+    if board.truth.startswith("table:"):
+        return read_table_label(Path(board.truth.removeprefix("table:")))
     work = build_workload(board.entry, workload)
     return find_workload_cost(catalogue.find(board.entry.device), work, catalogue.load_catalogue()).label

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 
 from fedge.experiment import Experiment, list_boards
+from fedge.telemetry.savings import compute_saving, select_comparable
 from fedge.telemetry.store import Row
 from fedge.telemetry.store_records import ClientRow, RoundRow, relative_error
 
@@ -45,20 +46,17 @@ BOARD_METRICS: dict[str, Callable[[ClientRow], float | None]] = {
 """Metrics of a board in a round, or the mean over the boards of a kind."""
 
 
-def _saving(row: RoundRow, baseline_j: float | None) -> float | None:
-    """Return the saved share of the baseline's energy; None if a client was late, since it did less than its work."""
-    return None if not baseline_j or row.late else 1.0 - row.energy_j / baseline_j
-
-
 @dataclass(slots=True)
 class MetricCollector:
     """Collects the rows of unfinished rounds; a round is emitted once, with its own row, which is the last.
 
     Attributes:
         by_kind: True for one metric per board kind (the mean) instead of one per board.
+        policy: The run's policy.
     """
 
     by_kind: bool
+    policy: str = ""
     _clients: dict[int, list[ClientRow]] = field(default_factory=dict)
 
     def collect_rounds(self, rows: Iterable[Row]) -> Iterator[RoundMetrics]:
@@ -68,20 +66,21 @@ class MetricCollector:
                 self._clients.setdefault(row.round, []).append(row)
             elif isinstance(row, RoundRow):
                 clients = self._clients.pop(row.round, [])
-                figures = _compute_round_metrics(row) | _compute_board_metrics(clients, self.by_kind)
+                figures = _compute_round_metrics(row, self.policy) | _compute_board_metrics(clients, self.by_kind)
                 yield RoundMetrics(row.round, row.end_s, figures)
 
 
 def build_collector(experiment: Experiment) -> MetricCollector:
     """Build a collector by board, or by board kind for a large fleet."""
-    return MetricCollector(by_kind=len(list_boards(experiment)) > MAX_BOARD_METRICS)
+    return MetricCollector(len(list_boards(experiment)) > MAX_BOARD_METRICS, experiment.policy.name)
 
 
-def _compute_round_metrics(row: RoundRow) -> dict[str, float]:
+def _compute_round_metrics(row: RoundRow, policy: str) -> dict[str, float]:
+    compared = select_comparable([row])
     metrics = {f"round/{name}": getattr(row, name) for name in ROUND_FIGURES}
     metrics |= {f"boards/{name}": getattr(row, name) for name in BOARD_COUNTS}
-    metrics["round/saving_vs_maxn"] = _saving(row, row.maxn_energy_j)
-    metrics["round/saving_vs_maxn_parked"] = _saving(row, row.maxn_parked_energy_j)
+    metrics["round/saving_vs_maxn"] = compute_saving(compared, policy, "maxn", "energy_j")
+    metrics["round/saving_vs_maxn_parked"] = compute_saving(compared, policy, "maxn_parked", "energy_j")
     return {name: float(value) for name, value in metrics.items() if value is not None}
 
 

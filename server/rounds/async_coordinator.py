@@ -13,6 +13,7 @@ from pathlib import Path
 
 from fedge.errors import RunFailed
 from fedge.experiment import Experiment
+from fedge.knowledge.recall import NO_KNOWLEDGE, RunKnowledge
 from fedge.protocols import LearningTask, Selector
 from fedge.telemetry.store_records import EventRow
 from fedge.types import NamedArrays, RoundGoal, TrainResult
@@ -55,6 +56,7 @@ class AsyncCoordinator:
         selector: Chooses the clients of the next tasks among those that are free and available.
         checkpoints: Folder of the checkpoints; None keeps nothing on disk.
         on_round: Called with the number of every new model.
+        knowledge: What the clients recall of earlier runs.
     """
 
     experiment: Experiment
@@ -66,6 +68,7 @@ class AsyncCoordinator:
     availability: FleetAvailability
     checkpoints: Path | None = None
     on_round: Callable[[int], None] = lambda _: None
+    knowledge: RunKnowledge = NO_KNOWLEDGE
 
     def run(self, checkpointed: RunState | None = None) -> RunState:
         """Make all models, or those that remain after the state of a checkpoint.
@@ -88,7 +91,8 @@ class AsyncCoordinator:
 
     @property
     def _requests(self) -> FleetRequests:
-        return FleetRequests(self.experiment, self.port, find_narrow_shapes(self.experiment, self.task))
+        narrow = find_narrow_shapes(self.experiment, self.task)
+        return FleetRequests(self.experiment, self.port, narrow, self.knowledge)
 
     @property
     def _slots(self) -> int:
@@ -183,7 +187,8 @@ class AsyncCoordinator:
         start, front = state.build_task_start(board, state.clock_s), state.fronts.get(board)
         answer = reply.answer
         if reply.trained is None:
-            answer = ReplyMessage(board, state=answer.state, error=answer.error or "no answer")
+            error = answer.error or "no answer"
+            answer = ReplyMessage(board, state=answer.state, error=error, unfit=answer.unfit)
         end_s = compute_task_end_s(start, answer, RETRY_DELAY_S if front is None else front.link_s + front.maxn.work_s)
         trained = TrainResult({}, 0.0, 0.0)
         if reply.trained is not None and answer.report is not None and end_s >= start.at_s + answer.report.busy_s:

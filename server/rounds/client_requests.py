@@ -10,6 +10,7 @@ from functools import partial
 from fedge.client.memory_scaling import can_narrow_clients
 from fedge.errors import BadInput
 from fedge.experiment import Experiment, list_boards
+from fedge.knowledge.recall import NO_KNOWLEDGE, RunKnowledge
 from fedge.protocols import LearningTask
 from fedge.types import Measurement, NamedArrays, RoundGoal, RoundReport
 from fedge.wire import ClientState, ReplyMessage, RequestMessage
@@ -20,6 +21,9 @@ from server.aggregation.aggregator import ArrayMismatch, Contribution, check_arr
 from server.aggregation.narrow_results import NarrowShapes
 from server.rounds.shared_measurements import find_kinds, share_measurements
 from server.transport.client_port import ClientPort, IncomingReply, OutgoingRequest
+
+UNKNOWN_STATE = ClientState()
+"""State of a client that has not worked yet."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -44,11 +48,13 @@ class FleetRequests:
 
     Attributes:
         narrow: Shapes of narrow networks by width; None if no client may train one.
+        knowledge: What the clients recall of earlier runs.
     """
 
     experiment: Experiment
     port: ClientPort
     narrow: NarrowShapes | None = None
+    knowledge: RunKnowledge = NO_KNOWLEDGE
 
     def request_fronts(self, names: Iterable[str], arrays: NamedArrays) -> Mapping[str, IncomingReply]:
         """Request each client's Pareto front, before any round; the size of ``arrays`` determines the transfer time.
@@ -57,7 +63,10 @@ class FleetRequests:
             A reply for every client, with ``error`` if it failed.
         """
         ask = RequestMessage("front", policy=self.experiment.policy.name, model_bytes=count_bytes(arrays))
-        return self.port.ask({name: OutgoingRequest(ask) for name in names}, self.experiment.reply_timeout_s)
+        asks = self._build_requests(ask, dict.fromkeys(names), {})
+        return self.port.ask(
+            {name: OutgoingRequest(each) for name, each in asks.items()}, self.experiment.reply_timeout_s
+        )
 
     def request_training(
         self, task: RoundTask, goals: Mapping[str, RoundGoal], states: Mapping[str, ClientState]
@@ -84,19 +93,41 @@ class FleetRequests:
         return {board: validate_reply(board, reply, task.arrays, self.narrow) for board, reply in replies.items()}
 
     def _build_requests(
-        self, ask: RequestMessage, goals: Mapping[str, RoundGoal], states: Mapping[str, ClientState]
+        self, ask: RequestMessage, goals: Mapping[str, RoundGoal | None], states: Mapping[str, ClientState]
     ) -> dict[str, RequestMessage]:
-        """Return the request for each client: its goal, its state, and measurements of peers of the same board kind."""
+        """Return the request for each client: its goal, its state, and measurements of peers and of earlier runs."""
+        recalled = {
+            name: measurements
+            for name, measurements in self.knowledge.own.items()
+            if not states.get(name, UNKNOWN_STATE).doubts_recalled
+        }
         shared: Mapping[str, tuple[Measurement, ...]] = {}
         if self.experiment.share_samples:
             kinds = find_kinds(list_boards(self.experiment), self.experiment.workload.cost)
-            shared = share_measurements(kinds, states, goals.keys())
+            kinds |= {peer.name: kinds[peer.like] for peer in self.knowledge.peers}
+            shared = share_measurements(kinds, self._recall_states(states, recalled), goals.keys())
         return {
             name: dataclasses.replace(
-                ask, goal=goal, state=states.get(name, ClientState()), shared=shared.get(name, ())
+                ask,
+                goal=goal,
+                state=states.get(name, UNKNOWN_STATE),
+                shared=shared.get(name, ()),
+                recalled=recalled.get(name, ()),
             )
             for name, goal in goals.items()
         }
+
+    def _recall_states(
+        self, states: Mapping[str, ClientState], recalled: Mapping[str, tuple[Measurement, ...]]
+    ) -> Mapping[str, ClientState]:
+        """Return the states with the measurements of earlier runs first, and those of boards that do not take part."""
+        own = {
+            name: dataclasses.replace(state, measurements=(*measurements, *state.measurements))
+            for name, measurements in recalled.items()
+            for state in [states.get(name, UNKNOWN_STATE)]
+        }
+        peers = {peer.name: ClientState(peer.measurements) for peer in self.knowledge.peers}
+        return {**peers, **states, **own}
 
 
 def to_contribution(board: str, reply: IncomingReply) -> Contribution | None:

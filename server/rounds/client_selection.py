@@ -15,6 +15,7 @@ from fedge.experiment import Experiment, FleetBoard
 from fedge.protocols import Selector
 from fedge.seeds import make_generator
 from fedge.types import ClientStatus, SelectionContext, SelectionResult
+from server.rounds.round_plan import resting_power_w
 from server.state.checkpoint import UNKNOWN_CLIENT, FleetState, RunState
 from server.state.fleet_availability import FleetAvailability, get_charge, get_idle_w
 
@@ -47,9 +48,10 @@ def select_round_clients(
         RunFailed: The selector chose a client that is not available, or, without an energy budget, no client.
     """
     number, spec, limits = state.round + 1, experiment.selection, experiment.policy.limits
+    offered = availability.available(fleet)
     if "budget_j" in limits:
         limits |= {"spent_j": state.spent_j, "rounds_left": float(experiment.rounds - state.round)}
-    offered = availability.available(fleet)
+        limits["resting_w"] = resting_power_w(fleet.fronts, offered)
     selection = select_clients(
         experiment,
         load_selector(spec.name),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 
 from fedge.errors import RunFailed
 from fedge.experiment import Experiment
+from fedge.knowledge.recall import NO_KNOWLEDGE, RunKnowledge
 from fedge.protocols import LearningTask
 from fedge.telemetry.store_records import EventRow
 from fedge.types import FleetPlan
@@ -59,6 +61,7 @@ class RoundRecord:
     Attributes:
         memory: The strategy's state.
         fleet: The clients at the end of the round.
+        resting_j: Energy of the boards that took no part, in joules.
     """
 
     opening: RoundOpening
@@ -66,6 +69,7 @@ class RoundRecord:
     merged: MergedModel
     memory: Mapping[str, NDArray[np.generic]]
     fleet: FleetState
+    resting_j: float
 
 
 def next_state(state: RunState, record: RoundRecord) -> RunState:
@@ -76,9 +80,9 @@ def next_state(state: RunState, record: RoundRecord) -> RunState:
         arrays=record.merged.arrays,
         memory=record.memory,
         selection=record.opening.selection.result.memory,
-        spent_j=state.spent_j + record.settled.energy_j,
+        spent_j=state.spent_j + record.settled.energy_j + record.resting_j,
         pending=record.merged.pending,
-        last_j=record.settled.energy_j,
+        last_j=record.settled.energy_j + record.resting_j,
     )
 
 
@@ -90,6 +94,7 @@ class Coordinator:
         checkpoints: Folder of the checkpoints; None keeps nothing on disk.
         on_round: Called with the number of every finished round.
         overdue: Replies of real boards that the server stopped waiting for.
+        knowledge: What the clients recall of earlier runs.
     """
 
     experiment: Experiment
@@ -99,6 +104,7 @@ class Coordinator:
     checkpoints: Path | None = None
     on_round: Callable[[int], None] = lambda _: None
     overdue: OverdueReplies = NO_OVERDUE_REPLIES
+    knowledge: RunKnowledge = NO_KNOWLEDGE
 
     def run(self, state: RunState | None = None) -> RunState:
         """Run all rounds, or those that remain after the state of a checkpoint.
@@ -126,7 +132,8 @@ class Coordinator:
 
     @property
     def _requests(self) -> FleetRequests:
-        return FleetRequests(self.experiment, self.port, find_narrow_shapes(self.experiment, self.task))
+        narrow = find_narrow_shapes(self.experiment, self.task)
+        return FleetRequests(self.experiment, self.port, narrow, self.knowledge)
 
     def _run_round(
         self, state: RunState, availability: FleetAvailability, aggregator: Aggregator
@@ -153,18 +160,20 @@ class Coordinator:
             others_at_work=bool(self.overdue.busy_boards()),
         )
         fleet = update_histories(late.fleet, opening.number, settled, answers)
+        fleet = dataclasses.replace(fleet, histories=availability.leave_out(settled.clients, fleet.histories))
         fleet = apply_late_reports(fleet, late.pending, after_s=fleet.clock_s, until_s=settled.end_s)
         idle = [name for name in availability.names if name not in answers]
-        fleet, resting_j = charge_idle_clients(availability, fleet, idle, settled.end_s)
+        fleet, rested_j = charge_idle_clients(availability, fleet, idle, settled.end_s)
+        resting_j = opening.waited_j + rested_j
         row = round_row(
             settled,
             self.task.evaluate(merged.arrays),
             available=opening.selection.available,
             stale=merged.stale,
-            resting_j=opening.waited_j + resting_j,
+            resting_j=resting_j,
         )
         self.tables.append((*merged.events, row))
-        return RoundRecord(opening, settled, merged, aggregator.export_state(), fleet=fleet)
+        return RoundRecord(opening, settled, merged, aggregator.export_state(), fleet=fleet, resting_j=resting_j)
 
     def _open_round(self, state: RunState, availability: FleetAvailability, aggregator: Aggregator) -> RoundOpening:
         """Advance the clock until a client is available, select the clients, and plan the round."""

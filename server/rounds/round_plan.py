@@ -29,9 +29,12 @@ def plan_round(
         fronts: Pareto front of each client, as far as known.
         selected: The clients of the round.
         deadline_s: The selector's deadline in seconds, which overrides the planner's; None if it sets none.
-        spent_j: Energy that the run has used, in joules; passed on in the goals if there is a budget.
+        spent_j: Energy that the run has used, in joules; passed on in the goals if there is a budget, with the idle
+            power of the boards that were not selected (``resting_w``).
     """
-    limits = policy.limits if policy.budget_j is None else {**policy.limits, "spent_j": spent_j}
+    limits = policy.limits
+    if policy.budget_j is not None:
+        limits = {**limits, "spent_j": spent_j, "resting_w": resting_power_w(fronts, selected)}
     goal = RoundGoal(policy.name, steps=0, deadline_s=None, limits=limits)
     planner = load_planner(policy.name)
     unplanned = FleetPlan(dict.fromkeys(selected, goal), why="Every board decides for itself.")
@@ -41,6 +44,12 @@ def plan_round(
     if plan.deadline_s is None:
         return _with_deadline(plan, policy.deadline_s)
     return _share_deadline(plan, policy.deadline_s if plan.feasible else None)
+
+
+def resting_power_w(fronts: Mapping[str, Front], selected: Sequence[str]) -> float:
+    """Return the idle power of the boards that are not ``selected``, in watts, as far as it is known."""
+    working = set(selected)
+    return sum(front.idle_w for name, front in fronts.items() if name not in working)
 
 
 def _with_deadline(plan: FleetPlan, deadline_s: float | None) -> FleetPlan:
@@ -83,14 +92,14 @@ def find_budget_event(experiment: Experiment, state: RunState, fleet: FleetState
 def _planned_energy_j(fleet: FleetState, plan: FleetPlan) -> float | None:
     """Return the expected energy of the planned round in joules, or None if it is unknown.
 
-    If only the deadline is known, it is the energy of the cheapest modes that meet it.
+    If only the deadline is known, it is the energy of the cheapest modes that meet it, and of the boards at rest.
     """
     fronts = [fleet.fronts[name] for name in plan.goals if name in fleet.fronts]
     if plan.energy_j is not None:
         return plan.energy_j
     if plan.deadline_s is None or len(fronts) < len(plan.goals):
         return None
-    return sum(
-        board_round_energy_j(front, find_least_energy_point(front, plan.deadline_s), plan.deadline_s)
+    return resting_power_w(fleet.fronts, list(plan.goals)) * plan.deadline_s + sum(
+        front.radio_j + board_round_energy_j(front, find_least_energy_point(front, plan.deadline_s), plan.deadline_s)
         for front in fronts
     )

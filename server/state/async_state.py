@@ -180,6 +180,8 @@ class AsyncRunState:
         charge_j = None if booked.charge is None else booked.charge.left_j
         known = self.histories[row.board]
         self.histories[row.board] = dataclasses.replace(known, free_at_s=row.end_s, charge_j=charge_j)
+        if row.left_out:
+            self.histories = self.availability.leave_out([row], self.histories)
 
     def _update_from_result(self, pending: PendingResult, done: bool) -> None:
         """Update what is known of a client at the end of its task; a failed task only updates since when it is idle."""

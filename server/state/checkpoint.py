@@ -33,6 +33,8 @@ class ClientHistory:
     Attributes:
         free_at_s: Simulated time from which it can be asked again.
         charge_j: Energy left in its battery, in joules; None on mains.
+        unfit_terms: The memory terms (``FleetAvailability.memory_terms``) under which nothing fits; None if something
+            may fit.
     """
 
     samples: int | None = None
@@ -43,6 +45,7 @@ class ClientHistory:
     rounds: int = 0
     free_at_s: float = 0.0
     charge_j: float | None = None
+    unfit_terms: str | None = None
 
 
 UNKNOWN_CLIENT = ClientHistory()
@@ -83,9 +86,9 @@ class RunState:
 
     Attributes:
         round: Number of finished rounds (models in an asynchronous run).
-        spent_j: Energy of all clients asked so far, in joules.
+        spent_j: Energy of all boards so far, in joules: of those asked, and of those that took no part.
         pending: Late results, or the running tasks of an asynchronous run.
-        last_j: Energy of the clients asked in the last round, in joules.
+        last_j: Energy of all boards in the last round, in joules.
     """
 
     round: int

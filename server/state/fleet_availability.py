@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Container, Mapping
-from dataclasses import dataclass
+from collections.abc import Container, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 
 from fedge.devices import battery
 from fedge.devices.availability import Availability, build_availabilities
 from fedge.devices.battery import BatteryCharge
 from fedge.experiment import Experiment, FleetBoard, list_boards
+from fedge.telemetry.store_records import ClientRow
 from fedge.types import Front
 from server.state.checkpoint import UNKNOWN_CLIENT, ClientHistory, FleetState
 
@@ -20,10 +22,12 @@ class FleetAvailability:
 
     Attributes:
         boards: Fleet entries in the order of the YAML file.
+        memory_terms: Per board, all of the experiment that decides whether a training step fits into its memory.
     """
 
     boards: tuple[FleetBoard, ...]
     presences: Mapping[str, Availability]
+    memory_terms: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -32,7 +36,18 @@ class FleetAvailability:
 
     def exclude(self, busy: Container[str]) -> FleetAvailability:
         """Return the availability of the boards that are not in ``busy``."""
-        return FleetAvailability(tuple(board for board in self.boards if board.name not in busy), self.presences)
+        kept = tuple(board for board in self.boards if board.name not in busy)
+        return FleetAvailability(kept, self.presences, self.memory_terms)
+
+    def is_left_out(self, name: str, history: ClientHistory) -> bool:
+        """Return whether nothing fit into the board's memory under the terms that still hold."""
+        return history.unfit_terms is not None and history.unfit_terms == self.memory_terms.get(name)
+
+    def leave_out(self, rows: Iterable[ClientRow], histories: Mapping[str, ClientHistory]) -> dict[str, ClientHistory]:
+        """Return the histories after the clients' ``rows``; boards on which nothing fits are left out from now on."""
+        unfit = [row.board for row in rows if row.left_out]
+        left_out = {name: replace(histories[name], unfit_terms=self.memory_terms.get(name)) for name in unfit}
+        return {**histories, **left_out}
 
     def next_times_s(self, fleet: FleetState) -> dict[str, float]:
         """Return when each client is next free, present and charged enough, now or later; without those never so."""
@@ -55,6 +70,8 @@ class FleetAvailability:
 
     def _next_time_s(self, fleet: FleetState, board: FleetBoard) -> float | None:
         history = fleet.histories.get(board.name, UNKNOWN_CLIENT)
+        if self.is_left_out(board.name, history):
+            return None
         from_s = max(fleet.clock_s, history.free_at_s)
         charge = get_charge(board, history)
         if charge is None:
@@ -76,7 +93,15 @@ def build_availability(experiment: Experiment) -> FleetAvailability:
         BadInput: An availability trace is invalid.
     """
     every = list_boards(experiment)
-    return FleetAvailability(every, build_availabilities(experiment, every))
+    terms = {board.name: describe_memory_terms(experiment, board) for board in every}
+    return FleetAvailability(every, build_availabilities(experiment, every), terms)
+
+
+def describe_memory_terms(experiment: Experiment, board: FleetBoard) -> str:
+    """Return as text what decides whether a training step fits into a board's memory; equal texts, equal terms."""
+    entry = board.entry.model_dump(include={"device", "memory_mb", "cost"})
+    workload = experiment.workload.model_dump(include={"task", "cost", "batch_size", "network", "memory"})
+    return json.dumps([entry, workload, experiment.strategy.name])
 
 
 def get_charge(board: FleetBoard, history: ClientHistory | None) -> BatteryCharge | None:

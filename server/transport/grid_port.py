@@ -300,7 +300,20 @@ class GridPort:
 
     def _decode_timed(self, sent: SentRequest, message: Message) -> IncomingReply:
         """Decode a reply and record how much longer it took than the board's work."""
-        reply = decode_reply(sent.board, message)
+        reply, took_s = decode_reply(sent.board, message), self._clock.now_s() - sent.at_s
         if reply.answer.report is not None:
-            self._overheads_s.append(max(0.0, self._clock.now_s() - sent.at_s - reply.answer.report.work_s))
+            self._overheads_s.append(max(0.0, took_s - reply.answer.report.work_s))
+        return _add_link_rate(sent, reply, took_s)
+
+
+def _add_link_rate(sent: SentRequest, reply: IncomingReply, took_s: float) -> IncomingReply:
+    """Add the rate of both transfers to a real board's report: their size over the time beyond the board's own."""
+    answer, asked, trained = reply.answer, sent.question.arrays, reply.trained
+    if answer.report is None or answer.handled_s is None or asked is None or trained is None:
         return reply
+    moved_bytes = sum(array.nbytes for arrays in (asked, trained.arrays) for array in arrays.values())
+    beyond_s = took_s - answer.handled_s
+    if beyond_s <= 0.0:
+        return reply
+    report = dataclasses.replace(answer.report, link_mbps=8e-6 * moved_bytes / beyond_s)
+    return dataclasses.replace(reply, answer=dataclasses.replace(answer, report=report))

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from fedge.devices.tables.mode_table import TABLE_COLUMNS
+from fedge.devices.tables.mode_table import LABEL_COLUMN, TABLE_COLUMNS
 from fedge.modes import stack_modes
 from fedge.physics.time_power_model import POWER_NAMES, TIME_NAMES, Coefficients, compute_power_w, compute_step_s
-from fedge.types import Modes, PowerMode, ProfileTable
+from fedge.types import Label, Modes, PowerMode, ProfileTable
 
 MAXN = PowerMode(8, 2000.0, 1200.0, 3000.0)
 
@@ -82,24 +82,35 @@ def made_up_table(
     """Seconds and watts of a workload at every so many modes of the grid, or at ``modes``; ``named`` says whose."""
     at = Modes(grid().knobs[::every]) if modes is None else modes
     cost = truth or coefficients()
-    names = {"device": "board", "workload": "net", "batch_size": 16, "sha256": "0" * 64, "path": "folder/net.csv"}
+    names = {
+        "device": "board",
+        "workload": "net",
+        "batch_size": 16,
+        "sha256": "0" * 64,
+        "path": "folder/net.csv",
+        "label": "measured",
+    }
     return ProfileTable(
         modes=at, step_s=compute_step_s(cost, MAXN, at), power_w=compute_power_w(cost, MAXN, at), **{**names, **named}
     )
 
 
 def write_table(
-    path: Path, seed: int = 1, rows: slice = slice(None, None, 5), batches: tuple[int, ...] = (16,)
+    path: Path,
+    seed: int = 1,
+    rows: slice = slice(None, None, 5),
+    batches: tuple[int, ...] = (16,),
+    label: Label = "measured",
 ) -> Path:
     """Write the table of some modes of the board with a workload of its own, alike at every batch size."""
     truth, modes = another_workload(np.random.default_rng(seed)), grid()
     seconds, watts = compute_step_s(truth, MAXN, modes), compute_power_w(truth, MAXN, modes)
     measured = list(zip(modes.knobs, seconds, watts, strict=True))[rows]
     lines = [
-        f"{c:g},{f * 1e3:g},{g * 1e6:.0f},{m * 1e6:.0f},{batch},{t * 1e3},{w}"
+        f"{c:g},{f * 1e3:g},{g * 1e6:.0f},{m * 1e6:.0f},{batch},{t * 1e3},{w},{label}"
         for batch in batches
         for (c, f, g, m), t, w in measured
     ]
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("\n".join([",".join(TABLE_COLUMNS), *lines]), encoding="utf-8")
+    path.write_text("\n".join([",".join([*TABLE_COLUMNS, LABEL_COLUMN]), *lines]), encoding="utf-8")
     return path

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from fedge.types import Front, FrontPoint, PowerMode
 
 MODE = PowerMode(4, 1000.0, 500.0, 1600.0)
+RADIO_W = 0.5
 
 
 def a_front(
@@ -23,7 +24,8 @@ def a_front(
     """Points of (seconds, watts), not only Pareto-minimal ones; MAXN is the fastest, and waits at more power."""
     padded = (*spreads, *(0.0,) * len(rows))
     points = tuple(FrontPoint(MODE, t, w * t, sd) for (t, w), sd in zip(sorted(rows), padded, strict=False))
-    return Front(points, points[0], idle_w, link_s, 1.25 * idle_w if maxn_idle_w is None else maxn_idle_w)
+    maxn_w = 1.25 * idle_w if maxn_idle_w is None else maxn_idle_w
+    return Front(points, points[0], idle_w, link_s, maxn_w, radio_j=RADIO_W * link_s)
 
 
 quarters = st.integers(1, 40).map(lambda k: k / 4)
@@ -44,7 +46,8 @@ def end_s(front: Front, point: FrontPoint, z: float = 0.0) -> float:
 
 
 def above_j(front: Front, point: FrontPoint) -> float:
-    return point.work_j - front.idle_w * point.work_s
+    """Joules of the work above idle, and of the radio."""
+    return front.radio_j + point.work_j - front.idle_w * point.work_s
 
 
 def in_reach(front: Front, deadline_s: float, z: float) -> list[FrontPoint]:
@@ -71,4 +74,5 @@ def rounds(fronts: Mapping[str, Front], deadline_s: float, z: float) -> Iterator
 def maxn_round(fronts: Mapping[str, Front]) -> tuple[float, float]:
     """Length and joules with every board working and waiting at MAXN, as expected."""
     length_s = max(end_s(f, f.maxn) for f in fronts.values())
-    return length_s, sum(f.maxn.work_j + f.maxn_idle_w * (length_s - f.maxn.work_s) for f in fronts.values())
+    waiting = {name: f.maxn_idle_w * (length_s - f.maxn.work_s) for name, f in fronts.items()}
+    return length_s, sum(f.radio_j + f.maxn.work_j + waiting[name] for name, f in fronts.items())

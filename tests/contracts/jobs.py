@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedge.devices.tables.mode_table import TABLE_COLUMNS
+from fedge.devices.tables.mode_table import LABEL_COLUMN, TABLE_COLUMNS
 from fedge.serving.job_pair import JobPair
 from fedge.types import Modes
 
@@ -55,10 +55,10 @@ def write_tables(folder: Path) -> tuple[Path, Path]:
         path = folder / "my-board" / kind / f"{'net' if kind == 'train' else 'served'}.csv"
         path.parent.mkdir(parents=True)
         lines = [
-            f"{c:g},{f * 1e3:g},{g * 1e6:.0f},{m * 1e6:.0f},{size},{t * 1e3},{w}"
+            f"{c:g},{f * 1e3:g},{g * 1e6:.0f},{m * 1e6:.0f},{size},{t * 1e3},{w},measured"
             for size, times, power in tables
             for (c, f, g, m), t, w in zip(both.modes.knobs, times, power, strict=True)
         ]
-        path.write_text("\n".join([",".join(TABLE_COLUMNS), *lines]), encoding="utf-8")
+        path.write_text("\n".join([",".join([*TABLE_COLUMNS, LABEL_COLUMN]), *lines]), encoding="utf-8")
         paths.append(path)
     return paths[0], paths[1]

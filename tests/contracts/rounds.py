@@ -168,9 +168,13 @@ class Bench:
         return RoundContext("nano-1", *fakes, WORK, MODES, MAXN, LOW, self.exploration)
 
     def play(
-        self, goal: RoundGoal, measurements: Sequence[Measurement] = (), shared: Sequence[Measurement] = ()
+        self,
+        goal: RoundGoal,
+        measurements: Sequence[Measurement] = (),
+        shared: Sequence[Measurement] = (),
+        recalled: Sequence[Measurement] = (),
     ) -> RoundResult:
-        return run_round(self.player, goal, measurements, LINK, self.training, shared)
+        return run_round(self.player, goal, measurements, LINK, self.training, shared, recalled=recalled)
 
 
 def seen(mode: PowerMode, warm_up: float = 0.0, switch_s: float | None = None) -> Measurement:

@@ -12,7 +12,7 @@ from fedge.analysis.board_selection import BoardLimits, BoardOffer, BoardSelecti
 if TYPE_CHECKING:
     from rich.console import Console
 
-OFFER_MARKS = {"measured": "", "calibrated": "^", "estimated": "~"}
+OFFER_MARKS = {"measured": "", "calibrated": "^", "estimated": "~", "unknown": "?"}
 OFFER_HEADS = ("board", "suitable", "rank", "mode", "epoch", "kJ", "W", "memory, MB", "of, MB")
 
 

@@ -234,7 +234,8 @@ def _format_trial(trial: ProfiledTrial) -> str:
 
 def _describe_sources(advice: InterleavingAdvice) -> Iterator[str]:
     yield from advice.tables.descriptions
-    what = "were measured" if advice.tables.is_measured else "come from a model, not from this board"
+    label = advice.tables.label
+    what = {"measured": "were measured", "unknown": "are of unknown origin"}.get(label, f"come from a model ({label})")
     yield f"Time and power {what}; windows, latencies and step counts follow from them."
 
 

@@ -26,6 +26,7 @@ from fedge.atomic_files import write_text
 from fedge.studies.budget_choices import MARGIN_CONFIDENCE
 from fedge.studies.prediction_cells import CellResult, PredictionTarget
 from fedge.studies.prediction_study import PredictionStudy
+from fedge.types import weakest_label
 
 EvaluationKey = tuple[str, str, int]
 """Display name of a target, method, number of profiled modes."""
@@ -174,7 +175,7 @@ def _render_head(study: PredictionStudy, rows: Sequence[PredictionRow]) -> Marku
     note = Markup(
         "{} values come from a table. {} values come from a method that profiled few modes. Errors are over the modes "
         "that were not profiled; figures are means over seeds, with the worst seed in brackets."
-    ).format(render_badge("measured"), render_badge("predicted"))
+    ).format(render_badge(weakest_label(target.table.label for target in study.targets)), render_badge("predicted"))
     failed = [row for row in rows if row.error is not None]
     trouble = render_paragraph(f"{len(failed)} of {len(rows)} cells failed: {failed[0].error}") if failed else EMPTY
     return render_head("Evaluation of predictors", facts, render_paragraph(note), _methods_table(study).html, trouble)
@@ -230,7 +231,7 @@ def _target_sections(key: str, name: str, target: PredictionTarget, outcomes: Se
 
 def _describe_table(target: PredictionTarget) -> str:
     count, strange = len(target.table.modes), int((~target.plausible).sum())
-    return f"{count:,} measured modes, {strange} of them implausible; batch {target.table.batch_size}."
+    return f"{count:,} modes ({target.table.label}), {strange} of them implausible; batch {target.table.batch_size}."
 
 
 def _describe_budgets(target: PredictionTarget, rows: Sequence[PredictionRow]) -> str:

@@ -55,7 +55,7 @@ def _render_head(target: ProfileTable, steps: int, choices: Sequence[ModeChoiceR
         "{} The table serves as the true time and power. Deadlines differ between rounds. The oracle knows the table "
         "and meets each deadline with the least energy; regret is a policy's energy in excess of the oracle's, "
         "including exploration. Savings are relative to the same rounds at MAXN."
-    ).format(render_badge("measured"))
+    ).format(render_badge(target.label))
     return render_head(MODE_CHOICE_TITLE, facts, render_paragraph(note))
 
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from experiments.report.chart import Chart, Trace, axis, error_bars, line_trace, log_ticks, scatter_trace, xy_layout
 from experiments.report.palette import ALARM, COLOURS, GREY, SYMBOLS
+from experiments.report.predictors.model_terminal import describe_origin
 from fedge.decisions.mode_objectives import compute_step_energy_j
 from fedge.knowledge.mode_points import ModeFront, ModePoint, PredictionInterval
 from fedge.knowledge.model_summary import ModelSummary
@@ -54,7 +55,7 @@ def front_chart(front: ModeFront, facts: ModelSummary, predictions: Predictions)
     cost = COST_AXES[front.against]
     points = front.points
     near = _cut_tail(points, cost)
-    measured = "measured" if facts.about.origin.label == "measured" else "emulated"
+    measured = describe_origin(facts.about.origin.label)
     data = [
         _background_trace(front, predictions),
         _front_trace(points, cost),

@@ -19,6 +19,7 @@ from experiments.report.predictors import model_charts
 from experiments.report.predictors.model_terminal import (
     KNOB_HEADINGS,
     compare_with_maxn,
+    describe_origin,
     describe_point,
     facts_to_table,
     format_knobs,
@@ -70,8 +71,9 @@ def _describe_labels(facts: ModelSummary) -> Markup:
     if origin.label == "measured":
         text = Markup("The profiled modes are {} ({}). Predictions are {} from them.")
     else:
-        text = Markup(
-            "<b>Emulated:</b> no board was measured. The profiled modes are {}: {}. Predictions are {} from them."
+        why = "Nothing says where the table comes from" if origin.label == "unknown" else "no board was measured"
+        text = Markup("<b>{}:</b> {}. The profiled modes are {{}}: {{}}. Predictions are {{}} from them.").format(
+            describe_origin(origin.label).capitalize(), why
         )
     return text.format(render_badge(origin.label), origin.source, predicted)
 

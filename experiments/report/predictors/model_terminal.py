@@ -11,7 +11,7 @@ from experiments.report.tables import Cell, Table, lay_out_lines, number_cell, t
 from fedge.knowledge.mode_points import ModeFront, ModePoint, PredictionInterval
 from fedge.knowledge.model_file import ModelInfo
 from fedge.knowledge.model_summary import ModelSummary, ModelTerm, PhysicalBreakdown, PredictionSpread
-from fedge.types import PowerMode
+from fedge.types import Label, PowerMode
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -42,7 +42,7 @@ def measured_table(facts: ModelSummary) -> Table:
     """Build a table of measured and predicted values; of many measurements, those with the largest errors."""
     rows = sorted(range(len(facts.measurements)), key=lambda row: -_log_error(facts, row))
     few = len(rows) <= MAX_TABLE_ROWS
-    title = "measured" if facts.about.origin.label == "measured" else "emulated"
+    title = describe_origin(facts.about.origin.label)
     if not few:
         title += f". The {MAX_TABLE_ROWS} of {len(rows)} with the largest errors; --json has all."
     lines = []
@@ -53,6 +53,11 @@ def measured_table(facts: ModelSummary) -> Table:
         lines.append((text_cell("/".join(format_knobs(measured.mode))), *cells))
     heads = (MODE_HEADING, "ms", "predicted", "error", "W", "predicted", "error")
     return Table("measured", heads, tuple(lines), title)
+
+
+def describe_origin(label: Label) -> str:
+    """Return a word for modes that were profiled: measured, emulated or of unknown origin."""
+    return {"measured": "measured", "unknown": "of unknown origin"}.get(label, "emulated")
 
 
 def _error_cells(value: float, guess: float, unit: str) -> tuple[Cell, ...]:
@@ -167,7 +172,7 @@ def describe_facts(facts: ModelSummary) -> Iterator[tuple[str, str]]:
     yield "prior", _describe_prior(about) if facts.meaning else f"none that {about.method} uses"
     for one in facts.references:
         what = f"{one.workload} on {one.device}, batch size {one.batch_size}, {one.rows:,} modes"
-        yield "reference", f"{what}, {one.name} (measured), sha256 {one.sha256[:12]}"
+        yield "reference", f"{what}, {one.name} ({one.label}), sha256 {one.sha256[:12]}"
     if about.idle is not None:
         yield "idle", f"{number(about.idle.value)} W at MAXN ({about.idle.label})"
     yield "candidates", f"{facts.candidates:,}: {about.candidates}"
@@ -200,7 +205,9 @@ def _describe_error(about: ModelInfo) -> str:
     held_out = about.held_out
     if held_out is None:
         return "unknown: every mode was used for the fit"
-    truth = "" if about.origin.label == "measured" else ", against the emulated truth"
+    truth = {"measured": "", "unknown": ", against a table of unknown origin"}.get(
+        about.origin.label, ", against the emulated truth"
+    )
     return (
         f"time {percent(held_out.time_mape)}, power {percent(held_out.power_mape)}, mean over the {held_out.modes:,} "
         f"modes not profiled{truth}; 90 % intervals cover {percent(held_out.time_coverage90, 0)} and "

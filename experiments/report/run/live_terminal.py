@@ -14,8 +14,9 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from experiments.report.quantities import UNKNOWN, duration, energies, energy, mean, number, percent, ratio
+from experiments.report.quantities import UNKNOWN, duration, energies, energy, mean, number, percent
 from fedge.experiment import Experiment, list_boards
+from fedge.telemetry.savings import Baseline, share_of_saving
 from fedge.telemetry.store_reader import compute_store_stamp, read_rows
 from fedge.telemetry.store_records import ClientRow, RoundRow, relative_error
 
@@ -105,8 +106,9 @@ def _read_round_clients(folder: Path, number_: int) -> list[ClientRow]:
 def _format_round(row: RoundRow, rounds: int, spent_j: float) -> Text:
     deadline = "" if row.deadline_s is None else f" of {duration(row.deadline_s)}"
     trouble = "".join(f"  {count} {word}" for count, word in _count_losses(row))
+    reached = "" if row.accuracy is None else f"  accuracy {percent(row.accuracy)}"
     return Text(
-        f"round {row.round}/{rounds}  accuracy {percent(row.accuracy)}  time {duration(row.round_s)}{deadline}"
+        f"round {row.round}/{rounds}{reached}  time {duration(row.round_s)}{deadline}"
         f"  energy {energy(row.energy_j)} (sum {energy(spent_j)})  clock {duration(row.end_s)}"
         f"  straggler {row.straggler or UNKNOWN}{trouble}"
     )
@@ -139,7 +141,7 @@ def _format_fleet(rounds: Sequence[RoundRow]) -> RenderableType:
     last = rounds[-1]
     deadline = "no deadline" if last.deadline_s is None else f"deadline {duration(last.deadline_s)}"
     facts = (
-        ("accuracy", percent(last.accuracy)),
+        *([] if last.accuracy is None else [("accuracy", percent(last.accuracy))]),
         ("fleet clock", duration(last.end_s)),
         ("last round", f"{duration(last.round_s)} ({deadline})"),
         ("energy", f"{energy(sum(row.energy_j for row in rounds))}"),
@@ -220,7 +222,7 @@ def summary_table(summary: dict[str, Any]) -> RenderableType:
     length = summary.get("round_vs_maxn")
     against_maxn = "" if length is None else f", {length:.2f} × MAXN's"
     facts = {
-        "accuracy": percent(summary.get("final_accuracy")),
+        **({} if summary.get("final_accuracy") is None else {"accuracy": percent(summary["final_accuracy"])}),
         "energy": _format_energy(summary),
         "saving vs MAXN": _format_saving(summary, "maxn"),
         "saving vs MAXN, low idle": _format_saving(summary, "maxn_parked"),
@@ -251,12 +253,12 @@ def _format_energy(summary: dict[str, Any]) -> str:
 
 
 def _format_budget(summary: dict[str, Any]) -> str | None:
-    """Format the spent share of the energy budget, which excludes idle clients."""
+    """Format the spent share of the energy budget, and how much of the budget boards drew at rest."""
     budget_j, resting_j = summary.get("budget_j"), summary.get("resting_energy_j")
     if not budget_j:
         return None
     budget, resting = energies(budget_j, resting_j or 0.0)
-    besides = f"; idle boards ({resting}) are not counted" if resting_j else ""
+    besides = f", {resting} of it by boards at rest" if resting_j else ""
     return f"{percent(summary.get('budget_spent'))} of {budget} spent{besides}"
 
 
@@ -270,9 +272,15 @@ def _optional_facts(summary: dict[str, Any]) -> dict[str, str]:
         "energy budget": _format_budget(summary),
         "served": _format_service(summary),
         "reduced for memory": _format_lowered(summary),
+        "links": _format_link(summary.get("link_mbps")),
+        "left out": _format_left_out(summary),
         "ended": summary.get("ended"),
     }
     return {name: value for name, value in facts.items() if value is not None}
+
+
+def _format_link(rate_mbps: float | None) -> str | None:
+    return None if rate_mbps is None else f"at least {number(rate_mbps, 3)} Mbit/s, measured"
 
 
 def _format_service(summary: dict[str, Any]) -> str | None:
@@ -296,11 +304,22 @@ def _format_lowered(summary: dict[str, Any]) -> str | None:
     return named + more
 
 
-def _format_saving(summary: dict[str, Any], baseline: str) -> str:
-    """Format the saving, its share of the oracle's saving, and the number of rounds that it covers."""
-    saving, best = summary.get(f"saving_vs_{baseline}"), summary.get(f"oracle_saving_vs_{baseline}")
+def _format_left_out(summary: dict[str, Any]) -> str | None:
+    """Name the boards on which nothing fits, and why; None without any."""
+    left_out = summary.get("left_out") or {}
+    named = [f"{board} after round {one['round']}: {one['why']}" for board, one in left_out.items()]
+    more = f"; and {len(named) - MAX_LOWERED_NAMES} more" if len(named) > MAX_LOWERED_NAMES else ""
+    return "; ".join(named[:MAX_LOWERED_NAMES]) + more or None
+
+
+def _format_saving(summary: dict[str, Any], baseline: Baseline) -> str:
+    """Format the saving, its share of the oracle's saving or why there is none, and the rounds that it covers."""
+    saving, oracle = summary.get(f"saving_vs_{baseline}"), summary.get(f"oracle_saving_vs_{baseline}")
+    found = share_of_saving(saving, oracle, summary.get("policy", ""))
+    why = f" ({found.why})" if found.why else ""
     if saving is None:
-        return UNKNOWN
+        return f"{UNKNOWN}{why}"
     rounds, compared = summary.get("rounds"), summary.get("compared_rounds")
     over = f", over {compared} of {rounds} rounds" if compared and compared != rounds else ""
-    return f"{percent(saving)}, {percent(ratio(saving, best), 0)} of the oracle's saving{over}"
+    share = "" if found.share is None else f", {percent(found.share, 0)} of the oracle's saving"
+    return f"{percent(saving)}{share}{over}{why}"

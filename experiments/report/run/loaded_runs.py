@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from experiments.report.palette import COLOURS, LINE_DASHES, assign_colours, assign_dashes
-from experiments.report.quantities import ratio
 from experiments.report.run.run_names import name_runs
-from experiments.report.run.run_summary import select_comparable, summarise_run
+from experiments.report.run.run_summary import summarise_run
 from experiments.spec.experiment_loader import load_experiment
 from fedge.errors import BadInput
 from fedge.experiment import Experiment, list_boards
 from fedge.telemetry import run_folder
+from fedge.telemetry.savings import Baseline, SavingShare, select_comparable, share_of_saving
 from fedge.telemetry.store_reader import read_rows
 from fedge.telemetry.store_records import ClientRow, EventRow, RoundRow
 
@@ -64,6 +64,11 @@ class LoadedRun:
         return bool(self.summary["asynchronous"])
 
     @property
+    def accuracies(self) -> list[float]:
+        """Accuracy after every round; empty if nothing was trained."""
+        return [row.accuracy for row in self.rounds if row.accuracy is not None]
+
+    @property
     def compared_rounds(self) -> tuple[RoundRow, ...]:
         """Rounds that can be compared with MAXN and the oracle."""
         return select_comparable(self.rounds)
@@ -79,9 +84,10 @@ class LoadedRun:
         """Energy of all boards, idle ones included, in joules."""
         return float(self.summary["energy_j"] + (self.summary["resting_energy_j"] or 0.0))
 
-    def share_of_oracle_saving(self, baseline: str) -> float | None:
+    def share_of_oracle_saving(self, baseline: Baseline) -> SavingShare:
         """Return the saving against ``maxn`` or ``maxn_parked`` (waiting at low clocks) as a share of the oracle's."""
-        return ratio(self.summary[f"saving_vs_{baseline}"], self.summary[f"oracle_saving_vs_{baseline}"])
+        saving, oracle = self.summary[f"saving_vs_{baseline}"], self.summary[f"oracle_saving_vs_{baseline}"]
+        return share_of_saving(saving, oracle, self.experiment.policy.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,17 +98,22 @@ class AccuracyGoal:
 
     def time_to_goal_s(self, run: LoadedRun) -> float | None:
         """Return the simulated time at which the run first reached it, in seconds."""
-        return next((row.end_s for row in run.rounds if row.accuracy >= self.accuracy), None)
+        return next((row.end_s for row in run.rounds if self._is_reached(row)), None)
 
     def energy_to_goal_j(self, run: LoadedRun) -> float | None:
         """Return the fleet's energy up to that time, in joules."""
         spent = accumulate(row.energy_j for row in run.rounds)
-        return next((j for row, j in zip(run.rounds, spent, strict=True) if row.accuracy >= self.accuracy), None)
+        return next((j for row, j in zip(run.rounds, spent, strict=True) if self._is_reached(row)), None)
+
+    def _is_reached(self, row: RoundRow) -> bool:
+        return row.accuracy is not None and row.accuracy >= self.accuracy
 
 
-def find_common_goal(runs: Sequence[LoadedRun]) -> AccuracyGoal:
-    """Return the highest accuracy that all runs reached at some time."""
-    return AccuracyGoal(min(max(row.accuracy for row in run.rounds) for run in runs))
+def find_common_goal(runs: Sequence[LoadedRun]) -> AccuracyGoal | None:
+    """Return the highest accuracy that all runs reached at some time; None if one of them trained nothing."""
+    best = [max(run.accuracies, default=None) for run in runs]
+    known = [accuracy for accuracy in best if accuracy is not None]
+    return AccuracyGoal(min(known)) if len(known) == len(runs) else None
 
 
 def load_run(folder: Path) -> LoadedRun:
@@ -124,6 +135,7 @@ def load_run(folder: Path) -> LoadedRun:
     summary = {
         **summarise_run(experiment, rounds=rounds, clients=clients, wall_s=0.0, events=events),
         "wall_s": stored.get("wall_s"),
+        "knowledge": stored.get("knowledge") or {},
     }
     labels = stored.get("labels") or {}
     known = {**kinds, **{row.board: row.device for row in clients if row.board not in kinds}}

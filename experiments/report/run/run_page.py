@@ -13,6 +13,7 @@ from experiments.report.run import (
     board_sections,
     comparison_page,
     energy_charts,
+    knowledge_section,
     mode_charts,
     participation_charts,
     power_section,
@@ -27,6 +28,8 @@ from experiments.report.run.run_tables import describe_emulation
 from experiments.report.tables import Table
 from fedge.atomic_files import write_text
 from fedge.errors import BadInput
+from fedge.experiment import choose_training_device
+from fedge.telemetry.savings import Baseline
 
 MODES_LEAD = Markup(
     'Colour: share of the board\'s maximum, 0<span class="scale"></span>100 %. Hover for the exact value. '
@@ -88,6 +91,7 @@ def _list_tables(run: LoadedRun) -> tuple[Table, ...]:
     """Return the tables of one run's report with all their rows."""
     return (
         run_tables.provenance_table(run),
+        knowledge_section.origin_table(run),
         prediction_errors.errors_by_samples_table(run),
         prediction_errors.error_quantile_table(run),
         board_sections.serving_table(run),
@@ -117,10 +121,11 @@ def _render_run_head(run: LoadedRun) -> Markup:
         f"predictor {experiment.predictor}",
         f"backend {experiment.backend}",
         f"seed {experiment.seed}",
+        *(["trained on CUDA, not bit-reproducible"] if choose_training_device(experiment) != "cpu" else []),
     )
-    cards = render_cards(_list_cards(run))
     note = render_paragraph(describe_emulation(run))
-    return render_head(run.name, facts, cards, note, run_tables.provenance_table(run).html)
+    body = render_cards(_list_cards(run)), note, run_tables.provenance_table(run).html
+    return render_head(run.name, facts, *body)
 
 
 def _list_cards(run: LoadedRun) -> list[Card]:
@@ -128,8 +133,9 @@ def _list_cards(run: LoadedRun) -> list[Card]:
     figure = run.summary
     training = f"{energy(figure['train_energy_j'])} of it for training"
     clock = f"on the fleet clock; wall time {duration(figure['wall_s'])}"
+    loss = f"test loss {number(figure['final_loss'])}"
     return [
-        Card("Final accuracy", percent(figure["final_accuracy"]), f"test loss {number(figure['final_loss'])}"),
+        *([Card("Final accuracy", percent(figure["final_accuracy"]), loss)] if run.accuracies else []),
         Card("Energy of the fleet", energy(figure["energy_j"]), training),
         Card("Makespan", duration(figure["makespan_s"]), clock),
         *_list_special_cards(run),
@@ -169,10 +175,14 @@ def _list_special_cards(run: LoadedRun) -> Iterator[Card]:
         yield Card("Late results", str(figure["stale"]), "merged in a later round")
     if figure["cancelled"] and not run.asynchronous:
         yield Card("Cancelled", str(figure["cancelled"]), "board-rounds stopped because enough others had finished")
+    if left_out := figure.get("left_out"):
+        remark = f"not asked again, nothing fits into their memory: {', '.join(left_out)}"
+        yield Card("Left out", f"{len(left_out)} of {len(run.device_by_board)} boards", remark)
     if figure["resting_energy_j"]:
         yield Card("Idle boards", energy(figure["resting_energy_j"]), "idle energy of boards that were not selected")
     if figure["budget_j"] is not None:
-        remark = figure["ended"] or f"of {energy(figure['budget_j'])}"
+        resting = f", {energy(figure['resting_energy_j'])} by boards at rest" if figure["resting_energy_j"] else ""
+        remark = figure["ended"] or f"of {energy(figure['budget_j'])}{resting}"
         yield Card("Energy budget spent", percent(figure["budget_spent"]), remark)
 
 
@@ -182,10 +192,11 @@ def _saving_card(run: LoadedRun, name: str, baseline: str, how: str) -> Card:
     return Card(name, percent(run.summary[f"saving_vs_{baseline}"]), "; ".join(filter(None, facts)))
 
 
-def _oracle_share_card(run: LoadedRun, name: str, baseline: str, reference: str) -> Card:
+def _oracle_share_card(run: LoadedRun, name: str, baseline: Baseline, reference: str) -> Card:
     best = percent(run.summary[f"oracle_saving_vs_{baseline}"])
-    share = percent(run.share_of_oracle_saving(baseline), 0)
-    return Card(name, share, f"the oracle saves {best} vs {reference}")
+    found = run.share_of_oracle_saving(baseline)
+    facts = (found.why, f"the oracle saves {best} vs {reference}")
+    return Card(name, percent(found.share, 0), "; ".join(filter(None, facts)))
 
 
 # Sections -------------------------------------------------------------------------------------------------------------
@@ -196,12 +207,10 @@ def _build_sections(run: LoadedRun) -> list[Section]:
     took_part = participation_charts.build_participation_charts(run)
     lead = "Selected boards, their outcome and their charge."
     participation = [Section("Participation", lead, took_part)] if took_part else []
+    tested = "Test accuracy over rounds, time and energy."
+    accuracy = [Section("Accuracy", tested, energy_charts.build_accuracy_charts(run))] if run.accuracies else []
     return [
-        Section(
-            "Accuracy",
-            "Test accuracy over rounds, time and energy.",
-            energy_charts.build_accuracy_charts(run),
-        ),
+        *accuracy,
         Section(
             "Timeline", timeline_charts.TIMELINE_LEADS[run.asynchronous], timeline_charts.build_timeline_charts(run)
         ),
@@ -211,6 +220,7 @@ def _build_sections(run: LoadedRun) -> list[Section]:
         *board_sections.build_serving_sections(run),
         *board_sections.build_memory_sections(run),
         Section("Power modes", MODES_LEAD + note, mode_charts.build_mode_charts(run)),
+        *knowledge_section.build_knowledge_sections(run),
         Section(
             "Predictions",
             "Predicted against measured time and power.",

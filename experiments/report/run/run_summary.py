@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from fedge.atomic_files import write_text
-from fedge.experiment import Experiment
+from fedge.experiment import Experiment, is_bit_reproducible
 from fedge.telemetry import run_folder
+from fedge.telemetry.savings import compute_saving, select_comparable
 from fedge.telemetry.store_records import ClientRow, EventRow, RoundRow
 
 MEMORY_NOTE_HEADER = "# Boards that reduced batch size or width to fit into memory, up to the last finished round:"
@@ -23,9 +25,16 @@ def collect_lowered(clients: Sequence[ClientRow]) -> dict[str, Any]:
         return {}
     return {
         "lowered": lowered,
+        "left_out": {row.board: {"round": row.round, "why": row.error} for row in find_left_out(clients)},
         "out_of_memory": failures + len(failed),
         "out_of_memory_lost_s": sum(row.lost_s or 0.0 for row in clients),
     }
+
+
+def find_left_out(clients: Iterable[ClientRow]) -> list[ClientRow]:
+    """Return, by board, the last rows of boards that are not asked again, since nothing fits into their memory."""
+    last = {row.board: row for row in clients}
+    return [row for _, row in sorted(last.items()) if row.left_out]
 
 
 def _ran_out_of_memory(row: ClientRow) -> bool:
@@ -68,11 +77,6 @@ def find_budget_end(rounds: Sequence[RoundRow], events: Sequence[EventRow]) -> s
     return next((event.message for event in events if event.kind == BUDGET_EVENT and event.round == last + 1), None)
 
 
-def select_comparable(rounds: Sequence[RoundRow]) -> tuple[RoundRow, ...]:
-    """Return the rounds comparable with MAXN: every client finished its work in time, and the truth is known."""
-    return tuple(row for row in rounds if row.maxn_energy_j is not None and not row.late)
-
-
 def summarise_run(
     experiment: Experiment,
     rounds: Sequence[RoundRow],
@@ -90,6 +94,7 @@ def summarise_run(
         "policy": experiment.policy.name,
         "backend": experiment.backend,
         "seed": experiment.seed,
+        "bit_reproducible": is_bit_reproducible(experiment),
         "rounds": len(rounds),
         "ended": find_budget_end(rounds, events),
         "clients": len({row.board for row in clients}),
@@ -111,8 +116,9 @@ def summarise_run(
 
 def _energy_figures(experiment: Experiment, rounds: Sequence[RoundRow]) -> dict[str, Any]:
     """Return the energy spent, and that of the baselines for the same rounds."""
-    compared = select_comparable(rounds)
-    energy_j = sum(row.energy_j for row in rounds)
+    compared, policy = select_comparable(rounds), experiment.policy.name
+    energy_j, budget_j = sum(row.energy_j for row in rounds), experiment.policy.budget_j
+    resting_j = sum(row.resting_energy_j or 0.0 for row in rounds)
     return {
         "energy_j": energy_j,
         "train_energy_j": sum(row.train_energy_j for row in rounds),
@@ -121,14 +127,14 @@ def _energy_figures(experiment: Experiment, rounds: Sequence[RoundRow]) -> dict[
         "maxn_parked_energy_j": _sum_known([row.maxn_parked_energy_j for row in rounds]),
         "maxn_mean_round_s": _mean_known([row.maxn_round_s for row in compared]),
         "round_vs_maxn": _round_vs_maxn(compared),
-        "resting_energy_j": sum(row.resting_energy_j or 0.0 for row in rounds),
-        "budget_j": experiment.policy.budget_j,
-        "budget_spent": None if experiment.policy.budget_j is None else energy_j / experiment.policy.budget_j,
+        "resting_energy_j": resting_j,
+        "budget_j": budget_j,
+        "budget_spent": None if budget_j is None else (energy_j + resting_j) / budget_j,
         "compared_rounds": len(compared),
-        "saving_vs_maxn": _saving(compared, "energy_j", "maxn_energy_j"),
-        "saving_vs_maxn_parked": _saving(compared, "energy_j", "maxn_parked_energy_j"),
-        "oracle_saving_vs_maxn": _saving(compared, "oracle_energy_j", "maxn_energy_j"),
-        "oracle_saving_vs_maxn_parked": _saving(compared, "oracle_energy_j", "maxn_parked_energy_j"),
+        "saving_vs_maxn": compute_saving(compared, policy, "maxn", "energy_j"),
+        "saving_vs_maxn_parked": compute_saving(compared, policy, "maxn_parked", "energy_j"),
+        "oracle_saving_vs_maxn": compute_saving(compared, policy, "maxn", "oracle_energy_j"),
+        "oracle_saving_vs_maxn_parked": compute_saving(compared, policy, "maxn_parked", "oracle_energy_j"),
     }
 
 
@@ -156,6 +162,7 @@ def _outcome_counts(experiment: Experiment, rounds: Sequence[RoundRow], clients:
         "late_lost": _count_lost_late(experiment, rounds),
         "mean_staleness": _mean_known([row.staleness for row in clients if row.staleness is not None]),
         "infeasible": sum(row.feasible is False for row in clients),
+        "link_mbps": _median_known([row.link_mbps for row in clients]),
     }
 
 
@@ -195,17 +202,14 @@ def _round_vs_maxn(compared: Sequence[RoundRow]) -> float | None:
     return None if not maxn_s else sum(row.round_s for row in compared) / maxn_s
 
 
-def _saving(rounds: Sequence[RoundRow], spent: str, baseline: str) -> float | None:
-    """Return the share of the baseline's energy that was saved, over rounds in which every board's truth is known."""
-    if not rounds:
-        return None
-    spent_j, baseline_j = (_sum_known([getattr(row, name) for row in rounds]) for name in (spent, baseline))
-    return None if spent_j is None or not baseline_j else 1.0 - spent_j / baseline_j
-
-
 def _sum_known(values: Sequence[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return sum(known) if values and len(known) == len(values) else None
+
+
+def _median_known(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return statistics.median(known) if known else None
 
 
 def _mean_known(values: Sequence[float | None]) -> float | None:

@@ -8,10 +8,11 @@ from markupsafe import Markup
 
 from experiments.report.page import EMPTY, render_badge, render_paragraph
 from experiments.report.palette import assign_colours
-from experiments.report.quantities import UNKNOWN, duration, energy, number
-from experiments.report.run.loaded_runs import LoadedRun
+from experiments.report.quantities import UNKNOWN, data_size, duration, energy, number
+from experiments.report.run.loaded_runs import LabelsByEntry, LoadedRun
 from experiments.report.tables import Cell, Table, number_cell, swatch_cell, text_cell
 from fedge.telemetry.store_records import ClientRow
+from fedge.workloads.null_task import NULL_TASK
 
 MAX_EVENTS, MAX_CLIENTS = 200, 100
 MAX_SOURCE = 120
@@ -27,20 +28,48 @@ MEASURED_TEXT = Markup(
 )
 EMULATED_TEXT = Markup(
     "<b>Emulated:</b> time, power, temperature and network of the boards, in simulated time; every step costs as much "
-    "as a step of {}, batch {}. <b>Trained:</b> {}, by every client on its own partition; accuracy is that of the "
-    "aggregated model."
+    "as a step of {}, batch {}. <b>Trained:</b> {}."
 )
+TRAINED_TEXT = Markup("{}, by every client on its own partition; accuracy is that of the aggregated model")
+UNTRAINED_TEXT = Markup("nothing (task <code>none</code>): there are no data, no model and no accuracy")
+LINKS_TEXT = Markup(" <b>Moved:</b> {}.")
 
 
 def describe_emulation(run: LoadedRun) -> Markup:
     """Describe what of a run is emulated, measured and trained."""
-    work = run.experiment.workload
+    work, moved = run.experiment.workload, describe_links(run.labels)
+    links = LINKS_TEXT.format(moved) if moved else EMPTY
     if run.experiment.backend != "fleet":
-        return EMULATED_TEXT.format(work.cost, work.batch_size, work.task)
+        trained = UNTRAINED_TEXT if work.task == NULL_TASK else TRAINED_TEXT.format(work.task)
+        return EMULATED_TEXT.format(work.cost, work.batch_size, trained) + links
     truths = {label.get("truth", {}).get("label") for label in run.labels.values()}
     some = "Reported by boards, of which some replay recorded folders and measure nothing"
     origin = "Measured by the boards themselves" if truths <= {"measured"} else some
-    return MEASURED_TEXT.format(origin, work.task, work.cost, work.batch_size)
+    return MEASURED_TEXT.format(origin, work.task, work.cost, work.batch_size) + links
+
+
+def describe_links(labels: LabelsByEntry) -> str:
+    """Describe the model that a round moves and the one that is trained; empty for runs that did not record them."""
+    links = {name: label["link"] for name, label in labels.items() if "link" in label}
+    moved = {name: f"{data_size(link['moved_bytes'])} each way ({link['source']})" for name, link in links.items()}
+    trained = next((data_size(link["trained_bytes"]) for link in links.values()), "")
+    return f"{_join_by_entry(moved)}; the trained model has {trained}" if links else ""
+
+
+def describe_costs(labels: LabelsByEntry) -> str:
+    """Describe which cost profile and batch size a step is priced as."""
+    links = {name: label["link"] for name, label in labels.items()}
+    return _join_by_entry({name: f"{link['cost']}, batch {link['batch_size']}" for name, link in links.items()})
+
+
+def _join_by_entry(texts: Mapping[str, str]) -> str:
+    """Join the texts of fleet entries; entries are named only where texts differ."""
+    names: dict[str, list[str]] = {}
+    for name, text in texts.items():
+        names.setdefault(text, []).append(name)
+    if len(names) == 1:
+        return next(iter(names))
+    return "; ".join(f"{text} for {', '.join(entries)}" for text, entries in names.items())
 
 
 def provenance_table(run: LoadedRun) -> Table:

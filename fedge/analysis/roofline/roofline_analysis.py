@@ -28,14 +28,14 @@ from fedge.costs.cost_profile import CostProfile, load_calibrated_inference
 from fedge.costs.cost_scaling import carry_to_board, find_nearest_profile
 from fedge.costs.layers.network_cost import NetworkCost
 from fedge.costs.layers.network_record import find_known_network, list_known_workloads
-from fedge.costs.layers.network_source import load_network_cost
+from fedge.costs.layers.network_source import load_network_cost, parse_input_shape
 from fedge.costs.predicted_tables import build_planning_modes, predict_table
 from fedge.devices.catalogue import find, load_catalogue
-from fedge.devices.tables.mode_table import list_batch_sizes, parse_workload_kind, read_mode_table, read_table_label
+from fedge.devices.tables.mode_table import list_batch_sizes, parse_workload_kind, read_mode_table
 from fedge.errors import BadInput
 from fedge.modes import build_grid, find_mode_index
 from fedge.pareto import front_mask
-from fedge.types import DeviceSpec, Floats, Label, Modes, ProfileTable
+from fedge.types import DeviceSpec, Floats, Modes, ProfileTable, fitted_label, weakest_label
 
 PROFILE_STRIDE = 4
 """Every n-th mode of a calibrated profile is used for the fit: a default that saves time, as a profile is smooth."""
@@ -110,8 +110,7 @@ def _build_from_tables(spec: DeviceSpec, folder: Path) -> RooflineBasis:
     if unknown:
         right = f"tables named after a workload whose layers are known: {', '.join(list_known_workloads())}"
         raise BadInput("--tables", str(unknown[0]), right)
-    labels = {read_table_label(path) for path in paths}
-    label: Label = "calibrated" if labels <= {"measured", "calibrated"} else "estimated"
+    label = fitted_label(weakest_label(table.label for table in tables))
     modes = _common_modes(tables)
     row = find_mode_index(modes, spec.maxn)
     if row is None:
@@ -195,6 +194,7 @@ class RooflineOptions:
         model: A known workload, or any network as ``load_network_cost`` takes it.
         device: Name of the board, or the path of a board's file.
         mode: The mode to show, a preset or cores and clocks; by default the chosen one.
+        input_shape: Shape of one sample, as ``3x224x224``; needed for the user's own network.
         max_slowdown: Largest time of the chosen mode, as a multiple of MAXN's.
         tables: Folder with measured inference tables, or None for the shipped profiles.
     """
@@ -202,6 +202,7 @@ class RooflineOptions:
     model: str
     device: str
     mode: str | None = None
+    input_shape: str | None = None
     batch_size: int = 1
     max_slowdown: float = 1.05
     tables: Path | None = None
@@ -251,7 +252,8 @@ def analyse_roofline(options: RooflineOptions) -> RooflineAnalysis:
     if options.batch_size < 1:
         raise BadInput("--batch", str(options.batch_size), "1 or more samples")
     spec = find(options.device)
-    network = find_known_network(options.model) or load_network_cost(options.model)
+    shape = parse_input_shape(options.input_shape)
+    network = (None if shape else find_known_network(options.model)) or load_network_cost(options.model, shape)
     basis = build_basis(spec, options.tables)
     intensity = activation_intensity(network)
     lines = compute_rooflines(label_for_network(basis.constants, intensity), basis.modes, intensity)

@@ -26,13 +26,13 @@ from fedge.analysis.topology.channel_plan import ChannelPlan, Channels, LayerCut
 from fedge.analysis.topology.channel_removal import cut_module
 from fedge.costs.layers import network_record
 from fedge.costs.layers.network_cost import Shape
+from fedge.costs.layers.network_source import VARIANT_FORMAT
 from fedge.errors import BadInput, RunFailed
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
 
-FORMAT = "fedge-variant-1"
 RECORD, WEIGHTS = "variant.json", "weights.safetensors"
 EXPECTED_FOLDER = "a folder that `fedge topology MODEL --out DIR` wrote"
 _SHARES = ("channel_share", "parameter_share", "flop_share")
@@ -104,7 +104,7 @@ def read_variant(place: Path) -> NetworkVariant:
 def variant_to_dict(variant: NetworkVariant) -> dict[str, Any]:
     """Return a variant for JSON."""
     return {
-        "format": FORMAT,
+        "format": VARIANT_FORMAT,
         **{name: getattr(variant, name) for name in ("model", "method", "round_to", *_SHARES)},
         "input_shape": list(variant.input_shape),
         "channels": {layer: _cut_to_dict(one) for layer, one in variant.plan.items()},
@@ -122,9 +122,11 @@ def variant_from_dict(data: Any, where: str) -> NetworkVariant:
     Raises:
         BadInput: For a wrong field, named below ``where`` (a file).
     """
-    if not isinstance(data, dict) or data.get("format") != FORMAT:
+    if not isinstance(data, dict) or data.get("format") != VARIANT_FORMAT:
         raise BadInput(
-            where, f"format {data.get('format') if isinstance(data, dict) else None!r}", f"{FORMAT}: {EXPECTED_FOLDER}"
+            where,
+            f"format {data.get('format') if isinstance(data, dict) else None!r}",
+            f"{VARIANT_FORMAT}: {EXPECTED_FOLDER}",
         )
     channels = _require_field(data, "channels", dict, where)
     shape = _require_field(data, "input_shape", list, where)

@@ -119,6 +119,11 @@ class NetworkCost:
         """Return the bytes of weights, read once per batch."""
         return sum(layer.weight_bytes for layer in self.layers)
 
+    def inference_memory_mb(self, batch_size: int) -> float:
+        """Return the MB of weights and of the activations that the largest operator reads and writes for a batch."""
+        largest = max((layer.read_bytes + layer.written_bytes for layer in self.layers), default=0.0)
+        return (self.weight_bytes + batch_size * largest) / 1e6
+
     @property
     def activation_bytes(self) -> float:
         """Return the activation bytes read and written in a forward pass per sample."""

@@ -2,7 +2,7 @@
 
 MODEL is a classifier of torchvision (``resnet50``), a task or workload of fedge (``resnet18-imagenet``), the user's
 ``module:function`` that returns a ``torch.nn.Module``, an ``.onnx`` file, or a ``.json`` file written by ``fedge layers
---json``.
+--json`` or, for a pruned variant, by ``fedge topology --out``.
 """
 
 from __future__ import annotations
@@ -32,6 +32,8 @@ MODULES_HINT = (
     "a classifier of torchvision (resnet50), a workload of fedge (resnet18-imagenet), or your own module:function"
 )
 FILES_HINT = "or a file: .onnx, or .json of `fedge layers`"
+VARIANT_FORMAT = "fedge-variant-1"
+"""Format of the record of a pruned variant (``fedge topology --out``), which holds the layers that it has left."""
 MAX_SUGGESTIONS = 3
 """Largest number of similar names suggested for an unknown one."""
 
@@ -97,6 +99,8 @@ def _read_json(path: Path) -> NetworkCost:
         data = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise BadInput(str(path), " ".join(str(error).split()), "a file that `fedge layers --json` wrote") from error
+    if isinstance(data, dict) and data.get("format") == VARIANT_FORMAT:
+        return network_from_dict(data.get("cost"), f"{path}: cost")
     return network_from_dict(data, str(path))
 
 

@@ -136,7 +136,7 @@ def _solve_both_caps(
 def _try_maxn(columns: FrontColumns, energy_cap_j: float, power_cap_w: float) -> CappedRound | None:
     """Return the round with every board at MAXN if it keeps both caps."""
     deadline_s, power_w = float(columns.maxn_safe_s.max()), columns.maxn_work_j / columns.maxn_work_s
-    above_j = columns.maxn_work_j - columns.idle_w * columns.maxn_work_s
+    above_j = columns.radio_j + columns.maxn_work_j - columns.idle_w * columns.maxn_work_s
     energy_j = above_j.sum() + columns.idle_w.sum() * deadline_s
     if energy_j > energy_cap_j or power_w.sum() > power_cap_w:
         return None

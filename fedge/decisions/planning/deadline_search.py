@@ -26,7 +26,9 @@ class DeadlinePlan:
     feasible: bool
 
 
-def find_weighted_deadline(columns: FrontColumns, time_weight: float, cap_s: float = np.inf) -> DeadlinePlan:
+def find_weighted_deadline(
+    columns: FrontColumns, time_weight: float, cap_s: float = np.inf, resting_w: float = 0.0
+) -> DeadlinePlan:
     """Return the D of least w D / D_maxn + (1 - w) E(D) / E_maxn, the shorter of equally good ones.
 
     It is never below the time that the slowest board's fastest point is expected to need, because a shorter deadline
@@ -37,8 +39,9 @@ def find_weighted_deadline(columns: FrontColumns, time_weight: float, cap_s: flo
         columns: The boards' fronts.
         time_weight: The weight w, 0 to 1; 0 gives least energy.
         cap_s: Latest deadline, in seconds. If the fastest points end later, the plan is not feasible.
+        resting_w: Idle power of boards that take no part, in watts; E(D) includes ``resting_w`` D.
     """
-    steps = build_cost_steps(columns, columns.above_idle_j, float(columns.idle_w.sum()), cap_s)
+    steps = build_cost_steps(columns, columns.above_idle_j, float(columns.idle_w.sum()) + resting_w, cap_s)
     price = (1.0 - time_weight) / max(columns.maxn_energy_j, TINY_J)
     deadline_s, _ = find_least(steps.add_prices(price, time_weight / columns.maxn_round_s))
     kept = steps.floor_s <= cap_s * (1.0 + LIMIT_ROUNDING)

@@ -87,8 +87,9 @@ def plan_energy_budget(fronts: Mapping[str, Front], boards: Sequence[str], goal:
     Args:
         fronts: The known fronts by board.
         boards: The boards of the round.
-        goal: The round's goal; its limits may hold ``budget_j`` and ``spent_j`` of the whole run, ``time_weight`` (0),
-            ``max_slowdown`` (no limit) and ``confidence`` (0.84).
+        goal: The round's goal; its limits may hold ``budget_j`` and ``spent_j`` of the whole run, ``resting_w`` (idle
+            power of the other boards, which counts against the budget), ``time_weight`` (0), ``max_slowdown`` (no
+            limit) and ``confidence`` (0.84).
 
     Returns:
         The plan. It is not feasible, and ignores time, if the round needs more than what is left of the budget.
@@ -98,9 +99,10 @@ def plan_energy_budget(fronts: Mapping[str, Front], boards: Sequence[str], goal:
         return _build_bare_plan(boards, goal)
     left_j = goal.limits.get("budget_j", np.inf) - goal.limits.get("spent_j", 0.0)
     cap_s = goal.limits.get("max_slowdown", np.inf) * columns.maxn_round_s
-    planned = find_weighted_deadline(columns, goal.limits.get("time_weight", 0.0), cap_s)
+    resting_w = goal.limits.get("resting_w", 0.0)
+    planned = find_weighted_deadline(columns, goal.limits.get("time_weight", 0.0), cap_s, resting_w)
     if planned.energy_j > left_j:
-        planned = find_weighted_deadline(columns, 0.0, cap_s)
+        planned = find_weighted_deadline(columns, 0.0, cap_s, resting_w)
     affordable = planned.energy_j <= left_j
     planned = dataclasses.replace(planned, feasible=planned.feasible and affordable)
     return _build_plan(

@@ -33,7 +33,7 @@ class FrontColumns:
         offsets: Board i has the points ``offsets[i]`` to ``offsets[i + 1]``, at least one, by rising ``safe_ends_s``.
         ends_s: Expected end of each point in seconds after the round's start, shape (m,).
         safe_ends_s: End of each point with the margin, in seconds, shape (m,).
-        above_idle_j: Energy of each point above idling, in joules, shape (m,).
+        above_idle_j: Energy of each point above idling, in joules, with the radio's, shape (m,).
         power_w: Power of each point while it works, in watts, shape (m,).
         idle_w: Idle power of each board, in watts, shape (n,).
         maxn_s: Expected end at MAXN, in seconds, shape (n,).
@@ -41,6 +41,7 @@ class FrontColumns:
         maxn_work_s: Time of the work at MAXN, in seconds, shape (n,).
         maxn_work_j: Energy of the work at MAXN, in joules, shape (n,).
         maxn_idle_w: Power while waiting at MAXN, in watts, shape (n,).
+        radio_j: Energy of the radio in joules, shape (n,).
         left_out: Boards whose front is empty or implausible.
     """
 
@@ -56,6 +57,7 @@ class FrontColumns:
     maxn_work_s: Floats
     maxn_work_j: Floats
     maxn_idle_w: Floats
+    radio_j: Floats
     left_out: tuple[str, ...] = ()
 
     def __len__(self) -> int:
@@ -73,9 +75,9 @@ class FrontColumns:
 
     @property
     def maxn_energy_j(self) -> float:
-        """Energy of that round in joules, every board working and waiting at MAXN (no radio)."""
+        """Energy of that round in joules, every board working and waiting at MAXN."""
         waiting_s = self.maxn_round_s - self.maxn_work_s
-        return float(self.maxn_work_j.sum() + (self.maxn_idle_w * waiting_s).sum())
+        return float(self.maxn_work_j.sum() + self.radio_j.sum() + (self.maxn_idle_w * waiting_s).sum())
 
 
 def build_columns(fronts: Mapping[str, Front], z: float = 0.0) -> FrontColumns:
@@ -92,7 +94,7 @@ def build_columns(fronts: Mapping[str, Front], z: float = 0.0) -> FrontColumns:
     listed = [fronts[board] for board in named]
     counts = np.array([len(front.points) + 1 for front in listed], dtype=np.int64)
     work_s, work_j, spread = _stack_points(listed, int(counts.sum()))
-    heads = np.array([(f.link_s, f.idle_w, f.maxn_idle_w) for f in listed], dtype=np.float64).reshape(-1, 3)
+    heads = np.array([(f.link_s, f.idle_w, f.maxn_idle_w, f.radio_j) for f in listed], dtype=np.float64).reshape(-1, 4)
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         held_s = work_s * np.exp(z * spread)
         sound = (
@@ -104,13 +106,13 @@ def build_columns(fronts: Mapping[str, Front], z: float = 0.0) -> FrontColumns:
     whole = _is_plausible(heads).all(axis=1) & (np.bincount(board_of[~sound], minlength=len(named)) == 0)
     kept, keep = np.flatnonzero(whole), np.repeat(whole, counts)
     offsets = _compute_offsets(counts[kept])
-    link_s, idle_w, maxn_idle_w = heads[kept].T
+    link_s, idle_w, maxn_idle_w, radio_j = heads[kept].T
     board_of = np.repeat(np.arange(len(kept)), counts[kept])
     work_s, work_j, held_s, power_w = work_s[keep], work_j[keep], held_s[keep], power_w[keep]
     ends_s, held_s = link_s[board_of] + work_s, link_s[board_of] + held_s
-    above_j, maxn = work_j - idle_w[board_of] * work_s, offsets[1:] - 1
+    above_j, maxn = radio_j[board_of] + work_j - idle_w[board_of] * work_s, offsets[1:] - 1
     boards = tuple(named[i] for i in kept)
-    figures = (ends_s[maxn], held_s[maxn], work_s[maxn], work_j[maxn], maxn_idle_w)
+    figures = (ends_s[maxn], held_s[maxn], work_s[maxn], work_j[maxn], maxn_idle_w, radio_j)
     order = _order_by_safe_end(offsets, held_s, above_j)
     left_out = tuple(sorted(set(fronts) - set(boards)))
     ordered = (ends_s[order], held_s[order], above_j[order], power_w[order])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -15,7 +16,7 @@ from fedge.decisions.limits import compute_margin_z
 from fedge.decisions.planning import BUDGET_POLICY, is_pinned
 from fedge.decisions.planning.fleet_planners import CONFIDENCE, TIME_WEIGHT
 from fedge.decisions.planning.front_columns import FrontColumns, build_columns
-from fedge.decisions.planning.gain_search import find_best_gain
+from fedge.decisions.planning.gain_search import GainPlan, find_best_gain
 from fedge.decisions.selection.client_figures import clamp_count, estimate_samples, sort_by_name, valid_loss
 from fedge.decisions.selection.selector_options import complete_options
 from fedge.decisions.selection.weighted_sampling import round_randomly
@@ -23,6 +24,9 @@ from fedge.types import ClientStatus, Floats, Front, SelectionContext, Selection
 
 MIN_GAIN = 1e-9
 """Lower bound of a client's gain, so that some client is always selected."""
+
+MAX_BUDGET_PASSES = 8
+"""Searches at most for the boards that keep the round's share of the budget together with those at rest."""
 
 
 def select_by_plan(
@@ -50,9 +54,16 @@ def select_by_plan(
     time_price, energy_price = compute_prices(columns, call)
     allowed_j = compute_allowance_j(call.limits) if call.policy == BUDGET_POLICY else None
     count = size - len(trying)
-    plan = find_best_gain(
-        columns, gain, count=count, time_price=time_price, energy_price=energy_price, allowance_j=allowed_j
-    )
+    search = partial(find_best_gain, columns, gain, count=count, time_price=time_price, energy_price=energy_price)
+    plan = search(allowance_j=allowed_j)
+    # Boards at rest use the allowance too. The fewer are chosen, the more rest, so that this takes some passes.
+    for _ in range(MAX_BUDGET_PASSES if call.policy == BUDGET_POLICY else 0):
+        whole_j = compute_allowance_j(call.limits)
+        resting_j = _resting_energy_j(columns, call.limits, plan)
+        if whole_j is None or plan.energy_j + resting_j <= whole_j or len(plan.boards) == 1:
+            break
+        allowed_j = max(0.0, whole_j - resting_j)
+        plan = search(allowance_j=allowed_j)
     deadline_s = plan.deadline_s if call.policy == BUDGET_POLICY else None
     why = "" if allowed_j is None or plan.energy_j <= allowed_j else _describe_overrun(plan.energy_j, allowed_j)
     return SelectionResult(tuple(sorted([*trying, *plan.boards])), deadline_s=deadline_s, why=why)
@@ -97,6 +108,15 @@ def compute_allowance_j(limits: Mapping[str, float]) -> float | None:
     if "budget_j" not in limits:
         return None
     return max(0.0, limits["budget_j"] - limits.get("spent_j", 0.0)) / max(1.0, limits.get("rounds_left", 1.0))
+
+
+def _resting_energy_j(columns: FrontColumns, limits: Mapping[str, float], plan: GainPlan) -> float:
+    """Return the joules of the boards at rest in the planned round: those not chosen, and those not offered."""
+    chosen = set(plan.boards)
+    idle_w: float = sum(
+        w for board, w in zip(columns.boards, columns.idle_w.tolist(), strict=True) if board not in chosen
+    )
+    return (idle_w + limits.get("resting_w", 0.0)) * plan.deadline_s
 
 
 def _restrict_front(front: Front, policy: str) -> Front:

@@ -69,6 +69,14 @@ class JtopSensor:
         """
         return self._arrival.wait_for_sample(FIRST_SAMPLE_LIMIT_S + self.interval_s)
 
+    def read_next(self, after_s: float | None) -> SensorSample:
+        """Wait for a sample that is newer than ``after_s`` and return it.
+
+        Raises:
+            SensorLost: As ``read``, or no such sample came in time.
+        """
+        return self._arrival.wait_for_sample(FIRST_SAMPLE_LIMIT_S + self.interval_s, after_s)
+
     def close(self) -> None:
         """Disconnect from the service."""
         self._client.close()
@@ -102,11 +110,15 @@ def _build_sample(at_s: float, data: Any, rails_w: Mapping[str, float], total: s
 
 
 def _parse_rails_w(power: Mapping[str, Any]) -> dict[str, float]:
-    """Return power in watts by rail, for rails that are on; jtop reports milliwatts."""
+    """Return power in watts by rail, for rails that are on; jtop reports milliwatts.
+
+    The input rail, where a board has one, is jtop's total and no longer among its rails.
+    """
+    rails, total = dict(power["rail"]), power.get("tot", {})
+    if "name" in total:
+        rails[total["name"]] = total
     return {
-        name: float(rail["power"]) / 1e3
-        for name, rail in power["rail"].items()
-        if rail.get("online", True) and name != "NC"
+        name: float(rail["power"]) / 1e3 for name, rail in rails.items() if rail.get("online", True) and name != "NC"
     }
 
 

@@ -44,15 +44,15 @@ class LatestSample:
         with self._changed:
             self._sample = self._fault = None
 
-    def wait_for_sample(self, limit_s: float = FIRST_SAMPLE_LIMIT_S) -> SensorSample:
-        """Return the newest sample.
+    def wait_for_sample(self, limit_s: float = FIRST_SAMPLE_LIMIT_S, after_s: float | None = None) -> SensorSample:
+        """Return the newest sample, or wait for one that is newer than ``after_s``.
 
         Raises:
             SensorLost: There is a fault, no sample in time, or only an old one.
         """
         with self._changed:
-            self._changed.wait_for(lambda: self._sample is not None or self._fault is not None, limit_s)
-            sample, fault = self._sample, self._fault
+            self._changed.wait_for(lambda: self._find_sample(after_s) is not None or self._fault is not None, limit_s)
+            sample, fault = self._find_sample(after_s), self._fault
         if fault is not None:
             raise SensorLost(f"{self._source}: {fault}")
         if sample is None:
@@ -61,3 +61,7 @@ class LatestSample:
         if age_s > self._stale_s:
             raise SensorLost(f"{self._source}: its last sample is {age_s:.1f} s old; it hangs, start it anew")
         return sample
+
+    def _find_sample(self, after_s: float | None) -> SensorSample | None:
+        newest = self._sample
+        return newest if newest is None or after_s is None or newest.at_s > after_s else None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fedge.devices import catalogue
@@ -18,9 +18,16 @@ from fedge.devices.tables.importers import (
     tegrastats_log,
 )
 from fedge.devices.tables.importers.steps_file import read_steps_file
-from fedge.devices.tables.mode_table import format_mode_tables, parse_table_path, write_mode_table
+from fedge.devices.tables.mode_table import (
+    format_mode_tables,
+    list_batch_sizes,
+    parse_table_path,
+    read_mode_table,
+    write_mode_table,
+)
+from fedge.devices.tables.table_checks import list_table_notes
 from fedge.errors import BadInput, UnknownName
-from fedge.types import DeviceSpec
+from fedge.types import DeviceSpec, Label, weakest_label
 
 LOG_IMPORTERS = {"tegrastats": tegrastats_log.import_tegrastats_log, "jtop": jtop_log.import_jtop_log}
 """Formats that hold power only, so that a steps file must say what ran when."""
@@ -37,6 +44,7 @@ class TableImport:
     rows: int
     modes: int
     batch_sizes: tuple[int, ...]
+    label: Label
     repeated: int
     notes: tuple[str, ...]
 
@@ -60,7 +68,11 @@ def import_table(
         raise BadInput("--steps", *(("nothing", needed) if steps is None else (str(steps), f"no file for {layout}")))
     device, workload = parse_table_path(out)
     spec = catalogue.load_catalogue().get(catalogue.aliases().get(device, device))
-    imported = assemble_tables(_read_rows(source, layout, steps, batch_size=batch_size, spec=spec), device, workload)
+    if layout == "table":
+        imported = _read_tables(source, batch_size, device, workload)
+    else:
+        rows = _read_rows(source, layout, steps, batch_size=batch_size, spec=spec)
+        imported = assemble_tables(rows, device, workload)
     _write_table(out, imported)
     tables = imported.tables
     return TableImport(
@@ -71,6 +83,7 @@ def import_table(
         rows=sum(len(table.modes) for table in tables),
         modes=len({mode for table in tables for mode in table.modes}),
         batch_sizes=tuple(table.batch_size for table in tables),
+        label=weakest_label(table.label for table in tables),
         repeated=sum(table.duplicates for table in tables),
         notes=tuple(imported.notes),
     )
@@ -92,6 +105,14 @@ def _read_rows(
     if isinstance(content, str):
         return powertrain_files.import_results(where, content, batch_size)
     return powertrain_files.import_folders(where, content, batch_size)
+
+
+def _read_tables(source: Path, batch_size: int | None, device: str, workload: str) -> ImportedTables:
+    """Read tables in the normal form; who imports one without a label states that it was measured."""
+    sizes = list_batch_sizes(source) if batch_size is None else (batch_size,)
+    tables = [read_mode_table(source, device, workload, size) for size in sizes]
+    labelled = tuple(replace(table, label="measured") if table.label == "unknown" else table for table in tables)
+    return ImportedTables(labelled, tuple(note for table in labelled for note in list_table_notes(table)))
 
 
 def _read_text(source: Path, what: str) -> str:

@@ -9,18 +9,19 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from fedge.costs.layered_work import count_priced_bytes
 from fedge.devices.battery import FLOOR_TOLERANCE_J, J_PER_WH
 from fedge.devices.board_kinds import TABLE_PREFIX, build_link
 from fedge.devices.mode_surface import draw_deviations
 from fedge.errors import RunFailed
-from fedge.experiment import Experiment, FleetBoard, FleetEntry
+from fedge.experiment import Experiment, FleetBoard, FleetEntry, WorkloadSpec
 from fedge.physics.model_fit import NOISE_POWER_SD, NOISE_TIME_SD, OFFSET_POWER_SD, OFFSET_TIME_SD
 from fedge.seeds import make_generator
 from fedge.studies.fleet.kind_table import KindKnowledge, KindTable, build_kind_table, start_knowledge
-from fedge.studies.fleet.null_task import NullTask
 from fedge.studies.fleet.step_shares import STEP_SHARE_RANGE, TYPICAL_WORK_S
 from fedge.studies.fleet.work_choice import Rows, compute_offset, compute_offset_sd
 from fedge.types import Floats
+from fedge.workloads.null_task import NullTask
 
 Flags = NDArray[np.bool_]
 Counts = NDArray[np.int64]
@@ -162,7 +163,7 @@ def build_fleet_columns(experiment: Experiment, steps: int | None) -> FleetColum
         kind_of=np.array(kind_of, dtype=np.intp),
         entry=np.repeat(np.arange(len(kind_of)), [entry.count for entry in experiment.fleet]),
         **{name: np.concatenate(values) for name, values in columns.items()},
-        **{name: np.array(values) for name, values in _list_entry_terms(experiment.fleet).items()},
+        **{name: np.array(values) for name, values in _list_entry_terms(experiment.fleet, experiment.workload).items()},
     )
 
 
@@ -178,9 +179,13 @@ def _draw_entry(entry: FleetEntry, kind: KindTable, steps: int | None, rng: np.r
     }
 
 
-def _list_entry_terms(entries: tuple[FleetEntry, ...]) -> dict[str, list[float]]:
-    size = sum(array.nbytes for array in NullTask().initial_arrays(0).values())
-    links = [build_link(entry.link).transfer(size) for entry in entries]
+def _list_entry_terms(entries: tuple[FleetEntry, ...], workload: WorkloadSpec) -> dict[str, list[float]]:
+    nothing = sum(array.nbytes for array in NullTask().initial_arrays(0).values())
+    sizes = [count_priced_bytes(entry, workload) for entry in entries]
+    links = [
+        build_link(entry.link).transfer(*[nothing if size is None else size] * 2)
+        for entry, size in zip(entries, sizes, strict=True)
+    ]
     periods = [
         (a.on_s, a.off_s) if (a := entry.availability) is not None and a.on_s and a.off_s else (math.inf, 0.0)
         for entry in entries

@@ -81,12 +81,14 @@ class ClientGroups:
         scale: Mean of the clients' s, the steps times the offset of time.
         energy: Sum of s p over the clients, with p the offset of power.
         power: Sum of p over the clients.
+        count: Number of clients.
     """
 
     entry: Rows
     scale: Floats
     energy: Floats
     power: Floats
+    count: Floats
 
 
 def group_clients(entry: Rows, scale: Floats, power: Floats) -> ClientGroups:
@@ -101,6 +103,7 @@ def group_clients(entry: Rows, scale: Floats, power: Floats) -> ClientGroups:
         scale=np.bincount(key, scale)[used] / count[used],
         energy=np.bincount(key, scale * power)[used].astype(np.float64),
         power=np.bincount(key, power)[used].astype(np.float64),
+        count=count[used].astype(np.float64),
     )
 
 
@@ -120,13 +123,13 @@ def build_group_columns(
     point = np.arange(offsets[-1]) + np.repeat(starts - offsets[:-1], sizes[kind])
     of = np.repeat(np.arange(len(kind)), sizes[kind])
     link_s, (top_s, top_safe_s, top_w, idle_w, top_idle_w) = columns.link_s[groups.entry], heads.T
-    above_j = groups.energy[of] * step_j[point]
+    above_j, radio_j = groups.energy[of] * step_j[point], groups.count * columns.radio_w[groups.entry] * link_s
     return FrontColumns(
         tuple(map(str, range(len(kind)))),
         offsets,
         ends_s=link_s[of] + groups.scale[of] * step_s[point],
         safe_ends_s=link_s[of] + groups.scale[of] * safe_s[point],
-        above_idle_j=above_j,
+        above_idle_j=above_j + radio_j[of],
         power_w=above_j / (groups.scale[of] * step_s[point]) + (groups.power * idle_w)[of],
         idle_w=groups.power * idle_w,
         maxn_s=link_s + groups.scale * top_s,
@@ -134,6 +137,7 @@ def build_group_columns(
         maxn_work_s=groups.scale * top_s,
         maxn_work_j=groups.energy * top_s * top_w,
         maxn_idle_w=groups.power * top_idle_w,
+        radio_j=radio_j,
     )
 
 

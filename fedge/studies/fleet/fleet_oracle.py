@@ -55,6 +55,7 @@ def filter_plausible_points(told: Front, truth: BoardTruth) -> Front:
         link_s=told.link_s,
         maxn=told.maxn.mode,
         maxn_idle_w=told.maxn_idle_w,
+        radio_j=told.radio_j,
         limit=None,
     )
 

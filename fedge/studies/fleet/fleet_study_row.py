@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fedge.studies.fleet.round_comparison import RoundComparison
+from fedge.telemetry.savings import share_of_saving
 
 SETTLED_FROM = 10
 """Rounds before this one are counted as learning."""
@@ -65,7 +66,8 @@ def summarize_rounds(rounds: Sequence[RoundComparison]) -> dict[str, float | Non
     most = _difference(found["maxn_energy_j"], _mean([one.at_length.energy_j for one in rounds]))
     found["saving_pct"] = _percent(saved, found["maxn_energy_j"])
     found["oracle_saving_pct"] = _percent(oracle, found["maxn_energy_j"])
-    found["saving_share_pct"] = None if beyond else _percent(saved, most)
+    share = None if beyond else _share(saved, most, found["maxn_energy_j"])
+    found["saving_share_pct"] = None if share is None else 100.0 * share
     found["limits_out_of_reach"] = beyond
     found["deadlines"] = sum(one.deadlines for one in rounds)
     found["deadlines_missed"] = sum(one.missed for one in rounds)
@@ -86,6 +88,13 @@ def _gap_pct(values: Sequence[float | None], others: Sequence[float | None]) -> 
 
 def _difference(a: float | None, b: float | None) -> float | None:
     return None if a is None or b is None else a - b
+
+
+def _share(saved: float | None, most: float | None, baseline: float | None) -> float | None:
+    """Return a saving as a share of the largest, if that means something."""
+    if saved is None or most is None or not baseline:
+        return None
+    return share_of_saving(saved / baseline, most / baseline).share
 
 
 def _percent(part: float | None, whole: float | None) -> float | None:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedge.decisions.planning import is_pinned
-from fedge.decisions.probe_choice import ProbeBudget, count_probe_steps
+from fedge.decisions.probe_choice import ProbeBudget, count_probe_steps, scale_slack
 from fedge.devices.emulated_board import (
     JITTER_SD,
     MODE_SWITCH_S,
@@ -157,6 +157,7 @@ class KindRound:
             return self.known
         exploration, work = self.goal.experiment.exploration, self.work
         slack = exploration.slack if len(self.known.budgets_s) < exploration.slack_rounds else 0.0
+        slack = scale_slack(slack, self.goal.experiment.rounds - self.goal.number)
         link_s = work.columns.link_s[work.columns.entry[work.clients[self.places]]]
         typical = self.places[[np.argsort(work.left[self.places])[len(self.places) // 2]]]
         its_link_s = work.columns.link_s[work.columns.entry[work.clients[typical]]]
@@ -230,10 +231,16 @@ class KindRound:
         self._run_part(self.places, allowed[chosen.fast], work.left[self.places])
 
     def _choose(self, room_s: Floats, fresh: NDArray[np.bool_]) -> tuple[WorkChoice, Rows]:
-        """Choose from the measured modes, or from all if none was; return the candidates to which rows refer too."""
+        """Choose from the measured modes, at first from the top mode alone, and from all if nothing may be probed.
+
+        Returns:
+            The choice, and the candidates to which its rows refer.
+        """
         exploration, work = self.goal.experiment.exploration, self.work
-        measured_only = exploration.share > 0 and exploration.probes > 0 and len(self.known.rows) > 0
-        allowed = np.sort(self.known.rows) if measured_only else np.arange(len(self.kind.candidates))
+        allowed = np.arange(len(self.kind.candidates))
+        if exploration.share > 0 and exploration.probes > 0:
+            top = np.array([self.kind.to_candidate(self.kind.top)])
+            allowed = np.sort(self.known.rows) if len(self.known.rows) else top
         own = work.estimate_offsets(self.places)
         offset, switch_s = np.exp(own.time), np.where(fresh, 0.0, MODE_SWITCH_S)
         room = WorkRoom(

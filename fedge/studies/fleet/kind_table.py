@@ -22,7 +22,7 @@ from fedge.decisions.measured_correction import correct_with_measurements
 from fedge.decisions.planning import is_pinned
 from fedge.decisions.policies import find_lowest_mode
 from fedge.decisions.probe_choice import ProbeBudget
-from fedge.devices.board_kinds import TABLE_PREFIX, build_kind, build_knowledge, load_references
+from fedge.devices.board_kinds import TABLE_PREFIX, build_kind, build_knowledge, load_unseen_references
 from fedge.devices.emulated_board import JITTER_SD, find_top_mode
 from fedge.devices.mode_surface import ModeSurface, draw_kind_surface
 from fedge.experiment import Experiment, FleetBoard
@@ -92,14 +92,14 @@ class KindTable:
 def build_kind_table(experiment: Experiment, board: FleetBoard) -> KindTable:
     """Build the table of the kind of ``board``, the first of its boards; its smooth residual is drawn for the kind."""
     kind = build_kind(board, experiment.workload)
-    average, replayed = kind.average, board.entry.truth.startswith(TABLE_PREFIX)
+    average, replayed = kind.average, board.truth.startswith(TABLE_PREFIX)
     rng = make_generator(experiment.seed, board.name, "kind")
     sds = kind.residual_time_sd_log, kind.residual_power_sd_log
     surface = average if replayed else draw_kind_surface(average, *sds, rng)
     mask = mask_candidates_and_presets(surface.modes, tuple(kind.spec.presets.values()))
     candidates = Modes(surface.modes.knobs[mask])
     top, low = surface.find_row(find_top_mode(surface)), surface.find_row(find_lowest_mode(candidates))
-    knowledge = build_knowledge(kind, load_references(board, experiment.workload), float(surface.idle_w[top]))
+    knowledge = build_knowledge(kind, load_unseen_references(board, experiment.workload), float(surface.idle_w[top]))
     predictor = load_predictor(experiment.predictor, knowledge)
     above = mask_above_floor(surface.modes)
     plausible = above & find_plausible_rows(_as_table(surface), kind.spec.maxn) if replayed else above
@@ -239,7 +239,9 @@ def choose_probe(kind: KindTable, known: KindKnowledge, budget: ProbeBudget, mod
     room = WorkRoom(steps, left_s, switch_s, switch_w=0.0)
     wish = choose_predicted_work(predictions, kind.idle_w, room=room, z=0.0, offset_sd=np.zeros(1))
     for row in (int(wish.slow[0]), int(wish.fast[0])):
-        if row not in known.rows and probe_choice.is_probe_safe(predictions, kind.modes[row], budget):
+        if row not in known.rows and probe_choice.is_probe_worthwhile(
+            predictions, kind.idle_w, mode=kind.modes[row], known=seen, room=budget
+        ):
             return row
     mode = probe_choice.find_most_saving_mode(predictions, kind.idle_w, seen, budget)
     return None if mode is None else pareto.find_nearest_row(kind.modes, mode)

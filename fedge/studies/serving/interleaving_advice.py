@@ -138,13 +138,13 @@ def _build_advice(
         runners_up=tuple(option for option in serving_planner.list_runners_up(choices, order) if option != choice),
         neighbours=tuple(serving_planner.vary_limits(jobs, options.power_w)),
         search=search,
-        doubtful=tuple(list_implausible_rows(_select_measured_tables(source, choice), choice.mode)),
+        doubtful=tuple(list_implausible_rows(_select_given_tables(source, choice), choice.mode)),
     )
 
 
-def _select_measured_tables(source: JobTables, choice: ServingOption) -> list[ProfileTable]:
-    """Return the measured tables with a row that the choice uses; empty if costs come from a model."""
-    if not source.is_measured:
+def _select_given_tables(source: JobTables, choice: ServingOption) -> list[ProfileTable]:
+    """Return the given tables with a row that the choice uses; empty if costs come from a model."""
+    if not source.is_given:
         return []
     served = zip(source.infer, choice.batch_sizes, strict=True)
     chosen = [table for tables, size in served for table in tables if table.batch_size == size]
@@ -180,7 +180,7 @@ def _run_strategy(options: ConcurrentPlanOptions, source: JobTables) -> Strategy
 
 
 def interleaving_advice_to_dict(advice: InterleavingAdvice) -> Mapping[str, Any]:
-    """Return the plan for JSON; ``modelled`` states that none of its numbers was measured on a board."""
+    """Return the plan for JSON; ``label`` is that of its weakest time or power."""
     options, jobs = advice.options, advice.jobs
     return {
         "feasible": advice.choice is not None,
@@ -191,7 +191,7 @@ def interleaving_advice_to_dict(advice: InterleavingAdvice) -> Mapping[str, Any]
             for one in jobs.services
         ],
         "trains": jobs.train_s is not None,
-        "modelled": not advice.tables.is_measured,
+        "label": advice.tables.label,
         "sources": advice.tables.descriptions,
         "choice": _option_to_dict(advice.choice),
         "best_for_even_arrivals": _option_to_dict(advice.first),

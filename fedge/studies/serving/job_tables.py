@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from fedge.costs.cost_profile import CostProfile
-from fedge.costs.cost_scaling import find_cost_profile
+from fedge.costs.cost_priors import find_workload_cost
+from fedge.costs.cost_profile import CostProfile, WorkloadKind, load_calibrated_inference
 from fedge.costs.inference_cost import estimate_inference_cost
+from fedge.costs.named_workload import find_named_workload
 from fedge.costs.predicted_tables import build_planning_modes, predict_table
 from fedge.devices.catalogue import find, load_catalogue
 from fedge.devices.tables.mode_table import list_batch_sizes, parse_workload_kind, read_mode_table
@@ -21,7 +22,7 @@ from fedge.serving.multiple_services import MAX_SERVICES, MeasuredServiceDemand
 from fedge.serving.serving_problems import BATCH_SIZES
 from fedge.studies.implausible_rows import find_plausible_rows
 from fedge.studies.serving.serving_planner import ServingJobs
-from fedge.types import PowerMode, ProfileTable
+from fedge.types import DeviceSpec, Label, PowerMode, ProfileTable, Workload, weakest_label
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +100,7 @@ def _read_inference_tables(path: Path, options: JobTableOptions) -> tuple[Profil
 
 @dataclass(frozen=True, slots=True)
 class ConcurrentJobOptions:
-    """The jobs to plan for: measured tables, or a board and names of workloads.
+    """The jobs to plan for: tables, or a board and names of workloads.
 
     Attributes:
         train: Table of the training job, or None.
@@ -126,12 +127,18 @@ class ConcurrentJobOptions:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class JobTables:
-    """The tables behind the jobs, measured or computed from a cost model; ``descriptions`` says which for each."""
+    """The tables behind the jobs, given or computed from a cost model; ``descriptions`` says which for each.
+
+    Attributes:
+        label: Label of the weakest table.
+        is_given: Whether the user gave them.
+    """
 
     train: ProfileTable | None
     infer: tuple[tuple[ProfileTable, ...], ...]
     descriptions: tuple[str, ...]
-    is_measured: bool
+    label: Label
+    is_given: bool
 
     def build_pair(self, service: int = 0) -> JobPair:
         """Return the training job with one of the services."""
@@ -149,9 +156,9 @@ def load_job_tables(options: ConcurrentJobOptions) -> JobTables:
         bool(options.train_workload or options.infer_workloads),
     )
     if has_tables and has_names:
-        right = "measured tables alone (--train, --infer), or --device with names of workloads alone"
+        right = "tables alone (--train, --infer), or --device with names of workloads alone"
         raise BadInput("--train-workload, --infer-workload", "names beside tables", right)
-    source = _read_measured(options) if has_tables else _price_workloads(options)
+    source = _read_given(options) if has_tables else _price_workloads(options)
     services = len(source.infer)
     if services > MAX_SERVICES:
         raise BadInput("--infer", f"{services} services", f"at most {MAX_SERVICES}")
@@ -213,7 +220,7 @@ def name_services(source: JobTables) -> list[str]:
     return names
 
 
-def _read_measured(options: ConcurrentJobOptions) -> JobTables:
+def _read_given(options: ConcurrentJobOptions) -> JobTables:
     train: ProfileTable | None = None
     if options.train is not None:
         tables = JobTableOptions((options.train,), device=options.device, batch_size=options.batch_size)
@@ -222,37 +229,58 @@ def _read_measured(options: ConcurrentJobOptions) -> JobTables:
     read_infer = (read_job_tables(JobTableOptions(infer=(path,), device=options.device)) for path in options.infer)
     inference = tuple(tables[0] for _, tables in read_infer)
     check_same_board(train, [table for tables in inference for table in tables])
-    paths = ([] if options.train is None else [options.train]) + list(options.infer)
-    return JobTables(train, inference, tuple(f"measured: {path}" for path in dict.fromkeys(paths)), is_measured=True)
+    every = [table for tables in ([] if train is None else [[train]]) + list(map(list, inference)) for table in tables]
+    about = tuple(dict.fromkeys(f"{table.label}: {table.path}" for table in every))
+    return JobTables(train, inference, about, weakest_label(table.label for table in every), is_given=True)
 
 
 def _price_workloads(options: ConcurrentJobOptions) -> JobTables:
     if options.device is None or not (options.train_workload or options.infer_workloads):
         named = options.train_workload or options.infer_workloads
         got = "workloads without a board" if named else "no table and no workload"
-        right = "measured tables (--train, --infer), or --device with --train-workload, --infer-workload or both"
+        right = "tables (--train, --infer), or --device with --train-workload, --infer-workload or both"
         raise BadInput("the jobs", got, right)
-    if options.batch_size is not None:
-        got = f"{options.batch_size} without a measured table"
-        raise BadInput("--batch-size", got, "nothing: a calibrated cost has a training batch size of its own")
     spec, specs = find(options.device), load_catalogue()
     modes = build_planning_modes(spec)
     sizes = parse_batch_sizes_option(options.batch_sizes) if options.batch_sizes else BATCH_SIZES
-    with _attribute_errors("--train-workload"):
-        training = [] if options.train_workload is None else [find_cost_profile(spec, options.train_workload, specs)]
+    training = []
+    if options.train_workload is not None:
+        work = _find_job(options.train_workload, "train", options.batch_size)
+        training = [find_workload_cost(spec, work, specs)]
     with _attribute_errors("--infer-workload"):
-        inference = [
-            [estimate_inference_cost(spec, name, size, specs) for size in sizes] for name in options.infer_workloads
-        ]
+        inference = [_price_inference(spec, name, sizes, specs) for name in options.infer_workloads]
     about = dict.fromkeys(_describe_profiles(profiles) for profiles in (training, *inference) if profiles)
     tables = tuple(tuple(predict_table(spec, modes, profile) for profile in profiles) for profiles in inference)
     train = predict_table(spec, modes, training[0]) if training else None
-    return JobTables(train, tables, tuple(about), is_measured=False)
+    label = weakest_label(profile.label for profiles in (training, *inference) for profile in profiles)
+    return JobTables(train, tables, tuple(about), label, is_given=False)
+
+
+def _find_job(name: str, kind: WorkloadKind, batch_size: int | None = None) -> Workload:
+    """Find a known workload, or any network that needs no input shape, such as a file of ``fedge layers --json``."""
+    option = "--train-workload" if kind == "train" else "--infer-workload"
+    try:
+        return find_named_workload(name, batch_size=batch_size, kind=kind, option=option)[0]
+    except BadInput as error:
+        if error.where != "--input":
+            raise
+        right = f"a file with its layers, from `fedge layers {name} --input SHAPE --json FILE.json`"
+        raise BadInput(option, repr(name), right) from error
+
+
+def _price_inference(
+    spec: DeviceSpec, name: str, sizes: Sequence[int], specs: Mapping[str, DeviceSpec]
+) -> list[CostProfile]:
+    layers = None
+    if not any(profile.workload == name for profile in load_calibrated_inference()):
+        layers = _find_job(name, "infer").layers
+    label = name if layers is None else layers.network
+    return [estimate_inference_cost(spec, label, size, specs, layers=layers) for size in sizes]
 
 
 @contextmanager
 def _attribute_errors(option: str) -> Iterator[None]:
-    """Attribute an unknown workload to this option, and an unknown batch size to ``--batch-sizes``."""
+    """Attribute an unknown batch size to ``--batch-sizes``, and other errors to this option."""
     try:
         yield
     except BadInput as error:

@@ -1,5 +1,5 @@
 // The fleet's grid: one tile per board; an update touches only what is written differently, never the layout around it.
-import { SIGNS, UNKNOWN, age, number } from "./words.js";
+import { SIGNS, UNKNOWN, age, duration, number, percent } from "./words.js";
 
 const grid = document.getElementById("grid"), none = document.getElementById("none"), counted = document.getElementById("counted");
 const search = document.getElementById("search"), kind = document.getElementById("kind"), state = document.getElementById("state");
@@ -21,8 +21,8 @@ function make(board) {
   root.setAttribute("aria-expanded", "false");
   const parts = { item, root, shown: {} };
   parts.name = element("span", "name", root);
-  for (const names of [["sign", "age"], ["watts", "heat", "kind"]]) {
-    const row = element("span", "row", root);
+  for (const names of [["sign", "age"], ["watts", "heat", "kind"], ["off", "delay", "room"]]) {
+    const row = element("span", names[0] === "off" ? "row facts" : "row", root);
     for (const name of names) parts[name] = element("span", name, row);
   }
   const meter = element("span", "meter", root);
@@ -44,6 +44,29 @@ function write(tile, name, text) {
   tile[name].textContent = text;
 }
 
+// From these shares on, a figure is marked: a prediction off by a tenth, and memory that is nearly full.
+const OFF = 0.1, FULL = 0.9;
+
+// How far the worse prediction was off, the latency of requests and the memory of the last round; empty if not known.
+function facts(tile, board) {
+  const errors = [["time", board.time_error], ["power", board.power_error]].filter(([, error]) => error !== null && error !== undefined);
+  const worst = Math.max(0, ...errors.map(([, error]) => error));
+  fact(tile, "off", errors.length ? `off ${percent(worst, 0)}` : "", worst > OFF,
+    `prediction off: ${errors.map(([name, error]) => `${name} ${percent(error)}`).join(", ")}`);
+  const late = board.latency_p95_s > board.latency_budget_s;
+  fact(tile, "delay", board.latency_p95_s ? `p95 ${number(board.latency_p95_s, 2, "s")}` : "", late,
+    `95 % of the requests answered within ${duration(board.latency_p95_s)}, budget ${duration(board.latency_budget_s)}`);
+  const share = board.memory_mb && board.memory_limit_mb ? board.memory_mb / board.memory_limit_mb : 0;
+  fact(tile, "room", share ? `mem ${percent(share, 0)}` : "", share > FULL,
+    `peak memory ${number(board.memory_mb, 4, "MB")} of ${number(board.memory_limit_mb, 4, "MB")}`);
+}
+
+function fact(tile, name, text, warns, title) {
+  write(tile, name, text);
+  tile[name].title = text ? title : "";
+  tile[name].classList.toggle("warn", Boolean(text) && warns);
+}
+
 function draw(tile, board, now) {
   tile.board = board;
   write(tile, "kind", board.device || "unknown kind");
@@ -51,9 +74,10 @@ function draw(tile, board, now) {
   write(tile, "sign", `${SIGNS[board.state] ?? "·"} ${board.state}${trouble}`);
   write(tile, "watts", number(board.power_w, 3, "W"));
   write(tile, "heat", board.temperature_c === null ? "" : `${number(board.temperature_c, 2)} °C`);
-  write(tile, "set", board.state === "failed" || board.state === "offline" ? board.error || short(board.mode) || UNKNOWN : short(board.mode) || "no mode yet");
+  write(tile, "set", ["failed", "left-out", "offline"].includes(board.state) ? board.error || short(board.mode) || UNKNOWN : short(board.mode) || "no mode yet");
   const tone = `tile s-${board.state}${board.mark ? ` marked m-${board.mark}` : ""}`;
   if (tile.shown.tone !== tone) { tile.root.className = tone; tile.shown.tone = tone; }
+  facts(tile, board);
   const share = (board.progress ?? 0).toFixed(2);
   if (tile.shown.share !== share) { tile.meter.style.transform = `scaleX(${share})`; tile.shown.share = share; }
   older(tile, now);

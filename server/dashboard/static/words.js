@@ -52,5 +52,5 @@ export const count = (many, one, several = `${one}s`) => `${many.toLocaleString(
 // A sign beside the word, so that no state is told by its colour alone.
 export const SIGNS = {
   unknown: "·", idle: "○", resting: "○", fetching: "↓", probing: "◇", training: "▶", sending: "↑",
-  done: "✓", late: "!", failed: "✕", cancelled: "⊘", offline: "⌀",
+  done: "✓", late: "!", failed: "✕", cancelled: "⊘", "left-out": "⊝", offline: "⌀",
 };

@@ -63,7 +63,7 @@ def test_json_has_the_choice_its_neighbours_and_the_search(
 ) -> None:
     found = data(asked, capsys)
     assert found["feasible"]
-    assert not found["modelled"]
+    assert found["label"] == "measured"
     choice = found["choice"]
     assert choice["power_w"] <= 28.0
     assert choice["latency_s"][0] <= 0.5
@@ -170,7 +170,7 @@ def test_costs_of_a_board_are_said_to_be_modelled(capsys: pytest.CaptureFixture[
     text = shown(ConcurrentPlanOptions(names, 30.0, strategy="gmd"), capsys)
     assert "calibrated: training of resnet18-imagenet" in text
     assert "calibrated: inference of mobilenetv3l-gld23k in batches of 4, 16, 32" in text
-    assert "come from a model, not from this board" in text
+    assert "come from a model (calibrated)" in text
     estimated = shown(ConcurrentPlanOptions(replace(names, device="orin-nx-16gb"), 20.0, strategy="none"), capsys)
     assert "estimated: inference of mobilenetv3l-gld23k" in estimated
 
@@ -199,8 +199,8 @@ def test_a_boards_modes_are_some_hundreds_with_the_top_one_among_them(name: str)
         ({"jobs": {"train": None, "infer": ()}}, "got no table and no workload"),
         ({"jobs": {"train": None, "infer": (), "train_workload": "resnet18-imagenet"}}, "workloads without a board"),
         (
-            {"jobs": {"train": None, "infer": (), "device": "agx-orin", "train_workload": "a", "batch_size": 8}},
-            "--batch-size: got 8 without a measured table",
+            {"jobs": {"train": None, "infer": (), "device": "agx-orin", "infer_workloads": ("nets:lstm",)}},
+            "--infer-workload: got 'nets:lstm'; a file with its layers, from `fedge layers nets:lstm --input SHAPE",
         ),
         (
             {
@@ -231,3 +231,21 @@ def test_wrong_options_are_one_line(asked: ConcurrentPlanOptions, change: dict[s
         advise_interleaving(replace(asked, **change))
     assert words in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_any_network_that_the_layers_can_price_is_trained_and_served(capsys: pytest.CaptureFixture[str]) -> None:
+    names = ConcurrentJobOptions(
+        device="agx-orin",
+        train_workload="resnet34",
+        infer_workloads=("squeezenet1_1",),
+        latency_s=(0.8,),
+        rate_hz=(30.0,),
+        batch_sizes="4,16",
+        batch_size=8,
+    )
+
+    found = data(ConcurrentPlanOptions(names, 30.0, strategy="none"), capsys)
+
+    assert (found["feasible"], found["label"]) == (True, "estimated")
+    assert any("training of resnet34 in batches of 8" in line for line in found["sources"])
+    assert any("inference of squeezenet1_1 in batches of 4, 16" in line for line in found["sources"])

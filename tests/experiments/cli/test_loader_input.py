@@ -21,7 +21,6 @@ def _experiment(entry: FleetEntry, backend: str = "local") -> Experiment:
     [
         ({}, "fleet", "hold their stalls already"),
         ({"truth": "table:here.csv"}, "local", "measured table"),
-        ({"serving": SERVING}, "local", "serving"),
     ],
 )
 def test_a_loader_that_the_boards_cannot_have_is_refused(more: dict[str, object], backend: str, why: str) -> None:
@@ -29,6 +28,14 @@ def test_a_loader_that_the_boards_cannot_have_is_refused(more: dict[str, object]
 
     with pytest.raises(BadInput, match=rf"fleet\[1\]\.loader.*{why}"):
         check_loader(_experiment(entry, backend))
+
+
+def test_a_loader_may_stand_beside_a_service() -> None:
+    entry = FleetEntry(device="agx-xavier", loader=LoaderSpec(workers=1), serving=SERVING)
+
+    check_loader(_experiment(entry))
+
+    assert {"loader", "serving"} <= set(build_labels(_experiment(entry))["agx-xavier"])
 
 
 def test_an_unknown_storage_is_told_with_its_field() -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import plotly.graph_objects as go
 import pytest
+from rich.console import Console
 
 pytest.importorskip("torch", reason="boards really train")
 
@@ -161,3 +162,24 @@ def test_narrow_clients_go_with_every_way_of_merging(
     rows = read_rows(out, RoundRow)
     assert rows[-1].accuracy > 0.5
     assert any((row.width or 1.0) < 1.0 for row in read_rows(out, ClientRow))
+
+
+def test_a_board_on_which_nothing_fits_is_left_out_and_the_others_savings_are_shown(
+    tmp_path: Path, project_root: Path
+) -> None:
+    settings = ("rounds=3", "workload.memory.guard=false", "fleet.1.memory_mb=8000", "fleet.2.count=1")
+    run = load_run(played(project_root, tmp_path / "run", *SHORT, *settings))
+
+    assert [(row.round, row.status) for row in run.clients if row.board == "nano-1"] == [(1, "failed")]
+    assert list(run.summary["left_out"]) == ["nano-1"]
+    assert len(run.compared_rounds) == 3
+    assert run.summary["saving_vs_maxn_parked"] is not None
+    assert max(row.deadline_s or 0.0 for row in run.rounds[1:]) < (run.rounds[0].deadline_s or 0.0)
+    console = Console(width=200)
+    with console.capture() as capture:
+        console.print(summary_table(run.summary))
+    assert "left out" in capture.get()
+    assert "nano-1 after round 1: out of memory at batch 8" in capture.get()
+    page = (run.folder / "report.html").read_text(encoding="utf-8")
+    assert "not asked again, nothing fits into their memory: nano-1" in page
+    assert "not asked again, and no deadline waits for it" in page

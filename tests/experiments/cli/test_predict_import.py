@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from contracts.launching import Launcher
 
-from fedge.devices.tables.mode_table import read_mode_table
+from fedge.devices.tables.mode_table import TABLE_COLUMNS, read_mode_table
 
 STEPS = (
     "start_s,end_s,cores,cpu_khz,gpu_hz,mem_hz,batch_size,steps\n"
@@ -40,7 +40,9 @@ def test_a_log_takes_the_total_of_the_board_in_the_tables_path(fedge: Launcher, 
 
     assert outcome.code == 0
     first, *notes = outcome.out.splitlines()
-    assert first == ("agx-orin/train/net.csv: rows 2, power modes 1, batch sizes 4, 16 (board agx-orin, workload net)")
+    assert first == (
+        "agx-orin/train/net.csv: rows 2, power modes 1, batch sizes 4, 16 (board agx-orin, workload net, measured)"
+    )
     assert notes[0] == ("note: power is VDD_GPU_SOC + VDD_CPU_CV + VIN_SYS_5V0 + VDDQ_VDD2_1V8AO, from 12 samples")
     table = read_mode_table(tmp_path / "agx-orin" / "train" / "net.csv", batch_size=16)
     assert (table.step_s[0], table.power_w[0], table.device) == (0.5, 9.5, "agx-orin")
@@ -70,6 +72,19 @@ def test_powertrain_result_tables_are_imported(fedge: Launcher, tmp_path: Path) 
     assert read_mode_table(tmp_path / "agx-orin" / "net.csv").power_w[0] == 11
 
 
+@pytest.mark.parametrize(("given", "label"), [("", "measured"), ("estimated", "estimated")])
+def test_who_imports_a_table_without_a_label_states_that_it_was_measured(
+    fedge: Launcher, tmp_path: Path, given: str, label: str
+) -> None:
+    rows = f"{','.join(TABLE_COLUMNS)},label\n4,1344000,510000000,2133000000,16,312.5,11.8,{given}\n"
+    (tmp_path / "mine.csv").write_text(rows, encoding="utf-8")
+
+    done = fedge("predict", "import", "mine.csv", "--format", "table", "--out", "agx-orin/train/net.csv")
+
+    assert done.code == 0, done.err
+    assert read_mode_table(tmp_path / "agx-orin" / "train" / "net.csv").label == label
+
+
 def test_a_file_that_is_there_is_left_alone_unless_it_is_the_same(fedge: Launcher, tmp_path: Path) -> None:
     assert [_log(fedge, "net.csv").code for _ in range(2)] == [2, 2]
     assert _log(fedge, "agx-orin/net.csv").code == 0
@@ -88,7 +103,7 @@ def test_a_file_that_is_there_is_left_alone_unless_it_is_the_same(fedge: Launche
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("t.log", "--format", "nope"), "--format: got 'nope'; known: tegrastats, jtop, powertrain, bofl"),
+        (("t.log", "--format", "nope"), "--format: got 'nope'; known: tegrastats, jtop, powertrain, bofl, table"),
         (("t.log", "--format", "tegrastats"), "--steps: got nothing; a CSV file that says when each mode ran"),
         (("CIFAR10.json", "--format", "bofl", "--steps", "steps.csv"), "--steps: got steps.csv; no file for bofl"),
         (("gone.log", "--format", "jtop", "--steps", "steps.csv"), "gone.log: got no such file; the path of a CSV log"),

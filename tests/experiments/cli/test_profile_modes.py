@@ -66,7 +66,7 @@ def test_a_table_its_record_and_one_line_are_left(fedge, out):
     assert len(table.modes) == MODES
     assert (table.device, table.workload, table.batch_size) == ("orin-nano", WORKLOAD, 16)
     told = json.loads(profiling_journal.profiling_record_path(out).read_text(encoding="utf-8"))
-    assert told["label"] == "emulated"
+    assert (told["label"], table.label, told["emulated"]) == ("calibrated", "calibrated", True)
     assert told["board"] == "orin-nano"
     assert told["total_power"] == "VDD_IN"
     assert told["finished"]
@@ -127,8 +127,9 @@ def test_done_once_is_done(fedge, out):
         ({"modes": "some"}, "--modes: got 'some'"),
         ({"modes": "99999"}, "--modes: got 99999; from 1 to"),
         ({"explorer": "nosuch"}, "--explorer: got 'nosuch'; known"),
-        ({"workload": "nosuch"}, "--workload: got 'nosuch'; known"),
-        ({"batch_size": 3}, "--batch-size: got 3; 16"),
+        ({"workload": "nosuch"}, "--workload: got 'nosuch'; a classifier of torchvision"),
+        ({"batch_size": 0}, "--batch-size: got 0; a whole number"),
+        ({"board": "here", "infer": True}, "--board here: got "),
         ({"board": "emulated:nosuch"}, "--board: got 'nosuch'; known"),
         ({"board": "here"}, "--board here: got .*; emulated:NAME"),
     ],
@@ -159,9 +160,13 @@ def test_another_campaign_at_the_same_place_is_refused_with_the_difference(fedge
     assert out.read_bytes() == before
 
 
-def test_a_folder_must_exist(tmp_path):
-    with pytest.raises(BadInput, match="--out"):
-        profile(tmp_path / "nosuch" / "t.csv")
+def test_the_folder_is_made_unless_the_input_is_wrong_or_a_file_is_in_its_place(tmp_path):
+    with pytest.raises(BadInput, match="--board"):
+        profile(tmp_path / "new" / "train" / "t.csv", board="emulated:nosuch")
+    assert not (tmp_path / "new").exists()
+    profile(tmp_path / "new" / "train" / "t.csv", modes="1")
+    with pytest.raises(BadInput, match=r"--out: got .*a folder that can be made"):
+        profile(tmp_path / "new" / "train" / "t.csv" / "u.csv")
 
 
 # What it survives -----------------------------------------------------------------------------------------------------

@@ -98,14 +98,14 @@ def write_tables(folder: Path) -> Path:
     for name, intensity in (("mobilenetv3l-gld23k", 5.5), (RESNET, 35.0)):
         network, lines = find_known_network(name), compute_rooflines(TRUTH, modes(), intensity)
         assert network is not None
-        rows = ["cores,cpu_khz,gpu_hz,mem_hz,batch_size,time_ms,power_w"]
+        rows = ["cores,cpu_khz,gpu_hz,mem_hz,batch_size,time_ms,power_w,label"]
         for size in (1, 8, 32):
             batch = build_roofline_batch(network, size)
             seconds = compute_batch_times(lines, batch).total_s
             joules = batch_energy_j(lines, batch, seconds)
             for mode, s, j in zip(modes(), seconds, joules, strict=True):
                 knobs = f"{mode.cores},{1e3 * mode.cpu_mhz:.0f},{1e6 * mode.gpu_mhz:.0f},{1e6 * mode.mem_mhz:.0f}"
-                rows.append(f"{knobs},{size},{1e3 * s:.9g},{j / s:.9g}")
+                rows.append(f"{knobs},{size},{1e3 * s:.9g},{j / s:.9g},measured")
         (into / f"{name}.csv").write_text("\n".join(rows) + "\n")
     return into
 
@@ -199,3 +199,14 @@ def test_this_processors_bench_is_measured(tmp_path: Path, monkeypatch: pytest.M
 def test_a_bench_that_cannot_be_meant_is_one_line(device: str, seconds: float, mode: str | None) -> None:
     with pytest.raises(BadInput):
         bench(device=device, seconds=seconds, mode=mode, seed=0, out=None)
+
+
+def test_a_users_own_network_takes_the_shape_of_a_sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "roofline_nets.py").write_text("from torch import nn\n\ndef rnn():\n    return nn.Linear(28, 64)\n")
+    monkeypatch.chdir(tmp_path)
+
+    code, said = run("roofline_nets:rnn", "--device", "orin-nano")
+    assert (code, "as --input 3x224x224" in said) == (1, True)
+    code, said = run("roofline_nets:rnn", "--device", "orin-nano", "--input", "28x28")
+    assert code == 0, said
+    assert "roofline_nets:rnn on orin-nano" in said

@@ -6,8 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
-from experiments.cli.run_experiment import _list_notes, _suggest_fix
+from experiments.cli.run_experiment import _list_notes, _print_costs, _suggest_fix
+from fedge.experiment import Experiment
 
 SUMMARY: dict[str, Any] = {
     "labels": {"nano": {"count": 2, "truth": {"label": "estimated"}}},
@@ -55,8 +57,19 @@ def test_a_run_in_which_nobody_can_be_asked_is_to_be_changed_before_it_goes_on()
         "round 2: no board can be asked, now or later; all are away for good, or too empty", Path("runs/a")
     )
 
-    assert stuck == "change the boards' availability or battery in its run.yaml, then `fedge resume runs/a`"
+    assert stuck == "change the boards' availability, battery or memory in its run.yaml, then `fedge resume runs/a`"
     assert _suggest_fix("no round was played: 0 J; raise policy.budget_j in run.yaml", Path("runs/a")) == (
         "then `fedge resume runs/a` plays it"
     )
     assert _suggest_fix("round 2: strategy Mine failed", Path("runs/a")) == "`fedge resume runs/a` tries again"
+
+
+def test_the_terminal_says_in_one_line_what_a_step_costs(capsys: pytest.CaptureFixture[str]) -> None:
+    fleet = [{"device": "nano"}, {"device": "orin-nano", "cost": "vit-b16-cifar10"}]
+    for count, charged in ((1, "resnet18-imagenet, batch 16"), (2, "resnet18-imagenet, batch 16 for nano; vit-b16")):
+        experiment = Experiment.model_validate({"fleet": fleet[:count]})
+        _print_costs(experiment, Console(width=20))
+        line = capsys.readouterr().out
+        assert line.startswith(f"a step is priced as {charged}")
+        assert line.endswith("; the trained model has 24.7 kB\n")
+        assert line.count("\n") == 1

@@ -10,10 +10,14 @@ import pytest
 pytest.importorskip("torch", reason="checks load the data")
 
 from experiments.spec import experiment_checks
+from experiments.spec.experiment_checks import build_labels
 from experiments.spec.experiment_loader import load_experiment
 from experiments.spec.resource_checks import check_serving
+from fedge.client.memory_scaling import build_scaling_context
+from fedge.costs.layers.network_record import find_known_network
+from fedge.devices.catalogue import find
 from fedge.errors import BadInput
-from fedge.experiment import Experiment
+from fedge.experiment import Experiment, FleetEntry, ServingSpec
 
 HEAD = "fleet:\n  - device: {device}\n    serving: {{{serving}}}\n{more}"
 
@@ -105,3 +109,46 @@ def test_a_wrong_key_or_value_is_told_by_its_name(tmp_path: Path, serving: str, 
     with pytest.raises(BadInput) as caught:
         written(tmp_path, serving)
     assert told in str(caught.value)
+
+
+def test_a_service_may_be_any_network_that_the_layers_can_price(tmp_path: Path) -> None:
+    experiment = written(tmp_path, "network: squeezenet1_1, rate_hz: 30, latency_s: 0.8")
+    spec = experiment.fleet[0].serving
+    assert spec is not None
+    assert (spec.cost, spec.network.input) == ("squeezenet1_1", (3, 224, 224))  # type: ignore[union-attr]
+    assert spec.network.layers  # type: ignore[union-attr]
+
+    check_serving(experiment)
+
+    label = build_labels(experiment)["agx-orin-64gb"]["serving"]
+    assert label["label"] == "estimated"
+    assert label["source"].startswith("squeezenet1_1: layers of squeezenet1_1")
+
+
+def test_a_known_network_is_served_without_a_profile_of_inference(tmp_path: Path) -> None:
+    check_serving(written(tmp_path, "cost: vit-b16-cifar10, rate_hz: 5, latency_s: 2"))
+
+
+def test_a_services_network_that_cannot_be_counted_is_told_with_its_field(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=r"fleet\[0\]\.serving\.network\.model: got 'nosuch'"):
+        written(tmp_path, "network: nosuch, rate_hz: 30, latency_s: 0.8")
+
+
+def test_the_memory_of_a_service_is_taken_from_that_of_training(tmp_path: Path) -> None:
+    def limit_mb(serving: ServingSpec | None) -> float:
+        entry = FleetEntry(device="nano", serving=serving)
+        scaling = build_scaling_context(Experiment(fleet=(entry,)), entry, find("nano"), lambda: True)
+        assert scaling is not None
+        return scaling.limit_mb
+
+    network = find_known_network("resnet50-imagenet")
+    assert network is not None
+    small, large = (
+        ServingSpec(cost="resnet50-imagenet", rate_hz=1, latency_s=5, batch_sizes=sizes) for sizes in ((1,), (1, 16))
+    )
+
+    assert limit_mb(None) - limit_mb(small) == pytest.approx(network.inference_memory_mb(1))
+    assert limit_mb(small) - limit_mb(large) == pytest.approx(
+        network.inference_memory_mb(16) - network.inference_memory_mb(1)
+    )
+    assert network.inference_memory_mb(1) > network.weight_bytes / 1e6

@@ -5,12 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import yaml
 
 pytest.importorskip("torch", reason="a task trains with torch")
 
+from contracts.free_tasks import CHARACTERS, TABLE
+
 from experiments.spec.experiment_checks import check_experiment
 from experiments.spec.experiment_loader import load_experiment
+from fedge.client import emulated
+from fedge.costs.layered_work import count_priced_bytes, find_priced_network
+from fedge.devices.board_kinds import build_kind
 from fedge.errors import BadInput
+from fedge.experiment import list_boards
 
 TASK = """
 from torch import nn
@@ -18,6 +25,12 @@ from torch import nn
 def model(shape):
     pixels = shape.channels * shape.side ** 2
     return nn.Sequential(nn.Flatten(), nn.Linear(pixels, shape.classes))
+"""
+
+DATA = """
+def data(source):
+    from fedge.worker import sources
+    return sources.read({"synthetic": {"samples": 64, "channels": 1, "side": 8, "classes": 10}})
 """
 
 
@@ -57,8 +70,72 @@ def test_a_task_file_without_a_model_is_refused_with_what_it_needs(tmp_path: Pat
     ],
 )
 def test_a_mistake_that_shows_only_in_training_is_told_once_before_the_run(tmp_path: Path, mistake: str) -> None:
-    data = "\ndef data(source):\n    from fedge.worker import sources\n    return sources.synthetic(64, 1, 8, 10)\n"
-    experiment = load_experiment(written(tmp_path, "linear.py", mistake + data))
+    path = written(tmp_path, "linear.py", mistake + DATA)
 
     with pytest.raises(BadInput, match=r"linear\.py"):
-        check_experiment(experiment)
+        check_experiment(load_experiment(path))
+
+
+def test_a_task_file_alone_is_priced_by_its_own_layers(tmp_path: Path) -> None:
+    experiment = load_experiment(written(tmp_path, "linear.py", TASK + DATA), ["workload.batch_size=8"])
+    kind = build_kind(list_boards(experiment)[0], experiment.workload)
+
+    network = find_priced_network(experiment.fleet[0], experiment.workload)
+    assert network is not None
+    assert (experiment.workload.cost, network.input_shape, network.parameters) == ("linear.py", (1, 8, 8), 650)
+    assert kind.truth_label == "estimated"
+    assert kind.truth_source.startswith("layers of linear on orin-nano")
+    assert emulated.load_client(experiment, 0).setup.workload.batch_size == 8
+    assert emulated.load_client(experiment, 0).setup.model_bytes == 4 * 650
+
+
+@pytest.mark.parametrize(
+    ("text", "shape", "parameters"), [(CHARACTERS, (16,), 5633), (TABLE, (5,), 57)], ids=["text", "table"]
+)
+def test_samples_of_any_shape_price_their_network(
+    tmp_path: Path, text: str, shape: tuple[int, ...], parameters: int
+) -> None:
+    experiment = load_experiment(written(tmp_path, "linear.py", text))
+    network = find_priced_network(experiment.fleet[0], experiment.workload)
+
+    assert network is not None
+    assert (experiment.workload.cost, network.input_shape, network.parameters) == ("linear.py", shape, parameters)
+    assert build_kind(list_boards(experiment)[0], experiment.workload).truth_label == "estimated"
+
+
+def test_another_cost_is_charged_when_it_is_named_also_in_a_saved_run(tmp_path: Path) -> None:
+    path = written(tmp_path, "linear.py", TASK + DATA)
+    saved = tmp_path / "run.yaml"
+    saved.write_text(yaml.safe_dump(load_experiment(path).model_dump(mode="json")), encoding="utf-8")
+
+    for config in (path, saved):
+        work = load_experiment(config, ["workload.cost=vit-b16-cifar10"]).workload
+        assert (work.cost, work.network) == ("vit-b16-cifar10", None)
+
+
+def test_another_task_in_a_saved_run_is_priced_anew(tmp_path: Path) -> None:
+    saved = tmp_path / "run.yaml"
+    first = load_experiment(written(tmp_path, "linear.py", TASK + DATA))
+    saved.write_text(yaml.safe_dump(first.model_dump(mode="json")), encoding="utf-8")
+    (tmp_path / "other.py").write_text(TASK.replace("pixels,", "pixels, 2), nn.Linear(2,") + DATA, encoding="utf-8")
+
+    assert load_experiment(saved) == first
+    other = load_experiment(saved, ["workload.task=other.py"])
+    assert (other.workload.cost, count_priced_bytes(other.fleet[0], other.workload)) == ("other.py", 4 * (130 + 30))
+
+
+def test_a_network_that_no_rule_prices_asks_for_a_cost(tmp_path: Path) -> None:
+    text = TASK.replace("nn.Flatten(),", "nn.Flatten(), Odd(),") + DATA
+    text = text.replace(
+        "def model", "class Odd(nn.Module):\n    def forward(self, x):\n        return x.logcumsumexp(1)\n\ndef model"
+    )
+    path = written(tmp_path, "linear.py", text)
+
+    with pytest.raises(BadInput, match=r"no rule counts .*logcumsumexp.*a cost to price it as: resnet18-imagenet"):
+        load_experiment(path)
+    assert load_experiment(path, ["workload.cost=resnet18-imagenet"]).workload.network is None
+
+
+def test_a_fleet_whose_data_is_elsewhere_starts_from_the_default_cost(tmp_path: Path) -> None:
+    work = load_experiment(written(tmp_path, "linear.py"), ["backend=fleet"]).workload
+    assert (work.cost, work.network) == ("resnet18-imagenet", None)

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from experiments.spec.experiment_loader import load_experiment
-from fedge.client.memory_scaling import find_network
+from fedge.costs.layered_work import find_priced_network
 from fedge.devices.board_kinds import build_kind
 from fedge.errors import BadInput
 from fedge.experiment import list_boards
@@ -28,7 +28,7 @@ def test_a_bare_name_becomes_a_counted_network_that_names_the_cost(tmp_path: Pat
     network = experiment.workload.network
     assert network is not None
     assert (network.model, network.input, experiment.workload.cost) == ("resnet18", (3, 224, 224), "resnet18")
-    found = find_network(experiment, "resnet18")
+    found = find_priced_network(experiment.fleet[0], experiment.workload)
     assert found is not None
     assert len(found.convolutions) == 20
 
@@ -74,7 +74,7 @@ def _saved(folder: Path) -> Path:
 @pytest.mark.parametrize("override", ["workload.network.model=resnet34", "workload.network=resnet34"])
 def test_another_network_in_a_run_s_yaml_is_counted_anew_and_gives_the_name(tmp_path: Path, override: str) -> None:
     experiment = load_experiment(_saved(tmp_path), [override])
-    found = find_network(experiment, "resnet34")
+    found = find_priced_network(experiment.fleet[0], experiment.workload)
     assert experiment.workload.cost == "resnet34"
     assert found is not None
     assert len(found.convolutions) == 36
@@ -82,7 +82,7 @@ def test_another_network_in_a_run_s_yaml_is_counted_anew_and_gives_the_name(tmp_
 
 def test_another_input_in_a_run_s_yaml_is_counted_anew(tmp_path: Path) -> None:
     large, small = (load_experiment(_saved(tmp_path), more) for more in ([], ["workload.network.input=[3, 64, 64]"]))
-    costs = [find_network(experiment, "resnet18") for experiment in (large, small)]
+    costs = [find_priced_network(experiment.fleet[0], experiment.workload) for experiment in (large, small)]
     assert costs[0] is not None
     assert costs[1] is not None
     assert costs[1].flop < costs[0].flop / 5

@@ -114,6 +114,7 @@ SPACE = {"policy.time_weight": {"low": 0, "high": 1}}
         ({"grid": {"rounds": [2]}, "seeds": [1, 1]}, r"sweep.yaml: seeds: got \[1, 1\]; each seed once"),
         ({"grid": {"rounds": [2]}, "seed": 1}, "sweep.yaml: seed: got an unknown key; known here: experiment, seeds"),
         ({"grid": {"seed": [1, 2]}}, "sweep.yaml: seed: got a key that no variant sets; the key `seeds`"),
+        ({"grid": {"knowledge": ["auto"]}}, "sweep.yaml: knowledge: got a key that no variant sets; no knowledge"),
         ({"grid": {"backend": ["sim"]}}, "sweep.yaml: backend: got a key that no variant sets; no backend"),
         ({"grid": {"rounds": [1, 0]}}, "sweep.yaml: rounds 0: .*small.yaml: rounds: got 0; at least 1"),
         ({"grid": {"rouns": [1]}}, "sweep.yaml: rouns 1: .*small.yaml: rouns: got an unknown key; known here: name"),

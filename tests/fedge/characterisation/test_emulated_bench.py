@@ -85,7 +85,32 @@ def test_a_mode_that_the_board_lacks_is_not_set():
 def test_unknown_names_and_batch_sizes_are_refused():
     with pytest.raises(UnknownName, match="--board"):
         build_emulated_bench("nosuch", "resnet18-imagenet")
-    with pytest.raises(UnknownName, match="--workload"):
+    with pytest.raises(BadInput, match="--workload"):
         build_emulated_bench("nano", "nosuch")
-    with pytest.raises(BadInput, match="--batch-size: got 32; 16"):
-        build_emulated_bench("nano", "resnet18-imagenet", 32)
+    with pytest.raises(BadInput, match="--batch-size: got 0; a whole number above 0"):
+        build_emulated_bench("nano", "resnet18-imagenet", 0)
+
+
+@pytest.mark.parametrize(
+    ("device", "workload", "options", "label"),
+    [
+        ("orin-nano", "resnet18-imagenet", {"batch_size": 64}, "estimated"),
+        ("orin-nano", "resnet50", {"batch_size": 8}, "estimated"),
+        ("orin-nano", "resnet50", {"batch_size": 8, "kind": "infer"}, "estimated"),
+        ("agx-orin", "mobilenetv3l-gld23k", {"batch_size": 16, "kind": "infer"}, "calibrated"),
+    ],
+)
+def test_any_network_that_the_layers_can_price_has_a_bench(device, workload, options, label):
+    whole = build_emulated_bench(device, workload, **options)
+    usual = build_emulated_bench(device, "resnet18-imagenet")
+
+    assert (whole.label, whole.workload.batch_size) == (label, options["batch_size"])
+    assert whole.workload.kind == options.get("kind", "train")
+    assert (whole.device.surface.step_s != usual.device.surface.step_s).all()
+    assert whole.knowledge.priors
+
+
+def test_inference_is_shorter_than_training_of_the_same_batch():
+    train, infer = (build_emulated_bench("orin-nano", "resnet50", 8, kind=kind) for kind in ("train", "infer"))
+
+    assert (infer.device.surface.step_s < train.device.surface.step_s).all()

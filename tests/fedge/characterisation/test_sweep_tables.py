@@ -124,7 +124,7 @@ def test_points_without_power_or_mode_give_no_row_and_are_named(tmp_path):
     record = json.loads(profiling_record_path(path).read_text())
     assert [why for _, why in list_omitted_points(result)] == [NO_POWER, NO_MODE]
     assert [one["reason"] for one in record["left_out"]] == [NO_POWER, NO_MODE]
-    assert (record["label"], record["power_label"], len(record["modes"])) == ("emulated", "estimated", 1)
+    assert (record["label"], record["power_label"], len(record["modes"])) == ("estimated", "estimated", 1)
 
 
 def test_predictors_calibration_and_emulated_boards_read_a_table_as_it_is(tmp_path, capsys):

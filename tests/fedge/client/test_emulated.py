@@ -15,18 +15,34 @@ from fedge.client import emulated
 from fedge.client.client_setup import plan_conditions
 from fedge.client.emulated import ClientTask, DeferredTraining
 from fedge.client.memory_attempts import Answer
-from fedge.devices.emulated_board import MODE_SWITCH_S, WARM_UP_STEPS
+from fedge.decisions.candidate_modes import mask_above_floor
+from fedge.decisions.planning import load_planner
+from fedge.decisions.planning.board_energy import find_least_energy_point
+from fedge.devices.emulated_board import WARM_UP_STEPS
+from fedge.devices.mode_switch import mode_change_s
 from fedge.errors import BadInput
-from fedge.experiment import Experiment, ExplorationSpec, FleetEntry, PolicySpec, WorkloadSpec, list_boards
+from fedge.experiment import (
+    DataSpec,
+    Experiment,
+    ExplorationSpec,
+    FleetEntry,
+    LinkSpec,
+    PolicySpec,
+    WorkloadSpec,
+    list_boards,
+)
 from fedge.types import Measurement, ModeMix, NamedArrays, RoundGoal, RoundReport, TrainResult
 from fedge.wire import ClientState, ReplyMessage, RequestMessage, from_json, to_json
 
 pytest.importorskip("torch", reason="a client trains")
 
-EXPERIMENT = Experiment(
-    fleet=(FleetEntry(device="nano", count=2), FleetEntry(device="orin-nano")), workload=WorkloadSpec(local_epochs=0.5)
-)
 MODEL_BYTES = 100_000
+EXPERIMENT = Experiment(
+    fleet=(FleetEntry(device="nano", count=2), FleetEntry(device="orin-nano")),
+    workload=WorkloadSpec(local_epochs=0.5, model_mb=MODEL_BYTES / 1e6),
+)
+RESNET18_BYTES = 4 * 11_689_512
+"""Parameters of torchvision's ResNet-18 as its documentation gives them."""
 
 BROKEN_TASK = """
 import numpy as np
@@ -82,13 +98,73 @@ def test_a_front_is_offered_before_anything_was_measured() -> None:
     seat, front = emulated.load_client(EXPERIMENT, 0), answer.front
     assert front is not None
     assert (answer.board, answer.error, answer.report, answer.state, trained) == ("nano-1", None, None, None, None)
-    link = seat.setup.link.transfer(MODEL_BYTES)
+    link = seat.setup.link.transfer(MODEL_BYTES, MODEL_BYTES)
     assert front.link_s == pytest.approx(link.down_s + link.up_s)
     assert front.maxn.mode == seat.kind.spec.maxn
     work_s = [point.work_s for point in front.points]
     above_j = [point.work_j - front.idle_w * point.work_s for point in front.points]
     assert work_s == sorted(work_s)
     assert above_j == sorted(above_j, reverse=True)
+
+
+def test_a_link_moves_the_model_whose_steps_are_priced(arrays: NamedArrays) -> None:
+    what = Experiment(fleet=EXPERIMENT.fleet, workload=WorkloadSpec(local_epochs=0.5))
+    report, state, _ = played(arrays, ask_of(), experiment=what)
+
+    link = what.fleet[0].link
+    assert report.link.down_s == pytest.approx(link.latency_s + 8e-6 * RESNET18_BYTES / link.down_mbps)
+    assert report.link.up_s == pytest.approx(link.latency_s + 8e-6 * RESNET18_BYTES / link.up_mbps)
+    assert report.true_front is not None
+    assert report.front.link_s == report.true_front.link_s == report.link.down_s + report.link.up_s
+    assert state.rested_at_s == pytest.approx(report.link.down_s + report.work_s + report.link.up_s)
+
+
+def test_modes_are_planned_for_the_time_that_each_link_leaves(arrays: NamedArrays) -> None:
+    """The plan for boards of one kind with unlike uplinks against every mode of the true boards at every deadline."""
+    uplinks = {"near": 200.0, "middle": 40.0, "far": 10.0}
+    fleet = tuple(FleetEntry(device="orin-nano", name=n, link=LinkSpec(up_mbps=u)) for n, u in uplinks.items())
+    what = Experiment(fleet=fleet, data=DataSpec(partition="iid"))
+    ask = ask_of(policy="least-energy")
+    fronts = {entry.name: played(arrays, ask, i, what)[0].true_front for i, entry in enumerate(fleet)}
+    clients = [emulated.load_client(what, i) for i in range(len(fleet))]
+
+    def least_j(deadline_s: float) -> float:
+        total_j = 0.0
+        for client in clients:
+            link = client.setup.transfer(ask, None)
+            truth = client.surface.select_rows(mask_above_floor(client.surface.modes))
+            work_s = (client.setup.steps + WARM_UP_STEPS) * truth.step_s
+            work_j = work_s * truth.power_w + client.truth.idle_w.min() * (deadline_s - work_s)
+            in_time = link.down_s + work_s + link.up_s <= deadline_s * (1.0 + 1e-9)
+            total_j += link.radio_j + float(work_j[in_time].min(initial=np.inf))
+        return total_j
+
+    planner = load_planner("least-energy")
+    assert planner is not None
+    plan = planner(fronts, list(fronts), RoundGoal("least-energy", 0, None, {"max_slowdown": 1.1}))  # type: ignore[arg-type]
+    assert plan.deadline_s is not None
+    assert plan.maxn_round_s is not None
+    assert plan.energy_j == pytest.approx(least_j(plan.deadline_s))
+    others = [least_j(deadline_s) for deadline_s in np.linspace(1.0, 1.1, 200) * plan.maxn_round_s]
+    assert plan.energy_j <= min(others) * (1.0 + 1e-9)
+    found = {name: find_least_energy_point(front, plan.deadline_s) for name, front in fronts.items() if front}
+    cheapest = {name: front.points[-1] for name, front in fronts.items() if front}
+    assert (found["near"], found["middle"]) == (cheapest["near"], cheapest["middle"])
+    assert found["far"].work_s < 0.95 * cheapest["far"].work_s
+
+
+def test_boards_with_a_cost_of_their_own_move_that_network() -> None:
+    entries = (FleetEntry(device="nano"), FleetEntry(device="nano", name="vit", cost="vit-b16-cifar10"))
+    setups = [emulated.load_client(Experiment(fleet=entries), i).setup for i in (0, 1)]
+    assert [setup.model_bytes for setup in setups] == [RESNET18_BYTES, pytest.approx(342.64e6, rel=1e-4)]
+
+
+def test_a_network_of_unknown_layers_moves_what_is_trained(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedge.costs.layered_work.find_known_network", lambda _: None)
+    what = Experiment(fleet=EXPERIMENT.fleet, seed=2)
+    setup = emulated.load_client(what, 0).setup
+    assert setup.model_bytes is None
+    assert setup.transfer(ask_of(), None) == setup.link.transfer(MODEL_BYTES, MODEL_BYTES)
 
 
 def test_a_board_at_maxn_waits_there_and_any_other_in_its_lowest_mode() -> None:
@@ -159,7 +235,10 @@ def test_a_part_in_a_second_mode_is_reported_and_remembered_as_one_of_the_round(
     assert report.mixed.step_s > 2 * report.measured.step_s
     assert report.steps == report.asked_steps == seat.setup.steps
     assert report.mixed.warm_up_s > 0 == report.measured.warm_up_s
-    assert (report.mixed.switch_s, report.measured.switch_s) == (None, MODE_SWITCH_S)
+    assert (report.mixed.switch_s, report.measured.switch_s) == (
+        None,
+        mode_change_s(report.mixed.mode, report.measured.mode),
+    )
     assert state.measurements == (*own, report.mixed, report.measured)
 
 

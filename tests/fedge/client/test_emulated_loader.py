@@ -9,9 +9,11 @@ pytest.importorskip("torch", reason="boards train, which needs torch")
 
 from fedge import workloads
 from fedge.client import emulated
+from fedge.client.client_setup import plan_conditions
+from fedge.client.corrections import to_reference
 from fedge.client.emulated import EmulatedClient, load_client
 from fedge.errors import UnknownName
-from fedge.experiment import Experiment, FleetEntry, LoaderSpec, WorkloadSpec
+from fedge.experiment import Experiment, FleetEntry, LoaderSpec, ServingSpec, WorkloadSpec
 from fedge.types import RoundGoal
 from fedge.wire import RequestMessage, from_json, to_json
 
@@ -21,8 +23,8 @@ POINTS, FIGURES = 64, (13.459100799398339, 350.57369177386647, 73.22914883151043
 """What a plain board offers: pinned, so that what is done for boards with a loader leaves others alone."""
 
 
-def _experiment(loader: LoaderSpec | None) -> Experiment:
-    entry = FleetEntry(device="agx-xavier", loader=loader)
+def _experiment(loader: LoaderSpec | None, serving: ServingSpec | None = None) -> Experiment:
+    entry = FleetEntry(device="agx-xavier", loader=loader, serving=serving)
     work = WorkloadSpec(task="digits-cnn", cost="mobilenetv3l-gld23k", local_epochs=1)
     return Experiment(backend="local", fleet=(entry,), workload=work)
 
@@ -116,3 +118,29 @@ def test_loading_at_another_batch_size_is_that_of_its_samples() -> None:
 def test_a_storage_that_nobody_emulates_is_told_with_those_there_are() -> None:
     with pytest.raises(UnknownName, match="nvme"):
         _seat(LoaderSpec(workers=1, storage="floppy"))
+
+
+def test_the_corrections_of_a_loader_and_of_a_service_beside_it_compose() -> None:
+    """What is measured beside both becomes, correction by correction, the step that computes alone."""
+    serving = ServingSpec(cost="mobilenetv3l-gld23k", rate_hz=20, latency_s=4)
+    experiment = _experiment(SLOW, serving)
+    client = load_client(experiment, 0)
+    assert client.loader is not None
+    ask = RequestMessage("train", 1, 0.0, "maxn", model_bytes=1_000_000)
+
+    answer, _ = emulated.answer_request(
+        experiment, 0, ask, workloads.load_experiment_task(experiment).initial_arrays(1)
+    )
+
+    assert answer.error is None
+    assert answer.report is not None
+    seen = answer.report.measured
+    row = client.surface.find_row(seen.mode)
+    assert seen.service is not None
+    assert seen.step_s > 1.05 * client.surface.step_s[row]  # requests are served between the steps
+    assert seen.stall_s == pytest.approx(client.surface.stall_share[row] * client.surface.step_s[row], rel=0.06)
+    conditions = plan_conditions(client.setup, ask, None)
+    _, (alone,) = to_reference(conditions.corrections, [seen])
+    assert (alone.service, alone.stall_s) == (None, 0.0)
+    assert alone.step_s == pytest.approx(client.loader.bare.step_s[row], rel=0.08)
+    assert alone.power_w == pytest.approx(client.loader.bare.power_w[row], rel=0.08)

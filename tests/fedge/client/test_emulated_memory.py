@@ -24,6 +24,10 @@ from fedge.wire import ClientState, ReplyMessage, RequestMessage, from_json, to_
 SEEDS = range(1, 40)
 
 
+RESNET50_PARAMETERS = 25_557_032
+"""As torchvision's documentation gives them."""
+
+
 def experiment(memory_mb: float | None = None, seed: int = 1, policy: str = "balanced", **memory: object) -> Experiment:
     """One Nano on ResNet-50."""
     workload = {
@@ -100,6 +104,10 @@ def test_a_narrow_network_sends_the_leading_blocks() -> None:
     assert trained is not None
     narrow = workloads.load_experiment_task(experiment()).narrow_shapes(0.5)  # type: ignore[attr-defined]
     assert {name: value.shape for name, value in trained.arrays.items()} == narrow
+    link, whole_bytes = experiment().fleet[0].link, 4 * RESNET50_PARAMETERS
+    assert answer.report.link.down_s == pytest.approx(link.latency_s + 8e-6 * whole_bytes / link.down_mbps)
+    sent = 1e6 / 8 * link.up_mbps * (answer.report.link.up_s - link.latency_s) / whole_bytes
+    assert 0.25 < sent < 0.35  # half of the channels at both ends of every layer but the first and the last
 
 
 def test_a_wrong_prediction_costs_a_try_in_round_one_and_none_in_round_two() -> None:
@@ -167,6 +175,7 @@ def test_without_the_guard_the_board_fails_and_says_so() -> None:
         assert answer.error is not None
         assert answer.error.startswith("out of memory at batch 8 (")
         assert "guard is off" in answer.error
+        assert answer.unfit
 
 
 def test_where_nothing_fits_the_board_fails_and_keeps_what_it_learnt() -> None:
@@ -174,6 +183,7 @@ def test_where_nothing_fits_the_board_fails_and_keeps_what_it_learnt() -> None:
     (first, _), (second, _) = rounds_of(what)
     assert first.error is not None
     assert "nothing smaller" in first.error
+    assert first.unfit
     assert first.state is not None
     assert first.state.memory
     assert first.state.rested_at_s > 100.0
@@ -210,7 +220,7 @@ def test_predictions_stay_good_when_the_scale_changes_between_two_rounds() -> No
 def test_a_run_that_fits_is_the_same_as_if_nobody_knew_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
     what = experiment(seed=with_factor(0.5, 1.0))
     with_memory = rounds_of(what)
-    monkeypatch.setattr("fedge.client.memory_scaling.find_network", lambda *_: None)
+    monkeypatch.setattr("fedge.client.memory_scaling.find_priced_network", lambda *_: None)
     emulated._cached_client.cache_clear()
     try:
         without = rounds_of(what)

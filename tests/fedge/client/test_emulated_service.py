@@ -26,7 +26,7 @@ ARRAYS_BYTES = 24_000
 def experiment(service: dict | None = None, **entry: object) -> Experiment:
     """One AGX Orin, serving or not."""
     fleet = [{"device": "agx-orin-64gb", "name": "camera", **entry, **({"serving": service} if service else {})}]
-    workload = {"task": "digits-cnn", "cost": "resnet18-imagenet", "local_epochs": 0.5}
+    workload = {"task": "digits-cnn", "cost": "resnet18-imagenet", "local_epochs": 0.5, "model_mb": ARRAYS_BYTES / 1e6}
     return Experiment.model_validate({"fleet": fleet, "workload": workload, "seed": 5})
 
 

@@ -176,6 +176,7 @@ def test_where_nothing_fits_the_board_fails_says_why_and_remembers(board: Desk, 
     assert answer.error is not None
     assert answer.error.startswith("out of memory at batch 16 (")
     assert "CUDA out of memory" in answer.error
+    assert answer.unfit
     assert answer.state is not None
     assert [seen.peak_mb for seen in answer.state.memory] == [None]
 
@@ -249,6 +250,7 @@ def test_a_worker_that_died_is_not_tried_again_in_the_same_round() -> None:
     assert (len(tried), trained) == (1, None)
     assert answer.error is not None
     assert answer.error.endswith("; the trainer was killed")
+    assert not answer.unfit, "the next round tries something smaller"
     assert answer.state is not None
     assert answer.state.rested_at_s == 2.0
     assert [seen.peak_mb for seen in answer.state.memory] == [None]

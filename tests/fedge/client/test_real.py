@@ -107,6 +107,8 @@ def test_a_front_and_a_round_give_what_an_emulated_board_gives_and_leave_the_boa
     assert answer.report is not None
     assert answer.report.steps == answer.report.asked_steps == -(-len(_share()) // 16)
     assert answer.report.measured.power_w > 0
+    assert answer.handled_s is not None
+    assert answer.handled_s > answer.report.work_s
     assert answer.state is not None
     assert answer.state.measurements == answer.report.parts
     assert trained is not None

@@ -126,13 +126,12 @@ def test_after_each_trial_fewer_steps_and_less_time_are_left(
 
 
 def test_with_a_limit_on_modes_a_board_that_never_saw_the_fastest_mode_keeps_a_deadline_that_needs_it() -> None:
-    """Its first round was too short for a trial, and went to the cheapest mode."""
+    """Another policy had it work in the cheapest mode."""
     exploration = ExplorationSpec(modes=4, probe_s=2.5, slack=0.0)
-    history = parts_of(Bench(exploration=exploration).play(goal_of(3, 3.0)))
+    history = [seen(LOW)]
     goal = goal_of(60, 1.0)
     played = Bench(exploration=exploration).play(goal, history)
 
-    assert MAXN not in {part.mode for part in history}
     assert ended_s(played) <= (goal.deadline_s or 0.0) * (1 + 1e-6)
 
 

@@ -28,6 +28,7 @@ from contracts.rounds import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedge.client.round import TRIAL_REASON
 from fedge.experiment import ExplorationSpec
 from fedge.protocols import Policy
 from fedge.types import Measurement, RoundGoal
@@ -129,3 +130,31 @@ def test_modes_that_other_boards_tried_need_no_trial_where_they_are_predicted_su
 
     assert Bench().play(goal_of(60, 3.0), [seen(MAXN)]).probes
     assert Bench().play(goal_of(60, 3.0), [seen(MAXN)], told).probes == ()
+
+
+SHORT = ExplorationSpec(probe_s=1000.0)
+"""With it every probe takes longer than the round."""
+
+
+def test_a_board_that_knows_nothing_and_has_no_time_for_a_probe_works_in_the_fastest_mode() -> None:
+    played = Bench(policy=Noted(cheapest_known), exploration=SHORT).play(goal_of(2, 3.0))
+
+    assert played.probes == ()
+    assert played.measured.mode == MAXN
+    assert (played.measured.steps, played.decision.mode) == (2, MAXN)
+
+
+def test_in_a_round_too_short_for_a_probe_a_board_tries_a_mode_as_a_whole() -> None:
+    played = Bench(exploration=SHORT).play(goal_of(2, 1.6), [seen(MAXN)])
+
+    assert played.probes == ()
+    assert played.measured.mode == played.decision.mode != MAXN
+    assert played.decision.why == TRIAL_REASON
+    assert played.measured.steps == 2
+
+
+def test_in_the_last_round_nothing_is_probed() -> None:
+    last = dataclasses.replace(goal_of(40, 3.0), rounds_left=0)
+    played = Bench(policy=Noted(cheapest_known)).play(last, [seen(MAXN)])
+    assert played.probes == ()
+    assert played.decision.mode == MAXN

@@ -22,8 +22,10 @@ from fedge.decisions.probe_choice import (
     ProbeBudget,
     count_probe_steps,
     find_most_saving_mode,
-    is_probe_safe,
+    find_trial_mode,
+    is_probe_worthwhile,
     list_informative_modes,
+    scale_slack,
 )
 from fedge.pareto import front_mask
 from fedge.physics.time_power_model import compute_power_w, compute_step_s
@@ -110,15 +112,81 @@ def test_whatever_comes_out_within_the_margin_the_rest_of_the_round_ends_in_time
 
 
 @given(tables(), st.integers(0, 5), rooms, st.sampled_from([0.999, 1.001]))
-def test_a_probe_is_safe_if_it_ends_in_time_at_worst_and_is_at_most_half_of_what_is_left(
+def test_a_probe_is_worthwhile_only_if_it_ends_in_time_at_worst_and_is_at_most_half_of_what_is_left(
     predictions: Predictions, place: int, room: ProbeBudget, tight: float
 ) -> None:
     row = place % len(predictions.modes)
     room = dataclasses.replace(room, left_s=tight * worst_end_s(predictions, row, room))
     half = 2 * count_probe_steps(predictions.step_s, room)[row] <= room.steps
+    known = [predictions.modes[(row + 1) % len(predictions.modes)]]
 
-    assert is_probe_safe(predictions, predictions.modes[row], room) is bool(tight > 1 and half)
-    assert not is_probe_safe(predictions, PowerMode(6, 1000.0, 300.0, 1600.0), PLENTY)
+    if is_probe_worthwhile(predictions, IDLE_W, mode=predictions.modes[row], known=known, room=room):
+        assert tight > 1
+        assert half
+    absent = PowerMode(6, 1000.0, 300.0, 1600.0)
+    assert not is_probe_worthwhile(predictions, IDLE_W, mode=absent, known=known, room=PLENTY)
+
+
+def test_a_probe_is_made_only_if_the_rounds_that_are_left_can_pay_it_back() -> None:
+    """A probe of 40 of the 100 steps in a mode that takes 14 J per step instead of 10 J, and at its worst 21 J."""
+    predictions = table([1.0, 1.0], [12.0, 16.0], [0.01, 0.2])
+    known, mode = [predictions.modes[0]], predictions.modes[1]
+    room = ProbeBudget(steps=100.0, left_s=1000.0, probe_s=40.0, margin_z=1.0, allowed_s=(1.5,))
+
+    def pays(rounds_left: int) -> bool:
+        left = dataclasses.replace(room, rounds_left=rounds_left)
+        return is_probe_worthwhile(predictions, IDLE_W, mode=mode, known=known, room=left)
+
+    saved = 1.0 - math.exp(-0.2) * (16.0 * math.exp(-0.2) - IDLE_W) / 10.0
+    careful_j = math.exp(0.2) * (16.0 * math.exp(0.2) - IDLE_W)
+    rounds = math.ceil(0.4 * (careful_j - 10.0) / 10.0 / saved)
+    assert 1 < rounds < 20
+    assert [pays(left) for left in (0, rounds - 1, rounds)] == [False, False, True]
+
+
+def test_with_few_rounds_left_no_slow_mode_is_probed() -> None:
+    predictions = table([1.0, 1.7], [12.0, 4.0], [0.01, 0.1])
+    room = dataclasses.replace(PLENTY, allowed_s=(3.0,), rounds_left=5)
+    known = [predictions.modes[0]]
+
+    assert find_most_saving_mode(predictions, IDLE_W, known, room) == predictions.modes[1]
+    assert find_most_saving_mode(predictions, IDLE_W, known, dataclasses.replace(room, rounds_left=4)) is None
+
+
+def test_in_the_last_round_no_mode_is_probed_for_what_it_teaches() -> None:
+    predictions, known = board(1), [MAXN]
+    room = ProbeBudget(steps=500.0, left_s=1e6, probe_s=0.5, margin_z=1.0, allowed_s=(1.0,))
+
+    assert len(list_informative_modes(predictions, 3.0, known, room)) > 0
+    assert len(list_informative_modes(predictions, 3.0, known, dataclasses.replace(room, rounds_left=0))) == 0
+
+
+def test_a_round_that_is_too_short_for_a_probe_may_try_one_mode_as_a_whole() -> None:
+    """Two steps; the second mode takes 8.2 J above idling instead of 10 J, the third is too slow."""
+    predictions = table([1.0, 1.2, 3.0], [12.0, 8.8, 3.0], [0.01, 0.1, 0.1])
+    known = [predictions.modes[0]]
+    room = ProbeBudget(steps=2.0, left_s=4.0, probe_s=0.5, margin_z=1.0, allowed_s=(2.0,), rounds_left=3)
+
+    def trial(**changes: float) -> PowerMode | None:
+        return find_trial_mode(predictions, IDLE_W, known, dataclasses.replace(room, **changes))
+
+    assert find_most_saving_mode(predictions, IDLE_W, known, room) == predictions.modes[1]
+    assert find_most_saving_mode(predictions, IDLE_W, known, dataclasses.replace(room, steps=1.0)) is None
+    assert trial(steps=1.0) == trial() == predictions.modes[1]
+    assert trial(left_s=2.0 * 1.2 * math.exp(0.1) - 0.01) is None
+    assert trial(rounds_left=0) is None, "with the margin it takes 1.33 s at 9.7 W, more than the first"
+
+
+def test_in_the_last_round_a_mode_is_tried_as_a_whole_only_if_it_saves_at_its_worst_too() -> None:
+    predictions = table([1.0, 1.2, 1.3], [12.0, 8.0, 7.0], [0.01, 0.02, 0.2])
+    room = ProbeBudget(steps=2.0, left_s=9.0, probe_s=0.5, margin_z=1.0, allowed_s=(4.0,), rounds_left=0)
+
+    assert find_trial_mode(predictions, IDLE_W, [predictions.modes[0]], room) == predictions.modes[1]
+    assert find_trial_mode(predictions, IDLE_W, [predictions.modes[1]], room) is None
+
+
+def test_probes_extend_the_first_of_few_rounds_by_less() -> None:
+    assert [scale_slack(0.02, left) for left in (0, 1, 5, 14)] == [0.0, pytest.approx(0.004), 0.02, 0.02]
 
 
 @given(tables(), st.integers(1, 3), rooms)
@@ -282,7 +350,7 @@ def test_informative_modes_are_those_of_the_front_and_near_it_that_are_quick_and
     """Of each there is a mode no slower that is not much cheaper; idle 3 W."""
     predictions, known = board(seed), [MAXN]
     fastest_s = float(predictions.step_s.min())
-    room = ProbeBudget(steps=500.0, left_s=5000.0 * fastest_s, probe_s=0.5, margin_z=1.0)
+    room = ProbeBudget(500.0, 5000.0 * fastest_s, probe_s=0.5, margin_z=1.0, allowed_s=(1.5 * fastest_s,))
 
     told = list_informative_modes(predictions, 3.0, known, room)
 

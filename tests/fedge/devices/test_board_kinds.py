@@ -11,7 +11,13 @@ from experiments.spec.experiment_loader import load_experiment
 from fedge.costs.cost_profile import load_calibrated_training
 from fedge.decisions.candidate_modes import mask_candidates
 from fedge.devices import catalogue
-from fedge.devices.board_kinds import build_kind, build_link, build_surface, load_references
+from fedge.devices.board_kinds import (
+    build_kind,
+    build_link,
+    build_surface,
+    load_references,
+    load_unseen_references,
+)
 from fedge.devices.emulated_board import find_top_mode
 from fedge.errors import BadInput, UnknownName
 from fedge.experiment import Experiment, FleetBoard, FleetEntry, LinkSpec, WorkloadSpec, list_boards
@@ -118,13 +124,13 @@ def test_a_measured_table_is_replayed_exactly_by_every_board(tmp_path: Path) -> 
         assert surface.step_s.tolist() == [0.8125, 1.4, 2.125]
         assert surface.power_w.tolist() == [9.25, 7.5, 4.75]
         assert (surface.idle_w < surface.power_w).all()
-        assert (kind.truth_label, kind.truth_source) == ("measured", "made-up.csv (3 rows)")
+        assert (kind.truth_label, kind.truth_source) == ("unknown", "made-up.csv (3 rows)")
 
 
 def test_a_table_of_an_emulated_board_is_not_called_measured(tmp_path: Path) -> None:
     path = tmp_path / "made-up.csv"
-    path.write_text(TABLE)
-    path.with_name("made-up.csv.json").write_text('{"label": "emulated", "truth_label": "calibrated"}')
+    head, *rows = TABLE.strip().splitlines()
+    path.write_text("\n".join([f"{head},label", *(f"{row},calibrated" for row in rows)]))
     entry = FleetEntry(device="nano", truth=f"table:{path}")
     assert build_kind(board_of(entry), WorkloadSpec()).truth_label == "calibrated"
 
@@ -158,8 +164,8 @@ def test_an_unknown_name_lists_the_known_ones(entry: dict[str, str], workload: d
 
 def test_a_link_carries_the_model_both_ways_at_its_rates() -> None:
     link = build_link(LinkSpec(down_mbps=8.0, up_mbps=4.0, latency_s=0.25, radio_w=2.0))
-    used = link.transfer(1_000_000)
-    assert (used.down_s, used.up_s, used.radio_j) == pytest.approx((1.25, 2.25, 7.0))
+    used = link.transfer(down_bytes=1_000_000, up_bytes=500_000)
+    assert (used.down_s, used.up_s, used.radio_j) == pytest.approx((1.25, 1.25, 5.0))
 
 
 def test_an_entry_of_its_own_cost_is_what_a_fleet_of_that_cost_would_be() -> None:
@@ -191,5 +197,36 @@ def test_a_table_of_the_entrys_own_workload_is_no_reference(tmp_path: Path) -> N
     entry = FleetEntry(device="nano", cost="vit-b16-cifar10", references=(str(path),))
 
     with pytest.raises(BadInput, match="which is what the boards work on"):
-        load_references(board_of(entry), WorkloadSpec())
-    assert load_references(board_of(entry.model_copy(update={"cost": None})), WorkloadSpec())
+        load_unseen_references(board_of(entry), WorkloadSpec())
+    assert load_unseen_references(board_of(entry.model_copy(update={"cost": None})), WorkloadSpec())
+
+
+def test_a_run_learns_from_a_table_of_its_own_workload_and_leaves_model_files_to_its_launcher(tmp_path: Path) -> None:
+    path = tmp_path / "vit-b16-cifar10.csv"
+    path.write_text("\n".join(line for line in TABLE.splitlines() if ",32," not in line))
+    entry = FleetEntry(device="nano", cost="vit-b16-cifar10", references=(str(path), "nano.safetensors"))
+
+    assert [table.path for table in load_references(board_of(entry), WorkloadSpec())] == [str(path)]
+
+
+def test_every_board_of_an_entry_can_replay_a_table_of_its_own(tmp_path: Path) -> None:
+    lines = TABLE.splitlines()[:4]
+    for number, idle_w in ((1, 2.0), (2, 4.0)):
+        rows = [f"{line},{idle_w / place}" for place, line in enumerate(lines[1:], start=1)]
+        (tmp_path / f"nano-{number}.csv").write_text("\n".join([f"{lines[0]},idle_w", *rows]), encoding="utf-8")
+    entry = NANO.model_copy(update={"truth": f"table:{tmp_path}/{{board}}.csv"})
+
+    kinds = [build_kind(board_of(entry, index), WorkloadSpec()) for index in range(2)]
+
+    assert [kind.average.idle_w.tolist() for kind in kinds] == [[2.0, 1.0, 2 / 3], [4.0, 2.0, 4 / 3]]
+
+
+def test_an_idle_board_of_a_table_draws_less_than_a_working_one(tmp_path: Path) -> None:
+    lines = TABLE.splitlines()[:4]
+    (tmp_path / "nano.csv").write_text("\n".join([f"{lines[0]},idle_w", *(f"{line},50" for line in lines[1:])]))
+
+    average = build_kind(
+        board_of(NANO.model_copy(update={"truth": f"table:{tmp_path}/nano.csv"})), WorkloadSpec()
+    ).average
+
+    assert np.all(average.idle_w < average.power_w)

@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedge.devices import catalogue
-from fedge.devices.emulated_board import MODE_SWITCH_S, WARM_UP_STEPS, EmulatedBoard, find_top_mode
+from fedge.devices.emulated_board import WARM_UP_STEPS, EmulatedBoard, find_top_mode
 from fedge.devices.mode_surface import ModeSurface
+from fedge.devices.mode_switch import mode_change_s
 from fedge.devices.thermal_model import TRIP_C, ThermalModel
 from fedge.types import Measurement, Modes, PowerMode
 
@@ -94,7 +95,9 @@ def test_a_round_warms_up_once_whatever_modes_it_is_done_in() -> None:
 def test_each_change_of_mode_in_the_middle_of_the_work_costs_its_time_once() -> None:
     seen = parts(board(), SLOW, SLOW, FAST, FAST, SLOW)
 
-    assert [part.switch_s for part in seen] == [None, None, MODE_SWITCH_S, None, MODE_SWITCH_S]
+    change_s = mode_change_s(SLOW, FAST)
+    assert change_s > 0.0
+    assert [part.switch_s for part in seen] == [None, None, change_s, None, change_s]
     for part in seen:
         assert part.work_s == pytest.approx(5 * part.step_s + part.warm_up_s + (part.switch_s or 0.0))
 
@@ -105,7 +108,7 @@ def test_heating_counts_the_change_of_mode() -> None:
     before_c = device.temperature_c
     (changed,) = parts(device, FAST)
 
-    assert changed.switch_s == MODE_SWITCH_S
+    assert changed.switch_s == mode_change_s(SLOW, FAST)
     assert device.temperature_c == pytest.approx(COOL.temperature_after_c(before_c, changed.power_w, changed.work_s))
 
 

@@ -7,7 +7,7 @@ import pytest
 from contracts.boards import grid, made_up_table
 
 from fedge.devices.catalogue import load_catalogue
-from fedge.errors import BadInput, UnknownName
+from fedge.errors import BadInput
 from fedge.knowledge.profiling_source import list_candidates, source_from_board, source_from_table
 from fedge.modes import build_grid as every_mode
 from fedge.types import Modes, PowerMode, ProfileTable
@@ -110,7 +110,7 @@ def test_an_emulated_board_believes_nothing_of_its_own_workload():
     [("nosuch", "resnet18-imagenet", "--device"), ("orin-nano", "nosuch", "--workload")],
 )
 def test_an_unknown_board_or_workload_is_named_by_its_option(device, workload, where):
-    with pytest.raises(UnknownName) as error:
+    with pytest.raises(BadInput) as error:
         source_from_board(device, workload, 0)
 
     assert error.value.where == where

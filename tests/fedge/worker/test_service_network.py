@@ -78,7 +78,7 @@ def dice():
 
 def scored(trainer, arrays, x):
     """The scores that the trainer's own network would give."""
-    net = trainer.task.build(trainer._shape).eval()
+    net = trainer.task.build(trainer.shape).eval()
     net.load_state_dict({name: torch.from_numpy(array) for name, array in arrays.items()})
     with torch.no_grad():
         return net(trainer._feed.normalize(torch.from_numpy(x)).cpu()).numpy()

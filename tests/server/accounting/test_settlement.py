@@ -28,6 +28,14 @@ def test_the_round_lasts_until_the_straggler_is_done() -> None:
     assert round_row(settled, (0.1, 0.9)).straggler == "b"
 
 
+def test_the_measured_rate_of_a_real_boards_link_is_in_its_row() -> None:
+    measured, emulated = answer("a", 10.0), answer("b", 25.0)
+    assert measured.report is not None
+    measured = dataclasses.replace(measured, report=dataclasses.replace(measured.report, link_mbps=12.5))
+    settled = settle_round(OPEN, {"a": measured, "b": emulated}, LateReplySpec())
+    assert [row.link_mbps for row in settled.clients] == [12.5, None]
+
+
 def test_energy_is_work_and_radio_and_idling_for_the_rest_of_the_round() -> None:
     settled = settle_round(OPEN, {"a": answer("a", 10.0), "b": answer("b", 25.0)}, LateReplySpec())
     a = settled.clients[0]

@@ -16,6 +16,7 @@ from server.dashboard.views import BoardView, FleetView, PowerCurve, RunInfo, Su
 GOING, REAL = RunInfo(state="going"), RunInfo(state="going", real=True)
 DONE = views.select_fields(views.LastRow, client(3, "nano-1", "nano", 0))
 LATE = dataclasses.replace(DONE, status="late", steps=60, error="not done in time")
+UNFIT = dataclasses.replace(DONE, status="failed", error="out of memory", left_out=True)
 TRAINING = BoardProgress("nano-1", 100.0, "training", round=4, steps=200, steps_done=50, mode="2c", power_w=7.5)
 
 
@@ -33,10 +34,19 @@ def tile(
         (LATE, TRAINING, 3, "training", "late", 0.25),
         (LATE, dataclasses.replace(TRAINING, round=3), 3, "late", "late", 0.6),
         (LATE, None, 4, "resting", "", None),
+        (UNFIT, None, 4, "left-out", "", None),
         (None, None, 4, "resting", "", None),
         (None, None, 0, "unknown", "", None),
     ],
-    ids=["at work", "trouble stays marked", "a round's row is the last word", "not chosen", "never chosen", "no round"],
+    ids=[
+        "at work",
+        "trouble stays marked",
+        "a round's row is the last word",
+        "not chosen",
+        "nothing fits",
+        "never chosen",
+        "no round",
+    ],
 )
 def test_a_tile_shows_the_newer_of_row_and_report(
     row: views.LastRow | None, report: BoardProgress | None, latest: int, state: str, mark: str, progress: float | None
@@ -45,6 +55,8 @@ def test_a_tile_shows_the_newer_of_row_and_report(
     assert (found.state, found.mark, found.progress) == (state, mark, progress)
     if state == "training":
         assert (found.round, found.mode, found.power_w, found.seen_at_s) == (4, "2c", 7.5, 100.0)
+    if state == "left-out":
+        assert found.error == "out of memory"
     if state == "late":
         assert (found.error, found.told_s) == ("not done in time", LATE.end_s)
 
@@ -131,3 +143,16 @@ def test_only_what_changed_is_told() -> None:
 @pytest.mark.parametrize("after", [fleet(1.0, 1), fleet(1.0, 2, boards=4)], ids=["fewer rounds", "another fleet"])
 def test_where_things_vanish_or_come_everything_is_told_anew(after: FleetView) -> None:
     assert views.compare_views(fleet(1.0, 2), after) is after
+
+
+def test_a_tile_tells_latency_memory_and_how_far_predictions_were_off() -> None:
+    served = dataclasses.replace(
+        DONE, latency_p95_s=0.3, latency_budget_s=0.25, memory_mb=900.0, memory_limit_mb=1000.0, predicted_step_s=None
+    )
+
+    found = tile(served, TRAINING)
+
+    assert (found.latency_p95_s, found.latency_budget_s) == (0.3, 0.25)
+    assert (found.memory_mb, found.memory_limit_mb) == (900.0, 1000.0)
+    assert (found.time_error, found.power_error) == (None, pytest.approx(0.05))
+    assert (tile(None).latency_p95_s, tile(None).memory_mb, tile(None).power_error) == (None, None, None)

@@ -54,6 +54,8 @@ class Scripted:
     failing: Mapping[str, Sequence[int]] = field(default_factory=dict)
     """Board -> which of its tasks fail, from 0 on."""
     mute: bool = False
+    unfit: bool = False
+    """Whether nothing fits on the boards whose tasks fail."""
     calls: list[tuple[float, dict[str, OutgoingRequest]]] = field(default_factory=list)
     begun: dict[str, int] = field(default_factory=dict)
 
@@ -73,7 +75,7 @@ class Scripted:
         place = len(question.ask.state.measurements) + self.begun.get(f"failed {board}", 0)
         if place in self.failing.get(board, ()):
             self.begun[f"failed {board}"] = self.begun.get(f"failed {board}", 0) + 1
-            return IncomingReply(ReplyMessage(board, error="out of memory"))
+            return IncomingReply(ReplyMessage(board, error="out of memory", unfit=self.unfit))
         lasts = self.work_s[board]
         said = answer(board, lasts[place % len(lasts)], POWER_W, front())
         assert said.report is not None
@@ -304,6 +306,16 @@ def test_a_failed_board_is_a_row_and_is_asked_again_after_a_while() -> None:
     assert rows[0].energy_j == pytest.approx(IDLE_W * maxn_s)
     assert [(e.kind, e.board) for e in rows_of(tables, EventRow)] == [("failed", "b-1")]
     assert done_of(tables)[0].board == "b-1"
+
+
+def test_a_board_on_which_nothing_fits_gets_no_further_task() -> None:
+    tables, port = MemoryTables(), Scripted({"a-1": [5.0], "b-1": [1.0]}, {"b-1": [0]}, unfit=True)
+    coordinator(port, tables, fedbuff(), 6).run()
+
+    assert [name for _, asked in port.calls for name in asked if name == "b-1"] == ["b-1"]
+    events = [(e.kind, e.board) for e in rows_of(tables, EventRow)]
+    assert events == [("failed", "b-1"), ("left-out", "b-1")]
+    assert len(done_of(tables)) == 6
 
 
 def test_the_run_ends_when_every_board_has_failed_one_after_the_other_and_says_why() -> None:

@@ -62,7 +62,8 @@ def test_a_selector_is_told_the_round_how_many_its_options_and_its_memory(own: t
     _, call, _ = own.asked
 
     assert (call.round, call.count, call.options, call.memory) == (5, 3, {"a": 2.0}, {"x": 0.5})
-    assert (call.policy, call.limits) == ("energy-budget", {"budget_j": 900.0, "spent_j": 250.0, "rounds_left": 6.0})
+    limits = {"budget_j": 900.0, "spent_j": 250.0, "rounds_left": 6.0, "resting_w": 0.0}
+    assert (call.policy, call.limits) == ("energy-budget", limits)
     assert result.boards == ("nano-2", "tx2-1")
     assert (result.result.memory, result.result.deadline_s) == ({"x": 1.5}, 33.0)
     assert result.wanted is None

@@ -71,7 +71,7 @@ class Scripted:
         if failure == "misfit":
             return IncomingReply(answer(board, 5.0), TrainResult({"w": np.zeros(1, np.float32)}, 0.0, 0.0))
         if failure:
-            return IncomingReply(ReplyMessage(board, error=failure))
+            return IncomingReply(ReplyMessage(board, error=failure, unfit="nothing smaller" in failure))
         if question.ask.kind == "front":
             return IncomingReply(ReplyMessage(board, front=front()))
         assert question.arrays is not None
@@ -118,6 +118,44 @@ def test_a_failed_board_is_a_row_and_the_others_go_on() -> None:
     assert [(row.round, row.board, row.error) for row in failed] == [(2, "nano-2", "out of memory")]
     assert [(e.kind, e.board) for e in rows_of(tables, EventRow)] == [("failed", "nano-2")]
     assert state.round == 3
+
+
+def test_a_board_on_which_nothing_fits_fails_once_and_is_left_out_of_the_rounds_and_of_the_savings(
+    tmp_path: Path,
+) -> None:
+    tables, port = MemoryTables(), Scripted({(1, "nano-2"): "out of memory; nothing smaller may be tried"})
+    coordinator(port, tables, tmp_path).run()
+
+    assert port.asked == [(1, "nano-1"), (1, "nano-2"), (2, "nano-1"), (3, "nano-1")]
+    events = [(e.kind, e.board) for e in rows_of(tables, EventRow)]
+    assert events == [("failed", "nano-2"), ("left-out", "nano-2")]
+    rounds, clients = rows_of(tables, RoundRow), rows_of(tables, ClientRow)
+    assert [row.available for row in rounds] == [2, 1, 1]
+    assert [row.left_out for row in clients] == [None, True, None, None]
+    first, second = rounds[0], rounds[1]
+    assert first.maxn_energy_j == clients[0].maxn_energy_j + clients[1].energy_j, "the failed board saved nothing"
+    assert second.maxn_parked_energy_j == clients[2].maxn_parked_energy_j
+    assert second.resting_energy_j == pytest.approx(IDLE_W * second.round_s), "it still draws power"
+
+
+def test_a_board_that_was_left_out_is_asked_again_once_its_memory_has_changed(tmp_path: Path) -> None:
+    failing = {(1, "nano-2"): "out of memory; nothing smaller may be tried"}
+    coordinator(Scripted(failing), MemoryTables(), tmp_path, rounds=1).run()
+    state = checkpoint.load_latest(tmp_path)
+
+    unchanged, more = Scripted(), Scripted()
+    coordinator(unchanged, MemoryTables(), rounds=2).run(state)
+    fleet = (FleetEntry(device="nano", count=2, memory_mb=8000.0),)
+    coordinator(more, MemoryTables(), rounds=2, fleet=fleet).run(state)
+
+    assert unchanged.asked == [(2, "nano-1")]
+    assert more.asked == [(2, "nano-1"), (2, "nano-2")]
+
+
+def test_a_run_in_which_nothing_fits_on_any_board_says_so() -> None:
+    failing = {(1, "nano-2"): "out of memory; nothing smaller", (2, "nano-1"): "out of memory; nothing smaller"}
+    with pytest.raises(RunFailed, match="round 2: no board gave a result"):
+        coordinator(Scripted(failing), MemoryTables()).run()
 
 
 def test_arrays_that_do_not_fit_fail_their_board_only() -> None:
@@ -388,6 +426,20 @@ def test_the_run_ends_before_the_round_that_would_exceed_its_energy_budget() -> 
     last = rows_of(tables, EventRow)[-1]
     assert (last.kind, last.round) == ("budget", 3)
     assert f"of {limit_j:.0f} J are spent" in last.message
+
+
+def test_boards_at_rest_use_up_the_energy_budget_too() -> None:
+    tables, selection = MemoryTables(), SelectionSpec(name="random", count=1)
+    policy = PolicySpec(name="energy-budget", budget_j=330.0)
+    state = coordinator(Scripted(), tables, rounds=9, policy=policy, selection=selection).run()
+    rounds = rows_of(tables, RoundRow)
+
+    resting_j = sum(row.resting_energy_j for row in rounds)
+    assert resting_j == pytest.approx(sum(IDLE_W * row.round_s for row in rounds))
+    assert state.spent_j == pytest.approx(sum(row.energy_j for row in rounds) + resting_j)
+    assert rows_of(tables, EventRow)[-1].kind == "budget"
+    alone_j = sum(row.energy_j for row in rounds)
+    assert alone_j + rounds[-1].energy_j + 25.0 < 330.0, "without the boards at rest there would be another round"
 
 
 def everything_on(tmp_path: Path) -> dict[str, object]:

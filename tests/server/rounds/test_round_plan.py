@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 from contracts.reports import front
 
@@ -72,8 +74,19 @@ def test_a_deadline_that_cannot_be_kept_is_replaced_by_the_shortest_possible() -
     assert plan.goals["a"].deadline_s == 22.0
 
 
+def test_the_radio_counts_against_a_budget() -> None:
+    work_j = plan_round(PolicySpec(name="energy-budget", budget_j=1e6), FRONTS, ["a"]).energy_j
+    assert work_j is not None
+    fronts = {"a": dataclasses.replace(FRONTS["a"], radio_j=50.0)}
+
+    for left_j, feasible in ((work_j + 49.0, False), (work_j + 51.0, True)):
+        plan = plan_round(PolicySpec(name="energy-budget", budget_j=left_j), fronts, ["a"])
+        assert plan.energy_j == pytest.approx(work_j + 50.0)
+        assert plan.feasible == feasible
+
+
 def test_what_is_spent_travels_with_a_budget_only() -> None:
     budgeted = plan_round(PolicySpec(name="energy-budget", budget_j=900.0), FRONTS, ["a"], spent_j=100.0)
 
-    assert budgeted.goals["a"].limits == {"budget_j": 900.0, "spent_j": 100.0}
+    assert budgeted.goals["a"].limits == {"budget_j": 900.0, "spent_j": 100.0, "resting_w": FRONTS["b"].idle_w}
     assert plan_round(PolicySpec(name="balanced"), FRONTS, ["a"], spent_j=100.0).goals["a"].limits == {}

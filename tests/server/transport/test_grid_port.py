@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable
 
 import numpy as np
@@ -32,6 +33,7 @@ class FakeGrid:
         self.silent, self.broken, self.delay, self.late_nodes = silent, broken, delay, late_nodes
         self.bare = ""
         self.mute = False
+        self.handled_s: float | None = None
         self.names: dict[str, str] = {}
         self.claims: dict[str, str] = {}
         self.sent: dict[str, Message] = {}
@@ -76,7 +78,7 @@ class FakeGrid:
     def _content(self, board: str, ask: RequestMessage) -> RecordDict:
         if ask.kind == "hello":
             return RecordDict({"fedge": ConfigRecord({"answer": to_json(ReplyMessage(self.names.get(board, board)))})})
-        said = to_json(answer(self.claims.get(board, board), 5.0))
+        said = to_json(dataclasses.replace(answer(self.claims.get(board, board), 5.0), handled_s=self.handled_s))
         if board in self.bare:
             return RecordDict({"fedge": ConfigRecord({"answer": said})})
         return RecordDict(
@@ -102,6 +104,29 @@ def test_every_board_gets_its_own_question_and_its_own_reply() -> None:
         assert reply.trained is not None
         assert reply.trained.arrays["w"].tolist() == (MODEL["w"] + 1).tolist()
         assert (reply.trained.loss, reply.trained.accuracy) == (0.25, 0.75)
+
+
+def test_the_link_of_a_real_board_is_measured_beyond_its_own_time() -> None:
+    grid, clock = FakeGrid("a", delay=40), SimulatedClock()
+    grid.handled_s = 1.5
+    began_s = clock.now_s()
+    port = GridPort(grid, "a", clock)
+    port.ask({}, 1.0)
+    named_s = clock.now_s()
+    report = port.ask(questions("a"), 10.0)["a"].answer.report
+
+    assert named_s > began_s
+    assert report is not None
+    assert report.link_mbps == pytest.approx(8e-6 * 2 * MODEL["w"].nbytes / (clock.now_s() - named_s - 1.5))
+
+
+def test_nothing_is_measured_where_an_emulated_board_answers_or_clocks_disagree() -> None:
+    for handled_s in (None, 1e6):
+        grid = FakeGrid("a")
+        grid.handled_s = handled_s
+        report = GridPort(grid, "a", SimulatedClock()).ask(questions("a"), 10.0)["a"].answer.report
+        assert report is not None
+        assert report.link_mbps is None
 
 
 def test_boards_are_asked_for_their_names_only_once() -> None:

@@ -17,6 +17,7 @@ LAYOUTS = {
     "jtop": "CSV log of jetson-stats, with --steps",
     "powertrain": "run folders or result tables of github kedar-1401/Dream-Lab",
     "bofl": "JSON of github hongpeng-guo/BoFL",
+    "table": "CSV in the normal form; without a label it counts as measured",
 }
 """Description of each format, by name."""
 
@@ -70,7 +71,8 @@ def assemble_tables(imported: ImportedRows, device: str, workload: str) -> Impor
     rows = [(*astuple(row.key), row.time_ms, row.power_w) for row in imported.rows]
     numbers = np.array(rows, dtype=np.float64)
     sizes = np.unique(numbers[:, 4])
-    tables = tuple(build_mode_table(where, numbers[numbers[:, 4] == size], device, workload) for size in sizes)
+    batches = [numbers[numbers[:, 4] == size] for size in sizes]
+    tables = tuple(build_mode_table(where, batch, device, workload, label="measured") for batch in batches)
     several = len(tables) > 1
     own = [
         f"batch size {table.batch_size}: {note}" if several else note

@@ -157,6 +157,7 @@ def test_the_summary_tells_of_a_budget_of_staleness_and_of_resting_boards():
         "resting_energy_j": 2500.0,
         "budget_j": 8e4,
         "budget_spent": 0.975,
+        "link_mbps": 9.876,
     }
     summary["ended"] = "78000 J of 80000 J are spent; round 9 would take 9000 J"
     text = " ".join(shown(summary_table(summary)).split())
@@ -164,8 +165,9 @@ def test_the_summary_tells_of_a_budget_of_staleness_and_of_resting_boards():
         "late, failed, cancelled 0, 0, 3",
         "mean staleness 1.50 models",
         "energy 78.0 kJ, plus 2.50 kJ of idle boards",
-        "energy budget 97.5 % of 80.0 kJ spent; idle boards (2.50 kJ) are not counted",
+        "energy budget 97.5 % of 80.0 kJ spent, 2.50 kJ of it by boards at rest",
         "ended 78000 J of 80000 J are spent; round 9",
+        "links at least 9.88 Mbit/s, measured",
     ):
         assert part in text
 
@@ -193,7 +195,14 @@ def test_a_real_board_that_was_cut_off_without_a_report_is_a_line_with_its_reaso
 
 def test_the_summary_says_when_savings_are_over_fewer_rounds():
     summary = {"rounds": 3, "compared_rounds": 2, "saving_vs_maxn": 0.2, "oracle_saving_vs_maxn": 0.0}
-    assert "20.0 %, – of the oracle's saving, over 2 of 3 rounds" in shown(summary_table(summary))
+    assert "20.0 %, over 2 of 3 rounds (the oracle saves less than 2 %)" in shown(summary_table(summary))
+
+
+def test_a_run_at_maxn_has_no_share_of_the_oracles_saving():
+    known = {"policy": "maxn", "oracle_saving_vs_maxn": 0.2, "oracle_saving_vs_maxn_parked": 0.08}
+    text = shown(summary_table({**known, "saving_vs_maxn": None, "saving_vs_maxn_parked": -0.158}))
+    assert "saving vs MAXN – (the run itself is at MAXN)" in " ".join(text.split())
+    assert "low idle −15.8 % (the run itself is at MAXN)" in " ".join(text.split())
 
 
 def test_the_summary_of_a_run_without_truth_has_dashes():

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from experiments.report.run.run_summary import find_budget_end, summarise_run
-from experiments.report.run.run_tables import describe_emulation
+from experiments.report.run.run_tables import describe_emulation, describe_links
 from experiments.spec import experiment_checks
 from experiments.spec.experiment_loader import load_experiment
 from fedge.experiment import Experiment
@@ -66,6 +66,14 @@ def test_staleness_is_the_mean_of_the_results_that_tell_theirs(make_run):
     assert summary_of(make_run("untold"))["mean_staleness"] is None
 
 
+def test_the_rate_of_the_links_is_the_median_of_what_was_measured(make_run):
+    def timed(row):
+        return dataclasses.replace(row, link_mbps={"nano-1": 2.0 + row.round, "nano-2": None}.get(row.board))
+
+    assert summary_of(make_run(change=timed))["link_mbps"] == 4.0
+    assert summary_of(make_run("untold"))["link_mbps"] is None
+
+
 def test_a_run_that_its_budget_ended_says_so_and_one_that_went_on_does_not(make_run):
     def spent(number):
         return EventRow(60.0, number, None, "budget", "290 J of 300 J are spent; round 4 would take 90 J")
@@ -105,3 +113,40 @@ def test_a_recorded_folder_in_place_of_a_board_is_told() -> None:
 
     assert labels["nano"]["truth"]["label"] == "estimated"
     assert "measure nothing" in describe_emulation(Told(experiment, labels))
+
+
+def test_the_page_says_which_model_is_moved_and_which_is_trained() -> None:
+    fleet = [{"device": "nano"}, {"device": "nano", "name": "vit", "cost": "vit-b16-cifar10"}]
+    one, two = (Experiment.model_validate({"fleet": fleet[:count]}) for count in (1, 2))
+
+    assert describe_emulation(Told(one, experiment_checks.build_labels(one))).endswith(
+        "<b>Moved:</b> 46.8 MB each way (the parameters of resnet18-imagenet, 4 bytes each); "
+        "the trained model has 24.7 kB."
+    )
+    assert (
+        "343 MB each way (the parameters of vit-b16-cifar10, 4 bytes each) for vit; the trained model has 24.7 kB"
+        in describe_emulation(Told(two, experiment_checks.build_labels(two)))
+    )
+
+
+def test_a_model_of_unknown_size_is_said_to_be_the_trained_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    experiment = Experiment.model_validate({"fleet": [{"device": "nano"}]})
+    monkeypatch.setattr("fedge.costs.layered_work.find_known_network", lambda _: None)
+
+    moved = describe_links(experiment_checks.build_link_labels(experiment))
+    assert moved == (
+        "24.7 kB each way (the trained model: resnet18-imagenet has no known layers or workload.model_mb); "
+        "the trained model has 24.7 kB"
+    )
+
+
+def test_a_size_of_the_users_own_is_moved() -> None:
+    experiment = Experiment.model_validate({"fleet": [{"device": "nano"}], "workload": {"model_mb": 23.4}})
+    moved = describe_links(experiment_checks.build_link_labels(experiment))
+    assert moved == "23.4 MB each way (workload.model_mb); the trained model has 24.7 kB"
+
+
+def test_real_boards_move_what_they_train() -> None:
+    experiment = Experiment.model_validate({"fleet": [{"device": "nano"}], "backend": "fleet"})
+    moved = describe_links(experiment_checks.build_link_labels(experiment))
+    assert moved == "24.7 kB each way (the trained model); the trained model has 24.7 kB"

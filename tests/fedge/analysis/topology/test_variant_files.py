@@ -24,6 +24,7 @@ from fedge.analysis.topology.variant_files import (
     variant_to_dict,
 )
 from fedge.costs.layers.network_cost import LayerCost, NetworkCost, Shape
+from fedge.costs.layers.network_source import load_network_cost
 from fedge.errors import BadInput, RunFailed
 
 SHAPE = (3, 8, 8)
@@ -52,6 +53,14 @@ def folder(tmp_path: Path) -> Path:
     place = tmp_path / "variants" / "tiny"
     save_variant(_variant(), cut_module(_whole(), _variant().plan), place)
     return place
+
+
+def test_whatever_takes_a_network_takes_a_variants_record(folder):
+    assert load_network_cost(str(folder / RECORD)) == _variant().cost
+
+    (folder / RECORD).write_text(json.dumps(variant_to_dict(_variant()) | {"cost": None}), encoding="utf-8")
+    with pytest.raises(BadInput, match=r"variant\.json: cost"):
+        load_network_cost(str(folder / RECORD))
 
 
 def test_a_variant_comes_back_with_its_weights_and_its_record(folder):

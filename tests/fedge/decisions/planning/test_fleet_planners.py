@@ -7,7 +7,18 @@ import math
 
 import numpy as np
 import pytest
-from contracts.fronts import a_front, certain_front, deadlines, end_s, fleets, in_reach, maxn_round, rounds, some_front
+from contracts.fronts import (
+    a_front,
+    above_j,
+    certain_front,
+    deadlines,
+    end_s,
+    fleets,
+    in_reach,
+    maxn_round,
+    rounds,
+    some_front,
+)
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -127,7 +138,7 @@ def test_fastest_no_shorter_round_keeps_the_watts_and_the_shares_are_enough(
 def work_within(front: Front, deadline_s: float, z: float, power_w: float) -> float:
     """The least joules above idling within reach and within the share; there is such a point."""
     kept = [p for p in in_reach(front, deadline_s, z) if p.work_j / p.work_s <= power_w * (1 + 1e-9)]
-    return min(p.work_j - front.idle_w * p.work_s for p in kept)
+    return min(above_j(front, p) for p in kept)
 
 
 @given(fleets(certain_front, 3), st.floats(0.5, 1.3), st.floats(0.5, 1.3))
@@ -184,6 +195,17 @@ def test_a_budget_that_is_used_up_is_not_feasible_and_time_has_no_weight_then() 
     short = plan("energy-budget", fronts, budget_j=500.0, spent_j=350.0, time_weight=1.0)
     assert (short.deadline_s, short.feasible) == (20.0, True)
     assert not plan("energy-budget", fronts, budget_j=500.0, spent_j=450.0).feasible
+
+
+def test_boards_at_rest_count_in_the_plan_of_a_budget_and_shorten_the_round() -> None:
+    fronts = {"a": a_front([(10.0, 20.0), (20.0, 5.0)])}
+    alone = plan("energy-budget", fronts, budget_j=500.0)
+    beside = plan("energy-budget", fronts, budget_j=500.0, resting_w=100.0)
+    assert (alone.deadline_s, beside.deadline_s) == (20.0, 10.0)
+    assert beside.energy_j is not None
+    assert alone.energy_j is not None
+    assert beside.energy_j > 100.0 * 10.0
+    assert not beside.feasible
 
 
 LIMITS = {

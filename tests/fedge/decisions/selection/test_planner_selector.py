@@ -118,9 +118,23 @@ class TestPlanner(SelectorContract):
         one_j = board_round_energy_j(told[0].front, point, answer.deadline_s)
 
         assert compute_allowance_j(limits) == 500.0
-        assert len(answer.boards) * one_j <= 500.0 < (len(answer.boards) + 1) * one_j
+        idle_j, count = told[0].front.idle_w * answer.deadline_s, len(answer.boards)
+
+        def fleet_j(boards: int) -> float:
+            return boards * one_j + (6 - boards) * idle_j
+
+        assert fleet_j(count) <= 500.0 < fleet_j(count + 1)
         assert answer.why == ""
         assert chosen(self.name, told, SelectionContext(2, 6)).deadline_s is None
+
+    def test_the_round_s_share_of_a_budget_is_also_that_of_the_boards_at_rest(self) -> None:
+        told = fleet(6, front=a_front(), samples=10, loss=1.0, last_round=1)
+        limits = {"budget_j": 3600.0, "spent_j": 1000.0, "rounds_left": 4.0}
+        alone = SelectionContext(2, 6, policy="energy-budget", limits=limits)
+        many = chosen(self.name, told, alone)
+        few = chosen(self.name, told, dataclasses.replace(alone, limits=limits | {"resting_w": 1.0}))
+
+        assert 0 < len(few.boards) < len(many.boards)
 
     def test_a_budget_that_is_used_up_still_gives_the_cheapest_client(self) -> None:
         told = [ClientStatus("a", a_front(power_w=30.0)), ClientStatus("b", a_front(power_w=10.0))]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +18,6 @@ from fedge.devices.tables.mode_table import (
     list_batch_sizes,
     parse_workload_kind,
     read_mode_table,
-    read_table_label,
     write_mode_table,
 )
 from fedge.devices.tables.table_checks import list_table_notes
@@ -244,23 +244,56 @@ def test_a_folder_named_infer_makes_a_table_one_of_inference(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("record", "label"),
+    ("labels", "label"),
     [
-        (None, "measured"),
-        ('{"label": "measured"}', "measured"),
-        ('{"label": "emulated", "truth_label": "calibrated"}', "calibrated"),
-        ('{"label": "emulated", "truth_label": "estimated"}', "estimated"),
-        ('{"label": "emulated"}', "estimated"),
-        ('{"label": "emulated", "truth_label": 7}', "estimated"),
-        ("[1, 2]", "measured"),
-        ('{"label": "emu', "measured"),
+        (("measured", "measured"), "measured"),
+        (("measured", "calibrated"), "calibrated"),
+        (("calibrated", "estimated"), "estimated"),
+        (("measured", ""), "unknown"),
     ],
 )
-def test_the_record_beside_a_table_says_who_made_it(record: str | None, label: str, tmp_path: Path) -> None:
-    if record is not None:
-        (tmp_path / "net.csv.json").write_text(record, encoding="utf-8")
+def test_a_tables_label_is_the_weakest_of_its_rows(labels: tuple[str, str], label: str, tmp_path: Path) -> None:
+    rows = [f"{row},{word}" for row, word in zip(ROWS, labels, strict=True)]
 
-    assert read_table_label(tmp_path / "net.csv") == label
+    assert read_mode_table(_file(tmp_path, *rows, head=f"{HEAD},label")).label == label
+
+
+def test_a_table_without_labels_is_of_unknown_origin_also_when_it_is_written_again(tmp_path: Path) -> None:
+    table = read_mode_table(_file(tmp_path, *ROWS))
+
+    assert table.label == "unknown"
+    assert format_mode_tables(table).startswith(f"{HEAD}\n")
+
+
+def test_a_written_table_keeps_its_label_and_its_sum(tmp_path: Path) -> None:
+    path = tmp_path / "board" / "train" / "net.csv"
+
+    for label in ("estimated", "measured"):
+        write_mode_table(path, replace(made_up_table(), label=label))
+        assert read_mode_table(path).label == label
+    write_mode_table(tmp_path / "bare.csv", made_up_table())
+    assert read_mode_table(path).sha256 == read_mode_table(tmp_path / "bare.csv").sha256
+
+
+def test_a_label_that_does_not_exist_is_refused(tmp_path: Path) -> None:
+    path = _file(tmp_path, *(f"{row},sure" for row in ROWS), head=f"{HEAD},label")
+
+    with pytest.raises(BadInput, match="line 2, label: got 'sure'; one of measured, calibrated, estimated, unknown"):
+        read_mode_table(path)
+
+
+def test_idle_power_is_an_optional_column(tmp_path: Path) -> None:
+    table = made_up_table()
+    with_idle = dataclasses.replace(table, idle_w=0.5 * table.power_w)
+
+    write_mode_table(tmp_path / "net.csv", with_idle)
+    write_mode_table(tmp_path / "mixed.csv", with_idle, dataclasses.replace(table, batch_size=4))
+    back = read_mode_table(tmp_path / "net.csv")
+
+    assert back.idle_w is not None
+    np.testing.assert_allclose(back.idle_w, 0.5 * table.power_w, rtol=1e-11)
+    assert back.sha256 == read_mode_table(tmp_path / "mixed.csv", batch_size=16).sha256
+    assert read_mode_table(tmp_path / "mixed.csv", batch_size=16).idle_w is None
 
 
 def test_a_written_table_is_read_back(tmp_path: Path) -> None:

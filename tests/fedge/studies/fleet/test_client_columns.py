@@ -5,11 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from fedge.client import emulated
 from fedge.devices.mode_surface import BOARD_DEVIATION
-from fedge.experiment import AvailabilitySpec, BatterySpec, Experiment, ExplorationSpec, FleetEntry
+from fedge.experiment import AvailabilitySpec, BatterySpec, Experiment, ExplorationSpec, FleetEntry, LinkSpec
 from fedge.studies.fleet import client_columns
 from fedge.studies.fleet.client_columns import build_fleet_columns, estimate_offsets, start_state
 from fedge.studies.fleet.column_rounds import simulate_round
+from fedge.wire import RequestMessage
 
 NANO = FleetEntry(name="nano", device="nano", count=40)
 
@@ -29,6 +31,18 @@ def test_clients_deviate_from_their_kind_as_boards_do() -> None:
     work_s = columns.steps * columns.kinds[0].surface.step_s[columns.kinds[0].top]
     assert 19.5 < work_s.min() < 22.0
     assert 38.0 < work_s.max() < 40.5
+
+
+def test_columns_move_the_same_model_over_the_same_links_as_the_clients_of_a_run() -> None:
+    vit = FleetEntry(name="vit", device="nano", cost="vit-b16-cifar10", link=LinkSpec(down_mbps=10, up_mbps=5))
+    asked = experiment(NANO.model_copy(update={"count": 1}), vit)
+    columns = build_fleet_columns(asked, None)
+
+    links = [emulated.load_client(asked, i).setup.transfer(RequestMessage("front"), None) for i in (0, 1)]
+    assert columns.down_s.tolist() == [link.down_s for link in links]
+    assert columns.up_s.tolist() == [link.up_s for link in links]
+    assert (columns.radio_w * columns.link_s).tolist() == pytest.approx([link.radio_j for link in links])
+    assert columns.up_s.min() > 18.0
 
 
 def test_entries_of_one_board_and_workload_share_a_kind() -> None:

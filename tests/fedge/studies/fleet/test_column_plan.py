@@ -18,6 +18,7 @@ from fedge.studies.fleet.work_choice import build_curve
 from fedge.types import Front, FrontPoint, PowerMode, RoundGoal
 
 IDLE_W, MAXN_IDLE_W, LINK_S = (2.0, 3.0), (2.5, 4.0), np.array([0.5, 1.5])
+RADIO_W = np.array([0.8, 5.0])
 MODE = PowerMode(4, 1000.0, 500.0, 1600.0)
 
 
@@ -37,7 +38,8 @@ def draw_fleet(seed: int, clients: int, spread: float) -> tuple[Any, list[Front]
             for t, p in zip(step_s[kind], power_w[kind], strict=True)
         )
         idle_w, top_idle_w = IDLE_W[kind] * power[place], MAXN_IDLE_W[kind] * power[place]
-        fronts.append(Front(points, points[0], float(idle_w), float(LINK_S[kind]), float(top_idle_w)))
+        link = {"link_s": float(LINK_S[kind]), "radio_j": float(RADIO_W[kind] * LINK_S[kind])}
+        fronts.append(Front(points, points[0], float(idle_w), maxn_idle_w=float(top_idle_w), **link))
     for kind in (0, 1):
         curve = build_curve(step_s[kind], step_s[kind] * (power_w[kind] - IDLE_W[kind]))
         at_top = float(step_s[kind][0]), 0.03, float(power_w[kind][0])
@@ -54,7 +56,7 @@ def test_the_plan_is_that_of_every_client_by_itself(policy: PolicySpec, seed: in
         column_plan.build_planned_front(curve, np.full(len(curve.rows), 0.03), z, top=top, idle_w=idle_w)
         for curve, top, idle_w in planned
     ]
-    columns: Any = SimpleNamespace(kind_of=np.array([0, 1]), link_s=LINK_S)
+    columns: Any = SimpleNamespace(kind_of=np.array([0, 1]), link_s=LINK_S, radio_w=RADIO_W)
     found = column_plan.plan_deadline(policy, column_plan.build_group_columns(columns, groups, built))
     named = {f"b{place:02}": front for place, front in enumerate(fronts)}
     plan = plan_balanced if policy.name == "balanced" else plan_least_energy

@@ -1,0 +1,1 @@
+"""Digits with a small network: an ordinary Flower app."""

@@ -1,0 +1,259 @@
+"""Replays of a finished run under other conditions, on boards that are drawn from what the run measured.
+
+Symbols: T_k = k-th draw of the time and power of all boards; c_k, v_k = a figure of the run as it was, and as changed,
+on the boards T_k; a = the figure of the real run; K = number of draws. Prediction: a exp(mean_k log(v_k / c_k)), with
+the interval of one further draw: t sqrt(1 + 1/K) standard deviations of log(v_k / c_k) to both sides. Errors that both
+runs share cancel. Accuracy is compared by differences instead of ratios.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import tempfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import cycle
+from pathlib import Path
+from typing import Any
+
+from experiments.backends import launcher
+from experiments.backends.local_backend import run_local
+from experiments.report.confidence_intervals import student_t
+from experiments.report.run.run_summary import summarise_run
+from experiments.spec import experiment_checks
+from experiments.spec.experiment_loader import load_experiment
+from fedge.devices.tables.mode_table import write_mode_table
+from fedge.errors import BadInput
+from fedge.experiment import BOARD_PLACE, Experiment, list_boards
+from fedge.knowledge.recall import RunKnowledge, read_run_knowledge, write_run_knowledge
+from fedge.seeds import make_generator
+from fedge.studies.board_posterior import BoardPosterior, draw_sibling_table, draw_table, fit_boards
+from fedge.studies.task_pool import run_jobs
+from fedge.telemetry import run_folder
+from fedge.telemetry.store_reader import read_rows
+from fedge.telemetry.store_records import ClientRow, EventRow, RoundRow
+from fedge.types import NamedArrays
+from server.rounds.client_requests import count_bytes
+from server.rounds.shared_measurements import find_kinds, share_measurements
+from server.state import checkpoint
+
+RATIO_FIGURES = ("energy_j", "makespan_s", "mean_round_s")
+DIFFERENCE_FIGURES = ("final_accuracy",)
+INTERVAL_LEVEL = 0.90
+FIXED_KEYS = ("cost", "network", "batch_size", "task")
+"""Keys of ``workload`` on which the time and power of a step depend."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayFigure:
+    """A figure of the run and of its replay.
+
+    Attributes:
+        name: Its name in a run's summary.
+        actual: The run's own.
+        predicted: Prediction for the changed run.
+        low: Lower end of the 90 % interval; None for a single draw.
+        high: Upper end.
+    """
+
+    name: str
+    actual: float
+    predicted: float
+    low: float | None
+    high: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayResult:
+    """A prediction of a run under other conditions.
+
+    Attributes:
+        run: Folder of the run.
+        changes: The keys that were changed, as ``key=value``.
+        rounds: Finished rounds of the run.
+        draws: Number of draws of the boards.
+        measured: Boards of the changed run that are drawn from their own measurements.
+        siblings: Boards drawn from the measurements of another board of their kind.
+        modelled: Boards of kinds that the run had not, emulated by their cost profile.
+        label: Origin of the predicted figures.
+    """
+
+    run: str
+    changes: tuple[str, ...]
+    rounds: int
+    draws: int
+    measured: int
+    siblings: int
+    modelled: int
+    figures: tuple[ReplayFigure, ...]
+    label: str = "estimated"
+
+
+@dataclass(frozen=True, slots=True)
+class _Draw:
+    number: int
+
+    def __str__(self) -> str:
+        return f"draw {self.number + 1}"
+
+
+def replay_run(
+    folder: Path,
+    changes: Sequence[str],
+    draws: int = 8,
+    workers: int | None = None,
+    report: Callable[[str], None] = lambda _: None,
+) -> ReplayResult:
+    """Predict what a run would have cost under other conditions.
+
+    Args:
+        folder: Folder of a run with at least one finished round.
+        changes: Changed keys of the experiment, as ``key=value``.
+        draws: Number of draws of the boards' time and power.
+        workers: Number of draws that run at a time; None for as many as there are cores.
+        report: Called with the name of every draw that has ended.
+
+    Raises:
+        BadInput: If the folder holds no such run, or a change is invalid or leaves what the run measured.
+    """
+    run, rounds = launcher.load_saved_experiment(folder), read_rows(folder, RoundRow)
+    state = checkpoint.load_latest(folder / run_folder.CHECKPOINTS)
+    if state is None or not rounds:
+        raise BadInput(str(folder), "a run without a finished round", "a run that has finished rounds")
+    base, changed = _plan_local(run, len(rounds)), _load_changed(folder, changes, len(rounds))
+    _check_changes(base, changed)
+    if run.backend == experiment_checks.FLEET_BACKEND:
+        base, changed = (_move_trained_model(experiment, state.arrays) for experiment in (base, changed))
+    shared = (
+        share_measurements(find_kinds(list_boards(base), base.workload.cost), state.fleet.states, state.fleet.states)
+        if base.share_samples
+        else {}
+    )
+    boards = fit_boards(base, state.fleet.states, state.fleet.fronts, shared)
+    if not boards:
+        raise BadInput(
+            str(folder), "a run in which no board measured anything", "a run with measurements of its boards"
+        )
+    actual = _summarise(run, folder)
+    run_draw = partial(_run_draw, base, changed, boards, read_run_knowledge(folder))
+    pairs = run_jobs(run_draw, [_Draw(number) for number in range(draws)], report, workers)
+    names, devices = {board.name for board in boards}, {board.device for board in boards}
+    others = [board for board in list_boards(changed) if board.name not in names]
+    siblings = sum(board.entry.device in devices for board in others)
+    return ReplayResult(
+        str(folder),
+        changes=tuple(changes),
+        rounds=len(rounds),
+        draws=draws,
+        measured=len(list_boards(changed)) - len(others),
+        siblings=siblings,
+        modelled=len(others) - siblings,
+        figures=tuple(_compare_figures(actual, pairs)),
+    )
+
+
+def _plan_local(experiment: Experiment, rounds: int) -> Experiment:
+    plain = {"backend": "local", "jobs": 1, "rounds": rounds, "exporters": (), "knowledge": "none"}
+    return experiment.model_copy(update=plain)
+
+
+def _move_trained_model(experiment: Experiment, arrays: NamedArrays) -> Experiment:
+    """Return the experiment with links that move the model that real boards move, unless it names another size."""
+    work = experiment.workload
+    size_mb = work.model_mb or count_bytes(arrays) / 1e6
+    return experiment.model_copy(update={"workload": work.model_copy(update={"model_mb": size_mb})})
+
+
+def _load_changed(folder: Path, changes: Sequence[str], rounds: int) -> Experiment:
+    experiment = load_experiment(folder / run_folder.RUN_YAML, (*changes, "backend=local"))
+    given = {change.partition("=")[0].strip() for change in changes}
+    changed = _plan_local(experiment, experiment.rounds if "rounds" in given else rounds)
+    launcher.check_runnable(changed)
+    return changed
+
+
+def _check_changes(base: Experiment, changed: Experiment) -> None:
+    """Refuse changes after which a step is not the one that was measured."""
+    for key in FIXED_KEYS:
+        before, after = getattr(base.workload, key), getattr(changed.workload, key)
+        if before != after:
+            right = f"{before}, which the run measured; `fedge run` measures another one"
+            raise BadInput(f"workload.{key}", str(after), right)
+    for place, entry in enumerate((*base.fleet, *changed.fleet)):
+        if entry.loader is not None:
+            where = f"fleet[{place % len(base.fleet)}].loader"
+            raise BadInput(where, "a data loader", "no loader: the stalls of a replayed board are not known by mode")
+
+
+def _run_draw(
+    base: Experiment, changed: Experiment, boards: Sequence[BoardPosterior], knowledge: RunKnowledge, draw: _Draw
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Run the experiment as it was and as changed on the same draw of all boards; return both summaries."""
+    with tempfile.TemporaryDirectory(prefix="fedge-replay-") as temp:
+        tables = Path(temp) / "tables"
+        tables.mkdir()
+        for board in boards:
+            drawn = draw_table(board, make_generator(base.seed, board.name, draw.number, "replay"))
+            write_mode_table(tables / f"{board.name}.csv", drawn)
+        _draw_siblings(changed, boards, tables, draw)
+        run_on = partial(_run_on, tables=tables, knowledge=knowledge)
+        return run_on(base, folder=Path(temp) / "base"), run_on(changed, folder=Path(temp) / "changed")
+
+
+def _draw_siblings(changed: Experiment, boards: Sequence[BoardPosterior], tables: Path, draw: _Draw) -> None:
+    """Write tables of boards that the run had not, where it had boards of their kind."""
+    names = {board.name for board in boards}
+    by_device = {device: cycle([b for b in boards if b.device == device]) for device in {b.device for b in boards}}
+    for board in list_boards(changed):
+        if board.name not in names and board.entry.device in by_device:
+            rng = make_generator(changed.seed, board.name, draw.number, "replay")
+            like = next(by_device[board.entry.device])
+            write_mode_table(tables / f"{board.name}.csv", draw_sibling_table(like, rng))
+
+
+def _run_on(experiment: Experiment, *, tables: Path, knowledge: RunKnowledge, folder: Path) -> dict[str, Any]:
+    """Run an experiment on the boards of ``tables`` and return its summary; boards without a table stay as they are."""
+    known = {path.stem for path in tables.iterdir()}
+    drawn = {board.entry for board in list_boards(experiment) if board.name in known}
+    truth = f"table:{tables}/{BOARD_PLACE}.csv"
+    fleet = tuple(e.model_copy(update={"truth": truth}) if e in drawn else e for e in experiment.fleet)
+    folder.mkdir()
+    write_run_knowledge(folder, knowledge)
+    run_local(experiment.model_copy(update={"fleet": fleet}), folder, lambda: None)
+    return _summarise(experiment, folder)
+
+
+def _summarise(experiment: Experiment, folder: Path) -> dict[str, Any]:
+    rounds, clients = read_rows(folder, RoundRow), read_rows(folder, ClientRow)
+    return summarise_run(experiment, rounds=rounds, clients=clients, wall_s=0.0, events=read_rows(folder, EventRow))
+
+
+def _compare_figures(
+    actual: Mapping[str, Any], pairs: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]
+) -> Iterable[ReplayFigure]:
+    for name in (*RATIO_FIGURES, *DIFFERENCE_FIGURES):
+        known = [(before[name], after[name]) for before, after in pairs if before.get(name) and after.get(name)]
+        if not known or actual.get(name) is None:
+            continue
+        to_scale, from_scale = (math.log, math.exp) if name in RATIO_FIGURES else (float, float)
+        effects = [to_scale(after) - to_scale(before) for before, after in known]
+        predicted = to_scale(actual[name]) + statistics.fmean(effects)
+        half = _half_width(effects)
+        yield ReplayFigure(
+            name,
+            actual=actual[name],
+            predicted=from_scale(predicted),
+            low=None if half is None else from_scale(predicted - half),
+            high=None if half is None else from_scale(predicted + half),
+        )
+
+
+def _half_width(effects: Sequence[float]) -> float | None:
+    """Return half the width of the interval of one further draw; None for a single one."""
+    count = len(effects)
+    if count < 2:
+        return None
+    quantile = student_t((1 + INTERVAL_LEVEL) / 2, count - 1)
+    return quantile * statistics.stdev(effects) * math.sqrt(1 + 1 / count)

@@ -1,0 +1,99 @@
+"""``fedge fleet profile``: profiles every board of the fleet side by side, and lists what each has measured."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from experiments.cli.fleet_playbook import DONE, FAILED, follow_playbook
+from experiments.fleet import selected_fleet
+from experiments.fleet.selected_fleet import FleetOptions
+from experiments.report.quantities import duration, energy
+from experiments.report.tables import Table, number_cell, text_cell
+from fedge.errors import BadInput
+
+PLAYBOOK = "profile.yml"
+SHOWN_REASON = 60
+"""Characters of a failure's reason in the table; the playbook's summary has all of it."""
+HEADINGS = ("board", "kind", "modes", "state", "board time", "energy", "table")
+
+
+@dataclass(frozen=True, slots=True)
+class FleetProfileRow:
+    """The measurements of one board of the fleet so far.
+
+    Attributes:
+        board: Name of the board in the inventory.
+        record: The record beside its table; None if there is no table.
+        table: The fetched table; None if there is none.
+        failure: Why the board stopped; None if it did not fail.
+    """
+
+    board: str
+    record: Mapping[str, Any] | None
+    table: Path | None
+    failure: str | None
+
+
+def profile_fleet(options: FleetOptions, profile: Mapping[str, Any], out: Path) -> tuple[int, list[FleetProfileRow]]:
+    """Profile the boards within their time and fetch the tables; return the exit code and a row per board.
+
+    Args:
+        options: The fleet.
+        profile: Options of ``fedge profile`` on every board, by name without dashes; None leaves one out.
+        out: Folder of the tables: ``BOARD/KIND/train/WORKLOAD.csv``.
+    """
+    if out.exists() and not out.is_dir():
+        raise BadInput("--out", f"{out}, which is a file", "a folder, new or not")
+    fleet = selected_fleet.read_fleet(options)
+    words = [word for name, value in profile.items() if value is not None for word in (f"--{name}", str(value))]
+    name = str(profile["workload"])
+    given = {"profile_to": str(out.resolve()), "profile_name": name, "profile_options": json.dumps(words)}
+    call = replace(fleet.build_call(PLAYBOOK), variables=given)
+    outcome = follow_playbook("profile", fleet, call)
+    failures = {host: event.text for host, event in outcome.state.failures_by_host.items()}
+    rows = [read_row(out, board, name, failures.get(board)) for board in fleet.boards]
+    return DONE if outcome.code == 0 else FAILED, rows
+
+
+def read_row(out: Path, board: str, workload: str, failure: str | None) -> FleetProfileRow:
+    """Read what was fetched of a board, and move it to the path that names its kind."""
+    fetched = out / board / f"{workload}.csv"
+    if not fetched.is_file():
+        return FleetProfileRow(board, None, None, failure or "nothing measured")
+    record = json.loads(fetched.with_name(f"{fetched.name}.json").read_text(encoding="utf-8"))
+    table = out / board / record["board"] / record["kind"] / fetched.name
+    table.parent.mkdir(parents=True, exist_ok=True)
+    for suffix in (".json", ""):
+        shutil.move(f"{fetched}{suffix}", f"{table}{suffix}")
+    return FleetProfileRow(board, record, table, failure)
+
+
+def profile_table(rows: list[FleetProfileRow]) -> Table:
+    """Build the table of the boards."""
+    return Table("fleet-profile", HEADINGS, tuple(map(_row_cells, rows)), "Profiles of the fleet")
+
+
+def _row_cells(row: FleetProfileRow) -> tuple[Any, ...]:
+    if row.record is None:
+        return (text_cell(row.board), *map(text_cell, ("-", "-", _describe_failure(row), "-", "-", "-")))
+    record = row.record
+    done = "finished" if record["finished"] else "unfinished; the same command goes on"
+    return (
+        text_cell(row.board),
+        text_cell(record["board"]),
+        text_cell(f"{len(record['modes'])} of {record['modes_wanted']}"),
+        text_cell(_describe_failure(row) if row.failure else done),
+        number_cell(duration(record["seconds"]), record["seconds"]),
+        number_cell(energy(record["joules"]), record["joules"]),
+        text_cell(str(row.table)),
+    )
+
+
+def _describe_failure(row: FleetProfileRow) -> str:
+    reason = row.failure or ""
+    return f"failed: {reason if len(reason) <= SHOWN_REASON else reason[: SHOWN_REASON - 3] + '...'}"

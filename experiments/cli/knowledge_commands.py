@@ -1,0 +1,142 @@
+"""``fedge knowledge``: list, show, import, export and forget what a fleet has learnt."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from experiments.cli.command_output import make_console, print_line, warn
+
+if TYPE_CHECKING:
+    from fedge.knowledge.knowledge_folder import KnowledgeEntry
+
+app = typer.Typer(
+    help="What a fleet has learnt: tables, models, calibrations and the measurements of finished runs.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+Folder = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="DIR",
+        help="The knowledge folder; by default $FEDGE_KNOWLEDGE, or the one beside the runs.",
+    ),
+]
+Entry = Annotated[str, typer.Argument(metavar="ENTRY", help="Name of an entry, or its beginning.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for a program to read.")]
+COLUMNS = ("entry", "what", "board", "workload", "batch", "rows", "label", "date")
+
+
+@app.command("list")
+def list_knowledge(
+    device: Annotated[str | None, typer.Option(help="Only this kind of board.")] = None,
+    workload: Annotated[str | None, typer.Option(help="Only this workload.")] = None,
+    folder: Folder = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the entries, oldest first; damaged ones are named and left out."""
+    from fedge.devices.catalogue import aliases
+    from fedge.knowledge.knowledge_folder import list_entries
+
+    listing = list_entries(_find_folder(folder))
+    kind = aliases().get(device, device) if device else None
+    entries = [one for one in listing.entries if kind in (None, one.device) and workload in (None, one.workload)]
+    for line in listing.damaged:
+        warn(line)
+    if as_json:
+        typer.echo(json.dumps([asdict(entry) for entry in entries]))
+        return
+    from experiments.report.tables import Table, number_cell, text_cell
+
+    rows = tuple(
+        (
+            text_cell(one.id),
+            text_cell(one.form),
+            text_cell(f"{one.device} ({len(one.boards)})" if one.boards else one.device),
+            text_cell(one.workload),
+            number_cell(str(one.batch_size), one.batch_size),
+            number_cell(str(one.rows), one.rows),
+            text_cell(one.label),
+            text_cell(one.date[:10]),
+        )
+        for one in entries
+    )
+    if not rows:
+        print_line(f"nothing is known yet in {_find_folder(folder)}")
+        return
+    Table("knowledge", COLUMNS, rows).print(make_console())
+
+
+@app.command()
+def show(entry: Entry, folder: Folder = None) -> None:
+    """Show an entry: what it is of, its conditions, and whether its file is unchanged."""
+    from fedge.knowledge.knowledge_folder import find_entry, read_content
+
+    place = _find_folder(folder)
+    found = find_entry(place, entry)
+    read_content(place, found)
+    typer.echo(json.dumps(asdict(found), indent=2))
+
+
+@app.command("import")
+def import_knowledge(
+    paths: Annotated[
+        list[Path],
+        typer.Argument(metavar="PATH...", help="Tables, model files, cost profiles, run folders, knowledge folders."),
+    ],
+    board: Annotated[str | None, typer.Option(help="Name of the board that was measured.")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Batch size, if a table holds several.")] = None,
+    folder: Folder = None,
+) -> None:
+    """Copy files and finished runs into the knowledge; what is there already is only replaced by itself."""
+    from experiments.backends.run_knowledge import import_path
+
+    place = _find_folder(folder)
+    for path in paths:
+        for entry in import_path(path, place, board=board, batch_size=batch_size):
+            print_line(f"imported: {_describe(entry)}")
+
+
+@app.command()
+def export(
+    entries: Annotated[list[str], typer.Argument(metavar="ENTRY...", help="Names of entries, or their beginnings.")],
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Knowledge folder to copy the entries into.")],
+    folder: Folder = None,
+) -> None:
+    """Copy entries into another knowledge folder, for another fleet or machine."""
+    from fedge.knowledge.knowledge_folder import add_entry, find_entry, read_content
+
+    place = _find_folder(folder)
+    for entry in [find_entry(place, name) for name in entries]:
+        add_entry(out, entry, read_content(place, entry))
+        print_line(f"exported: {_describe(entry)}")
+
+
+@app.command()
+def forget(
+    entries: Annotated[list[str], typer.Argument(metavar="ENTRY...", help="Names of entries, or their beginnings.")],
+    folder: Folder = None,
+) -> None:
+    """Remove entries with their files."""
+    from fedge.knowledge.knowledge_folder import find_entry, forget_entry
+
+    place = _find_folder(folder)
+    for entry in [find_entry(place, name) for name in entries]:
+        forget_entry(place, entry)
+        print_line(f"forgotten: {_describe(entry)}")
+
+
+def _find_folder(given: Path | None) -> Path:
+    from experiments.backends.run_knowledge import find_commands_folder
+
+    return given.resolve() if given else find_commands_folder()
+
+
+def _describe(entry: KnowledgeEntry) -> str:
+    rows = f"{entry.rows} {'measurements' if entry.form == 'run' else 'modes'}, {entry.label}"
+    return f"{entry.id} ({entry.device}, {entry.workload} at batch {entry.batch_size}: {rows})"

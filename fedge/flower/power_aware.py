@@ -1,0 +1,197 @@
+"""A wrapper around any Flower strategy: plans goals for the nodes' power modes and stores what they report."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+import yaml
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Strategy
+
+from fedge.atomic_files import write_text
+from fedge.experiment import Experiment, FleetEntry, LateReplySpec, PolicySpec
+from fedge.flower.power_mod import ANSWER, GOAL, RECORD
+from fedge.telemetry.run_folder import RUN_YAML
+from fedge.telemetry.store import RunTables
+from fedge.types import FleetPlan, Front
+from fedge.wire import ReplyMessage, from_json, to_json
+from server.accounting.client_rows import RoundStart
+from server.accounting.settlement import RoundSettlement, round_row, settle_round
+from server.rounds.round_plan import plan_round
+
+ACCURACY_NAMES, LOSS_NAMES = ("accuracy", "acc"), ("loss",)
+"""Ends of the names of metrics that become a round's accuracy and loss; those of the evaluation come first."""
+
+
+class PowerAware(Strategy):
+    """A strategy that behaves as the wrapped one and plans the nodes' power modes.
+
+    Before a round, the fronts that the nodes offered after their last one give a deadline and goals. After it, rows are
+    stored that ``fedge report``, ``fedge query`` and ``fedge board`` read. Nodes without the mod take part unplanned.
+
+    Args:
+        strategy: Any strategy of Flower or of the user.
+        policy: Name of a policy (docs/policies.md).
+        folder: Folder of the run's rows, new or of a run of the same app; None stores nothing.
+        name: Name of the run.
+        limits: The policy's numbers, such as ``deadline_s`` or ``max_slowdown``.
+
+    Raises:
+        BadInput: The folder is used by another process or holds something else.
+    """
+
+    def __init__(
+        self,
+        strategy: Strategy,
+        policy: str = "balanced",
+        *,
+        folder: str | Path | None = None,
+        name: str = "flower-app",
+        **limits: float,
+    ) -> None:
+        self._inner, self._name = strategy, name
+        self._policy = PolicySpec.model_validate({"name": policy, **limits})
+        self._folder = None if folder is None else Path(folder)
+        self._tables = None if self._folder is None else _open_tables(self._folder)
+        self._boards: dict[int, str] = {}
+        """Board by node id, from its first reply on."""
+        self._devices: Counter[str] = Counter()
+        self._fronts: dict[str, Front] = {}
+        self._clock_s = 0.0
+        self._asked: list[int] = []
+        self._plan = FleetPlan({})
+        self._settled: RoundSettlement | None = None
+        self._train_metrics: MetricRecord | None = None
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Return the wrapped strategy's messages, with a goal for every node whose front is known."""
+        messages = list(self._inner.configure_train(server_round, arrays, config, grid))
+        self._asked = [message.metadata.dst_node_id for message in messages]
+        known = [self._boards[node] for node in self._asked if node in self._boards]
+        self._plan = plan_round(self._policy, self._fronts, known)
+        for message in messages:
+            goal = self._plan.goals.get(self._boards.get(message.metadata.dst_node_id, ""))
+            if goal is not None:  # strategies give all messages one content
+                message.content = RecordDict({**message.content, RECORD: ConfigRecord({GOAL: to_json(goal)})})
+        return messages
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Settle the round from the nodes' reports and aggregate as the wrapped strategy does."""
+        received = list(replies)
+        found = sorted(_take_answers(received), key=lambda pair: (_read_place(pair[1].board), pair[0]))
+        answers = {answer.board: answer for answer in itertools.starmap(self._note_answer, found)}
+        self._settled = self._settle(server_round, answers, received)
+        arrays, self._train_metrics = self._inner.aggregate_train(server_round, received)
+        return arrays, self._train_metrics
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        return self._inner.configure_evaluate(server_round, arrays, config, grid)
+
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
+        """Aggregate as the wrapped strategy does, and store the round with its accuracy and loss."""
+        metrics = self._inner.aggregate_evaluate(server_round, replies)
+        if self._settled is not None and self._tables is not None:
+            tested = _find_metrics(metrics, self._train_metrics)
+            self._tables.append((*self._settled.clients, *self._settled.events, round_row(self._settled, tested)))
+            self._write_experiment(server_round)
+        self._settled = None
+        return metrics
+
+    def summary(self) -> None:
+        self._inner.summary()
+
+    def _note_answer(self, node: int, answer: ReplyMessage) -> ReplyMessage:
+        """Return a node's answer under the board's name in this run, and keep its front."""
+        name = self._name_board(node, answer)
+        if answer.front is not None:
+            self._fronts[name] = answer.front
+        report = None if answer.report is None else dataclasses.replace(answer.report, board=name)
+        return dataclasses.replace(answer, board=name, report=report)
+
+    def _name_board(self, node: int, answer: ReplyMessage) -> str:
+        """Return the board's name: its kind and a number, as boards of an experiment have."""
+        if node not in self._boards:
+            device = answer.report.device if answer.report is not None else answer.board
+            self._devices[device] += 1
+            self._boards[node] = f"{device}-{self._devices[device]}"
+        return self._boards[node]
+
+    def _settle(
+        self, number: int, answers: Mapping[str, ReplyMessage], replies: Sequence[Message]
+    ) -> RoundSettlement | None:
+        """Settle the round of all nodes that have the mod; one of them that did not reply has failed."""
+        failed = {
+            board: ReplyMessage(board, error=_find_error(replies, node))
+            for node in self._asked
+            if (board := self._boards.get(node)) is not None and board not in answers
+        }
+        if not answers:
+            return None
+        start = RoundStart(
+            number,
+            start_s=self._clock_s,
+            deadline_s=self._plan.deadline_s,
+            idle_w={board: front.idle_w for board, front in self._fronts.items()},
+        )
+        settled = settle_round(start, {**answers, **failed}, LateReplySpec())
+        self._clock_s = settled.end_s
+        return settled
+
+    def _write_experiment(self, rounds: int) -> None:
+        """Write the fleet and policy of the run, which its readers need."""
+        assert self._folder is not None
+        fleet = tuple(FleetEntry(device=device, count=count) for device, count in self._devices.items())
+        experiment = Experiment(name=self._name, rounds=rounds, backend="local", fleet=fleet, policy=self._policy)
+        text = yaml.safe_dump(experiment.model_dump(mode="json"), sort_keys=False)
+        write_text(self._folder / RUN_YAML, text)
+
+
+def _open_tables(folder: Path) -> RunTables:
+    folder.mkdir(parents=True, exist_ok=True)
+    return RunTables(folder)
+
+
+def _take_answers(replies: Sequence[Message]) -> Iterator[tuple[int, ReplyMessage]]:
+    """Take the mod's answers out of the replies; yield them with the ids of their nodes."""
+    for reply in replies:
+        if not reply.has_error() and RECORD in reply.content.config_records:
+            text = str(reply.content.config_records[RECORD][ANSWER])
+            del reply.content[RECORD]
+            yield reply.metadata.src_node_id, from_json(ReplyMessage, text)
+
+
+def _read_place(board: str) -> int:
+    """Return the number at the end of an emulated board's name, so that boards are named in the order of partitions."""
+    number = board.rpartition("-")[2]
+    return int(number) if number.isdigit() else 0
+
+
+def _find_error(replies: Sequence[Message], node: int) -> str:
+    errors = [reply for reply in replies if reply.has_error() and reply.metadata.src_node_id == node]
+    return f"{errors[0].error.code}: {errors[0].error.reason}" if errors else "no answer"
+
+
+def _find_metrics(*records: MetricRecord | None) -> tuple[float, float]:
+    """Return loss and accuracy from the first record that has them; NaN for what none has."""
+    found = []
+    for ends in (LOSS_NAMES, ACCURACY_NAMES):
+        values = [
+            value
+            for record in records
+            for name, value in (record or {}).items()
+            if str(name).lower().endswith(ends) and isinstance(value, int | float)
+        ]
+        found.append(float(values[0]) if values else math.nan)
+    return found[0], found[1]

@@ -1,0 +1,343 @@
+"""A Flower mod that trains every round in a power mode that fits (docs/flower-app.md).
+
+On an emulated board the app trains first, unhindered, and its round is then simulated. On a Jetson the training runs
+step by step (``fedge.flower.step_gate``), so that modes can be probed and changed within the work. Elsewhere time, and
+energy where the processor counts it, are only measured.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+from flwr.app import ConfigRecord, Context, Message, MetricRecord
+from flwr.clientapp.typing import ClientAppCallable, Mod
+
+from fedge.client.board_session import build_setup
+from fedge.client.client_setup import (
+    ClientSetup,
+    DeviceOpener,
+    begin_requested_round,
+    build_first_front,
+    build_round,
+    plan_conditions,
+)
+from fedge.client.emulated import build_client, build_true_front, open_board
+from fedge.client.prediction_requests import run_alone
+from fedge.client.round import finish_round
+from fedge.client.round_context import RoundContext, RoundResult
+from fedge.client.round_report import build_reply
+from fedge.decisions.planning import load_planner
+from fedge.devices.local_board import LocalBoard, open_local_board
+from fedge.devices.node_settings import NodeSettings, load_local_settings
+from fedge.devices.sensing.package_energy import PackageEnergyCounter
+from fedge.errors import BadInput
+from fedge.experiment import Experiment, FleetBoard, FleetEntry, PolicySpec, WorkloadSpec
+from fedge.flower.step_gate import StepGate, TrainingEnded
+from fedge.protocols import Training
+from fedge.types import Measurement, RoundGoal, TrainResult
+from fedge.wire import ClientState, ReplyMessage, RequestMessage, from_json, to_json
+
+RECORD = "fedge"
+"""Name of the mod's record in messages and in the node's context."""
+GOAL, ANSWER, STATE, STEPS, ROUND = "goal", "answer", "state", "steps", "round"
+SECONDS, JOULES = "fedge-seconds", "fedge-joules"
+"""Metrics of a reply: time and energy of the training; NaN where energy cannot be measured."""
+DEVICE_KEY = "fedge-device"
+"""Key of the node's configuration that replaces ``device``."""
+SETTINGS_KEY = "settings"
+"""Key of the node's configuration with the path of the board's settings (docs/boards.md)."""
+PARTITION_KEY = "partition-id"
+EMULATED_PREFIX = "emulated:"
+MAX_REMEMBERED = 64
+"""Measurements that a node keeps from earlier rounds: more hardly change a fit, but make every message's state larger.
+"""
+NO_MEMORY_LIMIT_MB = 1e9
+"""The app decides what it trains; whether it fits a board is not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class PowerModeOptions:
+    """Options of ``power_mode``; see there."""
+
+    policy: str
+    limits: Mapping[str, float]
+    devices: Sequence[str]
+    cost: str
+    batch_size: int
+    predictor: str
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class NodeMemory:
+    """The memory of a node between rounds, in its Flower context.
+
+    Attributes:
+        state: Measurements and temperature.
+        steps: Steps of its last round; None before the first one.
+        round: Rounds so far.
+    """
+
+    state: ClientState = field(default_factory=ClientState)
+    steps: int | None = None
+    round: int = 0
+
+
+def power_mode(
+    policy: str = "balanced",
+    *,
+    device: str | Sequence[str] = "auto",
+    cost: str = "resnet18-imagenet",
+    batch_size: int = 16,
+    predictor: str = "fedge",
+    seed: int = 1,
+    **limits: float,
+) -> Mod:
+    """Return a mod for a Flower ``ClientApp`` that chooses the power mode of every training message.
+
+    Args:
+        policy: Name of a policy (docs/policies.md).
+        device: ``auto`` for the Jetson that this is, if its power daemon runs, else for measuring only;
+            ``emulated:BOARD`` for an emulated board; several for nodes with different partition ids. The node's
+            configuration ``fedge-device`` replaces it.
+        cost: Cost profile of a step: the truth of an emulated board, and what a predictor compares with.
+        batch_size: Samples per step.
+        predictor: Name of a predictor.
+        seed: Seed of emulated boards.
+        limits: The policy's numbers, such as ``deadline_s`` or ``max_slowdown``.
+
+    Raises:
+        BadInput: An option is invalid.
+    """
+    PolicySpec.model_validate({"name": policy, **limits})
+    devices = (device,) if isinstance(device, str) else tuple(device)
+    options = PowerModeOptions(
+        policy, limits=limits, devices=devices, cost=cost, batch_size=batch_size, predictor=predictor, seed=seed
+    )
+
+    def mod(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
+        if message.metadata.message_type.partition(".")[0] != "train":
+            return call_next(message, context)
+        return _train(options, message, context, partial(call_next, message, context))
+
+    return mod
+
+
+def _train(options: PowerModeOptions, message: Message, context: Context, call: partial[Message]) -> Message:
+    memory, name = _read_memory(context), _choose_device(options, context.node_config)
+    goal = _read_goal(message)
+    if name.startswith(EMULATED_PREFIX):
+        gate = StepGate(call)
+        steps = gate.run_to_end()
+        board = _build_board(options, name.removeprefix(EMULATED_PREFIX), context.node_config)
+        answer = _simulate_round(options, board, memory, goal=goal, steps=steps)
+    else:
+        if name not in {"auto", "jetson"}:
+            raise BadInput("device", repr(name), "auto, jetson, or emulated:BOARD (`fedge devices list`)")
+        own = context.node_config.get(SETTINGS_KEY)
+        settings = load_local_settings(None if own is None else Path(str(own)))
+        if name == "auto" and not Path(settings.power_socket).exists():
+            return _measure_only(call)
+        gate, steps, answer = _run_on_board(options, settings, memory, goal=goal, call=call)
+    _write_memory(context, NodeMemory(answer.state or memory.state, steps, memory.round + 1))
+    return _add_report(gate.finish(), answer)
+
+
+def _simulate_round(
+    options: PowerModeOptions, board: FleetBoard, memory: NodeMemory, goal: RoundGoal | None, steps: int
+) -> ReplyMessage:
+    """Simulate the round of an emulated board whose app has trained ``steps`` steps."""
+    client = build_client(_build_experiment(options, board), board, np.arange(steps * options.batch_size))
+    open_device = partial(open_board, client, options.seed)
+    answer, context = _run_round(options, client.setup, memory, goal, open_device=open_device, training=_Trained())
+    assert answer.report is not None
+    request = RequestMessage("train", policy=options.policy)
+    front = build_true_front(client, request, context, client.surface)
+    return dataclasses.replace(answer, report=dataclasses.replace(answer.report, true_front=front))
+
+
+class _Trained:
+    """A ``Training`` that has been done already."""
+
+    def advance(self, steps: int) -> None:
+        """Do nothing."""
+
+    def result(self) -> TrainResult:
+        return TrainResult({}, math.nan, math.nan)
+
+
+def _run_on_board(
+    options: PowerModeOptions,
+    settings: NodeSettings,
+    memory: NodeMemory,
+    goal: RoundGoal | None,
+    call: partial[Message],
+) -> tuple[StepGate[Message], int, ReplyMessage]:
+    """Run the round on this Jetson; return the training, the number of its steps, and the reply without arrays."""
+    gate = StepGate(call)
+    with open_local_board(settings.place) as here, here.board.hold():
+        board = FleetBoard(name=here.board.spec.name, index=0, entry=_build_entry(here.catalogued.name))
+        experiment = _build_experiment(options, board)
+        try:
+            if memory.steps is None:
+                setup = build_setup(experiment, board, here, steps=1, samples=options.batch_size)
+                measured = _measure_whole(here, setup, gate)
+                answer = _answer_first_round(options, setup, memory, measured=measured, here=here)
+            else:
+                samples = memory.steps * options.batch_size
+                setup = build_setup(experiment, board, here, steps=memory.steps, samples=samples)
+                answer = _run_gated_round(options, setup, memory, goal=goal, here=here, gate=gate)
+            return gate, gate.run_to_end(), answer
+        finally:
+            gate.release()
+
+
+def _run_gated_round(
+    options: PowerModeOptions,
+    setup: ClientSetup,
+    memory: NodeMemory,
+    goal: RoundGoal | None,
+    here: LocalBoard,
+    gate: StepGate[Message],
+) -> ReplyMessage:
+    """Run a round of as many steps as the last one; a training that ends before it keeps no report."""
+    try:
+        return _run_round(options, setup, memory, goal, open_device=lambda _: here.board, training=gate)[0]
+    except TrainingEnded:
+        return ReplyMessage(setup.board.name, state=memory.state)
+
+
+def _measure_whole(here: LocalBoard, setup: ClientSetup, gate: StepGate[Message]) -> Measurement:
+    """Run the whole training in the fastest mode; its number of steps is known only then."""
+    with here.board.use_mode(setup.fastest_mode):
+        whole = here.board.measure(setup.workload, 1, lambda _: gate.run_to_end())
+    return dataclasses.replace(whole, steps=gate.done, step_s=whole.step_s / gate.done)
+
+
+def _answer_first_round(
+    options: PowerModeOptions, setup: ClientSetup, memory: NodeMemory, measured: Measurement, here: LocalBoard
+) -> ReplyMessage:
+    """Return the state after a first round, and the front for the next one."""
+    setup = dataclasses.replace(setup, steps=measured.steps)
+    state = dataclasses.replace(memory.state, measurements=(measured,), temperature_c=here.hottest_c())
+    request = RequestMessage("front", policy=options.policy, state=state)
+    front = run_alone(build_first_front(setup, request, None, lambda _: here.board))
+    return ReplyMessage(setup.board.name, front=front, state=state)
+
+
+def _run_round(
+    options: PowerModeOptions,
+    setup: ClientSetup,
+    memory: NodeMemory,
+    goal: RoundGoal | None,
+    *,
+    open_device: DeviceOpener,
+    training: Training,
+) -> tuple[ReplyMessage, RoundContext]:
+    """Run a round with a goal of the server's, or with one that is planned for this board alone."""
+    request = RequestMessage(
+        "train",
+        round=memory.round + 1,
+        start_s=memory.state.rested_at_s,
+        policy=options.policy if goal is None else goal.policy,
+        state=memory.state,
+        goal=goal,
+    )
+    if goal is None:
+        front = run_alone(build_first_front(setup, request, None, open_device))
+        plain, planner = RoundGoal(options.policy, setup.steps, limits=options.limits), load_planner(options.policy)
+        name = setup.board.name
+        plan = None if planner is None else planner({name: front}, [name], plain)
+        goal = plain if plan is None else dataclasses.replace(plan.goals[name], deadline_s=plan.deadline_s)
+        request = dataclasses.replace(request, goal=goal)
+    conditions = plan_conditions(setup, request, None)
+    device = open_device(conditions)
+    context = build_round(setup, conditions, device)
+    state = run_alone(begin_requested_round(setup, request, context, training))
+    result: RoundResult = run_alone(finish_round(state))
+    temperature_c = getattr(device, "temperature_c", None)
+    reply, _ = build_reply(setup, conditions, context=context, result=result, temperature_c=temperature_c, peak_mb=None)
+    return reply, context
+
+
+def _measure_only(call: partial[Message]) -> Message:
+    """Train and measure time, and the energy of the processor where it is counted."""
+    counter = PackageEnergyCounter.try_open()
+    start_s = time.monotonic()
+    reply = call()
+    seconds = time.monotonic() - start_s
+    joules = None if counter is None else counter.try_read_energy_j()
+    _add_metrics(reply, seconds, math.nan if joules is None else joules)
+    return reply
+
+
+def _add_report(reply: Message, answer: ReplyMessage) -> Message:
+    """Add time and energy to the reply's metrics, and the whole report as a record that strategies do not aggregate."""
+    report = answer.report
+    measured = report.parts if report is not None else (answer.state or ClientState()).measurements[-1:]
+    _add_metrics(reply, sum(part.work_s for part in measured), sum(part.work_j for part in measured))
+    told = dataclasses.replace(answer, state=None)
+    reply.content[RECORD] = ConfigRecord({ANSWER: to_json(told)})
+    return reply
+
+
+def _add_metrics(reply: Message, seconds: float, joules: float) -> None:
+    if reply.has_error():
+        return
+    metrics = next(iter(reply.content.metric_records.values()), None)
+    if metrics is None:
+        metrics = reply.content["metrics"] = MetricRecord()
+    metrics[SECONDS], metrics[JOULES] = seconds, joules
+
+
+def _read_memory(context: Context) -> NodeMemory:
+    if RECORD not in context.state:
+        return NodeMemory()
+    stored = context.state.config_records[RECORD]
+    return NodeMemory(from_json(ClientState, str(stored[STATE])), int(str(stored[STEPS])), int(str(stored[ROUND])))
+
+
+def _write_memory(context: Context, memory: NodeMemory) -> None:
+    state = dataclasses.replace(memory.state, measurements=memory.state.measurements[-MAX_REMEMBERED:])
+    context.state[RECORD] = ConfigRecord({STATE: to_json(state), STEPS: memory.steps or 1, ROUND: memory.round})
+
+
+def _read_goal(message: Message) -> RoundGoal | None:
+    """Return the goal that ``PowerAware`` planned for this node; None without one."""
+    record = message.content.config_records.get(RECORD)
+    return None if record is None or GOAL not in record else from_json(RoundGoal, str(record[GOAL]))
+
+
+def _choose_device(options: PowerModeOptions, node: Mapping[str, object]) -> str:
+    own = node.get(DEVICE_KEY)
+    return str(own) if own else options.devices[_partition(node) % len(options.devices)]
+
+
+def _partition(node: Mapping[str, object]) -> int:
+    return int(str(node.get(PARTITION_KEY, 0)))
+
+
+def _build_board(options: PowerModeOptions, device: str, node: Mapping[str, object]) -> FleetBoard:
+    place = _partition(node)
+    return FleetBoard(name=f"{device}-{place + 1}", index=place, entry=_build_entry(device))
+
+
+def _build_entry(device: str) -> FleetEntry:
+    return FleetEntry(device=device, memory_mb=NO_MEMORY_LIMIT_MB)
+
+
+def _build_experiment(options: PowerModeOptions, board: FleetBoard) -> Experiment:
+    """Return the experiment whose client the node is, as far as a client reads it."""
+    return Experiment(
+        fleet=(board.entry,),
+        seed=options.seed,
+        workload=WorkloadSpec(cost=options.cost, batch_size=options.batch_size, local_epochs=1.0),
+        predictor=options.predictor,
+    )

@@ -1,0 +1,172 @@
+"""Files as entries of a fleet's knowledge: tables, model files and cost profiles, and the measurements in them."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from fedge.costs.cost_profile import CostProfile, profile_file_name, read_profile
+from fedge.devices.board_kinds import TABLE_SUFFIX
+from fedge.devices.catalogue import aliases
+from fedge.devices.tables.mode_table import list_batch_sizes, parse_workload_kind, read_mode_table
+from fedge.errors import BadInput
+from fedge.knowledge.knowledge_folder import COSTS, ENTRIES, KnowledgeEntry, hash_content, read_measurements
+from fedge.knowledge.knowledge_folder import read_content as read_checked
+from fedge.knowledge.model_file import load_model
+from fedge.knowledge.recall import BoardEvidence
+from fedge.types import Measurement, ProfileTable
+
+TABLE, MODEL, PROFILE = TABLE_SUFFIX, ".safetensors", (".yaml", ".yml")
+RIGHT = "a table (.csv), a model of `fedge predict fit` (.safetensors), or a cost profile of `fedge calibrate` (.yaml)"
+RECORD_SUFFIX = ".json"
+"""Suffix of the record that `fedge profile` writes beside a table."""
+PROFILED_STEPS = 100
+"""Steps that a row of a table or model stands for; they were measured until settled, so their noise is small."""
+
+
+def format_date(seconds: float) -> str:
+    """Return Unix time as the date of an entry."""
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def describe_file(path: Path, batch_size: int | None = None) -> KnowledgeEntry:
+    """Describe a file as an entry whose file is ``path`` itself.
+
+    Args:
+        path: A table, model file or cost profile.
+        batch_size: Batch size, if a table holds several.
+
+    Raises:
+        BadInput: It is none of these, or invalid.
+    """
+    if not path.is_file():
+        raise BadInput(str(path), "a folder" if path.is_dir() else "no such file", RIGHT)
+    if path.suffix == TABLE:
+        return _describe_table(path, batch_size)
+    if path.suffix == MODEL:
+        return _describe_model(path)
+    if path.suffix in PROFILE:
+        return describe_profile(path, read_profile(path))
+    raise BadInput(str(path), f"a file of the type {path.suffix or 'none'}", RIGHT)
+
+
+def move_entry(entry: KnowledgeEntry, path: Path) -> KnowledgeEntry:
+    """Return the entry of ``path`` with its place in a knowledge folder."""
+    place = f"{COSTS}/{path.name}" if entry.form == "calibration" else f"{ENTRIES}/{entry.id}{path.suffix}"
+    return dataclasses.replace(entry, file=place)
+
+
+def _describe_table(path: Path, batch_size: int | None) -> KnowledgeEntry:
+    sizes = list_batch_sizes(path)
+    table = read_mode_table(path, batch_size=batch_size if len(sizes) > 1 else None)
+    record = _read_record(path)
+    device = aliases().get(table.device, table.device)
+    emulated = bool(record.get("emulated"))
+    software = record.get("software")
+    return KnowledgeEntry(
+        id=f"table-{_sha256(path)[:12]}" + (f"-b{table.batch_size}" if len(sizes) > 1 else ""),
+        form="table",
+        device=aliases().get(str(record.get("board")), str(record["board"])) if "board" in record else device,
+        workload=str(record.get("workload", table.workload)),
+        batch_size=table.batch_size,
+        label=table.label,
+        source=str(record.get("source") or path.name)[:1000],
+        file=str(path),
+        sha256=_sha256(path),
+        date=format_date(path.stat().st_mtime),
+        rows=len(table.modes),
+        kind=parse_workload_kind(path) if record.get("kind") not in ("train", "infer") else record["kind"],
+        boards=(emulated_board(f"{record['board']}-1", record.get("seed")),) if emulated else (),
+        conditions={
+            **({"truth": "model"} if emulated else {}),
+            **(
+                {str(k): str(v) for k, v in software.items() if emulated or k != "fedge"}
+                if isinstance(software, dict)
+                else {}
+            ),
+        },
+    )
+
+
+def emulated_board(name: str, seed: object) -> str:
+    """Return the name of an emulated board across runs: with another seed it is another board of its kind."""
+    return f"{name}@seed-{seed}"
+
+
+def _describe_model(path: Path) -> KnowledgeEntry:
+    model = load_model(path)
+    about = model.about
+    emulated = about.origin.label != "measured"
+    return KnowledgeEntry(
+        id=f"model-{_sha256(path)[:12]}",
+        form="model",
+        device=aliases().get(about.device, about.device),
+        workload=about.workload,
+        batch_size=about.batch_size,
+        label=about.origin.label,
+        source=about.origin.source,
+        file=str(path),
+        sha256=_sha256(path),
+        date=format_date(path.stat().st_mtime),
+        rows=len(model.measurements),
+        conditions={"truth": "model"} if emulated else {},
+    )
+
+
+def describe_profile(path: Path, profile: CostProfile) -> KnowledgeEntry:
+    """Describe a cost profile's file as an entry."""
+    evidence = profile.evidence
+    return KnowledgeEntry(
+        id=f"calibration-{Path(profile_file_name(profile)).stem}",
+        form="calibration",
+        device=profile.device,
+        workload=profile.workload,
+        batch_size=profile.batch_size,
+        label=profile.label,
+        source=profile.source,
+        file=str(path),
+        sha256=_sha256(path),
+        date=format_date(path.stat().st_mtime),
+        rows=1 if evidence is None else evidence.rows,
+        kind=profile.kind,
+    )
+
+
+def read_evidence(folder: Path, entry: KnowledgeEntry) -> Sequence[BoardEvidence]:
+    """Return the measurements of an entry, by board.
+
+    Raises:
+        BadInput: Its file is missing, damaged or changed.
+    """
+    if entry.form == "run":
+        boards = read_measurements(folder, entry).boards
+        return [BoardEvidence(entry, board, rows) for board, rows in boards.items() if rows]
+    read_checked(folder, entry)
+    table = None
+    if entry.form == "table":
+        table = read_mode_table(folder / entry.file, entry.device, entry.workload, entry.batch_size)
+    rows = load_model(folder / entry.file).measurements if table is None else table_measurements(table)
+    return [BoardEvidence(entry, entry.boards[0] if entry.boards else entry.id, rows)]
+
+
+def table_measurements(table: ProfileTable) -> tuple[Measurement, ...]:
+    """Return the rows of a table as measurements."""
+    columns = zip(table.modes, table.step_s.tolist(), table.power_w.tolist(), strict=True)
+    return tuple(Measurement(mode, PROFILED_STEPS, step_s, power_w) for mode, step_s, power_w in columns)
+
+
+def _read_record(path: Path) -> Mapping[str, Any]:
+    """Return the record that `fedge profile` wrote beside a table; empty without one."""
+    try:
+        record = json.loads(path.with_name(path.name + RECORD_SUFFIX).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return record if isinstance(record, dict) else {}
+
+
+def _sha256(path: Path) -> str:
+    return hash_content(path.read_bytes())

@@ -1,0 +1,308 @@
+"""Recall of a fleet's knowledge by a run's clients: the best fitting measurements, chosen once at the run's start.
+
+For every client, in this order:
+
+1. Measurements of the same board and workload count as its own, unless the conditions differ or they are old.
+2. Those of other boards of the kind, and the ones just excluded, count as measurements of peers: a predictor expects
+   boards to differ by an offset, and a client drops what contradicts its own measurements.
+3. Where nothing of the workload is known, tables and models of other workloads on the kind become reference tables.
+
+A run keeps its choice in ``knowledge.json``, so that it is resumed and repeated with the same measurements. Pure
+functions, apart from reading and writing that file.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from fedge.atomic_files import write_text
+from fedge.errors import BadInput
+from fedge.knowledge.knowledge_folder import EntryForm, KnowledgeEntry
+from fedge.modes import stack_modes
+from fedge.pareto import front_mask
+from fedge.types import Label, Measurement, PowerMode
+from fedge.wire import InvalidMessage, from_json, to_json
+
+FILE = "knowledge.json"
+"""File of a run folder with the run's ``RunKnowledge``."""
+SETTINGS = ("truth", "serving", "loader", "network")
+"""Conditions in which measurements must agree to be used as rows at all: what the board does beside training."""
+MAX_MODES = 60
+"""Recalled modes per board. As in ``server.rounds.shared_measurements``: the time of a fit grows with the cube of their
+number, and errors hardly fall beyond 60 (benchmarks/warm_start.py)."""
+MAX_REPEATS = 3
+"""Recalled measurements per mode: their median is robust, and more hardly narrow it. Default."""
+MAX_DONORS = 12
+"""Other boards per kind, as many as a client receives measurements of. Default; more only make requests longer."""
+MAX_REFERENCES = 2
+"""Tables of other workloads per kind. Default; each adds candidates to every fit."""
+MIN_REFERENCE_MODES = 20
+"""Fewest modes of a reference table: about the number of coefficients of the physical model."""
+MAX_AGE_DAYS = 365
+"""Older measurements of the board itself count as those of another board of its kind. Default: paste dries and fans
+clog over years, and other software shows in the conditions."""
+
+Relation = Literal["same board", "same kind", "other workload"]
+
+
+@dataclass(frozen=True, slots=True)
+class ClientIdentity:
+    """A client of a run as the knowledge knows it.
+
+    Attributes:
+        name: Name in the run.
+        board: Name across runs: that of a real board; an emulated board is another one with another seed.
+        conditions: ``SETTINGS``, and versions that are known.
+    """
+
+    name: str
+    board: str
+    device: str
+    workload: str
+    batch_size: int
+    conditions: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def kind(self) -> tuple[object, ...]:
+        """Return what boards that share measurements have in common."""
+        settings = (self.conditions.get(name, "") for name in SETTINGS)
+        return (self.device, self.workload, self.batch_size, *settings)
+
+
+@dataclass(frozen=True, slots=True)
+class RecalledOrigin:
+    """Where measurements of a client come from.
+
+    Attributes:
+        rows: Number of measurements in the entry.
+    """
+
+    entry: str
+    form: EntryForm
+    relation: Relation
+    board: str
+    rows: int
+    label: Label
+    date: str
+
+
+@dataclass(frozen=True, slots=True)
+class RecalledPeer:
+    """Measurements of a board that does not take part, of the same kind as the client ``like``."""
+
+    name: str
+    like: str
+    measurements: tuple[Measurement, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RunKnowledge:
+    """The measurements that a run recalls.
+
+    Attributes:
+        folder: The knowledge folder; empty if there is none.
+        run: Name of this run in the knowledge, kept when it is resumed.
+        own: Measurements of each client's board, by client.
+        peers: Measurements of other boards.
+        origins: Origins of both, by client.
+        notes: One line for everything that was left out.
+    """
+
+    folder: str = ""
+    run: str = ""
+    own: Mapping[str, tuple[Measurement, ...]] = field(default_factory=dict)
+    peers: tuple[RecalledPeer, ...] = ()
+    origins: Mapping[str, tuple[RecalledOrigin, ...]] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+NO_KNOWLEDGE = RunKnowledge()
+
+
+def read_run_knowledge(run: Path) -> RunKnowledge:
+    """Return what the run in a folder recalls; nothing without the file.
+
+    Raises:
+        BadInput: The file is damaged.
+    """
+    path = run / FILE
+    if not path.is_file():
+        return NO_KNOWLEDGE
+    try:
+        return from_json(RunKnowledge, path.read_text(encoding="utf-8"))
+    except (InvalidMessage, OSError, UnicodeDecodeError) as error:
+        reason = str(error).partition("\n")[0]
+        raise BadInput(str(path), f"a file that cannot be read ({reason})", "the file of the run's start") from error
+
+
+def write_run_knowledge(run: Path, knowledge: RunKnowledge) -> None:
+    """Write what a run recalls into its folder."""
+    write_text(run / FILE, to_json(knowledge) + "\n")
+
+
+# Choosing -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class BoardEvidence:
+    """The measurements of one board in one entry."""
+
+    entry: KnowledgeEntry
+    board: str
+    measurements: tuple[Measurement, ...]
+
+
+EvidenceReader = Callable[[KnowledgeEntry], Sequence[BoardEvidence]]
+"""Reads the measurements of an entry; raises ``BadInput`` if it is damaged."""
+
+
+def recall_measurements(
+    clients: Sequence[ClientIdentity], entries: Iterable[KnowledgeEntry], read: EvidenceReader, now: datetime
+) -> RunKnowledge:
+    """Choose the measurements that each client recalls; entries that cannot be read become notes.
+
+    Args:
+        clients: The clients of a run.
+        entries: Entries of the knowledge, of any kind.
+        read: Reads one of them.
+        now: Time of the run's start.
+    """
+    own: dict[str, list[BoardEvidence]] = {}
+    others: dict[str, list[BoardEvidence]] = {}
+    notes = list[str]()
+    first = {client.kind: client.name for client in reversed(clients)}
+    by_board = {(client.kind, client.board): client for client in clients}
+    for entry in sorted(entries, key=lambda one: (one.date, one.id), reverse=True):
+        kind = _entry_kind(entry)
+        if kind not in first or entry.kind != "train" or entry.form == "calibration":
+            continue
+        try:
+            found = read(entry)
+        except BadInput as error:
+            notes.append(f"{error}; skipped")
+            continue
+        for evidence in found:
+            client = by_board.get((kind, evidence.board))
+            if client is not None and _is_current(entry, client, now):
+                own.setdefault(client.name, []).append(evidence)
+            else:
+                others.setdefault(first[kind], []).append(evidence)
+    peers = {like: _merge_boards(found)[:MAX_DONORS] for like, found in others.items()}
+    return RunKnowledge(
+        own={name: limit_measurements(_join(found)) for name, found in own.items()},
+        peers=tuple(
+            RecalledPeer(board, like, limit_measurements(_join(found)))
+            for like, donors in peers.items()
+            for board, found in donors
+        ),
+        origins={
+            client.name: (
+                *_list_origins(own.get(client.name, ()), "same board"),
+                *_list_origins([e for _, found in peers.get(first[client.kind], ()) for e in found], "same kind"),
+            )
+            for client in clients
+        },
+        notes=tuple(notes),
+    )
+
+
+def find_other_workloads(client: ClientIdentity, entries: Iterable[KnowledgeEntry]) -> tuple[KnowledgeEntry, ...]:
+    """Return the newest tables and models of other workloads on a client's kind of board, as reference tables.
+
+    Args:
+        client: The client.
+        entries: Entries of the knowledge, oldest first.
+    """
+    alike = [
+        entry
+        for entry in entries
+        if entry.form in ("table", "model")
+        and (entry.device, entry.kind) == (client.device, "train")
+        and entry.workload != client.workload
+        and entry.rows >= MIN_REFERENCE_MODES
+        and all(entry.conditions.get(name, "") == client.conditions.get(name, "") for name in SETTINGS[:3])
+    ]
+    return tuple(reversed(alike[-MAX_REFERENCES:]))
+
+
+def describe_origin(entry: KnowledgeEntry, board: str, relation: Relation, rows: int) -> RecalledOrigin:
+    """Return the origin of measurements of an entry."""
+    return RecalledOrigin(
+        entry.id, form=entry.form, relation=relation, board=board, rows=rows, label=entry.label, date=entry.date
+    )
+
+
+def limit_measurements(measurements: Sequence[Measurement], limit: int = MAX_MODES) -> tuple[Measurement, ...]:
+    """Return at most ``limit`` modes, each with its newest measurements: the fastest, then the front, then the others.
+
+    Args:
+        measurements: Newest last.
+        limit: Number of modes.
+    """
+    repeats: dict[PowerMode, list[Measurement]] = {}
+    for one in measurements:
+        if not one.throttled and all(math.isfinite(v) and v > 0 for v in (one.step_s, one.power_w)):
+            repeats.setdefault(one.mode, []).append(one)
+    modes = list(repeats)
+    if len(modes) > limit:
+        modes = [modes[row] for row in _spread_rows([repeats[mode][-1] for mode in modes], limit)]
+    return tuple(one for mode in modes for one in repeats[mode][-MAX_REPEATS:])
+
+
+def _spread_rows(rows: Sequence[Measurement], limit: int) -> list[int]:
+    """Return rows of the front of time and energy, at most half of ``limit``, and others far from those chosen."""
+    step_s = np.array([row.step_s for row in rows])
+    step_j = step_s * np.array([row.power_w for row in rows])
+    front = np.flatnonzero(front_mask(step_s, step_j))
+    front = front[np.argsort(step_s[front], kind="stable")]
+    some = np.unique(np.linspace(0, len(front) - 1, min(len(front), limit // 2)).round().astype(np.intp))
+    chosen = front[some].tolist()
+    logs = np.log(stack_modes(row.mode for row in rows).knobs)
+    apart = np.min([np.square(logs - logs[row]).sum(axis=1) for row in chosen], axis=0)
+    while len(chosen) < limit:
+        chosen.append(int(np.argmax(apart)))
+        apart = np.minimum(apart, np.square(logs - logs[chosen[-1]]).sum(axis=1))
+    return sorted(chosen)
+
+
+def _entry_kind(entry: KnowledgeEntry) -> tuple[object, ...]:
+    settings = (entry.conditions.get(name, "") for name in SETTINGS)
+    return (entry.device, entry.workload, entry.batch_size, *settings)
+
+
+def _is_current(entry: KnowledgeEntry, client: ClientIdentity, now: datetime) -> bool:
+    """Return whether measurements of the client's board still hold for it: as new, and under the same versions."""
+    known = entry.conditions.keys() & client.conditions.keys()
+    return age_days(entry, now) <= MAX_AGE_DAYS and all(
+        entry.conditions[name] == client.conditions[name] for name in known
+    )
+
+
+def age_days(entry: KnowledgeEntry, now: datetime) -> float:
+    """Return the age of an entry in days."""
+    return (now - datetime.strptime(entry.date, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC)).total_seconds() / 86400
+
+
+def _merge_boards(found: Sequence[BoardEvidence]) -> list[tuple[str, list[BoardEvidence]]]:
+    """Return the evidence by board, the board of the newest entry first."""
+    boards: dict[str, list[BoardEvidence]] = {}
+    for evidence in found:
+        boards.setdefault(evidence.board, []).append(evidence)
+    return list(boards.items())
+
+
+def _join(found: Sequence[BoardEvidence]) -> list[Measurement]:
+    """Return all measurements, those of the newest entry last."""
+    return [measurement for evidence in reversed(found) for measurement in evidence.measurements]
+
+
+def _list_origins(found: Iterable[BoardEvidence], relation: Relation) -> Iterable[RecalledOrigin]:
+    for evidence in found:
+        yield describe_origin(evidence.entry, evidence.board, relation, len(evidence.measurements))

@@ -1,0 +1,136 @@
+"""A replay predicts what a changed run costs on boards that it never sees: only what the first run measured."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from experiments.backends.local_backend import run_local
+from experiments.backends.run_replay import ReplayFigure, ReplayResult, replay_run
+from experiments.cli import main
+from experiments.report.run.run_summary import summarise_run
+from experiments.spec.experiment_loader import load_experiment
+from fedge.errors import BadInput
+from fedge.telemetry.store_reader import read_rows
+from fedge.telemetry.store_records import ClientRow, RoundRow
+
+EXPERIMENT = """
+name: small
+rounds: 6
+backend: local
+policy: balanced
+fleet:
+  - {device: nano, count: 2}
+  - {device: agx-xavier, count: 1}
+"""
+
+
+@pytest.fixture(scope="module")
+def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return run_changed(tmp_path_factory.mktemp("replayed"))
+
+
+def run_changed(where: Path, *changes: str) -> Path:
+    (where / "exp.yaml").write_text(EXPERIMENT, encoding="utf-8")
+    experiment = load_experiment(where / "exp.yaml", changes)
+    folder = where / "run"
+    folder.mkdir()
+    (folder / "run.yaml").write_text(EXPERIMENT, encoding="utf-8")
+    run_local(experiment, folder, lambda: None)
+    return folder
+
+
+def summarise(folder: Path) -> dict[str, float]:
+    experiment = load_experiment(folder / "run.yaml")
+    return summarise_run(experiment, read_rows(folder, RoundRow), read_rows(folder, ClientRow), wall_s=0.0)
+
+
+def find_figure(result: ReplayResult, name: str) -> ReplayFigure:
+    return next(figure for figure in result.figures if figure.name == name)
+
+
+def test_a_replay_predicts_a_policy_that_the_run_did_not_follow(run_folder: Path, tmp_path: Path) -> None:
+    real = summarise(run_changed(tmp_path, "policy=maxn"))
+
+    result = replay_run(run_folder, ["policy=maxn"], draws=3, workers=1)
+
+    for name in ("energy_j", "makespan_s"):
+        figure = find_figure(result, name)
+        assert figure.predicted == pytest.approx(real[name], rel=0.05)
+        assert figure.low is not None
+        assert figure.high is not None
+        assert figure.low <= figure.predicted <= figure.high
+    energy = find_figure(result, "energy_j")
+    assert abs(energy.predicted - real["energy_j"]) < abs(energy.actual - real["energy_j"])
+    assert (result.measured, result.siblings, result.modelled) == (3, 0, 0)
+    assert result.label == "estimated"
+
+
+def test_a_replay_without_an_effect_predicts_the_run_itself(run_folder: Path) -> None:
+    result = replay_run(run_folder, ["name=other"], draws=2, workers=1)
+
+    for figure in result.figures:
+        assert figure.predicted == pytest.approx(figure.actual, rel=1e-12)
+
+
+def test_a_slower_link_costs_a_real_board_the_model_that_it_trains_and_an_emulated_one_the_priced_one(
+    run_folder: Path, tmp_path: Path
+) -> None:
+    real = tmp_path / "real"
+    shutil.copytree(run_folder, real)
+    (real / "run.yaml").write_text(EXPERIMENT.replace("backend: local", "backend: fleet"), encoding="utf-8")
+
+    longer = {}
+    for folder in (run_folder, real):
+        makespan = find_figure(replay_run(folder, ["fleet.0.link.up_mbps=5"], draws=1, workers=1), "makespan_s")
+        longer[folder] = makespan.predicted / makespan.actual
+    assert longer[run_folder] > 1.5
+    assert longer[real] == pytest.approx(1.0, abs=0.02)
+
+
+def test_boards_that_the_run_had_not_are_drawn_from_their_kind(run_folder: Path) -> None:
+    fleet = "fleet=[{device: nano, count: 3}, {device: agx-xavier}, {device: agx-orin-64gb}]"
+
+    result = replay_run(run_folder, [fleet], draws=1, workers=1)
+
+    assert (result.measured, result.siblings, result.modelled) == (3, 1, 1)
+    energy = find_figure(result, "energy_j")
+    assert energy.predicted > 1.1 * energy.actual
+    assert energy.low is None
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ("workload.batch_size=32", "workload.batch_size"),
+        ("workload.cost=mobilenetv3-imagenet", "workload.cost"),
+        ("policy=nosuch", "policy.name"),
+    ],
+)
+def test_a_change_of_what_was_measured_is_refused(run_folder: Path, change: str, field: str) -> None:
+    with pytest.raises(BadInput, match=field):
+        replay_run(run_folder, [change], draws=1, workers=1)
+
+
+def test_the_command_prints_the_record(
+    run_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def call(*words: str) -> int:
+        monkeypatch.setattr(sys, "argv", ["fedge", "replay", *words])
+        with pytest.raises(SystemExit) as ended:
+            main.main()
+        return int(ended.value.code or 0)
+
+    assert call(str(run_folder)) == main.BAD_INPUT
+    assert "--policy NAME" in capsys.readouterr().err
+    assert call(str(run_folder / "none"), "--policy", "maxn") == main.BAD_INPUT
+    assert "no such folder" in capsys.readouterr().err
+
+    assert call(str(run_folder), "--policy", "maxn", "--draws", "1", "--workers", "1", "--json") == main.DONE
+    record = json.loads(capsys.readouterr().out)
+    assert record["changes"] == ["policy=maxn"]
+    assert {figure["name"] for figure in record["figures"]} >= {"energy_j", "makespan_s", "final_accuracy"}

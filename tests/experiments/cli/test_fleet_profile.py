@@ -1,0 +1,104 @@
+"""``fedge fleet profile``: the playbook on hosts that are this machine, each an emulated board of its own."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from contracts.boards import write_table
+
+from experiments.cli.fleet_profile import profile_fleet, profile_table, read_row
+from experiments.fleet.selected_fleet import PLAYBOOKS, FleetOptions
+from fedge.devices.tables.mode_table import read_mode_table
+
+RECORD = {"board": "my-board", "kind": "train", "modes": [{}], "modes_wanted": 4, "seconds": 9.0, "joules": 30.0}
+
+
+def write_fetched(out: Path, *, finished: bool) -> None:
+    table = write_table(out / "nano-1" / "net.csv")
+    table.with_name("net.csv.json").write_text(json.dumps({**RECORD, "finished": finished}), encoding="utf-8")
+
+
+@pytest.mark.parametrize("finished", [True, False])
+def test_a_fetched_table_moves_to_the_path_that_names_its_board_kind(tmp_path: Path, finished: bool) -> None:
+    write_fetched(tmp_path, finished=finished)
+
+    row = read_row(tmp_path, "nano-1", "net", None)
+
+    assert row.table == tmp_path / "nano-1" / "my-board" / "train" / "net.csv"
+    assert read_mode_table(row.table).device == "my-board"
+    text = profile_table([row]).csv
+    assert "1 of 4" in text
+    assert ("the same command goes on" in text) != finished
+
+
+def test_a_board_that_failed_is_a_row_with_its_reason_and_what_it_had_measured(tmp_path: Path) -> None:
+    write_fetched(tmp_path, finished=False)
+    rows = [read_row(tmp_path, "nano-1", "net", "too hot"), read_row(tmp_path, "gone", "net", "no answer")]
+
+    text = profile_table(rows).csv
+
+    assert [row.failure for row in rows] == ["too hot", "no answer"]
+    assert rows[0].table is not None
+    assert "failed: no answer" in text
+
+
+@pytest.fixture
+def options(tmp_path: Path) -> FleetOptions:
+    pytest.importorskip("ansible_runner", reason="the extra `fleet` is not installed")
+
+    def board(name: str, kind: str) -> dict[str, str]:
+        return {
+            "profile_board": f"emulated:{kind}",
+            "profile_folder": str(tmp_path / name),
+            "ansible_connection": "local",
+        }
+
+    everywhere = {
+        "ansible_python_interpreter": sys.executable,
+        "ansible_become": False,
+        "profile_account": getpass.getuser(),
+        "profile_command": [str(Path(sys.executable).with_name("fedge"))],
+    }
+    fleet = {
+        "all": {"vars": everywhere},
+        "server": {"hosts": {"srv": {"ansible_connection": "local"}}},
+        "boards": {
+            "hosts": {
+                "one": board("one", "orin-nano"),
+                "two": board("two", "xavier-nx"),
+                "strange": board("strange", "no-such-board"),
+                "gone": {"ansible_host": "127.0.0.1", "ansible_port": 1},
+            }
+        },
+    }
+    path = tmp_path / "inventory.yml"
+    path.write_text(yaml.safe_dump(fleet), encoding="utf-8")
+    return FleetOptions(path, PLAYBOOKS)
+
+
+@pytest.mark.slow
+def test_boards_are_profiled_within_a_budget_and_go_on_the_next_time(options: FleetOptions, tmp_path: Path) -> None:
+    asked = {"workload": "resnet18-imagenet", "modes": 6, "explorer": "random"}
+    out = tmp_path / "tables"
+
+    (code, first), (again, second) = (profile_fleet(options, {**asked, "budget-s": s}, out) for s in (30, None))
+
+    assert code == again == 1  # two boards cannot be profiled
+    for rows in (first, second):
+        by_name = {row.board: row for row in rows}
+        assert "got 'no-such-board'" in by_name["strange"].failure
+        assert "cannot be reached" in by_name["gone"].failure
+        assert by_name["strange"].table is by_name["gone"].table is None
+    done = [{row.board: row.record["finished"] for row in rows if row.record is not None} for rows in (first, second)]
+    assert done == [{"one": False, "two": False}, {"one": True, "two": True}]
+    for name, kind in (("one", "orin-nano"), ("two", "xavier-nx")):
+        row = by_name[name]
+        assert row.failure is None
+        table = read_mode_table(row.table)
+        assert (table.device, len(table.modes)) == (kind, 6)
+        assert table.label != "measured"

@@ -1,0 +1,159 @@
+"""``fedge knowledge`` lists, shows, imports, exports and forgets; files that fit nowhere are one line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from contracts.launching import SMALL, Launcher
+
+from experiments.backends.run_knowledge import recall_for_run
+from experiments.spec import experiment_checks
+from experiments.spec.experiment_loader import load_experiment
+from fedge.devices.board_kinds import load_references
+from fedge.errors import BadInput
+from fedge.experiment import list_boards
+from fedge.knowledge.recall import read_run_knowledge
+
+WORK = "resnet18-imagenet"
+
+
+@pytest.fixture
+def fedge(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Launcher:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("FEDGE_KNOWLEDGE", raising=False)
+    (tmp_path / "exp.yaml").write_text(SMALL, encoding="utf-8")
+    return Launcher(monkeypatch, capsys)
+
+
+@pytest.fixture
+def table(fedge: Launcher) -> Path:
+    """The profile of an emulated board: nano-1 of the experiment's seed."""
+    outcome = fedge(
+        "profile", "--board", "emulated:nano", "--workload", WORK, "--modes", "24", "--seed", "3", "--out", "nano.csv"
+    )
+    assert outcome.code == 0, outcome.err
+    return Path("nano.csv").resolve()
+
+
+def test_a_profile_is_imported_with_its_label_and_its_board(fedge: Launcher, table: Path) -> None:
+    assert "24 modes, estimated" in fedge("knowledge", "import", str(table), "--folder", "k").out
+
+    (entry,) = json.loads(fedge("knowledge", "list", "--folder", "k", "--json").out)
+    assert (entry["form"], entry["device"], entry["workload"], entry["batch_size"]) == ("table", "nano", WORK, 16)
+    assert (entry["label"], entry["boards"]) == ("estimated", ["nano-1@seed-3"])
+    assert json.loads(fedge("knowledge", "show", "table", "--folder", "k").out) == entry
+    assert fedge("knowledge", "list", "--folder", "k", "--device", "tx2").out.startswith("nothing is known yet")
+
+
+def test_what_is_exported_is_there_and_what_is_forgotten_is_gone(fedge: Launcher, table: Path) -> None:
+    fedge("knowledge", "import", str(table), "--folder", "k")
+    assert fedge("knowledge", "export", "table", "--folder", "k", "--out", "other").code == 0
+    assert fedge("knowledge", "forget", "table", "--folder", "k").code == 0
+
+    assert json.loads(fedge("knowledge", "list", "--folder", "k", "--json").out) == []
+    assert len(json.loads(fedge("knowledge", "list", "--folder", "other", "--json").out)) == 1
+    assert "imported" in fedge("knowledge", "import", "other", "--folder", "k").out
+
+
+def test_a_damaged_entry_is_named_and_the_command_goes_on(fedge: Launcher, table: Path) -> None:
+    fedge("knowledge", "import", str(table), "--folder", "k")
+    Path("k/entries/bad.json").write_text("{", encoding="utf-8")
+    outcome = fedge("knowledge", "list", "--folder", "k")
+
+    assert outcome.code == 0
+    assert "bad.json: a damaged description" in outcome.err
+    assert "nano" in outcome.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("import", "nothing.csv"), "nothing.csv: got no such file"),
+        (("import", "exp.yaml"), "exp.yaml"),
+        (("show", "x"), "x, no such entry"),
+        (("forget", "x"), "x, no such entry"),
+    ],
+)
+def test_what_does_not_fit_is_one_line(fedge: Launcher, arguments: tuple[str, ...], message: str) -> None:
+    outcome = fedge("knowledge", *arguments, "--folder", "k")
+
+    assert outcome.code == 2
+    assert message in outcome.message
+
+
+def test_a_boards_own_profile_is_recalled_as_its_own_and_learnt_as_a_reference(table: Path, tmp_path: Path) -> None:
+    experiment = load_experiment(Path("exp.yaml"), [f"fleet.0.references=[{table}]"])
+    experiment_checks.check_experiment(experiment)
+    recalled = recall_for_run(experiment, tmp_path / "run")
+
+    known = read_run_knowledge(tmp_path / "run")
+    assert {board: len(rows) for board, rows in known.own.items()} == {"nano-1": 24}
+    assert recalled.fleet[0].references == (str(table),)
+    assert len(load_references(list_boards(recalled)[0], recalled.workload)[0].modes) == 24
+
+
+def test_the_profile_of_another_board_is_recalled_as_a_peers(table: Path, tmp_path: Path) -> None:
+    recall_for_run(load_experiment(Path("exp.yaml"), ["seed=4", f"fleet.0.references=[{table}]"]), tmp_path / "run")
+
+    known = read_run_knowledge(tmp_path / "run")
+    assert known.own == {}
+    assert [(peer.name, peer.like, len(peer.measurements)) for peer in known.peers] == [("nano-1@seed-3", "nano-1", 24)]
+
+
+def test_a_model_file_of_the_workload_starts_a_run(fedge: Launcher, table: Path, tmp_path: Path) -> None:
+    made = fedge("predict", "fit", str(table), "--device", "nano", "--workload", WORK, "--out", "nano.safetensors")
+    assert made.code == 0, made.err
+    experiment = load_experiment(Path("exp.yaml"), ["fleet.0.references=[nano.safetensors]"])
+    experiment_checks.check_experiment(experiment)
+    recalled = recall_for_run(experiment, tmp_path / "run")
+
+    assert [len(peer.measurements) for peer in read_run_knowledge(tmp_path / "run").peers] == [24]
+    (copy,) = recalled.fleet[0].references
+    assert copy.startswith(str(tmp_path / "run"))
+    assert len(load_references(list_boards(recalled)[0], recalled.workload)[0].modes) == 24
+
+
+def test_a_small_model_of_another_workload_is_refused_in_one_line(fedge: Launcher) -> None:
+    fedge("predict", "fit", "--device", "nano", "--workload", "vit-b16-cifar10", "--out", "vit.safetensors")
+    experiment = load_experiment(Path("exp.yaml"), ["fleet.0.references=[vit.safetensors]"])
+
+    with pytest.raises(BadInput, match=r"fleet\[0\].references\[0\].*10 modes of another workload.*at least 20"):
+        experiment_checks.check_experiment(experiment)
+
+
+def test_a_model_of_another_kind_of_board_is_refused(fedge: Launcher) -> None:
+    fedge("predict", "fit", "--device", "tx2", "--workload", WORK, "--out", "tx2.safetensors")
+    experiment = load_experiment(Path("exp.yaml"), ["fleet.0.references=[tx2.safetensors]"])
+
+    with pytest.raises(BadInput, match="is it this board's table"):
+        experiment_checks.check_experiment(experiment)
+
+
+def test_a_calibration_goes_into_the_knowledge_and_is_listed(
+    fedge: Launcher, table: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    arguments = ("calibrate", str(table), "--device", "nano", "--workload", "our-net", "--to-knowledge")
+    assert "--to-knowledge: got no FEDGE_KNOWLEDGE" in fedge(*arguments).message
+
+    monkeypatch.setenv("FEDGE_KNOWLEDGE", str(tmp_path / "k"))
+    assert fedge(*arguments).code == 0
+    (entry,) = json.loads(fedge("knowledge", "list", "--json").out)
+    assert (entry["form"], entry["device"], entry["workload"], entry["rows"]) == ("calibration", "nano", "our-net", 24)
+    assert (tmp_path / "k" / entry["file"]).name == "nano--our-net.yaml"
+
+
+def test_a_table_of_another_workload_is_a_reference_where_nothing_closer_is_known(
+    fedge: Launcher, table: Path, tmp_path: Path
+) -> None:
+    fedge("knowledge", "import", str(table), "--folder", "k")
+    overrides = ["workload.cost=vit-b16-cifar10", "workload.batch_size=16", "knowledge=k"]
+    recalled = recall_for_run(load_experiment(Path("exp.yaml"), overrides), tmp_path / "run")
+    same = recall_for_run(load_experiment(Path("exp.yaml"), ["knowledge=k"]), tmp_path / "same")
+
+    (copy,) = recalled.fleet[0].references
+    assert len(load_references(list_boards(recalled)[0], recalled.workload)[0].modes) == 24
+    assert (Path(copy).stem, recalled.fleet[1].references) == (WORK, ())
+    assert [one.relation for one in read_run_knowledge(tmp_path / "run").origins["nano-1"]] == ["other workload"]
+    assert same.fleet[0].references == (), "its own measurements are closer"

@@ -1,0 +1,68 @@
+"""`fedge status` says how far a run is, what went wrong, and names commands that work."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from contracts.launching import SMALL, Launcher
+
+from experiments.backends import launcher
+from experiments.cli import main
+from experiments.cli.run_status import read_run_status
+from fedge.telemetry.file_lock import FileLock, is_locked
+
+
+@pytest.fixture
+def fedge(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Launcher:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "exp.yaml").write_text(SMALL, encoding="utf-8")
+    return Launcher(monkeypatch, capsys)
+
+
+def test_it_follows_a_run_from_its_start_to_its_end(fedge: Launcher, tmp_path: Path) -> None:
+    assert fedge("run", "exp.yaml", "--out", "run")[0] == main.DONE
+    run = tmp_path / "run"
+
+    finished = read_run_status(run)
+    assert (finished.state, finished.rounds) == ("finished", finished.planned)
+    assert finished.summary["energy_j"] > 0
+    assert "fedge replay" in dict(finished.next_steps)["ask what another policy would have cost"]
+
+    (run / "model.safetensors").unlink()
+    stopped = read_run_status(run)
+    assert stopped.state == "stopped"
+    assert dict(stopped.next_steps) == {"go on with it": f"fedge resume {run}"}
+
+    lock = FileLock(run / launcher.LOCK_FILE, "a run")
+    assert read_run_status(run).state == "running"
+    lock.release()
+    shutil.rmtree(run / "store")
+    assert read_run_status(run).state == "not started"
+
+
+def test_the_command_prints_text_or_the_record(fedge: Launcher) -> None:
+    assert fedge("run", "exp.yaml", "--out", "run")[0] == main.DONE
+
+    code, out, _ = fedge("status", "run")
+    assert code == main.DONE
+    assert "finished" in out
+    assert "fedge report run" in out
+    code, out, _ = fedge("status", "run", "--json")
+    assert json.loads(out)["state"] == "finished"
+    code, _, err = fedge("status", "nowhere")
+    assert code == main.BAD_INPUT
+    assert "no such folder" in err
+
+
+def test_a_lock_is_seen_and_not_taken(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+
+    assert not is_locked(path)
+    lock = FileLock(path, "a run")
+    assert is_locked(path)
+    lock.release()
+    assert not is_locked(path)
+    FileLock(path, "a run").release()

@@ -1,0 +1,164 @@
+"""The wrapper changes no result of a strategy, plans goals from the nodes' offers, and stores a run that pages read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch", reason="the apps of these tests train with torch")
+
+import torch
+from contracts.small_training import make_app, make_context, train_network
+from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
+from flwr.serverapp.strategy import FedAvg, Strategy
+
+from experiments.report.run.loaded_runs import load_run
+from experiments.report.run.run_page import write_report
+from fedge.errors import BadInput
+from fedge.flower import PowerAware, power_mode
+from fedge.flower.power_mod import GOAL, JOULES, RECORD
+from fedge.telemetry.store_reader import read_rows
+from fedge.telemetry.store_records import ClientRow, RoundRow
+from fedge.types import RoundGoal
+from fedge.wire import from_json
+from server.transport.flower_messages import ensure_identity
+
+NODES = {11: "emulated:nano", 12: "emulated:nano", 13: "emulated:agx-orin-64gb"}
+STEPS = 40
+
+
+class Nodes:
+    """A grid of nodes that answer in this process; those in ``silent`` do not, those in ``broken`` with an error."""
+
+    def __init__(self, mods: bool = True) -> None:
+        self.mod = power_mode(device=list(NODES.values())) if mods else None
+        self.contexts = {node: make_context(partition_id=place) for place, node in enumerate(NODES)}
+        self.silent: set[int] = set()
+        self.broken: set[int] = set()
+        self.goals: list[dict[int, RoundGoal]] = []
+
+    def get_node_ids(self) -> list[int]:
+        return list(NODES)
+
+    def send_and_receive(self, messages: Sequence[Message], *, timeout: float | None = None) -> list[Message]:
+        del timeout
+        asked = list(messages)
+        if asked and asked[0].metadata.message_type == "train":
+            self.goals.append({m.metadata.dst_node_id: goal for m in asked if (goal := read_goal(m)) is not None})
+        return [self.answer(message) for message in asked if message.metadata.dst_node_id not in self.silent]
+
+    def answer(self, message: Message) -> Message:
+        node = message.metadata.dst_node_id
+        if node in self.broken:
+            reply = Message(Error(code=2, reason="out of memory"), reply_to=message)
+        elif message.metadata.message_type != "train":
+            metrics = MetricRecord({"eval_loss": 0.5, "eval_acc": 0.8, "num-examples": 10})
+            reply = Message(RecordDict({"metrics": metrics}), reply_to=message)
+        elif self.mod is None:
+            reply = make_app(STEPS)(message, self.contexts[node])
+        else:
+            reply = self.mod(message, self.contexts[node], make_app(STEPS))
+        reply.metadata._src_node_id = node  # the runtime sets it
+        return reply
+
+
+def read_goal(message: Message) -> RoundGoal | None:
+    record = message.content.config_records.get(RECORD)
+    return None if record is None else from_json(RoundGoal, str(record[GOAL]))
+
+
+def run_strategy(
+    strategy: Strategy, nodes: Nodes, rounds: int = 3, before: Callable[[int], None] = lambda _: None
+) -> ArrayRecord:
+    """Do what Flower's own loop does; ``before`` is called with the number of each round."""
+    ensure_identity()
+    arrays = ArrayRecord(train_network(1))
+    for number in range(1, rounds + 1):
+        before(number)
+        messages = strategy.configure_train(number, arrays, ConfigRecord(), nodes)  # type: ignore[arg-type]
+        found, _ = strategy.aggregate_train(number, nodes.send_and_receive(list(messages)))
+        arrays = arrays if found is None else found
+        messages = strategy.configure_evaluate(number, arrays, ConfigRecord(), nodes)  # type: ignore[arg-type]
+        strategy.aggregate_evaluate(number, nodes.send_and_receive(list(messages)))
+    return arrays
+
+
+def test_the_model_is_that_of_the_strategy_alone() -> None:
+    plain = run_strategy(FedAvg(), Nodes(mods=False))
+    aware = run_strategy(PowerAware(FedAvg()), Nodes())
+
+    for name, values in plain.to_torch_state_dict().items():
+        assert torch.equal(values, aware.to_torch_state_dict()[name])
+
+
+def test_goals_share_a_deadline_as_soon_as_fronts_are_known() -> None:
+    nodes = Nodes()
+
+    run_strategy(PowerAware(FedAvg(), "least-energy", max_slowdown=1.2), nodes)
+
+    first, *others = nodes.goals
+    assert first == {}
+    for goals in others:
+        assert set(goals) == set(NODES)
+        assert len({goal.deadline_s for goal in goals.values()}) == 1
+        assert {goal.policy for goal in goals.values()} == {"least-energy"}
+
+
+def test_the_rows_are_those_of_a_run(tmp_path: Path) -> None:
+    nodes = Nodes()
+    run_strategy(PowerAware(FedAvg(), folder=tmp_path / "run", name="mine"), nodes)
+
+    rounds, clients = read_rows(tmp_path / "run", RoundRow), read_rows(tmp_path / "run", ClientRow)
+    assert [(row.round, row.done, row.accuracy, row.loss) for row in rounds] == [(n, 3, 0.8, 0.5) for n in (1, 2, 3)]
+    assert {row.board for row in clients} == {"nano-1", "nano-2", "agx-orin-64gb-1"}
+    assert sum(row.energy_j for row in rounds) == pytest.approx(sum(row.energy_j for row in clients))
+    loaded = load_run(tmp_path / "run")
+    assert loaded.name == "mine"
+    assert loaded.summary["saving_vs_maxn"] is not None
+    write_report([tmp_path / "run"], tmp_path / "run" / "report.html")
+    assert "agx-orin-64gb-1" in (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
+
+
+def test_nodes_that_fail_or_stay_silent_are_rows(tmp_path: Path) -> None:
+    nodes = Nodes()
+
+    def fail(number: int) -> None:
+        if number == 2:
+            nodes.silent.add(11)
+            nodes.broken.add(12)
+
+    run_strategy(PowerAware(FedAvg(), folder=tmp_path / "run"), nodes, before=fail)
+
+    rows = [row for row in read_rows(tmp_path / "run", ClientRow) if row.round == 2]
+    assert {row.board: (row.status, row.error) for row in rows} == {
+        "nano-1": ("failed", "no answer"),
+        "nano-2": ("failed", "2: out of memory"),
+        "agx-orin-64gb-1": ("done", None),
+    }
+
+
+def test_nodes_without_the_mod_take_part_and_leave_no_rows(tmp_path: Path) -> None:
+    run_strategy(PowerAware(FedAvg(), folder=tmp_path / "run"), Nodes(mods=False))
+
+    assert read_rows(tmp_path / "run", RoundRow) == []
+
+
+def test_energy_is_aggregated_like_any_metric() -> None:
+    ensure_identity()
+    nodes, strategy = Nodes(), PowerAware(FedAvg())
+    messages = strategy.configure_train(1, ArrayRecord(train_network(1)), ConfigRecord(), nodes)  # type: ignore[arg-type]
+
+    _, metrics = strategy.aggregate_train(1, nodes.send_and_receive(list(messages)))
+
+    assert metrics is not None
+    assert float(metrics[JOULES]) > 0  # type: ignore[arg-type]
+
+
+def test_two_processes_cannot_write_one_folder(tmp_path: Path) -> None:
+    first = PowerAware(FedAvg(), folder=tmp_path)
+
+    with pytest.raises(BadInput):
+        PowerAware(FedAvg(), folder=tmp_path)
+    del first

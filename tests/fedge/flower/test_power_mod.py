@@ -1,0 +1,148 @@
+"""The mod chooses a mode for an app's training, measures it, remembers it, and changes nothing else."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+pytest.importorskip("torch", reason="the apps of these tests train with torch")
+
+import torch
+from contracts.desk import Desk, desk
+from contracts.small_training import make_app, make_context, make_message, train_network
+from flwr.app import Message
+
+from fedge.errors import BadInput, UnknownName
+from fedge.flower import power_mode
+from fedge.flower.power_mod import ANSWER, JOULES, RECORD, SECONDS
+from fedge.types import RoundGoal
+from fedge.wire import ReplyMessage, from_json, to_json
+
+STEPS = 20
+LONG_STEPS = 200
+"""About eleven seconds of the emulated board: in one second there is no time for probes."""
+
+
+def read_answer(reply: Message) -> ReplyMessage:
+    return from_json(ReplyMessage, str(reply.content.config_records[RECORD][ANSWER]))
+
+
+def read_metrics(reply: Message) -> tuple[float, float]:
+    metrics = reply.content.metric_records["metrics"]
+    return float(metrics[SECONDS]), float(metrics[JOULES])  # type: ignore[arg-type]
+
+
+def test_an_emulated_board_learns_over_rounds_to_save_energy() -> None:
+    mod = power_mode(device="emulated:agx-orin-64gb", max_slowdown=1.5, policy="least-energy")
+    context = make_context(partition_id=0)
+
+    replies = [mod(make_message(), context, make_app(LONG_STEPS)) for _ in range(4)]
+
+    reports = [answer.report for answer in map(read_answer, replies)]
+    assert all(report is not None and report.steps == LONG_STEPS for report in reports)
+    first_s, first_j = read_metrics(replies[0])
+    last_s, last_j = read_metrics(replies[-1])
+    assert last_j < 0.95 * first_j
+    assert last_s < 1.6 * first_s
+
+
+def test_it_leaves_the_apps_own_reply_as_it_is() -> None:
+    reply = power_mode(device="emulated:nano")(make_message(), make_context(), make_app(STEPS))
+
+    for name, values in reply.content.array_records["arrays"].to_torch_state_dict().items():
+        assert torch.equal(values, train_network(STEPS)[name])
+    assert reply.content.metric_records["metrics"]["train_loss"] == 1.0
+
+
+def test_equal_nodes_give_equal_reports() -> None:
+    def play() -> list[str]:
+        mod, context = power_mode(device="emulated:xavier-nx", seed=4), make_context(partition_id=2)
+        return [to_json(read_answer(mod(make_message(), context, make_app(STEPS)))) for _ in range(3)]
+
+    assert play() == play()
+
+
+def test_nodes_take_the_devices_in_turn_and_their_own_configuration_first() -> None:
+    mod = power_mode(device=["emulated:nano", "emulated:tx2"])
+
+    boards = [
+        read_answer(mod(make_message(), context, make_app(2))).board
+        for context in (
+            make_context(partition_id=2),
+            make_context(partition_id=3),
+            make_context(partition_id=3, fedge_device="emulated:orin-nano"),
+        )
+    ]
+
+    assert boards == ["nano-3", "tx2-4", "orin-nano-4"]
+
+
+def test_a_goal_of_the_server_decides() -> None:
+    mod, context = power_mode(device="emulated:nano"), make_context()
+    mod(make_message(), context, make_app(STEPS))
+
+    fast = mod(make_message(goal=to_json(RoundGoal("maxn", STEPS))), context, make_app(STEPS))
+    report = read_answer(fast).report
+
+    assert report is not None
+    assert report.decision.mode == report.front.maxn.mode
+
+
+def test_evaluation_passes_untouched() -> None:
+    context = make_context()
+
+    reply = power_mode(device="emulated:nano")(make_message("evaluate"), context, make_app(1))
+
+    assert RECORD not in reply.content
+    assert RECORD not in context.state
+
+
+def test_without_a_board_it_only_measures(tmp_path: Path) -> None:
+    settings = tmp_path / "node.yaml"
+    settings.write_text(f"board: here\npower_socket: {tmp_path}/none.sock\n", encoding="utf-8")
+    context = make_context(settings=str(settings))
+
+    reply = power_mode()(make_message(), context, make_app(STEPS))
+
+    seconds, joules = read_metrics(reply)
+    assert 0 < seconds < 60
+    assert math.isnan(joules) or joules > 0  # not every machine counts its energy
+    assert RECORD not in context.state
+
+
+def test_wrong_options_are_one_line_each() -> None:
+    with pytest.raises(UnknownName, match="nosuch"):
+        power_mode(device="emulated:nosuch")(make_message(), make_context(), make_app(1))
+    with pytest.raises(BadInput, match="emulated:BOARD"):
+        power_mode(device="nano")(make_message(), make_context(), make_app(1))
+    with pytest.raises(ValueError, match="deadline_s"):
+        power_mode(deadline_s=-1.0)
+
+
+@pytest.fixture(scope="module")
+def board(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
+    with desk("orin-nano-jp6", tmp_path_factory.mktemp("desk"), worker=False) as found:
+        yield found
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("desk")
+def test_on_a_board_the_power_daemon_sets_the_modes_and_restores_them(board: Desk, tmp_path: Path) -> None:
+    settings = tmp_path / "node.yaml"
+    settings.write_text(yaml.safe_dump(json.loads(board.settings.model_dump_json())), encoding="utf-8")
+    mod = power_mode("least-energy", max_slowdown=3.0)
+    context = make_context(settings=str(settings))
+    before = board.files
+
+    replies = [mod(make_message(), context, make_app(400)) for _ in range(3)]
+    reports = [read_answer(reply).report for reply in replies]
+
+    assert reports[0] is None  # the number of steps is known only after the first round
+    assert all(report is not None and report.steps == 400 for report in reports[1:])
+    assert all(read_metrics(reply)[0] > 0 < read_metrics(reply)[1] for reply in replies)
+    assert board.files == before
