@@ -36,16 +36,14 @@ KINDS: dict[str, tuple[str, ...]] = {
 
 
 def words(root: Path, backend: str, out: Path, *more: str) -> list[str]:
-    return [
-        "run",
-        f"{root}/experiments/configs/quickstart.yaml",
-        "--backend",
-        backend,
-        "--out",
-        str(out),
-        *QUICK,
-        *more,
-    ]
+    config = f"{root}/experiments/configs/quickstart.yaml"
+    return ["run", config, "--backend", backend, "--out", str(out), *QUICK, *more]
+
+
+def simulate(root: Path, out: Path, cwd: Path, *more: str) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"PYTHONPATH": str(root), "PYTHONSAFEPATH": "1"}
+    command = [*FEDGE, *words(root, "sim", out, *more)]
+    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=300, check=False)
 
 
 def rows(folder: Path) -> list:
@@ -73,16 +71,10 @@ def played(tmp_path_factory: pytest.TempPathFactory, project_root: Path) -> dict
     (poisoned / "clients" / "app.py").write_text("raise SystemExit('the wrong app')\n")
     runs = {name: Played(folder / f"{name} local", folder / f"a {name} sim run") for name in KINDS}
 
-    environment = os.environ | {"PYTHONPATH": str(project_root), "PYTHONSAFEPATH": "1"}
-
-    def simulate(name: str) -> subprocess.CompletedProcess[str]:
-        command = [*FEDGE, *words(project_root, "sim", runs[name].sim, *KINDS[name])]
-        return subprocess.run(
-            command, cwd=poisoned, env=environment, capture_output=True, text=True, timeout=300, check=False
-        )
-
     with ThreadPoolExecutor(2) as pool, pytest.MonkeyPatch.context() as patch:
-        simulated = [pool.submit(simulate, name) for name in KINDS]
+        simulated = [
+            pool.submit(simulate, project_root, runs[name].sim, poisoned, *more) for name, more in KINDS.items()
+        ]
         for name, more in KINDS.items():
             assert run_here(patch, *words(project_root, "local", runs[name].local, *more)) == 0
         for run in simulated:
@@ -119,12 +111,12 @@ def test_every_board_of_every_round_has_a_row_and_a_trace_and_every_model_a_row(
 
 
 def test_a_run_with_knowledge_writes_the_same_rows_on_both(
-    played: dict[str, Played], project_root: Path, tmp_path: Path
+    played: dict[str, Played], project_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     more = (*KINDS["rounds"], "--set", f"knowledge={played['rounds'].local}")
-    for backend in ("local", "sim"):
-        process = fedge(project_root, backend, tmp_path / backend, tmp_path, *more)
-        assert process.returncode == 0, process.stdout + process.stderr
+    process = simulate(project_root, tmp_path / "sim", tmp_path, *more)
+    assert process.returncode == 0, process.stdout + process.stderr
+    assert run_here(monkeypatch, *words(project_root, "local", tmp_path / "local", *more)) == 0
 
     assert rows(tmp_path / "local") == rows(tmp_path / "sim")
     first = [row for row in read_rows(tmp_path / "sim", ClientRow) if row.round == 1]
