@@ -24,11 +24,12 @@ import json, resource, sys, time
 began = time.monotonic()
 from clients import app as client_app
 from fedge import modes
-from fedge.client.evidence import build_offer
+from fedge.client.evidence import build_front, fit_and_predict
 from fedge.client.prediction_requests import run_alone
 from fedge.client.round_context import RoundContext
 from fedge.costs.cost_priors import build_priors
 from fedge.decisions.candidate_modes import mask_candidates
+from fedge.decisions.measured_correction import correct_with_measurements
 from fedge.devices.catalogue import load_catalogue
 from fedge.experiment import Experiment
 from fedge.physics.prior_knowledge import PriorKnowledge
@@ -56,7 +57,9 @@ player = RoundContext(
     Workload(experiment.workload.cost, experiment.workload.batch_size), candidates, board.spec.maxn,
     find_lowest_mode(candidates), experiment.exploration,
 )
-predictions, front = run_alone(build_offer(player, ask.state.measurements, (), 60, LinkUse(0.1, 0.1, 0.1)))
+own = ask.state.measurements
+predictions = correct_with_measurements(run_alone(fit_and_predict(player, own, ())), own)
+front = build_front(player, predictions, own, 60, LinkUse(0.1, 0.1, 0.1))
 decision = policy(predictions, front, RoundGoal(ask.policy, 60.0), board.spec)
 answer = to_json(front)
 done = time.monotonic()

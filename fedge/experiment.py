@@ -197,6 +197,8 @@ class DataSpec(_SpecModel):
     shards_per_client: Annotated[int, Field(ge=1)] = 2
     dir: str | None = None
     download: bool = True
+    samples: Annotated[int, Field(ge=1, le=10**9)] | None = None
+    """Samples that the fleet stands for if the task is ``none``."""
 
 
 class PolicySpec(_SpecModel):
@@ -290,6 +292,17 @@ class SuperlinkSpec(_SpecModel):
     """How long the server waits for all boards before the first round; afterwards it continues with those connected."""
 
 
+class BackendOptionsSpec(_SpecModel):
+    """Options of the backends ``local`` and ``sim``.
+
+    Attributes:
+        num_gpus: Share of a CUDA device that each process of emulated clients takes and trains on; 0 trains on the
+            CPU.
+    """
+
+    num_gpus: Annotated[float, Field(ge=0, le=1)] = 0.0
+
+
 class ExporterSpec(_SpecModel):
     """An additional destination of a run's rows: an exporter's name (or ``module:Class``) and its options."""
 
@@ -303,7 +316,8 @@ class Experiment(_SpecModel):
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")] = "experiment"
     seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = 1
     rounds: Annotated[int, Field(ge=1, le=100_000)] = 10
-    backend: Literal["local", "sim", "fleet"] = "sim"
+    backend: Literal["local", "sim", "fleet", "flower"] = "sim"
+    """``flower`` stands in the rows of a Flower app (``fedge.flower.PowerAware``), which fedge itself cannot start."""
     superlink: SuperlinkSpec = SuperlinkSpec()
     """Address of a fleet of real boards; unused by the other backends."""
     fleet: Annotated[tuple[FleetEntry, ...], Field(min_length=1)]
@@ -325,9 +339,20 @@ class Experiment(_SpecModel):
     """Wall time that the server waits for a round's replies before it counts missing ones as failed."""
     jobs: Annotated[int, Field(ge=1, le=256)] | None = None
     """Processes that share the clients of the ``local`` backend; by default one per core if that is worth it."""
+    backend_options: BackendOptionsSpec = BackendOptionsSpec()
     exporters: tuple[ExporterSpec, ...] = ()
     plugins: tuple[str, ...] = ()
     """Paths of the user's Python modules that ``module:name`` entries refer to."""
+
+
+def choose_training_device(experiment: Experiment) -> str:
+    """Return the torch device on which emulated clients train: ``cpu`` or ``cuda``."""
+    return "cuda" if experiment.backend_options.num_gpus > 0 else "cpu"
+
+
+def is_bit_reproducible(experiment: Experiment) -> bool:
+    """Return whether the seed fixes every bit of a run on one machine: not on real boards, and not on CUDA."""
+    return experiment.backend != "fleet" and choose_training_device(experiment) == "cpu"
 
 
 class FleetBoard(_SpecModel):

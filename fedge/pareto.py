@@ -96,16 +96,9 @@ def build_front(
     """
     work_s = steps * predictions.step_s
     work_j = work_s * predictions.power_w
-    above_idle_j = work_s * (predictions.power_w - idle_w)
-    rows = np.flatnonzero(front_mask(work_s, above_idle_j))
+    rows = find_offered_rows(work_s, power_w=predictions.power_w, idle_w=idle_w, limit=limit, power=power)
     if len(rows) == 0:
         raise FedgeError(f"none of the {len(work_s)} modes has a finite prediction of time and power")
-    rows = _thin_rows(rows[np.argsort(work_s[rows])], limit)
-    if power:
-        low = np.flatnonzero(front_mask(work_s, predictions.power_w))
-        rows = np.union1d(rows, _thin_rows(low[np.argsort(work_s[low])], limit))
-        rows = rows[np.argsort(work_s[rows], kind="stable")]
-
     rows = np.append(rows, find_nearest_row(predictions.modes, maxn))
     columns = (values.tolist() for values in (rows, work_s[rows], work_j[rows], predictions.step_s_sd_log[rows]))
     *points, fastest = (FrontPoint(predictions.modes[row], *figures) for row, *figures in zip(*columns, strict=True))
@@ -117,6 +110,27 @@ def build_front(
         maxn_idle_w=idle_w if maxn_idle_w is None else maxn_idle_w,
         radio_j=radio_j,
     )
+
+
+def find_offered_rows(
+    work_s: Floats, power_w: Floats, *, idle_w: float, limit: int | None, power: bool
+) -> NDArray[np.intp]:
+    """Return the rows of the front of time and energy above idle, from fastest to cheapest; none without finite rows.
+
+    Args:
+        work_s: Seconds for the client's whole share by row.
+        power_w: Power by row in watts.
+        idle_w: As in ``build_front``, like the next two.
+        limit: See there.
+        power: See there.
+    """
+    rows = np.flatnonzero(front_mask(work_s, work_s * (power_w - idle_w)))
+    rows = _thin_rows(rows[np.argsort(work_s[rows])], limit)
+    if power:
+        low = np.flatnonzero(front_mask(work_s, power_w))
+        rows = np.union1d(rows, _thin_rows(low[np.argsort(work_s[low])], limit))
+        rows = rows[np.argsort(work_s[rows], kind="stable")]
+    return rows
 
 
 def _thin_rows(rows: NDArray[np.intp], limit: int | None) -> NDArray[np.intp]:

@@ -173,6 +173,6 @@ class LearningTask(Protocol):
         """
         ...
 
-    def evaluate(self, arrays: NamedArrays) -> tuple[float, float]:
-        """Return the mean loss and the accuracy (0 to 1) of the model on the held-out test set."""
+    def evaluate(self, arrays: NamedArrays) -> tuple[float, float] | None:
+        """Return the mean loss and the accuracy (0 to 1) of the model on the held-out test set; None without one."""
         ...

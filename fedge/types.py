@@ -721,7 +721,10 @@ class TrainOptions:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TrainResult:
-    """The result of local training: the new arrays, and the mean loss and accuracy over the steps."""
+    """The result of local training: the new arrays, and the mean loss and accuracy over the steps.
+
+    Both are not a number if nothing was trained.
+    """
 
     arrays: NamedArrays
     loss: float
@@ -759,8 +762,9 @@ class RoundReport:
     true_front: Front | None
     """Emulated boards only: the front computed from the true times and powers."""
     samples: int
-    loss: float
-    accuracy: float
+    loss: float | None
+    """Mean over the steps, like the accuracy; both None if nothing was trained."""
+    accuracy: float | None
     temperature_c: float | None
     prior_time_ape: float | None
     """Mean |predicted - true| / true over all modes before any measurement; emulated boards only, in round 1."""

@@ -120,3 +120,17 @@ def test_every_board_of_every_round_has_a_row_and_a_trace_and_every_model_a_row(
     assert len(read_rows(played["asynchronous"].sim, RoundRow)) == 5
     for runs in played.values():
         assert {sample.board for sample in read_rows(runs.sim, SampleRow)} >= {"nano-1", "agx-orin-64gb-2"}
+
+
+def test_a_run_with_knowledge_writes_the_same_rows_on_both(
+    played: dict[str, Played], project_root: Path, tmp_path: Path
+) -> None:
+    more = (*KINDS["rounds"], "--set", f"knowledge={played['rounds'].local}")
+    for backend in ("local", "sim"):
+        process = fedge(project_root, backend, tmp_path / backend, tmp_path, *more)
+        assert process.returncode == 0, process.stdout + process.stderr
+
+    assert rows(tmp_path / "local") == rows(tmp_path / "sim")
+    first = [row for row in read_rows(tmp_path / "sim", ClientRow) if row.round == 1]
+    assert len(first) == 8
+    assert all(row.recalled_samples or row.error for row in first), "also beside a service and with little memory"

@@ -33,7 +33,9 @@ class ClientQuestion:
 
 def count_jobs(experiment: Experiment) -> int:
     """Return the number of processes for a run: as many as asked for, or as are worth their start."""
-    clients = len(list_boards(experiment))
+    clients, num_gpus = len(list_boards(experiment)), experiment.backend_options.num_gpus
+    if num_gpus > 0:
+        clients = min(clients, int(1.0 / num_gpus))  # all of them train on one device
     if experiment.jobs is not None:
         return min(experiment.jobs, clients)
     nested = multiprocessing.parent_process() is not None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,11 +16,12 @@ from experiments.backends import run_knowledge
 from experiments.report.run import run_summary
 from experiments.report.run.knowledge_section import summarize_knowledge
 from experiments.report.run.run_summary import find_budget_end, summarise_run
-from experiments.spec import experiment_checks
+from experiments.spec import experiment_checks, resource_checks
 from experiments.spec.experiment_loader import load_experiment
 from fedge.atomic_files import write_text
 from fedge.errors import BadInput, RunFailed
 from fedge.experiment import Experiment
+from fedge.studies.ray_session import ADDRESS_VARIABLE
 from fedge.telemetry import run_folder
 from fedge.telemetry.file_lock import FileLock
 from fedge.telemetry.store_reader import read_rows
@@ -55,6 +57,8 @@ def check_runnable(experiment: Experiment) -> None:
         BadInput: For the first error; on the fleet backend also if the SuperLink is not reachable.
     """
     experiment_checks.check_experiment(experiment)
+    elsewhere = experiment.backend == "sim" and os.environ.get(ADDRESS_VARIABLE, "local") != "local"
+    resource_checks.check_gpus(experiment, elsewhere)
     from experiments.backends import strategy_check
 
     strategy_check.check_strategy(experiment)

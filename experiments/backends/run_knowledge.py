@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
+from experiments.fleet.remote_run import EXPERIMENT
 from fedge.devices.board_kinds import build_kind
 from fedge.devices.tables.mode_table import write_mode_table
 from fedge.errors import BadInput
@@ -34,6 +35,9 @@ from fedge.knowledge.recall import (
     MIN_REFERENCE_MODES,
     BoardEvidence,
     ClientIdentity,
+    RunKnowledge,
+    describe_origin,
+    find_other_workloads,
     limit_measurements,
     read_run_knowledge,
     recall_measurements,
@@ -49,10 +53,10 @@ from server.state import checkpoint
 
 logger = logging.getLogger(__name__)
 NONE, AUTO = "none", "auto"
-SERVER_HOME = Path("/var/lib/fedge-link")
-"""Home of the user that runs experiments on a provisioned fleet's server."""
+SERVER_RUNS = Path("/var/lib/fedge-link/runs")
+"""Folder of runs on a provisioned fleet's server."""
 FOLDER = "knowledge"
-"""Name of the knowledge folder beside the run folders or in the server's home, and of a run's copies of tables."""
+"""Name of the knowledge folder among the run folders, and of a run's copies of tables."""
 MAX_KEPT_MODES = 1000
 """Modes per board that a run gives back: more than any run measures."""
 
@@ -64,17 +68,20 @@ def find_folder(experiment: Experiment, run: Path) -> Path | None:
         return None
     if chosen != AUTO:
         return Path(chosen)
-    return find_default_folder(run.parent, on_server=experiment.backend == REAL)
+    job = run.parent  # `fedge fleet run` has a folder for every job, with the experiment and the run in it
+    return find_default_folder(job.parent if (job / EXPERIMENT).is_file() else job)
 
 
-def find_default_folder(runs: Path, *, on_server: bool) -> Path:
-    """Return the folder of ``auto``: ``$FEDGE_KNOWLEDGE``, the fleet server's own, or one beside the run folders."""
+def find_default_folder(runs: Path) -> Path:
+    """Return the folder of ``auto``: ``$FEDGE_KNOWLEDGE``, or the one among the run folders."""
     named = os.environ.get(FOLDER_VARIABLE)
-    if named:
-        return Path(named).expanduser().resolve()
-    if on_server and os.access(SERVER_HOME, os.W_OK):
-        return SERVER_HOME / FOLDER
-    return (runs / FOLDER).resolve()
+    return Path(named).expanduser().resolve() if named else (runs / FOLDER).resolve()
+
+
+def find_commands_folder() -> Path:
+    """Return the folder of ``fedge knowledge``: that of ``auto`` for runs of this machine, a fleet's server or not."""
+    on_server = not os.environ.get(FOLDER_VARIABLE) and (SERVER_RUNS / FOLDER).is_dir()
+    return find_default_folder(SERVER_RUNS if on_server else Path("runs"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,13 +115,46 @@ def recall_for_run(experiment: Experiment, run: Path) -> Experiment:
         return read_evidence(Path("/") if any(entry is one for one in given) else folder or run, entry)
 
     found = recall_measurements(clients, [*given, *listing.entries], read, datetime.now(UTC))
-    notes = (*listing.damaged, *found.notes)
-    write_run_knowledge(
-        run, dataclasses.replace(found, folder=str(folder or ""), run=secrets.token_hex(6), notes=notes)
-    )
     real = experiment.backend == REAL
-    fleet = tuple(_convert_references(entry, files, run, real=real) for entry in experiment.fleet)
-    return experiment.model_copy(update={"fleet": fleet})
+    others = {} if real or folder is None else _write_other_workloads(clients, found, listing.entries, folder, run)
+    origins = {
+        client.name: (
+            *found.origins.get(client.name, ()),
+            *(describe_origin(one, one.id, "other workload", one.rows) for one, _ in others.get(client.kind, ())),
+        )
+        for client in clients
+    }
+    found = dataclasses.replace(found, origins=origins, notes=(*listing.damaged, *found.notes))
+    write_run_knowledge(run, dataclasses.replace(found, folder=str(folder or ""), run=secrets.token_hex(6)))
+    kinds = {board.entry: client.kind for board, client in zip(boards, clients, strict=True)}
+    fleet = [_convert_references(entry, files, run, real=real) for entry in experiment.fleet]
+    added = [[str(path) for _, path in others.get(kinds[entry], ())] for entry in experiment.fleet]
+    fleet = [
+        entry.model_copy(update={"references": (*entry.references, *more)})
+        for entry, more in zip(fleet, added, strict=True)
+    ]
+    return experiment.model_copy(update={"fleet": tuple(fleet)})
+
+
+def _write_other_workloads(
+    clients: Sequence[ClientIdentity],
+    found: RunKnowledge,
+    entries: Sequence[KnowledgeEntry],
+    folder: Path,
+    run: Path,
+) -> dict[tuple[object, ...], list[tuple[KnowledgeEntry, Path]]]:
+    """Write reference tables of other workloads for kinds of which nothing is known; return them by kind."""
+    known = {client.name for client in clients if found.origins.get(client.name)}
+    tables: dict[tuple[object, ...], list[tuple[KnowledgeEntry, Path]]] = {}
+    for client in clients:
+        if client.kind not in tables and client.name not in known:
+            tables[client.kind] = []
+            for entry in find_other_workloads(client, entries):
+                try:
+                    tables[client.kind].append((entry, _write_reference(folder, entry, run)))
+                except BadInput as error:
+                    logger.warning("%s; skipped", error)
+    return tables
 
 
 def _list_reference_files(
@@ -145,13 +185,13 @@ def _convert_references(
         if file is None or (file.same and path.endswith(TABLE) and not real):
             paths.append(path)
         elif file.entry.rows >= MIN_REFERENCE_MODES and not (file.same and real):
-            paths.append(str(_write_reference(file.entry, run)))
+            paths.append(str(_write_reference(Path("/"), file.entry, run)))
     return entry.model_copy(update={"references": tuple(paths)})
 
 
-def _write_reference(entry: KnowledgeEntry, run: Path) -> Path:
-    """Write the measurements of an entry as a table into the run folder."""
-    rows = [row for one in read_evidence(Path("/"), entry) for row in one.measurements]
+def _write_reference(folder: Path, entry: KnowledgeEntry, run: Path) -> Path:
+    """Write the measurements of an entry of ``folder`` as a table into the run folder."""
+    rows = [row for one in read_evidence(folder, entry) for row in one.measurements]
     table = ProfileTable(
         entry.device,
         workload=entry.workload,

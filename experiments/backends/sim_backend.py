@@ -21,4 +21,5 @@ def run_sim(experiment: Experiment, folder: Path, on_round: Callable[[], None]) 
     plugins = [Path(plugin) for plugin in experiment.plugins]
     app = stage_app(folder, plugins, config={"experiment": "", "folder": ""})
     config = {"experiment": experiment.model_dump_json(), "folder": str(folder)}
-    simulate(app, folder, config, len(list_boards(experiment)), on_poll=on_round)
+    num_gpus = experiment.backend_options.num_gpus
+    simulate(app, folder, config, len(list_boards(experiment)), num_gpus=num_gpus, on_poll=on_round)

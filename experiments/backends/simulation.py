@@ -35,6 +35,7 @@ def simulate(
     run_config: Mapping[str, ConfigValue],
     n_nodes: int,
     *,
+    num_gpus: float = 0.0,
     on_poll: Callable[[], None] = lambda: None,
 ) -> None:
     """Run a staged app with simulated clients until it has finished.
@@ -48,6 +49,7 @@ def simulate(
         run_dir: The run folder.
         run_config: Values of the run config.
         n_nodes: Number of simulated clients.
+        num_gpus: Share of a CUDA device that Ray reserves for each process of clients.
         on_poll: Called every 0.25 s while waiting; an exception from it ends the run.
 
     Raises:
@@ -66,7 +68,7 @@ def simulate(
     config_file.write_text(run_config_toml(run_config), encoding="utf-8")
     with end_processes_on_exit(launch):
         superlink, log = _start_superlink(launch)
-        options = ["--federation-config", federation_config(n_nodes, env)]
+        options = ["--federation-config", federation_config(n_nodes, env, num_gpus)]
         submit(
             launch,
             log=open_serverapp_log(launch),
@@ -94,9 +96,9 @@ def simulation_environment(base: Mapping[str, str], app_dir: Path, run_dir: Path
     return env
 
 
-def federation_config(n_nodes: int, env: Mapping[str, str]) -> str:
+def federation_config(n_nodes: int, env: Mapping[str, str], num_gpus: float = 0.0) -> str:
     """Return Flower's simulation settings; an existing Ray cluster keeps its own CPU count."""
-    settings = f"num-supernodes={n_nodes} client-resources-num-cpus=1 client-resources-num-gpus=0.0"
+    settings = f"num-supernodes={n_nodes} client-resources-num-cpus=1 client-resources-num-gpus={num_gpus}"
     if env["RAY_ADDRESS"] != "local":
         return settings
     return f"{settings} init-args-num-cpus={max(1, min(n_nodes, os.cpu_count() or 1))}"

@@ -23,7 +23,8 @@ app = typer.Typer(
 Folder = Annotated[
     Path | None,
     typer.Option(
-        metavar="DIR", help="The knowledge folder; $FEDGE_KNOWLEDGE, the server's own, or runs/knowledge by default."
+        metavar="DIR",
+        help="The knowledge folder; by default $FEDGE_KNOWLEDGE, or the one beside the runs.",
     ),
 ]
 Entry = Annotated[str, typer.Argument(metavar="ENTRY", help="Name of an entry, or its beginning.")]
@@ -131,9 +132,9 @@ def forget(
 
 
 def _find_folder(given: Path | None) -> Path:
-    from experiments.backends.run_knowledge import find_default_folder
+    from experiments.backends.run_knowledge import find_commands_folder
 
-    return (given or find_default_folder(Path("runs"), on_server=True)).resolve()
+    return given.resolve() if given else find_commands_folder()
 
 
 def _describe(entry: KnowledgeEntry) -> str:

@@ -94,6 +94,7 @@ def start_run(
         launcher.check_runnable(experiment)
         _print_costs(experiment, console)
         _warn_power_limit(experiment, console)
+        _advise_columns(experiment, config, console)
     with _mirror_to_ray(experiment, folder, ray_port, console) as mirrored:
         # The dashboard is not stored with the experiment: a run resumed without it is not shown.
         _launch(
@@ -155,6 +156,19 @@ def _warn_power_limit(experiment: Experiment, console: Console) -> None:
         console.print(text, soft_wrap=True, highlight=False, markup=False)
 
 
+def _advise_columns(experiment: Experiment, config: Path, console: Console) -> None:
+    """Name the faster engine for a large fleet that trains nothing."""
+    from fedge.studies.fleet.column_study import COLUMNS_FROM, count_clients
+    from fedge.workloads.null_task import NULL_TASK
+
+    if experiment.workload.task == NULL_TASK and count_clients(experiment) >= COLUMNS_FROM:
+        command = f"fedge study fleet {config} --engine columns --rounds {experiment.rounds}"
+        text = (
+            f"note: {count_clients(experiment):,} boards take long here; `{command}` simulates such fleets in columns"
+        )
+        console.print(text, soft_wrap=True, highlight=False, markup=False)
+
+
 def _launch(
     execute: Callable[[Experiment, Path, Callable[[], None]], dict[str, Any]],
     experiment: Experiment,
@@ -191,6 +205,8 @@ def _list_notes(summary: Mapping[str, Any]) -> Iterator[str]:
     boards = "boards" if summary.get("backend") == "fleet" else "emulated boards"
     yield f"{boards}: " + ", ".join(f"{count} {label}" for label, count in sorted(counts.items()))
     yield from describe_knowledge(summary.get("knowledge") or {})
+    if summary.get("bit_reproducible") is False and summary.get("backend") != "fleet":
+        yield "note: the clients trained on CUDA: another run gives other bits"
     if summary.get("ended"):
         continuation = f"{BUDGET_HINT} in its {run_folder.RUN_YAML} and `fedge resume` it to go on"
         yield f"note: the energy budget ended it; {continuation}"

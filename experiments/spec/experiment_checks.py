@@ -25,6 +25,7 @@ from experiments.spec.resource_checks import (
 from fedge import registry, workloads
 from fedge.client.step_accounting import count_steps
 from fedge.costs.cost_profile import CostProfile, load_user_profiles
+from fedge.costs.layered_work import count_priced_bytes
 from fedge.costs.workload_sizes import load_workload_sizes
 from fedge.decisions.policies import load_policy
 from fedge.decisions.selection import SELECTORS, load_selector
@@ -36,6 +37,7 @@ from fedge.devices.board_kinds import (
     BoardKind,
     build_kind,
     build_knowledge,
+    build_link,
     load_references,
 )
 from fedge.errors import BadInput, FedgeError, UnknownName
@@ -55,6 +57,7 @@ from fedge.protocols import LearningTask
 from fedge.seeds import make_generator
 from fedge.types import DeviceSpec, Modes, ProfileTable, TrainOptions, fitted_label, weakest_label
 from fedge.workloads import load_experiment_task
+from fedge.workloads.null_task import NULL_TASK
 from fedge.workloads.partitions import split_task
 from fedge.yaml_files import format_value
 
@@ -102,6 +105,9 @@ def check_experiment(experiment: Experiment) -> None:
         BadInput: For the first error, naming its field.
     """
     import_plugins(experiment)
+    if experiment.backend == "flower":
+        right = "local, sim or fleet: such a run is started by `flwr run`"
+        raise BadInput("backend", "'flower', the rows of a Flower app", right)
     if experiment.backend == FLEET_BACKEND:
         _check_real_boards(experiment)
     _check_fleet(experiment)
@@ -128,6 +134,9 @@ def _check_real_boards(experiment: Experiment) -> None:
 
     superlink_check.check_superlink(experiment.superlink)
     task = experiment.workload.task
+    if task == NULL_TASK:
+        right = "a task that boards can train: real boards simulate nothing (backend sim or local does)"
+        raise BadInput("workload.task", repr(task), right)
     if ":" in task:
         right = "one of fedge's tasks or a task file (.py): a board's worker cannot load a module of yours"
         raise BadInput("workload.task", repr(task), right)
@@ -289,7 +298,10 @@ def _check_data(experiment: Experiment) -> tuple[int, ...]:
 
     The data set stays cached in this process.
     """
-    name = experiment.workload.task
+    name, samples = experiment.workload.task, experiment.data.samples
+    if samples is not None and name != NULL_TASK:
+        right = f"nothing: {name} has samples of its own, this is for the task {NULL_TASK}"
+        raise BadInput("data.samples", str(samples), right)
     try:
         task = load_experiment_task(experiment)
         if name.endswith(workloads.TASK_FILE_SUFFIX):
@@ -383,9 +395,9 @@ def _check_presets(experiment: Experiment, preset: str) -> None:
 
 
 def _check_limits(experiment: Experiment, samples: Sequence[int]) -> None:
-    """Compare the energy and time limits of a round with the minimum of the work alone, without network or waiting.
+    """Compare the energy and time limits of a round with the minimum of work and transfers, without waiting.
 
-    If partial work counts, one step is enough to meet a deadline.
+    If partial work counts, one step is enough to meet a deadline. Transfers of real boards are not known beforehand.
     """
     policy = experiment.policy
     if policy.round_energy_j is None and policy.deadline_s is None:
@@ -396,8 +408,12 @@ def _check_limits(experiment: Experiment, samples: Sequence[int]) -> None:
         name, surface = board.name.rpartition("-")[0], build_kind(board, experiment.workload).average
         steps = count_steps(count, experiment.workload.batch_size, experiment.workload.local_epochs)
         timed = 1 if experiment.late.action == "partial" else steps
-        least_j[name] = min(least_j.get(name, math.inf), steps * float((surface.power_w * surface.step_s).min()))
-        least_s[name] = min(least_s.get(name, math.inf), timed * float(surface.step_s.min()))
+        known = None if experiment.backend == FLEET_BACKEND else count_priced_bytes(board.entry, experiment.workload)
+        link = build_link(board.entry.link).transfer(known or 0.0, known or 0.0)
+        work_j = steps * float((surface.power_w * surface.step_s).min())
+        work_s = timed * float(surface.step_s.min())
+        least_j[name] = min(least_j.get(name, math.inf), link.radio_j + work_j)
+        least_s[name] = min(least_s.get(name, math.inf), link.down_s + work_s + link.up_s)
     if policy.round_energy_j is not None:
         _check_reachable("policy.round_energy_j", policy.round_energy_j, "J", least_j)
     if policy.deadline_s is not None:

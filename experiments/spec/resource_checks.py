@@ -30,10 +30,33 @@ from fedge.serving.standing_service import (
 )
 from fedge.types import DeviceSpec, weakest_label
 from fedge.worker.builtin_tasks import TASKS
-from fedge.workloads import load_experiment_task
+from fedge.workloads import explain_missing_cuda, load_experiment_task
+from fedge.workloads.null_task import NULL_TASK
 from fedge.yaml_files import format_value
 
 MEMORY_FIELD = "workload.memory"
+
+
+def check_gpus(experiment: Experiment, elsewhere: bool) -> None:
+    """Raise ``BadInput`` for GPUs that the clients cannot use.
+
+    Args:
+        experiment: The experiment.
+        elsewhere: Whether the clients run on machines of a cluster, whose devices are unknown here.
+    """
+    num_gpus, task = experiment.backend_options.num_gpus, experiment.workload.task
+    if num_gpus == 0:
+        return
+    right = None
+    if experiment.backend == "fleet":
+        right = "nothing: real boards train on their own GPUs, this is for emulated ones (backend sim or local)"
+    elif task == NULL_TASK or ":" in task:
+        right = f"0: {'nothing is trained' if task == NULL_TASK else f'{task} chooses its own device'}"
+    elif not elsewhere:
+        missing = explain_missing_cuda()
+        right = f"0, or a machine with CUDA: {missing} here" if missing else None
+    if right is not None:
+        raise BadInput("backend_options.num_gpus", f"{num_gpus:g}", right)
 
 
 def check_memory(experiment: Experiment) -> None:

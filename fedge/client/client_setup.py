@@ -247,7 +247,7 @@ def build_first_front(
     recalled = yield from select_recalled(context, earlier, request.recalled)
     own_measurements = (*recalled, *earlier)
     peers = yield from select_consistent_peers(context, own_measurements, request.shared)
-    _, front = yield from build_offer(
+    front = yield from build_offer(
         context,
         own_measurements=own_measurements,
         peer_measurements=peers,

@@ -55,7 +55,7 @@ from fedge.devices.emulated_board import WARM_UP_STEPS, EmulatedBoard, find_top_
 from fedge.devices.mode_surface import ModeSurface, scale_step_time
 from fedge.devices.thermal_model import build_thermal_model
 from fedge.errors import FedgeError
-from fedge.experiment import Experiment, FleetBoard, list_boards
+from fedge.experiment import Experiment, FleetBoard, choose_training_device, list_boards
 from fedge.predictors import load_predictor
 from fedge.protocols import Training
 from fedge.seeds import derive_seed, make_generator
@@ -339,7 +339,7 @@ class _EmulatedRound:
         seed = derive_seed(experiment.seed, setup.board.name, self.request.round, "train")
 
         def start() -> Training:
-            task = workloads.load_experiment_task(experiment)
+            task = workloads.load_experiment_task(experiment, choose_training_device(experiment))
             return task.start(self.arrays, self.client.share, seed, options)
 
         training = DeferredTraining(start)

@@ -5,17 +5,18 @@ from __future__ import annotations
 import dataclasses
 import math
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedge import pareto
 from fedge.client.corrections import normalize
 from fedge.client.prediction_requests import Asking, PredictionRequest
 from fedge.client.round_context import RoundContext
 from fedge.client.step_accounting import mode_switch_s
-from fedge.decisions.measured_correction import correct_with_measurements
+from fedge.decisions.measured_correction import correct_with_measurements, find_rows
 from fedge.types import Front, LinkUse, Measurement, PowerMode, Prediction, Predictions
 
 KNOWN_MODE_SD_LOG = 0.05
@@ -136,14 +137,27 @@ def select_consistent_peers(
 
 
 def fit_and_predict(
-    context: RoundContext, own_measurements: Sequence[Measurement], peer_measurements: Sequence[Measurement]
+    context: RoundContext,
+    own_measurements: Sequence[Measurement],
+    peer_measurements: Sequence[Measurement],
+    choose_rows: Callable[[Predictions], NDArray[np.intp]] | None = None,
 ) -> Asking[Predictions]:
     """Fit the predictor to all measurements and predict every candidate, without correcting measured modes.
 
     Where the mode is pinned, the board's first measurement suffices: all others are of the same mode.
+
+    Args:
+        context: The client's context.
+        own_measurements: The board's own measurements.
+        peer_measurements: Measurements of other boards of the same kind.
+        choose_rows: Returns the rows whose spreads are needed, as in ``PredictionRequest``; None for all rows.
     """
     measurements = (*own_measurements, *peer_measurements) if context.learns else tuple(own_measurements[:1])
-    return (yield PredictionRequest(context.predictor, context.corrections, context.candidates, measurements))
+    return (
+        yield PredictionRequest(
+            context.predictor, context.corrections, context.candidates, measurements, choose_rows=choose_rows
+        )
+    )
 
 
 def build_offer(
@@ -152,8 +166,11 @@ def build_offer(
     peer_measurements: Sequence[Measurement],
     steps: float,
     link: LinkUse,
-) -> Asking[tuple[Predictions, Front]]:
-    """Build predictions and front from the measurements so far; modes that the board measured are corrected by them.
+) -> Asking[Front]:
+    """Build the front from the measurements so far; modes that the board measured are corrected by them.
+
+    A front needs the spreads of its own modes and of the measured ones only. They are asked for alone if there are
+    peers: the next round then comes with other measurements, so that predictions of all modes would not be used again.
 
     Args:
         context: The client's context.
@@ -162,11 +179,27 @@ def build_offer(
         steps: Steps of the share, including warm-up in units of steps.
         link: Transfer times of the model.
     """
-    fitted = yield from fit_and_predict(context, own_measurements, peer_measurements)
-    predictions = correct_with_measurements(fitted, normalize(context.corrections, own_measurements))
-    return predictions, build_front(
-        context, predictions=predictions, own_measurements=own_measurements, steps=steps, link=link
+    own = normalize(context.corrections, own_measurements)
+
+    def choose_rows(means: Predictions) -> NDArray[np.intp]:
+        measured = np.array(list(find_rows(means.modes, {m.mode for m in own}).values()), dtype=np.intp)
+        # Corrected, a measured mode may be off the front and uncover others.
+        others = np.delete(np.arange(len(means.modes)), measured)
+        front = pareto.find_offered_rows(
+            steps * means.step_s[others],
+            power_w=means.power_w[others],
+            idle_w=context.device.idle_w(context.waiting_mode),
+            limit=None,
+            power=context.includes_low_power,
+        )
+        top = pareto.find_nearest_row(means.modes, context.fastest_mode)
+        return np.unique(np.concatenate([others[front], measured, [top]]))
+
+    fitted = yield from fit_and_predict(
+        context, own_measurements, peer_measurements, choose_rows if peer_measurements else None
     )
+    predictions = correct_with_measurements(fitted, own)
+    return build_front(context, predictions=predictions, own_measurements=own_measurements, steps=steps, link=link)
 
 
 def build_front(

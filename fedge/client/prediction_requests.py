@@ -12,6 +12,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Self, TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
+
 from fedge.client.corrections import Correction, from_reference, to_reference
 from fedge.errors import try_call
 from fedge.predictors import fit_predictors
@@ -72,12 +75,15 @@ class PredictionRequest:
         corrections: Differences between the round and the reference condition, the outermost first.
         modes: The modes.
         measurements: Measurements in the round's conditions.
+        choose_rows: Returns the rows whose spreads are needed, from predictions in the round's conditions whose spreads
+            are not numbers; the spreads of other rows may stay so. None stands for all rows.
     """
 
     predictor: Predictor
     corrections: Sequence[Correction]
     modes: Modes
     measurements: Sequence[Measurement]
+    choose_rows: Callable[[Predictions], NDArray[np.intp]] | None = None
 
 
 Asking = Generator[PredictionRequest, Predictions, T]
@@ -132,8 +138,10 @@ def answer_requests(requests: Sequence[PredictionRequest]) -> list[Predictions |
     predictors = [_unwrap_predictor(requests[place].predictor) for place in left]
     references = [found[1] for place in left if not isinstance(found := known[place], Exception)]
     errors = fit_predictors(predictors, references)
-    for place, predictor, reference, error in zip(left, predictors, references, errors, strict=True):
-        predict = partial(_predict_modes, requests[place], predictor, reference)
+    for place, predictor, error in zip(left, predictors, errors, strict=True):
+        found = known[place]
+        assert not isinstance(found, Exception)
+        predict = partial(_predict_modes, requests[place], predictor, found)
         answers[place] = try_call(predict) if error is None else error
     return [_include_corrections(found, answer) for found, answer in zip(known, answers, strict=True)]
 
@@ -147,7 +155,19 @@ def _unwrap_predictor(predictor: Predictor) -> Predictor:
     return predictor.predictor if isinstance(predictor, CachedPredictor) else predictor
 
 
-def _predict_modes(request: PredictionRequest, predictor: Predictor, reference: Sequence[Measurement]) -> Predictions:
+def _predict_modes(
+    request: PredictionRequest, predictor: Predictor, known: tuple[list[Correction], Sequence[Measurement]]
+) -> Predictions:
+    corrections, reference = known
+    choose_rows, predict_chosen = request.choose_rows, getattr(predictor, "predict_chosen", None)
+    if choose_rows is not None and predict_chosen is not None:
+
+        def choose(means: Predictions) -> NDArray[np.intp] | None:
+            here = from_reference(corrections, means)
+            return choose_rows(here) if len(here.modes) == len(means.modes) else None
+
+        chosen: Predictions = predict_chosen(request.modes, choose)
+        return chosen  # not kept: it lacks spreads
     predictions = predictor.predict(request.modes)
     if isinstance(request.predictor, CachedPredictor):
         request.predictor.keep(request.modes, reference, predictions)

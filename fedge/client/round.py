@@ -205,7 +205,7 @@ def _summarize_round(state: RoundState, snapshot: RoundSnapshot) -> Asking[Round
     mixed = state.slow_part if state.slow_part is not last else None
     mix = None if mixed is None else ModeMix(mixed.mode, mixed.steps)
     steps = state.goal.steps + warm_up_steps(state.own_measurements)
-    _, next_front = yield from build_offer(
+    next_front = yield from build_offer(
         state.context,
         own_measurements=state.own_measurements,
         peer_measurements=state.shared,

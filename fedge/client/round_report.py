@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from fedge.client.client_setup import ClientSetup, RoundConditions
 from fedge.client.memory_scaling import ScaleAttempt, summarize_memory_use, update_memory_history
 from fedge.client.round_context import RoundContext, RoundResult
@@ -47,8 +49,8 @@ def build_reply(
         front=result.front,
         true_front=None,
         samples=setup.samples,
-        loss=result.trained.loss,
-        accuracy=result.trained.accuracy,
+        loss=None if math.isnan(result.trained.loss) else result.trained.loss,
+        accuracy=None if math.isnan(result.trained.accuracy) else result.trained.accuracy,
         temperature_c=temperature_c,
         prior_time_ape=None,
         prior_power_ape=None,

@@ -47,9 +47,11 @@ FUTURE_DEADLINES = 9
 """Number of such budgets that are evaluated."""
 MAX_CANDIDATES = 150
 """Number of modes whose probe is evaluated in full, those that could save most; a larger number only costs time."""
-SLACK_ROUNDS = 5
-"""Rounds left below which probes may extend the planned round by less than the whole slack, in proportion: a longer
-first round costs the whole fleet's idle energy, which few rounds do not win back (benchmarks/run_lengths.py).
+FEW_ROUNDS = 5
+"""With fewer rounds left, probes extend the planned round by less than the whole slack, in proportion, since a longer
+round costs the whole fleet's idle energy. And no mode is probed that is slower than ``MAX_FUTURE_SLOWDOWN``: one step
+in it may cost more than few rounds save, and its energy above idling is predicted worst. Tried with
+benchmarks/run_lengths.py.
 """
 QUANTILES = tuple(NormalDist().inv_cdf((2 * i + 1) / 8) for i in range(4))
 
@@ -135,7 +137,8 @@ def find_most_saving_mode(
     """
     rows = sorted(find_rows(predictions.modes, known).values())
     safe = _mask_safe(predictions, room, rows)
-    safe &= np.maximum(predictions.step_s_sd_log, predictions.power_w_sd_log) > sure_sd_log
+    if sure_sd_log > 0.0:
+        safe &= np.maximum(predictions.step_s_sd_log, predictions.power_w_sd_log) > sure_sd_log
     row = _find_most_saving_row(predictions, idle_w=idle_w, known=rows, safe=safe, room=room) if safe.any() else None
     return None if row is None else predictions.modes[row]
 
@@ -145,15 +148,21 @@ def find_trial_mode(
 ) -> PowerMode | None:
     """Return the mode worth trying for all steps of a round that is too short for a probe, or None.
 
-    The arguments are those of ``find_most_saving_mode``.
+    With no round left it is one that saves also if its time and power are higher by the margin. The arguments are those
+    of ``find_most_saving_mode``.
     """
     rows = sorted(find_rows(predictions.modes, known).values())
     careful_s = predictions.step_s * np.exp(room.margin_z * predictions.step_s_sd_log)
     safe = np.isfinite(careful_s) & (room.steps * careful_s + room.switch_s <= room.left_s)
     safe &= predictions.step_s <= MAX_FUTURE_SLOWDOWN * predictions.step_s[rows].min()
     safe[rows] = False
-    whole = replace(room, whole_round=True)
-    row = _find_most_saving_row(predictions, idle_w=idle_w, known=rows, safe=safe, room=whole) if safe.any() else None
+    if not safe.any():
+        return None
+    if room.rounds_left <= 0:
+        row = _find_surely_saving_row(predictions, idle_w, rows, safe, room=room)
+    else:
+        whole = replace(room, whole_round=True)
+        row = _find_most_saving_row(predictions, idle_w=idle_w, known=rows, safe=safe, room=whole)
     return None if row is None else predictions.modes[row]
 
 
@@ -170,7 +179,7 @@ def is_probe_worthwhile(
 
 def scale_slack(slack: float, rounds_left: int) -> float:
     """Return the share by which probes may extend a planned round that ``rounds_left`` rounds follow."""
-    return slack * min(1.0, rounds_left / SLACK_ROUNDS)
+    return slack * min(1.0, rounds_left / FEW_ROUNDS)
 
 
 def _mask_safe(predictions: Predictions, room: ProbeBudget, known: Sequence[int]) -> NDArray[np.bool_]:
@@ -182,6 +191,8 @@ def _mask_safe(predictions: Predictions, room: ProbeBudget, known: Sequence[int]
     trial_s = (steps + room.warm_up) * careful_s
     safe: NDArray[np.bool_] = (2 * steps <= room.steps) & (trial_s + rest_s <= room.left_s)
     safe &= np.isfinite(careful_s)
+    if room.rounds_left < FEW_ROUNDS:
+        safe &= predictions.step_s <= MAX_FUTURE_SLOWDOWN * np.nanmin(predictions.step_s)
     safe[list(known)] = False
     return safe
 
@@ -231,7 +242,15 @@ def _compute_round_costs(
     known_j = known_s * (predictions.power_w[known] - idle_w)
     allowed_s, weights = _list_future_budgets(float(known_s.min()), room)
     now_j = least_energy_per_step(known_s, step_j=known_j, known_s=known_s, known_j=known_j, allowed_s=allowed_s)
-    return _RoundCosts(predictions, idle_w, known_s, known_j, allowed_s, weights=weights, now_j=now_j.min(axis=0))
+    return _RoundCosts(
+        predictions,
+        idle_w,
+        known_s=known_s,
+        known_j=known_j,
+        allowed_s=allowed_s,
+        weights=weights,
+        now_j=now_j.min(axis=0),
+    )
 
 
 def _mask_paid_back(
@@ -265,12 +284,33 @@ def _find_most_saving_row(
     return int(rows[best]) if net[best] > MIN_EXPECTED_SAVING and room.rounds_left > 0 else None
 
 
+def _find_surely_saving_row(
+    predictions: Predictions, idle_w: float, known: Sequence[int], safe: NDArray[np.bool_], *, room: ProbeBudget
+) -> int | None:
+    """Return the row of least energy with the margin on time and power, or None if the best known mix takes less."""
+    costs = _compute_round_costs(predictions, idle_w, known, room)
+    careful_j = _compute_careful_j(predictions, idle_w, room)
+    row = int(np.argmin(np.where(safe, careful_j, np.inf)))
+    return row if careful_j[row] < (1.0 - MIN_EXPECTED_SAVING) * float(costs.now_j[-1]) else None
+
+
+def _compute_careful_j(predictions: Predictions, idle_w: float, room: ProbeBudget) -> Floats:
+    """Return the energy above idling per step of every mode, with the margin on time and power, in joules."""
+    careful_s = predictions.step_s * np.exp(room.margin_z * predictions.step_s_sd_log)
+    careful_j: Floats = careful_s * (predictions.power_w * np.exp(room.margin_z * predictions.power_w_sd_log) - idle_w)
+    return careful_j
+
+
 def _probe_cost(
     predictions: Predictions, idle_w: float, rows: NDArray[np.intp], now_j: float, room: ProbeBudget
 ) -> Floats:
-    """Return the extra cost of probing each of ``rows`` over going on as now, as a share of the round's energy."""
+    """Return the extra cost of probing each of ``rows`` over going on as now, as a share of the round's energy.
+
+    With the margin: in modes near idle power the energy above idling is a small difference with a large error, and the
+    least of thousands of predictions is mostly such an error.
+    """
     steps = room.steps if room.whole_round else count_probe_steps(predictions.step_s[rows], room)
-    step_j = predictions.step_s[rows] * (predictions.power_w[rows] - idle_w)
+    step_j = _compute_careful_j(predictions, idle_w, room)[rows]
     more: Floats = (steps * np.maximum(0.0, step_j - now_j) + room.switch_j) / (room.steps * now_j)
     return more
 

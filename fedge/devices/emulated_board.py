@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Protocol
 
 import numpy as np
@@ -16,7 +17,7 @@ import numpy as np
 from fedge.devices.mode_surface import ModeSurface
 from fedge.devices.mode_switch import mode_change_s
 from fedge.devices.thermal_model import TRIP_C, ThermalModel
-from fedge.types import DeviceSpec, Measurement, PowerMode, ServiceUse, Workload
+from fedge.types import DeviceSpec, Measurement, Modes, PowerMode, ServiceUse, Workload
 
 WARM_UP_STEPS = 1.5
 """Extra time of the first steps of a round (autotuning, caches), in steps; estimated."""
@@ -246,5 +247,10 @@ def _mean_power_w(train_w: float, played: SharedWorkResult) -> float:
 
 def find_top_mode(surface: ModeSurface) -> PowerMode:
     """Return MAXN, or the mode of the surface that is nearest to it (a measured table may lack modes)."""
-    share = surface.modes.knobs / surface.modes.knobs.max(axis=0)
-    return surface.modes[int(np.argmax(share.sum(axis=1)))]
+    return _find_top_mode(surface.modes)
+
+
+@lru_cache(maxsize=64)
+def _find_top_mode(modes: Modes) -> PowerMode:
+    share = modes.knobs / modes.knobs.max(axis=0)
+    return modes[int(np.argmax(share.sum(axis=1)))]

@@ -6,6 +6,7 @@ Symbols: x_i = log(knob / its maximum), four per mode; r(x) = smooth residual; s
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -116,16 +117,27 @@ def _draw_deviation(rng: np.random.Generator) -> float:
     return float(np.log1p(size) * rng.choice([-1.0, 1.0]))
 
 
-def _log_knobs(modes: Modes) -> Floats:
-    scaled: Floats = np.log(modes.knobs / modes.knobs.max(axis=0))
-    return scaled
+@lru_cache(maxsize=64)
+def _combine_log_knobs(modes: Modes) -> tuple[tuple[Floats, NDArray[np.intp]], tuple[Floats, NDArray[np.intp]]]:
+    """Return the combinations of the log-knobs of CPU, and of GPU and memory, each with the place of every mode.
+
+    Cached, because all boards of a kind have the same modes.
+    """
+    x = np.log(modes.knobs / modes.knobs.max(axis=0))
+    cpu, gpu = (np.unique(x[:, columns], axis=0, return_inverse=True) for columns in (slice(2), slice(2, 4)))
+    return (cpu[0], cpu[1].reshape(-1)), (gpu[0], gpu[1].reshape(-1))
 
 
 def draw_smooth_residual(modes: Modes, sd: float, rng: np.random.Generator) -> Floats:
-    """Draw a smooth random function of the log-knobs (cosine features), with standard deviation ``sd``, shape (n,)."""
-    x = _log_knobs(modes)
-    waves = rng.normal(0.0, _WAVE_NUMBER, size=(x.shape[1], _WAVES))
+    """Draw a smooth random function of the log-knobs (cosine features), with standard deviation ``sd``, shape (n,).
+
+    With cos(a + b) = cos a cos b - sin a sin b the features are computed for the few combinations of the CPU's and of
+    the GPU's knobs and multiplied, instead of for thousands of modes.
+    """
+    waves = rng.normal(0.0, _WAVE_NUMBER, size=(modes.knobs.shape[1], _WAVES))
     phases = rng.uniform(0.0, 2 * np.pi, size=_WAVES)
-    values: Floats = np.cos(x @ waves + phases).sum(axis=1)
+    (cpu, cpu_place), (gpu, gpu_place) = _combine_log_knobs(modes)
+    a, b = cpu @ waves[:2] + phases, gpu @ waves[2:]
+    values: Floats = (np.cos(a) @ np.cos(b).T - np.sin(a) @ np.sin(b).T)[cpu_place, gpu_place]
     spread = values.std()
-    return (values - values.mean()) * (sd / spread) if spread > 0 else np.zeros(len(x))
+    return (values - values.mean()) * (sd / spread) if spread > 0 else np.zeros(len(values))

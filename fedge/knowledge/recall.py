@@ -5,7 +5,7 @@ For every client, in this order:
 1. Measurements of the same board and workload count as its own, unless the conditions differ or they are old.
 2. Those of other boards of the kind, and the ones just excluded, count as measurements of peers: a predictor expects
    boards to differ by an offset, and a client drops what contradicts its own measurements.
-3. Tables of other workloads on the kind become reference tables.
+3. Where nothing of the workload is known, tables and models of other workloads on the kind become reference tables.
 
 A run keeps its choice in ``knowledge.json``, so that it is resumed and repeated with the same measurements. Pure
 functions, apart from reading and writing that file.
@@ -81,8 +81,7 @@ class RecalledOrigin:
     """Where measurements of a client come from.
 
     Attributes:
-        rows: Number of measurements, or of modes of a reference table.
-        probes: Number of probes that the run made for them; 0 for other forms.
+        rows: Number of measurements in the entry.
     """
 
     entry: str
@@ -214,6 +213,32 @@ def recall_measurements(
     )
 
 
+def find_other_workloads(client: ClientIdentity, entries: Iterable[KnowledgeEntry]) -> tuple[KnowledgeEntry, ...]:
+    """Return the newest tables and models of other workloads on a client's kind of board, as reference tables.
+
+    Args:
+        client: The client.
+        entries: Entries of the knowledge, oldest first.
+    """
+    alike = [
+        entry
+        for entry in entries
+        if entry.form in ("table", "model")
+        and (entry.device, entry.kind) == (client.device, "train")
+        and entry.workload != client.workload
+        and entry.rows >= MIN_REFERENCE_MODES
+        and all(entry.conditions.get(name, "") == client.conditions.get(name, "") for name in SETTINGS[:3])
+    ]
+    return tuple(reversed(alike[-MAX_REFERENCES:]))
+
+
+def describe_origin(entry: KnowledgeEntry, board: str, relation: Relation, rows: int) -> RecalledOrigin:
+    """Return the origin of measurements of an entry."""
+    return RecalledOrigin(
+        entry.id, form=entry.form, relation=relation, board=board, rows=rows, label=entry.label, date=entry.date
+    )
+
+
 def limit_measurements(measurements: Sequence[Measurement], limit: int = MAX_MODES) -> tuple[Measurement, ...]:
     """Return at most ``limit`` modes, each with its newest measurements: the fastest, then the front, then the others.
 
@@ -280,5 +305,4 @@ def _join(found: Sequence[BoardEvidence]) -> list[Measurement]:
 
 def _list_origins(found: Iterable[BoardEvidence], relation: Relation) -> Iterable[RecalledOrigin]:
     for evidence in found:
-        entry, rows = evidence.entry, len(evidence.measurements)
-        yield RecalledOrigin(entry.id, entry.form, relation, evidence.board, rows, entry.label, entry.date)
+        yield describe_origin(evidence.entry, evidence.board, relation, len(evidence.measurements))

@@ -55,6 +55,9 @@ SPREAD_PRIOR_ROWS = 8.0
 rows."""
 ROW_PADDING = 8
 """Rows of a fit are padded to a multiple of this, so that boards with about as many rows are fitted together."""
+FEW_MODES = 256
+"""Modes up to which the spreads of all members are computed at once; the number changes the time of a prediction only.
+"""
 OUTLIER_SD = 4.0
 """Standard deviations at which a row is clipped when the spread is scaled. Default; larger values let outliers widen
 it."""
@@ -365,16 +368,21 @@ def predict_sd_log(side: QuantityPosterior, curve: LinearizedCurve, alike: Float
     after = side.prior_cov - seen.swapaxes(-1, -2) @ seen
     misfit = np.square(side.misfit_sd)
     near = np.ascontiguousarray(alike.T)
-    far = side.rows.offset_here[:, None].astype(np.float32)
+    whitened = (side.whitener * misfit[..., None, None]).astype(np.float32)
+    far = (side.whitener @ side.rows.offset_here[:, None]).astype(np.float32)
     slopes = curve.stack_slopes_single()
     variance = np.empty(curve.values.shape)
-    for member in np.ndindex(misfit.shape):  # one after the other: together they would not fit the processor's cache
-        known = side.whitener[member].astype(np.float32) @ (near * np.float32(misfit[member]) + far)
+    # Many modes one member after the other: together they would not fit the processor's cache.
+    members = np.ndindex(misfit.shape) if len(alike) > FEW_MODES else ((...,),)
+    for member in members:
+        known = whitened[member] @ near
+        known += far[member]
         moved = after[member].astype(np.float32) @ slopes[member]
-        moved -= (2.0 * seen[member].T).astype(np.float32) @ known
+        moved -= (2.0 * seen[member].swapaxes(-1, -2)).astype(np.float32) @ known
         moved *= slopes[member]
         np.square(known, out=known)
-        variance[member] = misfit[member] + side.rows.offset_sd**2 + moved.sum(axis=0) - known.sum(axis=0)
+        variance[member] = moved.sum(axis=-2) - known.sum(axis=-2)
+    variance += misfit[..., None] + side.rows.offset_sd**2
     sd: Floats = side.scale[..., None] * np.sqrt(np.maximum(variance, 0.0) + side.noise_sd**2)
     return sd
 

@@ -9,14 +9,17 @@ differ.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedge.errors import BadInput
-from fedge.physics.knob_table import KnobTable
+from fedge.physics.knob_table import KnobTable, as_knob_table
+from fedge.physics.log_derivatives import LinearizedCurve
 from fedge.physics.matern import Float32Array
 from fedge.physics.misfit_process import (
     CurveBinding,
@@ -75,6 +78,21 @@ class CandidateGroup:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class CandidateMeans:
+    """Curves and means of the remaining candidates of one quantity for n modes, log units.
+
+    Attributes:
+        curves: The curves, one per group of candidates.
+        each: The mean of each candidate, shape (candidates, n).
+        mean: The blended mean, shape (n,).
+    """
+
+    curves: Sequence[LinearizedCurve]
+    each: Floats
+    mean: Floats
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class CandidateBlend:
     """The remaining candidates of one quantity.
 
@@ -95,28 +113,34 @@ class CandidateBlend:
         """Return the rows that were fitted."""
         return self.groups[0].posterior.rows
 
-    def predict(self, x: KnobTable, alike: Float32Array) -> tuple[Floats, Floats]:
-        """Return mean and spread of the log values.
+    def predict_means(self, x: KnobTable, alike: Float32Array) -> CandidateMeans:
+        """Return the candidates' curves and means.
 
         Args:
             x: The n modes.
             alike: Correlation of the misfits of modes and rows, shape (n, m).
-
-        Returns:
-            Two arrays of shape (n,), log units.
         """
         at = [group.curve(group.posterior.best, x) for group in self.groups]
         each = [predict_mean_log(group.posterior, here, alike) for group, here in zip(self.groups, at, strict=True)]
-        weights, means = np.concatenate([group.weights for group in self.groups]), np.concatenate(each)
-        mean: Floats = weights @ means
+        means, weights = np.concatenate(each), np.concatenate([group.weights for group in self.groups])
+        return CandidateMeans(at, means, weights @ means)
+
+    def predict_sd(self, found: CandidateMeans, alike: Float32Array) -> Floats:
+        """Return the spread of the log values, shape (n,).
+
+        Args:
+            found: Curves and means of the n modes.
+            alike: As in ``predict_means``.
+        """
+        weights = np.concatenate([group.weights for group in self.groups])
         if len(self.rows.log) <= MAX_ROWS_FOR_ALL_SPREADS:
-            known = [predict_sd_log(group.posterior, here, alike) for group, here in zip(self.groups, at, strict=True)]
-            own = weights @ np.square(np.concatenate(known))
+            pairs = zip(self.groups, found.curves, strict=True)
+            own = weights @ np.square(np.concatenate([predict_sd_log(one.posterior, at, alike) for one, at in pairs]))
         else:
-            best = np.array([0])
-            own = np.square(predict_sd_log(self.groups[0].posterior.select(best), at[0].select(best), alike)[0])
-        sd: Floats = np.sqrt(own + weights @ np.square(means - mean))
-        return mean, sd
+            best, at = np.array([0]), found.curves[0]
+            own = np.square(predict_sd_log(self.groups[0].posterior.select(best), at.select(best), alike)[0])
+        sd: Floats = np.sqrt(own + weights @ np.square(found.each - found.mean))
+        return sd
 
 
 class BlendedPredictor:
@@ -200,13 +224,41 @@ class BlendedPredictor:
 
     def predict(self, modes: Modes) -> Predictions:
         """Predict step time and power of every mode; requires ``fit``."""
+        return self.predict_chosen(modes, lambda _: None)
+
+    def predict_chosen(
+        self, modes: Modes, choose_rows: Callable[[Predictions], NDArray[np.intp] | None]
+    ) -> Predictions:
+        """Predict every mode, but spreads, which take most of the time, only where they are needed.
+
+        Args:
+            modes: The n modes.
+            choose_rows: Returns the rows whose spreads are needed, from predictions whose spreads are not numbers; None
+                for all rows.
+
+        Returns:
+            Predictions whose spreads are numbers in the chosen rows only.
+        """
         x = tabulate_modes(self.knowledge.maxn, modes)
         alike = correlate_with_rows(self.time_.rows, x)
-        log_s, time_sd = self.time_.predict(x, alike)
-        log_w, power_sd = self.power_.predict(x, alike)
-        return Predictions(
-            modes, step_s=np.exp(log_s), power_w=np.exp(log_w), step_s_sd_log=time_sd, power_w_sd_log=power_sd
+        time, power = self.time_.predict_means(x, alike), self.power_.predict_means(x, alike)
+        unknown = np.full(len(modes), np.nan)
+        means = Predictions(
+            modes,
+            step_s=np.exp(time.mean),
+            power_w=np.exp(power.mean),
+            step_s_sd_log=unknown,
+            power_w_sd_log=unknown,
         )
+        rows = choose_rows(means)
+        if rows is None:
+            time_sd, power_sd = self.time_.predict_sd(time, alike), self.power_.predict_sd(power, alike)
+        else:
+            few, near = as_knob_table(x.x[rows]), alike[rows]
+            time_sd, power_sd = unknown.copy(), unknown.copy()
+            time_sd[rows] = self.time_.predict_sd(self.time_.predict_means(few, near), near)
+            power_sd[rows] = self.power_.predict_sd(self.power_.predict_means(few, near), near)
+        return dataclasses.replace(means, step_s_sd_log=time_sd, power_w_sd_log=power_sd)
 
 
 def _blend_boards(

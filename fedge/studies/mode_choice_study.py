@@ -32,7 +32,6 @@ from fedge.predictors.explorers import load_explorer
 from fedge.protocols import Predictor
 from fedge.seeds import make_generator
 from fedge.studies.bofl import BoflClient
-from fedge.studies.fleet.null_task import NullTraining
 from fedge.types import (
     DeviceSpec,
     Floats,
@@ -46,6 +45,7 @@ from fedge.types import (
     RoundGoal,
     Workload,
 )
+from fedge.workloads.null_task import NullTraining
 
 LATE_TOLERANCE = 0.01
 """Relative excess over a deadline from which a round counts as missed."""

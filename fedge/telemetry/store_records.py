@@ -43,8 +43,9 @@ class RoundRow:
     """Round energy if every board had worked at MAXN and waited in its lowest mode: the saving without any
     prediction.
     """
-    loss: float
-    accuracy: float
+    loss: float | None
+    accuracy: float | None
+    """Of the new model on the test set; None for the task ``none``."""
     cancelled: int = 0
     available: int | None = None
     """Boards that could have been selected."""
@@ -180,6 +181,7 @@ def relative_error(predicted: float | None, measured: float | None) -> float | N
 
 
 RECORDED = "recorded"
+NOT_REPRODUCIBLE = "not-reproducible"
 """Kind of the event that marks a real board as a recording: its figures are read from a recorded folder."""
 
 LEFT_OUT = "left-out"

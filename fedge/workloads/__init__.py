@@ -16,6 +16,7 @@ from fedge.protocols import LearningTask
 from fedge.worker.builtin_tasks import TASKS
 from fedge.worker.refusal import Refusal
 from fedge.workloads import datasets
+from fedge.workloads.null_task import NULL_SAMPLES, NULL_TASK, NullTask
 
 DEFAULT_DATA_DIR = "~/.cache/fedge/data"
 """Default folder of data sets."""
@@ -33,12 +34,17 @@ def check_task(name: str, where: str = "workload.task") -> None:
     """
     if name.endswith(TASK_FILE_SUFFIX):
         _read_text(name, where)
-    elif name not in TASKS:
+    elif name not in TASKS and name != NULL_TASK:
         _load_own_factory(name, where)
 
 
 def load_task(
-    name: str, data_dir: str | Path | None = None, where: str = "workload.task", *, download: bool = True
+    name: str,
+    data_dir: str | Path | None = None,
+    where: str = "workload.task",
+    *,
+    download: bool = True,
+    device: str = "cpu",
 ) -> LearningTask:
     """Build a task with its data in memory.
 
@@ -51,30 +57,46 @@ def load_task(
             ``fedge.worker.sources.read``).
         where: Field of the name for error messages.
         download: Whether missing files are downloaded.
+        device: Torch device of a built-in task or a task file; the user's own class chooses its own.
 
     Raises:
         UnknownName: If the name is unknown.
         BadInput: If the task cannot be loaded or files are missing; the message says where they belong.
     """
     if name.endswith(TASK_FILE_SUFFIX):
-        return _load_own_file(name, data_dir, where)
+        return _load_own_file(name, data_dir, where, device)
     root = Path(data_dir or DEFAULT_DATA_DIR).expanduser()
     if name not in TASKS:
         return _build_own_task(_load_own_factory(name, where), name, where, {"data_dir": root, "download": download})
     from fedge.worker import tasks
     from fedge.workloads.image_task import ImageTask
 
-    return ImageTask(tasks.make_builtin_task(name), datasets.load_dataset(TASKS[name].dataset, root, download=download))
+    data = datasets.load_dataset(TASKS[name].dataset, root, download=download)
+    return ImageTask(tasks.make_builtin_task(name), data, device)
 
 
 @lru_cache(maxsize=4)
-def _cached_task(name: str, data_dir: str | None, download: bool) -> LearningTask:
-    return load_task(name, data_dir=data_dir, download=download)
+def _cached_task(name: str, data_dir: str | None, download: bool, device: str) -> LearningTask:
+    return load_task(name, data_dir=data_dir, download=download, device=device)
 
 
-def load_experiment_task(experiment: Experiment) -> LearningTask:
-    """Return the experiment's learning task; built once per process."""
-    return _cached_task(experiment.workload.task, experiment.data.dir, experiment.data.download)
+@lru_cache(maxsize=4)
+def _cached_null_task(samples: int) -> NullTask:
+    return NullTask(samples)
+
+
+def load_experiment_task(experiment: Experiment, device: str = "cpu") -> LearningTask:
+    """Return the experiment's learning task on a torch device; built once per process."""
+    if experiment.workload.task == NULL_TASK:
+        return _cached_null_task(experiment.data.samples or NULL_SAMPLES)
+    return _cached_task(experiment.workload.task, experiment.data.dir, experiment.data.download, device)
+
+
+def explain_missing_cuda() -> str:
+    """Return why nothing can be trained on CUDA in this process; empty if it can."""
+    import torch
+
+    return "" if torch.cuda.is_available() else f"torch {torch.__version__} finds no CUDA device"
 
 
 def find_datasets(data_dir: str | Path | None = None) -> tuple[tuple[str, bool, str], ...]:
@@ -90,7 +112,7 @@ def find_datasets(data_dir: str | Path | None = None) -> tuple[tuple[str, bool, 
     )
 
 
-def _load_own_file(name: str, data_dir: str | Path | None, where: str) -> LearningTask:
+def _load_own_file(name: str, data_dir: str | Path | None, where: str, device: str) -> LearningTask:
     from fedge.worker import sources, tasks
     from fedge.workloads.image_task import ImageTask
 
@@ -100,7 +122,7 @@ def _load_own_file(name: str, data_dir: str | Path | None, where: str) -> Learni
         if task.data is None and data_dir is None:
             right = f"an .npz file or a folder with the images, or a function data(source) in {name}"
             raise BadInput(datasets.DATA_FIELD, "nothing", right)
-        return ImageTask(task, (task.data or sources.read)(_data_source(data_dir)))
+        return ImageTask(task, (task.data or sources.read)(_data_source(data_dir)), device)
     except Refusal as error:
         raise BadInput(error.where, error.got, error.right) from error
 
@@ -121,7 +143,7 @@ def _data_source(data_dir: str | Path | None) -> dict[str, str]:
 
 
 def _load_own_factory(name: str, where: str) -> Any:
-    return registry.load_named(where, name, dict.fromkeys(TASKS, ""))
+    return registry.load_named(where, name, dict.fromkeys((*TASKS, NULL_TASK), ""))
 
 
 def _build_own_task(factory: Any, name: str, where: str, given: Mapping[str, Any]) -> LearningTask:

@@ -26,9 +26,9 @@ class ImageTask:
     thread each, so results would otherwise depend on the machine.
     """
 
-    def __init__(self, task: TrainingTask, data: Data) -> None:
+    def __init__(self, task: TrainingTask, data: Data, device: str = "cpu") -> None:
         with _translate_refusals():
-            self.trainer = Trainer(task, data, threads=1)
+            self.trainer = Trainer(task, data, device, threads=1)
         self.labels: NDArray[np.int64] = self.trainer.labels
         self.groups: NDArray[np.int64] | None = self.trainer.groups
         self.n_classes = self.trainer.n_classes

@@ -161,7 +161,7 @@ def _compute_charge(
 
 def round_row(
     settled: RoundSettlement,
-    tested: tuple[float, float],
+    tested: tuple[float, float] | None,
     *,
     available: int | None = None,
     stale: int = 0,
@@ -171,7 +171,7 @@ def round_row(
 
     Args:
         settled: The settled round.
-        tested: Loss and accuracy of the new model on the held-out test set.
+        tested: Loss and accuracy of the new model on the held-out test set; None without one.
         available: Number of clients that could have been selected; None if unknown.
         stale: Number of late results that were merged.
         resting_j: Energy of all idle clients, in joules; None if unknown.
@@ -193,7 +193,7 @@ def fleet_row(
     *,
     start_s: float,
     end_s: float,
-    tested: tuple[float, float],
+    tested: tuple[float, float] | None,
     stale: int,
     resting_j: float | None,
 ) -> RoundRow:
@@ -216,8 +216,8 @@ def fleet_row(
         maxn_round_s=None,
         maxn_energy_j=None,
         maxn_parked_energy_j=None,
-        loss=tested[0],
-        accuracy=tested[1],
+        loss=None if tested is None else tested[0],
+        accuracy=None if tested is None else tested[1],
         cancelled=sum(row.status == "cancelled" for row in rows),
         stale=stale,
         resting_energy_j=resting_j,

@@ -101,8 +101,8 @@ class RoundPoint:
     round_s: float
     deadline_s: float | None
     energy_j: float
-    accuracy: float
-    loss: float
+    accuracy: float | None
+    loss: float | None
     selected: int
     done: int
     late: int

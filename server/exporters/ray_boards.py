@@ -62,7 +62,7 @@ class FleetFigures:
     round: int
     round_s: float
     energy_j: float
-    accuracy: float
+    accuracy: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +141,8 @@ class BoardActors:
     def _show_fleet(self, fleet: FleetFigures) -> None:
         tags = {"run": self._cast.run}
         for field in FLEET_METRICS:
-            self._gauges.set(field, getattr(fleet, field), tags, "")
+            if (value := getattr(fleet, field)) is not None:
+                self._gauges.set(field, value, tags, "")
         if fleet.energy_j > self._spent_j:
             self._energy.inc(fleet.energy_j - self._spent_j, tags)
             self._spent_j = fleet.energy_j

@@ -6,13 +6,15 @@ from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from fedge.errors import RunFailed
+from fedge.experiment import choose_training_device
 from fedge.protocols import LearningTask
 from fedge.telemetry.store import Row
-from fedge.telemetry.store_records import RECORDED, EventRow
+from fedge.telemetry.store_records import NOT_REPRODUCIBLE, RECORDED, EventRow
 from server.aggregation.result_merger import describe_failures
 from server.rounds.client_requests import FleetRequests
 from server.state.checkpoint import ClientHistory, FleetState, RunState
 
+TRAINED_ON_CUDA = "the clients train on CUDA: losses, accuracies and model are not the same bits in another run"
 NOTHING_MEASURED = "its files are a recorded folder: its watts were written there, and nothing is measured"
 
 
@@ -28,6 +30,8 @@ def start_run(requests: FleetRequests, task: LearningTask, tables: RowSink, name
     Raises:
         RunFailed: All clients fail.
     """
+    if choose_training_device(requests.experiment) != "cpu":
+        tables.append([EventRow(0.0, round=0, board=None, kind=NOT_REPRODUCIBLE, message=TRAINED_ON_CUDA)])
     arrays = task.initial_arrays(requests.experiment.seed)
     answers = {name: reply.answer for name, reply in requests.request_fronts(names, arrays).items()}
     failed = {name: answers[name].error or "no front" for name in names if answers[name].front is None}

@@ -65,19 +65,23 @@ def _accuracy_chart(
         line_trace(
             run.name,
             x[run.name],
-            [100 * row.accuracy for row in run.rounds],
+            [100 * accuracy for accuracy in run.accuracies],
             colour=run.colour,
             dash=run.dash,
-            hover=[Markup("{}, round {}: {:.1f} %").format(run.name, r.round, 100 * r.accuracy) for r in run.rounds],
+            hover=[
+                Markup("{}, round {}: {:.1f} %").format(run.name, row.round, 100 * accuracy)
+                for row, accuracy in zip(run.rounds, run.accuracies, strict=True)
+            ],
         )
         for run in runs
     ]
+    goal = find_common_goal(runs)
     layout = {
         "xaxis": axis(title, rangemode="tozero"),
         "yaxis": axis("test accuracy (%)"),
         "legend": runs_legend(runs),
         "showlegend": True,
-        "shapes": [horizontal_line(100 * find_common_goal(runs).accuracy, GREY, width=1)],
+        "shapes": [] if goal is None else [horizontal_line(100 * goal.accuracy, GREY, width=1)],
     }
     return Chart(f"accuracy-{key}", f"Accuracy over {key}", caption, data, layout=layout, height_px=340)
 

@@ -54,13 +54,19 @@ class RunColumn:
 
 
 def _list_cost_columns(runs: Sequence[LoadedRun]) -> tuple[RunColumn, ...]:
-    goal = find_common_goal(runs)
-    reached = f"{100 * goal.accuracy:.1f}\u00a0%"
-    return (
-        RunColumn("accuracy", lambda run: run.summary["final_accuracy"], percent, max),
+    costs = (
         RunColumn("energy", lambda run: run.summary["energy_j"], energy, min, unit="J"),
         RunColumn("mean round", lambda run: run.summary["mean_round_s"], duration, min, unit="s"),
         RunColumn("makespan", lambda run: run.summary["makespan_s"], duration, min, unit="s"),
+    )
+    accuracy = RunColumn("accuracy", lambda run: run.summary["final_accuracy"], percent, max)
+    goal = find_common_goal(runs)
+    if goal is None:
+        return (accuracy, *costs) if any(run.accuracies for run in runs) else costs
+    reached = f"{100 * goal.accuracy:.1f}\u00a0%"
+    return (
+        accuracy,
+        *costs,
         RunColumn(f"energy to {reached}", goal.energy_to_goal_j, energy, min, unit="J"),
         RunColumn(f"time to {reached}", goal.time_to_goal_s, duration, min, unit="s"),
     )
@@ -200,12 +206,14 @@ def _build_sections(runs: Sequence[LoadedRun], groups: Sequence[SeedGroup]) -> l
     tables = cost_table(runs).html + saving_table(runs).html
     marks = "One mark per group: the mean over its seeds." if has_several_seeds(groups) else "One mark per run."
     errors = comparison_charts.describe_left_out_runs(runs) + prediction_errors_table(runs).html
-    accuracy = comparison_charts.accuracy_over_cost_charts(runs)
+    trained = [run for run in runs if run.accuracies]
+    lead = "Test accuracy over simulated time and energy."
+    accuracy = [Section("Accuracy", lead, comparison_charts.accuracy_over_cost_charts(trained))] if trained else []
     differences = render_differences(runs)
     return [
         Section("Every run", "★ marks the best figure of a column.", (), tables),
         *seed_comparison.build_seed_sections(runs),
-        Section("Accuracy", "Test accuracy over simulated time and energy.", accuracy),
+        *accuracy,
         Section("Time against energy", marks, pareto_charts.build_pareto_charts(groups)),
         Section("Cost", "One bar per run.", comparison_charts.cost_bar_charts(runs)),
         Section("Prediction error", ERRORS_LEAD, comparison_charts.prediction_error_charts(runs), errors),
@@ -233,9 +241,11 @@ def describe_groups(groups: Sequence[SeedGroup]) -> list[tuple[SeedGroup, str]]:
 
 
 def _describe_reference(group: SeedGroup) -> str:
-    joules, seconds, accuracy = (_mean_over(group, figure, [*group.by_seed]) for figure in FIGURES)
+    joules, seconds = (_mean_over(group, figure, [*group.by_seed]) for figure in FIGURES)
+    accuracy = _mean_accuracy(group, [*group.by_seed])
+    reached = "" if accuracy is None else f", accuracy {percent(accuracy)}"
     over = f"; means over {len(group.by_seed)} seeds" if len(group.by_seed) > 1 else ""
-    return f"{group.name}: {energy(joules)}, {duration(seconds)}, accuracy {percent(accuracy)}{over}."
+    return f"{group.name}: {energy(joules)}, {duration(seconds)}{reached}{over}."
 
 
 def _describe_against(group: SeedGroup, reference: SeedGroup) -> str:
@@ -249,8 +259,9 @@ def _describe_against(group: SeedGroup, reference: SeedGroup) -> str:
     rounds = [max(len(run.rounds) for run in one.runs) for one in (group, reference)]
     unequal = f" ({rounds[0]} rounds against {rounds[1]})" if rounds[0] != rounds[1] else ""
     over = f"; means over {len(common)} common seeds" if len(common) > 1 else ""
-    accuracy = f"accuracy {percent(ours[2])} against {percent(theirs[2])}"
-    return f"{group.name}: {saved}, {slower} than {reference.name}{unequal}; {accuracy}{over}."
+    reached, other = (_mean_accuracy(one, common or [*one.by_seed]) for one in (group, reference))
+    accuracy = "" if reached is None or other is None else f"; accuracy {percent(reached)} against {percent(other)}"
+    return f"{group.name}: {saved}, {slower} than {reference.name}{unequal}{accuracy}{over}."
 
 
 def _describe_change(share: float, what: str) -> str:
@@ -263,9 +274,14 @@ def _describe_change(share: float, what: str) -> str:
 FIGURES: tuple[RunFigure, ...] = (
     lambda run: run.energy_with_idle_j,
     lambda run: run.summary["makespan_s"],
-    lambda run: run.summary["final_accuracy"],
 )
-"""Energy in joules, time in seconds, and accuracy of a run."""
+"""Energy in joules and time in seconds of a run."""
+
+
+def _mean_accuracy(group: SeedGroup, seeds: Sequence[int]) -> float | None:
+    """Return the mean final accuracy; None if a run trained nothing."""
+    values = [group.by_seed[seed].summary["final_accuracy"] for seed in seeds]
+    return None if None in values else sum(values) / len(values)
 
 
 def _mean_over(group: SeedGroup, figure: RunFigure, seeds: Sequence[int]) -> float:

@@ -77,13 +77,13 @@ def _accumulate_maxn(run: LoadedRun, per_round: Sequence[float | None], scale: U
 def _accuracy_chart(
     run: LoadedRun, key: str, title: str, x: Sequence[float], others: Mapping[str, Sequence[float]], caption: str = ""
 ) -> Chart:
-    y = [100 * row.accuracy for row in run.rounds]
+    y = [100 * accuracy for accuracy in run.accuracies]
     data: list[Trace] = [
         line_trace(name, other, y, colour=GREY, width=1.5, dash=dash, markers=False, hover="%{x:.4~g}: %{y:.1f} %")
         for (name, other), dash in zip(others.items(), ("dash", "dot"), strict=False)
         if other
     ]
-    hover = [f"round {r.round}: {100 * r.accuracy:.1f} %, loss {r.loss:.3g}" for r in run.rounds]
+    hover = [f"round {r.round}: {at:.1f} %, loss {r.loss:.3g}" for r, at in zip(run.rounds, y, strict=True)]
     data.append(line_trace("this run", x, y, colour=COLOURS[0], hover=hover))
     layout = {
         "xaxis": round_axis(len(run.rounds)) if key == "rounds" else axis(title, rangemode="tozero"),

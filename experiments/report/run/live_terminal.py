@@ -106,8 +106,9 @@ def _read_round_clients(folder: Path, number_: int) -> list[ClientRow]:
 def _format_round(row: RoundRow, rounds: int, spent_j: float) -> Text:
     deadline = "" if row.deadline_s is None else f" of {duration(row.deadline_s)}"
     trouble = "".join(f"  {count} {word}" for count, word in _count_losses(row))
+    reached = "" if row.accuracy is None else f"  accuracy {percent(row.accuracy)}"
     return Text(
-        f"round {row.round}/{rounds}  accuracy {percent(row.accuracy)}  time {duration(row.round_s)}{deadline}"
+        f"round {row.round}/{rounds}{reached}  time {duration(row.round_s)}{deadline}"
         f"  energy {energy(row.energy_j)} (sum {energy(spent_j)})  clock {duration(row.end_s)}"
         f"  straggler {row.straggler or UNKNOWN}{trouble}"
     )
@@ -140,7 +141,7 @@ def _format_fleet(rounds: Sequence[RoundRow]) -> RenderableType:
     last = rounds[-1]
     deadline = "no deadline" if last.deadline_s is None else f"deadline {duration(last.deadline_s)}"
     facts = (
-        ("accuracy", percent(last.accuracy)),
+        *([] if last.accuracy is None else [("accuracy", percent(last.accuracy))]),
         ("fleet clock", duration(last.end_s)),
         ("last round", f"{duration(last.round_s)} ({deadline})"),
         ("energy", f"{energy(sum(row.energy_j for row in rounds))}"),
@@ -221,7 +222,7 @@ def summary_table(summary: dict[str, Any]) -> RenderableType:
     length = summary.get("round_vs_maxn")
     against_maxn = "" if length is None else f", {length:.2f} × MAXN's"
     facts = {
-        "accuracy": percent(summary.get("final_accuracy")),
+        **({} if summary.get("final_accuracy") is None else {"accuracy": percent(summary["final_accuracy"])}),
         "energy": _format_energy(summary),
         "saving vs MAXN": _format_saving(summary, "maxn"),
         "saving vs MAXN, low idle": _format_saving(summary, "maxn_parked"),

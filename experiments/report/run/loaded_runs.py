@@ -64,6 +64,11 @@ class LoadedRun:
         return bool(self.summary["asynchronous"])
 
     @property
+    def accuracies(self) -> list[float]:
+        """Accuracy after every round; empty if nothing was trained."""
+        return [row.accuracy for row in self.rounds if row.accuracy is not None]
+
+    @property
     def compared_rounds(self) -> tuple[RoundRow, ...]:
         """Rounds that can be compared with MAXN and the oracle."""
         return select_comparable(self.rounds)
@@ -93,17 +98,22 @@ class AccuracyGoal:
 
     def time_to_goal_s(self, run: LoadedRun) -> float | None:
         """Return the simulated time at which the run first reached it, in seconds."""
-        return next((row.end_s for row in run.rounds if row.accuracy >= self.accuracy), None)
+        return next((row.end_s for row in run.rounds if self._is_reached(row)), None)
 
     def energy_to_goal_j(self, run: LoadedRun) -> float | None:
         """Return the fleet's energy up to that time, in joules."""
         spent = accumulate(row.energy_j for row in run.rounds)
-        return next((j for row, j in zip(run.rounds, spent, strict=True) if row.accuracy >= self.accuracy), None)
+        return next((j for row, j in zip(run.rounds, spent, strict=True) if self._is_reached(row)), None)
+
+    def _is_reached(self, row: RoundRow) -> bool:
+        return row.accuracy is not None and row.accuracy >= self.accuracy
 
 
-def find_common_goal(runs: Sequence[LoadedRun]) -> AccuracyGoal:
-    """Return the highest accuracy that all runs reached at some time."""
-    return AccuracyGoal(min(max(row.accuracy for row in run.rounds) for run in runs))
+def find_common_goal(runs: Sequence[LoadedRun]) -> AccuracyGoal | None:
+    """Return the highest accuracy that all runs reached at some time; None if one of them trained nothing."""
+    best = [max(run.accuracies, default=None) for run in runs]
+    known = [accuracy for accuracy in best if accuracy is not None]
+    return AccuracyGoal(min(known)) if len(known) == len(runs) else None
 
 
 def load_run(folder: Path) -> LoadedRun:

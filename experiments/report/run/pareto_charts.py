@@ -68,22 +68,26 @@ def _list_run_points(groups: Sequence[SeedGroup], time: RunFigure, joules: RunFi
     return [RunPoint(name, t, j) for name, t, j in figures if t is not None and j is not None]
 
 
-def build_pareto_charts(groups: Sequence[SeedGroup]) -> tuple[Chart, Chart]:
+def build_pareto_charts(groups: Sequence[SeedGroup]) -> tuple[Chart, ...]:
     """Plot time over energy of the whole runs, and up to the accuracy that all of them reached."""
     runs = [run for group in groups for run in group.runs]
     goal = find_common_goal(runs)
     references = [one for group in groups for one in _list_references(group)]
     whole = _list_run_points(groups, lambda run: run.summary["makespan_s"], lambda run: run.energy_with_idle_j)
-    to_goal = _list_run_points(groups, goal.time_to_goal_s, goal.energy_to_goal_j)
     caption = ALL_ROUNDS_CAPTION + (REFERENCES_CAPTION if references else "")
+    all_rounds = _pareto_chart(
+        "whole", title="All rounds", caption=caption, groups=groups, points=whole, references=references
+    )
+    if goal is None:
+        return (all_rounds,)
     return (
-        _pareto_chart("whole", title="All rounds", caption=caption, groups=groups, points=whole, references=references),
+        all_rounds,
         _pareto_chart(
             "goal",
             title="To a common accuracy",
             caption=GOAL_CAPTION.format(f"{100 * goal.accuracy:.1f} %"),
             groups=groups,
-            points=to_goal,
+            points=_list_run_points(groups, goal.time_to_goal_s, goal.energy_to_goal_j),
             references=[],
         ),
     )

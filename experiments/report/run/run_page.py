@@ -28,6 +28,7 @@ from experiments.report.run.run_tables import describe_emulation
 from experiments.report.tables import Table
 from fedge.atomic_files import write_text
 from fedge.errors import BadInput
+from fedge.experiment import choose_training_device
 from fedge.telemetry.savings import Baseline
 
 MODES_LEAD = Markup(
@@ -120,10 +121,11 @@ def _render_run_head(run: LoadedRun) -> Markup:
         f"predictor {experiment.predictor}",
         f"backend {experiment.backend}",
         f"seed {experiment.seed}",
+        *(["trained on CUDA, not bit-reproducible"] if choose_training_device(experiment) != "cpu" else []),
     )
-    cards = render_cards(_list_cards(run))
     note = render_paragraph(describe_emulation(run))
-    return render_head(run.name, facts, cards, note, run_tables.provenance_table(run).html)
+    body = render_cards(_list_cards(run)), note, run_tables.provenance_table(run).html
+    return render_head(run.name, facts, *body)
 
 
 def _list_cards(run: LoadedRun) -> list[Card]:
@@ -131,8 +133,9 @@ def _list_cards(run: LoadedRun) -> list[Card]:
     figure = run.summary
     training = f"{energy(figure['train_energy_j'])} of it for training"
     clock = f"on the fleet clock; wall time {duration(figure['wall_s'])}"
+    loss = f"test loss {number(figure['final_loss'])}"
     return [
-        Card("Final accuracy", percent(figure["final_accuracy"]), f"test loss {number(figure['final_loss'])}"),
+        *([Card("Final accuracy", percent(figure["final_accuracy"]), loss)] if run.accuracies else []),
         Card("Energy of the fleet", energy(figure["energy_j"]), training),
         Card("Makespan", duration(figure["makespan_s"]), clock),
         *_list_special_cards(run),
@@ -204,12 +207,10 @@ def _build_sections(run: LoadedRun) -> list[Section]:
     took_part = participation_charts.build_participation_charts(run)
     lead = "Selected boards, their outcome and their charge."
     participation = [Section("Participation", lead, took_part)] if took_part else []
+    tested = "Test accuracy over rounds, time and energy."
+    accuracy = [Section("Accuracy", tested, energy_charts.build_accuracy_charts(run))] if run.accuracies else []
     return [
-        Section(
-            "Accuracy",
-            "Test accuracy over rounds, time and energy.",
-            energy_charts.build_accuracy_charts(run),
-        ),
+        *accuracy,
         Section(
             "Timeline", timeline_charts.TIMELINE_LEADS[run.asynchronous], timeline_charts.build_timeline_charts(run)
         ),

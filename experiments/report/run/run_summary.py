@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedge.atomic_files import write_text
-from fedge.experiment import Experiment
+from fedge.experiment import Experiment, is_bit_reproducible
 from fedge.telemetry import run_folder
 from fedge.telemetry.savings import compute_saving, select_comparable
 from fedge.telemetry.store_records import ClientRow, EventRow, RoundRow
@@ -94,6 +94,7 @@ def summarise_run(
         "policy": experiment.policy.name,
         "backend": experiment.backend,
         "seed": experiment.seed,
+        "bit_reproducible": is_bit_reproducible(experiment),
         "rounds": len(rounds),
         "ended": find_budget_end(rounds, events),
         "clients": len({row.board for row in clients}),

@@ -12,6 +12,7 @@ from experiments.report.quantities import UNKNOWN, data_size, duration, energy, 
 from experiments.report.run.loaded_runs import LabelsByEntry, LoadedRun
 from experiments.report.tables import Cell, Table, number_cell, swatch_cell, text_cell
 from fedge.telemetry.store_records import ClientRow
+from fedge.workloads.null_task import NULL_TASK
 
 MAX_EVENTS, MAX_CLIENTS = 200, 100
 MAX_SOURCE = 120
@@ -27,9 +28,10 @@ MEASURED_TEXT = Markup(
 )
 EMULATED_TEXT = Markup(
     "<b>Emulated:</b> time, power, temperature and network of the boards, in simulated time; every step costs as much "
-    "as a step of {}, batch {}. <b>Trained:</b> {}, by every client on its own partition; accuracy is that of the "
-    "aggregated model."
+    "as a step of {}, batch {}. <b>Trained:</b> {}."
 )
+TRAINED_TEXT = Markup("{}, by every client on its own partition; accuracy is that of the aggregated model")
+UNTRAINED_TEXT = Markup("nothing (task <code>none</code>): there are no data, no model and no accuracy")
 LINKS_TEXT = Markup(" <b>Moved:</b> {}.")
 
 
@@ -38,7 +40,8 @@ def describe_emulation(run: LoadedRun) -> Markup:
     work, moved = run.experiment.workload, describe_links(run.labels)
     links = LINKS_TEXT.format(moved) if moved else EMPTY
     if run.experiment.backend != "fleet":
-        return EMULATED_TEXT.format(work.cost, work.batch_size, work.task) + links
+        trained = UNTRAINED_TEXT if work.task == NULL_TASK else TRAINED_TEXT.format(work.task)
+        return EMULATED_TEXT.format(work.cost, work.batch_size, trained) + links
     truths = {label.get("truth", {}).get("label") for label in run.labels.values()}
     some = "Reported by boards, of which some replay recorded folders and measure nothing"
     origin = "Measured by the boards themselves" if truths <= {"measured"} else some

@@ -133,12 +133,15 @@ class HeadlineFigure:
 
 def list_headline_figures(runs: Sequence[LoadedRun]) -> tuple[HeadlineFigure, ...]:
     """Return the figures of the tables over seeds: accuracy, costs and savings."""
-    goal = find_common_goal(runs)
-    reached = f"{100 * goal.accuracy:.1f}\u00a0%"
+    goal, accuracy = find_common_goal(runs), list[HeadlineFigure]()
+    if any(run.accuracies for run in runs):
+        accuracy.append(_share_figure("accuracy", "final_accuracy", more_is_better=True))
+    if goal is not None:
+        reached = f"{100 * goal.accuracy:.1f}\u00a0%"
+        accuracy.append(HeadlineFigure(f"time to {reached}", goal.time_to_goal_s, _format_durations, "s"))
+        accuracy.append(HeadlineFigure(f"energy to {reached}", goal.energy_to_goal_j, energies, "J"))
     return (
-        _share_figure("accuracy", "final_accuracy", more_is_better=True),
-        HeadlineFigure(f"time to {reached}", goal.time_to_goal_s, _format_durations, "s"),
-        HeadlineFigure(f"energy to {reached}", goal.energy_to_goal_j, energies, "J"),
+        *accuracy,
         HeadlineFigure("mean round", lambda run: run.summary["mean_round_s"], _format_durations, "s"),
         HeadlineFigure("energy", lambda run: run.summary["energy_j"], energies, "J"),
         _share_figure("saving vs MAXN", "saving_vs_maxn", more_is_better=True),
@@ -252,15 +255,10 @@ def build_band_charts(groups: Sequence[SeedGroup]) -> tuple[Chart, ...]:
     runs = [run for group in groups for run in group.runs]
     joules = energy_scale([sum(row.energy_j for row in run.rounds) for run in runs])
     times = time_scale([run.rounds[-1].end_s for run in runs])
+    trained = [group for group in groups if all(run.accuracies for run in group.runs)]
+    accuracy = "accuracy", "Accuracy", "test accuracy (%)"
     return (
-        _band_chart(
-            groups,
-            key="accuracy",
-            title="Accuracy",
-            unit="test accuracy (%)",
-            values=lambda run: [r.accuracy for r in run.rounds],
-            per=0.01,
-        ),
+        *([_band_chart(trained, *accuracy, values=lambda run: run.accuracies, per=0.01)] if trained else []),
         _band_chart(groups, "energy", *_cumulative_titles("Energy", joules), _cumulative_energy_j, joules.per),
         _band_chart(
             groups, "time", *_cumulative_titles("Time", times), lambda run: [row.end_s for row in run.rounds], times.per

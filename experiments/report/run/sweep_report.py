@@ -31,13 +31,21 @@ def sweep_table(summary: SweepSummary) -> Table:
     heads = ("figure", "variant", "n", "mean", "difference", "verdict")
     rows = tuple(
         _build_row(describe_summary_figure(name), variant.figures[name], variant)
-        for name in (summary.variants[0].figures if summary.variants else ())
+        for name in _list_known_figures(summary)
         for variant in summary.variants
     )
     title = f"{summary.name}: {summary.finished_count} of {summary.planned} points"
     if len(summary.variants) > 1:
         title += f"; differences to {summary.variants[0].label}"
     return Table("sweep", heads, rows, title=title)
+
+
+def _list_known_figures(summary: SweepSummary) -> list[str]:
+    """List the figures that any variant has; runs of the task ``none`` have no accuracy."""
+    names = summary.variants[0].figures if summary.variants else {}
+    if summary.finished_count == 0:
+        return [*names]
+    return [name for name in names if any(variant.figures[name].mean is not None for variant in summary.variants)]
 
 
 def _build_row(shown: HeadlineFigure, figure: VariantFigure, variant: VariantSummary) -> tuple[Cell, ...]:

@@ -18,10 +18,10 @@ from fedge.experiment import Experiment, FleetBoard, FleetEntry, WorkloadSpec
 from fedge.physics.model_fit import NOISE_POWER_SD, NOISE_TIME_SD, OFFSET_POWER_SD, OFFSET_TIME_SD
 from fedge.seeds import make_generator
 from fedge.studies.fleet.kind_table import KindKnowledge, KindTable, build_kind_table, start_knowledge
-from fedge.studies.fleet.null_task import NullTask
 from fedge.studies.fleet.step_shares import STEP_SHARE_RANGE, TYPICAL_WORK_S
 from fedge.studies.fleet.work_choice import Rows, compute_offset, compute_offset_sd
 from fedge.types import Floats
+from fedge.workloads.null_task import NullTask
 
 Flags = NDArray[np.bool_]
 Counts = NDArray[np.int64]

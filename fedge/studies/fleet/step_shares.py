@@ -8,7 +8,7 @@ from fedge.devices.board_kinds import build_kind
 from fedge.devices.emulated_board import find_top_mode
 from fedge.experiment import Experiment, FleetBoard, MemorySpec, PolicySpec, StrategySpec, list_boards
 from fedge.seeds import make_generator
-from fedge.studies.fleet.null_task import NULL_SAMPLES, NULL_TASK
+from fedge.workloads.null_task import NULL_SAMPLES, NULL_TASK
 
 TYPICAL_WORK_S = 30.0
 STEP_SHARE_RANGE = (2.0 / 3.0, 4.0 / 3.0)
@@ -40,7 +40,7 @@ def build_run_experiment(experiment: Experiment, policy: PolicySpec, seed: int, 
     """
     workload = experiment.workload.model_copy(update={"task": NULL_TASK, "memory": MemorySpec(guard=False)})
     fleet = tuple(entry.model_copy(update={"memory_mb": AMPLE_MEMORY_MB}) for entry in experiment.fleet)
-    data = experiment.data.model_copy(update={"partition": "iid"})
+    data = experiment.data.model_copy(update={"partition": "iid", "samples": None})
     changes = {"policy": policy, "seed": seed, "rounds": rounds, "fleet": fleet, "workload": workload, "data": data}
     changes["strategy"] = StrategySpec()
     return experiment.model_copy(update=changes)

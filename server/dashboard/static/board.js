@@ -33,7 +33,7 @@ function head() {
 function summary() {
   const figures = view.summary, run = view.run, none = !figures.round;
   write("s-accuracy", percent(figures.accuracy));
-  write("s-loss", none ? "" : `loss ${number(figures.loss)}`);
+  write("s-loss", none ? "" : figures.loss === null ? "nothing is trained" : `loss ${number(figures.loss)}`);
   write("s-round", run.rounds ? `${figures.round} of ${run.rounds}` : `${figures.round}`);
   $("s-progress").value = run.rounds ? figures.round / run.rounds : 0;
   write("s-time", duration(figures.round_s));
@@ -61,7 +61,7 @@ function charts() {
   const rounds = view.rounds, x = rounds.map(round => round.round), over = { x, whole: true };
   const [unit, per] = energyScale(rounds.map(round => round.energy_j));
   write("energy-unit", unit);
-  chart($("chart-accuracy"), { ...over, y: rounds.map(round => 100 * round.accuracy), most: 100 }, `Accuracy over ${count(x.length, "round")}`);
+  chart($("chart-accuracy"), { ...over, y: rounds.map(round => round.accuracy === null ? null : 100 * round.accuracy), most: 100 }, `Accuracy over ${count(x.length, "round")}`);
   chart($("chart-time"), { ...over, y: rounds.map(round => round.round_s), limit: rounds.map(round => round.deadline_s), zero: true }, "Round time by round");
   chart($("chart-energy"), { ...over, y: rounds.map(round => round.energy_j / per), zero: true }, "Energy by round");
 }
@@ -82,7 +82,7 @@ function about() {
 
 function say(rounds) {
   const last = rounds.at(-1);
-  if (last) write("said", `Round ${last.round} is over: accuracy ${percent(last.accuracy)}, ${duration(last.round_s)}.`);
+  if (last) write("said", `Round ${last.round} is over: ${last.accuracy === null ? "" : `accuracy ${percent(last.accuracy)}, `}${duration(last.round_s)}.`);
 }
 
 // Below a few boards there is room for the timeline; beside many there is.

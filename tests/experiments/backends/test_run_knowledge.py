@@ -183,3 +183,46 @@ def test_runs_and_folders_are_imported_and_a_run_only_once(two: Path, tmp_path: 
     assert {one.id for one in copied} == {one.id for one in first}
     with pytest.raises(BadInput, match="no such file"):
         import_path(tmp_path / "nothing.csv", tmp_path / "k")
+
+
+@pytest.mark.parametrize(
+    ("changes", "folder"),
+    [
+        ({}, None),
+        ({"backend": "fleet"}, "runs/knowledge"),
+        ({"knowledge": "auto"}, "runs/knowledge"),
+        ({"knowledge": "none", "backend": "fleet"}, None),
+        ({"knowledge": "/some/where"}, "/some/where"),
+    ],
+)
+def test_the_knowledge_is_beside_the_runs_unless_it_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, str], folder: str | None
+) -> None:
+    monkeypatch.delenv("FEDGE_KNOWLEDGE", raising=False)
+    experiment = load(tmp_path, "knowledge=null").model_copy(update=changes)
+    found = run_knowledge.find_folder(experiment, tmp_path / "runs" / "a")
+
+    assert found == (None if folder is None else tmp_path / folder)
+
+
+def test_all_jobs_of_a_fleets_server_share_one_folder_and_the_environment_names_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = tmp_path / "runs" / "job-1"
+    job.mkdir(parents=True)
+    (job / "experiment.yaml").write_text("fleet: [nano]")
+    experiment = load(tmp_path, "knowledge=auto")
+    monkeypatch.delenv("FEDGE_KNOWLEDGE", raising=False)
+    assert run_knowledge.find_folder(experiment, job / "run") == tmp_path / "runs" / "knowledge"
+
+    monkeypatch.setenv("FEDGE_KNOWLEDGE", str(tmp_path / "mine"))
+    assert run_knowledge.find_folder(experiment, job / "run") == tmp_path / "mine"
+
+
+def test_a_single_finished_run_is_knowledge_and_stays_as_it_is(two: Path, tmp_path: Path) -> None:
+    before = sorted(path.relative_to(two) for path in (two / "cold").rglob("*"))
+    experiment = load(tmp_path, f"knowledge={two / 'cold'}")
+    run_knowledge.recall_for_run(experiment, tmp_path / "run")
+
+    assert sorted(read_run_knowledge(tmp_path / "run").own) == list(BOARDS)
+    assert sorted(path.relative_to(two) for path in (two / "cold").rglob("*")) == before

@@ -142,3 +142,18 @@ def test_a_calibration_goes_into_the_knowledge_and_is_listed(
     (entry,) = json.loads(fedge("knowledge", "list", "--json").out)
     assert (entry["form"], entry["device"], entry["workload"], entry["rows"]) == ("calibration", "nano", "our-net", 24)
     assert (tmp_path / "k" / entry["file"]).name == "nano--our-net.yaml"
+
+
+def test_a_table_of_another_workload_is_a_reference_where_nothing_closer_is_known(
+    fedge: Launcher, table: Path, tmp_path: Path
+) -> None:
+    fedge("knowledge", "import", str(table), "--folder", "k")
+    overrides = ["workload.cost=vit-b16-cifar10", "workload.batch_size=16", "knowledge=k"]
+    recalled = recall_for_run(load_experiment(Path("exp.yaml"), overrides), tmp_path / "run")
+    same = recall_for_run(load_experiment(Path("exp.yaml"), ["knowledge=k"]), tmp_path / "same")
+
+    (copy,) = recalled.fleet[0].references
+    assert len(load_references(list_boards(recalled)[0], recalled.workload)[0].modes) == 24
+    assert (Path(copy).stem, recalled.fleet[1].references) == (WORK, ())
+    assert [one.relation for one in read_run_knowledge(tmp_path / "run").origins["nano-1"]] == ["other workload"]
+    assert same.fleet[0].references == (), "its own measurements are closer"

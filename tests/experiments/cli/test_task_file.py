@@ -9,6 +9,8 @@ import yaml
 
 pytest.importorskip("torch", reason="a task trains with torch")
 
+from contracts.free_tasks import CHARACTERS, TABLE
+
 from experiments.spec.experiment_checks import check_experiment
 from experiments.spec.experiment_loader import load_experiment
 from fedge.client import emulated
@@ -85,6 +87,20 @@ def test_a_task_file_alone_is_priced_by_its_own_layers(tmp_path: Path) -> None:
     assert kind.truth_source.startswith("layers of linear on orin-nano")
     assert emulated.load_client(experiment, 0).setup.workload.batch_size == 8
     assert emulated.load_client(experiment, 0).setup.model_bytes == 4 * 650
+
+
+@pytest.mark.parametrize(
+    ("text", "shape", "parameters"), [(CHARACTERS, (16,), 5633), (TABLE, (5,), 57)], ids=["text", "table"]
+)
+def test_samples_of_any_shape_price_their_network(
+    tmp_path: Path, text: str, shape: tuple[int, ...], parameters: int
+) -> None:
+    experiment = load_experiment(written(tmp_path, "linear.py", text))
+    network = find_priced_network(experiment.fleet[0], experiment.workload)
+
+    assert network is not None
+    assert (experiment.workload.cost, network.input_shape, network.parameters) == ("linear.py", shape, parameters)
+    assert build_kind(list_boards(experiment)[0], experiment.workload).truth_label == "estimated"
 
 
 def test_another_cost_is_charged_when_it_is_named_also_in_a_saved_run(tmp_path: Path) -> None:

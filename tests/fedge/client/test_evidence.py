@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 from contracts.rounds import (
     ALL,
     IDLE_W,
+    LINK,
     LOW,
     MAXN,
     MID,
     MODES,
     TRUTH,
     Bench,
+    Doubtful,
     ExactDevice,
+    Truth,
     explorations,
     goal_of,
     histories,
@@ -26,11 +30,18 @@ from contracts.rounds import (
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
-from fedge.client.evidence import KNOWN_MODE_SD_LOG, PEER_DISAGREEMENT_LOG, find_known_modes, select_consistent_peers
+from fedge.client.evidence import (
+    KNOWN_MODE_SD_LOG,
+    PEER_DISAGREEMENT_LOG,
+    build_offer,
+    find_known_modes,
+    select_consistent_peers,
+)
 from fedge.client.prediction_requests import run_alone
 from fedge.experiment import ExplorationSpec
-from fedge.types import Measurement, Predictions
+from fedge.types import Front, Measurement, Modes, PowerMode, Predictions
 
 
 @given(steps, slowdowns, explorations, histories)
@@ -55,6 +66,54 @@ def test_the_next_offer_counts_the_warm_up_and_waits_in_the_waiting_mode() -> No
     assert front.maxn.mode == MAXN
     assert front.maxn.work_s == pytest.approx((40 + 1.5) * TRUTH.step_s[row])
     assert (front.idle_w, front.maxn_idle_w, front.link_s) == (IDLE_W[LOW], IDLE_W[MAXN], 1.0)
+
+
+class Frugal(Doubtful):
+    """Says how sure it is of the chosen modes only, and remembers how many they were."""
+
+    def predict_chosen(
+        self, modes: Modes, choose_rows: Callable[[Predictions], NDArray[np.intp] | None]
+    ) -> Predictions:
+        full, unknown = self.predict(modes), np.full(len(modes), np.nan)
+        rows = choose_rows(dataclasses.replace(full, step_s_sd_log=unknown, power_w_sd_log=unknown))
+        self.chosen = np.arange(len(modes)) if rows is None else rows
+        kept = np.isin(np.arange(len(modes)), self.chosen)
+        time_sd, power_sd = (np.where(kept, sd, np.nan) for sd in (full.step_s_sd_log, full.power_w_sd_log))
+        return dataclasses.replace(full, step_s_sd_log=time_sd, power_w_sd_log=power_sd)
+
+
+watts = st.floats(2.0, 40.0)
+
+
+@given(
+    st.lists(st.floats(0.5, 4.0), min_size=4, max_size=4),
+    st.lists(watts, min_size=4, max_size=4),
+    st.lists(st.tuples(st.sampled_from(list(MODES)), st.floats(0.5, 4.0), watts), max_size=6),
+    st.booleans(),
+)
+def test_an_offer_is_the_same_when_only_the_spreads_of_its_own_modes_are_predicted(
+    step_s: list[float], power_w: list[float], own: list[tuple[PowerMode, float, float]], low_power: bool
+) -> None:
+    truth = Truth(np.array(step_s), np.array(power_w))
+    measured = [dataclasses.replace(seen(mode), step_s=seconds, power_w=w) for mode, seconds, w in own]
+    peer = dataclasses.replace(seen(MAXN), board="nano-2")
+
+    def offer(predictor: Doubtful) -> Front:
+        player = dataclasses.replace(Bench(predictor=predictor).player, includes_low_power=low_power)
+        return run_alone(build_offer(player, measured, [peer], 40, LINK))
+
+    assert offer(Frugal(time_sd=0.2, truth=truth)) == offer(Doubtful(time_sd=0.2, truth=truth))
+
+
+def test_spreads_of_other_modes_are_not_asked_for_unless_the_next_round_may_use_the_same_predictions() -> None:
+    truth = Truth(np.array([1.0, 2.0, 3.0, 4.0]), np.array([10.0, 10.0, 3.0, 10.0]))
+    asked = [Frugal(truth=truth) for _ in range(2)]
+
+    for predictor, peers in zip(asked, ([dataclasses.replace(seen(MAXN), board="nano-2")], []), strict=True):
+        run_alone(build_offer(Bench(predictor=predictor).player, [seen(MAXN)], peers, 40, LINK))
+
+    assert asked[0].chosen.tolist() == [0, 1, 2], "not the mode that is slower and dearer than others"
+    assert not hasattr(asked[1], "chosen")
 
 
 def test_the_next_offer_knows_what_a_change_of_mode_took() -> None:

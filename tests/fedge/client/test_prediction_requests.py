@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Self
 
 import numpy as np
@@ -220,3 +220,24 @@ def test_a_request_together_with_others_is_answered_from_what_was_kept() -> None
 
     assert all(first is second for first, second in zip(once, again, strict=True))
     assert [predictor.predictor.fits for predictor in cached] == [1, 1]  # type: ignore[attr-defined]
+
+
+def test_all_spreads_are_predicted_where_a_correction_leaves_modes_out() -> None:
+    chosen = list[object]()
+
+    class Frugal(Doubtful):
+        def predict_chosen(self, modes: Modes, choose_rows: Callable[[Predictions], object]) -> Predictions:
+            chosen.append(choose_rows(self.predict(modes)))
+            return self.predict(modes)
+
+    class Narrow(UnableCorrection):
+        def from_reference(self, predictions: Predictions) -> Predictions:
+            return predictions.select_rows([0])
+
+    for corrections in ((), (Narrow(fails_back=True),)):
+        request = PredictionRequest(
+            Frugal(), corrections, MODES, ALL, choose_rows=lambda means: np.arange(len(means.modes))
+        )
+        answer_requests([request])
+
+    assert [None if rows is None else len(rows) for rows in chosen] == [len(MODES), None]  # type: ignore[arg-type]

@@ -144,17 +144,13 @@ def test_a_board_that_knows_nothing_and_has_no_time_for_a_probe_works_in_the_fas
     assert (played.measured.steps, played.decision.mode) == (2, MAXN)
 
 
-def test_in_a_round_too_short_for_a_probe_a_board_tries_a_mode_as_a_whole_unless_it_is_the_last() -> None:
-    bench = Bench(exploration=SHORT)
-    goal = goal_of(2, 1.6)
-    played = bench.play(goal, [seen(MAXN)])
-    last = Bench(exploration=SHORT).play(dataclasses.replace(goal, rounds_left=0), [seen(MAXN)])
+def test_in_a_round_too_short_for_a_probe_a_board_tries_a_mode_as_a_whole() -> None:
+    played = Bench(exploration=SHORT).play(goal_of(2, 1.6), [seen(MAXN)])
 
     assert played.probes == ()
     assert played.measured.mode == played.decision.mode != MAXN
     assert played.decision.why == TRIAL_REASON
     assert played.measured.steps == 2
-    assert last.measured.mode == MAXN
 
 
 def test_in_the_last_round_nothing_is_probed() -> None:

@@ -128,7 +128,7 @@ def test_a_probe_is_worthwhile_only_if_it_ends_in_time_at_worst_and_is_at_most_h
 
 
 def test_a_probe_is_made_only_if_the_rounds_that_are_left_can_pay_it_back() -> None:
-    """A probe of 40 of the 100 steps in a mode that takes 14 J per step instead of 10 J, or less at its best."""
+    """A probe of 40 of the 100 steps in a mode that takes 14 J per step instead of 10 J, and at its worst 21 J."""
     predictions = table([1.0, 1.0], [12.0, 16.0], [0.01, 0.2])
     known, mode = [predictions.modes[0]], predictions.modes[1]
     room = ProbeBudget(steps=100.0, left_s=1000.0, probe_s=40.0, margin_z=1.0, allowed_s=(1.5,))
@@ -138,9 +138,19 @@ def test_a_probe_is_made_only_if_the_rounds_that_are_left_can_pay_it_back() -> N
         return is_probe_worthwhile(predictions, IDLE_W, mode=mode, known=known, room=left)
 
     saved = 1.0 - math.exp(-0.2) * (16.0 * math.exp(-0.2) - IDLE_W) / 10.0
-    rounds = math.ceil(0.4 * 0.4 / saved)
+    careful_j = math.exp(0.2) * (16.0 * math.exp(0.2) - IDLE_W)
+    rounds = math.ceil(0.4 * (careful_j - 10.0) / 10.0 / saved)
     assert 1 < rounds < 20
     assert [pays(left) for left in (0, rounds - 1, rounds)] == [False, False, True]
+
+
+def test_with_few_rounds_left_no_slow_mode_is_probed() -> None:
+    predictions = table([1.0, 1.7], [12.0, 4.0], [0.01, 0.1])
+    room = dataclasses.replace(PLENTY, allowed_s=(3.0,), rounds_left=5)
+    known = [predictions.modes[0]]
+
+    assert find_most_saving_mode(predictions, IDLE_W, known, room) == predictions.modes[1]
+    assert find_most_saving_mode(predictions, IDLE_W, known, dataclasses.replace(room, rounds_left=4)) is None
 
 
 def test_in_the_last_round_no_mode_is_probed_for_what_it_teaches() -> None:
@@ -152,8 +162,8 @@ def test_in_the_last_round_no_mode_is_probed_for_what_it_teaches() -> None:
 
 
 def test_a_round_that_is_too_short_for_a_probe_may_try_one_mode_as_a_whole() -> None:
-    """Two steps; the second mode takes 8 J above idling instead of 10 J, the third is too slow."""
-    predictions = table([1.0, 1.2, 3.0], [12.0, 8.6, 3.0], [0.01, 0.1, 0.1])
+    """Two steps; the second mode takes 8.2 J above idling instead of 10 J, the third is too slow."""
+    predictions = table([1.0, 1.2, 3.0], [12.0, 8.8, 3.0], [0.01, 0.1, 0.1])
     known = [predictions.modes[0]]
     room = ProbeBudget(steps=2.0, left_s=4.0, probe_s=0.5, margin_z=1.0, allowed_s=(2.0,), rounds_left=3)
 
@@ -164,7 +174,15 @@ def test_a_round_that_is_too_short_for_a_probe_may_try_one_mode_as_a_whole() -> 
     assert find_most_saving_mode(predictions, IDLE_W, known, dataclasses.replace(room, steps=1.0)) is None
     assert trial(steps=1.0) == trial() == predictions.modes[1]
     assert trial(left_s=2.0 * 1.2 * math.exp(0.1) - 0.01) is None
-    assert trial(rounds_left=0) is None
+    assert trial(rounds_left=0) is None, "with the margin it takes 1.33 s at 9.7 W, more than the first"
+
+
+def test_in_the_last_round_a_mode_is_tried_as_a_whole_only_if_it_saves_at_its_worst_too() -> None:
+    predictions = table([1.0, 1.2, 1.3], [12.0, 8.0, 7.0], [0.01, 0.02, 0.2])
+    room = ProbeBudget(steps=2.0, left_s=9.0, probe_s=0.5, margin_z=1.0, allowed_s=(4.0,), rounds_left=0)
+
+    assert find_trial_mode(predictions, IDLE_W, [predictions.modes[0]], room) == predictions.modes[1]
+    assert find_trial_mode(predictions, IDLE_W, [predictions.modes[1]], room) is None
 
 
 def test_probes_extend_the_first_of_few_rounds_by_less() -> None:

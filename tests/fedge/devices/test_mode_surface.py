@@ -7,7 +7,14 @@ import itertools
 import numpy as np
 import pytest
 
-from fedge.devices.mode_surface import BOARD_DEVIATION, ModeSurface, draw_board_surface
+from fedge.devices.mode_surface import (
+    _WAVE_NUMBER,
+    _WAVES,
+    BOARD_DEVIATION,
+    ModeSurface,
+    draw_board_surface,
+    draw_kind_surface,
+)
 from fedge.types import Modes, PowerMode
 
 KNOBS = np.array(list(itertools.product([1, 2, 4], [200.0, 600.0, 1400.0], [80.0, 400.0, 900.0], [408.0, 1600.0])))
@@ -33,6 +40,17 @@ def test_the_residual_over_the_modes_has_the_size_that_was_asked(average: ModeSu
 
     assert np.std(np.log(own.step_s / average.step_s)) == pytest.approx(0.05, rel=1e-6)
     assert np.std(np.log(own.power_w / average.power_w)) == pytest.approx(0.02, rel=1e-6)
+
+
+@pytest.mark.parametrize("keep", [slice(None), slice(1, None, 7)])
+def test_the_residual_is_a_sum_of_waves_over_the_log_knobs(average: ModeSurface, keep: slice) -> None:
+    modes, ones = Modes(KNOBS[keep]), np.ones(len(KNOBS[keep]))
+    own = draw_kind_surface(ModeSurface(modes, ones, ones, 0.1 * ones), 0.05, 0.02, np.random.default_rng(3))
+
+    rng = np.random.default_rng(3)
+    waves, phases = rng.normal(0.0, _WAVE_NUMBER, size=(4, _WAVES)), rng.uniform(0.0, 2 * np.pi, size=_WAVES)
+    values = np.cos(np.log(modes.knobs / modes.knobs.max(axis=0)) @ waves + phases).sum(axis=1)
+    np.testing.assert_allclose(np.log(own.step_s), 0.05 * (values - values.mean()) / values.std(), atol=1e-13)
 
 
 def test_the_residual_is_smooth_between_neighbours(average: ModeSurface) -> None:

@@ -145,6 +145,23 @@ def test_a_clock_is_capped_as_the_preset_has_it_where_no_value_of_the_table_lies
 
 
 @pytest.mark.parametrize(
+    ("cap_file", "cap_hz", "unmet"),
+    [
+        ("/cap", 800000000, None),
+        ("/cap", 1600000000, ("emc cap Hz", 1600000000)),
+        ("/cap", 0, ("emc cap Hz", 1600000000)),
+        ("", 1600000000, None),
+    ],
+)
+def test_the_memorys_cap_is_looked_at_where_the_board_has_one(cap_file, cap_hz, unmet) -> None:
+    table = (400000000, 800000000, 1600000000)
+    state = KnobState({0: True}, (), {}, EmcState(cap_hz=cap_hz))
+    files = EmcFiles(cap=cap_file)
+    hardware = Hardware({}, cpu_khz=(), gpus=(), emc="none", emc_files=files, emc_hz=table)
+    assert nvpmodel.find_unmet(nvpmodel.PresetCaps({}, {}, None, 800000000), state, hardware) == unmet
+
+
+@pytest.mark.parametrize(
     ("caps", "table"), [({}, (400, 800)), ({0: 400}, ()), ({0: nvpmodel.UNCAPPED}, ()), ({0: 800}, (400, 800))]
 )
 def test_a_clock_without_a_cap_or_a_table_is_as_the_preset_has_it(caps, table) -> None:

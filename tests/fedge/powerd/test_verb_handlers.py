@@ -129,6 +129,19 @@ def test_when_the_state_found_cannot_be_stored_nothing_is_changed(bench, monkeyp
     assert bench.board.events == []
 
 
+@pytest.mark.parametrize("error", [OSError(5, "Input/output error"), ZeroDivisionError()])
+def test_a_verb_that_breaks_is_refused_with_where_its_cause_stands(bench, monkeypatch, error) -> None:
+    def broken(*arguments):
+        raise error
+
+    monkeypatch.setattr(bench.board, "set_mode", broken)
+    refused = bench.refused("set", mode=HALF)
+    assert refused["kind"] == "failed"
+    assert refused["text"].endswith("see journalctl -u fedge-powerd")
+    assert ("Input/output error" in refused["text"]) == isinstance(error, OSError)
+    assert bench.done("get")["changed"] is False
+
+
 def test_a_set_that_does_not_stick_tells_what_was_read_back_and_leaves_nothing_stored(bench) -> None:
     bench.board.sticks = False
     error = bench.refused("set", mode=HALF)

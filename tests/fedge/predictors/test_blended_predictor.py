@@ -20,11 +20,16 @@ from fedge.devices.tables.mode_table import read_mode_table
 from fedge.errors import BadInput
 from fedge.knowledge.table_background import build_background
 from fedge.modes import find_mode_index
-from fedge.physics.misfit_process import QuantityRows
+from fedge.physics.misfit_process import FEW_MODES, QuantityRows
 from fedge.physics.prior_knowledge import PriorKnowledge
 from fedge.physics.time_power_model import TIME_NAMES, Coefficients, compute_power_w, compute_step_s, knob_shares
 from fedge.predictors import DEFAULT_PREDICTOR, load_predictor
-from fedge.predictors.blended_predictor import MIN_RELATIVE_WEIGHT, BlendedPredictor, CandidateBlend
+from fedge.predictors.blended_predictor import (
+    MAX_ROWS_FOR_ALL_SPREADS,
+    MIN_RELATIVE_WEIGHT,
+    BlendedPredictor,
+    CandidateBlend,
+)
 from fedge.predictors.explorers.active_explorer import ActiveExplorer
 from fedge.protocols import Predictor
 from fedge.types import Floats, Measurement, Modes, PowerMode, Predictions, ProfileTable
@@ -618,3 +623,20 @@ def test_ten_modes_of_its_own_choice_tell_the_others_of_a_real_board(profiles_ro
     print(f"MobileNet from ResNet: time {time_mape:.1%}, power {power_mape:.1%} after 10 modes")
     assert time_mape < 0.05
     assert power_mape < 0.035
+
+
+@pytest.mark.parametrize("measured_rows", [3, MAX_ROWS_FOR_ALL_SPREADS + 5])
+@pytest.mark.parametrize("chosen", [40, FEW_MODES + 10])
+def test_spreads_of_chosen_modes_are_those_of_a_prediction_of_all(measured_rows: int, chosen: int) -> None:
+    truth = Truth(compute_step_s(coefficients(), MAXN, MODES), compute_power_w(coefficients(), MAXN, MODES))
+    rng = np.random.default_rng(0)
+    predictor = BlendedPredictor(KNOWN).fit(truth.seen(rng.permutation(len(MODES))[:measured_rows].tolist()))
+    rows = np.sort(rng.permutation(len(MODES))[:chosen])
+
+    full, few = predictor.predict(MODES), predictor.predict_chosen(MODES, lambda _: rows)
+
+    assert full.step_s.tolist() == few.step_s.tolist()
+    assert full.power_w.tolist() == few.power_w.tolist()
+    for every, some in ((full.step_s_sd_log, few.step_s_sd_log), (full.power_w_sd_log, few.power_w_sd_log)):
+        np.testing.assert_allclose(some[rows], every[rows], rtol=1e-4)
+        assert np.isnan(np.delete(some, rows)).all()

@@ -89,7 +89,7 @@ def test_ctrl_c_leaves_no_process_behind(target: PredictionTarget, plug_ins: str
     with pytest.raises(KeyboardInterrupt):
         run_prediction_study(study_of(target, plug_ins, "physical"), 2, interrupt)
 
-    wait_for(lambda: living_children() <= before, "its processes ended", 10.0)
+    wait_for(lambda: living_children() <= before, "its processes ended")
 
 
 def living_children() -> set[int]:

@@ -10,10 +10,10 @@ from fedge.client.step_accounting import count_steps
 from fedge.devices.board_kinds import build_kind
 from fedge.experiment import DataSpec, Experiment, FleetEntry, MemorySpec, PolicySpec, WorkloadSpec, list_boards
 from fedge.seeds import make_generator
-from fedge.studies.fleet.null_task import NullTask
 from fedge.studies.fleet.step_shares import build_board_experiment, build_run_experiment, count_board_steps
 from fedge.types import TrainingScale
 from fedge.wire import RequestMessage
+from fedge.workloads.null_task import NullTask
 from fedge.workloads.partitions import split_samples
 
 

@@ -1,25 +1,32 @@
-"""A training task with a single parameter that is never trained: steps have a cost but no effect."""
+"""The task ``none``: steps have a cost but no effect. A run of it simulates rounds and trains nothing."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedge.types import NamedArrays, TrainOptions, TrainResult
 
+NULL_TASK = "none"
+"""Its name in experiments."""
 NULL_SAMPLES = 10_000
+"""Samples that the fleet stands for by default."""
 
 
 class NullTask:
-    """The task; its ``NULL_SAMPLES`` samples only determine the boards' shares."""
+    """The task.
+
+    Args:
+        samples: Samples that the fleet stands for; they determine the boards' shares, and so their steps.
+    """
 
     buffers: tuple[str, ...] = ()
 
-    def __init__(self, data_dir: Path | None = None, *, download: bool = False) -> None:
-        self.labels: NDArray[np.int64] = np.zeros(NULL_SAMPLES, dtype=np.int64)
+    def __init__(self, samples: int = NULL_SAMPLES) -> None:
+        self.labels: NDArray[np.int64] = np.zeros(samples, dtype=np.int64)
 
     def initial_arrays(self, seed: int) -> NamedArrays:
         return {"nothing": np.zeros(1, dtype=np.float32)}
@@ -27,8 +34,8 @@ class NullTask:
     def start(self, arrays: NamedArrays, share: NDArray[np.int64], seed: int, options: TrainOptions) -> NullTraining:
         return NullTraining(arrays)
 
-    def evaluate(self, arrays: NamedArrays) -> tuple[float, float]:
-        return 0.0, 0.0
+    def evaluate(self, arrays: NamedArrays) -> None:
+        """There is nothing to test."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -41,7 +48,4 @@ class NullTraining:
         """Do nothing for ``steps`` steps."""
 
     def result(self) -> TrainResult:
-        return TrainResult(self.arrays, 0.0, 0.0)
-
-
-NULL_TASK = f"{__name__}:{NullTask.__name__}"
+        return TrainResult(self.arrays, math.nan, math.nan)
