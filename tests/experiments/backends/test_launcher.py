@@ -239,13 +239,20 @@ def test_a_finished_run_is_not_played_again(
 
 
 def test_more_rounds_go_on_where_the_run_ended(fedge: Launcher, tmp_path: Path, whole: Path) -> None:
-    shutil.copytree(whole, tmp_path / "short")
-    assert fedge("run", "exp.yaml", "--out", "long", "--set", "rounds=2").code == 0
-    saved = tmp_path / "short" / "run.yaml"
-    saved.write_text(yaml.safe_dump(_saved(tmp_path / "short") | {"rounds": 2}), encoding="utf-8")
+    """Not as in a run that was longer from its start: boards probe only what pays back in the rounds that are left."""
+    for name in ("short", "again"):
+        shutil.copytree(whole, tmp_path / name)
+        saved = tmp_path / name / "run.yaml"
+        saved.write_text(yaml.safe_dump(_saved(tmp_path / name) | {"rounds": 2}), encoding="utf-8")
 
-    assert fedge("resume", "short").code == 0
-    assert _rows(tmp_path / "short") == _rows(tmp_path / "long")
+        assert fedge("resume", name).code == 0
+
+    rounds, clients = _rows(tmp_path / "short")
+    first, second = rounds
+    assert [first] == _rows(whole)[0]
+    assert [row for row in clients if row.round == 1] == _rows(whole)[1]
+    assert (second.round, second.start_s) == (2, first.end_s)
+    assert (rounds, clients) == _rows(tmp_path / "again")
 
 
 def test_two_runs_in_one_second_get_folders_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
