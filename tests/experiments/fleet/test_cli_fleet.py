@@ -21,6 +21,7 @@ from experiments.fleet.key_folder import create_keys
 from experiments.fleet.playbook_events import PlaybookState
 from experiments.fleet.playbook_runner import PlaybookCall, PlaybookOutcome
 from experiments.fleet.selected_fleet import FleetOptions
+from experiments.report.quantities import data_size
 from fedge.errors import BadInput
 
 
@@ -286,7 +287,7 @@ def test_playbooks_that_are_not_there_are_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("amount", "text"), [(17, "17 bytes"), (1234, "1.23 kB"), (5.6e9, "5.6 GB")])
 def test_sizes_are_told_in_words(amount: float, text: str) -> None:
-    assert fleet_playbook.format_bytes(amount) == text
+    assert data_size(amount) == text
 
 
 class TestRun:
