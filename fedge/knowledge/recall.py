@@ -95,7 +95,12 @@ class RecalledOrigin:
 
 @dataclass(frozen=True, slots=True)
 class RecalledPeer:
-    """Measurements of a board that does not take part, of the same kind as the client ``like``."""
+    """Measurements that no client recalls as its own, of the same kind as the client ``like``.
+
+    Attributes:
+        name: Unique among peers and clients: a client's own board is a peer of it when its measurements are old, and
+            one board may be measured beside several services.
+    """
 
     name: str
     like: str
@@ -198,7 +203,7 @@ def recall_measurements(
     return RunKnowledge(
         own={name: limit_measurements(_join(found)) for name, found in own.items()},
         peers=tuple(
-            RecalledPeer(board, like, limit_measurements(_join(found)))
+            RecalledPeer(f"{board} (recalled for {like})", like, limit_measurements(_join(found)))
             for like, donors in peers.items()
             for board, found in donors
         ),

@@ -170,7 +170,8 @@ def test_another_seed_is_another_board_of_the_kind(two: Path, tmp_path: Path) ->
     known = read_run_knowledge(tmp_path / "run")
     assert recalled == experiment
     assert known.own == {}
-    assert sorted(peer.name for peer in known.peers) == ["nano-1@seed-3", "xavier-nx-1@seed-3"]
+    assert {one.board for found in known.origins.values() for one in found} == {"nano-1@seed-3", "xavier-nx-1@seed-3"}
+    assert sorted(peer.like for peer in known.peers) == list(BOARDS)
 
 
 def test_runs_and_folders_are_imported_and_a_run_only_once(two: Path, tmp_path: Path) -> None:

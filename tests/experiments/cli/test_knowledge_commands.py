@@ -99,7 +99,8 @@ def test_the_profile_of_another_board_is_recalled_as_a_peers(table: Path, tmp_pa
 
     known = read_run_knowledge(tmp_path / "run")
     assert known.own == {}
-    assert [(peer.name, peer.like, len(peer.measurements)) for peer in known.peers] == [("nano-1@seed-3", "nano-1", 24)]
+    assert [(peer.like, len(peer.measurements)) for peer in known.peers] == [("nano-1", 24)]
+    assert {one.board for one in known.origins["nano-1"]} == {"nano-1@seed-3"}
 
 
 def test_a_model_file_of_the_workload_starts_a_run(fedge: Launcher, table: Path, tmp_path: Path) -> None:
