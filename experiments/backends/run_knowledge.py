@@ -159,21 +159,21 @@ def _write_other_workloads(
 
 def _list_reference_files(
     boards: Sequence[FleetBoard], clients: Sequence[ClientIdentity]
-) -> dict[tuple[str, str], _ReferenceFile]:
-    """Return the references that are models or of the trained workload, by path and device."""
-    files: dict[tuple[str, str], _ReferenceFile] = {}
+) -> dict[tuple[str, FleetEntry], _ReferenceFile]:
+    """Return the references that are models or of the trained workload, by path and fleet entry."""
+    files: dict[tuple[str, FleetEntry], _ReferenceFile] = {}
     for board, client in zip(boards, clients, strict=True):
         for path in board.entry.references:
-            if (path, board.entry.device) not in files:
+            if (path, board.entry) not in files:
                 entry = describe_reference(Path(path), board, client)
                 same = is_of_client(entry, client)
                 if same or path.endswith(MODEL):
-                    files[path, board.entry.device] = _ReferenceFile(entry, same)
+                    files[path, board.entry] = _ReferenceFile(entry, same)
     return files
 
 
 def _convert_references(
-    entry: FleetEntry, files: Mapping[tuple[str, str], _ReferenceFile], run: Path, *, real: bool
+    entry: FleetEntry, files: Mapping[tuple[str, FleetEntry], _ReferenceFile], run: Path, *, real: bool
 ) -> FleetEntry:
     """Return the entry with tables in place of model files.
 
@@ -181,7 +181,7 @@ def _convert_references(
     """
     paths = list[str]()
     for path in entry.references:
-        file = files.get((path, entry.device))
+        file = files.get((path, entry))
         if file is None or (file.same and path.endswith(TABLE) and not real):
             paths.append(path)
         elif file.entry.rows >= MIN_REFERENCE_MODES and not (file.same and real):

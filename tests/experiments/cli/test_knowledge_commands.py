@@ -13,7 +13,7 @@ from experiments.spec import experiment_checks
 from experiments.spec.experiment_loader import load_experiment
 from fedge.devices.board_kinds import load_references
 from fedge.errors import BadInput
-from fedge.experiment import list_boards
+from fedge.experiment import FleetEntry, ServingSpec, list_boards
 from fedge.knowledge.recall import read_run_knowledge
 
 WORK = "resnet18-imagenet"
@@ -101,6 +101,17 @@ def test_the_profile_of_another_board_is_recalled_as_a_peers(table: Path, tmp_pa
     assert known.own == {}
     assert [(peer.like, len(peer.measurements)) for peer in known.peers] == [("nano-1", 24)]
     assert {one.board for one in known.origins["nano-1"]} == {"nano-1@seed-3"}
+
+
+def test_a_file_named_for_two_fleet_entries_is_of_either_as_it_works(table: Path, tmp_path: Path) -> None:
+    experiment = load_experiment(Path("exp.yaml"), ["seed=4"])
+    plain = FleetEntry(device="nano", references=(str(table),))
+    service = ServingSpec(cost="resnet50-imagenet", rate_hz=5, latency_s=1)
+    busy = FleetEntry(device="nano", name="busy", references=(str(table),), serving=service)
+    recall_for_run(experiment.model_copy(update={"fleet": (plain, busy)}), tmp_path / "run")
+
+    known = read_run_knowledge(tmp_path / "run")
+    assert [(peer.like, len(peer.measurements)) for peer in known.peers] == [("nano-1", 24), ("busy-1", 24)]
 
 
 def test_a_model_file_of_the_workload_starts_a_run(fedge: Launcher, table: Path, tmp_path: Path) -> None:
