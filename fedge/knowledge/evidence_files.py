@@ -7,6 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from fedge.costs.cost_profile import CostProfile, profile_file_name, read_profile
@@ -18,10 +19,11 @@ from fedge.knowledge.knowledge_folder import COSTS, ENTRIES, KnowledgeEntry, has
 from fedge.knowledge.knowledge_folder import read_content as read_checked
 from fedge.knowledge.model_file import load_model
 from fedge.knowledge.recall import BoardEvidence
-from fedge.types import Measurement, ProfileTable
+from fedge.types import Label, Measurement, ProfileTable
 
 TABLE, MODEL, PROFILE = TABLE_SUFFIX, ".safetensors", (".yaml", ".yml")
 RIGHT = "a table (.csv), a model of `fedge predict fit` (.safetensors), or a cost profile of `fedge calibrate` (.yaml)"
+NO_RECORD: Mapping[str, Any] = MappingProxyType({})
 RECORD_SUFFIX = ".json"
 """Suffix of the record that `fedge profile` writes beside a table."""
 PROFILED_STEPS = 100
@@ -65,7 +67,7 @@ def _describe_table(path: Path, batch_size: int | None) -> KnowledgeEntry:
     table = read_mode_table(path, batch_size=batch_size if len(sizes) > 1 else None)
     record = _read_record(path)
     device = aliases().get(table.device, table.device)
-    emulated = bool(record.get("emulated"))
+    emulated = is_emulated(table.label, record)
     software = record.get("software")
     return KnowledgeEntry(
         id=f"table-{_sha256(path)[:12]}" + (f"-b{table.batch_size}" if len(sizes) > 1 else ""),
@@ -80,7 +82,7 @@ def _describe_table(path: Path, batch_size: int | None) -> KnowledgeEntry:
         date=format_date(path.stat().st_mtime),
         rows=len(table.modes),
         kind=parse_workload_kind(path) if record.get("kind") not in ("train", "infer") else record["kind"],
-        boards=(emulated_board(f"{record['board']}-1", record.get("seed")),) if emulated else (),
+        boards=(emulated_board(f"{record['board']}-1", record.get("seed")),) if emulated and "board" in record else (),
         conditions={
             **({"truth": "model"} if emulated else {}),
             **(
@@ -92,6 +94,11 @@ def _describe_table(path: Path, batch_size: int | None) -> KnowledgeEntry:
     )
 
 
+def is_emulated(label: Label, record: Mapping[str, Any] = NO_RECORD) -> bool:
+    """Return whether figures are those of an emulated board; without a record the label decides."""
+    return bool(record.get("emulated")) or label in ("calibrated", "estimated")
+
+
 def emulated_board(name: str, seed: object) -> str:
     """Return the name of an emulated board across runs: with another seed it is another board of its kind."""
     return f"{name}@seed-{seed}"
@@ -100,7 +107,6 @@ def emulated_board(name: str, seed: object) -> str:
 def _describe_model(path: Path) -> KnowledgeEntry:
     model = load_model(path)
     about = model.about
-    emulated = about.origin.label != "measured"
     return KnowledgeEntry(
         id=f"model-{_sha256(path)[:12]}",
         form="model",
@@ -113,7 +119,7 @@ def _describe_model(path: Path) -> KnowledgeEntry:
         sha256=_sha256(path),
         date=format_date(path.stat().st_mtime),
         rows=len(model.measurements),
-        conditions={"truth": "model"} if emulated else {},
+        conditions={"truth": "model"} if is_emulated(about.origin.label) else {},
     )
 
 
@@ -164,8 +170,8 @@ def _read_record(path: Path) -> Mapping[str, Any]:
     try:
         record = json.loads(path.with_name(path.name + RECORD_SUFFIX).read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        return {}
-    return record if isinstance(record, dict) else {}
+        return NO_RECORD
+    return record if isinstance(record, dict) else NO_RECORD
 
 
 def _sha256(path: Path) -> str:
