@@ -26,6 +26,8 @@ RIGHT = "a table (.csv), a model of `fedge predict fit` (.safetensors), or a cos
 NO_RECORD: Mapping[str, Any] = MappingProxyType({})
 RECORD_SUFFIX = ".json"
 """Suffix of the record that `fedge profile` writes beside a table."""
+CALIBRATION = "calibration-"
+"""Before the name of a cost profile, in the name of its entry; the file is named as `fedge calibrate` names it."""
 PROFILED_STEPS = 100
 """Steps that a row of a table or model stands for; they were measured until settled, so their noise is small."""
 
@@ -58,8 +60,9 @@ def describe_file(path: Path, batch_size: int | None = None) -> KnowledgeEntry:
 
 def move_entry(entry: KnowledgeEntry, path: Path) -> KnowledgeEntry:
     """Return the entry of ``path`` with its place in a knowledge folder."""
-    place = f"{COSTS}/{path.name}" if entry.form == "calibration" else f"{ENTRIES}/{entry.id}{path.suffix}"
-    return dataclasses.replace(entry, file=place)
+    if entry.form == "calibration":
+        return dataclasses.replace(entry, file=f"{COSTS}/{entry.id.removeprefix(CALIBRATION)}.yaml")
+    return dataclasses.replace(entry, file=f"{ENTRIES}/{entry.id}{path.suffix}")
 
 
 def _describe_table(path: Path, batch_size: int | None) -> KnowledgeEntry:
@@ -127,7 +130,7 @@ def describe_profile(path: Path, profile: CostProfile) -> KnowledgeEntry:
     """Describe a cost profile's file as an entry."""
     evidence = profile.evidence
     return KnowledgeEntry(
-        id=f"calibration-{Path(profile_file_name(profile)).stem}",
+        id=f"{CALIBRATION}{Path(profile_file_name(profile)).stem}",
         form="calibration",
         device=profile.device,
         workload=profile.workload,

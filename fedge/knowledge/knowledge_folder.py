@@ -92,11 +92,11 @@ def add_entry(folder: Path, entry: KnowledgeEntry, content: bytes) -> None:
     """Write an entry and its file, or replace one of the same name.
 
     Raises:
-        BadInput: The folder cannot be written.
+        BadInput: The folder cannot be written, or the entry's file is outside of it.
     """
     try:
         for path, data in (
-            (folder / entry.file, content),
+            (_find_file(folder, entry), content),
             (folder / ENTRIES / f"{entry.id}{DESCRIPTION}", f"{to_json(entry)}\n".encode()),
         ):
             with replace_file(path) as part:
@@ -138,10 +138,8 @@ def read_content(folder: Path, entry: KnowledgeEntry) -> bytes:
     Raises:
         BadInput: It is missing, or not what was written.
     """
-    path = folder / entry.file
+    path = _find_file(folder, entry)
     try:
-        if not path.resolve().is_relative_to(folder.resolve()):
-            raise BadInput(str(path), "a file outside of the knowledge folder", "a file within it")
         content = path.read_bytes()
     except OSError as error:
         raise BadInput(
@@ -150,6 +148,14 @@ def read_content(folder: Path, entry: KnowledgeEntry) -> bytes:
     if hash_content(content) != entry.sha256:
         raise BadInput(str(path), "a file with another checksum than its entry", f"the file of {entry.id}, unchanged")
     return content
+
+
+def _find_file(folder: Path, entry: KnowledgeEntry) -> Path:
+    """Return the path of an entry's file; a description of another fleet may name any path."""
+    path = folder / entry.file
+    if not path.resolve().is_relative_to(folder.resolve()):
+        raise BadInput(str(path), "a file outside of the knowledge folder", "a file within it")
+    return path
 
 
 def read_measurements(folder: Path, entry: KnowledgeEntry) -> RunMeasurements:

@@ -156,6 +156,21 @@ def test_a_calibration_goes_into_the_knowledge_and_is_listed(
     assert (tmp_path / "k" / entry["file"]).name == "nano--our-net.yaml"
 
 
+def test_two_calibrations_in_files_of_one_name_are_both_kept(fedge: Launcher, table: Path) -> None:
+    for workload in ("our-net", "their-net"):
+        arguments = ("calibrate", str(table), "--device", "nano", "--workload", workload, "--out", workload)
+        assert fedge(*arguments).code == 0
+        Path(workload, f"nano--{workload}.yaml").rename(Path(workload, "net.yaml"))
+    imported = fedge("knowledge", "import", "our-net/net.yaml", "their-net/net.yaml", "--folder", "k")
+
+    assert imported.code == 0, imported.err
+    assert sorted(path.name for path in Path("k/costs").iterdir()) == ["nano--our-net.yaml", "nano--their-net.yaml"]
+    assert all(
+        fedge("knowledge", "show", f"calibration-nano--{one}", "--folder", "k").code == 0
+        for one in ("our-net", "their-net")
+    )
+
+
 def test_a_table_of_another_workload_is_a_reference_where_nothing_closer_is_known(
     fedge: Launcher, table: Path, tmp_path: Path
 ) -> None:
