@@ -20,13 +20,14 @@ from fedge.devices.tables.mode_table import write_mode_table
 from fedge.errors import BadInput
 from fedge.experiment import Experiment, FleetBoard, FleetEntry, list_boards
 from fedge.knowledge.client_identity import REAL, describe_reference, identify_client, is_of_client
-from fedge.knowledge.evidence_files import MODEL, TABLE, describe_file, format_date, move_entry, read_evidence
+from fedge.knowledge.evidence_files import MODEL, TABLE, describe_file, move_entry, read_evidence
 from fedge.knowledge.knowledge_folder import (
     ENTRIES,
     KnowledgeEntry,
     KnowledgeListing,
     add_entry,
     encode_measurements,
+    format_date,
     hash_content,
     list_entries,
     read_content,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -15,7 +14,15 @@ from fedge.devices.board_kinds import TABLE_SUFFIX
 from fedge.devices.catalogue import aliases
 from fedge.devices.tables.mode_table import list_batch_sizes, parse_workload_kind, read_mode_table
 from fedge.errors import BadInput
-from fedge.knowledge.knowledge_folder import COSTS, ENTRIES, KnowledgeEntry, hash_content, read_measurements
+from fedge.knowledge.knowledge_folder import (
+    COSTS,
+    ENTRIES,
+    KnowledgeEntry,
+    format_date,
+    hash_content,
+    parse_date,
+    read_measurements,
+)
 from fedge.knowledge.knowledge_folder import read_content as read_checked
 from fedge.knowledge.model_file import load_model
 from fedge.knowledge.recall import BoardEvidence
@@ -30,11 +37,6 @@ CALIBRATION = "calibration-"
 """Before the name of a cost profile, in the name of its entry; the file is named as `fedge calibrate` names it."""
 PROFILED_STEPS = 100
 """Steps that a row of a table or model stands for; they were measured until settled, so their noise is small."""
-
-
-def format_date(seconds: float) -> str:
-    """Return Unix time as the date of an entry."""
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def describe_file(path: Path, batch_size: int | None = None) -> KnowledgeEntry:
@@ -82,7 +84,7 @@ def _describe_table(path: Path, batch_size: int | None) -> KnowledgeEntry:
         source=str(record.get("source") or path.name)[:1000],
         file=str(path),
         sha256=_sha256(path),
-        date=format_date(path.stat().st_mtime),
+        date=_find_date(path, record),
         rows=len(table.modes),
         kind=parse_workload_kind(path) if record.get("kind") not in ("train", "infer") else record["kind"],
         boards=(emulated_board(f"{record['board']}-1", record.get("seed")),) if emulated and "board" in record else (),
@@ -95,6 +97,15 @@ def _describe_table(path: Path, batch_size: int | None) -> KnowledgeEntry:
             ),
         },
     )
+
+
+def _find_date(path: Path, record: Mapping[str, Any]) -> str:
+    """Return the recorded date of measurement; a table without one is as old as its file."""
+    try:
+        parse_date(date := str(record.get("date")))
+    except ValueError:
+        return format_date(path.stat().st_mtime)
+    return date
 
 
 def is_emulated(label: Label, record: Mapping[str, Any] = NO_RECORD) -> bool:

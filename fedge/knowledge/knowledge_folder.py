@@ -19,6 +19,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -33,6 +34,7 @@ from fedge.wire import InvalidMessage, from_json, to_json
 EntryForm = Literal["table", "model", "calibration", "run"]
 ENTRIES, COSTS, BOARDS, INDEX = "entries", "costs", "boards", "index.json"
 DESCRIPTION = ".json"
+DATE_FORMAT = "%Y-%m-%dT%H:%M:%SZ"
 _Text = Annotated[str, Field(min_length=1, max_length=1000)]
 
 
@@ -81,6 +83,16 @@ class KnowledgeListing:
 
     entries: tuple[KnowledgeEntry, ...]
     damaged: tuple[str, ...] = ()
+
+
+def format_date(seconds: float) -> str:
+    """Return Unix time as the date of an entry."""
+    return datetime.fromtimestamp(seconds, UTC).strftime(DATE_FORMAT)
+
+
+def parse_date(date: str) -> datetime:
+    """Return the date of an entry; raises ``ValueError`` for any other text."""
+    return datetime.strptime(date, DATE_FORMAT).replace(tzinfo=UTC)
 
 
 def hash_content(content: bytes) -> str:

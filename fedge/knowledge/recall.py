@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Literal
 
@@ -24,7 +24,7 @@ import numpy as np
 
 from fedge.atomic_files import write_text
 from fedge.errors import BadInput
-from fedge.knowledge.knowledge_folder import EntryForm, KnowledgeEntry
+from fedge.knowledge.knowledge_folder import EntryForm, KnowledgeEntry, parse_date
 from fedge.modes import stack_modes
 from fedge.pareto import front_mask
 from fedge.types import Label, Measurement, PowerMode
@@ -292,7 +292,7 @@ def _is_current(entry: KnowledgeEntry, client: ClientIdentity, now: datetime) ->
 
 def age_days(entry: KnowledgeEntry, now: datetime) -> float:
     """Return the age of an entry in days."""
-    return (now - datetime.strptime(entry.date, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC)).total_seconds() / 86400
+    return (now - parse_date(entry.date)).total_seconds() / 86400
 
 
 def _merge_boards(found: Sequence[BoardEvidence]) -> list[tuple[str, list[BoardEvidence]]]:
