@@ -47,7 +47,7 @@ MIN_REFERENCE_MODES = 20
 """Fewest modes of a reference table: about the number of coefficients of the physical model."""
 MAX_AGE_DAYS = 365
 """Older measurements of the board itself count as those of another board of its kind. Default: paste dries and fans
-clog over years, and other software shows in the conditions."""
+clog over years."""
 
 Relation = Literal["same board", "same kind", "other workload"]
 

@@ -118,7 +118,7 @@ class FleetRequests:
             for name, goal in goals.items()
         }
 
-    def _find_peer_kinds(self, kinds: Mapping[str, BoardKindKey]) -> Mapping[str, BoardKindKey]:
+    def _find_peer_kinds(self, kinds: dict[str, BoardKindKey]) -> dict[str, BoardKindKey]:
         """Return the kinds of recalled peers, none of which may have the name of a client or of another peer."""
         peers = {peer.name: kinds[peer.like] for peer in self.knowledge.peers}
         if len(kinds | peers) < len(kinds) + len(self.knowledge.peers):
