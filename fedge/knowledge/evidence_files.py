@@ -33,6 +33,8 @@ RIGHT = "a table (.csv), a model of `fedge predict fit` (.safetensors), or a cos
 NO_RECORD: Mapping[str, Any] = MappingProxyType({})
 RECORD_SUFFIX = ".json"
 """Suffix of the record that `fedge profile` writes beside a table."""
+BOARD_NAME = "inventory_name"
+"""Key of a record with the name of a fleet's board; `fedge fleet profile` adds it."""
 CALIBRATION = "calibration-"
 """Before the name of a cost profile, in the name of its entry; the file is named as `fedge calibrate` names it."""
 PROFILED_STEPS = 100
@@ -70,7 +72,7 @@ def move_entry(entry: KnowledgeEntry, path: Path) -> KnowledgeEntry:
 def _describe_table(path: Path, batch_size: int | None) -> KnowledgeEntry:
     sizes = list_batch_sizes(path)
     table = read_mode_table(path, batch_size=batch_size if len(sizes) > 1 else None)
-    record = _read_record(path)
+    record = read_record(path)
     device = aliases().get(table.device, table.device)
     emulated = is_emulated(table.label, record)
     software = record.get("software")
@@ -87,7 +89,7 @@ def _describe_table(path: Path, batch_size: int | None) -> KnowledgeEntry:
         date=_find_date(path, record),
         rows=len(table.modes),
         kind=parse_workload_kind(path) if record.get("kind") not in ("train", "infer") else record["kind"],
-        boards=(emulated_board(f"{record['board']}-1", record.get("seed")),) if emulated and "board" in record else (),
+        boards=_list_measured_boards(record, emulated=emulated),
         conditions={
             **({"truth": "model"} if emulated else {}),
             **(
@@ -97,6 +99,14 @@ def _describe_table(path: Path, batch_size: int | None) -> KnowledgeEntry:
             ),
         },
     )
+
+
+def _list_measured_boards(record: Mapping[str, Any], *, emulated: bool) -> tuple[str, ...]:
+    """Return the name of the board that a table was measured on, across runs; none if it is unknown."""
+    if emulated:
+        return (emulated_board(f"{record['board']}-1", record.get("seed")),) if "board" in record else ()
+    name = record.get(BOARD_NAME)
+    return (name,) if isinstance(name, str) and name else ()
 
 
 def _find_date(path: Path, record: Mapping[str, Any]) -> str:
@@ -179,8 +189,8 @@ def table_measurements(table: ProfileTable) -> tuple[Measurement, ...]:
     return tuple(Measurement(mode, PROFILED_STEPS, step_s, power_w) for mode, step_s, power_w in columns)
 
 
-def _read_record(path: Path) -> Mapping[str, Any]:
-    """Return the record that `fedge profile` wrote beside a table; empty without one."""
+def read_record(path: Path) -> Mapping[str, Any]:
+    """Return the record that `fedge profile` wrote beside a table; empty without a valid one."""
     try:
         record = json.loads(path.with_name(path.name + RECORD_SUFFIX).read_text(encoding="utf-8"))
     except (OSError, ValueError):

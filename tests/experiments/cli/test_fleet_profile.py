@@ -14,6 +14,7 @@ from contracts.boards import write_table
 from experiments.cli.fleet_profile import profile_fleet, profile_table, read_row
 from experiments.fleet.selected_fleet import PLAYBOOKS, FleetOptions
 from fedge.devices.tables.mode_table import read_mode_table
+from fedge.knowledge.evidence_files import describe_file
 
 RECORD = {"board": "my-board", "kind": "train", "modes": [{}], "modes_wanted": 4, "seconds": 9.0, "joules": 30.0}
 
@@ -45,6 +46,30 @@ def test_a_board_that_failed_is_a_row_with_its_reason_and_what_it_had_measured(t
     assert [row.failure for row in rows] == ["too hot", "no answer"]
     assert rows[0].table is not None
     assert "failed: no answer" in text
+
+
+def test_a_fetched_table_is_the_knowledge_of_its_board(tmp_path: Path) -> None:
+    write_fetched(tmp_path, finished=True)
+    row = read_row(tmp_path, "nano-1", "net", None)
+
+    entry = describe_file(row.table)
+    assert (entry.boards, entry.device, entry.conditions) == (("nano-1",), "my-board", {})
+    assert sorted(path.name for path in (tmp_path / "nano-1").rglob("*") if path.is_file()) == [
+        "net.csv",
+        "net.csv.json",
+    ]
+
+
+@pytest.mark.parametrize("record", [None, "{", "{}"])
+def test_a_table_without_its_record_is_a_failed_row(tmp_path: Path, record: str | None) -> None:
+    table = write_table(tmp_path / "nano-1" / "net.csv")
+    if record is not None:
+        table.with_name("net.csv.json").write_text(record, encoding="utf-8")
+
+    row = read_row(tmp_path, "nano-1", "net", None)
+
+    assert row.table is None
+    assert "failed: a table without its record" in profile_table([row]).csv
 
 
 @pytest.fixture
