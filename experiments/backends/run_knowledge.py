@@ -6,10 +6,9 @@ import dataclasses
 import hashlib
 import logging
 import os
-import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 
 import numpy as np
@@ -93,10 +92,16 @@ class _ReferenceFile:
     same: bool
 
 
-def recall_for_run(experiment: Experiment, run: Path) -> Experiment:
+def recall_for_run(experiment: Experiment, run: Path, *, name: str, now: datetime) -> Experiment:
     """Choose what the clients recall, keep it in the run folder, and return the experiment with its references.
 
     References of the clients' own workload become measurements of such boards, and model files become tables.
+
+    Args:
+        experiment: The checked experiment.
+        run: The run folder.
+        name: Name of the run in the knowledge, unlike that of any other run.
+        now: Time of the run's start.
 
     Raises:
         BadInput: A reference or the knowledge folder is invalid, or a file cannot be written.
@@ -115,7 +120,7 @@ def recall_for_run(experiment: Experiment, run: Path) -> Experiment:
     def read(entry: KnowledgeEntry) -> Sequence[BoardEvidence]:
         return read_evidence(Path("/") if any(entry is one for one in given) else folder or run, entry)
 
-    found = recall_measurements(clients, [*given, *listing.entries], read, datetime.now(UTC))
+    found = recall_measurements(clients, [*given, *listing.entries], read, now)
     real = experiment.backend == REAL
     others = {} if real or folder is None else _write_other_workloads(clients, found, listing.entries, folder, run)
     origins = {
@@ -126,7 +131,7 @@ def recall_for_run(experiment: Experiment, run: Path) -> Experiment:
         for client in clients
     }
     found = dataclasses.replace(found, origins=origins, notes=(*listing.damaged, *found.notes))
-    write_run_knowledge(run, dataclasses.replace(found, folder=str(folder or ""), run=secrets.token_hex(6)))
+    write_run_knowledge(run, dataclasses.replace(found, folder=str(folder or ""), run=name))
     kinds = {board.entry: client.kind for board, client in zip(boards, clients, strict=True)}
     fleet = [_convert_references(entry, files, run, real=real) for entry in experiment.fleet]
     added = [[str(path) for _, path in others.get(kinds[entry], ())] for entry in experiment.fleet]

@@ -68,13 +68,15 @@ def describe_knowledge(knowledge: Mapping[str, Any]) -> Iterator[str]:
     tables = _count_reference_tables(knowledge)
     if not knowledge["boards"] and not knowledge["peers"]:
         fits = (
-            f"{tables} tables of other workloads as references" if tables else f"nothing fits in {knowledge['folder']}"
+            f"only reference tables of other workloads ({tables})"
+            if tables
+            else f"nothing fits in {knowledge['folder']}"
         )
         yield f"knowledge: {fits}; what this run measured is there for the next"
     else:
         kept = knowledge["boards"] - len(wrong)
         peers = f", {knowledge['peers']} other boards of their kinds" if knowledge["peers"] else ""
-        peers += f", {tables} tables of other workloads as references" if tables else ""
+        peers += f", reference tables of other workloads ({tables})" if tables else ""
         saved = f"; about {knowledge['probes_saved']} probes saved" if knowledge["probes_saved"] else ""
         yield f"knowledge: {kept} boards started from their own earlier measurements{peers}{saved}"
     if wrong:

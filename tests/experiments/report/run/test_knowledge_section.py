@@ -36,10 +36,10 @@ OTHER = {"nano-1": [origin("other workload")], "nano-2": [origin("other workload
     ("changes", "start"),
     [
         ({}, "knowledge: nothing fits in k;"),
-        ({"origins": OTHER}, "knowledge: 1 tables of other workloads as references;"),
+        ({"origins": OTHER}, "knowledge: only reference tables of other workloads (1);"),
         (
             {"origins": OTHER, "peers": 2},
-            "knowledge: 0 boards started from their own earlier measurements, 2 other boards of their kinds, 1 tables of",
+            "knowledge: 0 boards started from their own earlier measurements, 2 other boards of their kinds, reference",
         ),
     ],
 )
@@ -59,4 +59,4 @@ def test_the_report_says_how_an_entry_was_used(relation: Relation, use: str) -> 
     summary = {"knowledge": NOTHING | {"origins": {"nano-1": [origin(relation)]}}}
     (section,) = build_knowledge_sections(SimpleNamespace(summary=summary))
 
-    assert f">{use}<" in section.body
+    assert f">{use}<" in section.html
