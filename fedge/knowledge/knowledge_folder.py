@@ -7,8 +7,8 @@ spares reading unchanged descriptions and is made again when it is missing or ou
 =====================  ==========================================================================
 ``entries/ID.json``    description of an entry (``KnowledgeEntry``)
 ``entries/ID.*``       its file: a table (CSV), a model (safetensors), or a run's measurements (JSON)
-``costs/*.yaml``       cost profiles of `fedge calibrate`, found by name like those of fedge
-``boards/*.yaml``      boards of the user, found by name like those of the catalogue
+``costs/*.yaml``       cost profiles of `fedge calibrate`; runs find those of ``$FEDGE_KNOWLEDGE``
+``boards/*.yaml``      boards of the user; runs find those of ``$FEDGE_KNOWLEDGE``
 ``index.json``         all descriptions
 =====================  ==========================================================================
 """
