@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from contracts.launching import FEDGE, run_here
 
 from fedge.telemetry.store_reader import read_rows
 from fedge.telemetry.store_records import ClientRow, EventRow, RoundRow, SampleRow
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("simulations")]
-QUICK = ["--set", "rounds=3", "--set", "workload.local_epochs=1"]
-FEDBUFF = ("rounds=5", "strategy.name=FedBuff", "strategy.options.buffer_size=2", "strategy.options.concurrency=5")
+ROUNDS, MODELS = 2, 3
+QUICK = ["--set", f"rounds={ROUNDS}", "--set", "workload.local_epochs=1"]
+FEDBUFF = (
+    f"rounds={MODELS}",
+    "strategy.name=FedBuff",
+    "strategy.options.buffer_size=2",
+    "strategy.options.concurrency=5",
+)
 BESIDE = (
     "fleet.3.serving={cost: resnet50-imagenet, rate_hz: 60, latency_s: 0.8}",
     "fleet.0.memory_mb=1800",
@@ -28,34 +35,15 @@ KINDS: dict[str, tuple[str, ...]] = {
 """What differs from ``QUICK`` in the runs that are held against each other."""
 
 
-def fedge(root: Path, backend: str, out: Path, cwd: Path, *more: str) -> subprocess.CompletedProcess[str]:
-    config = root / "experiments/configs/quickstart.yaml"
-    command = [
-        sys.executable,
-        "-m",
-        "experiments.cli.main",
-        "run",
-        str(config),
-        "--backend",
-        backend,
-        "--out",
-        str(out),
-    ]
-    return subprocess.run(
-        [*command, *QUICK, *more],
-        cwd=cwd,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-        env=environment(root),
-    )
+def words(root: Path, backend: str, out: Path, *more: str) -> list[str]:
+    config = f"{root}/experiments/configs/quickstart.yaml"
+    return ["run", config, "--backend", backend, "--out", str(out), *QUICK, *more]
 
 
-def environment(root: Path) -> dict[str, str]:
-    import os
-
-    return os.environ | {"PYTHONPATH": str(root), "PYTHONSAFEPATH": "1"}
+def simulate(root: Path, out: Path, cwd: Path, *more: str) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"PYTHONPATH": str(root), "PYTHONSAFEPATH": "1"}
+    command = [*FEDGE, *words(root, "sim", out, *more)]
+    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=300, check=False)
 
 
 def rows(folder: Path) -> list:
@@ -83,14 +71,14 @@ def played(tmp_path_factory: pytest.TempPathFactory, project_root: Path) -> dict
     (poisoned / "clients" / "app.py").write_text("raise SystemExit('the wrong app')\n")
     runs = {name: Played(folder / f"{name} local", folder / f"a {name} sim run") for name in KINDS}
 
-    def simulated(name: str) -> subprocess.CompletedProcess[str]:
-        return fedge(project_root, "sim", runs[name].sim, poisoned, *KINDS[name])
-
-    with ThreadPoolExecutor(2) as pool:
-        done = list(pool.map(simulated, KINDS))
-    done += [fedge(project_root, "local", runs[name].local, folder, *more) for name, more in KINDS.items()]
-    for process in done:
-        assert process.returncode == 0, process.stdout + process.stderr
+    with ThreadPoolExecutor(2) as pool, pytest.MonkeyPatch.context() as patch:
+        simulated = [
+            pool.submit(simulate, project_root, runs[name].sim, poisoned, *more) for name, more in KINDS.items()
+        ]
+        for name, more in KINDS.items():
+            assert run_here(patch, *words(project_root, "local", runs[name].local, *more)) == 0
+        for run in simulated:
+            assert run.result().returncode == 0, run.result().stdout + run.result().stderr
     return runs
 
 
@@ -116,19 +104,19 @@ def test_boards_with_little_memory_train_a_narrower_network_and_the_others_do_no
 
 
 def test_every_board_of_every_round_has_a_row_and_a_trace_and_every_model_a_row(played: dict[str, Played]) -> None:
-    assert len(read_rows(played["rounds"].sim, ClientRow)) == 3 * 8
-    assert len(read_rows(played["asynchronous"].sim, RoundRow)) == 5
+    assert len(read_rows(played["rounds"].sim, ClientRow)) == ROUNDS * 8
+    assert len(read_rows(played["asynchronous"].sim, RoundRow)) == MODELS
     for runs in played.values():
         assert {sample.board for sample in read_rows(runs.sim, SampleRow)} >= {"nano-1", "agx-orin-64gb-2"}
 
 
 def test_a_run_with_knowledge_writes_the_same_rows_on_both(
-    played: dict[str, Played], project_root: Path, tmp_path: Path
+    played: dict[str, Played], project_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     more = (*KINDS["rounds"], "--set", f"knowledge={played['rounds'].local}")
-    for backend in ("local", "sim"):
-        process = fedge(project_root, backend, tmp_path / backend, tmp_path, *more)
-        assert process.returncode == 0, process.stdout + process.stderr
+    process = simulate(project_root, tmp_path / "sim", tmp_path, *more)
+    assert process.returncode == 0, process.stdout + process.stderr
+    assert run_here(monkeypatch, *words(project_root, "local", tmp_path / "local", *more)) == 0
 
     assert rows(tmp_path / "local") == rows(tmp_path / "sim")
     first = [row for row in read_rows(tmp_path / "sim", ClientRow) if row.round == 1]

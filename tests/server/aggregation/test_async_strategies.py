@@ -18,6 +18,7 @@ from server.aggregation.async_strategies import (
     merge_results,
     prepare_upload,
 )
+from server.aggregation.contribution_weights import staleness_discount
 
 MODEL = {
     "weight": np.array([[1.0, 2.0], [3.0, 4.0]], np.float32),
@@ -50,6 +51,12 @@ def test_fedasync_mixes_every_result_in_by_its_staleness() -> None:
     share = 0.6 * (1 + 3) ** -0.5
     for name in ("weight", "scale", "variance"):
         np.testing.assert_allclose(new[name], (1 - share) * MODEL[name] + share * trained(0)[name], rtol=1e-6)
+
+
+@pytest.mark.parametrize("exponent", [0.3, 0.5, 0.7])
+def test_a_stale_result_weighs_as_much_as_a_late_one_to_the_last_bit(exponent: float) -> None:
+    weights = FedAsync(staleness_exponent=exponent).weights(range(9))
+    assert weights.tolist() == [staleness_discount(tau, exponent) for tau in range(9)]
 
 
 def test_fedbuff_adds_the_mean_of_the_changes_each_weighed_by_its_staleness() -> None:
