@@ -112,10 +112,9 @@ def _list_measured_boards(record: Mapping[str, Any], *, emulated: bool) -> tuple
 def _find_date(path: Path, record: Mapping[str, Any]) -> str:
     """Return the recorded date of measurement; a table without one is as old as its file."""
     try:
-        parse_date(date := str(record.get("date")))
+        return format_date(parse_date(str(record.get("date"))).timestamp())
     except ValueError:
         return format_date(path.stat().st_mtime)
-    return date
 
 
 def is_emulated(label: Label, record: Mapping[str, Any] = NO_RECORD) -> bool:
