@@ -337,6 +337,11 @@ class Measurement:
         return self.work_s * self.power_w
 
 
+def pick_median(repeats: Sequence[Measurement]) -> Measurement:
+    """Return the repeat of a mode with the median step time, which is robust to outliers; the faster of two."""
+    return sorted(repeats, key=lambda one: one.step_s)[(len(repeats) - 1) // 2]
+
+
 @dataclass(frozen=True, slots=True)
 class SensorSample:
     """One reading of a board's sensors; quantities without a sensor are None or absent.

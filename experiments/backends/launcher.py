@@ -5,8 +5,10 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import secrets
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -86,7 +88,7 @@ def start_run(
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        recalled = run_knowledge.recall_for_run(experiment, folder)
+        recalled = run_knowledge.recall_for_run(experiment, folder, name=secrets.token_hex(6), now=datetime.now(UTC))
         stored = (written or experiment).model_copy(update={"fleet": recalled.fleet})
         write_text(folder / run_folder.RUN_YAML, yaml.safe_dump(stored.model_dump(mode="json"), sort_keys=False))
     except OSError as error:

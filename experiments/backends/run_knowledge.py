@@ -6,10 +6,9 @@ import dataclasses
 import hashlib
 import logging
 import os
-import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 
 import numpy as np
@@ -20,13 +19,14 @@ from fedge.devices.tables.mode_table import write_mode_table
 from fedge.errors import BadInput
 from fedge.experiment import Experiment, FleetBoard, FleetEntry, list_boards
 from fedge.knowledge.client_identity import REAL, describe_reference, identify_client, is_of_client
-from fedge.knowledge.evidence_files import MODEL, TABLE, describe_file, format_date, move_entry, read_evidence
+from fedge.knowledge.evidence_files import MODEL, TABLE, describe_file, move_entry, read_evidence
 from fedge.knowledge.knowledge_folder import (
     ENTRIES,
     KnowledgeEntry,
     KnowledgeListing,
     add_entry,
     encode_measurements,
+    format_date,
     hash_content,
     list_entries,
     read_content,
@@ -92,10 +92,16 @@ class _ReferenceFile:
     same: bool
 
 
-def recall_for_run(experiment: Experiment, run: Path) -> Experiment:
+def recall_for_run(experiment: Experiment, run: Path, *, name: str, now: datetime) -> Experiment:
     """Choose what the clients recall, keep it in the run folder, and return the experiment with its references.
 
     References of the clients' own workload become measurements of such boards, and model files become tables.
+
+    Args:
+        experiment: The checked experiment.
+        run: The run folder.
+        name: Name of the run in the knowledge, unlike that of any other run.
+        now: Time of the run's start.
 
     Raises:
         BadInput: A reference or the knowledge folder is invalid, or a file cannot be written.
@@ -114,7 +120,7 @@ def recall_for_run(experiment: Experiment, run: Path) -> Experiment:
     def read(entry: KnowledgeEntry) -> Sequence[BoardEvidence]:
         return read_evidence(Path("/") if any(entry is one for one in given) else folder or run, entry)
 
-    found = recall_measurements(clients, [*given, *listing.entries], read, datetime.now(UTC))
+    found = recall_measurements(clients, [*given, *listing.entries], read, now)
     real = experiment.backend == REAL
     others = {} if real or folder is None else _write_other_workloads(clients, found, listing.entries, folder, run)
     origins = {
@@ -125,7 +131,7 @@ def recall_for_run(experiment: Experiment, run: Path) -> Experiment:
         for client in clients
     }
     found = dataclasses.replace(found, origins=origins, notes=(*listing.damaged, *found.notes))
-    write_run_knowledge(run, dataclasses.replace(found, folder=str(folder or ""), run=secrets.token_hex(6)))
+    write_run_knowledge(run, dataclasses.replace(found, folder=str(folder or ""), run=name))
     kinds = {board.entry: client.kind for board, client in zip(boards, clients, strict=True)}
     fleet = [_convert_references(entry, files, run, real=real) for entry in experiment.fleet]
     added = [[str(path) for _, path in others.get(kinds[entry], ())] for entry in experiment.fleet]
@@ -159,21 +165,21 @@ def _write_other_workloads(
 
 def _list_reference_files(
     boards: Sequence[FleetBoard], clients: Sequence[ClientIdentity]
-) -> dict[tuple[str, str], _ReferenceFile]:
-    """Return the references that are models or of the trained workload, by path and device."""
-    files: dict[tuple[str, str], _ReferenceFile] = {}
+) -> dict[tuple[str, FleetEntry], _ReferenceFile]:
+    """Return the references that are models or of the trained workload, by path and fleet entry."""
+    files: dict[tuple[str, FleetEntry], _ReferenceFile] = {}
     for board, client in zip(boards, clients, strict=True):
         for path in board.entry.references:
-            if (path, board.entry.device) not in files:
+            if (path, board.entry) not in files:
                 entry = describe_reference(Path(path), board, client)
                 same = is_of_client(entry, client)
                 if same or path.endswith(MODEL):
-                    files[path, board.entry.device] = _ReferenceFile(entry, same)
+                    files[path, board.entry] = _ReferenceFile(entry, same)
     return files
 
 
 def _convert_references(
-    entry: FleetEntry, files: Mapping[tuple[str, str], _ReferenceFile], run: Path, *, real: bool
+    entry: FleetEntry, files: Mapping[tuple[str, FleetEntry], _ReferenceFile], run: Path, *, real: bool
 ) -> FleetEntry:
     """Return the entry with tables in place of model files.
 
@@ -181,7 +187,7 @@ def _convert_references(
     """
     paths = list[str]()
     for path in entry.references:
-        file = files.get((path, entry.device))
+        file = files.get((path, entry))
         if file is None or (file.same and path.endswith(TABLE) and not real):
             paths.append(path)
         elif file.entry.rows >= MIN_REFERENCE_MODES and not (file.same and real):

@@ -14,7 +14,9 @@ from experiments.fleet import selected_fleet
 from experiments.fleet.selected_fleet import FleetOptions
 from experiments.report.quantities import duration, energy
 from experiments.report.tables import Table, number_cell, text_cell
+from fedge.atomic_files import write_text
 from fedge.errors import BadInput
+from fedge.knowledge.evidence_files import BOARD_NAME, RECORD_SUFFIX, read_record
 
 PLAYBOOK = "profile.yml"
 SHOWN_REASON = 60
@@ -57,19 +59,22 @@ def profile_fleet(options: FleetOptions, profile: Mapping[str, Any], out: Path) 
     outcome = follow_playbook("profile", fleet, call)
     failures = {host: event.text for host, event in outcome.state.failures_by_host.items()}
     rows = [read_row(out, board, name, failures.get(board)) for board in fleet.boards]
-    return DONE if outcome.code == 0 else FAILED, rows
+    return FAILED if outcome.code != 0 or any(row.failure for row in rows) else DONE, rows
 
 
 def read_row(out: Path, board: str, workload: str, failure: str | None) -> FleetProfileRow:
-    """Read what was fetched of a board, and move it to the path that names its kind."""
+    """Read what was fetched of a board, and move it to the path that names its kind, with its name in its record."""
     fetched = out / board / f"{workload}.csv"
     if not fetched.is_file():
         return FleetProfileRow(board, None, None, failure or "nothing measured")
-    record = json.loads(fetched.with_name(f"{fetched.name}.json").read_text(encoding="utf-8"))
+    record = {**read_record(fetched), BOARD_NAME: board}
+    if not {"board", "kind"} <= record.keys():
+        return FleetProfileRow(board, None, None, failure or "a table without its record; give the same command again")
     table = out / board / record["board"] / record["kind"] / fetched.name
     table.parent.mkdir(parents=True, exist_ok=True)
-    for suffix in (".json", ""):
-        shutil.move(f"{fetched}{suffix}", f"{table}{suffix}")
+    write_text(table.with_name(f"{table.name}{RECORD_SUFFIX}"), json.dumps(record, indent=1) + "\n")
+    shutil.move(fetched, table)
+    fetched.with_name(f"{fetched.name}{RECORD_SUFFIX}").unlink()
     return FleetProfileRow(board, record, table, failure)
 
 

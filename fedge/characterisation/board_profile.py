@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
@@ -23,6 +24,7 @@ from fedge.characterisation.profiling_journal import (
 from fedge.characterisation.stability import StabilityRule
 from fedge.characterisation.sweep_plan import EMULATED, HERE
 from fedge.errors import BadInput, BoardError
+from fedge.knowledge.knowledge_folder import format_date
 from fedge.modes import find_mode_index, stack_modes
 from fedge.predictors.explorers import EXPLORERS, load_explorer
 from fedge.predictors.explorers.profiling_order import sort_high_to_low
@@ -118,7 +120,7 @@ class ProfilingCampaign:
                     "Mend that, then give the same command again: it goes on with these modes"
                 ) from error
             return failure
-        self.journal.write_result(settled)
+        self.journal.write_result(settled, None if self.bench.emulated else format_date(time.time()))
         return settled
 
     def _plan_more(self) -> list[PowerMode]:

@@ -69,6 +69,8 @@ class ProfilingHistory:
     failed: list[ModeFailure] = field(default_factory=list)
     failed_in_a_row: int = 0
     """Number of failures since the last success."""
+    date: str | None = None
+    """Day and time of the last measured mode (ISO 8601, UTC); None on an emulated board."""
 
     @property
     def remaining_modes(self) -> list[PowerMode]:
@@ -93,6 +95,7 @@ class ProfilingHistory:
             self.planned += [_mode_from_list(knobs) for knobs in event["modes"]]
         elif kind == "mode":
             self.done.append(_settled_from_dict(event))
+            self.date = event.get("date")
             self.failed_in_a_row = 0
         elif kind == "failed":
             self.failed.append(ModeFailure(_mode_from_list(event["mode"]), event["reason"], event["seconds"]))
@@ -125,8 +128,9 @@ class ProfilingJournal(JsonLines):
         """Record the modes that come next."""
         self._write_event({"event": "plan", "modes": [list(astuple(mode)) for mode in modes]})
 
-    def write_result(self, settled: SettledMode) -> None:
-        self._write_event({"event": "mode", **_settled_to_dict(settled)})
+    def write_result(self, settled: SettledMode, date: str | None = None) -> None:
+        """Record a mode, and when a real board was measured (ISO 8601, UTC)."""
+        self._write_event({"event": "mode", **_settled_to_dict(settled), **({"date": date} if date else {})})
 
     def write_failure(self, failure: ModeFailure) -> None:
         self._write_event({"event": "failed", **asdict(failure), "mode": list(astuple(failure.mode))})
@@ -269,6 +273,7 @@ def campaign_to_dict(header: ProfilingHeader, past: ProfilingHistory, *, finishe
         "seed": header.seed,
         "modes_wanted": header.modes or "all",
         "software": dict(header.software),
+        **({"date": past.date} if past.date else {}),
         "finished": finished,
         "seconds": seconds,
         "joules": joules,

@@ -17,7 +17,7 @@ from fedge.client.prediction_requests import Asking, PredictionRequest
 from fedge.client.round_context import RoundContext
 from fedge.client.step_accounting import mode_switch_s
 from fedge.decisions.measured_correction import correct_with_measurements, find_rows
-from fedge.types import Front, LinkUse, Measurement, PowerMode, Prediction, Predictions
+from fedge.types import Front, LinkUse, Measurement, PowerMode, Prediction, Predictions, pick_median
 
 KNOWN_MODE_SD_LOG = 0.05
 # A peer's mode counts as known once time and power are predicted within this standard deviation (log units). Default:
@@ -73,7 +73,7 @@ def _compare_with_recalled(
         before.setdefault(one.mode, []).append(one)
     again = [one for one in usual if one.mode in before]
     if again:  # the same mode then and now tells more than a prediction, and needs no fit
-        middles = {mode: _middle(of_mode) for mode, of_mode in before.items()}
+        middles = {mode: pick_median(of_mode) for mode, of_mode in before.items()}
         return [
             _recall_error(now, then.step_s, then.power_w, time_sd_log=then.time_se_log, power_sd_log=then.power_se_log)
             for now in again
@@ -94,10 +94,6 @@ def _recall_error(
     time_limit = max(PEER_DISAGREEMENT_LOG, CONTRADICTION_SD * math.hypot(time_sd_log, now.time_se_log))
     power_limit = max(PEER_DISAGREEMENT_LOG, CONTRADICTION_SD * math.hypot(power_sd_log, now.power_se_log))
     return _RecallError(time_log, time_log / time_limit, power_log / power_limit)
-
-
-def _middle(repeats: Sequence[Measurement]) -> Measurement:
-    return sorted(repeats, key=lambda one: one.step_s)[(len(repeats) - 1) // 2]
 
 
 def _are_contradicted(errors: Sequence[_RecallError]) -> bool:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from fedge.costs.cost_profile import CostProfile, profile_file_name, read_profile
@@ -14,23 +14,31 @@ from fedge.devices.board_kinds import TABLE_SUFFIX
 from fedge.devices.catalogue import aliases
 from fedge.devices.tables.mode_table import list_batch_sizes, parse_workload_kind, read_mode_table
 from fedge.errors import BadInput
-from fedge.knowledge.knowledge_folder import COSTS, ENTRIES, KnowledgeEntry, hash_content, read_measurements
+from fedge.knowledge.knowledge_folder import (
+    COSTS,
+    ENTRIES,
+    KnowledgeEntry,
+    format_date,
+    hash_content,
+    parse_date,
+    read_measurements,
+)
 from fedge.knowledge.knowledge_folder import read_content as read_checked
 from fedge.knowledge.model_file import load_model
 from fedge.knowledge.recall import BoardEvidence
-from fedge.types import Measurement, ProfileTable
+from fedge.types import Label, Measurement, ProfileTable
 
 TABLE, MODEL, PROFILE = TABLE_SUFFIX, ".safetensors", (".yaml", ".yml")
 RIGHT = "a table (.csv), a model of `fedge predict fit` (.safetensors), or a cost profile of `fedge calibrate` (.yaml)"
+NO_RECORD: Mapping[str, Any] = MappingProxyType({})
 RECORD_SUFFIX = ".json"
 """Suffix of the record that `fedge profile` writes beside a table."""
+BOARD_NAME = "inventory_name"
+"""Key of a record with the name of a fleet's board; `fedge fleet profile` adds it."""
+CALIBRATION = "calibration-"
+"""Before the name of a cost profile, in the name of its entry; the file is named as `fedge calibrate` names it."""
 PROFILED_STEPS = 100
 """Steps that a row of a table or model stands for; they were measured until settled, so their noise is small."""
-
-
-def format_date(seconds: float) -> str:
-    """Return Unix time as the date of an entry."""
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def describe_file(path: Path, batch_size: int | None = None) -> KnowledgeEntry:
@@ -56,16 +64,17 @@ def describe_file(path: Path, batch_size: int | None = None) -> KnowledgeEntry:
 
 def move_entry(entry: KnowledgeEntry, path: Path) -> KnowledgeEntry:
     """Return the entry of ``path`` with its place in a knowledge folder."""
-    place = f"{COSTS}/{path.name}" if entry.form == "calibration" else f"{ENTRIES}/{entry.id}{path.suffix}"
-    return dataclasses.replace(entry, file=place)
+    if entry.form == "calibration":
+        return dataclasses.replace(entry, file=f"{COSTS}/{entry.id.removeprefix(CALIBRATION)}.yaml")
+    return dataclasses.replace(entry, file=f"{ENTRIES}/{entry.id}{path.suffix}")
 
 
 def _describe_table(path: Path, batch_size: int | None) -> KnowledgeEntry:
     sizes = list_batch_sizes(path)
     table = read_mode_table(path, batch_size=batch_size if len(sizes) > 1 else None)
-    record = _read_record(path)
+    record = read_record(path)
     device = aliases().get(table.device, table.device)
-    emulated = bool(record.get("emulated"))
+    emulated = is_emulated(table.label, record)
     software = record.get("software")
     return KnowledgeEntry(
         id=f"table-{_sha256(path)[:12]}" + (f"-b{table.batch_size}" if len(sizes) > 1 else ""),
@@ -77,10 +86,10 @@ def _describe_table(path: Path, batch_size: int | None) -> KnowledgeEntry:
         source=str(record.get("source") or path.name)[:1000],
         file=str(path),
         sha256=_sha256(path),
-        date=format_date(path.stat().st_mtime),
+        date=_find_date(path, record),
         rows=len(table.modes),
         kind=parse_workload_kind(path) if record.get("kind") not in ("train", "infer") else record["kind"],
-        boards=(emulated_board(f"{record['board']}-1", record.get("seed")),) if emulated else (),
+        boards=_list_measured_boards(record, emulated=emulated),
         conditions={
             **({"truth": "model"} if emulated else {}),
             **(
@@ -92,6 +101,27 @@ def _describe_table(path: Path, batch_size: int | None) -> KnowledgeEntry:
     )
 
 
+def _list_measured_boards(record: Mapping[str, Any], *, emulated: bool) -> tuple[str, ...]:
+    """Return the name of the board that a table was measured on, across runs; none if it is unknown."""
+    if emulated:
+        return (emulated_board(f"{record['board']}-1", record.get("seed")),) if "board" in record else ()
+    name = record.get(BOARD_NAME)
+    return (name,) if isinstance(name, str) and name else ()
+
+
+def _find_date(path: Path, record: Mapping[str, Any]) -> str:
+    """Return the recorded date of measurement; a table without one is as old as its file."""
+    try:
+        return format_date(parse_date(str(record.get("date"))).timestamp())
+    except ValueError:
+        return format_date(path.stat().st_mtime)
+
+
+def is_emulated(label: Label, record: Mapping[str, Any] = NO_RECORD) -> bool:
+    """Return whether figures are those of an emulated board; without a record the label decides."""
+    return bool(record.get("emulated")) or label in ("calibrated", "estimated")
+
+
 def emulated_board(name: str, seed: object) -> str:
     """Return the name of an emulated board across runs: with another seed it is another board of its kind."""
     return f"{name}@seed-{seed}"
@@ -100,7 +130,6 @@ def emulated_board(name: str, seed: object) -> str:
 def _describe_model(path: Path) -> KnowledgeEntry:
     model = load_model(path)
     about = model.about
-    emulated = about.origin.label != "measured"
     return KnowledgeEntry(
         id=f"model-{_sha256(path)[:12]}",
         form="model",
@@ -113,7 +142,7 @@ def _describe_model(path: Path) -> KnowledgeEntry:
         sha256=_sha256(path),
         date=format_date(path.stat().st_mtime),
         rows=len(model.measurements),
-        conditions={"truth": "model"} if emulated else {},
+        conditions={"truth": "model"} if is_emulated(about.origin.label) else {},
     )
 
 
@@ -121,7 +150,7 @@ def describe_profile(path: Path, profile: CostProfile) -> KnowledgeEntry:
     """Describe a cost profile's file as an entry."""
     evidence = profile.evidence
     return KnowledgeEntry(
-        id=f"calibration-{Path(profile_file_name(profile)).stem}",
+        id=f"{CALIBRATION}{Path(profile_file_name(profile)).stem}",
         form="calibration",
         device=profile.device,
         workload=profile.workload,
@@ -159,13 +188,13 @@ def table_measurements(table: ProfileTable) -> tuple[Measurement, ...]:
     return tuple(Measurement(mode, PROFILED_STEPS, step_s, power_w) for mode, step_s, power_w in columns)
 
 
-def _read_record(path: Path) -> Mapping[str, Any]:
-    """Return the record that `fedge profile` wrote beside a table; empty without one."""
+def read_record(path: Path) -> Mapping[str, Any]:
+    """Return the record that `fedge profile` wrote beside a table; empty without a valid one."""
     try:
         record = json.loads(path.with_name(path.name + RECORD_SUFFIX).read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        return {}
-    return record if isinstance(record, dict) else {}
+        return NO_RECORD
+    return record if isinstance(record, dict) else NO_RECORD
 
 
 def _sha256(path: Path) -> str:

@@ -7,8 +7,8 @@ spares reading unchanged descriptions and is made again when it is missing or ou
 =====================  ==========================================================================
 ``entries/ID.json``    description of an entry (``KnowledgeEntry``)
 ``entries/ID.*``       its file: a table (CSV), a model (safetensors), or a run's measurements (JSON)
-``costs/*.yaml``       cost profiles of `fedge calibrate`, found by name like those of fedge
-``boards/*.yaml``      boards of the user, found by name like those of the catalogue
+``costs/*.yaml``       cost profiles of `fedge calibrate`; runs find those of ``$FEDGE_KNOWLEDGE``
+``boards/*.yaml``      boards of the user; runs find those of ``$FEDGE_KNOWLEDGE``
 ``index.json``         all descriptions
 =====================  ==========================================================================
 """
@@ -19,6 +19,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -33,6 +34,7 @@ from fedge.wire import InvalidMessage, from_json, to_json
 EntryForm = Literal["table", "model", "calibration", "run"]
 ENTRIES, COSTS, BOARDS, INDEX = "entries", "costs", "boards", "index.json"
 DESCRIPTION = ".json"
+DATE_FORMAT = "%Y-%m-%dT%H:%M:%SZ"
 _Text = Annotated[str, Field(min_length=1, max_length=1000)]
 
 
@@ -83,6 +85,16 @@ class KnowledgeListing:
     damaged: tuple[str, ...] = ()
 
 
+def format_date(seconds: float) -> str:
+    """Return Unix time as the date of an entry."""
+    return datetime.fromtimestamp(seconds, UTC).strftime(DATE_FORMAT)
+
+
+def parse_date(date: str) -> datetime:
+    """Return the date of an entry; raises ``ValueError`` for any other text."""
+    return datetime.strptime(date, DATE_FORMAT).replace(tzinfo=UTC)
+
+
 def hash_content(content: bytes) -> str:
     """Return the checksum of an entry's file."""
     return hashlib.sha256(content).hexdigest()
@@ -92,11 +104,11 @@ def add_entry(folder: Path, entry: KnowledgeEntry, content: bytes) -> None:
     """Write an entry and its file, or replace one of the same name.
 
     Raises:
-        BadInput: The folder cannot be written.
+        BadInput: The folder cannot be written, or the entry's file is outside of it.
     """
     try:
         for path, data in (
-            (folder / entry.file, content),
+            (_find_file(folder, entry), content),
             (folder / ENTRIES / f"{entry.id}{DESCRIPTION}", f"{to_json(entry)}\n".encode()),
         ):
             with replace_file(path) as part:
@@ -138,10 +150,8 @@ def read_content(folder: Path, entry: KnowledgeEntry) -> bytes:
     Raises:
         BadInput: It is missing, or not what was written.
     """
-    path = folder / entry.file
+    path = _find_file(folder, entry)
     try:
-        if not path.resolve().is_relative_to(folder.resolve()):
-            raise BadInput(str(path), "a file outside of the knowledge folder", "a file within it")
         content = path.read_bytes()
     except OSError as error:
         raise BadInput(
@@ -150,6 +160,14 @@ def read_content(folder: Path, entry: KnowledgeEntry) -> bytes:
     if hash_content(content) != entry.sha256:
         raise BadInput(str(path), "a file with another checksum than its entry", f"the file of {entry.id}, unchanged")
     return content
+
+
+def _find_file(folder: Path, entry: KnowledgeEntry) -> Path:
+    """Return the path of an entry's file; a description of another fleet may name any path."""
+    path = folder / entry.file
+    if not path.resolve().is_relative_to(folder.resolve()):
+        raise BadInput(str(path), "a file outside of the knowledge folder", "a file within it")
+    return path
 
 
 def read_measurements(folder: Path, entry: KnowledgeEntry) -> RunMeasurements:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Literal
 
@@ -24,7 +24,7 @@ import numpy as np
 
 from fedge.atomic_files import write_text
 from fedge.errors import BadInput
-from fedge.knowledge.knowledge_folder import EntryForm, KnowledgeEntry
+from fedge.knowledge.knowledge_folder import EntryForm, KnowledgeEntry, parse_date
 from fedge.modes import stack_modes
 from fedge.pareto import front_mask
 from fedge.types import Label, Measurement, PowerMode
@@ -35,19 +35,21 @@ FILE = "knowledge.json"
 SETTINGS = ("truth", "serving", "loader", "network")
 """Conditions in which measurements must agree to be used as rows at all: what the board does beside training."""
 MAX_MODES = 60
-"""Recalled modes per board. As in ``server.rounds.shared_measurements``: the time of a fit grows with the cube of their
-number, and errors hardly fall beyond 60 (benchmarks/warm_start.py)."""
+"""Recalled modes per board, and measurements that peers share with one board. The time of a fit grows with the cube of
+their number: 60 take 1.5 times as long as none, 240 six times, and errors hardly fall beyond 60
+(benchmarks/warm_start.py)."""
 MAX_REPEATS = 3
 """Recalled measurements per mode: their median is robust, and more hardly narrow it. Default."""
 MAX_DONORS = 12
-"""Other boards per kind, as many as a client receives measurements of. Default; more only make requests longer."""
+"""Other boards that are recalled per kind, and boards that share with one board. Boards differ by an offset, so five
+modes of one board say more about how modes differ than one mode each of five boards."""
 MAX_REFERENCES = 2
 """Tables of other workloads per kind. Default; each adds candidates to every fit."""
 MIN_REFERENCE_MODES = 20
 """Fewest modes of a reference table: about the number of coefficients of the physical model."""
 MAX_AGE_DAYS = 365
 """Older measurements of the board itself count as those of another board of its kind. Default: paste dries and fans
-clog over years, and other software shows in the conditions."""
+clog over years."""
 
 Relation = Literal["same board", "same kind", "other workload"]
 
@@ -95,7 +97,12 @@ class RecalledOrigin:
 
 @dataclass(frozen=True, slots=True)
 class RecalledPeer:
-    """Measurements of a board that does not take part, of the same kind as the client ``like``."""
+    """Measurements that no client recalls as its own, of the same kind as the client ``like``.
+
+    Attributes:
+        name: Unique among peers and clients: a client's own board is a peer of it when its measurements are old, and
+            one board may be measured beside several services.
+    """
 
     name: str
     like: str
@@ -198,7 +205,7 @@ def recall_measurements(
     return RunKnowledge(
         own={name: limit_measurements(_join(found)) for name, found in own.items()},
         peers=tuple(
-            RecalledPeer(board, like, limit_measurements(_join(found)))
+            RecalledPeer(f"{board} (recalled for {like})", like, limit_measurements(_join(found)))
             for like, donors in peers.items()
             for board, found in donors
         ),
@@ -287,7 +294,7 @@ def _is_current(entry: KnowledgeEntry, client: ClientIdentity, now: datetime) ->
 
 def age_days(entry: KnowledgeEntry, now: datetime) -> float:
     """Return the age of an entry in days."""
-    return (now - datetime.strptime(entry.date, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC)).total_seconds() / 86400
+    return (now - parse_date(entry.date)).total_seconds() / 86400
 
 
 def _merge_boards(found: Sequence[BoardEvidence]) -> list[tuple[str, list[BoardEvidence]]]:

@@ -18,17 +18,10 @@ from statistics import median
 
 from fedge.devices import catalogue
 from fedge.experiment import FleetBoard
-from fedge.types import Measurement, PowerMode
+from fedge.knowledge.recall import MAX_DONORS, MAX_MODES
+from fedge.types import Measurement, PowerMode, pick_median
 from fedge.wire import ClientState
 
-MAX_SHARED = 60
-"""Shared measurements per board. The time of a fit grows with the cube of their number: 60 take 1.5 times as long as
-none, 240 take six times as long, and the prediction error hardly falls beyond 60.
-"""
-MAX_DONORS = 12
-"""Boards that share with one board. Boards differ by an offset, so five modes of one board say more about how modes
-differ than one mode each of five boards.
-"""
 MAX_LOG_DIFFERENCE = 0.25
 """Boards do not share if their measurements of common modes differ by more than this (log units), since one of them
 must be wrong. Boards of one kind differ from their average by up to 8 %, so two of them by up to 0.16.
@@ -66,7 +59,7 @@ def share_measurements(
     kinds: Mapping[str, BoardKindKey],
     states: Mapping[str, ClientState],
     asked: Collection[str],
-    limit: int = MAX_SHARED,
+    limit: int = MAX_MODES,
 ) -> dict[str, tuple[Measurement, ...]]:
     """Select at most ``limit`` measurements of peers for each client of ``asked``.
 
@@ -97,9 +90,7 @@ def _index_by_mode(board: str, measurements: Sequence[Measurement]) -> _KnownMod
             repeats.setdefault(measurement.mode, []).append(measurement)
             latest[measurement.mode] = place
     return {
-        mode: _ModeMeasurement(
-            dataclasses.replace(_pick_median(of_mode), board=board), len(measurements) - latest[mode]
-        )
+        mode: _ModeMeasurement(dataclasses.replace(pick_median(of_mode), board=board), len(measurements) - latest[mode])
         for mode, of_mode in repeats.items()
     }
 
@@ -108,10 +99,6 @@ def _is_usable(measurement: Measurement) -> bool:
     mode = measurement.mode
     numbers = (measurement.step_s, measurement.power_w, mode.cores, mode.cpu_mhz, mode.gpu_mhz, mode.mem_mhz)
     return not measurement.throttled and all(math.isfinite(number) and number > 0 for number in numbers)
-
-
-def _pick_median(repeats: Sequence[Measurement]) -> Measurement:
-    return sorted(repeats, key=lambda measurement: measurement.step_s)[(len(repeats) - 1) // 2]
 
 
 def _iterate_peers(board: str, alike: Sequence[str], known: Callable[[str], _KnownModes]) -> Iterator[_KnownModes]:

@@ -65,17 +65,29 @@ def describe_knowledge(knowledge: Mapping[str, Any]) -> Iterator[str]:
     if not knowledge:
         return
     wrong = knowledge["contradicted"]
+    tables = _count_reference_tables(knowledge)
     if not knowledge["boards"] and not knowledge["peers"]:
-        yield f"knowledge: nothing fits in {knowledge['folder']}; what this run measured is there for the next"
+        fits = (
+            f"only reference tables of other workloads ({tables})"
+            if tables
+            else f"nothing fits in {knowledge['folder']}"
+        )
+        yield f"knowledge: {fits}; what this run measured is there for the next"
     else:
         kept = knowledge["boards"] - len(wrong)
         peers = f", {knowledge['peers']} other boards of their kinds" if knowledge["peers"] else ""
+        peers += f", reference tables of other workloads ({tables})" if tables else ""
         saved = f"; about {knowledge['probes_saved']} probes saved" if knowledge["probes_saved"] else ""
         yield f"knowledge: {kept} boards started from their own earlier measurements{peers}{saved}"
     if wrong:
         names = ", ".join([*sorted(wrong)[:MAX_NAMES], *(["..."] if len(wrong) > MAX_NAMES else [])])
         yield f"note: what was known of {names} contradicts the first measurements and was dropped; see the report"
     yield from (f"note: {line}" for line in knowledge["notes"])
+
+
+def _count_reference_tables(knowledge: Mapping[str, Any]) -> int:
+    origins = (one for of_board in knowledge["origins"].values() for one in of_board)
+    return len({one["entry"] for one in origins if one["relation"] == "other workload"})
 
 
 def origin_table(run: LoadedRun) -> Table:
@@ -109,7 +121,9 @@ def _join_names(names: Sequence[str]) -> str:
 
 
 def _describe_use(origin: RecalledOrigin, names: Sequence[str], wrong: Mapping[str, int]) -> str:
-    if origin.relation != "same board":
+    if origin.relation == "other workload":
+        return "as a reference table"
+    if origin.relation == "same kind":
         return "as of another board, while it agrees"
     rounds = [f"{name} in round {wrong[name]}" for name in names if name in wrong]
     return f"contradicted and dropped: {', '.join(rounds)}" if rounds else "as its own"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import shutil
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from fedge.telemetry.store_reader import read_rows
 from fedge.telemetry.store_records import ClientRow
 from fedge.types import Measurement
 
+NOW = datetime(2026, 6, 1, tzinfo=UTC)
 BOARDS = ("nano-1", "xavier-nx-1")
 
 
@@ -165,12 +167,13 @@ def test_another_seed_is_another_board_of_the_kind(two: Path, tmp_path: Path) ->
     for entry in list_entries(two / "before").entries:
         add_entry(tmp_path / "k", entry, (two / "before" / entry.file).read_bytes())
     experiment = load(tmp_path, "seed=4", "rounds=1")
-    recalled = run_knowledge.recall_for_run(experiment, tmp_path / "run")
+    recalled = run_knowledge.recall_for_run(experiment, tmp_path / "run", name="a", now=NOW)
 
     known = read_run_knowledge(tmp_path / "run")
     assert recalled == experiment
     assert known.own == {}
-    assert sorted(peer.name for peer in known.peers) == ["nano-1@seed-3", "xavier-nx-1@seed-3"]
+    assert {one.board for found in known.origins.values() for one in found} == {"nano-1@seed-3", "xavier-nx-1@seed-3"}
+    assert sorted(peer.like for peer in known.peers) == list(BOARDS)
 
 
 def test_runs_and_folders_are_imported_and_a_run_only_once(two: Path, tmp_path: Path) -> None:
@@ -222,7 +225,7 @@ def test_all_jobs_of_a_fleets_server_share_one_folder_and_the_environment_names_
 def test_a_single_finished_run_is_knowledge_and_stays_as_it_is(two: Path, tmp_path: Path) -> None:
     before = sorted(path.relative_to(two) for path in (two / "cold").rglob("*"))
     experiment = load(tmp_path, f"knowledge={two / 'cold'}")
-    run_knowledge.recall_for_run(experiment, tmp_path / "run")
+    run_knowledge.recall_for_run(experiment, tmp_path / "run", name="a", now=NOW)
 
     assert sorted(read_run_knowledge(tmp_path / "run").own) == list(BOARDS)
     assert sorted(path.relative_to(two) for path in (two / "cold").rglob("*")) == before

@@ -6,14 +6,18 @@ import getpass
 import json
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
 from contracts.boards import write_table
 
+from experiments.cli import fleet_profile
 from experiments.cli.fleet_profile import profile_fleet, profile_table, read_row
+from experiments.fleet.playbook_runner import PlaybookCall
 from experiments.fleet.selected_fleet import PLAYBOOKS, FleetOptions
 from fedge.devices.tables.mode_table import read_mode_table
+from fedge.knowledge.evidence_files import describe_file
 
 RECORD = {"board": "my-board", "kind": "train", "modes": [{}], "modes_wanted": 4, "seconds": 9.0, "joules": 30.0}
 
@@ -45,6 +49,45 @@ def test_a_board_that_failed_is_a_row_with_its_reason_and_what_it_had_measured(t
     assert [row.failure for row in rows] == ["too hot", "no answer"]
     assert rows[0].table is not None
     assert "failed: no answer" in text
+
+
+def test_a_fetched_table_is_the_knowledge_of_its_board(tmp_path: Path) -> None:
+    write_fetched(tmp_path, finished=True)
+    row = read_row(tmp_path, "nano-1", "net", None)
+
+    entry = describe_file(row.table)
+    assert (entry.boards, entry.device, entry.conditions) == (("nano-1",), "my-board", {})
+    assert sorted(path.name for path in (tmp_path / "nano-1").rglob("*") if path.is_file()) == [
+        "net.csv",
+        "net.csv.json",
+    ]
+
+
+@pytest.mark.parametrize("record", [None, "{", "{}"])
+def test_a_table_without_its_record_is_a_failed_row(tmp_path: Path, record: str | None) -> None:
+    table = write_table(tmp_path / "nano-1" / "net.csv")
+    if record is not None:
+        table.with_name("net.csv.json").write_text(record, encoding="utf-8")
+
+    row = read_row(tmp_path, "nano-1", "net", None)
+
+    assert row.table is None
+    assert "failed: a table without its record" in profile_table([row]).csv
+
+
+@pytest.mark.parametrize(("boards", "code"), [(("nano-1",), 0), (("nano-1", "lost"), 1)])
+def test_a_board_without_a_table_makes_the_command_fail(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, boards: tuple[str, ...], code: int
+) -> None:
+    write_fetched(tmp_path, finished=True)
+    write_table(tmp_path / "lost" / "net.csv")
+    call = PlaybookCall(tmp_path, "profile.yml", tmp_path)
+    fleet = SimpleNamespace(boards=boards, build_call=lambda _: call)
+    outcome = SimpleNamespace(code=0, state=SimpleNamespace(failures_by_host={}))
+    monkeypatch.setattr(fleet_profile.selected_fleet, "read_fleet", lambda _: fleet)
+    monkeypatch.setattr(fleet_profile, "follow_playbook", lambda *_: outcome)
+
+    assert profile_fleet(FleetOptions(tmp_path, tmp_path), {"workload": "net"}, tmp_path)[0] == code
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -13,10 +14,11 @@ from experiments.spec import experiment_checks
 from experiments.spec.experiment_loader import load_experiment
 from fedge.devices.board_kinds import load_references
 from fedge.errors import BadInput
-from fedge.experiment import list_boards
+from fedge.experiment import FleetEntry, ServingSpec, list_boards
 from fedge.knowledge.recall import read_run_knowledge
 
 WORK = "resnet18-imagenet"
+NOW = datetime(2026, 6, 1, tzinfo=UTC)
 
 
 @pytest.fixture
@@ -86,7 +88,7 @@ def test_what_does_not_fit_is_one_line(fedge: Launcher, arguments: tuple[str, ..
 def test_a_boards_own_profile_is_recalled_as_its_own_and_learnt_as_a_reference(table: Path, tmp_path: Path) -> None:
     experiment = load_experiment(Path("exp.yaml"), [f"fleet.0.references=[{table}]"])
     experiment_checks.check_experiment(experiment)
-    recalled = recall_for_run(experiment, tmp_path / "run")
+    recalled = recall_for_run(experiment, tmp_path / "run", name="a", now=NOW)
 
     known = read_run_knowledge(tmp_path / "run")
     assert {board: len(rows) for board, rows in known.own.items()} == {"nano-1": 24}
@@ -94,12 +96,38 @@ def test_a_boards_own_profile_is_recalled_as_its_own_and_learnt_as_a_reference(t
     assert len(load_references(list_boards(recalled)[0], recalled.workload)[0].modes) == 24
 
 
+def test_years_later_a_boards_own_profile_is_recalled_as_a_peers(table: Path, tmp_path: Path) -> None:
+    experiment = load_experiment(Path("exp.yaml"), [f"fleet.0.references=[{table}]"])
+    recall_for_run(experiment, tmp_path / "run", name="late", now=datetime(2100, 6, 1, tzinfo=UTC))
+
+    known = read_run_knowledge(tmp_path / "run")
+    assert (known.own, known.run) == ({}, "late")
+    assert [peer.like for peer in known.peers] == ["nano-1"]
+
+
 def test_the_profile_of_another_board_is_recalled_as_a_peers(table: Path, tmp_path: Path) -> None:
-    recall_for_run(load_experiment(Path("exp.yaml"), ["seed=4", f"fleet.0.references=[{table}]"]), tmp_path / "run")
+    recall_for_run(
+        load_experiment(Path("exp.yaml"), ["seed=4", f"fleet.0.references=[{table}]"]),
+        tmp_path / "run",
+        name="a",
+        now=NOW,
+    )
 
     known = read_run_knowledge(tmp_path / "run")
     assert known.own == {}
-    assert [(peer.name, peer.like, len(peer.measurements)) for peer in known.peers] == [("nano-1@seed-3", "nano-1", 24)]
+    assert [(peer.like, len(peer.measurements)) for peer in known.peers] == [("nano-1", 24)]
+    assert {one.board for one in known.origins["nano-1"]} == {"nano-1@seed-3"}
+
+
+def test_a_file_named_for_two_fleet_entries_is_of_either_as_it_works(table: Path, tmp_path: Path) -> None:
+    experiment = load_experiment(Path("exp.yaml"), ["seed=4"])
+    plain = FleetEntry(device="nano", references=(str(table),))
+    service = ServingSpec(cost="resnet50-imagenet", rate_hz=5, latency_s=1)
+    busy = FleetEntry(device="nano", name="busy", references=(str(table),), serving=service)
+    recall_for_run(experiment.model_copy(update={"fleet": (plain, busy)}), tmp_path / "run", name="a", now=NOW)
+
+    known = read_run_knowledge(tmp_path / "run")
+    assert [(peer.like, len(peer.measurements)) for peer in known.peers] == [("nano-1", 24), ("busy-1", 24)]
 
 
 def test_a_model_file_of_the_workload_starts_a_run(fedge: Launcher, table: Path, tmp_path: Path) -> None:
@@ -107,7 +135,7 @@ def test_a_model_file_of_the_workload_starts_a_run(fedge: Launcher, table: Path,
     assert made.code == 0, made.err
     experiment = load_experiment(Path("exp.yaml"), ["fleet.0.references=[nano.safetensors]"])
     experiment_checks.check_experiment(experiment)
-    recalled = recall_for_run(experiment, tmp_path / "run")
+    recalled = recall_for_run(experiment, tmp_path / "run", name="a", now=NOW)
 
     assert [len(peer.measurements) for peer in read_run_knowledge(tmp_path / "run").peers] == [24]
     (copy,) = recalled.fleet[0].references
@@ -144,13 +172,28 @@ def test_a_calibration_goes_into_the_knowledge_and_is_listed(
     assert (tmp_path / "k" / entry["file"]).name == "nano--our-net.yaml"
 
 
+def test_two_calibrations_in_files_of_one_name_are_both_kept(fedge: Launcher, table: Path) -> None:
+    for workload in ("our-net", "their-net"):
+        arguments = ("calibrate", str(table), "--device", "nano", "--workload", workload, "--out", workload)
+        assert fedge(*arguments).code == 0
+        Path(workload, f"nano--{workload}.yaml").rename(Path(workload, "net.yaml"))
+    imported = fedge("knowledge", "import", "our-net/net.yaml", "their-net/net.yaml", "--folder", "k")
+
+    assert imported.code == 0, imported.err
+    assert sorted(path.name for path in Path("k/costs").iterdir()) == ["nano--our-net.yaml", "nano--their-net.yaml"]
+    assert all(
+        fedge("knowledge", "show", f"calibration-nano--{one}", "--folder", "k").code == 0
+        for one in ("our-net", "their-net")
+    )
+
+
 def test_a_table_of_another_workload_is_a_reference_where_nothing_closer_is_known(
     fedge: Launcher, table: Path, tmp_path: Path
 ) -> None:
     fedge("knowledge", "import", str(table), "--folder", "k")
     overrides = ["workload.cost=vit-b16-cifar10", "workload.batch_size=16", "knowledge=k"]
-    recalled = recall_for_run(load_experiment(Path("exp.yaml"), overrides), tmp_path / "run")
-    same = recall_for_run(load_experiment(Path("exp.yaml"), ["knowledge=k"]), tmp_path / "same")
+    recalled = recall_for_run(load_experiment(Path("exp.yaml"), overrides), tmp_path / "run", name="a", now=NOW)
+    same = recall_for_run(load_experiment(Path("exp.yaml"), ["knowledge=k"]), tmp_path / "same", name="a", now=NOW)
 
     (copy,) = recalled.fleet[0].references
     assert len(load_references(list_boards(recalled)[0], recalled.workload)[0].modes) == 24

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from datetime import UTC, datetime
 
 import pytest
 
@@ -150,6 +151,19 @@ def test_table_and_record_say_what_was_measured_and_how(small, tmp_path):
     assert told["seconds"] == pytest.approx(sum(one["seconds"] for one in told["modes"]))
     assert told["failed"][0]["reason"].endswith("did not stick")
     assert not list(out.parent.glob(".*"))
+
+
+def test_the_record_keeps_the_date_of_the_last_measured_mode_of_a_real_board(small, tmp_path, monkeypatch):
+    for emulated, date in ((False, "2026-05-02T09:00:00Z"), (True, None)):
+        bench = dataclasses.replace(small()[1], emulated=emulated)
+        wanted, path = ProfilingRequest(2, "random"), tmp_path / f"j-{emulated}"
+        for day in (1, 2):
+            monkeypatch.setattr("time.time", lambda day=day: datetime(2026, 5, day, 9, tzinfo=UTC).timestamp())
+            play(bench, wanted, path, stop_after=1)
+        monkeypatch.undo()
+        past = play(bench, wanted, path)  # everything is measured: another start changes nothing
+
+        assert profiling_journal.campaign_to_dict(build_header(bench, wanted), past, finished=True).get("date") == date
 
 
 def test_nothing_is_written_of_nothing(small, tmp_path):

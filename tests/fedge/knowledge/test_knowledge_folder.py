@@ -108,7 +108,7 @@ def test_a_changed_or_missing_file_is_refused_in_one_line(tmp_path: Path) -> Non
         read_content(tmp_path, entry("a"))
 
 
-def test_a_file_outside_of_the_folder_is_neither_read_nor_removed(tmp_path: Path) -> None:
+def test_a_file_outside_of_the_folder_is_neither_read_written_nor_removed(tmp_path: Path) -> None:
     outside = tmp_path / "mine.txt"
     outside.write_bytes(CONTENT)
     folder = tmp_path / "knowledge"
@@ -117,8 +117,10 @@ def test_a_file_outside_of_the_folder_is_neither_read_nor_removed(tmp_path: Path
 
     with pytest.raises(BadInput, match="outside"):
         read_content(folder, bad)
+    with pytest.raises(BadInput, match="outside"):
+        add_entry(folder, bad, b"other")
     forget_entry(folder, bad)
-    assert outside.exists()
+    assert outside.read_bytes() == CONTENT
 
 
 def test_a_forgotten_entry_is_gone_and_forgetting_it_twice_is_no_error(tmp_path: Path) -> None:

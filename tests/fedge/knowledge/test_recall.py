@@ -64,7 +64,9 @@ def test_a_board_recalls_its_own_measurements_and_its_kind_those_of_boards_that_
     found = recall((entry("a"), {"nano-1": [seen(1)], "nano-9": [seen(2)]}))
 
     assert found.own == {"nano-1": (seen(1),)}
-    assert [(peer.name, peer.like, peer.measurements) for peer in found.peers] == [("nano-9", "nano-1", (seen(2),))]
+    assert [(peer.name, peer.like, peer.measurements) for peer in found.peers] == [
+        ("nano-9 (recalled for nano-1)", "nano-1", (seen(2),))
+    ]
     assert [one.relation for one in found.origins["nano-1"]] == ["same board", "same kind"]
     assert [one.relation for one in found.origins["nano-2"]] == ["same kind"]
 
@@ -128,7 +130,9 @@ def test_a_damaged_entry_becomes_a_note_and_the_others_are_recalled() -> None:
 def test_only_the_boards_of_the_newest_entries_are_recalled_as_peers() -> None:
     many = [(entry(f"e{i:02d}", f"2026-05-{i + 1:02d}T00:00:00Z"), {f"b{i:02d}": [seen(i)]}) for i in range(20)]
 
-    assert [peer.name for peer in recall(*many).peers] == [f"b{i:02d}" for i in range(19, 19 - MAX_DONORS, -1)]
+    assert [peer.name.split()[0] for peer in recall(*many).peers] == [
+        f"b{i:02d}" for i in range(19, 19 - MAX_DONORS, -1)
+    ]
 
 
 def test_a_long_table_is_cut_to_the_fastest_modes_the_front_and_a_spread() -> None:

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 
 import numpy as np
+import pytest
 
-from fedge.experiment import Experiment, FleetEntry
-from fedge.knowledge.recall import RecalledPeer, RunKnowledge
+from fedge.errors import BadInput
+from fedge.experiment import Experiment, FleetEntry, ServingSpec, WorkloadSpec, list_boards
+from fedge.knowledge.client_identity import identify_client
+from fedge.knowledge.knowledge_folder import KnowledgeEntry
+from fedge.knowledge.recall import BoardEvidence, RecalledPeer, RunKnowledge, recall_measurements
 from fedge.types import Measurement, PowerMode, RoundGoal
 from fedge.wire import ClientState, ReplyMessage, RequestMessage
 from server.rounds.client_requests import FleetRequests, RoundTask
@@ -36,10 +41,15 @@ class Port:
         return {board: IncomingReply(ReplyMessage(board, error="nothing")) for board in questions}
 
 
-def ask(states: Mapping[str, ClientState], *, train: bool = True, **changes: object) -> Mapping[str, RequestMessage]:
-    port = Port()
-    experiment = Experiment(fleet=(FleetEntry(device="nano", count=2), FleetEntry(device="tx2")), **changes)
-    requests, names = FleetRequests(experiment, port, knowledge=KNOWLEDGE), ("nano-1", "nano-2", "tx2-1")
+FLEET = (FleetEntry(device="nano", count=2), FleetEntry(device="tx2"))
+
+
+def ask(
+    states: Mapping[str, ClientState], *, train: bool = True, knowledge: RunKnowledge = KNOWLEDGE, **changes: object
+) -> Mapping[str, RequestMessage]:
+    port, experiment = Port(), Experiment(**{"fleet": FLEET, **changes})
+    requests = FleetRequests(experiment, port, knowledge=knowledge)
+    names = [one.name for one in list_boards(experiment)]
     if train:
         requests.request_training(RoundTask(1, 0.0, ARRAYS), dict.fromkeys(names, RoundGoal("balanced", 5)), states)
     else:
@@ -72,3 +82,69 @@ def test_without_sharing_a_client_still_recalls_its_own() -> None:
 
     assert asked["nano-1"].recalled == (seen(1), seen(2))
     assert all(one.shared == () for one in asked.values())
+
+
+SERVICE = ServingSpec(cost="resnet50-imagenet", rate_hz=5, latency_s=1)
+NOW = datetime(2026, 6, 1, tzinfo=UTC)
+
+
+def recall(experiment: Experiment, found: Sequence[BoardEvidence]) -> RunKnowledge:
+    clients = [identify_client(experiment, board) for board in list_boards(experiment)]
+    by_entry = {id(one.entry): one for one in found}
+    return recall_measurements(clients, [one.entry for one in found], lambda entry: [by_entry[id(entry)]], NOW)
+
+
+def evidence(
+    board: str, i: int, *, date: str = "2026-05-01T00:00:00Z", conditions: Mapping[str, str] | None = None
+) -> BoardEvidence:
+    entry = KnowledgeEntry(
+        "a",
+        form="run",
+        device="nano",
+        workload="net",
+        batch_size=8,
+        label="measured",
+        source="a run",
+        file="entries/a.rows",
+        sha256="0" * 64,
+        date=date,
+        rows=1,
+        conditions=conditions or {},
+    )
+    return BoardEvidence(entry, board, (seen(i),))
+
+
+def real_fleet(*entries: FleetEntry) -> dict[str, object]:
+    return {"backend": "fleet", "fleet": entries, "workload": WorkloadSpec(task="net", batch_size=8)}
+
+
+def test_a_real_boards_own_old_measurements_reach_it_as_a_peers_in_every_round() -> None:
+    fleet = real_fleet(FleetEntry(device="nano", count=2))
+    known = recall(Experiment(**fleet), [evidence("nano-1", 1, date="2025-01-01T00:00:00Z")])
+
+    for states in ({}, {"nano-1": ClientState((seen(3),)), "nano-2": ClientState()}):
+        asked = ask(states, knowledge=known, **fleet)
+        assert asked["nano-1"].recalled == ()
+        assert 1.0 in {mode for _, mode in modes(asked["nano-1"].shared)}
+        assert 1.0 in {mode for _, mode in modes(asked["nano-2"].shared)}
+
+
+def test_a_board_measured_beside_a_service_is_a_peer_of_boards_with_the_service_only() -> None:
+    fleet = real_fleet(FleetEntry(device="nano", count=2), FleetEntry(device="nano", name="busy", serving=SERVICE))
+    busy = {"serving": SERVICE.model_dump_json()}
+    known = recall(
+        Experiment(**fleet),
+        [evidence("nano-1", 1, conditions=busy), evidence("nano-9", 2), evidence("nano-9", 3, conditions=busy)],
+    )
+    states = {"nano-1": ClientState((seen(4),))}
+    asked = ask(states, knowledge=known, **fleet)
+
+    assert {mode for _, mode in modes(asked["nano-2"].shared)} == {2.0, 4.0}
+    assert {mode for _, mode in modes(asked["busy-1"].shared)} == {1.0, 3.0}
+
+
+def test_a_peer_named_like_a_client_is_refused() -> None:
+    damaged = RunKnowledge(peers=(RecalledPeer("nano-2", "nano-1", (seen(9),)),))
+
+    with pytest.raises(BadInput, match="another board's name"):
+        ask({}, knowledge=damaged)

@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedge.experiment import Experiment, FleetEntry, list_boards
+from fedge.knowledge.recall import MAX_DONORS, MAX_MODES
 from fedge.types import Measurement, PowerMode
 from fedge.wire import ClientState
-from server.rounds.shared_measurements import MAX_DONORS, MAX_SHARED, find_kinds, share_measurements
+from server.rounds.shared_measurements import find_kinds, share_measurements
 
 COST = "resnet18-imagenet"
 NANO = ("nano", "model", COST)
@@ -31,7 +32,7 @@ def state(*modes: int) -> ClientState:
     return ClientState(tuple(seen(i) for i in modes))
 
 
-def told(states: dict[str, ClientState], board: str = "a", limit: int = MAX_SHARED) -> tuple[Measurement, ...]:
+def told(states: dict[str, ClientState], board: str = "a", limit: int = MAX_MODES) -> tuple[Measurement, ...]:
     return share_measurements(dict.fromkeys(states, NANO), states, [board], limit)[board]
 
 
