@@ -29,6 +29,7 @@ from fedge.client.prediction_requests import run_alone
 from fedge.client.round_context import RoundContext
 from fedge.costs.cost_priors import build_priors
 from fedge.decisions.candidate_modes import mask_candidates
+from fedge.decisions.measured_correction import correct_with_measurements
 from fedge.devices.catalogue import load_catalogue
 from fedge.experiment import Experiment
 from fedge.physics.prior_knowledge import PriorKnowledge
@@ -57,7 +58,7 @@ player = RoundContext(
     find_lowest_mode(candidates), experiment.exploration,
 )
 own = ask.state.measurements
-predictions = run_alone(fit_and_predict(player, own, ()))
+predictions = correct_with_measurements(run_alone(fit_and_predict(player, own, ())), own)
 front = build_front(player, predictions, own, 60, LinkUse(0.1, 0.1, 0.1))
 decision = policy(predictions, front, RoundGoal(ask.policy, 60.0), board.spec)
 answer = to_json(front)

@@ -316,7 +316,8 @@ class Experiment(_SpecModel):
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")] = "experiment"
     seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = 1
     rounds: Annotated[int, Field(ge=1, le=100_000)] = 10
-    backend: Literal["local", "sim", "fleet"] = "sim"
+    backend: Literal["local", "sim", "fleet", "flower"] = "sim"
+    """``flower`` stands in the rows of a Flower app (``fedge.flower.PowerAware``), which fedge itself cannot start."""
     superlink: SuperlinkSpec = SuperlinkSpec()
     """Address of a fleet of real boards; unused by the other backends."""
     fleet: Annotated[tuple[FleetEntry, ...], Field(min_length=1)]

@@ -5,17 +5,15 @@ Experiments are shortened (two rounds, on the backend ``local``); tables and run
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
-from itertools import pairwise
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
+from contracts.launching import Launcher, run_here
 
 from fedge.costs.cost_priors import find_workload_cost
 from fedge.costs.named_workload import find_named_workload
@@ -28,7 +26,6 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 COMMAND = re.compile(r"(?:\$ )?((?:\w+=\S+ )*(?:\.venv/bin/)?fedge [a-z].*)", re.DOTALL)
-LIMIT_S = 900
 SWEEP = "experiments/configs/characterisation/emulated-quick.yaml"
 NOT_RUN = {
     r"fedge (fleet|power|board-check|devices record)\b|--backend fleet|fedge run exp\.yaml": "needs boards or a fleet",
@@ -36,28 +33,37 @@ NOT_RUN = {
     r"fedge board ": "serves a page until Ctrl-C",
     r"RAY_ADDRESS=|million\.yaml": "needs a Ray cluster, or an hour",
     r"memory eval|--measurements rows": "reads measurements that are not part of fedge",
-    r"\b(SOURCE|DIR|FILE|MODEL|SWEEP\.yaml)\b|RUN \[|\.\.\.": "has placeholders",
+    r"\b(SOURCE|DIR|FILE|MODEL|ENTRY|SWEEP\.yaml)\b| \[-|\.\.\.|our-net": "has placeholders",
 }
 SLOW = re.compile(
     "here-quick|modes.yaml --out|emulated-quick|characterise-predict|study |predict eval|concurrent (eval|run)|sweep |"
-    "ray-dashboard|roofline bench|check-training|place-run resnet50"
+    "ray-dashboard|replay |roofline bench|check-training|place-run resnet50"
 )
 """Commands that take longer than some ten seconds each; they run in `make test-long`."""
 
 
-def list_commands(page: Path) -> Iterator[str]:
+class Command(NamedTuple):
+    """A command of a page, and whether the page shows that it is refused, with the message."""
+
+    text: str
+    refused: bool
+
+
+def list_commands(page: Path) -> Iterator[Command]:
     """Yield the commands in a page's code blocks; where a block has prompts, only the lines behind them."""
     for _, block in FENCE.findall(page.read_text(encoding="utf-8")):
-        prompts = any(line.startswith("$ ") for line in block.splitlines())
-        lines = iter(block.replace("\\\n", " ").splitlines())
-        for line in lines:
+        lines = block.replace("\\\n", " ").splitlines()
+        prompts = any(line.startswith("$ ") for line in lines)
+        for place, line in enumerate(lines, 1):
             if line.startswith("$ ") != prompts or COMMAND.fullmatch(line) is None:
                 continue
-            while line.count('"') % 2:  # a query goes on until its quotation mark
-                line = f"{line}\n{next(lines)}"  # noqa: PLW2901
-            found = COMMAND.fullmatch(line)
+            whole = line
+            while whole.count('"') % 2:  # a query goes on until its quotation mark
+                whole, place = f"{whole}\n{lines[place]}", place + 1  # noqa: PLW2901
+            found = COMMAND.fullmatch(whole)
             assert found is not None
-            yield found.group(1).replace(".venv/bin/", "")
+            refused = re.match("fedge: .*: got ", "".join(lines[place : place + 1])) is not None
+            yield Command(found.group(1).replace(".venv/bin/", ""), refused)
 
 
 def why_not_run(command: str) -> str:
@@ -65,38 +71,31 @@ def why_not_run(command: str) -> str:
     return next((why for pattern, why in NOT_RUN.items() if re.search(pattern, command)), "")
 
 
-def read_commands(page: Path) -> list[str]:
-    return [command for command in list_commands(page) if not why_not_run(command)]
+def read_commands(page: Path) -> list[Command]:
+    return [command for command in list_commands(page) if not why_not_run(command.text)]
 
 
 @pytest.fixture(scope="module")
-def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    cache = tmp_path_factory.mktemp("cache")
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    return {**os.environ, "PATH": path, "FEDGE_CACHE": str(cache), "COLUMNS": "120"}
-
-
-@pytest.fixture(scope="module")
-def finished_run(tmp_path_factory: pytest.TempPathFactory, environment: dict[str, str]) -> Path:
+def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("finished")
     copy_experiments(folder)
-    run("fedge run experiments/configs/quickstart.yaml --out run", folder, environment)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        assert run_here(patch, "run", "experiments/configs/quickstart.yaml", "--out", "run") == 0
     return folder / "run"
 
 
-def run(command: str, folder: Path, environment: dict[str, str]) -> None:
-    done = subprocess.run(
-        ["bash", "-c", command],
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=LIMIT_S,
-        check=False,
-        stdin=subprocess.DEVNULL,
-    )
-    assert done.returncode == 0, f"{command}\n{done.stdout[-1000:]}\n{done.stderr[-1000:]}"
-    assert "Traceback" not in done.stderr, command
+@pytest.fixture
+def fedge(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Launcher:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "120")
+    return Launcher(monkeypatch, capsys)
+
+
+def run(command: str, fedge: Launcher, *, refused: bool = False) -> None:
+    done = fedge(*shlex.split(command, comments=True)[1:])
+    assert done.code == (2 if refused else 0), f"{command}\n{done.out[-1000:]}\n{done.err[-1000:]}"
+    assert "Traceback" not in done.err, command
 
 
 def copy_experiments(folder: Path) -> None:
@@ -120,20 +119,18 @@ def shorten(experiment: str) -> str:
     )
 
 
-def prepare(command: str, folder: Path, environment: dict[str, str], finished_run: Path) -> None:
+def prepare(command: str, folder: Path, fedge: Launcher, finished_run: Path) -> None:
     """Make the tables and runs that a command reads, unless an earlier command has made them."""
-    words = [word for word in shlex.split(command.partition(" #")[0]) if not word.startswith("-")]
-    outputs = {after for before, after in pairwise(words) if before in ("--out", "--to")}
-    for word in words:
+    for word in shlex.split(command, comments=True):
         path = folder / word
-        if path.exists() or word in outputs or f"--out {word}" in command:
+        if path.exists() or f"--out {word}" in command:
             continue
         if re.search(r"(train|infer)/[\w-]+\.csv$", word):
             write_table(path)
         elif word == "RUN" or word.startswith("runs/"):
             shutil.copytree(finished_run, path)
         elif command.startswith("fedge characterise-predict") and word == "quick":
-            run(f"fedge characterise {SWEEP} --out quick", folder, environment)
+            run(f"fedge characterise {SWEEP} --out quick", fedge)
 
 
 def write_table(path: Path) -> None:
@@ -148,34 +145,32 @@ def write_table(path: Path) -> None:
     write_mode_table(path, *tables)
 
 
-def run_page(page: Path, commands: list[str], folder: Path, environment: dict[str, str], finished_run: Path) -> None:
+def run_commands(commands: list[Command], folder: Path, fedge: Launcher, finished_run: Path) -> None:
     copy_experiments(folder)
     for command in commands:
-        prepare(command, folder, environment, finished_run)
-        run(command, folder, environment)
+        prepare(command.text, folder, fedge, finished_run)
+        run(command.text, fedge, refused=command.refused)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", [page for page in PAGES if read_commands(page)], ids=lambda page: page.stem)
-def test_the_commands_of_a_page_work(
-    page: Path, tmp_path: Path, environment: dict[str, str], finished_run: Path
-) -> None:
-    quick = [command for command in read_commands(page) if not SLOW.search(command)]
-    run_page(page, quick, tmp_path, environment, finished_run)
+def test_the_commands_of_a_page_work(page: Path, tmp_path: Path, fedge: Launcher, finished_run: Path) -> None:
+    quick = [command for command in read_commands(page) if not SLOW.search(command.text)]
+    run_commands(quick, tmp_path, fedge, finished_run)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    "page", [page for page in PAGES if any(map(SLOW.search, read_commands(page)))], ids=lambda page: page.stem
+    "page",
+    [page for page in PAGES if any(SLOW.search(command.text) for command in read_commands(page))],
+    ids=lambda page: page.stem,
 )
-def test_the_slow_commands_of_a_page_work_too(
-    page: Path, tmp_path: Path, environment: dict[str, str], finished_run: Path
-) -> None:
-    run_page(page, read_commands(page), tmp_path, environment, finished_run)
+def test_the_slow_commands_of_a_page_work_too(page: Path, tmp_path: Path, fedge: Launcher, finished_run: Path) -> None:
+    run_commands(read_commands(page), tmp_path, fedge, finished_run)
 
 
 def test_what_is_not_run_is_some_page_s_command() -> None:
-    every = [command for page in PAGES for command in list_commands(page)]
+    every = [command.text for page in PAGES for command in list_commands(page)]
 
     assert len(every) > 100
     assert [pattern for pattern in NOT_RUN if not any(re.search(pattern, command) for command in every)] == []

@@ -12,7 +12,7 @@ import math
 import statistics
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import cycle
 from pathlib import Path
@@ -35,6 +35,7 @@ from fedge.telemetry import run_folder
 from fedge.telemetry.store_reader import read_rows
 from fedge.telemetry.store_records import ClientRow, EventRow, RoundRow
 from fedge.types import NamedArrays
+from fedge.wire import ClientState
 from server.rounds.client_requests import count_bytes
 from server.rounds.shared_measurements import find_kinds, share_measurements
 from server.state import checkpoint
@@ -67,7 +68,7 @@ class ReplayFigure:
 
 @dataclass(frozen=True, slots=True)
 class ReplayResult:
-    """A prediction of a run under other conditions.
+    """The prediction of a run under other conditions.
 
     Attributes:
         run: Folder of the run.
@@ -126,18 +127,17 @@ def replay_run(
     _check_changes(base, changed)
     if run.backend == experiment_checks.FLEET_BACKEND:
         base, changed = (_move_trained_model(experiment, state.arrays) for experiment in (base, changed))
-    shared = (
-        share_measurements(find_kinds(list_boards(base), base.workload.cost), state.fleet.states, state.fleet.states)
-        if base.share_samples
-        else {}
-    )
-    boards = fit_boards(base, state.fleet.states, state.fleet.fronts, shared)
+    known = read_run_knowledge(folder)
+    states = _join_recalled(state.fleet.states, known)
+    kinds = find_kinds(list_boards(base), base.workload.cost)
+    shared = share_measurements(kinds, states, states) if base.share_samples else {}
+    boards = fit_boards(base, states, state.fleet.fronts, shared)
     if not boards:
         raise BadInput(
             str(folder), "a run in which no board measured anything", "a run with measurements of its boards"
         )
     actual = _summarise(run, folder)
-    run_draw = partial(_run_draw, base, changed, boards, read_run_knowledge(folder))
+    run_draw = partial(_run_draw, base, changed, boards, known)
     pairs = run_jobs(run_draw, [_Draw(number) for number in range(draws)], report, workers)
     names, devices = {board.name for board in boards}, {board.device for board in boards}
     others = [board for board in list_boards(changed) if board.name not in names]
@@ -152,6 +152,16 @@ def replay_run(
         modelled=len(others) - siblings,
         figures=tuple(_compare_figures(actual, pairs)),
     )
+
+
+def _join_recalled(states: Mapping[str, ClientState], known: RunKnowledge) -> dict[str, ClientState]:
+    """Return the boards' states with what they recalled of earlier runs, unless it contradicted what they measured."""
+    return {
+        name: state
+        if state.doubts_recalled
+        else replace(state, measurements=(*known.own.get(name, ()), *state.measurements))
+        for name, state in states.items()
+    }
 
 
 def _plan_local(experiment: Experiment, rounds: int) -> Experiment:
@@ -181,10 +191,15 @@ def _check_changes(base: Experiment, changed: Experiment) -> None:
         if before != after:
             right = f"{before}, which the run measured; `fedge run` measures another one"
             raise BadInput(f"workload.{key}", str(after), right)
-    for place, entry in enumerate((*base.fleet, *changed.fleet)):
+    for place, entry in [*enumerate(base.fleet), *enumerate(changed.fleet)]:
         if entry.loader is not None:
-            where = f"fleet[{place % len(base.fleet)}].loader"
-            raise BadInput(where, "a data loader", "no loader: the stalls of a replayed board are not known by mode")
+            right = "no loader: the stalls of a replayed board are not known by mode"
+            raise BadInput(f"fleet[{place}].loader", "a data loader", right)
+    measured = {(entry.cost, entry.truth) for entry in base.fleet}
+    for place, entry in enumerate(changed.fleet):
+        if (entry.cost, entry.truth) not in measured:
+            right = "those of the run: its measurements say what a step takes"
+            raise BadInput(f"fleet[{place}]", f"cost {entry.cost} and truth {entry.truth}", right)
 
 
 def _run_draw(
@@ -241,12 +256,13 @@ def _compare_figures(
         effects = [to_scale(after) - to_scale(before) for before, after in known]
         predicted = to_scale(actual[name]) + statistics.fmean(effects)
         half = _half_width(effects)
+        most = math.inf if name in RATIO_FIGURES else 1.0
         yield ReplayFigure(
             name,
             actual=actual[name],
-            predicted=from_scale(predicted),
-            low=None if half is None else from_scale(predicted - half),
-            high=None if half is None else from_scale(predicted + half),
+            predicted=min(most, from_scale(predicted)),
+            low=None if half is None else max(0.0, from_scale(predicted - half)),
+            high=None if half is None else min(most, from_scale(predicted + half)),
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from fedge.telemetry.store_records import ClientRow
 
 QUERY = "select board, sum(energy_j) from clients group by board"
+START_FROM = "start the next run from what this one measured"
 MAX_REASONS = 3
 """Reasons of failures that are listed, the most frequent first."""
 
@@ -110,17 +112,19 @@ def _list_problems(summary: Mapping[str, Any], clients: Sequence[ClientRow]) -> 
 
 
 def _list_next_steps(state: str, folder: Path, experiment: Experiment) -> Iterator[tuple[str, str]]:
+    run = shlex.quote(str(folder))
     if state == "running":
-        yield "watch it", f"fedge board {folder}"
+        yield "watch it", f"fedge board {run}"
         return
-    if state != "finished":
-        yield "go on with it", f"fedge resume {folder}"
+    if state != "finished" and experiment.backend != "flower":
+        yield "go on with it", f"fedge resume {run}"
         return
-    yield "see it", f"fedge report {folder}"
-    other = "maxn" if experiment.policy.name != "maxn" else "balanced"
-    yield "ask what another policy would have cost", f"fedge replay {folder} --policy {other}"
-    yield "ask for any figure", f"fedge query {folder} {QUERY!r}"
-    if experiment.backend == "fleet" or experiment.knowledge not in {None, "none"}:
-        yield "start from what this run measured", "run its experiment again"
-    else:
-        yield "start the next run from what this one measures", "give both --set knowledge=auto (docs/knowledge.md)"
+    yield "see it", f"fedge report {run}"
+    yield "ask for any figure", f"fedge query {run} {QUERY!r}"
+    if experiment.backend == "flower":
+        return
+    if all(entry.loader is None for entry in experiment.fleet):
+        other = "maxn" if experiment.policy.name != "maxn" else "balanced"
+        yield "ask what another policy would have cost", f"fedge replay {run} --policy {other}"
+    if experiment.knowledge is None and experiment.backend != "fleet":
+        yield START_FROM, f"fedge knowledge import {run}, then fedge run FILE --set knowledge=auto"

@@ -105,6 +105,9 @@ def check_experiment(experiment: Experiment) -> None:
         BadInput: For the first error, naming its field.
     """
     import_plugins(experiment)
+    if experiment.backend == "flower":
+        right = "local, sim or fleet: such a run is started by `flwr run`"
+        raise BadInput("backend", "'flower', the rows of a Flower app", right)
     if experiment.backend == FLEET_BACKEND:
         _check_real_boards(experiment)
     _check_fleet(experiment)

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from fedge.call_cache import cache_last_call
 from fedge.client.emulated_memory import build_board_scaling, explain_narrowing_failure
 from fedge.client.inference_service import average_inference_costs, build_demand, first_step_s, price_service
 from fedge.client.memory_scaling import AVERAGING_STRATEGIES, ScalingContext, can_narrow_clients
@@ -158,8 +159,7 @@ def link_label(experiment: Experiment, entry: FleetEntry) -> dict[str, dict[str,
     comes from.
     """
     work, moved_bytes = build_workload(entry, experiment.workload), count_priced_bytes(entry, experiment.workload)
-    arrays = load_experiment_task(experiment).initial_arrays(experiment.seed)
-    trained_bytes = sum(array.nbytes for array in arrays.values())
+    trained_bytes = _count_trained_bytes(experiment)
     if experiment.backend == "fleet":
         source, moved_bytes = "the trained model", trained_bytes
     elif moved_bytes is None:
@@ -169,6 +169,12 @@ def link_label(experiment: Experiment, entry: FleetEntry) -> dict[str, dict[str,
     sizes = {"moved_bytes": moved_bytes, "trained_bytes": trained_bytes}
     step = {"cost": work.name, "batch_size": work.batch_size}
     return {"link": {"label": "estimated", "source": source, **step, **sizes}}
+
+
+@cache_last_call
+def _count_trained_bytes(experiment: Experiment) -> int:
+    """Return the size of the trained model; kept, since a large one takes long to initialise for every entry."""
+    return sum(array.nbytes for array in load_experiment_task(experiment).initial_arrays(experiment.seed).values())
 
 
 MAX_LATENCY_S = 1000.0

@@ -95,11 +95,16 @@ def open_local_board(place: BoardLocation, clock: Clock | None = None) -> Iterat
             clock=clock,
             idle=IdlePowerStore(
                 place.state_dir / "idle.json" if place.state_dir else None,
-                f"{getattr(sensor, 'name', place.sensor)}: {sensor.total_power}",
+                name_meter(sensor, place.sensor),
             ),
             holder=place.holder,
         )
         yield LocalBoard(board, sensor=sensor, sampler=sampler, identity=identity, catalogued=catalogued)
+
+
+def name_meter(sensor: PowerSensor, configured: str) -> str:
+    """Return the name under which a board's idle power is kept: the sensor that ``auto`` chose, and the total."""
+    return f"{getattr(sensor, 'name', configured)}: {sensor.total_power}"
 
 
 def describe_board(place: BoardLocation) -> Mapping[str, Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -15,8 +14,10 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
 from fedge.atomic_files import write_text
+from fedge.decisions.planning import BUDGET_POLICY
+from fedge.errors import BadInput
 from fedge.experiment import Experiment, FleetEntry, LateReplySpec, PolicySpec
-from fedge.flower.power_mod import ANSWER, GOAL, RECORD
+from fedge.flower.power_mod import ANSWER, GOAL, JOULES, RECORD, SECONDS
 from fedge.telemetry.run_folder import RUN_YAML
 from fedge.telemetry.store import RunTables
 from fedge.types import FleetPlan, Front
@@ -33,17 +34,19 @@ class PowerAware(Strategy):
     """A strategy that behaves as the wrapped one and plans the nodes' power modes.
 
     Before a round, the fronts that the nodes offered after their last one give a deadline and goals. After it, rows are
-    stored that ``fedge report``, ``fedge query`` and ``fedge board`` read. Nodes without the mod take part unplanned.
+    stored that ``fedge report``, ``fedge query`` and ``fedge board`` read. Nodes without the mod take part unplanned;
+    then time and energy are in the rows, but not among the aggregated metrics, which must be the same for all nodes.
 
     Args:
         strategy: Any strategy of Flower or of the user.
         policy: Name of a policy (docs/policies.md).
-        folder: Folder of the run's rows, new or of a run of the same app; None stores nothing.
+        folder: New folder for the run's rows; None stores nothing.
         name: Name of the run.
         limits: The policy's numbers, such as ``deadline_s`` or ``max_slowdown``.
 
     Raises:
-        BadInput: The folder is used by another process or holds something else.
+        BadInput: The folder holds a run's rows or is used by another process, or the policy is ``energy-budget``, whose
+            end of the run a strategy cannot decide.
     """
 
     def __init__(
@@ -55,6 +58,10 @@ class PowerAware(Strategy):
         name: str = "flower-app",
         **limits: float,
     ) -> None:
+        if policy == BUDGET_POLICY:
+            raise BadInput(
+                "policy", repr(policy), "another one: a strategy cannot end the run when the budget is spent"
+            )
         self._inner, self._name = strategy, name
         self._policy = PolicySpec.model_validate({"name": policy, **limits})
         self._folder = None if folder is None else Path(folder)
@@ -91,6 +98,7 @@ class PowerAware(Strategy):
         found = sorted(_take_answers(received), key=lambda pair: (_read_place(pair[1].board), pair[0]))
         answers = {answer.board: answer for answer in itertools.starmap(self._note_answer, found)}
         self._settled = self._settle(server_round, answers, received)
+        _drop_unshared_metrics(received)
         arrays, self._train_metrics = self._inner.aggregate_train(server_round, received)
         return arrays, self._train_metrics
 
@@ -103,8 +111,13 @@ class PowerAware(Strategy):
         """Aggregate as the wrapped strategy does, and store the round with its accuracy and loss."""
         metrics = self._inner.aggregate_evaluate(server_round, replies)
         if self._settled is not None and self._tables is not None:
-            tested = _find_metrics(metrics, self._train_metrics)
-            self._tables.append((*self._settled.clients, *self._settled.events, round_row(self._settled, tested)))
+            records = metrics, self._train_metrics
+            row = dataclasses.replace(
+                round_row(self._settled, None),
+                loss=_find_metric(records, LOSS_NAMES),
+                accuracy=_find_metric(records, ACCURACY_NAMES),
+            )
+            self._tables.append((*self._settled.clients, *self._settled.events, row))
             self._write_experiment(server_round)
         self._settled = None
         return metrics
@@ -153,14 +166,31 @@ class PowerAware(Strategy):
         """Write the fleet and policy of the run, which its readers need."""
         assert self._folder is not None
         fleet = tuple(FleetEntry(device=device, count=count) for device, count in self._devices.items())
-        experiment = Experiment(name=self._name, rounds=rounds, backend="local", fleet=fleet, policy=self._policy)
+        experiment = Experiment(name=self._name, rounds=rounds, backend="flower", fleet=fleet, policy=self._policy)
         text = yaml.safe_dump(experiment.model_dump(mode="json"), sort_keys=False)
         write_text(self._folder / RUN_YAML, text)
 
 
 def _open_tables(folder: Path) -> RunTables:
     folder.mkdir(parents=True, exist_ok=True)
-    return RunTables(folder)
+    tables = RunTables(folder)
+    if tables.rounds:
+        tables.close()
+        raise BadInput("folder", f"{folder}, which holds the rows of a run", "a new folder")
+    return tables
+
+
+def _drop_unshared_metrics(replies: Sequence[Message]) -> None:
+    """Remove time and energy from the metrics unless all nodes report them: Flower refuses nodes that differ."""
+    records = [
+        metrics for reply in replies if not reply.has_error() for metrics in reply.content.metric_records.values()
+    ]
+    if all(SECONDS in metrics for metrics in records):
+        return
+    for metrics in records:
+        for name in (SECONDS, JOULES):
+            if name in metrics:
+                del metrics[name]
 
 
 def _take_answers(replies: Sequence[Message]) -> Iterator[tuple[int, ReplyMessage]]:
@@ -183,15 +213,12 @@ def _find_error(replies: Sequence[Message], node: int) -> str:
     return f"{errors[0].error.code}: {errors[0].error.reason}" if errors else "no answer"
 
 
-def _find_metrics(*records: MetricRecord | None) -> tuple[float, float]:
-    """Return loss and accuracy from the first record that has them; NaN for what none has."""
-    found = []
-    for ends in (LOSS_NAMES, ACCURACY_NAMES):
-        values = [
-            value
-            for record in records
-            for name, value in (record or {}).items()
-            if str(name).lower().endswith(ends) and isinstance(value, int | float)
-        ]
-        found.append(float(values[0]) if values else math.nan)
-    return found[0], found[1]
+def _find_metric(records: Iterable[MetricRecord | None], ends: tuple[str, ...]) -> float | None:
+    """Return the first metric whose name ends so, from the first record that has one; None without any."""
+    values = (
+        float(value)
+        for record in records
+        for name, value in (record or {}).items()
+        if str(name).lower().endswith(ends) and isinstance(value, int | float)
+    )
+    return next(values, None)

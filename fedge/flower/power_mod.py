@@ -8,6 +8,7 @@ energy where the processor counts it, are only measured.
 from __future__ import annotations
 
 import dataclasses
+import logging
 import math
 import time
 from collections.abc import Mapping, Sequence
@@ -33,16 +34,19 @@ from fedge.client.prediction_requests import run_alone
 from fedge.client.round import finish_round
 from fedge.client.round_context import RoundContext, RoundResult
 from fedge.client.round_report import build_reply
+from fedge.client.step_accounting import merge_consecutive
 from fedge.decisions.planning import load_planner
 from fedge.devices.local_board import LocalBoard, open_local_board
 from fedge.devices.node_settings import NodeSettings, load_local_settings
 from fedge.devices.sensing.package_energy import PackageEnergyCounter
-from fedge.errors import BadInput
+from fedge.errors import BadInput, BoardError
 from fedge.experiment import Experiment, FleetBoard, FleetEntry, PolicySpec, WorkloadSpec
 from fedge.flower.step_gate import StepGate, TrainingEnded
 from fedge.protocols import Training
-from fedge.types import Measurement, RoundGoal, TrainResult
+from fedge.types import RoundGoal, TrainResult
 from fedge.wire import ClientState, ReplyMessage, RequestMessage, from_json, to_json
+
+logger = logging.getLogger(__name__)
 
 RECORD = "fedge"
 """Name of the mod's record in messages and in the node's context."""
@@ -180,23 +184,57 @@ def _run_on_board(
     goal: RoundGoal | None,
     call: partial[Message],
 ) -> tuple[StepGate[Message], int, ReplyMessage]:
-    """Run the round on this Jetson; return the training, the number of its steps, and the reply without arrays."""
+    """Run the round on this Jetson; return the training, the number of its steps, and the reply without arrays.
+
+    The app's training always ends: a board that fails on the way leaves it unmeasured.
+    """
     gate = StepGate(call)
-    with open_local_board(settings.place) as here, here.board.hold():
-        board = FleetBoard(name=here.board.spec.name, index=0, entry=_build_entry(here.catalogued.name))
-        experiment = _build_experiment(options, board)
-        try:
+    try:
+        with open_local_board(settings.place) as here, here.board.hold():
+            board = FleetBoard(name=here.board.spec.name, index=0, entry=_build_entry(here.catalogued.name))
+            steps = memory.steps or 1
+            setup = build_setup(
+                _build_experiment(options, board), board, here, steps=steps, samples=steps * options.batch_size
+            )
             if memory.steps is None:
-                setup = build_setup(experiment, board, here, steps=1, samples=options.batch_size)
-                measured = _measure_whole(here, setup, gate)
-                answer = _answer_first_round(options, setup, memory, measured=measured, here=here)
+                answer = _run_first_round(options, setup, memory, here=here, gate=gate)
             else:
-                samples = memory.steps * options.batch_size
-                setup = build_setup(experiment, board, here, steps=memory.steps, samples=samples)
                 answer = _run_gated_round(options, setup, memory, goal=goal, here=here, gate=gate)
-            return gate, gate.run_to_end(), answer
-        finally:
-            gate.release()
+    except BoardError as error:
+        logger.warning("the board failed during the training, which goes on unmeasured: %s", error)
+        answer = ReplyMessage("", state=memory.state, error=str(error))
+    return gate, gate.run_to_end(), answer
+
+
+def _run_first_round(
+    options: PowerModeOptions, setup: ClientSetup, memory: NodeMemory, here: LocalBoard, gate: StepGate[Message]
+) -> ReplyMessage:
+    """Run the whole training as one step in the fastest mode: the number of its steps is known only at its end."""
+    goal = RoundGoal("maxn", 1)
+    answer, _ = _run_round(
+        options, setup, memory, goal, open_device=lambda _: here.board, training=_WholeTraining(gate)
+    )
+    assert answer.report is not None
+    assert answer.state is not None
+    whole = answer.report.measured
+    measured = dataclasses.replace(whole, steps=gate.done, step_s=whole.step_s / gate.done)
+    state = dataclasses.replace(answer.state, measurements=(measured,))
+    request = RequestMessage("front", policy=options.policy, state=state)
+    known = dataclasses.replace(setup, steps=gate.done)
+    front = run_alone(build_first_front(known, request, None, lambda _: here.board))
+    report = dataclasses.replace(answer.report, measured=measured, asked_steps=gate.done, front=front)
+    return dataclasses.replace(answer, report=report, front=front, state=state)
+
+
+class _WholeTraining(_Trained):
+    """A ``Training`` whose single step is the whole call."""
+
+    def __init__(self, gate: StepGate[Message]) -> None:
+        self._gate = gate
+
+    def advance(self, steps: int) -> None:
+        """Run the call to its end."""
+        self._gate.run_to_end()
 
 
 def _run_gated_round(
@@ -207,29 +245,19 @@ def _run_gated_round(
     here: LocalBoard,
     gate: StepGate[Message],
 ) -> ReplyMessage:
-    """Run a round of as many steps as the last one; a training that ends before it keeps no report."""
+    """Run a round of as many steps as the last one, and what more the app does in the round's last mode."""
     try:
-        return _run_round(options, setup, memory, goal, open_device=lambda _: here.board, training=gate)[0]
-    except TrainingEnded:
-        return ReplyMessage(setup.board.name, state=memory.state)
-
-
-def _measure_whole(here: LocalBoard, setup: ClientSetup, gate: StepGate[Message]) -> Measurement:
-    """Run the whole training in the fastest mode; its number of steps is known only then."""
-    with here.board.use_mode(setup.fastest_mode):
-        whole = here.board.measure(setup.workload, 1, lambda _: gate.run_to_end())
-    return dataclasses.replace(whole, steps=gate.done, step_s=whole.step_s / gate.done)
-
-
-def _answer_first_round(
-    options: PowerModeOptions, setup: ClientSetup, memory: NodeMemory, measured: Measurement, here: LocalBoard
-) -> ReplyMessage:
-    """Return the state after a first round, and the front for the next one."""
-    setup = dataclasses.replace(setup, steps=measured.steps)
-    state = dataclasses.replace(memory.state, measurements=(measured,), temperature_c=here.hottest_c())
-    request = RequestMessage("front", policy=options.policy, state=state)
-    front = run_alone(build_first_front(setup, request, None, lambda _: here.board))
-    return ReplyMessage(setup.board.name, front=front, state=state)
+        answer, _ = _run_round(options, setup, memory, goal, open_device=lambda _: here.board, training=gate)
+    except TrainingEnded as ended:
+        return ReplyMessage(setup.board.name, state=memory.state, error=f"not measured: {ended}")
+    assert answer.report is not None
+    planned, measured = gate.done, answer.report.measured
+    with here.board.use_mode(measured.mode):
+        rest = here.board.measure(setup.workload, 1, lambda _: gate.run_to_end())
+    more = gate.done - planned
+    if more:
+        measured = merge_consecutive(measured, dataclasses.replace(rest, steps=more, step_s=rest.step_s / more))
+    return dataclasses.replace(answer, report=dataclasses.replace(answer.report, measured=measured))
 
 
 def _run_round(
@@ -280,11 +308,11 @@ def _measure_only(call: partial[Message]) -> Message:
 
 def _add_report(reply: Message, answer: ReplyMessage) -> Message:
     """Add time and energy to the reply's metrics, and the whole report as a record that strategies do not aggregate."""
+    if reply.has_error():
+        return reply
     report = answer.report
-    measured = report.parts if report is not None else (answer.state or ClientState()).measurements[-1:]
-    _add_metrics(reply, sum(part.work_s for part in measured), sum(part.work_j for part in measured))
-    told = dataclasses.replace(answer, state=None)
-    reply.content[RECORD] = ConfigRecord({ANSWER: to_json(told)})
+    _add_metrics(reply, math.nan if report is None else report.work_s, math.nan if report is None else report.work_j)
+    reply.content[RECORD] = ConfigRecord({ANSWER: to_json(dataclasses.replace(answer, state=None))})
     return reply
 
 

@@ -79,7 +79,7 @@ class CandidateGroup:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CandidateMeans:
-    """What the remaining candidates of one quantity predict for n modes, log units.
+    """Curves and means of the remaining candidates of one quantity for n modes, log units.
 
     Attributes:
         curves: The curves, one per group of candidates.

@@ -24,6 +24,8 @@ ARRAY_NAMES = ("train_x", "train_y", "test_x", "test_y")
 ARRAY_FILES = ", ".join(name + ".npy" for name in ARRAY_NAMES)
 SCALE_NAMES = ("mean", "sd", "classes")
 """Optional arrays of a file; otherwise computed from the training images."""
+FREE_SAMPLES, FREE_LABELS = ("float32", "int64", "uint8", "bool"), ("int64", "float32")
+"""Types of samples that are no images and of their labels: what networks of torch take without a conversion."""
 GROUPS = "groups"
 """Optional array of a file: see ``Data``."""
 SUFFIXES = (".png", ".jpg", ".jpeg")
@@ -217,8 +219,11 @@ def check_data(data: Any, where: str) -> Data:
 
 def _check_groups(where: str, whole: Data) -> None:
     groups: Any = whole.groups
-    if groups is not None and (not isinstance(groups, np.ndarray) or groups.shape != whole.train_y.shape[:1]):
-        got = "groups of shape {}".format(getattr(groups, "shape", type(groups).__name__))
+    if groups is None:
+        return
+    plain = isinstance(groups, np.ndarray) and groups.dtype.kind in "iu"
+    if not plain or groups.shape != whole.train_y.shape[:1]:
+        got = "groups {} of shape {}".format(getattr(groups, "dtype", type(groups).__name__), np.shape(groups))
         raise BadSource(where, got, f"int64 of shape ({len(whole.train_y)},), one group per training sample")
 
 
@@ -231,10 +236,10 @@ def _check_scale(where: str, whole: Data) -> None:
 
 
 def _check_free_part(where: str, part: str, x: Any, y: Any, classes: int) -> None:
-    for name, array, kinds in ((part + "_x", x, "uifb"), (part + "_y", y, "if")):
-        if not isinstance(array, np.ndarray) or array.dtype.kind not in kinds or not array.size or not array.ndim:
+    for name, array, types in ((part + "_x", x, FREE_SAMPLES), (part + "_y", y, FREE_LABELS)):
+        if not isinstance(array, np.ndarray) or str(array.dtype) not in types or not array.size or not array.ndim:
             got = "{} {}".format(name, getattr(array, "dtype", type(array).__name__))
-            raise BadSource(where, got, "a numpy array of numbers with at least one sample")
+            raise BadSource(where, got, "at least one sample, as a numpy array of {}".format(" or ".join(types)))
     if len(x) != len(y):
         raise BadSource(where, f"{len(x)} samples {part}_x with {len(y)} {part}_y", "as many of both")
     if y.dtype.kind == "i" and y.ndim == 1 and (y.min() < 0 or y.max() >= classes):

@@ -309,7 +309,7 @@ class Trainer:
     def _make_profile_step(self, kind: str, options: TrainingOptions) -> Callable[[Tensor, Tensor], object]:
         net = copy.deepcopy(self._net)
         if kind == "train":
-            return make_stepper(net.train(), self.task, options).step
+            return make_optimizer(net.train(), self.task, options).step
         net.eval()
 
         def infer(x: Tensor, _: Tensor) -> object:
@@ -346,7 +346,7 @@ class Trainer:
     def _total_metric(self, scores: Tensor, y: Tensor) -> float:
         if self.task.metric is None and y.dim() == 1:
             return int((scores.argmax(1) == y).sum())
-        return float(measure_merit(self.task, scores, y)) * len(y)
+        return float(compute_metric(self.task, scores, y)) * len(y)
 
     def _load_network(self, arrays: Arrays) -> None:
         _check_arrays(self._net, arrays)
@@ -382,7 +382,7 @@ class TrainingSession:
         self.steps = options.steps
         self._trainer = trainer
         self._net: Optional[nn.Module] = net
-        self._descent: Optional[Stepper] = make_stepper(net, trainer.task, options)
+        self._descent: Optional[AnyOptimizer] = make_optimizer(net, trainer.task, options)
         self._order = order
         self._seen: List[Tuple[float, float]] = []
         with trainer.isolate_random_state():
@@ -446,7 +446,7 @@ class TrainingSession:
         """Free the memory that only training needs."""
         self._descent = self._net = None
 
-    def _require_open(self) -> "Stepper":
+    def _require_open(self) -> "AnyOptimizer":
         if self._descent is None:
             raise BadCall("training", "one that was ended by another start, test or recovery", "begin it again")
         return self._descent
@@ -490,7 +490,7 @@ class SgdOptimizer:
                 if self._options.proximal_mu > 0:
                     speed.add_(w - self._starts[i], alpha=self._options.proximal_mu)
                 w.add_(speed, alpha=-self._options.learning_rate)
-        return loss.item(), float(measure_merit(self._task, scores.detach(), y))
+        return loss.item(), float(compute_metric(self._task, scores.detach(), y))
 
     def _update_velocity(self, i: int, gradient: Tensor) -> Tensor:
         speed = self._speeds[i]
@@ -521,22 +521,27 @@ class TaskOptimizer:
             if w.grad is not None:
                 w.grad.add_(w.detach() - start, alpha=self._options.proximal_mu)
         self._optimizer.step()
-        return loss.item(), float(measure_merit(self._task, scores.detach(), y))
+        return loss.item(), float(compute_metric(self._task, scores.detach(), y))
 
 
-Stepper = Union[SgdOptimizer, TaskOptimizer]
+AnyOptimizer = Union[SgdOptimizer, TaskOptimizer]
 
 
-def make_stepper(net: nn.Module, task: TrainingTask, options: TrainingOptions) -> Stepper:
-    """Return what does the steps of a training: the task's own optimiser, or SGD."""
+def make_optimizer(net: nn.Module, task: TrainingTask, options: TrainingOptions) -> AnyOptimizer:
+    """Return the task's own optimiser for a training, or SGD."""
     return SgdOptimizer(net, task, options) if task.optimizer is None else TaskOptimizer(net, task, options)
 
 
-def measure_merit(task: TrainingTask, scores: Tensor, y: Tensor) -> Tensor:
-    """Return the mean of the task's metric over a minibatch, by default its accuracy; NaN for labels of fractions."""
+def compute_metric(task: TrainingTask, scores: Tensor, y: Tensor) -> Tensor:
+    """Return the mean of the task's metric over a minibatch, by default its accuracy.
+
+    NaN without a metric where labels are fractions, or no classes of the scores' second axis.
+    """
     if task.metric is not None:
         return task.metric(scores, y)
-    return torch.tensor(float("nan")) if y.is_floating_point() else (scores.argmax(1) == y).float().mean()
+    if y.is_floating_point() or scores.dim() < 2 or scores.shape[:1] + scores.shape[2:] != y.shape:
+        return torch.tensor(float("nan"))
+    return (scores.argmax(1) == y).float().mean()
 
 
 def class_labels(data: Data) -> Labels:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedge.decisions.limits import format_figure
+from fedge.decisions.limits import LIMIT_ROUNDING, format_figure
 from fedge.decisions.mode_mix import find_best_split
 from fedge.errors import FedgeError
 from fedge.types import Decision, Floats, Front, ModeMix, Modes, RoundGoal
@@ -52,7 +52,8 @@ def decide_least_energy(
     """
     step_s = np.where(usable, (figures.safe_s - offer.link_s) / goal.steps, np.inf)
     switch_j = offer.switch_s * max(0.0, offer.maxn.work_j / offer.maxn.work_s - offer.idle_w)
-    room_s = deadline_s - offer.link_s
+    # As mask_within: a rounding that a deadline allows must not exceed the room, which may be much shorter.
+    room_s = deadline_s + LIMIT_ROUNDING * abs(deadline_s) - offer.link_s
     split = find_best_split(
         step_s, figures.safe_j / goal.steps, goal.steps, room_s, switch_s=offer.switch_s, switch_j=switch_j
     )

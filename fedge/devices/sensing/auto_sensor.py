@@ -68,6 +68,7 @@ def _choose_sensor(
         return "sysfs", str(lost), SysfsSensor(machine, clock, total_power)
     try:
         files = SysfsSensor(machine, clock, total_power)
+        files.read()
     except SensorLost as lost:
         return "jtop", f"the kernel's files have no power ({lost})", jtop
     try:

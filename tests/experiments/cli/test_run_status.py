@@ -30,6 +30,7 @@ def test_it_follows_a_run_from_its_start_to_its_end(fedge: Launcher, tmp_path: P
     assert (finished.state, finished.rounds) == ("finished", finished.planned)
     assert finished.summary["energy_j"] > 0
     assert "fedge replay" in dict(finished.next_steps)["ask what another policy would have cost"]
+    assert "knowledge import" in dict(finished.next_steps)["start the next run from what this one measured"]
 
     (run / "model.safetensors").unlink()
     stopped = read_run_status(run)

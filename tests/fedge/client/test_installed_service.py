@@ -18,7 +18,7 @@ from contracts.desk import Desk, desk
 from fedge.client import real
 from fedge.client.installed_service import SERVICE_PREFIX
 from fedge.devices.idle_power import IdlePowerStore
-from fedge.devices.local_board import open_local_board
+from fedge.devices.local_board import name_meter, open_local_board
 from fedge.experiment import Experiment
 from fedge.modes import build_grid
 from fedge.serving.standing_service import latency_percentile_s
@@ -47,7 +47,7 @@ def board(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
     with desk("orin-nano-jp6", tmp_path_factory.mktemp("desk")) as found:
         with open_local_board(found.settings.place) as here:
             book = IdlePowerStore(
-                found.settings.state_dir / "idle.json", f"{found.settings.sensor}: {here.sensor.total_power}"
+                found.settings.state_dir / "idle.json", name_meter(here.sensor, found.settings.sensor)
             )
             for mode in (here.board.spec.maxn, *build_grid(here.board.spec)):
                 book._watts[str(mode)] = IDLE_W

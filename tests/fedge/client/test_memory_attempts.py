@@ -21,7 +21,7 @@ from fedge.client.memory_attempts import Answer, run_attempts
 from fedge.client.memory_scaling import ScaleAttempt
 from fedge.client.prediction_requests import Asking, run_alone
 from fedge.devices.idle_power import IdlePowerStore
-from fedge.devices.local_board import open_local_board
+from fedge.devices.local_board import name_meter, open_local_board
 from fedge.errors import NarrowingRefused, OutOfMemory
 from fedge.experiment import Experiment
 from fedge.modes import build_grid
@@ -83,7 +83,7 @@ def experiment(folder: Path, norm: str = "nn.Identity()", memory_mb: float = 50_
 def board(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
     with desk("orin-nano-jp6", tmp_path_factory.mktemp("desk")) as found:
         with open_local_board(found.settings.place) as here:
-            meter = f"{found.settings.sensor}: {here.sensor.total_power}"
+            meter = name_meter(here.sensor, found.settings.sensor)
             book = IdlePowerStore(found.settings.state_dir / "idle.json", meter)
             for mode in (here.board.spec.maxn, *build_grid(here.board.spec)):
                 book._watts[str(mode)] = IDLE_W

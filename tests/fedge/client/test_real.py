@@ -24,7 +24,7 @@ from contracts.desk import Desk, desk
 
 from fedge.client import board_session, real
 from fedge.client.worker_training import STRETCH_LIMIT_S
-from fedge.devices.local_board import BoardLocation, LocalBoard, open_local_board
+from fedge.devices.local_board import BoardLocation, LocalBoard, name_meter, open_local_board
 from fedge.errors import BadInput, SensorLost
 from fedge.experiment import Experiment, list_boards
 from fedge.powerd.powerd_client import PowerdClient as Power
@@ -67,7 +67,7 @@ def _note_idle(found: Desk) -> None:
     from fedge.modes import build_grid
 
     with open_local_board(found.settings.place) as here:
-        spec, meter = here.board.spec, f"{found.settings.sensor}: {here.sensor.total_power}"
+        spec, meter = here.board.spec, name_meter(here.sensor, found.settings.sensor)
         book = IdlePowerStore(found.settings.state_dir / "idle.json", meter)
         for mode in (spec.maxn, *[m for m in build_grid(spec) if m.cores == 2 and m.gpu_mhz == spec.gpu_mhz[0]]):
             book._watts[str(mode)] = 3.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -14,6 +15,8 @@ from contracts.small_training import make_app, make_context, train_network
 from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 from flwr.serverapp.strategy import FedAvg, Strategy
 
+from experiments.backends import launcher
+from experiments.cli.run_status import read_run_status
 from experiments.report.run.loaded_runs import load_run
 from experiments.report.run.run_page import write_report
 from fedge.errors import BadInput
@@ -35,6 +38,9 @@ class Nodes:
     def __init__(self, mods: bool = True) -> None:
         self.mod = power_mode(device=list(NODES.values())) if mods else None
         self.contexts = {node: make_context(partition_id=place) for place, node in enumerate(NODES)}
+        self.plain: set[int] = set()
+        """Nodes without the mod."""
+        self.evaluates = True
         self.silent: set[int] = set()
         self.broken: set[int] = set()
         self.goals: list[dict[int, RoundGoal]] = []
@@ -54,9 +60,10 @@ class Nodes:
         if node in self.broken:
             reply = Message(Error(code=2, reason="out of memory"), reply_to=message)
         elif message.metadata.message_type != "train":
-            metrics = MetricRecord({"eval_loss": 0.5, "eval_acc": 0.8, "num-examples": 10})
+            figures = {"eval_loss": 0.5, "eval_acc": 0.8} if self.evaluates else {"other": 1.0}
+            metrics = MetricRecord({**figures, "num-examples": 10})
             reply = Message(RecordDict({"metrics": metrics}), reply_to=message)
-        elif self.mod is None:
+        elif self.mod is None or node in self.plain:
             reply = make_app(STEPS)(message, self.contexts[node])
         else:
             reply = self.mod(message, self.contexts[node], make_app(STEPS))
@@ -143,6 +150,46 @@ def test_nodes_without_the_mod_take_part_and_leave_no_rows(tmp_path: Path) -> No
     run_strategy(PowerAware(FedAvg(), folder=tmp_path / "run"), Nodes(mods=False))
 
     assert read_rows(tmp_path / "run", RoundRow) == []
+
+
+def test_nodes_with_and_without_the_mod_take_part_together(tmp_path: Path) -> None:
+    nodes = Nodes()
+    nodes.plain.add(12)
+
+    run_strategy(PowerAware(FedAvg(), folder=tmp_path / "run"), nodes)
+
+    rows = read_rows(tmp_path / "run", ClientRow)
+    assert {row.board for row in rows} == {"nano-1", "agx-orin-64gb-1"}
+    assert {row.status for row in rows} == {"done"}
+
+
+def test_a_run_that_fedge_did_not_start_is_not_resumed(tmp_path: Path) -> None:
+    run_strategy(PowerAware(FedAvg(), folder=tmp_path / "run"), Nodes())
+    status = read_run_status(tmp_path / "run")
+
+    assert not any("resume" in command for _, command in status.next_steps)
+    with pytest.raises(BadInput, match="flwr run"):
+        launcher.check_runnable(launcher.load_saved_experiment(tmp_path / "run"))
+    assert len(read_rows(tmp_path / "run", RoundRow)) == 3
+
+
+def test_metrics_that_an_app_does_not_report_are_unknown(tmp_path: Path) -> None:
+    nodes = Nodes()
+    nodes.evaluates = False
+
+    run_strategy(PowerAware(FedAvg(), folder=tmp_path / "run"), nodes)
+
+    assert {(row.accuracy, row.loss) for row in read_rows(tmp_path / "run", RoundRow)} == {(None, 1.0)}
+
+
+def test_a_folder_with_rows_and_a_budget_are_refused(tmp_path: Path) -> None:
+    run_strategy(PowerAware(FedAvg(), folder=tmp_path / "run"), Nodes())
+    gc.collect()  # the first strategy's lock on the folder
+
+    with pytest.raises(BadInput, match="holds the rows of a run"):
+        PowerAware(FedAvg(), folder=tmp_path / "run")
+    with pytest.raises(BadInput, match="energy-budget"):
+        PowerAware(FedAvg(), "energy-budget", budget_j=100.0)
 
 
 def test_energy_is_aggregated_like_any_metric() -> None:

@@ -139,10 +139,12 @@ def test_on_a_board_the_power_daemon_sets_the_modes_and_restores_them(board: Des
     context = make_context(settings=str(settings))
     before = board.files
 
-    replies = [mod(make_message(), context, make_app(400)) for _ in range(3)]
-    reports = [read_answer(reply).report for reply in replies]
+    replies = [mod(make_message(), context, make_app(steps)) for steps in (400, 400, 450, 300)]
+    *reports, last = [read_answer(reply).report for reply in replies]
 
-    assert reports[0] is None  # the number of steps is known only after the first round
-    assert all(report is not None and report.steps == 400 for report in reports[1:])
-    assert all(read_metrics(reply)[0] > 0 < read_metrics(reply)[1] for reply in replies)
+    assert [report.steps for report in reports if report is not None] == [400, 400, 450]
+    assert all(read_metrics(reply)[0] > 0 < read_metrics(reply)[1] for reply in replies[:3])
+    assert last is None  # it ended before the steps that were expected of it
+    assert "after 300 of" in str(read_answer(replies[3]).error)
+    assert math.isnan(read_metrics(replies[3])[0])
     assert board.files == before

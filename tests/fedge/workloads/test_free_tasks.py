@@ -91,7 +91,7 @@ def test_a_proximal_term_pulls_towards_the_start_with_any_optimiser(tmp_path: Pa
 def test_free_samples_survive_a_file(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     data = free_data(
-        rng.normal(size=(6, 3, 2)), rng.normal(size=(6, 4)), rng.normal(size=(2, 3, 2)), rng.normal(size=(2, 4)), 4
+        *(rng.normal(size=size).astype(np.float32) for size in ((6, 3, 2), (6, 4), (2, 3, 2), (2, 4))), classes=4
     )
     write_file(tmp_path / "free.npz", data)
 
@@ -105,15 +105,18 @@ def test_free_samples_survive_a_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"train_y": np.zeros(3)}, "6 samples train_x with 3 train_y"),
+        ({"train_y": np.zeros(3, dtype=np.int64)}, "6 samples train_x with 3 train_y"),
         ({"train_y": np.arange(6)}, "labels from 0 to 3"),
-        ({"test_x": np.zeros((2, 4))}, "one shape for both"),
-        ({"train_x": np.array(["a"] * 6)}, "a numpy array of numbers"),
+        ({"test_x": np.zeros((2, 4), dtype=np.float32)}, "one shape for both"),
+        ({"train_x": np.array(["a"] * 6)}, "a numpy array of float32 or int64 or uint8 or bool"),
+        ({"train_y": np.zeros(6, dtype=np.int32)}, "train_y int32; .* int64 or float32"),
+        ({"groups": np.zeros(6)}, "groups float64 of shape"),
         ({"groups": np.zeros(5, dtype=np.int64)}, "one group per training sample"),
     ],
 )
 def test_inconsistent_samples_are_refused(changes: dict[str, np.ndarray], message: str) -> None:
-    right = free_data(np.zeros((6, 3)), np.zeros(6, dtype=np.int64), np.zeros((2, 3)), np.zeros(2, dtype=np.int64), 4)
+    samples, labels = np.zeros((8, 3), dtype=np.float32), np.zeros(8, dtype=np.int64)
+    right = free_data(samples[:6], labels[:6], samples[6:], labels[6:], classes=4)
 
     with pytest.raises(Refusal, match=message):
         check_data(right._replace(**changes), "data")

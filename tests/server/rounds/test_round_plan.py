@@ -75,7 +75,7 @@ def test_a_deadline_that_cannot_be_kept_is_replaced_by_the_shortest_possible() -
 
 
 def test_the_radio_counts_against_a_budget() -> None:
-    work_j = plan_round(PolicySpec(name="energy-budget", budget_j=1e6), FRONTS, ["a"]).energy_j
+    work_j = plan_round(PolicySpec(name="energy-budget", budget_j=1e6), {"a": FRONTS["a"]}, ["a"]).energy_j
     assert work_j is not None
     fronts = {"a": dataclasses.replace(FRONTS["a"], radio_j=50.0)}
 

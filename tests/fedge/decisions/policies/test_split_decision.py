@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedge.decisions.limits import LIMIT_ROUNDING, mask_within
 from fedge.decisions.policies import load_policy
 from fedge.decisions.policies.split_decision import ModeFigures, decide_least_energy
 from fedge.devices import catalogue
@@ -193,3 +194,13 @@ def test_a_deadline_that_no_mode_keeps_alone_is_an_error() -> None:
 
     with pytest.raises(FedgeError, match="no mode ends within"):
         decide_least_energy(figures, some_front(), RoundGoal("x", 10), LINK_S + 9.0, np.array([True, True]), "for sure")
+
+
+def test_a_rounding_that_the_deadline_allows_is_allowed_beside_a_long_transfer_too() -> None:
+    deadline_s, link_s = 100.0, 95.0
+    figures = figures_of([deadline_s * (1.0 + 0.9 * LIMIT_ROUNDING), math.inf], [100.0, 60.0])
+    assert mask_within(figures.safe_s, deadline_s)[0]
+    front = dataclasses.replace(some_front(), link_s=link_s)
+
+    decision = decide_least_energy(figures, front, RoundGoal("x", 10), deadline_s, np.array([True, True]), "for sure")
+    assert decision.mode == GRID[0]
