@@ -64,7 +64,7 @@ def test_a_killed_sweep_repeats_nothing_that_had_ended(config: Path, tmp_path: P
     first.communicate()
     ended = list_points(out)
     assert 1 <= len(ended) < 4
-    wait_for(lambda: not find_marked_processes(mark), "its processes ended")
+    wait_for(lambda: not find_marked_processes(mark), "its processes ended", LIMIT_S)
 
     second = start(config, out, workers)
     output, errors = second.communicate(timeout=LIMIT_S)
