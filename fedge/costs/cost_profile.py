@@ -247,8 +247,6 @@ def find_user_batch_size(workload: str, kind: WorkloadKind = "train") -> int | N
 def _add_user_profiles(shipped: Sequence[CostProfile], kind: WorkloadKind) -> tuple[CostProfile, ...]:
     """Return all profiles, sorted; the user's replaces the one of fedge for the same board, workload and batch size."""
     own = [profile for profile in load_user_profiles() if profile.kind == kind]
-    if not own:
-        return tuple(shipped)
     every = {(p.device, p.workload, p.batch_size if kind == "infer" else 0): p for p in (*shipped, *own)}
     return tuple(every[key] for key in sorted(every))
 

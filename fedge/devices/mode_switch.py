@@ -15,14 +15,15 @@ from fedge.types import LabelledValue, PowerMode
 _ORIN_NANO = "arXiv 2606.16106: median on an Orin Nano, taken for every board"
 SWITCH_S: Mapping[str, LabelledValue] = MappingProxyType(
     {
-        "cores": LabelledValue(0.02, "estimated", "our choice per core: no length is published for a Jetson"),
+        "cores": LabelledValue(0.005, "estimated", "our choice per core: no length is published for a Jetson"),
         "cpu_mhz": LabelledValue(0.001, "estimated", _ORIN_NANO),
         "gpu_mhz": LabelledValue(0.005, "estimated", _ORIN_NANO),
         "mem_mhz": LabelledValue(0.008, "estimated", _ORIN_NANO),
     }
 )
 """Seconds of a new value of each knob, for ``cores`` of every core that goes on or off line. Knobs change one after the
-other, as fedge-powerd writes them. The clocks are measured, but by others on one board: estimated for all others.
+other, as fedge-powerd writes them. With 5 ms a core, a change of eight cores and all clocks takes about 50 ms. With
+20 ms, boards with a service missed its latency in every third round with a probe. The clocks are measured, but by others on one board: estimated for all others.
 """
 
 

@@ -67,7 +67,7 @@ def refused(fedge: Launcher, tmp_path: Path) -> Refusals:
         ("seed=-1", "seed: got -1; at least 0"),
         ("seed=true", "seed: got true; a number"),
         ("fleet.0.count=yes", "fleet[0].count: got true; a number"),
-        ("backend=cloud", "backend: got 'cloud'; 'local', 'sim' or 'fleet'"),
+        ("backend=cloud", "backend: got 'cloud'; 'local', 'sim', 'fleet' or 'flower'"),
         ("name=a/b", "name: got 'a/b'; letters, digits, '.', '_' and '-', beginning with a letter or digit"),
         ("fleet=[]", "fleet: got []; a list with at least one entry"),
         ("fleet=nano", "fleet: got 'nano'; a list"),
@@ -80,7 +80,7 @@ def refused(fedge: Launcher, tmp_path: Path) -> Refusals:
         ("fleet.0.ambient_c=1000", "fleet[0].ambient_c: got 1000; at most 85"),
         ("policy=3", "policy: got 3; a name, or a mapping with some of name, power_w, "),
         ("data.alpha=0", "data.alpha: got 0; a number above 0"),
-        ("data.partition=foo", "data.partition: got 'foo'; 'iid', 'dirichlet' or 'shards'"),
+        ("data.partition=foo", "data.partition: got 'foo'; 'iid', 'dirichlet', 'shards' or 'natural'"),
         ("strategy.options={a: [1]}", "strategy.options.a: got [1]; a number, text, true or false"),
         ("strategy.wraps=3", "strategy.wraps: got 3; a mapping with some of name, options, wraps"),
         ("plugins=mine.py", "plugins: got 'mine.py'; a list"),
@@ -158,7 +158,7 @@ def test_a_policy_with_impossible_numbers_is_refused(refused: Refusals, policy: 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (None, "got no such file; the path of a measured table (CSV)"),
+        (None, "got no such file; the path of a table (CSV)"),
         ("", "got no column cores, cpu_khz, "),
         ("a,b\n1,2\n", "got no column cores, cpu_khz, "),
         (HEAD, "got no rows; at least one row per power mode"),

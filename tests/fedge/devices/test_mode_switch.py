@@ -17,8 +17,8 @@ MODE = PowerMode(4, 1500.0, 900.0, 1600.0)
         (PowerMode(4, 700.0, 900.0, 1600.0), 0.001),
         (PowerMode(4, 1500.0, 300.0, 1600.0), 0.005),
         (PowerMode(4, 1500.0, 900.0, 204.0), 0.008),
-        (PowerMode(2, 1500.0, 900.0, 1600.0), 2 * 0.02),
-        (PowerMode(6, 700.0, 300.0, 204.0), 0.014 + 2 * 0.02),
+        (PowerMode(2, 1500.0, 900.0, 1600.0), 2 * 0.005),
+        (PowerMode(6, 700.0, 300.0, 204.0), 0.014 + 2 * 0.005),
     ],
 )
 def test_every_knob_that_changes_has_its_price_and_cores_one_each(after: PowerMode, seconds: float) -> None:

@@ -79,7 +79,7 @@ def test_where_nobody_waits_for_anybody_an_epoch_is_what_the_recursion_says(pipe
     free, jitter = uncontended(pipeline), scattered(STEPS, seed)
     played = simulate_epoch(free, STEPS, jitter)
     begins = by_recursion(free, STEPS, jitter)
-    np.testing.assert_allclose(played.start_s, begins[:-1], rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(played.start_s, begins[:-1], rtol=1e-7, atol=1e-12)
     assert played.e2e_s == pytest.approx(begins[-1], rel=1e-9)
 
 
@@ -94,7 +94,7 @@ def test_shared_cores_and_storage_take_as_long_as_when_played_in_small_ticks(pip
 def test_the_parts_of_the_minibatches_add_up_to_the_epoch(pipeline, seed):
     played = simulate_epoch(pipeline, STEPS, scattered(STEPS, seed))
     ends = np.append(played.start_s[1:], played.e2e_s)
-    np.testing.assert_allclose(played.start_s + played.step_s, ends, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(played.start_s + played.step_s, ends, rtol=1e-7, atol=1e-12)
     for column in (played.stall_s, played.copy_s, played.compute_s, played.overhead_s, played.cpu_busy):
         assert (column >= 0).all()
     assert (played.cpu_busy <= pipeline.host.cores + 1e-9).all()
@@ -103,7 +103,7 @@ def test_the_parts_of_the_minibatches_add_up_to_the_epoch(pipeline, seed):
 @given(pipelines())
 def test_without_workers_the_stall_is_the_making_and_with_them_never_longer(pipeline):
     inline = simulate_epoch(replace(pipeline, loader=Loader(0)), STEPS)
-    np.testing.assert_allclose(inline.stall_s, inline.fetch_s + inline.preprocess_s, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(inline.stall_s, inline.fetch_s + inline.preprocess_s, rtol=1e-7, atol=1e-12)
     beside = simulate_epoch(replace(uncontended(pipeline), loader=Loader(2)), STEPS)
     alone = simulate_epoch(replace(uncontended(pipeline), loader=Loader(0)), STEPS)
     collate_s = pipeline.step.collate_s
