@@ -22,8 +22,9 @@ SWITCH_S: Mapping[str, LabelledValue] = MappingProxyType(
     }
 )
 """Seconds of a new value of each knob, for ``cores`` of every core that goes on or off line. Knobs change one after the
-other, as fedge-powerd writes them. With 5 ms a core, a change of eight cores and all clocks takes about 50 ms. With
-20 ms, boards with a service missed its latency in every third round with a probe. The clocks are measured, but by others on one board: estimated for all others.
+other, as fedge-powerd writes them. The clocks are measured, but by others on one board: estimated for all others. With
+5 ms a core, a change of eight cores and all clocks takes about 50 ms; with 20 ms, boards with a service missed its
+latency in every third round with a probe.
 """
 
 
