@@ -32,6 +32,8 @@ NOT_RUN = {
     r"fedge profile --workload|place-run .*(sysfs|dla)": "needs a Jetson: its modes, sensors or accelerators",
     r"fedge board ": "serves a page until Ctrl-C",
     r"RAY_ADDRESS=|million\.yaml": "needs a Ray cluster, or an hour",
+    r"num_gpus=": "needs a GPU",
+    r"import profiles/\*": "reads what a fleet's boards measured",
     r"memory eval|--measurements rows": "reads measurements that are not part of fedge",
     r"\b(SOURCE|DIR|FILE|MODEL|ENTRY|SWEEP\.yaml)\b| \[-|\.\.\.|our-net": "has placeholders",
 }

@@ -121,6 +121,8 @@ def replay_run(
     """
     run, rounds = launcher.load_saved_experiment(folder), read_rows(folder, RoundRow)
     state = checkpoint.load_latest(folder / run_folder.CHECKPOINTS)
+    if run.backend == "flower":
+        raise BadInput(str(folder), "the rows of a Flower app, without its boards' states", "a run of `fedge run`")
     if state is None or not rounds:
         raise BadInput(str(folder), "a run without a finished round", "a run that has finished rounds")
     base, changed = _plan_local(run, len(rounds)), _load_changed(folder, changes, len(rounds))

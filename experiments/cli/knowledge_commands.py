@@ -99,7 +99,7 @@ def import_knowledge(
     place = _find_folder(folder)
     for path in paths:
         for entry in import_path(path, place, board=board, batch_size=batch_size):
-            print_line(f"imported: {_describe(entry)}")
+            print_line(f"imported into {place}: {_describe(entry)}")
 
 
 @app.command()

@@ -84,7 +84,8 @@ def read_run_status(folder: Path) -> RunStatus:
     wall_s = launcher.read_wall_s(folder)
     summary = summarise_run(experiment, rounds=rounds, clients=clients, wall_s=wall_s, events=events)
     running = is_locked(folder / launcher.LOCK_FILE)
-    whole = (folder / run_folder.MODEL).is_file() and (len(rounds) >= experiment.rounds or bool(summary["ended"]))
+    ended = (folder / run_folder.MODEL).is_file() or experiment.backend == "flower"
+    whole = ended and (len(rounds) >= experiment.rounds or bool(summary["ended"]))
     state: Literal["not started", "running", "stopped", "finished"] = (
         "running" if running else "finished" if whole else "stopped" if rounds else "not started"
     )

@@ -40,7 +40,7 @@ from fedge.devices.local_board import LocalBoard, open_local_board
 from fedge.devices.node_settings import NodeSettings, load_local_settings
 from fedge.devices.sensing.package_energy import PackageEnergyCounter
 from fedge.errors import BadInput, BoardError
-from fedge.experiment import Experiment, FleetBoard, FleetEntry, PolicySpec, WorkloadSpec
+from fedge.experiment import Experiment, FleetBoard, FleetEntry, LinkSpec, PolicySpec, WorkloadSpec
 from fedge.flower.step_gate import StepGate, TrainingEnded
 from fedge.protocols import Training
 from fedge.types import RoundGoal, TrainResult
@@ -62,6 +62,8 @@ EMULATED_PREFIX = "emulated:"
 MAX_REMEMBERED = 64
 """Measurements that a node keeps from earlier rounds: more hardly change a fit, but make every message's state larger.
 """
+NO_TRANSFER_MB = 1e-9
+"""Flower moves the model, and does not tell a client how long that takes."""
 NO_MEMORY_LIMIT_MB = 1e9
 """The app decides what it trains; whether it fits a board is not known."""
 
@@ -358,7 +360,7 @@ def _build_board(options: PowerModeOptions, device: str, node: Mapping[str, obje
 
 
 def _build_entry(device: str) -> FleetEntry:
-    return FleetEntry(device=device, memory_mb=NO_MEMORY_LIMIT_MB)
+    return FleetEntry(device=device, memory_mb=NO_MEMORY_LIMIT_MB, link=LinkSpec(latency_s=0.0, radio_w=0.0))
 
 
 def _build_experiment(options: PowerModeOptions, board: FleetBoard) -> Experiment:
@@ -366,6 +368,8 @@ def _build_experiment(options: PowerModeOptions, board: FleetBoard) -> Experimen
     return Experiment(
         fleet=(board.entry,),
         seed=options.seed,
-        workload=WorkloadSpec(cost=options.cost, batch_size=options.batch_size, local_epochs=1.0),
+        workload=WorkloadSpec(
+            cost=options.cost, batch_size=options.batch_size, local_epochs=1.0, model_mb=NO_TRANSFER_MB
+        ),
         predictor=options.predictor,
     )

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING
 
 from fedge.types import NamedArrays, TrainOptions, TrainResult
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 NULL_TASK = "none"
 """Its name in experiments."""
@@ -26,9 +28,13 @@ class NullTask:
     buffers: tuple[str, ...] = ()
 
     def __init__(self, samples: int = NULL_SAMPLES) -> None:
+        import numpy as np
+
         self.labels: NDArray[np.int64] = np.zeros(samples, dtype=np.int64)
 
     def initial_arrays(self, seed: int) -> NamedArrays:
+        import numpy as np
+
         return {"nothing": np.zeros(1, dtype=np.float32)}
 
     def start(self, arrays: NamedArrays, share: NDArray[np.int64], seed: int, options: TrainOptions) -> NullTraining:

@@ -47,7 +47,7 @@ def train(net: Net, loader: DataLoader[tuple[Tensor, ...]], epochs: int, learnin
             loss = nn.functional.cross_entropy(net(images), labels)
             loss.backward()  # type: ignore[no-untyped-call]
             optimiser.step()
-            losses.append(float(loss))
+            losses.append(loss.item())
     return sum(losses) / len(losses)
 
 

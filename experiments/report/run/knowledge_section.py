@@ -24,8 +24,8 @@ MAX_NAMES = 5
 def summarize_knowledge(experiment: Experiment, folder: Path, clients: Sequence[ClientRow]) -> dict[str, Any]:
     """Return what a run recalled, for its summary; empty if it took part in no knowledge.
 
-    The probes saved are estimated: each recalled mode spares a probe, up to the most that a client may probe, less the
-    probes that were made all the same.
+    The probes saved are an upper bound: each recalled mode spares a probe, up to the most that a client may probe in
+    these rounds, less the probes that were made all the same.
     """
     known = read_run_knowledge(folder)
     if not known.folder and not known.origins:
@@ -33,9 +33,13 @@ def summarize_knowledge(experiment: Experiment, folder: Path, clients: Sequence[
     warm = {board: {one.mode for one in rows} for board, rows in known.own.items() if rows}
     rows = {board: [row for row in clients if row.board == board] for board in warm}
     contradicted = {} if is_pinned(experiment.policy.name) else _find_contradictions(rows)
-    limit = experiment.exploration.modes
+    exploration = experiment.exploration
     saved = {
-        board: max(0, min(len(modes), limit or len(modes)) - sum(row.probes for row in rows[board]))
+        board: max(
+            0,
+            min(len(modes), exploration.modes or len(modes), exploration.probes * len(rows[board]))
+            - sum(row.probes for row in rows[board]),
+        )
         for board, modes in warm.items()
         if board not in contradicted
     }
@@ -77,7 +81,7 @@ def describe_knowledge(knowledge: Mapping[str, Any]) -> Iterator[str]:
         kept = knowledge["boards"] - len(wrong)
         peers = f", {knowledge['peers']} other boards of their kinds" if knowledge["peers"] else ""
         peers += f", reference tables of other workloads ({tables})" if tables else ""
-        saved = f"; about {knowledge['probes_saved']} probes saved" if knowledge["probes_saved"] else ""
+        saved = f"; at most {knowledge['probes_saved']} probes saved" if knowledge["probes_saved"] else ""
         yield f"knowledge: {kept} boards started from their own earlier measurements{peers}{saved}"
     if wrong:
         names = ", ".join([*sorted(wrong)[:MAX_NAMES], *(["..."] if len(wrong) > MAX_NAMES else [])])

@@ -32,6 +32,10 @@ EMULATED_TEXT = Markup(
 )
 TRAINED_TEXT = Markup("{}, by every client on its own partition; accuracy is that of the aggregated model")
 UNTRAINED_TEXT = Markup("nothing (task <code>none</code>): there are no data, no model and no accuracy")
+FLOWER_TEXT = Markup(
+    "<b>Reported</b> by the nodes of a Flower app, which trains its own model: time and energy of its steps, simulated "
+    "on emulated boards. Transfers are not included."
+)
 LINKS_TEXT = Markup(" <b>Moved:</b> {}.")
 
 
@@ -39,6 +43,8 @@ def describe_emulation(run: LoadedRun) -> Markup:
     """Describe what of a run is emulated, measured and trained."""
     work, moved = run.experiment.workload, describe_links(run.labels)
     links = LINKS_TEXT.format(moved) if moved else EMPTY
+    if run.experiment.backend == "flower":
+        return FLOWER_TEXT
     if run.experiment.backend != "fleet":
         trained = UNTRAINED_TEXT if work.task == NULL_TASK else TRAINED_TEXT.format(work.task)
         return EMULATED_TEXT.format(work.cost, work.batch_size, trained) + links

@@ -8,12 +8,12 @@ import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("torch", reason="the example trains with torch")
-pytest.importorskip("ray", reason="Flower's simulation runs on Ray")
 
 from contracts.processes import program
 
@@ -21,7 +21,13 @@ from experiments.backends.run_processes import RUN_MARK, find_marked_processes
 from experiments.backends.simulation import find_free_port, simulation_environment
 from experiments.report.run.loaded_runs import load_run
 
-pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.xdist_group("flower")]
+# Ray is not imported here: it reads the tokens of private sessions, which other tests start, only once per process.
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.long,
+    pytest.mark.xdist_group("flower"),
+    pytest.mark.skipif(find_spec("ray") is None, reason="Flower's simulation runs on Ray"),
+]
 
 NODES, ROUNDS = 2, 2
 RUN_LIMIT_S = 600
