@@ -34,7 +34,7 @@ from fedge.studies.task_pool import run_jobs
 from fedge.telemetry import run_folder
 from fedge.telemetry.store_reader import read_rows
 from fedge.telemetry.store_records import ClientRow, EventRow, RoundRow
-from fedge.types import NamedArrays
+from fedge.types import Label, NamedArrays
 from fedge.wire import ClientState
 from server.rounds.client_requests import count_bytes
 from server.rounds.shared_measurements import find_kinds, share_measurements
@@ -89,7 +89,7 @@ class ReplayResult:
     siblings: int
     modelled: int
     figures: tuple[ReplayFigure, ...]
-    label: str = "estimated"
+    label: Label = "estimated"
 
 
 @dataclass(frozen=True, slots=True)

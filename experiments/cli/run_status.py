@@ -76,6 +76,7 @@ def read_run_status(folder: Path) -> RunStatus:
     from experiments.report.run.run_summary import summarise_run
     from fedge.telemetry import run_folder
     from fedge.telemetry.file_lock import is_locked
+    from fedge.telemetry.store import LOCK
     from fedge.telemetry.store_reader import read_rows
     from fedge.telemetry.store_records import ClientRow, EventRow, RoundRow
 
@@ -83,7 +84,7 @@ def read_run_status(folder: Path) -> RunStatus:
     rounds, clients, events = read_rows(folder, RoundRow), read_rows(folder, ClientRow), read_rows(folder, EventRow)
     wall_s = launcher.read_wall_s(folder)
     summary = summarise_run(experiment, rounds=rounds, clients=clients, wall_s=wall_s, events=events)
-    running = is_locked(folder / launcher.LOCK_FILE)
+    running = is_locked(folder / launcher.LOCK_FILE) or is_locked(folder / run_folder.STORE / LOCK)
     ended = (folder / run_folder.MODEL).is_file() or experiment.backend == "flower"
     whole = ended and (len(rounds) >= experiment.rounds or bool(summary["ended"]))
     state: Literal["not started", "running", "stopped", "finished"] = (

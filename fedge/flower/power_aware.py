@@ -95,7 +95,12 @@ class PowerAware(Strategy):
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Settle the round from the nodes' reports and aggregate as the wrapped strategy does."""
         received = list(replies)
-        found = sorted(_take_answers(received), key=lambda pair: (_read_place(pair[1].board), pair[0]))
+        known = [
+            (node, answer)
+            for node, answer in _take_answers(received)
+            if node in self._boards or answer.report is not None  # a board that failed at once did not say its kind
+        ]
+        found = sorted(known, key=lambda pair: (_read_place(pair[1].board), pair[0]))
         answers = {answer.board: answer for answer in itertools.starmap(self._note_answer, found)}
         self._settled = self._settle(server_round, answers, received)
         _drop_unshared_metrics(received)
@@ -136,7 +141,8 @@ class PowerAware(Strategy):
     def _name_board(self, node: int, answer: ReplyMessage) -> str:
         """Return the board's name: its kind and a number, as boards of an experiment have."""
         if node not in self._boards:
-            device = answer.report.device if answer.report is not None else answer.board
+            assert answer.report is not None
+            device = answer.report.device
             self._devices[device] += 1
             self._boards[node] = f"{device}-{self._devices[device]}"
         return self._boards[node]

@@ -60,8 +60,7 @@ SETTINGS_KEY = "settings"
 PARTITION_KEY = "partition-id"
 EMULATED_PREFIX = "emulated:"
 MAX_REMEMBERED = 64
-"""Measurements that a node keeps from earlier rounds: more hardly change a fit, but make every message's state larger.
-"""
+"""Measurements that a node keeps from earlier rounds: a default; the time of a fit grows with the cube of their count."""
 NO_TRANSFER_MB = 1e-9
 """Flower moves the model, and does not tell a client how long that takes."""
 NO_MEMORY_LIMIT_MB = 1e9

@@ -21,11 +21,11 @@ from experiments.report.run.loaded_runs import load_run
 from experiments.report.run.run_page import write_report
 from fedge.errors import BadInput
 from fedge.flower import PowerAware, power_mode
-from fedge.flower.power_mod import GOAL, JOULES, RECORD
+from fedge.flower.power_mod import ANSWER, GOAL, JOULES, RECORD
 from fedge.telemetry.store_reader import read_rows
 from fedge.telemetry.store_records import ClientRow, RoundRow
 from fedge.types import RoundGoal
-from fedge.wire import from_json
+from fedge.wire import ReplyMessage, from_json, to_json
 from server.transport.flower_messages import ensure_identity
 
 NODES = {11: "emulated:nano", 12: "emulated:nano", 13: "emulated:agx-orin-64gb"}
@@ -39,7 +39,8 @@ class Nodes:
         self.mod = power_mode(device=list(NODES.values())) if mods else None
         self.contexts = {node: make_context(partition_id=place) for place, node in enumerate(NODES)}
         self.plain: set[int] = set()
-        """Nodes without the mod."""
+        """Nodes without the mod, whose replies carry ``record``."""
+        self.record: ConfigRecord | None = None
         self.evaluates = True
         self.silent: set[int] = set()
         self.broken: set[int] = set()
@@ -65,6 +66,8 @@ class Nodes:
             reply = Message(RecordDict({"metrics": metrics}), reply_to=message)
         elif self.mod is None or node in self.plain:
             reply = make_app(STEPS)(message, self.contexts[node])
+            if self.record is not None:
+                reply.content[RECORD] = self.record
         else:
             reply = self.mod(message, self.contexts[node], make_app(STEPS))
         reply.metadata._src_node_id = node  # the runtime sets it
@@ -163,10 +166,22 @@ def test_nodes_with_and_without_the_mod_take_part_together(tmp_path: Path) -> No
     assert {row.status for row in rows} == {"done"}
 
 
+def test_a_board_that_failed_before_it_said_its_kind_leaves_no_row(tmp_path: Path) -> None:
+    nodes = Nodes()
+    nodes.plain.add(12)
+    nodes.record = ConfigRecord({ANSWER: to_json(ReplyMessage("", error="the power daemon does not answer"))})
+
+    run_strategy(PowerAware(FedAvg(), folder=tmp_path / "run"), nodes)
+
+    assert {row.board for row in read_rows(tmp_path / "run", ClientRow)} == {"nano-1", "agx-orin-64gb-1"}
+
+
 def test_a_run_that_fedge_did_not_start_is_not_resumed(tmp_path: Path) -> None:
     run_strategy(PowerAware(FedAvg(), folder=tmp_path / "run"), Nodes())
+    gc.collect()  # the strategy's lock on the folder, which tells that the app runs
     status = read_run_status(tmp_path / "run")
 
+    assert status.state == "finished"
     assert not any("resume" in command for _, command in status.next_steps)
     with pytest.raises(BadInput, match="flwr run"):
         launcher.check_runnable(launcher.load_saved_experiment(tmp_path / "run"))
