@@ -60,7 +60,7 @@ SETTINGS_KEY = "settings"
 PARTITION_KEY = "partition-id"
 EMULATED_PREFIX = "emulated:"
 MAX_REMEMBERED = 64
-"""Measurements that a node keeps from earlier rounds: a default; the time of a fit grows with the cube of their count."""
+"""Measurements that a node keeps from earlier rounds: a default; the time of a fit grows with their number cubed."""
 NO_TRANSFER_MB = 1e-9
 """Flower moves the model, and does not tell a client how long that takes."""
 NO_MEMORY_LIMIT_MB = 1e9
