@@ -84,6 +84,7 @@ def load(tmp_path: Path, *overrides: str) -> Experiment:
 
 
 def test_a_board_and_a_profile_of_the_knowledge_are_named_in_an_experiment(folder: Path, tmp_path: Path) -> None:
+    pytest.importorskip("torch", reason="the task of an experiment is tried")
     overrides = ["fleet=[{device: my-nano}, {device: nano}]", "workload.cost=my-net", "workload.batch_size=8"]
     experiment = load(tmp_path, *overrides)
     experiment_checks.check_experiment(experiment)

@@ -92,7 +92,7 @@ def test_the_summary_and_the_terminal_say_what_came_from_where(two: Path) -> Non
     lines = list(describe_knowledge(known))
 
     assert (known["boards"], known["peers"], known["contradicted"]) == (2, 0, {})
-    assert lines[0].startswith("knowledge: 2 boards started from their own earlier measurements; about ")
+    assert lines[0].startswith("knowledge: 2 boards started from their own earlier measurements; at most ")
     assert {one["relation"] for one in known["origins"]["nano-1"]} == {"same board"}
     assert "Knowledge" in (two / "warm" / "report.html").read_text()
     cold = json.loads((two / "cold" / "summary.json").read_text())["knowledge"]

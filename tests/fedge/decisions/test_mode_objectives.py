@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 
 import numpy as np
 import pytest
@@ -178,17 +177,3 @@ def test_predictions_without_a_single_number_are_an_error_that_says_so() -> None
     ):
         with pytest.raises(FedgeError, match="none of the 2 modes has a finite prediction"):
             choose()
-
-
-@pytest.mark.slow
-def test_a_choice_among_18096_modes_takes_a_few_milliseconds() -> None:
-    rng = np.random.default_rng(1)
-    n = 18_096
-    spread = np.full(n, 0.05)
-    many = Predictions(Modes(rng.uniform(1, 9, (n, 4))), rng.uniform(1, 2, n), rng.uniform(10, 50, n), spread, spread)
-    every_choice(many)
-
-    started = time.perf_counter()
-    every_choice(many)
-
-    assert time.perf_counter() - started < 0.2

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 
 import numpy as np
@@ -180,7 +179,6 @@ def test_every_mode_of_the_largest_board_may_be_a_candidate() -> None:
     priors = build_priors(spec, "mobilenetv3l-gld23k", specs)
     candidates = board_grid(spec)
     knowledge = PriorKnowledge(spec.maxn, tuple(prior.coefficients for prior in priors), idle_w=spec.idle_w.value)
-    start = time.perf_counter()
 
     explorer = ActiveExplorer(candidates, knowledge)
     asked = explorer.ask(10)
@@ -189,7 +187,6 @@ def test_every_mode_of_the_largest_board_may_be_a_candidate() -> None:
 
     assert len(candidates) > 15_000
     assert len({*asked, *more}) == 15
-    assert time.perf_counter() - start < 10
 
 
 def test_more_can_be_asked_for_than_it_looks_at_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
