@@ -67,9 +67,10 @@ def share_measurements(
 ) -> dict[str, tuple[Measurement, ...]]:
     """Select at most ``limit`` measurements of peers for each client of ``asked``.
 
-    The boards of a kind are dealt into groups (``count_groups``). A board gets measurements of boards in other groups, taken in
-    turn from at most ``MAX_DONORS`` that are consistent with it: first modes that few other donors have contributed,
-    then recent ones (the measurements of a state are oldest first). Throttled and invalid measurements are not shared.
+    The boards of a kind are dealt into groups (``count_groups``). A board gets measurements of boards in other groups,
+    taken in turn from at most ``MAX_DONORS`` that are consistent with it: first modes that few other donors have
+    contributed, then recent ones (the measurements of a state are oldest first). Throttled and invalid measurements are
+    not shared.
     The result depends neither on the order of boards nor on which other clients are asked.
 
     Returns:
