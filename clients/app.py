@@ -15,7 +15,9 @@ from fedge.types import NamedArrays, TrainResult
 from fedge.wire import ReplyMessage, RequestMessage, from_json, to_json
 
 PARTITION_KEY = "partition-id"
-"""Flower's simulation gives every node its index under this key; nodes on real boards do not have it."""
+"""Flower's simulation gives every node its index under this key; nodes on real boards do not have it. A request that
+names a board and its experiment makes any node that board.
+"""
 
 app = ClientApp()
 
@@ -33,13 +35,15 @@ def train(message: Message, context: Context) -> Message:
 
 
 def _build_reply(message: Message, context: Context) -> Message:
-    experiment = _parse_experiment(str(context.run_config["experiment"]))
-    ask = from_json(RequestMessage, str(message.content.config_records["fedge"]["ask"]))
+    request = message.content.config_records["fedge"]
+    experiment = _parse_experiment(str(request.get("experiment", context.run_config["experiment"])))
+    node = {**context.node_config, **({PARTITION_KEY: request["index"]} if "index" in request else {})}
+    ask = from_json(RequestMessage, str(request["ask"]))
     records = message.content.array_records
     arrays = {name: array.numpy() for name, array in records["arrays"].items()} if "arrays" in records else None
     folder = str(context.run_config.get("folder", ""))
     answer, trained = _compute_answer(
-        experiment, node=context.node_config, ask=ask, arrays=arrays, folder=Path(folder) if folder else None
+        experiment, node=node, ask=ask, arrays=arrays, folder=Path(folder) if folder else None
     )
     content = RecordDict({"fedge": ConfigRecord({"answer": to_json(answer)})})
     if trained is not None and not answer.cut:

@@ -27,6 +27,13 @@ def encode_request(node: int, question: OutgoingRequest) -> Message:
     return build_message(content, _TYPES.get(question.ask.kind, MessageType.QUERY), node)
 
 
+def address_request(message: Message, experiment: str, index: int) -> Message:
+    """Make any node answer a request as board number ``index`` of an experiment, given as JSON."""
+    record = message.content.config_records["fedge"]
+    record["experiment"], record["index"] = experiment, index
+    return message
+
+
 def decode_reply(board: str, reply: Message) -> IncomingReply:
     """Decode a Flower message; a reply in the name of another client than ``board`` is rejected.
 
