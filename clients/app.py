@@ -34,6 +34,12 @@ def train(message: Message, context: Context) -> Message:
     return _build_reply(message, context)
 
 
+@app.evaluate()
+def evaluate(message: Message, context: Context) -> Message:
+    """Evaluate the model on the client's own test samples and reply with the report."""
+    return _build_reply(message, context)
+
+
 def _build_reply(message: Message, context: Context) -> Message:
     request = message.content.config_records["fedge"]
     experiment = _parse_experiment(str(request.get("experiment", context.run_config["experiment"])))

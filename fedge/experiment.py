@@ -282,6 +282,25 @@ class LateReplySpec(_SpecModel):
     staleness_exponent: Annotated[float, Field(ge=0)] = 0.5
 
 
+class EvaluationSpec(_SpecModel):
+    """Where the new model is evaluated.
+
+    Attributes:
+        on: ``server``: on the whole test set, after every round. ``clients``: by the boards, each on its share of the
+            test set. ``both``: in both places.
+        every: Rounds from one evaluation by clients to the next; the last round always has one.
+        fraction: Share of the available clients that evaluate, at least one.
+    """
+
+    on: Literal["server", "clients", "both"] = "server"
+    every: Annotated[int, Field(ge=1)] = 1
+    fraction: Annotated[float, Field(gt=0, le=1)] = 1.0
+
+    def is_due(self, number: int, rounds: int) -> bool:
+        """Return whether clients evaluate the model of round ``number`` of ``rounds``."""
+        return self.on != "server" and (number % self.every == 0 or number == rounds)
+
+
 class SuperlinkSpec(_SpecModel):
     """The SuperLink of a fleet of real boards: its address, its certificate and the time to wait for boards."""
 
@@ -335,6 +354,7 @@ class Experiment(_SpecModel):
     selection: SelectionSpec = SelectionSpec()
     strategy: StrategySpec = StrategySpec()
     late: LateReplySpec = LateReplySpec()
+    evaluation: EvaluationSpec = EvaluationSpec()
     reply_timeout_s: Positive = 600.0
     """Wall time that the server waits for a round's replies before it counts missing ones as failed."""
     jobs: Annotated[int, Field(ge=1, le=256)] | None = None

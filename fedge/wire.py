@@ -9,7 +9,16 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
 from fedge.errors import FedgeError
-from fedge.types import EMPTY_TRACE, Front, Measurement, MemoryObservation, RoundGoal, RoundReport, Trace
+from fedge.types import (
+    EMPTY_TRACE,
+    EvaluationReport,
+    Front,
+    Measurement,
+    MemoryObservation,
+    RoundGoal,
+    RoundReport,
+    Trace,
+)
 
 R = TypeVar("R")
 
@@ -40,8 +49,8 @@ class RequestMessage:
     """A request to a client.
 
     Attributes:
-        kind: ``hello`` requests the name, ``front`` the first offer, ``train`` a round of training; ``bye`` ends the
-            run.
+        kind: ``hello`` requests the name, ``front`` the first offer, ``train`` a round of training,
+            ``evaluate`` an evaluation of the model on the client's test samples; ``bye`` ends the run.
         round: Number of the round.
         start_s: Simulated time at which the round starts.
         policy: Name of the policy.
@@ -57,7 +66,7 @@ class RequestMessage:
         claim_s: Seconds after the reply for which the board stays reserved for the run.
     """
 
-    kind: Literal["hello", "front", "train", "bye"]
+    kind: Literal["hello", "front", "train", "evaluate", "bye"]
     round: int = 0
     start_s: float = 0.0
     policy: str = ""
@@ -89,6 +98,7 @@ class ReplyMessage:
         recorded: With the first front: whether the board is a recorded folder, on which nothing is measured.
         trace: Down-sampled sensor trace; ``start_s`` counts from the round's start.
         handled_s: Real boards only, after training: seconds of wall time from the request's arrival to the reply.
+        evaluation: Report of an evaluation.
     """
 
     board: str
@@ -103,6 +113,7 @@ class ReplyMessage:
     recorded: bool = False
     trace: Trace = EMPTY_TRACE
     handled_s: float | None = None
+    evaluation: EvaluationReport | None = None
 
 
 class InvalidMessage(FedgeError):

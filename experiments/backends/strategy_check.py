@@ -101,6 +101,9 @@ def _check_asynchronous(experiment: Experiment) -> None:
         right = "a strategy of rounds: asynchronous runs go by the clock of emulated boards (backend sim or local)"
         raise BadInput("strategy.name", f"{experiment.strategy.name} on real boards", right)
     name, late, selection = experiment.strategy.name, experiment.late, experiment.selection
+    if experiment.evaluation.on != "server":
+        right = f"server: with {name} no round ends at which all clients could evaluate"
+        raise BadInput("evaluation.on", repr(experiment.evaluation.on), right)
     if late.action != "accept":
         raise BadInput("late.action", repr(late.action), f"accept: with {name} nobody is late, results are stale")
     if selection.over_commit != 1.0:

@@ -93,6 +93,19 @@ class FleetRequests:
         )
         return {board: validate_reply(board, reply, task.arrays, self.narrow) for board, reply in replies.items()}
 
+    def request_evaluation(
+        self, number: int, start_s: float, arrays: NamedArrays, states: Mapping[str, ClientState]
+    ) -> Mapping[str, IncomingReply]:
+        """Request an evaluation of the model of round ``number`` from every client that has one of the ``states``."""
+        policy, size = self.experiment.policy.name, count_bytes(arrays)
+        questions = {
+            name: OutgoingRequest(
+                RequestMessage("evaluate", number, start_s, policy, state=state, model_bytes=size), arrays
+            )
+            for name, state in states.items()
+        }
+        return self.port.ask(questions, self.experiment.reply_timeout_s)
+
     def _build_requests(
         self, ask: RequestMessage, goals: Mapping[str, RoundGoal | None], states: Mapping[str, ClientState]
     ) -> dict[str, RequestMessage]:

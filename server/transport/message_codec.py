@@ -11,7 +11,7 @@ from server.transport.flower_messages import build_message, from_array_record, t
 
 UNNAMED_PREFIX = "node "
 """Prefix of the name of a node that has not reported its board name."""
-_TYPES = {"train": MessageType.TRAIN}
+_TYPES = {"train": MessageType.TRAIN, "evaluate": MessageType.EVALUATE}
 _ERROR_TEXTS = {
     5: "the board was lost: it is off or cut off, or its SuperNode ended",
     8: "its client ended in the middle of its work; out of memory? its log says more",
