@@ -53,7 +53,7 @@ def evaluate_emulated(
         loss, accuracy = task.evaluate(arrays, share) or (math.nan, math.nan)
         return loss, accuracy, len(share)
 
-    reply = answer_evaluation(setup, request, board, math.ceil(len(share) / batch_size), evaluate)
+    reply = answer_evaluation(setup, request, board, batches=math.ceil(len(share) / batch_size), evaluate=evaluate)
     assert reply.state is not None
     return dataclasses.replace(reply, state=dataclasses.replace(reply.state, temperature_c=board.temperature_c))
 

@@ -39,6 +39,7 @@ def answer_evaluation(
     setup: ClientSetup,
     request: RequestMessage,
     device: Device,
+    *,
     batches: int,
     evaluate: Callable[[], tuple[float, float, int]],
 ) -> ReplyMessage:

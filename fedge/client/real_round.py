@@ -76,7 +76,7 @@ def answer_test(session: BoardSession, request: RequestMessage, arrays: NamedArr
         return float(reply["loss"]), float(reply["accuracy"]), int(reply["samples"])
 
     with session.here.board.hold():
-        return answer_evaluation(session.build_setup(), request, session.here.board, 1, evaluate), None
+        return answer_evaluation(session.build_setup(), request, session.here.board, batches=1, evaluate=evaluate), None
 
 
 def answer_round(

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from fedge import registry
 from fedge.errors import BadInput, FedgeError
 from fedge.experiment import StrategySpec
+from fedge.flower.messages import build_message, ensure_identity, from_array_record, to_array_record
 from fedge.seeds import derive_seed
 from fedge.types import EvaluationReport, NamedArrays
-from server.transport.flower_messages import build_message, ensure_identity, from_array_record, to_array_record
 
 STRATEGIES = {
     name: f"flwr.serverapp.strategy:{name}"

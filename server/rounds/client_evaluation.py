@@ -8,12 +8,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from fedge.devices import battery
+from fedge.devices.battery import BatteryCharge
 from fedge.experiment import Experiment
 from fedge.seeds import make_generator
+from fedge.telemetry.settlement import NOT_EVALUATED, EvaluationFigures
 from fedge.telemetry.store_records import EvaluationRow
 from fedge.types import EvaluationReport, NamedArrays
 from server.accounting.idle_energy import charge_idle_clients
-from server.accounting.settlement import NOT_EVALUATED, EvaluationFigures
 from server.aggregation.aggregator import Aggregator
 from server.rounds.client_requests import UNKNOWN_STATE, FleetRequests
 from server.state.checkpoint import UNKNOWN_CLIENT, FleetState
@@ -67,13 +68,13 @@ def evaluate_on_clients(
     rows = tuple(
         _build_row(number, fleet, reports[name], seconds)
         if name in reports
-        else EvaluationRow(number, name, devices[name], errors[name], fleet.clock_s, fleet.clock_s)
+        else EvaluationRow(number, name, devices[name], errors[name], start_s=fleet.clock_s, end_s=fleet.clock_s)
         for name in sorted(names)
     )
     after, idle_j = charge_idle_clients(
         availability, fleet, [name for name in availability.names if name not in reports], fleet.clock_s + seconds
     )
-    after = _apply_evaluations(availability, fleet, after, rows, replies)
+    after = _apply_evaluations(after, rows, replies, charges=availability.charges(fleet), seconds=seconds)
     loss, accuracy = (aggregator.aggregate_evaluate(number, list(reports.values())) if reports else None) or (
         None,
         None,
@@ -134,14 +135,14 @@ def _build_row(number: int, fleet: FleetState, report: EvaluationReport, seconds
 
 
 def _apply_evaluations(
-    availability: FleetAvailability,
-    before: FleetState,
     after: FleetState,
     rows: Iterable[EvaluationRow],
     replies: Mapping[str, IncomingReply],
+    *,
+    charges: Mapping[str, BatteryCharge],
+    seconds: float,
 ) -> FleetState:
-    """Return the clients with the states and batteries of those that evaluated; ``before`` is their state before it."""
-    charges, seconds = availability.charges(before), after.clock_s - before.clock_s
+    """Return the clients with the states and batteries of those that evaluated; ``charges`` are from before it."""
     states, histories = dict(after.states), dict(after.histories)
     for row in rows:
         state = replies[row.board].answer.state

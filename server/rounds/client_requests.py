@@ -13,11 +13,11 @@ from fedge.experiment import Experiment, list_boards
 from fedge.knowledge.recall import FILE as KNOWLEDGE_FILE
 from fedge.knowledge.recall import NO_KNOWLEDGE, RunKnowledge
 from fedge.protocols import LearningTask
+from fedge.telemetry.lateness import NO_CUTOFF, RealCutoff, has_enough_replies
 from fedge.types import Measurement, NamedArrays, RoundGoal, RoundReport
 from fedge.wire import ClientState, ReplyMessage, RequestMessage
 from fedge.worker.refusal import Refusal
 from fedge.worker.subnetwork_arrays import array_shapes, take_leading
-from server.accounting.lateness import NO_CUTOFF, RealCutoff, has_enough_replies
 from server.aggregation.aggregator import ArrayMismatch, Contribution, check_arrays
 from server.aggregation.narrow_results import NarrowShapes
 from server.rounds.shared_measurements import BoardKindKey, find_kinds, share_measurements

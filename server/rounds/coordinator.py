@@ -10,25 +10,26 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from fedge.decisions.planning.round_plan import plan_round
 from fedge.errors import RunFailed
 from fedge.experiment import Experiment
 from fedge.knowledge.recall import NO_KNOWLEDGE, RunKnowledge
 from fedge.protocols import LearningTask
+from fedge.telemetry.client_rows import RoundStart
+from fedge.telemetry.lateness import NO_CUTOFF, compute_real_cutoff
+from fedge.telemetry.settlement import RoundSettlement, round_row, settle_round
 from fedge.telemetry.store_records import EventRow
 from fedge.types import FleetPlan
 from fedge.wire import ReplyMessage
-from server.accounting.client_rows import RoundStart
 from server.accounting.client_traces import book_traces
 from server.accounting.idle_energy import advance_to_available, charge_idle_clients
-from server.accounting.lateness import NO_CUTOFF, compute_real_cutoff
-from server.accounting.settlement import RoundSettlement, round_row, settle_round
 from server.aggregation.aggregator import Aggregator, build_strategy
 from server.aggregation.result_merger import MergedModel, merge_replies, report_strategy_errors
 from server.rounds.client_evaluation import evaluate_on_clients
 from server.rounds.client_requests import FleetRequests, RoundTask, find_narrow_shapes
 from server.rounds.client_selection import SELECTION_EVENT, ClientSelection, select_round_clients
 from server.rounds.late_replies import LateUpdate, apply_late_replies
-from server.rounds.round_plan import complete_goals, find_budget_event, plan_round
+from server.rounds.round_goals import complete_goals, find_budget_event
 from server.rounds.run_start import RowSink, start_run
 from server.state import checkpoint
 from server.state.board_history import apply_late_reports, update_histories

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 
+from fedge.flower.messages import build_message, from_array_record, to_array_record
 from fedge.types import TrainResult
 from fedge.wire import InvalidMessage, ReplyMessage, from_json, to_json
 from server.transport.client_port import IncomingReply, OutgoingRequest
-from server.transport.flower_messages import build_message, from_array_record, to_array_record
 
 UNNAMED_PREFIX = "node "
 """Prefix of the name of a node that has not reported its board name."""

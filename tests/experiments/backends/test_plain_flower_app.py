@@ -29,11 +29,11 @@ from experiments.spec.experiment_loader import load_experiment
 from fedge.clock import RealClock
 from fedge.errors import BadInput
 from fedge.experiment import Experiment
+from fedge.flower.messages import ensure_identity
 from fedge.telemetry.store_reader import read_rows
 from fedge.telemetry.store_records import ClientRow, RoundRow
 from fedge.wire import RequestMessage
 from server.transport.client_port import OutgoingRequest
-from server.transport.flower_messages import ensure_identity
 
 # Ray is not imported here: it reads the tokens of private sessions, which other tests start, only once per process.
 NODES, ROUNDS, RUN_LIMIT_S = 2, 2, 600

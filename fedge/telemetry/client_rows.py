@@ -13,12 +13,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fedge.decisions.planning.board_energy import board_maxn_energy_j, board_round_energy_j, find_least_energy_point
-from fedge.devices.battery import BatteryCharge
+from fedge.devices.battery import BatteryCharge, available_energy_j
 from fedge.serving.standing_service import latency_percentile_s, merge_all_service_uses
 from fedge.telemetry.store_records import ClientRow, Status
 from fedge.types import Measurement, RoundReport
 from fedge.wire import ReplyMessage
-from server.accounting.idle_energy import available_energy_j
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from fedge.devices.battery import BatteryCharge
 from fedge.experiment import BatterySpec, LateReplySpec
+from fedge.telemetry.client_rows import RoundStart, compute_completed_work
+from fedge.telemetry.settlement import round_row, settle_round
 from fedge.types import Measurement, RoundReport
 from fedge.wire import ReplyMessage
-from server.accounting.client_rows import RoundStart, compute_completed_work
-from server.accounting.settlement import round_row, settle_round
 
 OPEN = RoundStart(round=1, start_s=100.0, deadline_s=30.0, idle_w={"a": IDLE_W, "b": IDLE_W})
 BUSY = LINK.down_s + LINK.up_s

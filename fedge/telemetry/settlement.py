@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from fedge.devices import battery
 from fedge.devices.battery import BatteryCharge
 from fedge.experiment import LateReplySpec
+from fedge.telemetry.client_rows import ClientPart, RoundStart, client_row, failed_row
+from fedge.telemetry.lateness import Completion, classify_clients, compute_cutoff_s
 from fedge.telemetry.store_records import LEFT_OUT, MEMORY, ClientRow, EventRow, RoundRow, Status
 from fedge.types import RoundReport
 from fedge.wire import ReplyMessage
-from server.accounting.client_rows import ClientPart, RoundStart, client_row, failed_row
-from server.accounting.lateness import Completion, classify_clients, compute_cutoff_s
 
 LEFT_OUT_MESSAGE = (
     "not asked again, and no deadline waits for it, until its memory, the batch size, the network or what "
