@@ -11,6 +11,7 @@ from flwr.clientapp import ClientApp
 
 from fedge.client import emulated as fleetsim
 from fedge.experiment import Experiment
+from fedge.flower.client_mods import apply_mods
 from fedge.types import NamedArrays, TrainResult
 from fedge.wire import ReplyMessage, RequestMessage, from_json, to_json
 
@@ -51,10 +52,11 @@ def _build_reply(message: Message, context: Context) -> Message:
     answer, trained = _compute_answer(
         experiment, node=node, ask=ask, arrays=arrays, folder=Path(folder) if folder else None
     )
+    answer, trained = apply_mods(experiment, ask, arrays, (answer, trained))
     content = RecordDict({"fedge": ConfigRecord({"answer": to_json(answer)})})
     if trained is not None and not answer.cut:
         content["arrays"] = ArrayRecord({name: Array(value) for name, value in trained.arrays.items()})
-        content["metrics"] = MetricRecord({"loss": trained.loss, "accuracy": trained.accuracy})
+        content["metrics"] = MetricRecord({"loss": trained.loss, "accuracy": trained.accuracy, **trained.metrics})
     return Message(content=content, reply_to=message)
 
 

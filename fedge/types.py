@@ -728,12 +728,13 @@ class TrainOptions:
 class TrainResult:
     """The result of local training: the new arrays, and the mean loss and accuracy over the steps.
 
-    Both are not a number if nothing was trained.
+    Both are not a number if nothing was trained. Mods may add ``metrics`` for the strategy.
     """
 
     arrays: NamedArrays
     loss: float
     accuracy: float
+    metrics: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

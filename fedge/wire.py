@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
 from fedge.errors import FedgeError
@@ -59,6 +59,8 @@ class RequestMessage:
         model_bytes: Size of the trained model. Emulated links move the model whose steps are priced, if its size is
             known.
         proximal_mu: Weight of FedProx's proximal term.
+        settings: Numbers of the strategy, only for mods, like the next field.
+        trainable: Names of the arrays that mods see; the others are statistics and counters.
         shared: Measurements of other boards of the same kind, each with its ``board``.
         recalled: The board's own measurements of earlier runs and profiles, from the fleet's knowledge.
         cancel_s: Real boards only: seconds of work after which the reply is no longer needed; None for no limit.
@@ -79,6 +81,8 @@ class RequestMessage:
     cancel_s: float | None = None
     run: str = ""
     claim_s: float = 0.0
+    settings: Mapping[str, float] = field(default_factory=dict)
+    trainable: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,7 +77,7 @@ def _partition_name(experiment: Experiment, index: int) -> str:
         experiment.data.model_dump_json(),
         len(list_boards(experiment)),
         experiment.seed,
-        experiment.evaluation.on != "server",
+        experiment.evaluation.by != "server",
     )
     return hashlib.sha256(repr((*decides, index)).encode()).hexdigest()[:24]
 
@@ -95,7 +95,7 @@ def _load_share(experiment: Experiment, index: int) -> sources.Data:
     )
     share: NDArray[np.int64] = shares[index]
     test = np.arange(len(images.test_y))
-    if experiment.evaluation.on != "server":
+    if experiment.evaluation.by != "server":
         test = split_test(shares, images.train_y, images.test_y)[index]
         check_samples(len(test))
     return sources.Data(

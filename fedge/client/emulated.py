@@ -145,7 +145,7 @@ def _partition_samples(experiment_json: str) -> tuple[tuple[NDArray[np.int64], N
     experiment = Experiment.model_validate_json(experiment_json)
     task, count = workloads.load_experiment_task(experiment), len(list_boards(experiment))
     shares = split_task(experiment.data, task, count, make_generator(experiment.seed, "partition"))
-    if experiment.evaluation.on == "server":
+    if experiment.evaluation.by == "server":
         return tuple((share, NO_SAMPLES) for share in shares)
     test_labels: NDArray[np.int64] = getattr(task, "test_labels")  # noqa: B009 -- optional in the protocol
     return tuple(zip(shares, split_test(shares, task.labels, test_labels), strict=True))

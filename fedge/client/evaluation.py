@@ -26,7 +26,7 @@ def describe_evaluation(work: WorkloadSpec, entry: FleetEntry) -> ServingSpec:
 def check_samples(count: int) -> None:
     """Raise ``BadInput`` if a client has no test samples."""
     if count == 0:
-        raise BadInput("evaluation.on", "a client without test samples of its classes", "fewer clients, or server")
+        raise BadInput("evaluation.by", "a client without test samples of its classes", "fewer clients, or server")
 
 
 def choose_evaluation_mode(setup: ClientSetup, request: RequestMessage) -> PowerMode:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import flwr.serverapp.strategy as flower_strategies
@@ -51,6 +51,7 @@ class Contribution:
         samples: Number of training samples, the client's weight before the discount.
         steps: Number of SGD steps; 0 if unknown.
         discount: Factor on the weight, below 1 for a late result.
+        metrics: What the client's mods add for the strategy.
     """
 
     board: str
@@ -60,6 +61,7 @@ class Contribution:
     accuracy: float
     steps: int = 0
     discount: float = 1.0
+    metrics: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def weight(self) -> float:
@@ -182,6 +184,10 @@ class Aggregator:
             return None
         return float(metrics["loss"]), float(metrics["accuracy"])
 
+    def order_trainable(self, arrays: NamedArrays) -> tuple[str, ...]:
+        """Return the names of the trainable arrays in the model's order."""
+        return tuple(self._select_trainable(arrays))
+
     def trainable_names(self, arrays: NamedArrays) -> frozenset[str]:
         """Return the names of the arrays that a strategy averages or moves; the others are statistics and counters."""
         return frozenset(self._select_trainable(arrays))
@@ -243,6 +249,7 @@ def _build_content(contribution: Contribution, learnt: NamedArrays) -> RecordDic
         "num-examples": contribution.weight,
         "train_loss": contribution.loss,
         "train_accuracy": contribution.accuracy,
+        **contribution.metrics,
     }
     return RecordDict({"arrays": to_array_record(learnt), "metrics": MetricRecord(metrics)})
 

@@ -173,7 +173,7 @@ class Coordinator:
             )
         row = round_row(
             settled,
-            None if self.experiment.evaluation.on == "clients" else self.task.evaluate(merged.arrays),
+            None if self.experiment.evaluation.by == "clients" else self.task.evaluate(merged.arrays),
             available=opening.selection.available,
             stale=merged.stale,
             resting_j=resting_j,
@@ -250,7 +250,8 @@ class Coordinator:
             opening.number,
             start_s=opening.fleet.clock_s,
             arrays=arrays,
-            proximal_mu=numbers.get("proximal-mu", 0.0),
+            settings=numbers,
+            trainable=aggregator.order_trainable(arrays),
             cut=compute_real_cutoff(self.experiment.late, opening.plan.deadline_s, opening.selection.wanted)
             if real
             else NO_CUTOFF,

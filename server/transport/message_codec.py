@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 
 from fedge.flower.messages import build_message, from_array_record, to_array_record
@@ -60,5 +62,7 @@ def _decode_content(board: str, content: RecordDict) -> IncomingReply:
     if answer.report is None or answer.cut:
         return IncomingReply(answer)
     arrays = from_array_record(content.array_records["arrays"])
-    loss, accuracy = (float(content.metric_records["metrics"][key]) for key in ("loss", "accuracy"))  # type: ignore[arg-type]
-    return IncomingReply(answer, TrainResult(arrays, loss, accuracy))
+    metrics: dict[str, Any] = dict(content.metric_records["metrics"])
+    loss, accuracy = float(metrics.pop("loss")), float(metrics.pop("accuracy"))
+    added = {name: float(value) for name, value in metrics.items()}
+    return IncomingReply(answer, TrainResult(arrays, loss, accuracy, added))

@@ -123,7 +123,7 @@ def test_a_front_and_a_round_give_what_an_emulated_board_gives_and_leave_the_boa
 
 def test_it_evaluates_the_model_on_its_own_test_samples_and_measures_that(board: Desk) -> None:
     before, arrays = limits(board), TASK.initial_arrays(3)
-    evaluating = EXPERIMENT.model_copy(update={"evaluation": EvaluationSpec(on="clients")})
+    evaluating = EXPERIMENT.model_copy(update={"evaluation": EvaluationSpec(by="clients")})
     ask = RequestMessage("evaluate", round=1, start_s=5.0, policy="balanced", model_bytes=24_000)
     answer, trained = real.answer_request(evaluating, board.settings, ask, arrays)
 

@@ -33,7 +33,7 @@ def build(**evaluation: object) -> Experiment:
             "rounds": ROUNDS,
             "workload": {"local_epochs": 0.2},
             "policy": {"name": "maxn"},
-            "evaluation": {"on": "both", **evaluation},
+            "evaluation": {"by": "both", **evaluation},
         }
     )
 
@@ -62,7 +62,7 @@ def test_the_clients_weighted_accuracy_is_the_servers_since_they_share_its_test_
 
 def test_an_evaluation_is_priced_as_inference_and_drains_the_battery(tmp_path: Path) -> None:
     state, rounds, rows = run(build(), tmp_path)
-    _, without, _ = run(build(on="server"), tmp_path)
+    _, without, _ = run(build(by="server"), tmp_path)
     nano = [row for row in rows if row.board == "nano-1"]
 
     assert min(row.work_s for row in nano) > 2 * max(row.work_s for row in rows if row.board != "nano-1")
@@ -93,7 +93,7 @@ def test_a_client_that_fails_leaves_a_row_and_the_others_count(tmp_path: Path) -
 
 
 def test_without_the_servers_evaluation_its_accuracy_is_empty(tmp_path: Path) -> None:
-    _, rounds, _ = run(build(on="clients", fraction=0.5), tmp_path)
+    _, rounds, _ = run(build(by="clients", fraction=0.5), tmp_path)
 
     assert [row.accuracy for row in rounds] == [None] * ROUNDS
     assert None not in [row.client_accuracy for row in rounds]
@@ -111,10 +111,10 @@ def test_the_seed_draws_the_share_of_the_clients_that_evaluates() -> None:
 @pytest.mark.parametrize(
     ("changes", "complaint"),
     [
-        ({"workload": {"task": "none"}}, r"evaluation.on: got 'both'; server: the task none has no test samples"),
+        ({"workload": {"task": "none"}}, r"evaluation.by: got 'both'; server: the task none has no test samples"),
         (
             {"fleet": [{"device": "nano", "serving": {"cost": "resnet50-imagenet", "rate_hz": 1, "latency_s": 1}}]},
-            r"evaluation.on: got 'both', with an inference service at fleet\[0\].serving; server",
+            r"evaluation.by: got 'both', with an inference service at fleet\[0\].serving; server",
         ),
     ],
 )
@@ -125,5 +125,5 @@ def test_what_cannot_be_evaluated_is_refused(changes: dict[str, object], complai
 
 def test_an_asynchronous_run_has_no_moment_for_it() -> None:
     strategy = {"name": "FedBuff", "options": {"buffer_size": 2}}
-    with pytest.raises(BadInput, match=r"evaluation.on: got 'both'; server: with FedBuff no round ends"):
+    with pytest.raises(BadInput, match=r"evaluation.by: got 'both'; server: with FedBuff no round ends"):
         check_strategy(Experiment.model_validate({**build().model_dump(), "strategy": strategy}))
