@@ -7,9 +7,10 @@ recorded Jetson with the real power daemon, two on emulated boards. A step waits
 so that the machine's other work changes no step; a round has 10 s of steps. This file is the app, too.
 
 Printed: for every node the time from the message's arrival to the reply in the first round and the median of the
-others, and how much longer the latter is than without the mod; then the emulated boards' energy of work against MAXN,
-estimated or calibrated as their costs are; last what importing the mod takes in a fresh process, where flwr and torch
-are loaded: a simulation does it once, a SuperNode for every message. The goal is 2 % of a round.
+others, how much longer the latter is than without the mod, and how much of that its own process computes (where the
+machine has other work, the rest is waiting for it and for the daemon); then the emulated boards' energy of work
+against MAXN, estimated or calibrated as their costs are; last what importing the mod takes in a fresh process, where
+flwr and torch are loaded: a simulation does it once, a SuperNode for every message. The goal is 2 % of a round.
 """
 
 from __future__ import annotations
@@ -70,12 +71,13 @@ print(time.perf_counter() - begun_s, time.process_time() - cpu_s)
 
 
 def time_message(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
-    """A mod: add the seconds of the whole message and the node's place to the reply."""
-    begun_s = time.monotonic()
+    """A mod: add the seconds of the whole message, those of the processor and the node's place to the reply."""
+    begun_s, cpu_s = time.monotonic(), time.process_time()
     reply = call_next(message, context)
     if not reply.has_error():
         metrics = next(iter(reply.content.metric_records.values()))
-        metrics["message-s"], metrics["place"] = time.monotonic() - begun_s, int(context.node_config["partition-id"])
+        metrics["place"] = int(context.node_config["partition-id"])
+        metrics["message-s"], metrics["cpu-s"] = time.monotonic() - begun_s, time.process_time() - cpu_s
     return reply
 
 
@@ -121,7 +123,8 @@ class Noting(PowerAware):
                 if reply.has_error():
                     raise RuntimeError(reply.error.reason)
                 metrics = next(iter(reply.content.metric_records.values()))
-                file.write(json.dumps([server_round, metrics.pop("place"), metrics.pop("message-s")]) + "\n")
+                figures = [metrics.pop(name) for name in ("place", "message-s", "cpu-s")]
+                file.write(json.dumps([server_round, *figures]) + "\n")
         return super().aggregate_train(server_round, received)
 
 
@@ -169,17 +172,21 @@ def run_app(folder: Path, settings: Path, rounds: int, steps: int, step_s: float
 def print_overhead(rows: Path) -> None:
     """Print the times of the messages by node."""
     found = [json.loads(line) for line in (rows / "messages.jsonl").read_text("utf-8").splitlines()]
-    first = {place: seconds for number, place, seconds in found if number == 1}
-    later = {
-        place: [seconds for number, of, seconds in found if of == place and number > 1] for place in range(len(NODES))
-    }
-    plain_s = statistics.median(later[0])
-    print(f"{'node':24}{'round 1':>10}{'median':>10}{'longer':>9}")
+    first = {place: seconds for number, place, seconds, _ in found if number == 1}
+    wall_s, cpu_s = ([_median(found, place, column) for place in range(len(NODES))] for column in (2, 3))
+    print(f"{'node':24}{'round 1':>10}{'median':>10}{'longer':>10}{'processor':>11}")
     for place, name in enumerate(NODES):
-        median_s = statistics.median(later[place])
-        print(f"{name:24}{first[place]:8.3f} s{median_s:8.3f} s{100 * (median_s / plain_s - 1):+7.2f} %")
-    worst = max(statistics.median(later[place]) for place in POWER_MODES) / plain_s - 1
-    print(f"overhead at most {100 * worst:.2f} % (goal: {100 * MAX_OVERHEAD:.0f} %)")
+        longer, more_cpu = wall_s[place] - wall_s[0], cpu_s[place] - cpu_s[0]
+        shares = "".join(f"{100 * each / wall_s[0]:+{width}.2f} %" for each, width in ((longer, 8), (more_cpu, 9)))
+        print(f"{name:24}{first[place]:8.3f} s{wall_s[place]:8.3f} s{shares}")
+    worst = max(wall_s) / wall_s[0] - 1
+    cores, load = os.cpu_count(), os.getloadavg()[0]
+    print(f"overhead at most {100 * worst:.2f} % (goal: {100 * MAX_OVERHEAD:.0f} %); {cores} cores, load {load:.1f}")
+
+
+def _median(found: list[list[float]], place: int, column: int) -> float:
+    """Return the median of a figure of a node's messages after the first round."""
+    return statistics.median(row[column] for row in found if row[1] == place and row[0] > 1)
 
 
 def print_saving(rows: Path) -> None:

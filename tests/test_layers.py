@@ -90,6 +90,7 @@ HOMES: dict[str, tuple[str, ...]] = {
     "cryptography": ("experiments",),
     "ansible_runner": ("experiments",),
     "jtop": ("fedge.devices.sensing.jtop_sensor",),
+    "pynvml": ("fedge.devices.sensing.gpu_energy",),
     "optuna": ("experiments",),
     "typer": ("experiments",),
     "rich": ("experiments",),
