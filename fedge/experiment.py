@@ -66,6 +66,8 @@ class NetworkSpec(_SpecModel):
         image_mpixel: Megapixels of a stored image, which the loader decodes.
         mixed: Whether steps are computed in mixed precision.
         layers: Layer counts, one line per layer; filled in by the launcher.
+        channels: JSON of the channels that remain (``fedge.worker.channel_cuts``) if it is a pruned variant of the
+            trained network, which is then trained pruned; filled in by the launcher.
     """
 
     model: str
@@ -74,6 +76,7 @@ class NetworkSpec(_SpecModel):
     image_mpixel: Positive = 0.25
     mixed: bool = False
     layers: str | None = None
+    channels: str | None = None
 
 
 class ServingSpec(_SpecModel):
@@ -143,6 +146,8 @@ class FleetEntry(_SpecModel):
     """Inference service that these boards run all the time; local training uses the remaining capacity."""
     loader: LoaderSpec | None = None
     """Data loader, emulated boards only; None: a step takes what its cost profile says."""
+    width: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Share of every layer's channels that these boards train at most; their updates are merged as narrow ones."""
     memory_mb: Positive | None = None
     """Memory available for training; None: the catalogue's figure minus the system's share."""
 

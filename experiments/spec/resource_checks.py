@@ -7,6 +7,7 @@ twice; an inference service's rate and latency must be sustainable. What is pred
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from fedge.client.emulated_memory import build_board_scaling, explain_narrowing_
 from fedge.client.inference_service import average_inference_costs, build_demand, first_step_s, price_service
 from fedge.client.memory_scaling import AVERAGING_STRATEGIES, ScalingContext, can_narrow_clients
 from fedge.costs.input_pipeline.emulated_pipeline import find_storage
-from fedge.costs.layered_work import build_workload, count_priced_bytes
+from fedge.costs.layered_work import build_workload, count_priced_bytes, find_priced_network
 from fedge.costs.layers.network_record import list_known_workloads
 from fedge.devices.board_kinds import TABLE_PREFIX, BoardKind, build_kind
 from fedge.errors import BadInput, UnknownName
@@ -81,20 +82,29 @@ def check_memory(experiment: Experiment) -> None:
 
 def _check_widths(experiment: Experiment) -> None:
     """Check that the requested widths are possible; default widths that are not are skipped."""
-    work, widths = experiment.workload, experiment.workload.memory.widths
-    if widths is None or min(widths) == 1.0:
+    _check_possible(experiment, f"{MEMORY_FIELD}.widths", experiment.workload.memory.widths or (1.0,))
+    for i, entry in enumerate(experiment.fleet):
+        _check_possible(experiment, f"fleet[{i}].width", (entry.width,))
+        if entry.width < 1.0 and find_priced_network(entry, experiment.workload) is None:
+            cost = entry.cost or experiment.workload.cost
+            right = f"no width, because the layers of {cost} are not known, so its narrow steps cannot be priced"
+            raise BadInput(f"fleet[{i}].width", f"{entry.width:g}", right)
+
+
+def _check_possible(experiment: Experiment, where: str, widths: Sequence[float]) -> None:
+    work, strategy = experiment.workload, experiment.strategy.name
+    if min(widths) == 1.0:
         return
-    strategy = experiment.strategy.name
     if not can_narrow_clients(work, strategy):
         right = (
-            f"[1], because {strategy} compares or clips whole updates, which a narrow network's is not; or a strategy "
+            f"1, because {strategy} compares or clips whole updates, which a narrow network's is not; or a strategy "
             f"that averages: {', '.join(AVERAGING_STRATEGIES)}"
         )
-        raise BadInput(f"{MEMORY_FIELD}.widths", format_value(list(widths)), right)
+        raise BadInput(where, format_value(list(widths)), right)
     why = explain_narrowing_failure(load_experiment_task(experiment), widths)
     if why:
-        right = f"[1], because the network of {work.task} cannot be narrowed ({why})"
-        raise BadInput(f"{MEMORY_FIELD}.widths", format_value(list(widths)), right)
+        right = f"1, because the network of {work.task} cannot be narrowed ({why})"
+        raise BadInput(where, format_value(list(widths)), right)
 
 
 def _check_memory_fits(scaling: ScalingContext, where: str) -> None:
@@ -166,7 +176,9 @@ def link_label(experiment: Experiment, entry: FleetEntry) -> dict[str, dict[str,
         source, moved_bytes = f"the trained model: {work.name} has no known layers or workload.model_mb", trained_bytes
     else:
         source = "workload.model_mb" if experiment.workload.model_mb else f"the parameters of {work.name}, 4 bytes each"
-    sizes = {"moved_bytes": moved_bytes, "trained_bytes": trained_bytes}
+    network = experiment.workload.network
+    pruned = {} if network is None or network.channels is None else {"pruned": True}
+    sizes = {"moved_bytes": moved_bytes, "trained_bytes": trained_bytes, **pruned}
     step = {"cost": work.name, "batch_size": work.batch_size}
     return {"link": {"label": "estimated", "source": source, **step, **sizes}}
 

@@ -30,14 +30,16 @@ def identify_client(experiment: Experiment, board: FleetBoard) -> ClientIdentity
         "serving": "" if entry.serving is None else entry.serving.model_dump_json(),
         "loader": "" if entry.loader is None else entry.loader.model_dump_json(),
     }
-    task = experiment.workload.task
+    task, network = experiment.workload.task, experiment.workload.network
     if experiment.backend == REAL:
         workload, batch_size, across = Path(task).stem, experiment.workload.batch_size, board.name
-        conditions["network"] = hashlib.sha256(Path(task).read_bytes()).hexdigest() if task.endswith(".py") else ""
+        trained = Path(task).read_bytes() if task.endswith(".py") else b""
+        trained += b"" if network is None or network.channels is None else network.channels.encode()
+        conditions["network"] = hashlib.sha256(trained).hexdigest() if trained else ""
     else:
         workload, batch_size, across = work.name, work.batch_size, emulated_board(board.name, experiment.seed)
         conditions |= {"truth": board.truth, "fedge": __version__}
-        if experiment.workload.network is not None and work.layers is not None:
+        if network is not None and work.layers is not None:
             conditions["network"] = hashlib.sha256(repr(work.layers).encode()).hexdigest()
     return ClientIdentity(
         board.name,
