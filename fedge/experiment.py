@@ -106,14 +106,17 @@ class LoaderSpec(_SpecModel):
 
     Attributes:
         workers: Loader processes; 0 loads between two steps.
+        model: Path of a fitted loader of such a board (``fedge characterise-predict --loader-out``); None for the
+            emulation's constants.
         prefetch: Batches that each worker prepares ahead.
         storage: Name of an emulated storage; None for the default of the board kind.
         cached: Share of the reads that the page cache serves.
-        image_mpixel: Megapixels of an image.
-        file_mb: Mean size of a file in MB; None derives it from ``image_mpixel``.
+        image_mpixel: Megapixels of an image; without ``model``.
+        file_mb: Mean size of a file in MB; None derives it from ``image_mpixel``, or takes that of ``model``.
     """
 
     workers: Annotated[int, Field(ge=0, le=64)]
+    model: str | None = None
     prefetch: Annotated[int, Field(ge=1, le=64)] = 2
     storage: str | None = None
     cached: Annotated[float, Field(ge=0, le=1)] = 1.0

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from experiments.cli.command_output import make_console, warn
+from experiments.cli.command_output import check_output, make_console, warn, write_output
 
 if TYPE_CHECKING:
     from fedge.characterisation.sweep_run import SweepRun
@@ -157,10 +157,15 @@ def characterise_predict(
     cache: Annotated[str | None, typer.Option(help="The page cache: warm, or dropped (a first epoch).")] = None,
     method: Annotated[str, typer.Option(help="epochs (stalls included), or simple (the paper's).")] = "epochs",
     best: Annotated[str | None, typer.Option(help="Only the board's best mode by time, energy or balanced.")] = None,
+    loader_out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the fitted data loader, which a fleet entry may name.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Predict time, stall and energy of an epoch at settings without a measurement; by default at the measured ones."""
-    from fedge.characterisation.sweep_prediction import EpochPredictionOptions, predict_epochs
+    from fedge.atomic_files import write_text
+    from fedge.characterisation.sweep_prediction import EpochPredictionOptions, fit_loader, predict_epochs
+    from fedge.wire import to_json
 
     options = EpochPredictionOptions(
         folder,
@@ -176,6 +181,10 @@ def characterise_predict(
         method=method,
         best=best,
     )
+    if loader_out is not None:
+        text = to_json(fit_loader(options)) + "\n"
+        check_output("--loader-out", loader_out, starts='{"device"')
+        write_output("--loader-out", loader_out, lambda path: write_text(path, text))
     predictions = predict_epochs(options)
     if as_json:
         typer.echo(json.dumps([asdict(prediction) for prediction in predictions]))

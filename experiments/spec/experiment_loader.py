@@ -334,6 +334,8 @@ def _make_entry_paths_absolute(entry: FleetEntry, absolute: Callable[[str], str]
     if entry.serving is not None:
         network = _make_model_absolute(entry.serving.network, absolute)
         changes["serving"] = entry.serving.model_copy(update={"network": network})
+    if entry.loader is not None and entry.loader.model is not None:
+        changes["loader"] = entry.loader.model_copy(update={"model": absolute(entry.loader.model)})
     if entry.device.endswith((".yaml", ".yml")):
         changes |= {"device": absolute(entry.device), "name": entry.name or Path(entry.device).stem}
     return entry.model_copy(update=changes)

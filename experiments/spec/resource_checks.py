@@ -8,18 +8,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fedge.call_cache import cache_last_call
+from fedge.client.emulated_loader import build_loader_pipeline
 from fedge.client.emulated_memory import build_board_scaling, explain_narrowing_failure
 from fedge.client.inference_service import average_inference_costs, build_demand, first_step_s, price_service
 from fedge.client.memory_scaling import AVERAGING_STRATEGIES, ScalingContext, can_narrow_clients
-from fedge.costs.input_pipeline.emulated_pipeline import find_storage
+from fedge.costs.input_pipeline.fitted_pipeline import read_fitted_loader
 from fedge.costs.layered_work import build_workload, count_priced_bytes, find_priced_network
 from fedge.costs.layers.network_record import list_known_workloads
 from fedge.devices.board_kinds import TABLE_PREFIX, BoardKind, build_kind
+from fedge.devices.catalogue import find
 from fedge.errors import BadInput, UnknownName
 from fedge.experiment import Experiment, FleetBoard, FleetEntry, LoaderSpec, ServingSpec, list_boards
 from fedge.pareto import find_nearest_row
@@ -138,8 +141,7 @@ def check_loader(experiment: Experiment) -> None:
         where = f"fleet[{i}].loader"
         if why := _refusal_reason(experiment, entry.truth):
             raise BadInput(where, format_value(entry.loader), why)
-        if entry.loader.storage is not None:
-            find_storage(entry.loader.storage, f"{where}.storage")
+        build_loader_pipeline(entry.loader, find(entry.device), experiment.workload.batch_size, where)
 
 
 def _refusal_reason(experiment: Experiment, truth: str) -> str:
@@ -154,14 +156,21 @@ def _refusal_reason(experiment: Experiment, truth: str) -> str:
 def loader_label(board: FleetBoard) -> dict[str, Any]:
     """Return the provenance of a board's loading cost as a label; empty if it has no loader."""
     spec = board.entry.loader
-    return {} if spec is None else {"loader": {"label": "estimated", "source": _describe_loader(spec)}}
+    if spec is None:
+        return {}
+    if spec.model is None:
+        return {"loader": {"label": "estimated", "source": _describe_loader(spec)}}
+    fitted = read_fitted_loader(Path(spec.model), "fleet.loader.model")
+    source = f"{_describe_loader(spec)}; fitted to {fitted.workload}, {fitted.source}"
+    return {"loader": {"label": fitted.label, "source": source}}
 
 
 def _describe_loader(spec: LoaderSpec) -> str:
     workers = "no worker" if spec.workers == 0 else f"{spec.workers} worker{'s' if spec.workers > 1 else ''}"
     cached = f"{spec.cached:.0%} in the page cache"
     stored = spec.storage or "the boards' own storage"
-    return f"pipeline model: {workers}, {stored}, images of {spec.image_mpixel:g} megapixel, {cached}"
+    images = "" if spec.model else f" images of {spec.image_mpixel:g} megapixel,"
+    return f"pipeline model: {workers}, {stored},{images} {cached}"
 
 
 def link_label(experiment: Experiment, entry: FleetEntry) -> dict[str, dict[str, Any]]:
