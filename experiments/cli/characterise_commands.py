@@ -15,6 +15,7 @@ import typer
 from experiments.cli.command_output import check_output, make_console, warn, write_output
 
 if TYPE_CHECKING:
+    from fedge.characterisation.sweep_prediction import EpochPredictionOptions
     from fedge.characterisation.sweep_run import SweepRun
 
 EXIT_NO_RESULTS = 1
@@ -163,9 +164,7 @@ def characterise_predict(
     as_json: AsJson = False,
 ) -> None:
     """Predict time, stall and energy of an epoch at settings without a measurement; by default at the measured ones."""
-    from fedge.atomic_files import write_text
-    from fedge.characterisation.sweep_prediction import EpochPredictionOptions, fit_loader, predict_epochs
-    from fedge.wire import to_json
+    from fedge.characterisation.sweep_prediction import EpochPredictionOptions, predict_epochs
 
     options = EpochPredictionOptions(
         folder,
@@ -181,11 +180,9 @@ def characterise_predict(
         method=method,
         best=best,
     )
-    if loader_out is not None:
-        text = to_json(fit_loader(options)) + "\n"
-        check_output("--loader-out", loader_out, starts='{"device"')
-        write_output("--loader-out", loader_out, lambda path: write_text(path, text))
     predictions = predict_epochs(options)
+    if loader_out is not None:
+        _write_loader(options, loader_out)
     if as_json:
         typer.echo(json.dumps([asdict(prediction) for prediction in predictions]))
         return
@@ -194,3 +191,13 @@ def characterise_predict(
     from experiments.report.characterisation.sweep_terminal import build_prediction_table
 
     build_prediction_table(predictions).print(Console(width=None if sys.stdout.isatty() else TABLE_WIDTH))
+
+
+def _write_loader(options: EpochPredictionOptions, file: Path) -> None:
+    from fedge.atomic_files import write_text
+    from fedge.characterisation.sweep_prediction import fit_loader
+    from fedge.wire import to_json
+
+    check_output("--loader-out", file, starts='{"device"')
+    text = to_json(fit_loader(options)) + "\n"
+    write_output("--loader-out", file, lambda path: write_text(path, text))

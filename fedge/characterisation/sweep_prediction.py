@@ -115,7 +115,7 @@ def fit_loader(options: EpochPredictionOptions) -> FittedLoader:
     observations = extract_observations(result, board, workload, options.kind)
     model = EpochModel(spec, workload, result.plan.storages).fit(observations)
     source = f"{len(observations)} observations of {board} in {options.folder.name}"
-    return FittedLoader(spec.name, workload, model.label_, source, model.pipeline_)
+    return FittedLoader(spec.name, workload, label=model.label_, source=source, pipeline=model.pipeline_)
 
 
 def predict_result_epochs(result: SweepResult, options: EpochPredictionOptions) -> list[EpochPrediction]:

@@ -72,7 +72,7 @@ def load_task(
         BadInput: If the task cannot be loaded or files are missing; the message says where they belong.
     """
     if name.endswith(TASK_FILE_SUFFIX):
-        return _load_own_file(name, data_dir, where, device, channels)
+        return _load_own_file(name, data_dir, where, device=device, channels=channels)
     root = Path(data_dir or DEFAULT_DATA_DIR).expanduser()
     if name not in TASKS:
         return _build_own_task(_load_own_factory(name, where), name, where, {"data_dir": root, "download": download})
@@ -105,7 +105,7 @@ def load_experiment_task(experiment: Experiment, device: str = "cpu") -> Learnin
         return _cached_null_task(experiment.data.samples or NULL_SAMPLES)
     network, data = experiment.workload.network, experiment.data
     channels = None if network is None else network.channels
-    return _cached_task(experiment.workload.task, data.dir, data.download, device, channels)
+    return _cached_task(experiment.workload.task, data.dir, download=data.download, device=device, channels=channels)
 
 
 def explain_missing_cuda() -> str:
