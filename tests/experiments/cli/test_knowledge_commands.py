@@ -99,7 +99,8 @@ def test_a_boards_own_profile_is_recalled_as_its_own_and_learnt_as_a_reference(t
 def test_a_table_and_the_model_that_was_fitted_to_it_are_one_evidence(
     fedge: Launcher, table: Path, tmp_path: Path
 ) -> None:
-    assert fedge("predict", "fit", str(table), "--out", "nano.safetensors").code == 0
+    what = ("--device", "nano", "--workload", WORK)
+    assert fedge("predict", "fit", str(table), *what, "--out", "nano.safetensors").code == 0
     for file in (str(table), "nano.safetensors"):
         assert fedge("knowledge", "import", file, "--folder", "k").code == 0
 
