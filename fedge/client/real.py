@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from fedge.client import installed_service, real_round, run_claim
 from fedge.client.board_session import open_session
 from fedge.devices.node_settings import NodeSettings
-from fedge.errors import FedgeError
+from fedge.errors import describe_error
 from fedge.experiment import Experiment, list_boards
 from fedge.telemetry.live_records import BoardProgress
 from fedge.telemetry.progress_reporter import ProgressReporter
@@ -98,4 +98,4 @@ def explain_error(error: BaseException, settings: NodeSettings) -> str:
     )
     if full is not None:
         return f"no space left on {settings.board} ({full.filename or settings.state_dir}): free some"
-    return str(error) if isinstance(error, FedgeError) else f"{type(error).__name__}: {error}"
+    return describe_error(error)
