@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from fedge.call_cache import cache_last_call
+from fedge.client.emulated import partition_samples
 from fedge.client.emulated_loader import build_loader_pipeline
 from fedge.client.emulated_memory import build_board_scaling, explain_narrowing_failure
 from fedge.client.evaluation import describe_evaluation
@@ -290,6 +291,8 @@ def check_evaluation(experiment: Experiment) -> None:
         return
     if not hasattr(load_experiment_task(experiment), "test_labels"):
         raise BadInput(where, repr(spec.by), f"server: the task {task} has no test samples to divide among clients")
+    if experiment.backend != "fleet":  # real boards may have data of their own
+        _check_test_shares(experiment)
     for i, entry in enumerate(experiment.fleet):
         if entry.serving is not None:
             got = f"{spec.by!r}, with an inference service at fleet[{i}].serving"
@@ -300,6 +303,16 @@ def check_evaluation(experiment: Experiment) -> None:
         except UnknownName as error:
             right = "server, or workload.network: a network whose layers price an inference"
             raise BadInput(where, f"{spec.by!r}, but inference with {error.got} has no cost", right) from error
+
+
+def _check_test_shares(experiment: Experiment) -> None:
+    """Raise ``BadInput`` if a client gets no samples of the test set, naming the first of such clients."""
+    shares = partition_samples(experiment.model_dump_json())
+    without = [board.name for board, (_, test) in zip(list_boards(experiment), shares, strict=True) if not len(test)]
+    if without:
+        got = f"{experiment.evaluation.by!r}, but {without[0]} gets no test samples"
+        more = f" ({len(without)} of {len(shares)} clients get none)" if len(without) > 1 else ""
+        raise BadInput("evaluation.by", got + more, "server, fewer clients, or a more even data.partition")
 
 
 def _price_evaluation(experiment: Experiment, board: FleetBoard, device: DeviceSpec) -> CostProfile:

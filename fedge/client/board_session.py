@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from fedge import workloads
 from fedge.client.client_setup import ClientSetup
-from fedge.client.evaluation import check_samples
 from fedge.client.inference_service import ExpectedService, average_inference_costs, build_demand
 from fedge.client.memory_scaling import build_scaling_context
 from fedge.client.prediction_requests import CachedPredictor
@@ -98,7 +97,6 @@ def _load_share(experiment: Experiment, index: int) -> sources.Data:
     test = np.arange(len(images.test_y))
     if experiment.evaluation.by != "server":
         test = split_test(shares, images.train_y, images.test_y)[index]
-        check_samples(len(test))
     return sources.Data(
         images.train_x[share],
         train_y=images.train_y[share],

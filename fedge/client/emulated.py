@@ -135,12 +135,12 @@ def _dump_experiment(experiment: Experiment) -> str:
 @lru_cache(maxsize=MAX_CACHED_CLIENTS)
 def _cached_client(experiment_json: str, index: int) -> EmulatedClient:
     experiment = Experiment.model_validate_json(experiment_json)
-    share, test_share = _partition_samples(experiment_json)[index]
+    share, test_share = partition_samples(experiment_json)[index]
     return build_client(experiment, list_boards(experiment)[index], share, test_share)
 
 
 @lru_cache(maxsize=4)
-def _partition_samples(experiment_json: str) -> tuple[tuple[NDArray[np.int64], NDArray[np.int64]], ...]:
+def partition_samples(experiment_json: str) -> tuple[tuple[NDArray[np.int64], NDArray[np.int64]], ...]:
     """Return every client's training samples, and its test samples if clients evaluate."""
     experiment = Experiment.model_validate_json(experiment_json)
     task, count = workloads.load_experiment_task(experiment), len(list_boards(experiment))

@@ -6,7 +6,6 @@ import dataclasses
 from collections.abc import Callable
 
 from fedge.client.client_setup import ClientSetup
-from fedge.errors import BadInput
 from fedge.experiment import FleetEntry, ServingSpec, WorkloadSpec
 from fedge.protocols import Device
 from fedge.types import EvaluationReport, PowerMode
@@ -21,12 +20,6 @@ def describe_evaluation(work: WorkloadSpec, entry: FleetEntry) -> ServingSpec:
     network = work.network if entry.cost is None else None
     size = min(work.batch_size, MAX_BATCH)
     return ServingSpec(cost=entry.cost or work.cost, rate_hz=1.0, latency_s=1.0, batch_sizes=(size,), network=network)
-
-
-def check_samples(count: int) -> None:
-    """Raise ``BadInput`` if a client has no test samples."""
-    if count == 0:
-        raise BadInput("evaluation.by", "a client without test samples of its classes", "fewer clients, or server")
 
 
 def choose_evaluation_mode(setup: ClientSetup, request: RequestMessage) -> PowerMode:

@@ -111,6 +111,10 @@ def test_the_seed_draws_the_share_of_the_clients_that_evaluates() -> None:
 @pytest.mark.parametrize(
     ("changes", "complaint"),
     [
+        (
+            {"fleet": [{"device": "nano", "count": 400}]},
+            r"evaluation.by: got 'both', but nano-\d+ gets no test samples \(\d+ of 400",
+        ),
         ({"workload": {"task": "none"}}, r"evaluation.by: got 'both'; server: the task none has no test samples"),
         (
             {"fleet": [{"device": "nano", "serving": {"cost": "resnet50-imagenet", "rate_hz": 1, "latency_s": 1}}]},
