@@ -18,7 +18,13 @@ from fedge.client.emulated import partition_samples
 from fedge.client.emulated_loader import build_loader_pipeline
 from fedge.client.emulated_memory import build_board_scaling, explain_narrowing_failure
 from fedge.client.evaluation import describe_evaluation
-from fedge.client.inference_service import average_inference_costs, build_demand, first_step_s, price_service
+from fedge.client.inference_service import (
+    average_inference_costs,
+    build_demand,
+    describe_service,
+    first_step_s,
+    price_inference,
+)
 from fedge.client.memory_scaling import AVERAGING_STRATEGIES, ScalingContext, can_narrow_clients
 from fedge.costs.cost_profile import CostProfile
 from fedge.costs.input_pipeline.fitted_pipeline import read_fitted_loader
@@ -232,7 +238,7 @@ def _check_model(spec: ServingSpec, where: str) -> None:
 def _estimate_inference(kind: BoardKind, spec: ServingSpec, where: str) -> InferenceCosts:
     """Estimate the costs of the service's batch sizes; messages are prefixed with the field."""
     try:
-        return average_inference_costs(kind.spec, spec, kind.average.modes)
+        return average_inference_costs(kind.spec, describe_service(spec), kind.average.modes)
     except UnknownName as error:
         known = sorted({*error.known, *list_known_workloads()})
         raise UnknownName(f"{where}.cost", spec.cost, tuple(known)) from error
@@ -316,7 +322,7 @@ def _check_test_shares(experiment: Experiment) -> None:
 
 
 def _price_evaluation(experiment: Experiment, board: FleetBoard, device: DeviceSpec) -> CostProfile:
-    return price_service(device, describe_evaluation(experiment.workload, board.entry))[0]
+    return price_inference(device, describe_evaluation(experiment.workload, board.entry))[0]
 
 
 def evaluation_label(experiment: Experiment, board: FleetBoard, device: DeviceSpec) -> dict[str, dict[str, str]]:
@@ -332,6 +338,6 @@ def serving_label(board: FleetBoard, device: DeviceSpec) -> dict[str, dict[str, 
     spec = board.entry.serving
     if spec is None:
         return {}
-    costs = price_service(device, spec)
+    costs = price_inference(device, describe_service(spec))
     label = weakest_label(cost.label for cost in costs)
     return {"serving": {"label": label, "source": f"{spec.cost}: {costs[0].source}"}}

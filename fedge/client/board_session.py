@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from fedge import workloads
 from fedge.client.client_setup import ClientSetup
-from fedge.client.inference_service import ExpectedService, average_inference_costs, build_demand
+from fedge.client.inference_service import ExpectedService, average_inference_costs, build_demand, describe_service
 from fedge.client.memory_scaling import build_scaling_context
 from fedge.client.prediction_requests import CachedPredictor
 from fedge.client.step_accounting import count_steps
@@ -180,7 +180,7 @@ def _expect_service(spec: ServingSpec, device: DeviceSpec, workload: Workload, c
     demand = build_demand(spec)
     return ExpectedService(
         demand,
-        average_inference_costs(device, spec, candidates),
+        average_inference_costs(device, describe_service(spec), candidates),
         idle_w=mode_idle_power_w(device, workload, candidates),
         one_batch_size=True,
     )

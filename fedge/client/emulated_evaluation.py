@@ -62,8 +62,8 @@ def evaluate_emulated(
 
 def _draw_surface(experiment: Experiment, setup: ClientSetup, kind: BoardKind) -> tuple[ModeSurface, int]:
     """Return the board's true time and power of a batch, and the batch size."""
-    spec = describe_evaluation(experiment.workload, setup.board.entry)
-    average, spreads = cached_average_costs(setup.board.entry.device, spec, kind.average.modes)
+    work = describe_evaluation(experiment.workload, setup.board.entry)
+    average, spreads = cached_average_costs(setup.board.entry.device, work, kind.average.modes)
     column = ModeSurface(average.modes, average.infer_s[:, 0], average.power_w[:, 0], kind.average.idle_w)
     rng = make_generator(experiment.seed, setup.board.name, "evaluation")
-    return draw_board_surface(column, *spreads[0], rng), spec.batch_sizes[0]
+    return draw_board_surface(column, *spreads[0], rng), work.batch_sizes[0]

@@ -81,8 +81,10 @@ def answer_request(
             run_claim.hold_claim(path, request.run, request.claim_s, wall_s),
             open_session(experiment, settings) as session,
         ):
-            if request.kind in {"front", "evaluate"}:
-                return real_round.answer_briefly(session, request, arrays or {})
+            if request.kind == "front":
+                return real_round.answer_front(session, request)
+            if request.kind == "evaluate":
+                return real_round.evaluate_model(session, request, arrays or {})
             with open_round_reporter(settings, request, session.steps) as reporter:
                 reply, trained = real_round.answer_round(session, request, arrays or {}, reporter)
         return dataclasses.replace(reply, handled_s=time.monotonic() - started_s), trained

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 pytest.importorskip("flwr", reason="mods are Flower's")
-torch = pytest.importorskip("torch", reason="its generator is seeded")
+pytest.importorskip("torch", reason="its generator is seeded")
 
+import torch
 from contracts.reports import answer
 from flwr.app import Context, Message
 from flwr.clientapp.typing import ClientAppCallable, Mod
@@ -114,7 +115,10 @@ def flatten(message: Message, context: Context, call_next: ClientAppCallable) ->
     [
         (raise_error, "RuntimeError: no key"),
         (drop_loss, "what it sends has no loss"),
-        (flatten, "it sends arrays of the shapes {'w': (4,), 'scale': (1,)}; the model has {'w': (2, 2), 'scale': (1,)}"),
+        (
+            flatten,
+            "it sends arrays of the shapes {'w': (4,), 'scale': (1,)}; the model has {'w': (2, 2), 'scale': (1,)}",
+        ),
     ],
 )
 def test_what_a_mod_spoils_fails_its_client_alone(mod: Mod, reason: str) -> None:
