@@ -82,11 +82,12 @@ def answer_request(
             open_session(experiment, settings) as session,
         ):
             if request.kind == "front":
-                return real_round.answer_front(session, request)
-            if request.kind == "evaluate":
-                return real_round.evaluate_model(session, request, arrays or {})
-            with open_round_reporter(settings, request, session.steps) as reporter:
-                reply, trained = real_round.answer_round(session, request, arrays or {}, reporter)
+                reply, trained = real_round.answer_front(session, request)
+            elif request.kind == "evaluate":
+                reply, trained = real_round.evaluate_model(session, request, arrays or {})
+            else:
+                with open_round_reporter(settings, request, session.steps) as reporter:
+                    reply, trained = real_round.answer_round(session, request, arrays or {}, reporter)
         return dataclasses.replace(reply, handled_s=time.monotonic() - started_s), trained
     except Exception as error:
         logger.warning("%s failed in round %s", name, request.round, exc_info=error)
