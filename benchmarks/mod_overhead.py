@@ -37,6 +37,8 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 
 from fedge.flower import PowerAware, power_mode
+from fedge.flower.power_mod import ANSWER, RECORD
+from fedge.wire import ReplyMessage, from_json
 
 ROOT = Path(__file__).resolve().parents[1]
 MAX_OVERHEAD = 0.02
@@ -113,6 +115,17 @@ def train(message: Message, context: Context) -> Message:
     return Message(RecordDict(content), reply_to=message)
 
 
+def read_work(reply: Message) -> list[float] | None:
+    """Return seconds and joules of the work on an emulated board, and what both would be at MAXN."""
+    if RECORD not in reply.content.config_records:
+        return None
+    report = from_json(ReplyMessage, str(reply.content.config_records[RECORD][ANSWER])).report
+    if report is None or report.true_front is None:
+        return None
+    maxn = report.true_front.maxn
+    return [report.work_s, report.work_j, maxn.work_s, maxn.work_j]
+
+
 class Noting(PowerAware):
     """``PowerAware`` that writes every reply's metrics to a file."""
 
@@ -124,7 +137,7 @@ class Noting(PowerAware):
                     raise RuntimeError(reply.error.reason)
                 metrics = next(iter(reply.content.metric_records.values()))
                 figures = [metrics.pop(name) for name in ("place", "message-s", "cpu-s")]
-                file.write(json.dumps([server_round, *figures]) + "\n")
+                file.write(json.dumps([server_round, *figures, read_work(reply)]) + "\n")
         return super().aggregate_train(server_round, received)
 
 
@@ -172,7 +185,7 @@ def run_app(folder: Path, settings: Path, rounds: int, steps: int, step_s: float
 def print_overhead(rows: Path) -> None:
     """Print the times of the messages by node."""
     found = [json.loads(line) for line in (rows / "messages.jsonl").read_text("utf-8").splitlines()]
-    first = {place: seconds for number, place, seconds, _ in found if number == 1}
+    first = {place: seconds for number, place, seconds, *_ in found if number == 1}
     wall_s, cpu_s = ([_median(found, place, column) for place in range(len(NODES))] for column in (2, 3))
     print(f"{'node':24}{'round 1':>10}{'median':>10}{'longer':>10}{'processor':>11}")
     for place, name in enumerate(NODES):
@@ -191,18 +204,15 @@ def _median(found: list[list[float]], place: int, column: int) -> float:
 
 def print_saving(rows: Path) -> None:
     """Print the emulated boards' energy of work against that at MAXN."""
-    from fedge.telemetry.store_reader import read_rows
-    from fedge.telemetry.store_records import ClientRow
-
-    known = [row for row in read_rows(rows, ClientRow) if row.maxn_work_j is not None]
-    for device in sorted({row.device for row in known}):
-        own = [row for row in known if row.device == device]
-        work_j, maxn_j = sum(row.work_j for row in own), sum(row.maxn_work_j for row in own)
-        work_s, maxn_s = sum(row.work_s for row in own), sum(row.maxn_work_s for row in own)
-        print(
-            f"{device}: {work_j:.0f} J of work, at MAXN {maxn_j:.0f} J: {100 * (1 - work_j / maxn_j):.1f} % less "
-            f"in {work_s / maxn_s:.2f} x the time"
-        )
+    found = [json.loads(line) for line in (rows / "messages.jsonl").read_text("utf-8").splitlines()]
+    for place, name in enumerate(NODES):
+        works = [work for _, of, _, _, work in found if of == place and work is not None]
+        if works:
+            work_s, work_j, maxn_s, maxn_j = (sum(column) for column in zip(*works, strict=True))
+            saving, longer = 100 * (1 - work_j / maxn_j), work_s / maxn_s
+            print(
+                f"{name}: {work_j:.0f} J of work, at MAXN {maxn_j:.0f} J: {saving:.1f} % less, {longer:.2f} x the time"
+            )
 
 
 def print_import() -> None:
