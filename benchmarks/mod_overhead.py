@@ -6,11 +6,12 @@ One run on Flower's simulation with four nodes that do the same work in every ro
 recorded Jetson with the real power daemon, two on emulated boards. A step waits for STEP_S and then calls an optimiser,
 so that the machine's other work changes no step; a round has 10 s of steps. This file is the app, too.
 
-Printed: for every node the time from the message's arrival to the reply in the first round and the median of the
-others, how much longer the latter is than without the mod, and how much of that its own process computes (where the
-machine has other work, the rest is waiting for it and for the daemon); then the emulated boards' energy of work
-against MAXN, estimated or calibrated as their costs are; last what importing the mod takes in a fresh process, where
-flwr and torch are loaded: a simulation does it once, a SuperNode for every message. The goal is 2 % of a round.
+Printed: for every node the time from the message's arrival to the reply in the first round, the median and the least
+of the others, how much longer both are than without the mod, and how much its own process computes more (where the
+machine has other work, the rest is waiting for it and for the daemon; the least is nearest to a quiet machine); then
+the emulated boards' energy of work against MAXN, estimated or calibrated as their costs are; last what importing the
+mod takes in a fresh process, where flwr and torch are loaded: a simulation does it once, a SuperNode for every
+message. The goal is 2 % of a round.
 """
 
 from __future__ import annotations
@@ -185,21 +186,21 @@ def run_app(folder: Path, settings: Path, rounds: int, steps: int, step_s: float
 def print_overhead(rows: Path) -> None:
     """Print the times of the messages by node."""
     found = [json.loads(line) for line in (rows / "messages.jsonl").read_text("utf-8").splitlines()]
-    first = {place: seconds for number, place, seconds, *_ in found if number == 1}
-    wall_s, cpu_s = ([_median(found, place, column) for place in range(len(NODES))] for column in (2, 3))
-    print(f"{'node':24}{'round 1':>10}{'median':>10}{'longer':>10}{'processor':>11}")
+    later = {place: [row[2:4] for row in found if row[1] == place and row[0] > 1] for place in range(len(NODES))}
+    median_s, cpu_s = ([statistics.median(row[i] for row in rows) for rows in later.values()] for i in (0, 1))
+    least_s = [min(wall_s for wall_s, _ in rows) for rows in later.values()]
+    print(f"{'node':24}{'round 1':>10}{'median':>10}{'longer':>10}{'least':>10}{'longer':>10}{'processor':>11}")
     for place, name in enumerate(NODES):
-        longer, more_cpu = wall_s[place] - wall_s[0], cpu_s[place] - cpu_s[0]
-        shares = "".join(f"{100 * each / wall_s[0]:+{width}.2f} %" for each, width in ((longer, 8), (more_cpu, 9)))
-        print(f"{name:24}{first[place]:8.3f} s{wall_s[place]:8.3f} s{shares}")
-    worst = max(wall_s) / wall_s[0] - 1
+        first_s = next(row[2] for row in found if row[1] == place)
+        shares = [each[place] / each[0] - 1 for each in (median_s, least_s)]
+        more_cpu = (cpu_s[place] - cpu_s[0]) / least_s[0]
+        print(
+            f"{name:24}{first_s:8.3f} s{median_s[place]:8.3f} s{100 * shares[0]:+8.2f} %"
+            f"{least_s[place]:8.3f} s{100 * shares[1]:+8.2f} %{100 * more_cpu:+9.2f} %"
+        )
+    worst = max(least_s) / least_s[0] - 1
     cores, load = os.cpu_count(), os.getloadavg()[0]
     print(f"overhead at most {100 * worst:.2f} % (goal: {100 * MAX_OVERHEAD:.0f} %); {cores} cores, load {load:.1f}")
-
-
-def _median(found: list[list[float]], place: int, column: int) -> float:
-    """Return the median of a figure of a node's messages after the first round."""
-    return statistics.median(row[column] for row in found if row[1] == place and row[0] > 1)
 
 
 def print_saving(rows: Path) -> None:
@@ -239,7 +240,7 @@ if __name__ == "__main__":
             f"state_dir: {settings.state_dir}\nsample_hz: {settings.sample_hz}\n",
             encoding="utf-8",
         )
-        rows = run_app(Path(name) / "run", board_yaml, asked.rounds, asked.steps, asked.step_s)
+        rows = run_app(Path(name) / "run", board_yaml, rounds=asked.rounds, steps=asked.steps, step_s=asked.step_s)
         print_overhead(rows)
         print_saving(rows)
     print_import()
