@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fedge.characterisation import sweep_plan, sweep_tables
+from fedge.characterisation.findings import format_count
 from fedge.characterisation.plan_reader import ResolvedPlan, read_resolved_plan
 from fedge.characterisation.point_knobs import describe_point
 from fedge.characterisation.point_measurement import (
@@ -176,11 +177,6 @@ def sweep_outcome_to_dict(outcome: SweepOutcome) -> dict[str, Any]:
         "report": str(result.folder / "report.html") if result.points else None,
         "written": [str(path) for path in outcome.written],
     }
-
-
-def format_count(number: int, noun: str) -> str:
-    """Format a count with its noun: ``1 point``, ``2 points``."""
-    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def build_rigs(plan: CharacterisationPlan, folder: Path, path: Path) -> dict[str, MeasurementRig]:

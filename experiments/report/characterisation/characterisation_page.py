@@ -20,7 +20,6 @@ from experiments.report.characterisation.characterisation_summary import (
     summarise_result,
     summary_to_json,
 )
-from experiments.report.characterisation.knob_labels import KIND_NAMES
 from experiments.report.characterisation.setting_families import make_short_names
 from experiments.report.page import (
     Card,
@@ -34,6 +33,7 @@ from experiments.report.page import (
 )
 from experiments.report.quantities import duration, energy, number, percent, ratio
 from fedge.atomic_files import write_text
+from fedge.characterisation.point_knobs import KIND_NAMES
 from fedge.characterisation.sweep_store import SweepResult, to_write_error
 from fedge.characterisation.sweep_tables import FINDINGS_FILE
 from fedge.telemetry import run_folder

@@ -10,17 +10,12 @@ from typing import Any
 from markupsafe import Markup
 
 from experiments.report.characterisation.characterisation_summary import CharacterisationSummary
-from experiments.report.characterisation.knob_labels import (
-    KIND_NAMES,
-    KNOB_TITLES,
-    collect_knobs,
-    format_knob_value,
-    format_setting,
-)
+from experiments.report.characterisation.setting_summary import collect_knobs
 from experiments.report.page import Section, render_badge, render_paragraph
 from experiments.report.quantities import UNKNOWN, number, percent
 from experiments.report.tables import Cell, Table, number_cell, text_cell
 from fedge.characterisation.confidence_interval import Estimate
+from fedge.characterisation.point_knobs import KNOB_TITLES, describe_point, format_knob_value
 from fedge.characterisation.point_statistics import PointStats
 from fedge.characterisation.sweep_plan import KNOBS, SweepPoint
 
@@ -101,7 +96,7 @@ def _make_knob_cells(point: SweepPoint, varied: Sequence[str], *, repeats: bool)
 def _make_knob_cell(name: str, value: Any) -> Cell:
     if isinstance(value, int) and not isinstance(value, bool):
         return number_cell(str(value), value)
-    return text_cell(KIND_NAMES[value] if name == "kind" else format_knob_value(name, value))
+    return text_cell(format_knob_value(name, value))
 
 
 def _make_figure_cells(one: PointStats, *, metered: bool) -> tuple[Cell, ...]:
@@ -165,7 +160,7 @@ def build_reasons_table(word: str, points: Sequence[tuple[SweepPoint, str]]) -> 
             word, ("points", "why"), tuple((number_cell(str(n), n), text_cell(reason)) for reason, n in counts)
         )
     rows = tuple(
-        (Cell(Markup("<code>{}</code>").format(one.key)), text_cell(format_setting(one)), text_cell(reason))
+        (Cell(Markup("<code>{}</code>").format(one.key)), text_cell(describe_point(one)), text_cell(reason))
         for one, reason in points
     )
     return Table(word, ("point", "setting", "why"), rows)
