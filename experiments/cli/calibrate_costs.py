@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from experiments.cli.command_options import AsJson, TableDevice, TableWorkload
 from experiments.cli.command_output import make_console
 from fedge.errors import BadInput
 from fedge.user_catalogue import FOLDER_VARIABLE
@@ -23,8 +24,8 @@ if TYPE_CHECKING:
 
 def calibrate(
     tables: Annotated[list[Path], typer.Argument(metavar="TABLE...", help="Tables in the normal form (CSV).")],
-    device: Annotated[str | None, typer.Option(help="The board; by default from the table's path.")] = None,
-    workload: Annotated[str | None, typer.Option(help="The workload; by default from the file's name.")] = None,
+    device: TableDevice = None,
+    workload: TableWorkload = None,
     batch_size: Annotated[int | None, typer.Option(help="The batch size to fit, if a table holds several.")] = None,
     kind: Annotated[
         Literal["train", "infer"] | None,
@@ -38,7 +39,7 @@ def calibrate(
     to_knowledge: Annotated[
         bool, typer.Option("--to-knowledge", help="Write into $FEDGE_KNOWLEDGE, where profiles are found by name.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for a program to read.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Fit the physical model of time and power to tables."""
     from fedge.analysis.cost_calibration import calibrate_tables

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from experiments.cli.command_options import AsJson, build_options
 from experiments.cli.command_output import make_console, warn
 
 if TYPE_CHECKING:
@@ -22,7 +23,6 @@ TABLE_WIDTH = 140
 """Width of a table that is not printed on a terminal."""
 
 Folder = Annotated[Path, typer.Argument(metavar="DIR", help="Folder that `fedge characterise` wrote.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for a program to read.")]
 
 
 def register_commands(app: typer.Typer) -> None:
@@ -143,9 +143,9 @@ def characterise_report(folder: Folder) -> None:
 def characterise_predict(
     folder: Folder,
     *,
-    mode: Annotated[
+    modes: Annotated[
         list[str] | None,
-        typer.Option(metavar="CORES/CPU/GPU/MEMORY", help="Power mode in MHz, or maxn; may be repeated."),
+        typer.Option("--mode", metavar="CORES/CPU/GPU/MEMORY", help="Power mode in MHz, or maxn; may be repeated."),
     ] = None,
     board: Annotated[str | None, typer.Option(help="The board, if the sweep has several.")] = None,
     workload: Annotated[str | None, typer.Option(help="The workload; by default all.")] = None,
@@ -160,22 +160,10 @@ def characterise_predict(
     as_json: AsJson = False,
 ) -> None:
     """Predict time, stall and energy of an epoch at settings without a measurement; by default at the measured ones."""
+    parameters = locals()
     from fedge.characterisation.sweep_prediction import EpochPredictionOptions, predict_epochs
 
-    options = EpochPredictionOptions(
-        folder,
-        modes=tuple(mode or ()),
-        board=board,
-        workload=workload,
-        kind=kind,
-        batch_size=batch_size,
-        workers=workers,
-        prefetch=prefetch,
-        storage=storage,
-        cache=cache,
-        method=method,
-        best=best,
-    )
+    options = build_options(EpochPredictionOptions, parameters)
     predictions = predict_epochs(options)
     if as_json:
         typer.echo(json.dumps([asdict(prediction) for prediction in predictions]))

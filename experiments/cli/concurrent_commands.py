@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from experiments.cli.command_options import AsJson, RowsFile, build_options
 from experiments.cli.command_output import check_output, make_console, show_job_progress, write_json
 from fedge.errors import FedgeError
 
@@ -60,24 +61,10 @@ def run(
     json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the result as JSON.")] = None,
 ) -> None:
     """Train one network and serve another on this machine, and measure latencies, violations and throughput."""
+    parameters = locals()
     from fedge.serving.concurrent_run import ConcurrentRunOptions
 
-    options = ConcurrentRunOptions(
-        train=train,
-        infer=infer,
-        how=how,
-        minutes=minutes,
-        seconds=seconds,
-        rate_hz=rate_hz,
-        arrivals=arrivals,
-        latency_s=latency_s,
-        infer_batch=infer_batch,
-        train_batch=train_batch,
-        device=device,
-        worker=worker,
-        seed=seed,
-        threads=threads,
-    )
+    options = build_options(ConcurrentRunOptions, parameters)
     run_and_print(options, json_file)
 
 
@@ -168,8 +155,11 @@ def evaluate(
     infer: Annotated[
         list[Path] | None, typer.Option(metavar="TABLE", help="An inference job's measured table; may be repeated.")
     ] = None,
-    strategy: Annotated[
-        str, typer.Option(help="Strategies, separated by commas: gmd, bs, random, nn, als, oracle, fedge, your own.")
+    strategies: Annotated[
+        str,
+        typer.Option(
+            "--strategy", help="Strategies, separated by commas: gmd, bs, random, nn, als, oracle, fedge, your own."
+        ),
     ] = "fedge",
     problems: Annotated[
         str, typer.Option(metavar="default|FILE", help="Fulcrum's grid of problems, or a YAML or JSON list.")
@@ -190,18 +180,15 @@ def evaluate(
     batch_size: Annotated[
         int | None, typer.Option(help="The batch size of training, if a table holds several.")
     ] = None,
-    json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the rows as JSON.")] = None,
+    json_file: RowsFile = None,
 ) -> None:
     """Evaluate strategies on measured tables: solved problems, gap to the optimum, number of profiled modes."""
+    parameters = locals()
     from fedge.studies.serving.job_tables import JobTableOptions
     from fedge.studies.serving.strategy_study import StrategyStudyOptions
 
-    tables = JobTableOptions(
-        tuple(train or ()), infer=tuple(infer or ()), device=device, workload=workload, batch_size=batch_size
-    )
-    options = StrategyStudyOptions(
-        tables, strategy, problems, reuse=reuse, sample=sample, seed=seed, seeds=seeds, plausible=plausible
-    )
+    tables = build_options(JobTableOptions, parameters)
+    options = build_options(StrategyStudyOptions, parameters, tables=tables)
     evaluate_strategies(options, json_file)
 
 
@@ -255,8 +242,8 @@ def plan(
         str | None, typer.Option(help="The board whose calibrated costs are used without tables.")
     ] = None,
     train_workload: Annotated[str | None, typer.Option(help="With --device: the workload to train.")] = None,
-    infer_workload: Annotated[
-        list[str] | None, typer.Option(help="With --device: a workload to serve; up to three.")
+    infer_workloads: Annotated[
+        list[str] | None, typer.Option("--infer-workload", help="With --device: a workload to serve; up to three.")
     ] = None,
     batch_sizes: Annotated[
         str | None, typer.Option(metavar="N,...", help="Batch sizes of inference; by default those of the tables.")
@@ -267,26 +254,15 @@ def plan(
     arrivals: Annotated[str, typer.Option(help="constant, poisson, bursts or dynamic.")] = "constant",
     strategy: Annotated[str, typer.Option(help="Show what this strategy would profile; none for nothing.")] = "fedge",
     seed: Annotated[int, typer.Option(min=0, help="Seed of the arrivals.")] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for a program to read.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Plan mode, batch sizes and interleaving of training and inference within limits."""
+    parameters = locals()
     from fedge.studies.serving.interleaving_advice import ConcurrentPlanOptions
     from fedge.studies.serving.job_tables import ConcurrentJobOptions
 
-    jobs = ConcurrentJobOptions(
-        train=train,
-        infer=tuple(infer or ()),
-        device=device,
-        train_workload=train_workload,
-        infer_workloads=tuple(infer_workload or ()),
-        latency_s=tuple(latency_s or ()),
-        rate_hz=tuple(rate_hz or ()),
-        batch_sizes=batch_sizes,
-        batch_size=batch_size,
-    )
-    print_plan(
-        ConcurrentPlanOptions(jobs, power_w=power_w, arrivals=arrivals, strategy=strategy, seed=seed), as_json=as_json
-    )
+    jobs = build_options(ConcurrentJobOptions, parameters)
+    print_plan(build_options(ConcurrentPlanOptions, parameters, jobs=jobs), as_json=as_json)
 
 
 def print_plan(options: ConcurrentPlanOptions, *, as_json: bool) -> None:

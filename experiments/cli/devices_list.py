@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from experiments.cli.command_options import AsJson
 from experiments.cli.command_output import make_console
 from fedge.errors import UnknownName
 
@@ -35,7 +36,6 @@ SPEC_FIGURES = (
 )
 
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for a program to read.")]
 BoardName = Annotated[str, typer.Argument(metavar="NAME")]
 
 app = typer.Typer(help="The catalogue of boards.", no_args_is_help=True, rich_markup_mode=None)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from experiments.cli.command_options import AsJson
 from experiments.cli.command_output import make_console, print_line, warn
 
 if TYPE_CHECKING:
@@ -28,7 +29,6 @@ Folder = Annotated[
     ),
 ]
 Entry = Annotated[str, typer.Argument(metavar="ENTRY", help="Name of an entry, or its beginning.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for a program to read.")]
 COLUMNS = ("entry", "what", "board", "workload", "batch", "rows", "label", "date")
 
 

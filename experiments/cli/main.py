@@ -23,6 +23,7 @@ from experiments.cli import (
     profile_commands,
     select_board_commands,
 )
+from experiments.cli.command_options import AsJson
 from experiments.cli.command_output import make_console
 from experiments.cli.concurrent_commands import app as concurrent
 from experiments.cli.dashboard_view import board
@@ -93,7 +94,7 @@ calibrate_costs.register_commands(app)
 
 @app.command()
 def doctor(
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for a program to read.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Check which packages, backends and data can be used on this machine."""
     from experiments.backends.environment_check import check_environment

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from experiments.cli.command_options import AsJson, InputShape
 from experiments.cli.command_output import check_output, make_console, show_progress, write_json, write_output
 from fedge.atomic_files import write_text
 
@@ -63,10 +64,8 @@ def predict(
     *,
     device: Annotated[str, typer.Option(help="The board.")] = "tx2",
     batch: Annotated[int, typer.Option(min=1, max=2**16, help="Samples per training step.")] = 32,
-    input_shape: Annotated[
-        str | None, typer.Option("--input", metavar="SHAPE", help="One sample's shape, as 3x224x224.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for a program to read.")] = False,
+    input_shape: InputShape = None,
+    as_json: AsJson = False,
 ) -> None:
     """Predict peak memory and time of a training step, and the largest batch that fits."""
     from fedge.analysis.memory_prediction import memory_prediction_to_dict, predict_memory

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from experiments.cli.command_options import AsJson
 from experiments.cli.command_output import make_console
 from fedge.errors import BadInput
 
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from fedge.devices.board_check import BoardCheckFinding
     from fedge.devices.node_settings import NodeSettings
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for a program to read.")]
 Settings = Annotated[
     Path | None, typer.Option(help="The board's settings; by default /etc/fedge/node.yaml if it exists.")
 ]

@@ -11,8 +11,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from experiments.cli import predict_use
+from experiments.cli.command_options import (
+    AsJson,
+    ChartPage,
+    RowsFile,
+    Seed,
+    TableBatchSize,
+    TableDevice,
+    TableWorkload,
+    build_options,
+)
 from experiments.cli.command_output import check_output, make_console, show_progress, warn, write_json, write_output
-from experiments.cli.predict_use import AsJson
 from fedge.errors import BadInput, FedgeError
 
 if TYPE_CHECKING:
@@ -41,20 +50,20 @@ PriorWithout = Annotated[
         "--prior-without", metavar="NAME", help="Leave this workload or board out of the prior; may be repeated."
     ),
 ]
-Device = Annotated[str | None, typer.Option(help="The board; by default from the table's path.")]
-WorkloadName = Annotated[str | None, typer.Option("--workload", help="The workload; by default from the file's name.")]
-BatchSize = Annotated[int | None, typer.Option(help="Batch size, if a table holds several.")]
-Seed = Annotated[int, typer.Option(help="Seed of all random choices.")]
 
 
 @app.command("eval")
 def evaluate(
     *,
-    target: Annotated[list[Path], typer.Option(metavar="TABLE", help="Table to predict; may be repeated.")],
-    reference: References = None,
-    method: Annotated[
+    targets: Annotated[
+        list[Path], typer.Option("--target", metavar="TABLE", help="Table to predict; may be repeated.")
+    ],
+    references: References = None,
+    methods: Annotated[
         str | None,
-        typer.Option(help="Predictors, separated by commas; by default fedge, and powertrain with a reference."),
+        typer.Option(
+            "--method", help="Predictors, separated by commas; by default fedge, and powertrain with a reference."
+        ),
     ] = None,
     modes: Annotated[str, typer.Option(help="Numbers of profiled modes, separated by commas.")] = "10,20,50",
     seeds: Annotated[int, typer.Option(min=1, help="Number of repetitions.")] = 5,
@@ -66,29 +75,17 @@ def evaluate(
         str | None, typer.Option(help="Choice rule: plain, margin or verified; by default each method's own.")
     ] = None,
     prior_without: PriorWithout = None,
-    device: Device = None,
-    workload: WorkloadName = None,
-    batch_size: BatchSize = None,
-    json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the rows as JSON.")] = None,
-    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a page with charts.")] = None,
+    device: TableDevice = None,
+    workload: TableWorkload = None,
+    batch_size: TableBatchSize = None,
+    json_file: RowsFile = None,
+    html: ChartPage = None,
 ) -> None:
     """Evaluate predictors on measured tables: errors on modes not profiled, and the cost of choosing with them."""
+    parameters = locals()
     from fedge.studies.prediction_options import PredictionStudyOptions
 
-    options = PredictionStudyOptions(
-        targets=tuple(target),
-        references=tuple(reference or ()),
-        methods=method,
-        modes=modes,
-        seeds=seeds,
-        budgets=budgets,
-        explorer=explorer,
-        choice=choice,
-        prior_without=tuple(prior_without or ()),
-        device=device,
-        workload=workload,
-        batch_size=batch_size,
-    )
+    options = build_options(PredictionStudyOptions, parameters)
     evaluate_predictors(options, json_file, html)
 
 
@@ -126,7 +123,7 @@ def evaluate_predictors(options: PredictionStudyOptions, json_file: Path | None,
 @app.command("train-reference")
 def train_reference(
     tables: Annotated[list[Path], typer.Argument(metavar="TABLE...", help="Measured tables in the normal form (CSV).")],
-    batch_size: BatchSize = None,
+    batch_size: TableBatchSize = None,
     as_json: AsJson = False,
 ) -> None:
     """Train and cache the reference networks of the predictor `powertrain`, which otherwise trains them when needed."""
@@ -162,7 +159,7 @@ def import_(
     steps: Annotated[
         Path | None, typer.Option(metavar="FILE", help="For logs: a CSV file with the times of each mode's steps.")
     ] = None,
-    batch_size: BatchSize = None,
+    batch_size: TableBatchSize = None,
     as_json: AsJson = False,
 ) -> None:
     """Convert measurements of other tools to the normal form."""
@@ -201,31 +198,19 @@ def fit(
     ] = None,
     cost_s: Annotated[float | None, typer.Option(help="Limit on the profiling time, in seconds.")] = None,
     cost_j: Annotated[float | None, typer.Option(help="Limit on the profiling energy, in joules.")] = None,
-    reference: References = None,
+    references: References = None,
     prior_without: PriorWithout = None,
-    device: Device = None,
-    workload: WorkloadName = None,
-    batch_size: BatchSize = None,
+    device: TableDevice = None,
+    workload: TableWorkload = None,
+    batch_size: TableBatchSize = None,
     seed: Seed = 0,
     as_json: AsJson = False,
 ) -> None:
     """Fit a model of a board's time and power to a table, or by profiling an emulated board."""
+    parameters = locals()
     from fedge.knowledge.fit_options import ModelFitOptions
 
-    options = ModelFitOptions(
-        table=table,
-        method=method,
-        modes=modes,
-        explorer=explorer,
-        cost_s=cost_s,
-        cost_j=cost_j,
-        references=tuple(reference or ()),
-        prior_without=tuple(prior_without or ()),
-        device=device,
-        workload=workload,
-        batch_size=batch_size,
-        seed=seed,
-    )
+    options = build_options(ModelFitOptions, parameters)
     fit_to_file(options, out, as_json)
 
 

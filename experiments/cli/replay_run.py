@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from experiments.cli.command_options import AsJson
 from experiments.cli.command_output import make_console, print_line, show_job_progress
-from experiments.cli.run_experiment import AsJson, interrupt_on_sigterm
+from experiments.cli.run_experiment import interrupt_on_sigterm
 from fedge.errors import BadInput
 
 if TYPE_CHECKING:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from experiments.cli.command_options import AsJson, Overrides
 from experiments.cli.command_output import make_console
 from fedge.errors import BadInput, RunFailed
 from fedge.telemetry import run_folder
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 
     from fedge.experiment import Experiment
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for a program to read.")]
 RayDashboard = Annotated[bool, typer.Option("--ray-dashboard", help="Show the boards on Ray's own dashboard.")]
 RayPort = Annotated[
     int | None, typer.Option("--ray-dashboard-port", min=1024, max=65535, help="Port of Ray's dashboard.")
@@ -41,9 +41,7 @@ def run(
     config: Annotated[Path, typer.Argument(help="YAML file of the experiment.")],
     backend: Annotated[str | None, typer.Option(help="local, sim or fleet; by default the file's own.")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed that replaces the file's own.")] = None,
-    override: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a field; may be repeated.")
-    ] = None,
+    override: Overrides = None,
     out: Annotated[Path | None, typer.Option(help="Run folder; by default runs/<name>-<time>.")] = None,
     jobs: Annotated[
         int | None, typer.Option(help="Processes of the local backend; by default one per core in longer runs.")

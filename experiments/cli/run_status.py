@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from experiments.cli.command_options import AsJson
 from experiments.cli.command_output import make_console, print_line
-from experiments.cli.run_experiment import AsJson
 
 if TYPE_CHECKING:
     from fedge.experiment import Experiment
