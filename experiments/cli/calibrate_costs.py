@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from experiments.cli.command_options import AsJson, TableDevice, TableWorkload
-from experiments.cli.command_output import make_console
+from experiments.cli.command_output import make_console, print_json
 from fedge.errors import BadInput
 from fedge.user_catalogue import FOLDER_VARIABLE
 
@@ -56,7 +54,7 @@ def calibrate(
         for outcome in outcomes:
             import_path(Path(str(outcome.written)), knowledge)
     if as_json:
-        typer.echo(json.dumps([asdict(outcome) for outcome in outcomes]))
+        print_json(outcomes)
     else:
         make_console().print(build_outcome_table(outcomes))
 

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from experiments.cli.command_options import AsJson, build_options
-from experiments.cli.command_output import make_console, warn
+from experiments.cli.command_output import make_console, print_json, warn
 
 if TYPE_CHECKING:
     from fedge.characterisation.sweep_run import SweepRun
@@ -58,7 +56,7 @@ def measure_points(plan: Path, out: Path | None, as_json: bool, again: bool = Fa
     Raises:
         BadInput: If the input is invalid; raised before any measurement.
     """
-    from fedge.characterisation.sweep_run import SweepOptions, run_sweep, sweep_outcome_to_dict
+    from fedge.characterisation.sweep_run import run_sweep, sweep_outcome_to_dict
     from fedge.characterisation.sweep_store import SweepResult
 
     def write_report(result: SweepResult) -> list[Path]:
@@ -66,11 +64,9 @@ def measure_points(plan: Path, out: Path | None, as_json: bool, again: bool = Fa
 
         return characterisation_page.write_report(result)
 
-    outcome = run_sweep(
-        SweepOptions(plan, out, again), note=warn, show_progress=show_progress, write_report=write_report
-    )
+    outcome = run_sweep(plan, out, again=again, note=warn, show_progress=show_progress, write_report=write_report)
     if as_json:
-        typer.echo(json.dumps(sweep_outcome_to_dict(outcome)))
+        print_json(sweep_outcome_to_dict(outcome))
     else:
         from experiments.report.characterisation.sweep_terminal import describe_outcome
 
@@ -82,11 +78,11 @@ def measure_points(plan: Path, out: Path | None, as_json: bool, again: bool = Fa
 
 def list_points(plan: Path, out: Path | None, as_json: bool) -> None:
     """Print the points in order, with their state and, for emulated boards, their duration."""
-    from fedge.characterisation.sweep_run import SweepOptions, list_sweep
+    from fedge.characterisation.sweep_run import list_sweep
 
-    listing = list_sweep(SweepOptions(plan, out))
+    listing = list_sweep(plan, out)
     if as_json:
-        typer.echo(json.dumps([asdict(point) for point in listing.points]))
+        print_json(listing.points)
         return
     from experiments.report.characterisation.sweep_terminal import describe_listing
 
@@ -114,7 +110,7 @@ def show_progress(run: SweepRun) -> Iterator[Callable[[str, str], None]]:
         task = progress.add_task("starting", total=total)
 
         def report(words: str, step: str) -> None:
-            tried = total - run.remaining_count
+            tried = total - len(run.remaining_points)
             place = f"point {min(tried + 1, total)} of {total}{_format_remaining(run.local_remaining_s)}"
             within = f", {step}" if step else ""
             progress.update(task, completed=tried, description=escape(f"{place}{within}: {words}"))
@@ -166,7 +162,7 @@ def characterise_predict(
     options = build_options(EpochPredictionOptions, parameters)
     predictions = predict_epochs(options)
     if as_json:
-        typer.echo(json.dumps([asdict(prediction) for prediction in predictions]))
+        print_json(predictions)
         return
     from rich.console import Console
 

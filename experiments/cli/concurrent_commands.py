@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from experiments.cli.command_options import AsJson, RowsFile, build_options
-from experiments.cli.command_output import check_output, make_console, show_job_progress, write_json
+from experiments.cli.command_output import check_output, make_console, print_json, show_job_progress, write_json
 from fedge.errors import FedgeError
 
 if TYPE_CHECKING:
@@ -271,7 +270,7 @@ def print_plan(options: ConcurrentPlanOptions, *, as_json: bool) -> None:
 
     advice = advise_interleaving(options)
     if as_json:
-        typer.echo(json.dumps(interleaving_advice_to_dict(advice), indent=2))
+        print_json(interleaving_advice_to_dict(advice), indent=2)
         return
     from experiments.report.analysis.interleaving_terminal import print_interleaving
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from experiments.cli.command_options import AsJson
-from experiments.cli.command_output import make_console, print_line, warn
+from experiments.cli.command_output import make_console, print_json, print_line, warn
 
 if TYPE_CHECKING:
     from fedge.knowledge.knowledge_folder import KnowledgeEntry
@@ -49,7 +47,7 @@ def list_knowledge(
     for line in listing.damaged:
         warn(line)
     if as_json:
-        typer.echo(json.dumps([asdict(entry) for entry in entries]))
+        print_json(entries)
         return
     from experiments.report.tables import Table, number_cell, text_cell
 
@@ -80,7 +78,7 @@ def show(entry: Entry, folder: Folder = None) -> None:
     place = _find_folder(folder)
     found = find_entry(place, entry)
     read_content(place, found)
-    typer.echo(json.dumps(asdict(found), indent=2))
+    print_json(found, indent=2)
 
 
 @app.command("import")

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import platform
 import sys
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -24,7 +22,7 @@ from experiments.cli import (
     select_board_commands,
 )
 from experiments.cli.command_options import AsJson
-from experiments.cli.command_output import make_console
+from experiments.cli.command_output import make_console, print_json
 from experiments.cli.concurrent_commands import app as concurrent
 from experiments.cli.dashboard_view import board
 from experiments.cli.devices_list import app as devices
@@ -101,7 +99,7 @@ def doctor(
 
     findings = check_environment()
     if as_json:
-        typer.echo(json.dumps([asdict(finding) for finding in findings]))
+        print_json(findings)
         return
     from rich.table import Table
 

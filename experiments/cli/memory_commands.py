@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -10,7 +9,14 @@ from typing import Annotated
 import typer
 
 from experiments.cli.command_options import AsJson, InputShape
-from experiments.cli.command_output import check_output, make_console, show_progress, write_json, write_output
+from experiments.cli.command_output import (
+    check_output,
+    make_console,
+    print_json,
+    show_progress,
+    write_json,
+    write_output,
+)
 from fedge.atomic_files import write_text
 
 app = typer.Typer(
@@ -73,7 +79,7 @@ def predict(
 
     prediction = predict_memory(model, device, batch, input_shape, usable_mb=estimate_usable_mb)
     if as_json:
-        typer.echo(json.dumps(memory_prediction_to_dict(prediction), indent=2))
+        print_json(memory_prediction_to_dict(prediction), indent=2)
         return
     from experiments.report.analysis.memory_terminal import print_prediction
 

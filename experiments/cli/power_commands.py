@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from experiments.cli.command_options import AsJson
-from experiments.cli.command_output import make_console
+from experiments.cli.command_output import make_console, print_json
 from fedge.errors import BadInput
 
 if TYPE_CHECKING:
@@ -37,7 +36,7 @@ def power_get(settings: Settings = None, socket: PowerSocket = None, as_json: As
 
     state = read_power_state(_read_settings(settings, socket).power_socket)
     if as_json:
-        typer.echo(json.dumps(state))
+        print_json(state)
     else:
         print_state(make_console(), state)
 
@@ -70,7 +69,7 @@ def power_modes(settings: Settings = None, socket: PowerSocket = None, as_json: 
 
     described = describe_power_modes(_read_settings(settings, socket).power_socket)
     if as_json:
-        typer.echo(json.dumps(described))
+        print_json(described)
     else:
         print_modes(make_console(), described)
 
@@ -146,7 +145,7 @@ def board_check(
         given.place, worker_socket or given.worker_socket, seconds, lambda text: typer.echo(text, err=True)
     )
     if as_json:
-        typer.echo(json.dumps([asdict(finding) for finding in findings]))
+        print_json(findings)
     else:
         print_findings(make_console(), findings)
     if not is_passed(findings):

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import sys
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -21,7 +19,15 @@ from experiments.cli.command_options import (
     TableWorkload,
     build_options,
 )
-from experiments.cli.command_output import check_output, make_console, show_progress, warn, write_json, write_output
+from experiments.cli.command_output import (
+    check_output,
+    make_console,
+    print_json,
+    show_progress,
+    warn,
+    write_json,
+    write_output,
+)
 from fedge.errors import BadInput, FedgeError
 
 if TYPE_CHECKING:
@@ -131,7 +137,7 @@ def train_reference(
 
     results = train_reference_networks(tables, batch_size)
     if as_json:
-        typer.echo(json.dumps([asdict(result) for result in results]))
+        print_json(results)
         return
     make_console().print(_build_reference_table(results))
     for result in results:
@@ -167,7 +173,7 @@ def import_(
 
     outcome = import_table(source, layout, out, steps=steps, batch_size=batch_size)
     if as_json:
-        typer.echo(json.dumps(asdict(outcome)))
+        print_json(outcome)
     else:
         _print_import(outcome)
 
@@ -224,7 +230,7 @@ def fit_to_file(options: ModelFitOptions, out: Path, as_json: bool) -> None:
     fitted = fit_model(options, warn)
     save_model(out, fitted.model)
     if as_json:
-        typer.echo(json.dumps({**model_summary_to_dict(fitted.summary), "file": str(out)}))
+        print_json({**model_summary_to_dict(fitted.summary), "file": str(out)})
         return
     predict_use.print_summary(fitted.summary)
     sys.stdout.write(f"written: {out}\n")

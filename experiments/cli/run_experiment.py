@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -16,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from experiments.cli.command_options import AsJson, Overrides
-from experiments.cli.command_output import make_console
+from experiments.cli.command_output import make_console, print_json
 from fedge.errors import BadInput, RunFailed
 from fedge.telemetry import run_folder
 
@@ -189,7 +187,7 @@ def _launch(
         console.print(note, soft_wrap=True)
     console.print(f"report: {folder / run_folder.REPORT}", soft_wrap=True)
     if as_json:
-        sys.stdout.write(json.dumps({**summary, "folder": str(folder)}) + "\n")
+        print_json({**summary, "folder": str(folder)})
 
 
 def _list_notes(summary: Mapping[str, Any]) -> Iterator[str]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from experiments.cli.command_options import ChartPage, InputShape, build_options
-from experiments.cli.command_output import check_output, write_output
+from experiments.cli.command_output import check_output, print_json, write_output
 from experiments.cli.roofline_commands import DefaultCommandGroup
 from fedge.atomic_files import write_text
 from fedge.errors import RunFailed
@@ -116,6 +116,6 @@ def show(
 
     variant = read_variant(file)
     if form == "json":
-        typer.echo(json.dumps(variant_to_dict(variant)))
+        print_json(variant_to_dict(variant))
     else:
         topology_report.print_variant(variant, every_layer=every)

@@ -11,22 +11,12 @@ from typing import TYPE_CHECKING
 from markupsafe import Markup
 
 from experiments.report.analysis import topology_charts
-from experiments.report.page import (
-    EMPTY,
-    Card,
-    Section,
-    render_badge,
-    render_cards,
-    render_head,
-    render_page,
-    render_paragraph,
-)
+from experiments.report.page import EMPTY, Card, Section, render_badge, write_page
 from experiments.report.quantities import number
 from experiments.report.tables import Cell, Table, number_cell, print_lines, text_cell
 from fedge.analysis.topology.channel_plan import LayerCut, NetworkVariant
 from fedge.analysis.topology.variant_files import TrainingCheck
 from fedge.analysis.topology.variant_search import StepLimits, VariantFit
-from fedge.atomic_files import write_text
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -189,8 +179,15 @@ def write_topology_page(result: TopologyResult, training: TrainingCheck | None, 
     note = Markup("{} Memory and time are predicted ({}); these variants were not measured. {}").format(
         render_badge(need.label), need.source, AT_MAXN_NOTE
     )
-    head = render_head(title, facts, render_cards(_list_cards(result)), render_paragraph(note))
-    write_text(out, render_page(title, head, _build_sections(result, training), "Made by fedge topology."))
+    write_page(
+        out,
+        title,
+        _build_sections(result, training),
+        "Made by fedge topology.",
+        facts=facts,
+        cards=_list_cards(result),
+        notes=(note,),
+    )
 
 
 def _list_cards(result: TopologyResult) -> list[Card]:

@@ -12,7 +12,7 @@ from markupsafe import Markup
 from experiments.report.characterisation.characterisation_summary import CharacterisationSummary
 from experiments.report.characterisation.setting_summary import collect_knobs
 from experiments.report.page import Section, render_badge, render_paragraph
-from experiments.report.quantities import UNKNOWN, number, percent
+from experiments.report.quantities import UNKNOWN, number, percent, ratio
 from experiments.report.tables import Cell, Table, number_cell, text_cell
 from fedge.characterisation.confidence_interval import Estimate
 from fedge.characterisation.point_knobs import KNOB_TITLES, describe_point, format_knob_value
@@ -89,18 +89,18 @@ def _point_sort_key(one: PointStats) -> tuple[Any, ...]:
 
 def _make_knob_cells(point: SweepPoint, varied: Sequence[str], *, repeats: bool) -> tuple[Cell, ...]:
     key = Cell(Markup('<code id="point-{}">{}</code>').format(point.key, point.key))
-    repeat = (number_cell(str(point.repeat + 1), point.repeat + 1),) if repeats else ()
-    return (key, text_cell(point.board), *(_make_knob_cell(name, getattr(point, name)) for name in varied), *repeat)
-
-
-def _make_knob_cell(name: str, value: Any) -> Cell:
-    if isinstance(value, int) and not isinstance(value, bool):
-        return number_cell(str(value), value)
-    return text_cell(format_knob_value(name, value))
+    values = {name: getattr(point, name) for name in varied} | ({"repeat": point.repeat + 1} if repeats else {})
+    cells = (
+        number_cell(str(value), value)
+        if isinstance(value, int) and not isinstance(value, bool)
+        else text_cell(format_knob_value(name, value))
+        for name, value in values.items()
+    )
+    return (key, text_cell(point.board), *cells)
 
 
 def _make_figure_cells(one: PointStats, *, metered: bool) -> tuple[Cell, ...]:
-    share = one.stall_s.value / one.e2e_s.value if one.e2e_s.value > 0 else None
+    share = ratio(one.stall_s.value, one.e2e_s.value)
     half_s = (one.e2e_s.high - one.e2e_s.low) / 2 if one.e2e_s.is_bounded else None
     power = (_make_mean_cell(one.energy_j, "J"), _make_mean_cell(one.power_w, "W")) if metered else ()
     return (
