@@ -126,8 +126,8 @@ class ImageDataSet:
 
 def make_image_request(images: Images) -> generated_images.ImageSetSpec:
     """Return the specification of the images to generate."""
-    named = {name: getattr(images, name) for name in ("count", "width", "height", "channels", "kb")}
-    return generated_images.ImageSetSpec(**named, seed=0, in_memory=images.source == "memory")
+    size = {name: getattr(images, name) for name in ("width", "height", "channels", "kb")}
+    return generated_images.ImageSetSpec(images.count, **size, seed=0, in_memory=images.source == "memory")
 
 
 def storage_path(plan: CharacterisationPlan, folder: Path, name: str) -> Path:

@@ -62,7 +62,7 @@ class JetsonMachine:
         self._described: Mapping[str, Any] = describe_board(place)
         identity = parse_identity(self._described)
         catalogued = find_board_spec(place, identity, self._described)
-        spec = build_board_spec(catalogued, self._described, catalogued.total_power)
+        self.spec = spec = build_board_spec(catalogued, self._described, catalogued.total_power)
         self.title: str = spec.title
         self.maxn: PowerMode | None = spec.maxn
         self.meter: str | None = f"{place.sensor}: {spec.total_power}"
