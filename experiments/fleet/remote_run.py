@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import yaml
@@ -202,8 +202,8 @@ def prepare_folder(folder: Path) -> None:
         raise BadInput("--out", f"{folder} ({error.strerror})", "a folder that you may write") from error
 
 
-def fetch_folder(server: ServerConnection, job: str, folder: Path, left_out: Sequence[str] = FLOWER_PATHS) -> bool:
-    """Copy the run folder from the server, without the paths ``left_out``; it appears complete or not at all.
+def fetch_folder(server: ServerConnection, job: str, folder: Path) -> bool:
+    """Copy the run folder from the server, without ``FLOWER_PATHS``; it appears complete or not at all.
 
     Returns:
         False if the run did not create a folder.
@@ -212,7 +212,7 @@ def fetch_folder(server: ServerConnection, job: str, folder: Path, left_out: Seq
         RunFailed: If the transfer fails.
     """
     words = ["sh", "-c", 'test -d "$1" || exit 3; cd "$1" && shift && exec tar -cf - "$@" .', "sh", f"{job}/{RUN}"]
-    command = server.command(*words, *(f"--exclude={path}" for path in left_out))
+    command = server.command(*words, *(f"--exclude={path}" for path in FLOWER_PATHS))
     fresh = folder.with_name(f".{folder.name}.new")
     shutil.rmtree(fresh, ignore_errors=True)
     fresh.mkdir(parents=True)

@@ -107,13 +107,10 @@ class EpochModel:
         spec: The board.
         workload: The workload's name; priors fitted to this workload are left out.
         plans: The plan's storages by name.
-        predictor: Name of the predictor of computing.
     """
 
-    def __init__(
-        self, spec: DeviceSpec, workload: str, plans: Mapping[str, StoragePlan], predictor: str = DEFAULT_PREDICTOR
-    ) -> None:
-        self.spec, self.workload, self.plans, self.predictor = spec, workload, plans, predictor
+    def __init__(self, spec: DeviceSpec, workload: str, plans: Mapping[str, StoragePlan]) -> None:
+        self.spec, self.workload, self.plans = spec, workload, plans
 
     def fit(self, observations: Sequence[PointObservation]) -> EpochModel:
         """Fit the model and return it.
@@ -228,7 +225,7 @@ class EpochModel:
         )
         priors = tuple(_scale_prior(prior, ratio) for prior in self.priors_)
         knowledge = PriorKnowledge(self.spec.maxn, priors, idle_w=self.spec.idle_w.value)
-        made = load_predictor(self.predictor, knowledge).fit(carried).predict(modes)
+        made = load_predictor(DEFAULT_PREDICTOR, knowledge).fit(carried).predict(modes)
         return correct_with_measurements(made, carried)
 
     def _prior_step_s(self, prior: Coefficients, mode: PowerMode) -> float:

@@ -247,11 +247,7 @@ DROP_PAGES = "1"
 
 
 def set_cache_state(
-    files: Sequence[str],
-    cache: CacheState,
-    *,
-    drop_all: Callable[[], str | None] | None = None,
-    report: Callable[[int], None] = page_cache.ignore_file_progress,
+    files: Sequence[str], cache: CacheState, *, drop_all: Callable[[], str | None] | None = None
 ) -> tuple[str, ...]:
     """Drop the files' pages from the page cache, or read all of them into it.
 
@@ -262,7 +258,6 @@ def set_cache_state(
         files: The files of an epoch.
         cache: The state to reach.
         drop_all: Drops the whole page cache; returns why it could not, or None.
-        report: Called with progress.
 
     Returns:
         Notes on what was not achieved; empty on success.
@@ -272,9 +267,9 @@ def set_cache_state(
     """
     try:
         if cache == "warm":
-            page_cache.fill(files, report)
+            page_cache.fill(files)
             return _cache_notes(page_cache.resident_share(files), least=MIN_WARM_SHARE)
-        page_cache.drop(files, report)
+        page_cache.drop(files)
         left = page_cache.resident_share(files)
         why = None
         if left is None or left > MAX_SHARE_AFTER_DROP:

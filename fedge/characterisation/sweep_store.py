@@ -260,8 +260,8 @@ class SweepJournal(JsonLines):
     def finish(self, seen: PointMeasurement) -> None:
         """Write a point's arrays, then its journal line, so that a line always has its arrays."""
         write_arrays(self.path.parent, seen)
-        known = {name: getattr(seen, name) for name in SAVED_FIELDS if name != "point"}
-        known["epochs"] = [asdict(epoch) for epoch in seen.epochs]
+        known = {name: getattr(seen, name) for name in SAVED_FIELDS}
+        known |= {"point": seen.point.as_data(), "epochs": [asdict(epoch) for epoch in seen.epochs]}
         # NumPy's scalars become Python's own.
         plain = json.loads(json.dumps(known, default=lambda value: value.item()))
         self._write_event("done", seen.point, plain)

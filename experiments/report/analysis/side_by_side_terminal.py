@@ -87,11 +87,11 @@ def format_outcome(outcome: SideBySideOutcome) -> str:
     )
 
 
-def format_histogram(histogram: LatencyHistogram, width: int = STRIP_WIDTH) -> str:
+def format_histogram(histogram: LatencyHistogram) -> str:
     """Draw a latency histogram as one line of bars on a logarithmic scale, with the budget marked."""
     budget = bin_index(histogram.budget_s)
     first, last = min(*histogram.bins, budget), max(*histogram.bins, budget)
-    step = max(1, -(-(last - first + 1) // width))
+    step = max(1, -(-(last - first + 1) // STRIP_WIDTH))
     columns = [0] * ((last - first) // step + 1)
     for place, count in histogram.bins.items():
         columns[(place - first) // step] += count

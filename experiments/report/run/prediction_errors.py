@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
 
+import numpy as np
 from markupsafe import Markup
 
 from experiments.report.page import EMPTY, render_paragraph
@@ -140,16 +141,6 @@ def errors_by_samples_table(run: LoadedRun) -> Table:
     return Table("errors-by-measurements", ("own measurements", "rounds", *kinds), rows)
 
 
-def interpolate_quantile(values: Sequence[float], p: float) -> float | None:
-    """Return the quantile ``p`` by linear interpolation between the sorted values; None if there are none."""
-    if not values:
-        return None
-    place = p * (len(values) - 1)
-    ordered, below = sorted(values), math.floor(place)
-    above = min(below + 1, len(values) - 1)
-    return ordered[below] + (place - below) * (ordered[above] - ordered[below])
-
-
 def error_quantile_table(run: LoadedRun) -> Table:
     """Build a table with one row per kind of board and quantity that was both predicted and measured."""
     colour = assign_colours(run.devices)
@@ -161,8 +152,8 @@ def error_quantile_table(run: LoadedRun) -> Table:
             if misses:
                 sizes = [abs(miss) for miss in misses]
                 cells = (
-                    percent_cell(interpolate_quantile(misses, 0.5)),
-                    *(percent_cell(interpolate_quantile(sizes, p)) for p in QUANTILES),
+                    percent_cell(float(np.quantile(misses, 0.5))),
+                    *(percent_cell(float(share)) for share in np.quantile(sizes, QUANTILES)),
                 )
                 rows.append(
                     (
