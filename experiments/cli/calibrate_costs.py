@@ -15,8 +15,7 @@ from fedge.errors import BadInput
 from fedge.user_catalogue import FOLDER_VARIABLE
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
+    from experiments.report.tables import Table
     from fedge.analysis.cost_calibration import CalibrationOutcome
 
 
@@ -56,7 +55,7 @@ def calibrate(
     if as_json:
         print_json(outcomes)
     else:
-        make_console().print(build_outcome_table(outcomes))
+        build_outcome_table(outcomes).print(make_console())
 
 
 def _find_knowledge() -> Path:
@@ -68,21 +67,26 @@ def _find_knowledge() -> Path:
 
 
 def build_outcome_table(outcomes: Sequence[CalibrationOutcome]) -> Table:
-    """Build a terminal table of the outcomes."""
-    from rich.table import Table
+    """Build a table of the outcomes."""
+    from experiments.report.tables import Table, number_cell, text_cell
 
-    table = Table(title="Calibration error over all rows, percent")
-    words = ("board", "workload", "kind", "label", "written")
+    rows = []
+    for one in outcomes:
+        shares = (one.time_mape, one.time_p95_ape, one.power_mape, one.power_p95_ape)
+        repeated = f" (+{one.duplicates} repeated)" if one.duplicates else ""
+        rows.append(
+            (
+                *map(text_cell, (one.device, one.workload, one.kind)),
+                number_cell(str(one.batch_size), one.batch_size),
+                number_cell(f"{one.rows}{repeated}", one.rows),
+                *(number_cell(f"{100 * share:.1f}", 100 * share, "%") for share in shares),
+                text_cell(one.label),
+                text_cell(one.written),
+            )
+        )
     errors = ("time MAPE", "p95", "power MAPE", "p95")
-    for heading in ("board", "workload", "kind", "batch", "rows", *errors, "label", "written"):
-        table.add_column(heading, justify="left" if heading in words else "right")
-    for outcome in outcomes:
-        shares = (outcome.time_mape, outcome.time_p95_ape, outcome.power_mape, outcome.power_p95_ape)
-        names = (outcome.device, outcome.workload, outcome.kind, str(outcome.batch_size))
-        rows = f"{outcome.rows}" + (f" (+{outcome.duplicates} repeated)" if outcome.duplicates else "")
-        percents = (f"{100 * share:.1f}" for share in shares)
-        table.add_row(*names, rows, *percents, outcome.label, outcome.written or "-")
-    return table
+    heads = ("board", "workload", "kind", "batch", "rows", *errors, "label", "written")
+    return Table("calibration", heads, tuple(rows), "Calibration error over all rows, percent")
 
 
 def register_commands(app: typer.Typer) -> None:

@@ -199,7 +199,7 @@ def evaluate_strategies(options: StrategyStudyOptions, json_file: Path | None) -
         FedgeError: At the end, if a strategy failed.
     """
     from experiments.report.analysis.strategy_terminal import print_strategies
-    from fedge.studies.serving.strategy_scores import row_to_dict
+    from fedge.studies.prediction_cells import row_to_dict
     from fedge.studies.serving.strategy_study import build_strategy_jobs
 
     check_output("--json", json_file, "[")

@@ -33,8 +33,7 @@ from fedge.errors import BadInput, FedgeError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from rich.table import Table
-
+    from experiments.report.tables import Table
     from fedge.devices.tables.table_import import TableImport
     from fedge.knowledge.fit_options import ModelFitOptions
     from fedge.knowledge.reference_networks import ReferenceNetworks
@@ -139,22 +138,26 @@ def train_reference(
     if as_json:
         print_json(results)
         return
-    make_console().print(_build_reference_table(results))
+    _build_reference_table(results).print(make_console())
     for result in results:
         typer.echo(f"kept: {result.file}")
 
 
 def _build_reference_table(results: Sequence[ReferenceNetworks]) -> Table:
-    from rich.table import Table
+    from experiments.report.tables import Table, number_cell, text_cell
 
-    table = Table(title="Reference networks; error on held-out modes, percent")
-    for heading in ("board", "workload", "rows", "time MAPE", "power MAPE", "seconds", ""):
-        table.add_column(heading, justify="left" if heading in {"board", "workload", ""} else "right", overflow="fold")
-    for r in results:
-        errors = (f"{100 * error:.1f}" for error in (r.time_mape, r.power_mape))
-        end = (f"{r.train_s:.1f}", "cached" if r.cached else "trained")
-        table.add_row(r.device, r.workload, f"{r.rows}", *errors, *end)
-    return table
+    rows = tuple(
+        (
+            *map(text_cell, (one.device, one.workload)),
+            number_cell(str(one.rows), one.rows),
+            *(number_cell(f"{100 * error:.1f}", 100 * error, "%") for error in (one.time_mape, one.power_mape)),
+            number_cell(f"{one.train_s:.1f}", one.train_s, "s"),
+            text_cell("cached" if one.cached else "trained"),
+        )
+        for one in results
+    )
+    heads = ("board", "workload", "rows", "time MAPE", "power MAPE", "seconds", "network")
+    return Table("reference-networks", heads, rows, "Reference networks; error on held-out modes, percent")
 
 
 @app.command("import")

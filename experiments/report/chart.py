@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
+from experiments.report.palette import ALARM, COLOURS
+
 Trace = dict[str, Any]
 LEGEND = {"orientation": "h", "y": 1.0, "yanchor": "bottom", "x": 0, "xanchor": "left", "traceorder": "normal"}
 """Above the plot and left-aligned, so that it never covers data."""
@@ -243,6 +245,17 @@ def step_trace(
     trace = scatter_trace(name, x=(), y=[*y, *y[-1:]], mode="lines", line=line, hover=hover, **more)
     del trace["x"]
     return {**trace, "x0": begin, "dx": step}
+
+
+HIGHLIGHTS = {"star": (15, ALARM), "diamond": (13, COLOURS[1]), "square": (12, COLOURS[2])}
+"""Size and colour of a highlighted point by its symbol: MAXN, the choice, the request."""
+
+
+def highlight_trace(name: str, x: float, y: float, symbol: str, hover: str) -> Trace:
+    """Return one point with a white edge; ``hover`` follows its name."""
+    size, colour = HIGHLIGHTS[symbol]
+    marker = {"symbol": symbol, "size": size, "color": colour, "line": {"width": 1.5, "color": "white"}}
+    return scatter_trace(name, [x], [y], marker=marker, hover=[f"{name}: {hover}"])
 
 
 def heatmap_trace(

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from experiments.report.quantities import UNKNOWN, duration
+from experiments.report.quantities import LABEL_MARKS, UNKNOWN, duration
 from experiments.report.tables import Cell, Table, number_cell, print_lines, text_cell
 from fedge.analysis.board_selection import BoardLimits, BoardOffer, BoardSelection
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-OFFER_MARKS = {"measured": "", "calibrated": "^", "estimated": "~", "unknown": "?"}
 OFFER_HEADS = ("board", "suitable", "rank", "mode", "epoch", "kJ", "W", "memory, MB", "of, MB")
 
 
@@ -32,8 +31,8 @@ def offers_table(selection: BoardSelection) -> Table:
 
 
 def _offer_cells(place: int, offer: BoardOffer) -> tuple[Cell, ...]:
-    mark, memory = OFFER_MARKS[offer.label], offer.memory
-    needed = UNKNOWN if memory.need_mb is None else f"{OFFER_MARKS[memory.label]}{memory.need_mb:,.0f}"
+    mark, memory = LABEL_MARKS[offer.label], offer.memory
+    needed = UNKNOWN if memory.need_mb is None else f"{LABEL_MARKS[memory.label]}{memory.need_mb:,.0f}"
     return (
         text_cell(offer.board),
         text_cell("yes" if offer.is_suitable else "no"),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from markupsafe import Markup
 
 from experiments.report.analysis import roofline_charts
-from experiments.report.analysis.roofline_terminal import describe_constants, modes_table
+from experiments.report.analysis.roofline_terminal import describe_constants, describe_implying_modes, modes_table
 from experiments.report.page import Card, Section, render_badge, write_page
 from experiments.report.quantities import number, percent
 from experiments.report.tables import Table, text_cell
@@ -74,10 +74,7 @@ def _format_time_energy(found: RooflineAnalysis, row: int) -> str:
 
 def _describe_implication(found: RooflineAnalysis) -> str:
     line = found.lines.mode_roofline(found.choice.row)
-    return (
-        f"Time-efficient implies energy-efficient in {found.implying_mode_count:,} of {len(found.basis.modes):,} "
-        f"modes. In the chosen one: {describe_implication(line)}"
-    )
+    return f"{describe_implying_modes(found)} In the chosen one: {describe_implication(line)}"
 
 
 def _sources_table(found: RooflineAnalysis) -> Table:

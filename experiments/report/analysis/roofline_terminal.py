@@ -27,11 +27,17 @@ def print_analysis(console: Console, analysis: RooflineAnalysis) -> None:
     limit = f"at most {percent(options.max_slowdown - 1)} slower than MAXN"
     lines = (
         f"{modes[analysis.shown_row]}: {describe_balance_side(shown, work)}. {describe_implication(shown)}",
-        f"Time-efficient implies energy-efficient in {analysis.implying_mode_count:,} of {len(modes):,} modes.",
+        describe_implying_modes(analysis),
         f"Chosen, {limit}: {modes[analysis.choice.row]}. {analysis.explanation}",
         describe_constants(analysis),
     )
     print_lines(console, lines)
+
+
+def describe_implying_modes(analysis: RooflineAnalysis) -> str:
+    """Say in how many modes time-efficient implies energy-efficient."""
+    count, total = analysis.implying_mode_count, len(analysis.basis.modes)
+    return f"Time-efficient implies energy-efficient in {count:,} of {total:,} modes."
 
 
 def describe_constants(analysis: RooflineAnalysis) -> str:

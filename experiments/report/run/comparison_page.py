@@ -182,13 +182,12 @@ def render_comparison(runs: Sequence[LoadedRun], first: Sequence[Section] = ()) 
     sections = [*first, *_build_sections(runs, groups)]
     texts = dict.fromkeys(describe_emulation(run) for run in runs)
     same = next(iter(texts)) if len(texts) == 1 else "The runs differ in workload or cost: see Differences below."
-    sentence = Markup('<i class="swatch" style="background:{}"></i>{}')
     return render_page(
         f"{len(runs)} runs side by side",
         sections,
         foot,
         facts=dict.fromkeys(run.experiment.name for run in runs),
-        notes=[*(sentence.format(group.colour, text) for group, text in describe_groups(groups)), same],
+        notes=[*(swatch_cell(group.colour, text).content for group, text in describe_groups(groups)), same],
     )
 
 
