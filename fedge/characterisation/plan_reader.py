@@ -42,7 +42,6 @@ ALL = "all"
 MAX_POINTS = 20_000
 """Upper limit of a sweep's points, a default that catches crossed knobs by mistake: at a minute per point, 20 000
 points take two weeks."""
-"""Maximum length of a wrong value that a message repeats."""
 INTEGER_KNOBS = {"batch_size": (1, 65_536), "workers": (0, 64), "prefetch": (1, 1024)}
 """Least and largest value."""
 CHOICES: Mapping[str, tuple[str, ...]] = {"kind": get_args(WorkKind), "cache": get_args(CacheState)}
