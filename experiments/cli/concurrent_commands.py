@@ -215,7 +215,7 @@ def evaluate_jobs(jobs: Sequence[StrategyJob], workers: int | None = None) -> li
     """Run all jobs in parallel, by default on all cores available to this process, with a progress line on standard
     error.
     """
-    from fedge.studies.ray_session import limit_to_one_thread
+    from fedge.child_processes import limit_to_one_thread
     from fedge.studies.serving.strategy_study import run_timed_job
     from fedge.studies.task_pool import run_jobs
 
