@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -74,12 +73,13 @@ def run_and_print(options: ConcurrentRunOptions, json_file: Path | None) -> None
         BadInput: If an option is invalid; raised before anything is started.
         RunFailed: If a worker cannot continue.
     """
+    from experiments.fleet.process_cleanup import handle_signals
     from experiments.report.analysis.side_by_side_terminal import build_outcome_table
     from fedge.serving.concurrent_run import concurrent_run_to_dict, run_concurrent_jobs
 
     check_output("--json", json_file, RUN_START)
     console = make_console()
-    with _exit_on_signals():
+    with handle_signals(_exit):
         result = run_concurrent_jobs(options, _RunDisplay(options, console))
     if result.outcomes:
         build_outcome_table(list(result.outcomes), options.latency_s).print(console)
@@ -130,19 +130,9 @@ class _RunDisplay:
         self._console.print(text, soft_wrap=True, highlight=False, markup=False)
 
 
-@contextlib.contextmanager
-def _exit_on_signals() -> Iterator[None]:
-    """Turn SIGTERM and SIGHUP into an exit, so that workers are ended and remote services withdrawn."""
-
-    def leave(number: int, _frame: object) -> None:
-        sys.exit(128 + number)
-
-    before = {number: signal.signal(number, leave) for number in (signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+def _exit(number: int, _frame: object) -> None:
+    """End on a signal by an exit, so that workers are ended and remote services withdrawn."""
+    sys.exit(128 + number)
 
 
 @app.command("eval")

@@ -6,7 +6,7 @@ import os
 import signal
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -258,15 +258,8 @@ def _prefix_errors(config: Path) -> Iterator[None]:
         raise BadInput(f"{config}: {error.where}", error.got, error.right) from error
 
 
-@contextmanager
-def interrupt_on_sigterm() -> Iterator[None]:
-    """Treat SIGTERM as Ctrl-C, so that the run's processes are ended as well."""
+def interrupt_on_sigterm() -> AbstractContextManager[None]:
+    """Treat SIGTERM as Ctrl-C inside the block, so that the run's processes are ended as well."""
+    from experiments.fleet.process_cleanup import handle_signals
 
-    def interrupt(_signal: int, _frame: object) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
+    return handle_signals(numbers=(signal.SIGTERM,))

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import yaml
 
-from experiments.fleet.process_cleanup import signals_as_interrupt
+from experiments.fleet.process_cleanup import handle_signals
 from experiments.fleet.server_connection import SSH_FAILED, ServerConnection, explain_failure
 from fedge.errors import BadInput, RunFailed
 from fedge.experiment import Experiment
@@ -151,7 +151,7 @@ def follow_run(server: ServerConnection, job: str, variables: Mapping[str, str],
     # A session of its own: Ctrl-C must not end ssh before the run on the server has ended.
     process = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
     try:
-        with signals_as_interrupt():
+        with handle_signals():
             code = process.wait()
     except KeyboardInterrupt:
         say(f"stopping the run on {server.name}; Ctrl-C again does not wait for it")
