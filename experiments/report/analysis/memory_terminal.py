@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from experiments.report.quantities import number
+from experiments.report.quantities import number, percent
 from experiments.report.tables import Cell, Table, number_cell, text_cell
 from fedge.analysis.memory_prediction import CONFIDENT_SDS, MemoryPrediction
 from fedge.costs.memory.memory_study import TARGETS, MemoryErrorRow
@@ -30,7 +30,7 @@ def print_prediction(console: Console, prediction: MemoryPrediction) -> None:
     )
     fits = "fits" if step.memory_mb <= prediction.limit_mb else "DOES NOT FIT"
     largest, sure = _format_batch(prediction.largest_batch), _format_batch(prediction.largest_sure_batch)
-    share = _format_percent(prediction.system_share)
+    share = percent(prediction.system_share, 0)
     lines = (
         f"Memory   {_format_mb(step.memory_mb)} ({_format_spread(step.memory_sd_log)}), {fits}",
         f"Time     {_format_seconds(step.step_s)} ({_format_spread(step.step_sd_log)})",
@@ -98,11 +98,7 @@ def _format_seconds(value: float) -> str:
 
 def _format_spread(sd_log: float) -> str:
     """Format one standard deviation: in percent if small, otherwise as a factor."""
-    return f"± {_format_percent(sd_log)}" if sd_log <= WIDE_SD_LOG else f"to a factor of {math.exp(sd_log):.1f}"
-
-
-def _format_percent(share: float) -> str:
-    return f"{100.0 * share:.0f} %"
+    return f"± {percent(sd_log, 0)}" if sd_log <= WIDE_SD_LOG else f"to a factor of {math.exp(sd_log):.1f}"
 
 
 def _format_batch(size: int) -> str:

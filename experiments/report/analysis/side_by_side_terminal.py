@@ -7,7 +7,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from experiments.report.quantities import UNKNOWN
+from experiments.report.quantities import UNKNOWN, percent
 from experiments.report.tables import Cell, Table, number_cell, text_cell
 from fedge.serving.side_by_side import SideBySideOutcome
 from fedge.worker.latency_histogram import LatencyHistogram, bin_index, bin_upper_s
@@ -82,7 +82,7 @@ def format_outcome(outcome: SideBySideOutcome) -> str:
     dropped = "" if not service.dropped else f"  dropped {service.dropped}"
     return (
         f"requests {service.requests}  p50/p95/p99 {latencies} ms  violations "
-        f"{format_percent(outcome.violation_share)}{dropped}"
+        f"{percent(outcome.violation_share, 2)}{dropped}"
         f"  waiting {service.waiting}  {training}"
     )
 
@@ -132,7 +132,7 @@ def _service_cells(outcome: SideBySideOutcome) -> list[Cell]:
     return [
         number_cell(str(service.requests), service.requests),
         *(number_cell(format_milliseconds(one), None if one is None else 1e3 * one, "ms") for one in latencies_s),
-        number_cell(format_percent(late), None if late is None else 100.0 * late, "%"),
+        number_cell(percent(late, 2), None if late is None else 100.0 * late, "%"),
         number_cell(str(service.dropped), service.dropped),
         number_cell(UNKNOWN if size is None else f"{size:.1f}", size),
     ]
@@ -141,8 +141,3 @@ def _service_cells(outcome: SideBySideOutcome) -> list[Cell]:
 def format_milliseconds(seconds: float | None) -> str:
     """Format milliseconds with three digits, or a dash if unknown."""
     return UNKNOWN if seconds is None else f"{1e3 * seconds:.3g}" if seconds < 1.0 else f"{1e3 * seconds:.0f}"
-
-
-def format_percent(share: float | None) -> str:
-    """Format a share in percent, or a dash if unknown."""
-    return UNKNOWN if share is None else f"{100.0 * share:.2f} %"

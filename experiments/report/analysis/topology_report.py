@@ -12,7 +12,7 @@ from markupsafe import Markup
 
 from experiments.report.analysis import topology_charts
 from experiments.report.page import EMPTY, Card, Section, render_badge, write_page
-from experiments.report.quantities import number
+from experiments.report.quantities import number, percent
 from experiments.report.tables import Cell, Table, number_cell, print_lines, text_cell
 from fedge.analysis.topology.channel_plan import LayerCut, NetworkVariant
 from fedge.analysis.topology.variant_files import TrainingCheck
@@ -49,8 +49,8 @@ def _variant_cells(fit: VariantFit, limits: StepLimits) -> tuple[Cell, ...]:
     return (
         number_cell(str(fit.batch_size), fit.batch_size),
         number_cell(_format_millions(variant), variant.cost.parameters),
-        number_cell(f"{100 * variant.parameter_share:.1f} %", 100 * variant.parameter_share, "%"),
-        number_cell(f"{100 * variant.channel_share:.1f} %", 100 * variant.channel_share, "%"),
+        number_cell(percent(variant.parameter_share), 100 * variant.parameter_share, "%"),
+        number_cell(percent(variant.channel_share), 100 * variant.channel_share, "%"),
         number_cell(f"{variant.cost.flop / 1e9:.3g}", variant.cost.flop / 1e9, "GFLOP"),
         number_cell(number(need.memory_mb), need.memory_mb, "MB"),
         number_cell(number(cautious_mb), cautious_mb, "MB"),
@@ -110,9 +110,9 @@ def print_variant(variant: NetworkVariant, *, every_layer: bool) -> None:
     console = _make_console()
     shape = "x".join(map(str, variant.input_shape))
     shares = (
-        f"{100 * variant.parameter_share:.1f} % of the parameters ({_format_millions(variant)}), "
-        f"{100 * variant.flop_share:.1f} % of the FLOP ({variant.cost.flop / 1e9:.3g} GFLOP per sample), "
-        f"{100 * variant.channel_share:.1f} % of the channels"
+        f"{percent(variant.parameter_share)} of the parameters ({_format_millions(variant)}), "
+        f"{percent(variant.flop_share)} of the FLOP ({variant.cost.flop / 1e9:.3g} GFLOP per sample), "
+        f"{percent(variant.channel_share)} of the channels"
     )
     print_lines(console, [f"{variant.model} for samples of {shape}, channels ranked by {variant.method}", shares])
     shown = list(variant.plan.items()) if every_layer else select_layers(variant)
