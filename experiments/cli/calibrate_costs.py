@@ -68,7 +68,7 @@ def _find_knowledge() -> Path:
 
 def build_outcome_table(outcomes: Sequence[CalibrationOutcome]) -> Table:
     """Build a table of the outcomes."""
-    from experiments.report.tables import Table, number_cell, text_cell
+    from experiments.report.tables import Table, number_cell, text_cell, value_cell
 
     rows = []
     for one in outcomes:
@@ -77,9 +77,9 @@ def build_outcome_table(outcomes: Sequence[CalibrationOutcome]) -> Table:
         rows.append(
             (
                 *map(text_cell, (one.device, one.workload, one.kind)),
-                number_cell(str(one.batch_size), one.batch_size),
+                value_cell(one.batch_size),
                 number_cell(f"{one.rows}{repeated}", one.rows),
-                *(number_cell(f"{100 * share:.1f}", 100 * share, "%") for share in shares),
+                *(value_cell(100 * share, ".1f", "%") for share in shares),
                 text_cell(one.label),
                 text_cell(one.written),
             )

@@ -49,7 +49,7 @@ def list_knowledge(
     if as_json:
         print_json(entries)
         return
-    from experiments.report.tables import Table, number_cell, text_cell
+    from experiments.report.tables import Table, text_cell, value_cell
 
     rows = tuple(
         (
@@ -57,8 +57,8 @@ def list_knowledge(
             text_cell(one.form),
             text_cell(f"{one.device} ({len(one.boards)})" if one.boards else one.device),
             text_cell(one.workload),
-            number_cell(str(one.batch_size), one.batch_size),
-            number_cell(str(one.rows), one.rows),
+            value_cell(one.batch_size),
+            value_cell(one.rows),
             text_cell(one.label),
             text_cell(one.date[:10]),
         )

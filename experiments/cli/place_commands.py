@@ -10,8 +10,7 @@ import typer
 
 from experiments.cli.command_options import ChartPage, build_options
 from experiments.cli.command_output import check_output, make_console, show_progress, write_json, write_output
-from experiments.report.quantities import UNKNOWN
-from experiments.report.tables import Table, number_cell, text_cell
+from experiments.report.tables import Table, number_cell, text_cell, value_cell
 from fedge.atomic_files import write_text
 
 if TYPE_CHECKING:
@@ -143,11 +142,9 @@ def _measurements_table(runs: Sequence[PlacementRun]) -> Table:
     rows = tuple(
         (
             text_cell(each.measurement.placement),
-            number_cell(f"{each.measurement.images_per_s:.1f}", each.measurement.images_per_s),
+            value_cell(each.measurement.images_per_s, ".1f"),
             number_cell(" + ".join(f"{1e3 * one.median_s:.1f}" for one in each.instance_runs)),
-            number_cell(
-                UNKNOWN if each.measurement.watts is None else f"{each.measurement.watts:.1f}", each.measurement.watts
-            ),
+            value_cell(each.measurement.watts, ".1f"),
         )
         for each in runs
     )

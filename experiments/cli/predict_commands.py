@@ -144,14 +144,14 @@ def train_reference(
 
 
 def _build_reference_table(results: Sequence[ReferenceNetworks]) -> Table:
-    from experiments.report.tables import Table, number_cell, text_cell
+    from experiments.report.tables import Table, text_cell, value_cell
 
     rows = tuple(
         (
             *map(text_cell, (one.device, one.workload)),
-            number_cell(str(one.rows), one.rows),
-            *(number_cell(f"{100 * error:.1f}", 100 * error, "%") for error in (one.time_mape, one.power_mape)),
-            number_cell(f"{one.train_s:.1f}", one.train_s, "s"),
+            value_cell(one.rows),
+            *(value_cell(100 * error, ".1f", "%") for error in (one.time_mape, one.power_mape)),
+            value_cell(one.train_s, ".1f", "s"),
             text_cell("cached" if one.cached else "trained"),
         )
         for one in results

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from experiments.report.quantities import number, percent
-from experiments.report.tables import Cell, Table, number_cell, text_cell
+from experiments.report.tables import Cell, Table, number_cell, text_cell, value_cell
 from fedge.analysis.memory_prediction import CONFIDENT_SDS, MemoryPrediction
 from fedge.costs.memory.memory_study import TARGETS, MemoryErrorRow
 from fedge.costs.memory.step_need import LARGEST_BATCH
@@ -51,9 +51,9 @@ def batch_table(prediction: MemoryPrediction) -> Table:
     for batch in prediction.listed_batches:
         step = prediction.predict_need(batch)
         rows.append((
-            number_cell(str(batch), batch),
+            value_cell(batch),
             text_cell(_describe_fit(prediction, batch)),
-            number_cell(f"{step.memory_mb:,.0f}", step.memory_mb, "MB"),
+            value_cell(step.memory_mb, ",.0f", "MB"),
             number_cell(number(step.step_s, 3), step.step_s, "s"),
             number_cell(number(batch / step.step_s, 3), batch / step.step_s),
         ))  # fmt: skip
@@ -79,13 +79,13 @@ def build_error_tables(rows: Sequence[MemoryErrorRow]) -> Iterator[Table]:
         lines = [_error_cells(network, [errors[network, *column] for column in columns]) for network in networks]
         for name, summary in (("mean", lambda values: sum(values) / len(values)), ("worst", max)):
             values = [summary([errors[network, *column].mape for network in networks]) for column in columns]
-            lines.append((text_cell(name), number_cell(""), *(number_cell(f"{one:.1f}", one, "%") for one in values)))
+            lines.append((text_cell(name), number_cell(""), *(value_cell(one, ".1f", "%") for one in values)))
         yield Table(f"errors-{split}", heads, tuple(lines), f"{title}: error in %")
 
 
 def _error_cells(network: str, errors: Sequence[MemoryErrorRow]) -> tuple[Cell, ...]:
     steps = "/".join(str(count) for count in dict.fromkeys(row.n for row in errors))
-    return text_cell(network), number_cell(steps), *(number_cell(f"{row.mape:.1f}", row.mape, "%") for row in errors)
+    return text_cell(network), number_cell(steps), *(value_cell(row.mape, ".1f", "%") for row in errors)
 
 
 def _format_mb(value: float) -> str:

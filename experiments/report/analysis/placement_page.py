@@ -19,7 +19,7 @@ from experiments.report.analysis.placement_terminal import (
 from experiments.report.page import Card, Section, render_badge, render_paragraph, write_page
 from experiments.report.palette import assign_colours
 from experiments.report.quantities import UNKNOWN, number
-from experiments.report.tables import Cell, Table, number_cell, swatch_cell, text_cell
+from experiments.report.tables import Cell, Table, number_cell, swatch_cell, text_cell, value_cell
 
 if TYPE_CHECKING:
     from fedge.analysis.placement.placement_advice import PlacementAdvice
@@ -104,7 +104,7 @@ def _winners_table(advice: PlacementAdvice) -> Table:
         gain = outcome.images_per_s / alone - 1
         size = one.placement.instances[0].batch_size
         rows.append((
-            number_cell(str(size), size),
+            value_cell(size),
             swatch_cell(colour[best.combination], shorten_combination(best.combination)),
             number_cell(number(outcome.images_per_s, 4), outcome.images_per_s),
             number_cell(f"{100 * gain:+.0f} %".replace("-", "−"), 100 * gain, "%"),
@@ -120,7 +120,7 @@ def plane_table(advice: PlacementAdvice) -> Table:
     colour = assign_colours([curve.combination for curve in advice.curves])
     rows = tuple(
         (
-            number_cell(str(place), place),
+            value_cell(place),
             swatch_cell(colour[curve.combination], shorten_combination(curve.combination)),
             number_cell(str(curve.best_outcome.placement.instances[0].batch_size)),
             number_cell(number(1e3 * curve.best_outcome.latency_s, 4), 1e3 * curve.best_outcome.latency_s, "ms"),
@@ -141,7 +141,7 @@ def _figures_table(advice: PlacementAdvice) -> Table:
     rows = tuple(
         (
             text_cell(name),
-            number_cell(f"{one.value:g}", one.value),
+            value_cell(one.value, "g"),
             Cell(render_badge(one.label)),
             text_cell(one.source),
         )

@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from experiments.report.quantities import UNKNOWN, percent
-from experiments.report.tables import Cell, Table, number_cell, text_cell
+from experiments.report.tables import Cell, Table, number_cell, percent_cell, text_cell, value_cell
 from fedge.serving.side_by_side import SideBySideOutcome
 from fedge.worker.latency_histogram import LatencyHistogram, bin_index, bin_upper_s
 
@@ -114,7 +114,7 @@ def build_outcome_table(outcomes: list[SideBySideOutcome], latency_s: float) -> 
     rows = tuple(
         (
             text_cell(one.approach),
-            number_cell(f"{one.minibatches_hz:.1f}", one.minibatches_hz, "1/s"),
+            value_cell(one.minibatches_hz, ".1f", "1/s"),
             *_service_cells(one),
         )
         for one in outcomes
@@ -128,13 +128,12 @@ def _service_cells(outcome: SideBySideOutcome) -> list[Cell]:
         return [number_cell(UNKNOWN)] * 7
     latencies_s = [outcome.percentile_s(quantile) for quantile in (50, 95, 99)]
     size = service.served / service.batches if service.batches else None
-    late = outcome.violation_share
     return [
-        number_cell(str(service.requests), service.requests),
+        value_cell(service.requests),
         *(number_cell(format_milliseconds(one), None if one is None else 1e3 * one, "ms") for one in latencies_s),
-        number_cell(percent(late, 2), None if late is None else 100.0 * late, "%"),
-        number_cell(str(service.dropped), service.dropped),
-        number_cell(UNKNOWN if size is None else f"{size:.1f}", size),
+        percent_cell(outcome.violation_share, 2),
+        value_cell(service.dropped),
+        value_cell(size, ".1f"),
     ]
 
 

@@ -13,7 +13,7 @@ from markupsafe import Markup
 from experiments.report.analysis import topology_charts
 from experiments.report.page import EMPTY, Card, Section, render_badge, write_page
 from experiments.report.quantities import number, percent
-from experiments.report.tables import Cell, Table, number_cell, print_lines, text_cell
+from experiments.report.tables import Cell, Table, number_cell, percent_cell, print_lines, text_cell, value_cell
 from fedge.analysis.topology.channel_plan import LayerCut, NetworkVariant
 from fedge.analysis.topology.variant_files import TrainingCheck
 from fedge.analysis.topology.variant_search import StepLimits, VariantFit
@@ -47,16 +47,16 @@ def _variant_cells(fit: VariantFit, limits: StepLimits) -> tuple[Cell, ...]:
     variant, need = fit.variant, fit.need
     cautious_mb, cautious_s = limits.memory_with_margin_mb(need), limits.step_with_margin_s(need)
     return (
-        number_cell(str(fit.batch_size), fit.batch_size),
+        value_cell(fit.batch_size),
         number_cell(_format_millions(variant), variant.cost.parameters),
-        number_cell(percent(variant.parameter_share), 100 * variant.parameter_share, "%"),
-        number_cell(percent(variant.channel_share), 100 * variant.channel_share, "%"),
-        number_cell(f"{variant.cost.flop / 1e9:.3g}", variant.cost.flop / 1e9, "GFLOP"),
-        number_cell(number(need.memory_mb), need.memory_mb, "MB"),
-        number_cell(number(cautious_mb), cautious_mb, "MB"),
-        number_cell(number(need.step_s), need.step_s, "s"),
-        number_cell(number(cautious_s), cautious_s, "s"),
-        number_cell(number(1e3 * fit.sample_s), 1e3 * fit.sample_s, "ms"),
+        percent_cell(variant.parameter_share),
+        percent_cell(variant.channel_share),
+        value_cell(variant.cost.flop / 1e9, ".3g", "GFLOP"),
+        value_cell(need.memory_mb, number, "MB"),
+        value_cell(cautious_mb, number, "MB"),
+        value_cell(need.step_s, number, "s"),
+        value_cell(cautious_s, number, "s"),
+        value_cell(1e3 * fit.sample_s, number, "ms"),
     )
 
 
@@ -72,7 +72,7 @@ def _channel_cells(cut: LayerCut) -> tuple[Cell, ...]:
     inputs, outputs = cut.of or (0, 0)
     kept_in = inputs if cut.inputs is None else len(cut.inputs)
     kept_out = outputs if cut.outputs is None else len(cut.outputs)
-    return tuple(number_cell(str(count), count) for count in (kept_in, inputs, kept_out, outputs))
+    return tuple(value_cell(count) for count in (kept_in, inputs, kept_out, outputs))
 
 
 def select_layers(variant: NetworkVariant) -> list[tuple[str, LayerCut]]:

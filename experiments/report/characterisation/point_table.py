@@ -12,8 +12,8 @@ from markupsafe import Markup
 from experiments.report.characterisation.characterisation_summary import CharacterisationSummary
 from experiments.report.characterisation.setting_summary import collect_knobs
 from experiments.report.page import Section, render_badge, render_paragraph
-from experiments.report.quantities import UNKNOWN, number, percent, ratio
-from experiments.report.tables import Cell, Table, number_cell, text_cell
+from experiments.report.quantities import number, ratio
+from experiments.report.tables import Cell, Table, number_cell, percent_cell, text_cell, value_cell
 from fedge.characterisation.confidence_interval import Estimate
 from fedge.characterisation.point_knobs import KNOB_TITLES, describe_point, format_knob_value
 from fedge.characterisation.point_statistics import PointStats
@@ -91,7 +91,7 @@ def _make_knob_cells(point: SweepPoint, varied: Sequence[str], *, repeats: bool)
     key = Cell(Markup('<code id="point-{}">{}</code>').format(point.key, point.key))
     values = {name: getattr(point, name) for name in varied} | ({"repeat": point.repeat + 1} if repeats else {})
     cells = (
-        number_cell(str(value), value)
+        value_cell(value)
         if isinstance(value, int) and not isinstance(value, bool)
         else text_cell(format_knob_value(name, value))
         for name, value in values.items()
@@ -107,14 +107,14 @@ def _make_figure_cells(one: PointStats, *, metered: bool) -> tuple[Cell, ...]:
         _make_mean_cell(one.e2e_s, "s"),
         number_cell(number(half_s, 2), half_s, "s"),
         _make_mean_cell(one.stall_s, "s"),
-        number_cell(percent(share), None if share is None else 100 * share, "%"),
+        percent_cell(share),
         _make_mean_cell(one.compute_s, "s"),
         *power,
     )
 
 
 def _make_mean_cell(amount: Estimate | None, unit: str) -> Cell:
-    return number_cell(UNKNOWN) if amount is None else number_cell(number(amount.value), amount.value, unit)
+    return value_cell(None if amount is None else amount.value, number, unit)
 
 
 def _make_quality_cells(one: PointStats) -> tuple[Cell, ...]:
@@ -123,8 +123,8 @@ def _make_quality_cells(one: PointStats) -> tuple[Cell, ...]:
     count = f"{len(one.notes)} note{'s' * (len(one.notes) != 1)}"
     return (
         text_cell("yes") if one.settled else _make_folded_cell("no", one.unsettled_reason),
-        number_cell(str(one.warm_up), one.warm_up),
-        number_cell(str(one.outliers), one.outliers),
+        value_cell(one.warm_up),
+        value_cell(one.outliers),
         Cell(Markup(" ").join(map(render_badge, labels)), words="; ".join(labels)),
         text_cell(notes) if len(notes) <= MAX_NOTE_CHARS else _make_folded_cell(count, notes),
     )
@@ -156,9 +156,7 @@ def build_reasons_table(word: str, points: Sequence[tuple[SweepPoint, str]]) -> 
     """Build a table of points without results and the reasons; of many points, it has one row per reason."""
     if len(points) > MAX_REASONS:
         counts = Counter(reason for _, reason in points).most_common(MAX_REASONS)
-        return Table(
-            word, ("points", "why"), tuple((number_cell(str(n), n), text_cell(reason)) for reason, n in counts)
-        )
+        return Table(word, ("points", "why"), tuple((value_cell(n), text_cell(reason)) for reason, n in counts))
     rows = tuple(
         (Cell(Markup("<code>{}</code>").format(one.key)), text_cell(describe_point(one)), text_cell(reason))
         for one, reason in points

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from experiments.report.quantities import duration, energy, percent
-from experiments.report.tables import Table, number_cell, text_cell
+from experiments.report.tables import Table, number_cell, text_cell, value_cell
 from fedge.characterisation import sweep_plan
 from fedge.characterisation.findings import describe_step, format_count
 from fedge.characterisation.point_knobs import KIND_NAMES, describe_point
@@ -132,13 +132,13 @@ def build_prediction_table(predictions: Sequence[EpochPrediction]) -> Table:
         (
             text_cell(line.workload),
             text_cell(line.mode),
-            number_cell(str(line.batch_size), line.batch_size),
-            number_cell(str(line.workers), line.workers),
+            value_cell(line.batch_size),
+            value_cell(line.workers),
             number_cell(f"{duration(line.e2e_s)}{_format_spread(line.e2e_spread)}", line.e2e_s, "s"),
-            number_cell(duration(line.seen_s), line.seen_s, "s"),
-            number_cell(duration(line.stall_s), line.stall_s, "s"),
+            value_cell(line.seen_s, duration, "s"),
+            value_cell(line.stall_s, duration, "s"),
             number_cell(f"{energy(line.energy_j)}{_format_spread(line.energy_spread)}", line.energy_j, "J"),
-            number_cell(energy(line.seen_j), line.seen_j, "J"),
+            value_cell(line.seen_j, energy, "J"),
         )
         for line in predictions
     )

@@ -11,7 +11,7 @@ from experiments.report.chart import Chart, ChartFrame, Trace, axis, legend_layo
 from experiments.report.page import EMPTY, Section, render_badge, render_paragraph
 from experiments.report.palette import SYMBOLS
 from experiments.report.quantities import percent
-from experiments.report.tables import Cell, Table, number_cell, text_cell
+from experiments.report.tables import Cell, Table, percent_cell, text_cell, value_cell
 from fedge.characterisation.reliability import Variability
 
 MAX_LINES = 60
@@ -95,9 +95,9 @@ def build_variability_table(variability: Sequence[Variability]) -> Table:
             text_cell(one.board),
             text_cell(one.workload),
             text_cell(QUANTITY_TITLES.get(one.quantity, one.quantity)),
-            number_cell(str(len(one.values)), len(one.values)),
-            number_cell(percent(one.cv, 2), 100 * one.cv, "%"),
-            number_cell(percent(one.spread, 2), 100 * one.spread, "%"),
+            value_cell(len(one.values)),
+            percent_cell(one.cv, 2),
+            percent_cell(one.spread, 2),
             Cell(Markup("{} {}").format(render_badge(one.label), one.setting), words=one.setting),
         )
         for one in sorted(variability, key=lambda one: -one.spread)[:MAX_ROWS]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from experiments.report.palette import assign_colours
 from experiments.report.predictors.choice_terminal import ChoiceColumn, describe_seeds
-from experiments.report.tables import Cell, Table, number_cell, print_lines, swatch_cell
+from experiments.report.tables import Cell, Table, print_lines, swatch_cell, value_cell
 from fedge.studies.prediction_cells import PredictionRow
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ def evaluation_table(key: str, groups: EvaluationGroups, columns: Sequence[Evalu
         failed = sum(row.error is not None for row in group)
         name = f"{method} ({failed} failed)" if failed else method
         cells = (column.make_cell(group) for column in columns)
-        rows.append((swatch_cell(colour[method], name), number_cell(str(count), count), *cells))
+        rows.append((swatch_cell(colour[method], name), value_cell(count), *cells))
     return Table(key, ("method", "modes", *(column.heading for column in columns)), tuple(rows), title)
 
 

@@ -11,11 +11,10 @@ from experiments.report.page import Section, render_badge, render_page, render_p
 from experiments.report.quantities import UNKNOWN, duration, energy, percent
 from experiments.report.run import comparison_charts, pareto_charts, seed_comparison
 from experiments.report.run.loaded_runs import LoadedRun, find_common_goal
-from experiments.report.run.prediction_errors import percent_cell
 from experiments.report.run.run_names import flatten_experiment
 from experiments.report.run.run_tables import describe_emulation
 from experiments.report.run.seed_comparison import RunFigure, SeedGroup, group_by_experiment, has_several_seeds
-from experiments.report.tables import Cell, Table, number_cell, swatch_cell, text_cell
+from experiments.report.tables import Cell, Table, number_cell, percent_cell, swatch_cell, text_cell
 
 
 def format_count(value: float | None) -> str:

@@ -13,9 +13,9 @@ from markupsafe import Markup
 
 from experiments.report.page import EMPTY, render_paragraph
 from experiments.report.palette import assign_colours
-from experiments.report.quantities import is_known, percent
+from experiments.report.quantities import is_known
 from experiments.report.run.loaded_runs import LoadedRun
-from experiments.report.tables import Cell, Table, number_cell, swatch_cell, text_cell
+from experiments.report.tables import Table, percent_cell, swatch_cell, text_cell, value_cell
 from fedge.telemetry.store_records import ClientRow, relative_error
 
 PREDICTED_QUANTITIES = (("step_s", "time", "time per step", "ms", 1e3), ("power_w", "power", "power", "W", 1.0))
@@ -132,7 +132,7 @@ def errors_by_samples_table(run: LoadedRun) -> Table:
     rows = tuple(
         (
             text_cell(errors.samples),
-            number_cell(str(errors.rows), errors.rows),
+            value_cell(errors.rows),
             *(percent_cell(e) for e in (errors.worked_time, errors.worked_power)),
             *(percent_cell(e) for e in (errors.every_time, errors.every_power)),
         )
@@ -151,25 +151,11 @@ def error_quantile_table(run: LoadedRun) -> Table:
             misses = [p / m - 1.0 for row, m, p in pairs if row.device == device]
             if misses:
                 sizes = [abs(miss) for miss in misses]
-                cells = (
-                    percent_cell(float(np.quantile(misses, 0.5))),
-                    *(percent_cell(float(share)) for share in np.quantile(sizes, QUANTILES)),
-                )
-                rows.append(
-                    (
-                        swatch_cell(colour[device], device),
-                        text_cell(key),
-                        number_cell(str(len(misses)), len(misses)),
-                        *cells,
-                    )
-                )
+                shares = (np.median(misses), *np.quantile(sizes, QUANTILES))
+                names = (swatch_cell(colour[device], device), text_cell(key), value_cell(len(misses)))
+                rows.append((*names, *(percent_cell(float(share)) for share in shares)))
     heads = ("board", "of", "predictions", "signed median", "median", "90 %", "95 %", "largest")
     return Table("prediction-quantiles", heads, tuple(rows))
-
-
-def percent_cell(share: float | None) -> Cell:
-    """Create a cell of a share in percent."""
-    return number_cell(percent(share), None if share is None else 100 * share, "%")
 
 
 def render_prediction_errors(run: LoadedRun) -> Markup:
