@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -216,14 +217,15 @@ def _find_entry(experiment: Experiment, name: str) -> FleetBoard:
 
 def build_task_request(experiment: Experiment) -> Mapping[str, Any]:
     """Return the task for the worker: a built-in task by name, or the user's own file with its hash."""
-    name = experiment.workload.task
+    name, network = experiment.workload.task, experiment.workload.network
+    cut = {} if network is None or network.channels is None else {"channels": json.loads(network.channels)}
     if name in TASKS:
-        return {"builtin": name}
+        return {"builtin": name, **cut}
     if not name.endswith(".py"):
         right = "one of fedge's tasks, or the path of a task file (.py), which the board's worker can load"
         raise BadInput("workload.task", repr(name), right)
     source = _find_task_file(Path(name)).read_bytes()
-    return {"name": name, "source": source.decode("utf-8"), "sha256": hashlib.sha256(source).hexdigest()}
+    return {"name": name, "source": source.decode("utf-8"), "sha256": hashlib.sha256(source).hexdigest(), **cut}
 
 
 def _find_task_file(path: Path) -> Path:

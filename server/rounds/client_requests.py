@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
 from fedge.client.memory_scaling import can_narrow_clients
 from fedge.errors import BadInput
-from fedge.experiment import Experiment, list_boards
+from fedge.experiment import Experiment
+from fedge.knowledge.client_identity import find_kinds
 from fedge.knowledge.recall import FILE as KNOWLEDGE_FILE
 from fedge.knowledge.recall import NO_KNOWLEDGE, RunKnowledge
 from fedge.protocols import LearningTask
@@ -20,7 +21,7 @@ from fedge.worker.refusal import Refusal
 from fedge.worker.subnetwork_arrays import array_shapes, take_leading
 from server.aggregation.aggregator import ArrayMismatch, Contribution, check_arrays
 from server.aggregation.narrow_results import NarrowShapes
-from server.rounds.shared_measurements import BoardKindKey, find_kinds, share_measurements
+from server.rounds.shared_measurements import share_measurements
 from server.transport.client_port import ClientPort, IncomingReply, OutgoingRequest
 
 UNKNOWN_STATE = ClientState()
@@ -126,8 +127,7 @@ class FleetRequests:
         }
         shared: Mapping[str, tuple[Measurement, ...]] = {}
         if self.experiment.share_samples:
-            kinds = find_kinds(list_boards(self.experiment), self.experiment.workload.cost)
-            kinds |= self._find_peer_kinds(kinds)
+            kinds = self._add_peer_kinds(find_kinds(self.experiment))
             shared = share_measurements(kinds, self._recall_states(states, recalled), goals.keys())
         return {
             name: dataclasses.replace(
@@ -140,12 +140,12 @@ class FleetRequests:
             for name, goal in goals.items()
         }
 
-    def _find_peer_kinds(self, kinds: dict[str, BoardKindKey]) -> dict[str, BoardKindKey]:
-        """Return the kinds of recalled peers, none of which may have the name of a client or of another peer."""
-        peers = {peer.name: kinds[peer.like] for peer in self.knowledge.peers}
-        if len(kinds | peers) < len(kinds) + len(self.knowledge.peers):
+    def _add_peer_kinds(self, kinds: Mapping[str, Hashable]) -> Mapping[str, Hashable]:
+        """Add the kinds of recalled peers, none of which may have the name of a client or of another peer."""
+        known = {**kinds, **{peer.name: kinds[peer.like] for peer in self.knowledge.peers}}
+        if len(known) < len(kinds) + len(self.knowledge.peers):
             raise BadInput(KNOWLEDGE_FILE, "a peer with another board's name", "the file of the run's start")
-        return peers
+        return known
 
     def _recall_states(
         self, states: Mapping[str, ClientState], recalled: Mapping[str, tuple[Measurement, ...]]

@@ -1,7 +1,6 @@
 """Measurements shared between boards of one kind, spread over boards and modes. Pure functions.
 
-Boards share if they have the same device, truth, step cost and inference service (or none). Such boards differ by a few
-percent, mostly by the same factor in every mode, which a predictor models as an offset.
+Boards share if they are of one kind (``fedge.knowledge.recall.measurement_kind``).
 """
 
 from __future__ import annotations
@@ -9,14 +8,12 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import chain, islice
 from statistics import median
 
-from fedge.devices import catalogue
-from fedge.experiment import FleetBoard
 from fedge.knowledge.recall import MAX_DONORS, MAX_MODES
 from fedge.types import Measurement, PowerMode, pick_median
 from fedge.wire import ClientState
@@ -41,26 +38,10 @@ class _ModeMeasurement:
 
 
 _KnownModes = Mapping[PowerMode, _ModeMeasurement]
-BoardKindKey = tuple[str, ...]
-"""Device (canonical name), truth, workload that determines the step cost, and service of a board."""
-
-
-def find_kinds(boards: Iterable[FleetBoard], cost: str) -> dict[str, BoardKindKey]:
-    """Return the board kind of every board; ``cost`` is the workload of entries that name none."""
-    names = catalogue.aliases()
-    return {
-        board.name: (
-            names.get(board.entry.device, board.entry.device),
-            board.entry.truth,
-            board.entry.cost or cost,
-            *(() if board.entry.serving is None else (board.entry.serving.model_dump_json(),)),
-        )
-        for board in boards
-    }
 
 
 def share_measurements(
-    kinds: Mapping[str, BoardKindKey],
+    kinds: Mapping[str, Hashable],
     states: Mapping[str, ClientState],
     asked: Collection[str],
     limit: int = MAX_MODES,
@@ -77,7 +58,7 @@ def share_measurements(
         For each client of ``asked``, measurements with their ``board`` set, newest last; all boards of a group that
         contradict no donor get the same.
     """
-    alike: dict[BoardKindKey, list[str]] = {}
+    alike: dict[Hashable, list[str]] = {}
     for board in sorted(kinds):
         alike.setdefault(kinds[board], []).append(board)
     place = {board: number for boards in alike.values() for number, board in enumerate(boards)}

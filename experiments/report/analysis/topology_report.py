@@ -14,9 +14,10 @@ from experiments.report.analysis import topology_charts
 from experiments.report.page import EMPTY, Card, Section, render_badge, write_page
 from experiments.report.quantities import number, percent
 from experiments.report.tables import Cell, Table, number_cell, percent_cell, print_lines, text_cell, value_cell
-from fedge.analysis.topology.channel_plan import LayerCut, NetworkVariant
+from fedge.analysis.topology.channel_plan import NetworkVariant
 from fedge.analysis.topology.variant_files import TrainingCheck
 from fedge.analysis.topology.variant_search import StepLimits, VariantFit
+from fedge.worker.channel_cuts import LayerCut
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -10,11 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedge.experiment import Experiment, FleetEntry, list_boards
 from fedge.knowledge.recall import MAX_DONORS, MAX_MODES
 from fedge.types import Measurement, PowerMode
 from fedge.wire import ClientState
-from server.rounds.shared_measurements import GROUPS, count_groups, find_kinds, share_measurements
+from server.rounds.shared_measurements import GROUPS, count_groups, share_measurements
 
 COST = "resnet18-imagenet"
 NANO = ("nano", "model", COST)
@@ -34,22 +33,6 @@ def state(*modes: int) -> ClientState:
 
 def told(states: dict[str, ClientState], board: str = "a", limit: int = MAX_MODES) -> tuple[Measurement, ...]:
     return share_measurements(dict.fromkeys(states, NANO), states, [board], limit)[board]
-
-
-def test_boards_of_one_device_one_truth_and_one_cost_are_of_one_kind() -> None:
-    fleet = (
-        FleetEntry(device="agx-orin", count=2),
-        FleetEntry(device="agx-orin-64gb", name="shelf", ambient_c=40.0),
-        FleetEntry(device="agx-orin", name="replayed", truth="table:/a.csv"),
-        FleetEntry(device="nano"),
-        FleetEntry(device="nano", name="heavy", cost="resnet50-tinyimagenet224"),
-        FleetEntry(device="nano", name="named", cost=COST),
-    )
-    kinds = find_kinds(list_boards(Experiment(fleet=fleet)), COST)
-
-    assert kinds["agx-orin-1"] == kinds["agx-orin-2"] == kinds["shelf-1"]
-    assert kinds["nano-1"] == kinds["named-1"]
-    assert len({kinds["agx-orin-1"], kinds["replayed-1"], kinds["nano-1"], kinds["heavy-1"]}) == 4
 
 
 def test_a_board_gets_what_others_measured_under_their_names_and_nothing_of_its_own() -> None:
