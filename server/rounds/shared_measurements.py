@@ -48,14 +48,15 @@ def share_measurements(
     kinds: Mapping[str, Hashable],
     states: Mapping[str, ClientState],
     asked: Collection[str],
+    peers: Collection[str] = (),
     limit: int = MAX_MODES,
 ) -> dict[str, tuple[Measurement, ...]]:
     """Select at most ``limit`` measurements of peers for each client of ``asked``.
 
     The boards of a kind are dealt into groups (``count_groups``). A board gets measurements of boards in other groups,
     taken in turn from ``MAX_DONORS`` that are consistent with it, or from more if these know few modes: first modes
-    that few other donors have contributed, then recent ones (the measurements of a state are oldest first). Throttled
-    and invalid measurements are not shared.
+    that few other donors have contributed, then recent ones (the measurements of a state are oldest first). Boards of
+    ``peers``, which take no part in the run, are of no group. Throttled and invalid measurements are not shared.
 
     The result depends neither on the order of boards nor on which other clients are asked.
 
@@ -64,11 +65,14 @@ def share_measurements(
         contradict no donor get the same.
     """
     alike: dict[Hashable, list[str]] = {}
-    for board in sorted(kinds):
+    for board in sorted(kinds.keys() - peers):
         alike.setdefault(kinds[board], []).append(board)
+    absent: dict[Hashable, list[str]] = {}
+    for board in sorted(peers):
+        absent.setdefault(kinds[board], []).append(board)
     place = {board: number for boards in alike.values() for number, board in enumerate(boards)}
     known = cache(lambda board: _index_by_mode(board, states[board].measurements if board in states else ()))
-    donors = cache(lambda kind, group: _list_donors(alike[kind], group, known))
+    donors = cache(lambda kind, group: [*_list_donors(alike[kind], group, known), *absent.get(kind, ())])
     select = cache(lambda chosen: _select_measurements([known(board) for board in chosen], limit))
 
     def consistent(board: str) -> tuple[str, ...]:
