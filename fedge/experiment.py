@@ -286,6 +286,13 @@ class StrategySpec(_SpecModel):
     """Inner strategy of a wrapper such as ``DifferentialPrivacyServerSideFixedClipping``."""
 
 
+class ModSpec(_SpecModel):
+    """A client mod: a name of ``flwr.clientapp.mod`` (or ``module:function``) and keyword arguments of its class."""
+
+    name: str
+    options: dict[str, float | int | str | bool] = Field(default_factory=dict)
+
+
 class SelectionSpec(_SpecModel):
     """The selector of a round's clients: its name (or ``module:function``), the number of clients, and its options."""
 
@@ -311,6 +318,25 @@ class LateReplySpec(_SpecModel):
     action: Literal["accept", "drop", "discount", "partial"] = "accept"
     grace: Annotated[float, Field(ge=0)] = 0.25
     staleness_exponent: Annotated[float, Field(ge=0)] = 0.5
+
+
+class EvaluationSpec(_SpecModel):
+    """Who evaluates the new model.
+
+    Attributes:
+        by: ``server``: on the whole test set, after every round. ``clients``: by the boards, each on its share of the
+            test set. ``both``: by both.
+        every: Rounds from one evaluation by clients to the next; the last round always has one.
+        fraction: Share of the available clients that evaluate, at least one.
+    """
+
+    by: Literal["server", "clients", "both"] = "server"
+    every: Annotated[int, Field(ge=1)] = 1
+    fraction: Annotated[float, Field(gt=0, le=1)] = 1.0
+
+    def is_due(self, number: int, rounds: int) -> bool:
+        """Return whether clients evaluate the model of round ``number`` of ``rounds``."""
+        return self.by != "server" and (number % self.every == 0 or number == rounds)
 
 
 class SuperlinkSpec(_SpecModel):
@@ -365,7 +391,10 @@ class Experiment(_SpecModel):
     """
     selection: SelectionSpec = SelectionSpec()
     strategy: StrategySpec = StrategySpec()
+    mods: tuple[ModSpec, ...] = ()
+    """Flower's mods on what clients send after training, the outermost first."""
     late: LateReplySpec = LateReplySpec()
+    evaluation: EvaluationSpec = EvaluationSpec()
     reply_timeout_s: Positive = 600.0
     """Wall time that the server waits for a round's replies before it counts missing ones as failed."""
     jobs: Annotated[int, Field(ge=1, le=256)] | None = None

@@ -32,7 +32,7 @@ NAME_ONLY_KEYS = ("policy", "strategy", "selection")
 """Keys whose value may be a bare name instead of a mapping with ``name``."""
 NAME_ONLY_FIELDS = {**dict.fromkeys(NAME_ONLY_KEYS, "name"), "network": "model"}
 """Keys at any level that accept a bare name, with the field that the name stands for."""
-NAME_ONLY_LISTS = {"fleet": "device", "exporters": "name"}
+NAME_ONLY_LISTS = {"fleet": "device", "exporters": "name", "mods": "name"}
 """Keys of lists whose items may be bare names, with the field that the name stands for."""
 NETWORK_FIELD = re.compile(
     r"(?:workload|fleet\.(?P<place>\d+)\.serving)\.network(?:\.model|\.input)?|fleet\.(?P<planned>\d+)\.serving\.placement"

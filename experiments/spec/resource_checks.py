@@ -16,8 +16,10 @@ import numpy as np
 from fedge.call_cache import cache_last_call
 from fedge.client.emulated_loader import build_loader_pipeline
 from fedge.client.emulated_memory import build_board_scaling, explain_narrowing_failure
+from fedge.client.evaluation import describe_evaluation
 from fedge.client.inference_service import average_inference_costs, build_demand, first_step_s, price_service
 from fedge.client.memory_scaling import AVERAGING_STRATEGIES, ScalingContext, can_narrow_clients
+from fedge.costs.cost_profile import CostProfile
 from fedge.costs.input_pipeline.fitted_pipeline import read_fitted_loader
 from fedge.costs.layered_work import build_workload, count_priced_bytes, find_priced_network
 from fedge.costs.layers.network_record import list_known_workloads
@@ -98,11 +100,11 @@ def _check_possible(experiment: Experiment, where: str, widths: Sequence[float])
     work, strategy = experiment.workload, experiment.strategy.name
     if min(widths) == 1.0:
         return
-    if not can_narrow_clients(work, strategy):
-        right = (
-            f"1, because {strategy} compares or clips whole updates, which a narrow network's is not; or a strategy "
-            f"that averages: {', '.join(AVERAGING_STRATEGIES)}"
-        )
+    if not can_narrow_clients(experiment):
+        who, other = strategy, f"a strategy that averages: {', '.join(AVERAGING_STRATEGIES)}"
+        if experiment.mods:
+            who, other = f"the mod {experiment.mods[0].name}", "no mods"
+        right = f"1, because {who} compares or clips whole updates, which a narrow network's is not; or {other}"
         raise BadInput(where, format_value(list(widths)), right)
     why = explain_narrowing_failure(load_experiment_task(experiment), widths)
     if why:
@@ -293,6 +295,37 @@ def _round_up(seconds: float) -> float:
     """Round up to two significant digits, so that the suggested number is sufficient."""
     scale = 10.0 ** (math.floor(math.log10(seconds)) - 1)
     return float(f"{math.ceil(seconds / scale) * scale:.2g}")
+
+
+def check_evaluation(experiment: Experiment) -> None:
+    """Raise ``BadInput`` if the boards cannot evaluate the model, or the cost of it is not known."""
+    spec, where, task = experiment.evaluation, "evaluation.by", experiment.workload.task
+    if spec.by == "server":
+        return
+    if not hasattr(load_experiment_task(experiment), "test_labels"):
+        raise BadInput(where, repr(spec.by), f"server: the task {task} has no test samples to divide among clients")
+    for i, entry in enumerate(experiment.fleet):
+        if entry.serving is not None:
+            got = f"{spec.by!r}, with an inference service at fleet[{i}].serving"
+            raise BadInput(where, got, "server: what an evaluation costs beside a service is not known")
+    for board in {board.entry: board for board in list_boards(experiment)}.values():
+        try:
+            _price_evaluation(experiment, board, build_kind(board, experiment.workload).spec)
+        except UnknownName as error:
+            right = "server, or workload.network: a network whose layers price an inference"
+            raise BadInput(where, f"{spec.by!r}, but inference with {error.got} has no cost", right) from error
+
+
+def _price_evaluation(experiment: Experiment, board: FleetBoard, device: DeviceSpec) -> CostProfile:
+    return price_service(device, describe_evaluation(experiment.workload, board.entry))[0]
+
+
+def evaluation_label(experiment: Experiment, board: FleetBoard, device: DeviceSpec) -> dict[str, dict[str, str]]:
+    """Return the provenance of the cost of an evaluation as a label; empty if no emulated board evaluates."""
+    if experiment.evaluation.by == "server" or experiment.backend == "fleet":
+        return {}
+    cost = _price_evaluation(experiment, board, device)
+    return {"evaluation": {"label": cost.label, "source": cost.source}}
 
 
 def serving_label(board: FleetBoard, device: DeviceSpec) -> dict[str, dict[str, str]]:

@@ -154,7 +154,7 @@ def build_scaling_context(
     Returns:
         The options, or None if the network of the workload is unknown.
     """
-    workload, strategy = experiment.workload, experiment.strategy.name
+    workload = experiment.workload
     network = find_priced_network(entry, workload)
     if network is None:
         return None
@@ -163,7 +163,7 @@ def build_scaling_context(
         work = dataclasses.replace(work, layers=find_known_layers(work.name))
 
     def may() -> bool:
-        return can_narrow_clients(workload, strategy) and narrow()
+        return can_narrow_clients(experiment) and narrow()
 
     return ScalingContext(
         network,
@@ -203,11 +203,14 @@ def estimate_usable_mb(device: DeviceSpec) -> float:
     return (1.0 - SYSTEM_SHARE) * 1000.0 * device.ram_gb.value
 
 
-def can_narrow_clients(workload: WorkloadSpec, strategy: str) -> bool:
-    """Return whether a run's strategy allows clients to train narrow networks.
+def can_narrow_clients(experiment: Experiment) -> bool:
+    """Return whether a run's strategy and mods allow clients to train narrow networks.
 
-    A strategy of the user's own is allowed if the user sets the widths.
+    A strategy of the user's own is allowed if the user sets the widths. Mods compare a result with the whole model.
     """
+    workload, strategy = experiment.workload, experiment.strategy.name
+    if experiment.mods:
+        return False
     return strategy in AVERAGING_STRATEGIES or (workload.memory.widths is not None and ":" in strategy)
 
 

@@ -12,7 +12,6 @@ from rich.console import Console
 
 from experiments.cli.devices_list import list_devices, show_device, show_modes
 from fedge.devices.catalogue import load_catalogue
-from fedge.errors import UnknownName
 
 BOARDS = sorted(load_catalogue())
 ORIN_NANO_LOWEST = {"cores": 1, "cpu_mhz": 115.2, "gpu_mhz": 306.0, "mem_mhz": 204.0}
@@ -72,13 +71,6 @@ def test_all_modes_are_one_csv_row_each(console: Console) -> None:
     assert lines[0] == "cores,cpu_mhz,gpu_mhz,mem_mhz"
     assert len(lines) == 1 + 1800
     assert lines[-1] == "6,1510.4,624.75,2133"
-
-
-def test_an_unknown_board_or_preset_lists_the_known_ones(console: Console) -> None:
-    with pytest.raises(UnknownName, match="known: agx-orin-32gb"):
-        show_device("tx9", console)
-    with pytest.raises(UnknownName, match="--preset: got '6W'; known: MAXN, 5W"):
-        show_modes("nano", "6W", False, console)
 
 
 def test_the_list_as_json_has_value_label_and_source_of_every_figure(console: Console) -> None:

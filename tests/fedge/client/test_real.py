@@ -29,7 +29,7 @@ from fedge.client import board_session, real
 from fedge.client.worker_training import STRETCH_LIMIT_S
 from fedge.devices.local_board import BoardLocation, LocalBoard, name_meter, open_local_board
 from fedge.errors import BadInput, SensorLost
-from fedge.experiment import Experiment, list_boards
+from fedge.experiment import EvaluationSpec, Experiment, list_boards
 from fedge.powerd.powerd_client import PowerdClient as Power
 from fedge.seeds import derive_seed, make_generator
 from fedge.telemetry.trace_operations import check_plausible_trace, clip_trace
@@ -37,7 +37,7 @@ from fedge.types import RoundGoal, TrainOptions
 from fedge.wire import ReplyMessage, RequestMessage
 from fedge.worker.worker_client import WorkerClient as Worker
 from fedge.workloads import load_experiment_task, load_task
-from fedge.workloads.partitions import split_samples
+from fedge.workloads.partitions import split_samples, split_test
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("desk")]
 
@@ -121,6 +121,26 @@ def test_a_front_and_a_round_give_what_an_emulated_board_gives_and_leave_the_boa
     assert worked.span_s
     assert sum(worked.span_s) == pytest.approx(work_s, rel=0.05)
     assert worked.rails_w
+    assert limits(board) == before
+
+
+def test_it_evaluates_the_model_on_its_own_test_samples_and_measures_that(board: Desk) -> None:
+    before, arrays = limits(board), TASK.initial_arrays(3)
+    evaluating = EXPERIMENT.model_copy(update={"evaluation": EvaluationSpec(by="clients")})
+    ask = RequestMessage("evaluate", round=1, start_s=5.0, policy="balanced", model_bytes=24_000)
+    answer, trained = real.answer_request(evaluating, board.settings, ask, arrays)
+
+    shares = split_samples(EXPERIMENT.data, TASK.labels, 2, make_generator(EXPERIMENT.seed, "partition"))
+    own = split_test(shares, TASK.labels, TASK.test_labels)[0]
+    assert answer.error is None
+    assert answer.evaluation is not None
+    assert trained is None
+    assert answer.evaluation.samples == len(own)
+    assert (answer.evaluation.loss, answer.evaluation.accuracy) == pytest.approx(TASK.evaluate(arrays, own), rel=1e-5)
+    assert answer.evaluation.measured.work_s > 0
+    assert answer.evaluation.measured.power_w > 0
+    assert answer.state is not None
+    assert answer.state.rested_at_s == 5.0 + answer.evaluation.busy_s
     assert limits(board) == before
 
 
