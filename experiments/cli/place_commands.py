@@ -70,7 +70,8 @@ def place(
 def print_placement(options: PlacementOptions, html: Path | None, json_file: Path | None) -> None:
     """Plan, print and write the results."""
     from experiments.report.analysis.placement_terminal import print_placement_advice
-    from fedge.analysis.placement.placement_advice import PLACEMENT_FORMAT, advise_placement, placement_advice_to_dict
+    from fedge.analysis.placement.placement_advice import advise_placement, placement_advice_to_dict
+    from fedge.analysis.placement.planned_service import PLACEMENT_FORMAT
 
     check_output("--json", json_file, f'{{\n  "format": "{PLACEMENT_FORMAT}"')
     check_output("--html", html, "<!doctype html")

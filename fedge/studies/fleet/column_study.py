@@ -60,6 +60,7 @@ def _list_unsupported(experiment: Experiment) -> Iterator[tuple[str, str, str]]:
         given = {
             "serving": entry.serving is not None,
             "loader": entry.loader is not None,
+            "width": entry.width < 1.0,
             "availability.trace": entry.availability is not None and entry.availability.trace is not None,
             "ambient_c": entry.ambient_c != AMBIENT_C,
             "truth": BOARD_PLACE in entry.truth,
