@@ -28,7 +28,7 @@ help: ## List the commands
 setup: $(STAMP) ## Make .venv and install the project into it (only when something changed)
 
 # PYTHON=/path/to/python chooses the interpreter.
-$(STAMP): requirements.lock pyproject.toml
+$(STAMP): requirements.lock requirements.in pyproject.toml
 	@python=$$(PYTHON='$(PYTHON)' .ci/find-python) || exit 1; \
 	  if [ ! -x $(BIN)/python ]; then echo "Making $(VENV) with $$($$python -V) ..."; $$python -m venv $(VENV) || exit 1; fi
 	@echo "Installing the pinned dependencies (about a minute with a warm network) ..."

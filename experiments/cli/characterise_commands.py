@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from experiments.cli.command_output import make_console, warn
+from experiments.cli.command_output import check_output, make_console, warn, write_output
 
 if TYPE_CHECKING:
+    from fedge.characterisation.sweep_prediction import EpochPredictionOptions
     from fedge.characterisation.sweep_run import SweepRun
 
 EXIT_NO_RESULTS = 1
@@ -157,6 +158,9 @@ def characterise_predict(
     cache: Annotated[str | None, typer.Option(help="The page cache: warm, or dropped (a first epoch).")] = None,
     method: Annotated[str, typer.Option(help="epochs (stalls included), or simple (the paper's).")] = "epochs",
     best: Annotated[str | None, typer.Option(help="Only the board's best mode by time, energy or balanced.")] = None,
+    loader_out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the fitted data loader, which a fleet entry may name.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Predict time, stall and energy of an epoch at settings without a measurement; by default at the measured ones."""
@@ -177,6 +181,8 @@ def characterise_predict(
         best=best,
     )
     predictions = predict_epochs(options)
+    if loader_out is not None:
+        _write_loader(options, loader_out)
     if as_json:
         typer.echo(json.dumps([asdict(prediction) for prediction in predictions]))
         return
@@ -185,3 +191,13 @@ def characterise_predict(
     from experiments.report.characterisation.sweep_terminal import build_prediction_table
 
     build_prediction_table(predictions).print(Console(width=None if sys.stdout.isatty() else TABLE_WIDTH))
+
+
+def _write_loader(options: EpochPredictionOptions, file: Path) -> None:
+    from fedge.atomic_files import write_text
+    from fedge.characterisation.sweep_prediction import fit_loader
+    from fedge.wire import to_json
+
+    check_output("--loader-out", file, starts='{"device"')
+    text = to_json(fit_loader(options)) + "\n"
+    write_output("--loader-out", file, lambda path: write_text(path, text))

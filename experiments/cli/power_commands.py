@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -138,13 +139,15 @@ def board_check(
     worker_socket: Annotated[str | None, typer.Option(metavar="SOCKET", help="The worker's socket.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Set each knob twice, read it back, measure power, restore; exit with 1 if a check failed."""
+    """Set each knob twice, read it back, measure power and the link, restore; exit with 1 if a check failed."""
     from fedge.devices.board_check import check_board, is_passed
+    from fedge.telemetry.link_check import check_link
 
     given = _read_settings(settings, socket)
-    findings = check_board(
-        given.place, worker_socket or given.worker_socket, seconds, lambda text: typer.echo(text, err=True)
-    )
+    report = partial(typer.echo, err=True)
+    findings = check_board(given.place, worker_socket or given.worker_socket, seconds, report)
+    report("measuring the link ...")
+    findings = (*findings, check_link(given.telemetry))
     if as_json:
         typer.echo(json.dumps([asdict(finding) for finding in findings]))
     else:

@@ -20,11 +20,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedge.characterisation.observed_pipeline import FittedPipeline, fit_input_pipeline, uncontended_compute_s
+from fedge.characterisation.observed_pipeline import fit_input_pipeline, uncontended_compute_s
 from fedge.characterisation.point_observations import PointObservation
 from fedge.characterisation.sweep_plan import StoragePlan
 from fedge.client.loader_stalls import LoaderModel, add_stalls, remove_stalls
 from fedge.costs.cost_priors import transfer_priors
+from fedge.costs.input_pipeline.fitted_pipeline import FittedPipeline
 from fedge.costs.input_pipeline.steady_state import compute_host_factor
 from fedge.decisions.measured_correction import correct_with_measurements
 from fedge.devices.catalogue import load_catalogue

@@ -12,13 +12,13 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
-from fedge.characterisation.point_observations import WARM_SHARE, PointObservation
+from fedge.characterisation.point_observations import PointObservation
 from fedge.characterisation.sweep_plan import StoragePlan
 from fedge.costs.input_pipeline.emulated_pipeline import load_storages
+from fedge.costs.input_pipeline.fitted_pipeline import WARM_SHARE, FittedPipeline
 from fedge.costs.input_pipeline.pipeline_fit import UNKNOWN_CROWDING
 from fedge.costs.input_pipeline.pipeline_model import HostCores, InputPipeline, Loader, SampleCost, StepCost, Storage
 from fedge.costs.input_pipeline.steady_state import (
@@ -29,7 +29,7 @@ from fedge.costs.input_pipeline.steady_state import (
     file_read_s,
     solve_steady_states,
 )
-from fedge.errors import BadInput, UnknownName
+from fedge.errors import BadInput
 from fedge.types import Floats, PowerMode
 
 DEFAULT_STORAGE_MODEL = "ssd"
@@ -43,42 +43,6 @@ values fit noise, larger ones ignore real contention."""
 _LEAST_S = 1e-9
 
 HostShare = Callable[[PowerMode], float]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class FittedPipeline:
-    """The pipeline at the top clocks, without computing, and the storages by their names in the plan."""
-
-    top: InputPipeline
-    storages: Mapping[str, Storage]
-    sd_log: float
-    """Root-mean-square error of the pipeline's step times against the observed ones, in log units."""
-
-    def pipeline_at(self, batch_size: int, workers: int, prefetch: int, storage: str, cached: float) -> InputPipeline:
-        """Return the pipeline at another setting, at the top clocks.
-
-        Args:
-            batch_size: Samples per minibatch.
-            workers: Loader workers.
-            prefetch: Batches prepared ahead per worker.
-            storage: Name of a storage of the plan, or of an emulated one.
-            cached: Share of the reads that the page cache serves, 0 to 1.
-
-        Raises:
-            UnknownName: The storage was not observed and is not known.
-        """
-        stored = self.storages.get(storage, load_storages().get(storage))
-        if stored is None and cached < WARM_SHARE:
-            raise UnknownName("--storage", storage, tuple(dict.fromkeys((*self.storages, *load_storages()))))
-        more, step = batch_size / self.top.batch_size, self.top.step
-        return dataclasses.replace(
-            self.top,
-            batch_size=batch_size,
-            loader=Loader(workers, prefetch),
-            storage=stored or self.top.storage,
-            step=dataclasses.replace(step, copy_s=step.copy_s * more, collate_s=step.collate_s * more),
-            cached=cached,
-        )
 
 
 def host_slowdown(mode: PowerMode, maxn: PowerMode) -> float:

@@ -19,6 +19,7 @@ from fedge.characterisation.point_observations import PointObservation, extract_
 from fedge.characterisation.sweep_plan import WorkKind, parse_mode
 from fedge.characterisation.sweep_store import SweepResult, read_result
 from fedge.costs.input_pipeline.emulated_pipeline import load_storages
+from fedge.costs.input_pipeline.fitted_pipeline import FittedLoader
 from fedge.decisions.candidate_modes import mask_candidates
 from fedge.errors import BadInput, UnknownName
 from fedge.modes import build_grid, stack_modes
@@ -102,17 +103,28 @@ def predict_epochs(options: EpochPredictionOptions) -> list[EpochPrediction]:
     return predict_result_epochs(read_result(options.folder), options)
 
 
+def fit_loader(options: EpochPredictionOptions) -> FittedLoader:
+    """Fit the input pipeline of a sweep's board and workload, of which the options name one if there are several.
+
+    Raises:
+        BadInput: If the sweep lacks the data, or the board's modes are not known.
+    """
+    result = read_result(options.folder)
+    board, spec = _find_board(options, result)
+    workload = _resolve_name("--workload", options.workload, _list_workloads(result))
+    observations = extract_observations(result, board, workload, options.kind)
+    model = EpochModel(spec, workload, result.plan.storages).fit(observations)
+    source = f"{len(observations)} observations of {board} in {options.folder.name}"
+    return FittedLoader(spec.name, workload, label=model.label_, source=source, pipeline=model.pipeline_)
+
+
 def predict_result_epochs(result: SweepResult, options: EpochPredictionOptions) -> list[EpochPrediction]:
     """Predict as ``predict_epochs`` does, from the measurements of a sweep that was read already."""
     _check_options(options)
     stored = tuple(dict.fromkeys((*result.plan.storages, *load_storages())))
     if options.storage is not None and options.storage not in stored:
         raise UnknownName("--storage", options.storage, stored)
-    board = _resolve_name("--board", options.board, result.plan.boards)
-    spec = sweep_plan.load_board_spec(board)
-    if spec is None:
-        right = "a board whose power modes can be set, an emulated one or a Jetson"
-        raise BadInput("--board", f"{board}, a machine whose modes are not known", right)
+    board, spec = _find_board(options, result)
     names = (
         (_resolve_name("--workload", options.workload, tuple(result.plan.workloads)),)
         if options.workload
@@ -123,6 +135,15 @@ def predict_result_epochs(result: SweepResult, options: EpochPredictionOptions) 
         for name in names
         for prediction in _predict_workload(result, options=options, board=board, workload=name, spec=spec)
     ]
+
+
+def _find_board(options: EpochPredictionOptions, result: SweepResult) -> tuple[str, DeviceSpec]:
+    board = _resolve_name("--board", options.board, result.plan.boards)
+    spec = sweep_plan.load_board_spec(board)
+    if spec is None:
+        right = "a board whose power modes can be set, an emulated one or a Jetson"
+        raise BadInput("--board", f"{board}, a machine whose modes are not known", right)
+    return board, spec
 
 
 def _check_options(options: EpochPredictionOptions) -> None:

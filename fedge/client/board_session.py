@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 
 from fedge import workloads
 from fedge.client.client_setup import ClientSetup
+from fedge.client.evaluation import check_samples
 from fedge.client.inference_service import ExpectedService, average_inference_costs, build_demand
 from fedge.client.memory_scaling import build_scaling_context
 from fedge.client.prediction_requests import CachedPredictor
@@ -35,7 +37,7 @@ from fedge.worker import sources
 from fedge.worker.builtin_tasks import TASKS
 from fedge.worker.worker_client import WorkerClient
 from fedge.workloads import datasets
-from fedge.workloads.partitions import split_samples
+from fedge.workloads.partitions import split_samples, split_test
 
 SAMPLES_PER_PROBE = 4
 # A probe lasts at least as many samples of the power sensor: their noise of 1 to 2 % is then as small as that of steps.
@@ -76,12 +78,13 @@ def _partition_name(experiment: Experiment, index: int) -> str:
         experiment.data.model_dump_json(),
         len(list_boards(experiment)),
         experiment.seed,
+        experiment.evaluation.by != "server",
     )
     return hashlib.sha256(repr((*decides, index)).encode()).hexdigest()[:24]
 
 
 def _load_share(experiment: Experiment, index: int) -> sources.Data:
-    """Load the training samples of one board in the data set's order, and the whole test set."""
+    """Load the training samples of one board in the data set's order, and its test samples if boards evaluate."""
     name = experiment.workload.task
     if name not in TASKS:
         right = "one of fedge's tasks, or data_folder in the board's settings"
@@ -92,11 +95,15 @@ def _load_share(experiment: Experiment, index: int) -> sources.Data:
         experiment.data, images.train_y, len(list_boards(experiment)), make_generator(experiment.seed, "partition")
     )
     share: NDArray[np.int64] = shares[index]
+    test = np.arange(len(images.test_y))
+    if experiment.evaluation.by != "server":
+        test = split_test(shares, images.train_y, images.test_y)[index]
+        check_samples(len(test))
     return sources.Data(
         images.train_x[share],
         train_y=images.train_y[share],
-        test_x=images.test_x,
-        test_y=images.test_y,
+        test_x=images.test_x[test],
+        test_y=images.test_y[test],
         mean=tuple(images.mean),
         sd=tuple(images.sd),
         classes=images.classes,
@@ -210,14 +217,15 @@ def _find_entry(experiment: Experiment, name: str) -> FleetBoard:
 
 def build_task_request(experiment: Experiment) -> Mapping[str, Any]:
     """Return the task for the worker: a built-in task by name, or the user's own file with its hash."""
-    name = experiment.workload.task
+    name, network = experiment.workload.task, experiment.workload.network
+    cut = {} if network is None or network.channels is None else {"channels": json.loads(network.channels)}
     if name in TASKS:
-        return {"builtin": name}
+        return {"builtin": name, **cut}
     if not name.endswith(".py"):
         right = "one of fedge's tasks, or the path of a task file (.py), which the board's worker can load"
         raise BadInput("workload.task", repr(name), right)
     source = _find_task_file(Path(name)).read_bytes()
-    return {"name": name, "source": source.decode("utf-8"), "sha256": hashlib.sha256(source).hexdigest()}
+    return {"name": name, "source": source.decode("utf-8"), "sha256": hashlib.sha256(source).hexdigest(), **cut}
 
 
 def _find_task_file(path: Path) -> Path:

@@ -53,11 +53,12 @@ class ScalingContext:
     Attributes:
         network: The network whose memory is predicted.
         device: The board's specification.
-        requested: Requested scale.
+        requested: The run's requested scale, to which step times refer.
         work: The step as it is priced; its batch size may differ from the trained one.
         limit_mb: Memory available for training in MB.
         spec: The experiment's memory settings.
         can_narrow: Returns whether the task's network can be narrowed; called only if needed.
+        width: Largest width that the board may train.
     """
 
     network: NetworkCost
@@ -67,8 +68,14 @@ class ScalingContext:
     limit_mb: float
     spec: MemorySpec
     can_narrow: Callable[[], bool]
+    width: float = 1.0
     _needs: dict[TrainingScale, StepNeed] = field(default_factory=dict)
     _seconds: dict[TrainingScale, float] = field(default_factory=dict)
+
+    @property
+    def asked(self) -> TrainingScale:
+        """Return the scale that the board trains if it has the memory."""
+        return dataclasses.replace(self.requested, width=self.width)
 
     def estimate_need(self, scale: TrainingScale) -> StepNeed:
         """Return the predicted memory of a step, not corrected by the board's history."""
@@ -122,9 +129,9 @@ class ScalingContext:
     def list_scales(self) -> Iterable[TrainingScale]:
         """Return the scales to try in order of preference; narrow ones only if the network can be narrowed."""
         if not self.spec.guard:
-            return (self.requested,)
+            return (self.asked,)
         every = list_scales(
-            self.requested, min(self.spec.min_batch, self.requested.batch_size), self._allowed_widths, self.spec.lower
+            self.asked, min(self.spec.min_batch, self.requested.batch_size), self._allowed_widths, self.spec.lower
         )
         return (scale for scale in every if scale.width == 1.0 or self.can_narrow())
 
@@ -147,7 +154,7 @@ def build_scaling_context(
     Returns:
         The options, or None if the network of the workload is unknown.
     """
-    workload, strategy = experiment.workload, experiment.strategy.name
+    workload = experiment.workload
     network = find_priced_network(entry, workload)
     if network is None:
         return None
@@ -156,7 +163,7 @@ def build_scaling_context(
         work = dataclasses.replace(work, layers=find_known_layers(work.name))
 
     def may() -> bool:
-        return can_narrow_clients(workload, strategy) and narrow()
+        return can_narrow_clients(experiment) and narrow()
 
     return ScalingContext(
         network,
@@ -166,6 +173,7 @@ def build_scaling_context(
         limit_mb=max(0.0, memory_limit_mb(entry, device) - service_memory_mb(entry.serving)),
         spec=workload.memory,
         can_narrow=may,
+        width=entry.width,
     )
 
 
@@ -195,11 +203,14 @@ def estimate_usable_mb(device: DeviceSpec) -> float:
     return (1.0 - SYSTEM_SHARE) * 1000.0 * device.ram_gb.value
 
 
-def can_narrow_clients(workload: WorkloadSpec, strategy: str) -> bool:
-    """Return whether a run's strategy allows clients to train narrow networks.
+def can_narrow_clients(experiment: Experiment) -> bool:
+    """Return whether a run's strategy and mods allow clients to train narrow networks.
 
-    A strategy of the user's own is allowed if the user sets the widths.
+    A strategy of the user's own is allowed if the user sets the widths. Mods compare a result with the whole model.
     """
+    workload, strategy = experiment.workload, experiment.strategy.name
+    if experiment.mods:
+        return False
     return strategy in AVERAGING_STRATEGIES or (workload.memory.widths is not None and ":" in strategy)
 
 
@@ -277,9 +288,9 @@ def summarize_memory_use(
 ) -> MemoryUse:
     """Build the memory section of a round's report."""
     first = choose_first_attempt(scaling, state).choice if attempt.failures else attempt.choice
-    predicted_mb = _requested_scale_mb(scaling, attempt.observations)
+    predicted_mb = _asked_scale_mb(scaling, attempt.observations)
     why = describe_scaling(
-        scaling.requested,
+        scaling.asked,
         used=attempt.scale,
         predicted_mb=predicted_mb,
         limit_mb=scaling.limit_mb,
@@ -289,7 +300,7 @@ def summarize_memory_use(
         times = "once" if attempt.failures == 1 else f"{attempt.failures} times"
         why = f"{why or first.scale}; ran out of memory {times} first, at {first.scale}"
     return MemoryUse(
-        asked=scaling.requested,
+        asked=scaling.asked,
         used=attempt.scale,
         predicted_mb=attempt.choice.need.memory_mb,
         limit_mb=scaling.limit_mb,
@@ -302,10 +313,10 @@ def summarize_memory_use(
     )
 
 
-def _requested_scale_mb(scaling: ScalingContext, observations: Sequence[MemoryObservation]) -> float:
-    """Return the predicted memory at the requested scale, corrected by the history, in MB."""
+def _asked_scale_mb(scaling: ScalingContext, observations: Sequence[MemoryObservation]) -> float:
+    """Return the predicted memory at the scale that is asked for, corrected by the history, in MB."""
     chosen = choose_scale(
-        (scaling.requested,),
+        (scaling.asked,),
         need=scaling.estimate_need,
         belief=build_memory_belief(observations),
         limit_mb=scaling.limit_mb,
@@ -316,9 +327,9 @@ def _requested_scale_mb(scaling: ScalingContext, observations: Sequence[MemoryOb
 
 
 def previous_scale(scaling: ScalingContext, state: ClientState) -> TrainingScale:
-    """Return the scale of the client's last measurement, or the requested one before the first."""
+    """Return the scale of the client's last measurement, or the one that is asked for before the first."""
     last = state.measurements[-1].scale if state.measurements else None
-    return scaling.requested if last is None else last
+    return scaling.asked if last is None else last
 
 
 def explain_out_of_memory(scaling: ScalingContext, attempt: ScaleAttempt) -> str:

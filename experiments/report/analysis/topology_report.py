@@ -23,10 +23,11 @@ from experiments.report.page import (
 )
 from experiments.report.quantities import number
 from experiments.report.tables import Cell, Table, number_cell, print_lines, text_cell
-from fedge.analysis.topology.channel_plan import LayerCut, NetworkVariant
+from fedge.analysis.topology.channel_plan import NetworkVariant
 from fedge.analysis.topology.variant_files import TrainingCheck
 from fedge.analysis.topology.variant_search import StepLimits, VariantFit
 from fedge.atomic_files import write_text
+from fedge.worker.channel_cuts import LayerCut
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -13,6 +13,7 @@ from experiments.report.run import (
     board_sections,
     comparison_page,
     energy_charts,
+    evaluation_section,
     knowledge_section,
     mode_charts,
     participation_charts,
@@ -138,6 +139,7 @@ def _list_cards(run: LoadedRun) -> list[Card]:
         *([Card("Final accuracy", percent(figure["final_accuracy"]), loss)] if run.accuracies else []),
         Card("Energy of the fleet", energy(figure["energy_j"]), training),
         Card("Makespan", duration(figure["makespan_s"]), clock),
+        *evaluation_section.list_evaluation_cards(run),
         *_list_special_cards(run),
         *([] if run.asynchronous else _list_maxn_cards(run)),
     ]
@@ -211,6 +213,7 @@ def _build_sections(run: LoadedRun) -> list[Section]:
     accuracy = [Section("Accuracy", tested, energy_charts.build_accuracy_charts(run))] if run.accuracies else []
     return [
         *accuracy,
+        *evaluation_section.build_evaluation_sections(run),
         Section(
             "Timeline", timeline_charts.TIMELINE_LEADS[run.asynchronous], timeline_charts.build_timeline_charts(run)
         ),

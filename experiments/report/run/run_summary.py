@@ -100,7 +100,7 @@ def summarise_run(
         "clients": len({row.board for row in clients}),
         "final_accuracy": rounds[-1].accuracy if rounds else None,
         "final_loss": rounds[-1].loss if rounds else None,
-        "makespan_s": rounds[-1].end_s if rounds else 0.0,
+        "makespan_s": rounds[-1].end_s + (rounds[-1].evaluation_s or 0.0) if rounds else 0.0,
         "mean_round_s": sum(row.round_s for row in rounds) / max(1, len(rounds)),
     }
     return {
@@ -108,6 +108,7 @@ def summarise_run(
         **_energy_figures(experiment, rounds),
         **_prediction_errors(clients),
         **_outcome_counts(experiment, rounds, clients),
+        **_evaluation_figures(rounds),
         **_service_figures(clients),
         **collect_lowered(clients),
         "wall_s": wall_s,
@@ -119,6 +120,7 @@ def _energy_figures(experiment: Experiment, rounds: Sequence[RoundRow]) -> dict[
     compared, policy = select_comparable(rounds), experiment.policy.name
     energy_j, budget_j = sum(row.energy_j for row in rounds), experiment.policy.budget_j
     resting_j = sum(row.resting_energy_j or 0.0 for row in rounds)
+    evaluation_j = sum(row.evaluation_energy_j or 0.0 for row in rounds)
     return {
         "energy_j": energy_j,
         "train_energy_j": sum(row.train_energy_j for row in rounds),
@@ -129,7 +131,7 @@ def _energy_figures(experiment: Experiment, rounds: Sequence[RoundRow]) -> dict[
         "round_vs_maxn": _round_vs_maxn(compared),
         "resting_energy_j": resting_j,
         "budget_j": budget_j,
-        "budget_spent": None if budget_j is None else (energy_j + resting_j) / budget_j,
+        "budget_spent": None if budget_j is None else (energy_j + resting_j + evaluation_j) / budget_j,
         "compared_rounds": len(compared),
         "saving_vs_maxn": compute_saving(compared, policy, "maxn", "energy_j"),
         "saving_vs_maxn_parked": compute_saving(compared, policy, "maxn_parked", "energy_j"),
@@ -163,6 +165,19 @@ def _outcome_counts(experiment: Experiment, rounds: Sequence[RoundRow], clients:
         "mean_staleness": _mean_known([row.staleness for row in clients if row.staleness is not None]),
         "infeasible": sum(row.feasible is False for row in clients),
         "link_mbps": _median_known([row.link_mbps for row in clients]),
+    }
+
+
+def _evaluation_figures(rounds: Sequence[RoundRow]) -> dict[str, Any]:
+    """Return the clients' last results and the cost of their evaluations; empty if they made none."""
+    evaluated = [row for row in rounds if row.evaluation_s is not None]
+    if not evaluated:
+        return {}
+    return {
+        "final_client_accuracy": evaluated[-1].client_accuracy,
+        "final_client_loss": evaluated[-1].client_loss,
+        "evaluation_s": sum(row.evaluation_s or 0.0 for row in evaluated),
+        "evaluation_energy_j": sum(row.evaluation_energy_j or 0.0 for row in evaluated),
     }
 
 

@@ -58,8 +58,11 @@ def describe_links(labels: LabelsByEntry) -> str:
     """Describe the model that a round moves and the one that is trained; empty for runs that did not record them."""
     links = {name: label["link"] for name, label in labels.items() if "link" in label}
     moved = {name: f"{data_size(link['moved_bytes'])} each way ({link['source']})" for name, link in links.items()}
-    trained = next((data_size(link["trained_bytes"]) for link in links.values()), "")
-    return f"{_join_by_entry(moved)}; the trained model has {trained}" if links else ""
+    if not links:
+        return ""
+    trained = next(iter(links.values()))
+    pruned = ", pruned as it is priced," if trained.get("pruned") else ""
+    return f"{_join_by_entry(moved)}; the trained model{pruned} has {data_size(trained['trained_bytes'])}"
 
 
 def describe_costs(labels: LabelsByEntry) -> str:
