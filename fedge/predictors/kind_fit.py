@@ -7,7 +7,7 @@ that many others determine. So boards that are told the same share the fit and i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -34,10 +34,11 @@ from fedge.predictors.candidate_blend import (
 from fedge.types import Floats, Measurement, PowerMode, ProfileTable
 
 MIN_PEER_ROWS = 16
-"""Measurements of other boards from which on a board's own are added to their fit. Default; with fewer, the curves that
-fit them best may be far from those that fit all."""
+"""Measurements of other boards from which on a board's own are added to their fit. Compared on emulated boards of four
+kinds with a fit to all: 11 measurements of others and one to four own raise the errors by 1 to 15 %, 22 by 2 to 4 %, 44
+and more by 0 to 5 %."""
 MIN_PEER_RATIO = 2
-"""The same, as a multiple of the board's own measurements."""
+"""The same, as a multiple of the board's own measurements. Default; a board with many of its own needs no others."""
 
 
 def split_by_board(measurements: Sequence[Measurement]) -> tuple[tuple[Measurement, ...], tuple[Measurement, ...]]:
@@ -46,8 +47,8 @@ def split_by_board(measurements: Sequence[Measurement]) -> tuple[tuple[Measureme
     return own, tuple(measurement for measurement in measurements if measurement.board is not None)
 
 
-def suffices_alone(own: Sequence[Measurement], peers: Sequence[Measurement]) -> bool:
-    """Return whether the peers' measurements determine the curves that the board's own are added to."""
+def has_enough_peers(own: Sequence[Measurement], peers: Sequence[Measurement]) -> bool:
+    """Return whether the peers' measurements alone determine the curves that the board's own are added to."""
     return len(peers) >= max(MIN_PEER_ROWS, MIN_PEER_RATIO * len({measurement.mode for measurement in own}))
 
 
@@ -79,7 +80,7 @@ class KindFit:
         return UpdatedFit(self, own.time.x, time, power)
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=16)
 def _tabulate(kind: KindFit, x: KnobTable) -> tuple[list[TabulatedModes], list[TabulatedModes]]:
     """Tabulate a kind's candidates; few tables are kept, since each holds megabytes and boards of a kind are predicted
     one after the other.
@@ -174,13 +175,15 @@ class _UpdatedPrediction:
 
 
 def fit_boards(
-    knowledge: Sequence[PriorKnowledge], priors: Sequence[PriorGroups], measurements: Sequence[Sequence[Measurement]]
+    knowledge: Sequence[PriorKnowledge],
+    list_priors: Sequence[Callable[[], PriorGroups]],
+    measurements: Sequence[Sequence[Measurement]],
 ) -> list[BoardFit]:
     """Fit several boards to their measurements at once.
 
     Args:
         knowledge: What is known of each board before.
-        priors: The candidates of each board.
+        list_priors: Return the candidates of each board.
         measurements: All measurements that each board knows of.
 
     Raises:
@@ -190,12 +193,14 @@ def fit_boards(
     pooled: dict[int, PooledMeasurements] = {}
     for place, (known, every) in enumerate(zip(knowledge, measurements, strict=True)):
         own, peers = split_by_board(every)
-        if suffices_alone(own, peers):
+        if has_enough_peers(own, peers):
             kind = _fit_kind(known.maxn, known.priors, known.references, peers)
             fits[place] = kind.update(pool_measurements(own, known.maxn))
         else:
             pooled[place] = pool_measurements(every, known.maxn)
-    fits |= zip(pooled, fit_pooled_boards([priors[place] for place in pooled], list(pooled.values())), strict=True)
+    fits |= zip(
+        pooled, fit_pooled_boards([list_priors[place]() for place in pooled], list(pooled.values())), strict=True
+    )
     return [fits[place] for place in range(len(knowledge))]
 
 

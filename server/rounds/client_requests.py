@@ -128,7 +128,8 @@ class FleetRequests:
         shared: Mapping[str, tuple[Measurement, ...]] = {}
         if self.experiment.share_samples:
             kinds = self._add_peer_kinds(find_kinds(self.experiment))
-            shared = share_measurements(kinds, self._recall_states(states, recalled), goals.keys())
+            peers = {peer.name for peer in self.knowledge.peers}
+            shared = share_measurements(kinds, self._recall_states(states, recalled), goals.keys(), peers)
         return {
             name: dataclasses.replace(
                 ask,

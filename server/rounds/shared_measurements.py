@@ -11,13 +11,17 @@ from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import chain, islice
+from itertools import chain
 from statistics import median
 
 from fedge.knowledge.recall import MAX_DONORS, MAX_MODES
 from fedge.types import Measurement, PowerMode, pick_median
 from fedge.wire import ClientState
 
+ENOUGH_MODES = 2 * MAX_DONORS
+"""Measurements up to which more than ``MAX_DONORS`` boards are asked: in the first rounds each has measured one mode or
+two. Default; a larger value costs later fits nothing.
+"""
 GROUPS, GROUPS_OF_MANY = 4, 2
 """Groups into which the boards of a kind are dealt, and those of a kind of which each group has enough donors. All
 boards of a group get the same measurements, so that a process that emulates many of them fits a predictor to these
@@ -44,14 +48,16 @@ def share_measurements(
     kinds: Mapping[str, Hashable],
     states: Mapping[str, ClientState],
     asked: Collection[str],
+    peers: Collection[str] = (),
     limit: int = MAX_MODES,
 ) -> dict[str, tuple[Measurement, ...]]:
     """Select at most ``limit`` measurements of peers for each client of ``asked``.
 
     The boards of a kind are dealt into groups (``count_groups``). A board gets measurements of boards in other groups,
-    taken in turn from at most ``MAX_DONORS`` that are consistent with it: first modes that few other donors have
-    contributed, then recent ones (the measurements of a state are oldest first). Throttled and invalid measurements are
-    not shared.
+    taken in turn from ``MAX_DONORS`` that are consistent with it, or from more if these know few modes: first modes
+    that few other donors have contributed, then recent ones (the measurements of a state are oldest first). Boards of
+    ``peers``, which take no part in the run, are of no group. Throttled and invalid measurements are not shared.
+
     The result depends neither on the order of boards nor on which other clients are asked.
 
     Returns:
@@ -59,24 +65,32 @@ def share_measurements(
         contradict no donor get the same.
     """
     alike: dict[Hashable, list[str]] = {}
-    for board in sorted(kinds):
+    for board in sorted(kinds.keys() - peers):
         alike.setdefault(kinds[board], []).append(board)
+    absent: dict[Hashable, list[str]] = {}
+    for board in sorted(peers):
+        absent.setdefault(kinds[board], []).append(board)
     place = {board: number for boards in alike.values() for number, board in enumerate(boards)}
     known = cache(lambda board: _index_by_mode(board, states[board].measurements if board in states else ()))
-    donors = cache(lambda kind, group: _list_donors(alike[kind], group, known))
+    donors = cache(lambda kind, group: [*_list_donors(alike[kind], group, known), *absent.get(kind, ())])
     select = cache(lambda chosen: _select_measurements([known(board) for board in chosen], limit))
 
     def consistent(board: str) -> tuple[str, ...]:
-        kind = kinds[board]
-        every = donors(kind, place[board] % count_groups(len(alike[kind])))
-        return tuple(islice((other for other in every if _are_consistent(known(board), known(other))), MAX_DONORS))
+        every = donors(kinds[board], place[board] % count_groups(len(alike[kinds[board]])))
+        chosen, modes = list[str](), 0
+        for other in (other for other in every if _are_consistent(known(board), known(other))):
+            if len(chosen) >= MAX_DONORS and modes >= ENOUGH_MODES:
+                break
+            chosen.append(other)
+            modes += len(known(other))
+        return tuple(chosen)
 
     return {board: select(consistent(board)) for board in asked}
 
 
 def count_groups(boards: int) -> int:
     """Return the number of groups into which so many boards of a kind are dealt."""
-    return GROUPS_OF_MANY if boards >= GROUPS_OF_MANY * MAX_DONORS else GROUPS
+    return GROUPS_OF_MANY if boards >= GROUPS_OF_MANY * ENOUGH_MODES else GROUPS
 
 
 def _list_donors(alike: Sequence[str], group: int, known: Callable[[str], _KnownModes]) -> list[str]:
