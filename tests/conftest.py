@@ -72,12 +72,12 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, bool | None, b
     here, in_threads = sys.gettrace(), threading.gettrace()
     del os.environ[TRACED]
     sys.settrace(None)
-    threading.settrace(None)  # type: ignore[arg-type]
+    threading.settrace(None)
     try:
         return (yield)
     finally:
         os.environ[TRACED] = settings
-        threading.settrace(in_threads)  # type: ignore[arg-type]
+        threading.settrace(in_threads)
         sys.settrace(here)
 
 
