@@ -17,6 +17,7 @@ from fedge.costs.layers.network_source import load_network_cost
 from fedge.costs.workload_sizes import load_workload_sizes
 from fedge.errors import BadInput
 from fedge.experiment import Experiment, FleetEntry, NetworkSpec, WorkloadSpec
+from fedge.worker.builtin_tasks import TASKS
 from fedge.workloads import TASK_FILE_SUFFIX, load_experiment_task
 from fedge.yaml_files import format_value, parse_yaml, read_yaml_mapping
 
@@ -193,17 +194,22 @@ def _fill_serving(entry: Any) -> Any:
 def _fill_network(section: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return a section, workload or serving, with its network spelled out and its cost named after it.
 
-    A task file without a cost or network is priced by its own network, whose samples are in memory.
+    A task file, or a task of fedge's that stands for no other workload, is priced by its own network without a cost or
+    network; its samples are in memory.
     """
     network, task = section.get("network"), section.get("task")
     if isinstance(network, str):
         network = {"model": network}
-    if network is None and "cost" not in section and isinstance(task, str) and task.endswith(TASK_FILE_SUFFIX):
+    if network is None and "cost" not in section and isinstance(task, str) and _is_priced_by_own_layers(task):
         network = {"model": task, "loading": "cached"}
         return {**section, "cost": Path(task).name, "network": network}
     if not isinstance(network, Mapping) or not isinstance(network.get("model"), str):
         return section
     return {"cost": Path(network["model"]).stem, **section, "network": network}
+
+
+def _is_priced_by_own_layers(task: str) -> bool:
+    return task.endswith(TASK_FILE_SUFFIX) or (task in TASKS and TASKS[task].own_cost)
 
 
 def _to_bad_input(path: Path, record: type[BaseModel], raw: Mapping[str, Any], error: ValidationError) -> BadInput:
@@ -343,7 +349,7 @@ def add_network_layers(experiment: Experiment, where: str) -> Experiment:
     if work.network is None:
         return experiment
     _check_cost_name(work.cost, work.network.model, where)
-    if work.network.layers is None and work.network.model == work.task:
+    if work.network.layers is None and work.network.model == work.task and work.task.endswith(TASK_FILE_SUFFIX):
         return _add_task_layers(experiment, where)
     work = work.model_copy(update={"network": _count_layers(work.network, f"{where}: workload.network")})
     return experiment.model_copy(update={"workload": work})

@@ -81,7 +81,8 @@ class ScalingContext:
         """Return the share of the network's parameters that a client trains; None stands for the requested scale."""
         if scale is None or scale.width == 1.0:
             return 1.0
-        return narrow_network(self.network, scale.width).parameters / max(1, self.network.parameters)
+        narrow = narrow_network(self.network, scale.width)
+        return narrow.trained_parameters / max(1, self.network.trained_parameters)
 
     def step_time_ratio(self, scale: TrainingScale | None) -> float:
         """Return the step time relative to the requested scale; 1 for None, which stands for that scale."""
@@ -170,7 +171,7 @@ def build_scaling_context(
 
 
 def _narrow_layer_work(layers: LayerWork, network: NetworkCost, width: float) -> LayerWork:
-    return dataclasses.replace(layers, counted=sum_layers(narrow_network(network, width)))
+    return dataclasses.replace(layers, counted=sum_layers(narrow_network(network, width), training=True))
 
 
 def memory_limit_mb(entry: FleetEntry, device: DeviceSpec) -> float:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from fedge.worker import narrow_networks, subnetwork_arrays
 from fedge.worker.refusal import JobStopped, Refusal, iter_causes
-from fedge.worker.sources import Data, Labels
+from fedge.worker.sources import Data, Labels, class_labels
 from fedge.worker.subnetwork_arrays import Arrays, OwnArrays
 from fedge.worker.tasks import TrainingTask, cross_entropy, data_shape
 
@@ -189,7 +189,10 @@ class Trainer:
         return len(self._test_y)
 
     def initial_arrays(self, seed: int) -> OwnArrays:
-        """Return a freshly initialised model on the CPU: parameters and buffers by name, in the model's own order."""
+        """Return a freshly initialised model on the CPU: parameters and buffers by name, in the model's own order.
+
+        Frozen parameters are not among them: every client has those of seed 0.
+        """
         return _to_arrays(self._make_network(seed))
 
     def start(self, arrays: Arrays, share: Optional[Labels], seed: int, options: TrainingOptions) -> "TrainingSession":
@@ -218,7 +221,7 @@ class Trainer:
         Raises:
             CannotNarrow: The network cannot have the width.
         """
-        return {name: tuple(tensor.shape) for name, tensor in self._get_narrow_network(width).state_dict().items()}
+        return {name: tuple(tensor.shape) for name, tensor in exchanged(self._get_narrow_network(width)).items()}
 
     def evaluate(self, arrays: Arrays, stop: Callable[[], bool] = never_stop) -> Tuple[float, float]:
         """Evaluate a model on the whole test set.
@@ -368,7 +371,8 @@ class Trainer:
         if width not in self._narrow:
             while len(self._narrow) >= MOST_NARROW:
                 del self._narrow[next(iter(self._narrow))]
-            full = self._make_network(seed=0)
+            # Adapters share the frozen weights of the network that is there; others are narrowed on the CPU.
+            full = self._net if narrow_networks.find_adapters(self._net) else self._make_network(seed=0)
             self._narrow[width] = narrow_networks.narrow_network(full, width, self.shape).to(self.device)
         return self._narrow[width]
 
@@ -544,13 +548,6 @@ def compute_metric(task: TrainingTask, scores: Tensor, y: Tensor) -> Tensor:
     return (scores.argmax(1) == y).float().mean()
 
 
-def class_labels(data: Data) -> Labels:
-    """Return one class per training sample, for partitions by class; all 0 where samples have no single class."""
-    if data.train_y.ndim == 1 and data.train_y.dtype.kind == "i":
-        return data.train_y
-    return np.zeros(len(data.train_y), dtype=np.int64)
-
-
 class MinibatchFeed:
     """Makes minibatches from training images kept as bytes in main memory; copies to a GPU use pinned memory."""
 
@@ -596,6 +593,19 @@ class MinibatchFeed:
         return self._pinned
 
 
+def exchanged(net: nn.Module) -> Dict[str, Tensor]:
+    """Return a network's tensors that clients and server exchange: all but frozen parameters.
+
+    They share memory with the network.
+    """
+    every = net.state_dict(keep_vars=True)
+    return {
+        name: tensor.detach()
+        for name, tensor in every.items()
+        if tensor.requires_grad or not isinstance(tensor, nn.Parameter)
+    }
+
+
 def load_arrays(net: nn.Module, arrays: Arrays) -> None:
     """Load a model's arrays into its network.
 
@@ -603,14 +613,14 @@ def load_arrays(net: nn.Module, arrays: Arrays) -> None:
         BadCall: The arrays belong to another model; the network is unchanged.
     """
     _check_arrays(net, arrays)
-    for name, tensor in net.state_dict().items():
+    for name, tensor in exchanged(net).items():
         array = np.asarray(arrays[name])
         # An average of integer buffers (batch norm's step counter) is no integer any more.
         tensor.copy_(_to_tensor(array if tensor.is_floating_point() else np.rint(array)))
 
 
 def _check_arrays(net: nn.Module, arrays: Arrays) -> None:
-    own = net.state_dict()
+    own = exchanged(net)
     if set(arrays) != set(own):
         got = f"arrays called {_shorten_names(list(arrays))}"
         raise BadCall("model arrays", got, f"this model's {len(own)}: {_shorten_names(list(own))}")
@@ -666,7 +676,7 @@ def _to_tensor(array: "NDArray[Any]") -> Tensor:
 
 
 def _to_arrays(net: nn.Module) -> OwnArrays:
-    return {name: tensor.detach().cpu().numpy().copy() for name, tensor in net.state_dict().items()}
+    return {name: tensor.cpu().numpy().copy() for name, tensor in exchanged(net).items()}
 
 
 def _shorten_names(names: List[str]) -> str:

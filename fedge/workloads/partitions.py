@@ -24,16 +24,22 @@ MIN_CLIENT_SAMPLES = 16
 
 
 def split_task(settings: DataSpec, task: LearningTask, n_clients: int, rng: np.random.Generator) -> list[Indices]:
-    """Return the sample indices of every client, by the task's groups or labels; see ``split_samples``.
+    """Return the sample indices of every client of a task; see ``split_data``."""
+    return split_data(settings, task.labels, groups=getattr(task, "groups", None), n_clients=n_clients, rng=rng)
+
+
+def split_data(
+    settings: DataSpec, labels: Indices, groups: Indices | None, n_clients: int, rng: np.random.Generator
+) -> list[Indices]:
+    """Return the sample indices of every client, by the samples' groups or labels; see ``split_samples``.
 
     Raises:
-        BadInput: Also if the partition is ``natural`` and the task's data has no groups.
+        BadInput: Also if the partition is ``natural`` and there are no groups.
     """
-    groups: Indices | None = getattr(task, "groups", None)
     if settings.partition == NATURAL and groups is None:
         raise BadInput("data.partition", repr(NATURAL), "iid, dirichlet or shards: the task's data names no groups")
-    labels = task.labels if settings.partition != NATURAL or groups is None else groups
-    return split_samples(settings, labels, n_clients, rng)
+    decides = labels if settings.partition != NATURAL or groups is None else groups
+    return split_samples(settings, decides, n_clients, rng)
 
 
 def split_samples(settings: DataSpec, labels: Indices, n_clients: int, rng: np.random.Generator) -> list[Indices]:
