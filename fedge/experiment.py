@@ -145,6 +145,8 @@ class FleetEntry(_SpecModel):
     """Data loader, emulated boards only; None: a step takes what its cost profile says."""
     memory_mb: Positive | None = None
     """Memory available for training; None: the catalogue's figure minus the system's share."""
+    width: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Largest share of every layer's channels, or of the ranks of adapters, that these boards train."""
 
 
 class MemorySpec(_SpecModel):

@@ -738,11 +738,12 @@ class TrainResult:
 
 @dataclass(frozen=True, slots=True)
 class LinkUse:
-    """Seconds of one download and one upload of the model, and the radio's energy above idle in joules."""
+    """Seconds of one download and one upload of the model, the radio's joules above idle, and the MB of both."""
 
     down_s: float
     up_s: float
     radio_j: float
+    moved_mb: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ twice; an inference service's rate and latency must be sustainable. What is pred
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -81,20 +82,26 @@ def check_memory(experiment: Experiment) -> None:
 
 def _check_widths(experiment: Experiment) -> None:
     """Check that the requested widths are possible; default widths that are not are skipped."""
-    work, widths = experiment.workload, experiment.workload.memory.widths
-    if widths is None or min(widths) == 1.0:
+    allowed = experiment.workload.memory.widths
+    if allowed is not None:
+        _check_width_field(experiment, f"{MEMORY_FIELD}.widths", allowed, format_value(list(allowed)))
+    for i, entry in enumerate(experiment.fleet):
+        _check_width_field(experiment, f"fleet[{i}].width", (entry.width,), f"{entry.width:g}")
+
+
+def _check_width_field(experiment: Experiment, where: str, widths: Sequence[float], got: str) -> None:
+    work, strategy = experiment.workload, experiment.strategy.name
+    if min(widths) == 1.0:
         return
-    strategy = experiment.strategy.name
     if not can_narrow_clients(work, strategy):
         right = (
-            f"[1], because {strategy} compares or clips whole updates, which a narrow network's is not; or a strategy "
-            f"that averages: {', '.join(AVERAGING_STRATEGIES)}"
+            f"1 alone, because {strategy} compares or clips whole updates, which a narrow network's is not; or a "
+            f"strategy that averages: {', '.join(AVERAGING_STRATEGIES)}"
         )
-        raise BadInput(f"{MEMORY_FIELD}.widths", format_value(list(widths)), right)
+        raise BadInput(where, got, right)
     why = explain_narrowing_failure(load_experiment_task(experiment), widths)
     if why:
-        right = f"[1], because the network of {work.task} cannot be narrowed ({why})"
-        raise BadInput(f"{MEMORY_FIELD}.widths", format_value(list(widths)), right)
+        raise BadInput(where, got, f"1 alone, because the network of {work.task} cannot be narrowed ({why})")
 
 
 def _check_memory_fits(scaling: ScalingContext, where: str) -> None:

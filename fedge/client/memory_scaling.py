@@ -58,6 +58,7 @@ class ScalingContext:
         limit_mb: Memory available for training in MB.
         spec: The experiment's memory settings.
         can_narrow: Returns whether the task's network can be narrowed; called only if needed.
+        width: Largest width that the board trains.
     """
 
     network: NetworkCost
@@ -67,6 +68,7 @@ class ScalingContext:
     limit_mb: float
     spec: MemorySpec
     can_narrow: Callable[[], bool]
+    width: float = 1.0
     _needs: dict[TrainingScale, StepNeed] = field(default_factory=dict)
     _seconds: dict[TrainingScale, float] = field(default_factory=dict)
 
@@ -122,11 +124,11 @@ class ScalingContext:
 
     def list_scales(self) -> Iterable[TrainingScale]:
         """Return the scales to try in order of preference; narrow ones only if the network can be narrowed."""
+        asked = dataclasses.replace(self.requested, width=self.width)
         if not self.spec.guard:
-            return (self.requested,)
-        every = list_scales(
-            self.requested, min(self.spec.min_batch, self.requested.batch_size), self._allowed_widths, self.spec.lower
-        )
+            return (asked,)
+        least = min(self.spec.min_batch, asked.batch_size)
+        every = list_scales(asked, least, self._allowed_widths, self.spec.lower)
         return (scale for scale in every if scale.width == 1.0 or self.can_narrow())
 
     @property
@@ -167,6 +169,7 @@ def build_scaling_context(
         limit_mb=max(0.0, memory_limit_mb(entry, device) - service_memory_mb(entry.serving)),
         spec=workload.memory,
         can_narrow=may,
+        width=entry.width,
     )
 
 
