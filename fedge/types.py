@@ -714,6 +714,7 @@ class TrainOptions:
         momentum: Momentum in [0, 1).
         proximal_mu: Weight of FedProx's proximal term; 0 turns it off.
         width: Share of every layer's channels to train, the leading ones; 1 for the whole network.
+        mixed: Whether to compute in half precision where torch considers it safe.
     """
 
     steps: int
@@ -722,6 +723,7 @@ class TrainOptions:
     momentum: float = 0.9
     proximal_mu: float = 0.0
     width: float = 1.0
+    mixed: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)

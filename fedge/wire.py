@@ -50,6 +50,7 @@ class RequestMessage:
         model_bytes: Size of the trained model. Emulated links move the model whose steps are priced, if its size is
             known.
         proximal_mu: Weight of FedProx's proximal term.
+        learning_rate: Learning rate of the round; None for the workload's.
         shared: Measurements of other boards of the same kind, each with its ``board``.
         recalled: The board's own measurements of earlier runs and profiles, from the fleet's knowledge.
         cancel_s: Real boards only: seconds of work after which the reply is no longer needed; None for no limit.
@@ -65,6 +66,7 @@ class RequestMessage:
     goal: RoundGoal | None = None
     model_bytes: int = 0
     proximal_mu: float = 0.0
+    learning_rate: float | None = None
     shared: tuple[Measurement, ...] = ()
     recalled: tuple[Measurement, ...] = ()
     cancel_s: float | None = None

@@ -34,7 +34,7 @@ NAME_ONLY_LISTS = {"fleet": "device", "exporters": "name"}
 """Keys of lists whose items may be bare names, with the field that the name stands for."""
 NETWORK_FIELD = re.compile(r"(?:workload|fleet\.(?P<place>\d+)\.serving)\.network(?:\.model|\.input)?")
 """Overriding one of these invalidates the stored layers of the experiment's network."""
-OWN_TASK_FIELDS = {"workload.task", "workload.cost", "data.dir"}
+OWN_TASK_FIELDS = {"workload.task", "workload.cost", "workload.mixed_precision", "data.dir"}
 """Overriding one of these invalidates the stored layers of a task that is priced by its own network."""
 """Longest part of an invalid value that a message quotes, in characters."""
 _EXPECTED_BY_ERROR = {
@@ -201,7 +201,7 @@ def _fill_network(section: Mapping[str, Any]) -> Mapping[str, Any]:
     if isinstance(network, str):
         network = {"model": network}
     if network is None and "cost" not in section and isinstance(task, str) and _is_priced_by_own_layers(task):
-        network = {"model": task, "loading": "cached"}
+        network = {"model": task, "loading": "cached", "mixed": section.get("mixed_precision", False)}
         return {**section, "cost": Path(task).name, "network": network}
     if not isinstance(network, Mapping) or not isinstance(network.get("model"), str):
         return section

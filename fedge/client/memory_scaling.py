@@ -346,13 +346,13 @@ def count_steps_at(steps: int, requested: TrainingScale, scale: TrainingScale) -
     return math.ceil(steps * requested.batch_size / scale.batch_size)
 
 
-def build_train_options(work: WorkloadSpec, steps: int, scale: TrainingScale, proximal_mu: float) -> TrainOptions:
-    """Build the training options at a scale; the learning rate is proportional to the batch size.
+def build_train_options(work: WorkloadSpec, steps: int, scale: TrainingScale, request: RequestMessage) -> TrainOptions:
+    """Build the training options of a request at a scale; the learning rate is proportional to the batch size.
 
     References:
         Goyal et al. (2017), arXiv 1706.02677, section 2.1: linear scaling rule.
     """
-    rate = work.learning_rate
+    rate = work.learning_rate if request.learning_rate is None else request.learning_rate
     if scale.batch_size != work.batch_size:
         rate *= scale.batch_size / work.batch_size
     return TrainOptions(
@@ -360,8 +360,9 @@ def build_train_options(work: WorkloadSpec, steps: int, scale: TrainingScale, pr
         batch_size=scale.batch_size,
         learning_rate=rate,
         momentum=work.momentum,
-        proximal_mu=proximal_mu,
+        proximal_mu=request.proximal_mu,
         width=scale.width,
+        mixed=work.mixed_precision,
     )
 
 

@@ -31,7 +31,7 @@ Model = Union[str, Mapping[str, Any]]
 Encoder = Callable[[str], Sequence[int]]
 BYTES = 256
 """Vocabulary of a model that reads bytes."""
-PACKAGES = {"transformers": "4.50", "peft": "0.17"}
+PACKAGES = {"transformers": "4.56", "peft": "0.17"}
 """Packages for language models and the oldest version of each that is known to work."""
 
 

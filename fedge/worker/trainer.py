@@ -1,9 +1,11 @@
 """Train, test and profile one task on named arrays; the same code on a board and in an emulated client."""
 
+import contextlib
 import copy
 import gc
 import time
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Callable, Dict, FrozenSet, Iterator, List, NamedTuple, Optional, Tuple, Union
 
 import numpy as np
@@ -60,6 +62,7 @@ class TrainingOptions(NamedTuple):
         momentum: Momentum, 0 to below 1.
         proximal_mu: Weight of FedProx's proximal term; 0: none.
         width: Share of every layer's channels to train, above 0 to 1, the leading ones (``narrow_networks``).
+        mixed: Whether to compute in half precision where torch considers it safe.
     """
 
     steps: int
@@ -68,6 +71,7 @@ class TrainingOptions(NamedTuple):
     momentum: float = 0.9
     proximal_mu: float = 0.0
     width: float = 1.0
+    mixed: bool = False
 
 
 class TrainingResult(NamedTuple):
@@ -506,25 +510,41 @@ class SgdOptimizer:
 
 
 class TaskOptimizer:
-    """The optimiser that a task brings along, with FedProx's proximal term as ``SgdOptimizer`` has it."""
+    """The optimiser that a task brings along, with FedProx's proximal term as ``SgdOptimizer`` has it.
+
+    Also in half precision: bfloat16, or on GPUs without it float16, whose gradients are scaled so that none vanish.
+    """
 
     def __init__(self, net: nn.Module, task: TrainingTask, options: TrainingOptions) -> None:
-        assert task.optimizer is not None
         self._net, self._task, self._options = net, task, options
         self._weights = [w for w in net.parameters() if w.requires_grad]
         self._starts = [w.detach().clone() for w in self._weights] if options.proximal_mu > 0 else []
-        self._optimizer = task.optimizer(self._weights, options.learning_rate, options.momentum)
+        make = make_sgd if task.optimizer is None else task.optimizer
+        self._optimizer = make(self._weights, options.learning_rate, options.momentum)
+        device = self._weights[0].device.type if self._weights else "cpu"
+        self._half = torch.bfloat16 if device == "cpu" or torch.cuda.is_bf16_supported() else torch.float16
+        self._autocast = partial(torch.autocast, device, dtype=self._half) if options.mixed else contextlib.suppress
+        self._scaler = make_gradient_scaler() if options.mixed and self._half is torch.float16 else None
 
     def step(self, x: Tensor, y: Tensor) -> Tuple[float, float]:
         """Do one step; see ``SgdOptimizer.step``."""
         self._optimizer.zero_grad()
-        scores = self._net(x)
-        loss = self._task.loss(scores, y)
-        loss.backward()  # type: ignore[no-untyped-call]
+        with self._autocast():
+            scores = self._net(x)
+            loss = self._task.loss(scores, y)
+        if self._scaler is None:
+            loss.backward()  # type: ignore[no-untyped-call]
+        else:
+            self._scaler.scale(loss).backward()
+            self._scaler.unscale_(self._optimizer)
         for w, start in zip(self._weights, self._starts):
             if w.grad is not None:
                 w.grad.add_(w.detach() - start, alpha=self._options.proximal_mu)
-        self._optimizer.step()
+        if self._scaler is None:
+            self._optimizer.step()
+        else:
+            self._scaler.step(self._optimizer)
+            self._scaler.update()
         return loss.item(), float(compute_metric(self._task, scores.detach(), y))
 
 
@@ -533,7 +553,19 @@ AnyOptimizer = Union[SgdOptimizer, TaskOptimizer]
 
 def make_optimizer(net: nn.Module, task: TrainingTask, options: TrainingOptions) -> AnyOptimizer:
     """Return the task's own optimiser for a training, or SGD."""
-    return SgdOptimizer(net, task, options) if task.optimizer is None else TaskOptimizer(net, task, options)
+    plain = task.optimizer is None and not options.mixed
+    return SgdOptimizer(net, task, options) if plain else TaskOptimizer(net, task, options)
+
+
+def make_sgd(weights: "Any", learning_rate: float, momentum: float) -> "torch.optim.Optimizer":
+    """Return torch's SGD."""
+    return torch.optim.SGD(weights, lr=learning_rate, momentum=momentum)
+
+
+def make_gradient_scaler() -> "Any":
+    """Return torch's scaler of gradients, which torch 2.3 moved."""
+    scaler: "Any" = getattr(torch.amp, "GradScaler", None) or torch.cuda.amp.GradScaler
+    return scaler()
 
 
 def compute_metric(task: TrainingTask, scores: Tensor, y: Tensor) -> Tensor:

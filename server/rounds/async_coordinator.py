@@ -18,6 +18,7 @@ from fedge.protocols import LearningTask, Selector
 from fedge.telemetry.store_records import EventRow
 from fedge.types import NamedArrays, RoundGoal, TrainResult
 from fedge.wire import ReplyMessage
+from fedge.workloads.rate_schedule import find_rate
 from server.accounting.async_rows import compute_task_end_s
 from server.accounting.settlement import fleet_row
 from server.aggregation.aggregator import Aggregator
@@ -130,7 +131,9 @@ class AsyncCoordinator:
             return False
         with report_strategy_errors(self.experiment, state.version + 1):
             arrays, numbers = aggregator.configure(state.version + 1, state.arrays, len(chosen))
-        task = RoundTask(state.tasks_begun + 1, state.clock_s, arrays, numbers.get("proximal-mu", 0.0))
+        rate = find_rate(self.experiment.workload, state.version + 1)
+        mu = numbers.get("proximal-mu", 0.0)
+        task = RoundTask(state.tasks_begun + 1, state.clock_s, arrays, proximal_mu=mu, learning_rate=rate)
         replies = self._requests.request_training(task, self._build_goals(state, chosen), state.states)
         moment = state.dispatches + 1
         for name in chosen:

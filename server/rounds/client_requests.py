@@ -33,6 +33,7 @@ class RoundTask:
 
     Attributes:
         proximal_mu: Coefficient of the proximal term; 0 for none.
+        learning_rate: Learning rate; None for the workload's.
         cut: When the round continues without unfinished real boards.
     """
 
@@ -40,6 +41,7 @@ class RoundTask:
     start_s: float
     arrays: NamedArrays
     proximal_mu: float = 0.0
+    learning_rate: float | None = None
     cut: RealCutoff = NO_CUTOFF
 
 
@@ -84,6 +86,7 @@ class FleetRequests:
             self.experiment.policy.name,
             model_bytes=count_bytes(task.arrays),
             proximal_mu=task.proximal_mu,
+            learning_rate=task.learning_rate,
             cancel_s=task.cut.cancel_s,
         )
         asks = self._build_requests(ask, goals, states)

@@ -17,6 +17,7 @@ from fedge.protocols import LearningTask
 from fedge.telemetry.store_records import EventRow
 from fedge.types import FleetPlan
 from fedge.wire import ReplyMessage
+from fedge.workloads.rate_schedule import find_rate
 from server.accounting.client_rows import RoundStart
 from server.accounting.client_traces import book_traces
 from server.accounting.idle_energy import advance_to_available, charge_idle_clients
@@ -237,6 +238,7 @@ class Coordinator:
             start_s=opening.fleet.clock_s,
             arrays=arrays,
             proximal_mu=numbers.get("proximal-mu", 0.0),
+            learning_rate=find_rate(self.experiment.workload, opening.number),
             cut=compute_real_cutoff(self.experiment.late, opening.plan.deadline_s, opening.selection.wanted)
             if real
             else NO_CUTOFF,
