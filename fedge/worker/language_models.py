@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from fedge.worker.refusal import one_line
 from fedge.worker.sources import BadSource, Data, free_data, read
 from fedge.worker.task_shape import BadTask
+from fedge.worker.tasks import suggest_cure
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -117,7 +118,7 @@ def require_package(name: str) -> Any:
     try:
         return importlib.import_module(name)
     except Exception as error:  # an incompatible release can raise anything
-        right = f"{name}>={PACKAGES[name]} in the Python that trains (3.10 or newer): pip install {name}"
+        right = "{}; it needs Python 3.10 and {} {} or newer".format(suggest_cure(error), name, PACKAGES[name])
         raise BadTask("causal_lm", f"no {name} ({one_line(error)})", right) from error
 
 
