@@ -522,9 +522,9 @@ class TaskOptimizer:
         make = make_sgd if task.optimizer is None else task.optimizer
         self._optimizer = make(self._weights, options.learning_rate, options.momentum)
         device = self._weights[0].device.type if self._weights else "cpu"
-        self._half = torch.bfloat16 if device == "cpu" or torch.cuda.is_bf16_supported() else torch.float16
-        self._autocast = partial(torch.autocast, device, dtype=self._half) if options.mixed else contextlib.suppress
-        self._scaler = make_gradient_scaler() if options.mixed and self._half is torch.float16 else None
+        half = choose_half_type(device) if options.mixed else None
+        self._autocast = contextlib.suppress if half is None else partial(torch.autocast, device, dtype=half)
+        self._scaler = make_gradient_scaler() if half is torch.float16 else None
 
     def step(self, x: Tensor, y: Tensor) -> Tuple[float, float]:
         """Do one step; see ``SgdOptimizer.step``."""
@@ -560,6 +560,13 @@ def make_optimizer(net: nn.Module, task: TrainingTask, options: TrainingOptions)
 def make_sgd(weights: "Any", learning_rate: float, momentum: float) -> "torch.optim.Optimizer":
     """Return torch's SGD."""
     return torch.optim.SGD(weights, lr=learning_rate, momentum=momentum)
+
+
+def choose_half_type(device: str) -> "Optional[torch.dtype]":
+    """Return the half precision of a kind of device; None on the CPU before torch 2, which lacks operators."""
+    if device == "cpu":
+        return torch.bfloat16 if int(torch.__version__.partition(".")[0]) >= 2 else None
+    return torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float16
 
 
 def make_gradient_scaler() -> "Any":
