@@ -124,12 +124,17 @@ class ScalingContext:
 
     def list_scales(self) -> Iterable[TrainingScale]:
         """Return the scales to try in order of preference; narrow ones only if the network can be narrowed."""
-        asked = dataclasses.replace(self.requested, width=self.width)
+        asked = self.asked
         if not self.spec.guard:
             return (asked,)
         least = min(self.spec.min_batch, asked.batch_size)
         every = list_scales(asked, least, self._allowed_widths, self.spec.lower)
         return (scale for scale in every if scale.width == 1.0 or self.can_narrow())
+
+    @property
+    def asked(self) -> TrainingScale:
+        """Return the largest scale that the board trains: the requested one at the board's width."""
+        return dataclasses.replace(self.requested, width=self.width)
 
     @property
     def _allowed_widths(self) -> tuple[float, ...]:
@@ -283,7 +288,7 @@ def summarize_memory_use(
     first = choose_first_attempt(scaling, state).choice if attempt.failures else attempt.choice
     predicted_mb = _requested_scale_mb(scaling, attempt.observations)
     why = describe_scaling(
-        scaling.requested,
+        scaling.asked,
         used=attempt.scale,
         predicted_mb=predicted_mb,
         limit_mb=scaling.limit_mb,
@@ -293,7 +298,7 @@ def summarize_memory_use(
         times = "once" if attempt.failures == 1 else f"{attempt.failures} times"
         why = f"{why or first.scale}; ran out of memory {times} first, at {first.scale}"
     return MemoryUse(
-        asked=scaling.requested,
+        asked=scaling.asked,
         used=attempt.scale,
         predicted_mb=attempt.choice.need.memory_mb,
         limit_mb=scaling.limit_mb,
@@ -307,9 +312,9 @@ def summarize_memory_use(
 
 
 def _requested_scale_mb(scaling: ScalingContext, observations: Sequence[MemoryObservation]) -> float:
-    """Return the predicted memory at the requested scale, corrected by the history, in MB."""
+    """Return the predicted memory at the scale that the board is asked for, corrected by the history, in MB."""
     chosen = choose_scale(
-        (scaling.requested,),
+        (scaling.asked,),
         need=scaling.estimate_need,
         belief=build_memory_belief(observations),
         limit_mb=scaling.limit_mb,
@@ -320,9 +325,9 @@ def _requested_scale_mb(scaling: ScalingContext, observations: Sequence[MemoryOb
 
 
 def previous_scale(scaling: ScalingContext, state: ClientState) -> TrainingScale:
-    """Return the scale of the client's last measurement, or the requested one before the first."""
+    """Return the scale of the client's last measurement, or the one it is asked for before the first."""
     last = state.measurements[-1].scale if state.measurements else None
-    return scaling.requested if last is None else last
+    return scaling.asked if last is None else last
 
 
 def explain_out_of_memory(scaling: ScalingContext, attempt: ScaleAttempt) -> str:

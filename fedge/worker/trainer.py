@@ -225,7 +225,9 @@ class Trainer:
         Raises:
             CannotNarrow: The network cannot have the width.
         """
-        return {name: tuple(tensor.shape) for name, tensor in exchanged(self._get_narrow_network(width)).items()}
+        return {
+            name: tuple(tensor.shape) for name, tensor in collect_exchanged(self._get_narrow_network(width)).items()
+        }
 
     def evaluate(self, arrays: Arrays, stop: Callable[[], bool] = never_stop) -> Tuple[float, float]:
         """Evaluate a model on the whole test set.
@@ -632,7 +634,7 @@ class MinibatchFeed:
         return self._pinned
 
 
-def exchanged(net: nn.Module) -> Dict[str, Tensor]:
+def collect_exchanged(net: nn.Module) -> Dict[str, Tensor]:
     """Return a network's tensors that clients and server exchange: all but frozen parameters.
 
     They share memory with the network.
@@ -652,14 +654,14 @@ def load_arrays(net: nn.Module, arrays: Arrays) -> None:
         BadCall: The arrays belong to another model; the network is unchanged.
     """
     _check_arrays(net, arrays)
-    for name, tensor in exchanged(net).items():
+    for name, tensor in collect_exchanged(net).items():
         array = np.asarray(arrays[name])
         # An average of integer buffers (batch norm's step counter) is no integer any more.
         tensor.copy_(_to_tensor(array if tensor.is_floating_point() else np.rint(array)))
 
 
 def _check_arrays(net: nn.Module, arrays: Arrays) -> None:
-    own = exchanged(net)
+    own = collect_exchanged(net)
     if set(arrays) != set(own):
         got = f"arrays called {_shorten_names(list(arrays))}"
         raise BadCall("model arrays", got, f"this model's {len(own)}: {_shorten_names(list(own))}")
@@ -715,7 +717,7 @@ def _to_tensor(array: "NDArray[Any]") -> Tensor:
 
 
 def _to_arrays(net: nn.Module) -> OwnArrays:
-    return {name: tensor.cpu().numpy().copy() for name, tensor in exchanged(net).items()}
+    return {name: tensor.cpu().numpy().copy() for name, tensor in collect_exchanged(net).items()}
 
 
 def _shorten_names(names: List[str]) -> str:

@@ -15,7 +15,7 @@ from fedge.worker.narrow_networks import narrow_network  # noqa: E402
 from fedge.worker.sources import BadSource  # noqa: E402
 from fedge.worker.subnetwork_arrays import array_shapes, take_leading, write_leading  # noqa: E402
 from fedge.worker.task_shape import BadTask, Shape  # noqa: E402
-from fedge.worker.trainer import exchanged, load_arrays  # noqa: E402
+from fedge.worker.trainer import collect_exchanged, load_arrays  # noqa: E402
 
 TINY = {
     "model_type": "llama",
@@ -47,7 +47,7 @@ def build(**options):
 
 
 def arrays_of(net):
-    return {name: tensor.numpy().copy() for name, tensor in exchanged(net).items()}
+    return {name: tensor.numpy().copy() for name, tensor in collect_exchanged(net).items()}
 
 
 def scores_of(net):

@@ -70,6 +70,7 @@ def test_adapters_of_unequal_ranks_learn_for_fewer_bytes_and_joules_than_all_wei
     rounds = read_rows(tmp_path / "run-lora", RoundRow)
     assert rounds[-1].loss < rounds[0].loss
     assert {row.board: row.width for row in lora} == {"orin-nano-1": 1.0, "agx-orin-64gb-1": 1.0, "small-1": 0.25}
+    assert {row.lowered for row in lora} == {None}
     whole = {row.moved_mb for row in lora if row.width == 1.0}
     assert len(whole) == 1
     assert {row.moved_mb for row in full} == {2e-6 * count_priced_bytes(experiment.fleet[0], experiment.workload)}
